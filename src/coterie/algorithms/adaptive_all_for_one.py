@@ -1,0 +1,157 @@
+"""All-for-one whose weights are estimated during training.
+
+    x_i <- x_i - lr sum_k alpha_ik g_k(x_i),
+    alpha_ik = phi(r_ik) (sigma_{i,psi} / sigma_k)^2
+
+where r_ik = (1 - |grad R_k(x_i) - grad R_i(x_i)|^2 / |grad R_i(x_i)|^2)_+ is estimated
+anew every `every` steps and kept in between. Two estimators of the two squared norms:
+
+- `plain` is the paper's equation (1): norms of one pooled gradient. The gradient noise
+  makes both too large, so that near convergence even a perfect twin looks different and
+  collaboration stops although it would still help.
+- `split` (default, ours): inner products of the gradients of two random halves of the
+  data, <a_i - a_k, b_i - b_k> and <a_i, b_i>, which the noise does not bias. They are
+  averaged over time with factor `memory`, and a ratio that is believed is given up only
+  when the new one differs by more than `confidence` standard errors, since near
+  convergence the data of one client can no longer tell.
+
+References:
+    Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
+    personalized distributed learning with heterogeneous clients", NeurIPS 2025.
+
+Differences: partial participation is ours (`coterie.weights.among`);
+`rule="normalised"` divides rows by their sums, as the authors' code does but not the
+paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..checks import InputError, integer, number, one_of
+from ..descent import descent, follow, velocity
+from ..similarity import Belief, learn, no_belief
+from ..types import Algorithm, Info, Oracle
+from ..weights import (
+    among,
+    binary,
+    collaboration_weights,
+    continuous,
+    effective_variance,
+    links,
+    noise_variance,
+    normalised,
+    valid_criterion,
+)
+
+
+class State(NamedTuple):
+    """Models, momentum, steps taken, and what is believed about the others."""
+
+    x: Tensor  # (N, D)
+    v: Tensor  # (N, D), or (N, 0) without momentum
+    t: int
+    belief: Belief
+
+
+def adaptive_all_for_one(
+    precision: Tensor | None,
+    *,
+    lr: float = 0.1,
+    steps: int = 1,
+    every: int = 20,
+    estimator: str = "split",
+    samples: int = 0,
+    memory: float = 0.8,
+    confidence: float = 0.5,
+    criterion: str | Callable[[Tensor], Tensor] = "binary",
+    lam: float = 0.1,
+    rule: str = "paper",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+) -> Algorithm:
+    """Adaptive All-for-one: finds during training whose gradients help whom.
+
+    Args:
+        precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
+            estimates it from the comparisons.
+        lr: step size.
+        steps: gradient steps in one round.
+        every: gradient steps between two comparisons.
+        estimator: `split` (unbiased) or `plain` (the paper's).
+        samples: training samples each client compares with; 0 takes them all.
+        memory: weight of past comparisons, 0 forgets them at once.
+        confidence: standard errors by which a ratio must differ to be changed.
+        criterion: phi: `binary`, `continuous`, or a function on tensors.
+        lam: threshold of the binary criterion.
+        rule: `paper` weights or rows `normalised` to sum 1.
+        momentum: of the steps.
+        weight_decay: of the steps.
+        schedule: of the step size, see `coterie.descent`.
+    """
+    move = descent(
+        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
+    )
+    integer("steps", steps, at_least=1)
+    integer("every", every, at_least=1)
+    one_of("estimator", estimator, ("split", "plain"))
+    if integer("samples", samples, at_least=0) == 1:
+        raise InputError("`samples` must be 0 (all) or at least 2, got 1.")
+    number("memory", memory, at_least=0, below=1)
+    number("confidence", confidence, at_least=0)
+    one_of("rule", rule, ("paper", "normalised"))
+    phi = _criterion(criterion, lam)
+
+    def weigh(belief: Belief) -> tuple[Tensor, Info]:
+        s = 1 / belief.variance if precision is None else precision.to(belief.ratio)
+        alpha = collaboration_weights(belief.ratio, s, phi)
+        alpha = alpha if rule == "paper" else normalised(alpha)
+        # Both relative to the variance of training alone.
+        return alpha, {
+            "effective_variance": effective_variance(belief.ratio, s, phi) * s,
+            "noise_variance": noise_variance(alpha, s) * s,
+        }
+
+    def init(x: Tensor) -> State:
+        return State(x, velocity(move, x), 0, no_belief(x))
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        x, v, t, belief = state
+        floats = 0.0
+        for t_now in range(t, t + steps):
+            if t_now % every == 0:
+                seen = oracle.compare(x, samples=samples or None)
+                belief = learn(
+                    belief,
+                    seen,
+                    split=estimator == "split",
+                    memory=memory,
+                    confidence=confidence,
+                )
+                # The model goes out, the gradients of two halves come back.
+                floats += 3 * links(seen.known.to(x)) * x.shape[1]
+            if t_now % every == 0 or t_now == t:
+                alpha, variances = weigh(belief)
+                alpha = among(alpha, oracle.active)
+            x, v = follow(oracle, alpha, move, x, v, steps=1, t=t_now)
+            floats += 2 * links(alpha) * x.shape[1]
+        info: Info = {"floats": floats, "weights": alpha, **variances}
+        return State(x, v, t + steps, belief), info
+
+    return Algorithm(init, step)
+
+
+def _criterion(
+    criterion: str | Callable[[Tensor], Tensor], lam: float
+) -> Callable[[Tensor], Tensor]:
+    """Phi of Definition 1, checked."""
+    if callable(criterion):
+        return valid_criterion(criterion)
+    one_of("criterion", criterion, ("binary", "continuous"))
+    return binary(lam) if criterion == "binary" else continuous

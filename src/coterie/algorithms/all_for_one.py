@@ -1,0 +1,63 @@
+"""Every client follows a weighted blend of all clients' gradients at its own model.
+
+    x_i <- x_i - lr sum_k alpha_ik g_k(x_i)
+
+with weights that are known beforehand: the true clusters, thresholds on known biases,
+or any matrix. Weights need not sum to 1, but lr sum_k alpha_ik must stay below 1/beta.
+
+References:
+    Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
+    federated learning", NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..checks import integer, square
+from ..descent import descent, follow, velocity
+from ..types import Algorithm, Info, Oracle
+from ..weights import among, links
+from .local import State
+
+
+def all_for_one(
+    weights: Tensor,
+    *,
+    lr: float = 0.1,
+    steps: int = 1,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+) -> Algorithm:
+    """All-for-one with given weights: each reader blends gradients at its own model.
+
+    Args:
+        weights: (N, N) row i is how client i weighs the others.
+        lr: step size.
+        steps: gradient steps in one round.
+        momentum: of the steps.
+        weight_decay: of the steps.
+        schedule: of the step size, see `coterie.descent`.
+    """
+    rule = descent(
+        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
+    )
+    integer("steps", steps, at_least=1)
+    square("weights", weights, len(weights))
+
+    def init(x: Tensor) -> State:
+        square("weights", weights, len(x))
+        return State(x, velocity(rule, x), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        x, v, t = state
+        alpha = among(weights.to(x), oracle.active)
+        x, v = follow(oracle, alpha, rule, x, v, steps=steps, t=t)
+        # Over every link the reader's model goes out and a gradient comes back.
+        floats = steps * links(alpha) * 2 * x.shape[1]
+        return State(x, v, t + steps), {"floats": floats, "weights": alpha}
+
+    return Algorithm(init, step)

@@ -1,0 +1,67 @@
+"""One global model, averaged after local steps.
+
+    w_i <- w, then `steps` times w_i <- w_i - lr g_i(w_i);   w <- sum_i p_i w_i
+
+over the clients of the round, with p_i in proportion to sample sizes or uniform.
+`steps=1` is FedSGD.
+
+References:
+    McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-efficient learning
+    of deep networks from decentralized data", AISTATS 2017, arXiv 1602.05629.
+
+Differences: with momentum, every client keeps its buffer between rounds.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..checks import integer, one_of
+from ..descent import descent, sgd, velocity
+from ..types import Algorithm, Info, Oracle
+from ..weights import averaging
+from .local import State
+
+
+def fedavg(
+    sizes: Tensor,
+    *,
+    lr: float = 0.1,
+    steps: int = 1,
+    weighting: str = "samples",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+) -> Algorithm:
+    """FedAvg: one global model for all, the average of locally trained copies.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        lr: step size.
+        steps: local gradient steps in one round.
+        weighting: `samples` or `uniform` weights of the average.
+        momentum: of the local steps.
+        weight_decay: of the local steps.
+        schedule: of the step size, see `coterie.descent`.
+    """
+    rule = descent(
+        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
+    )
+    integer("steps", steps, at_least=1)
+    one_of("weighting", weighting, ("samples", "uniform"))
+    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+
+    def init(x: Tensor) -> State:
+        return State(x.mean(0).expand_as(x).clone(), velocity(rule, x), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        w, v, t = state
+        w, v = oracle.each(sgd, w, v, steps=steps, t=t, **rule._asdict())
+        p = averaging(shares.to(w.device), oracle.active).to(w.dtype)
+        # Down to every active client and up again.
+        info: Info = {"floats": 2.0 * float(oracle.active.sum()) * w.shape[1]}
+        return State((p @ w).expand_as(w).clone(), v, t + steps), info
+
+    return Algorithm(init, step)

@@ -1,0 +1,210 @@
+"""Checks of what a user may get wrong: each names the argument, the rule, the value."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class InputError(ValueError):
+    """Something a user gave cannot be used; the message is one clear sentence."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says which client, which round, what to do."""
+
+
+def number(
+    name: str,
+    value: float,
+    *,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+    below: float = math.inf,
+) -> float:
+    """Returns `value` if it is a finite number within the given limits.
+
+    >>> number("lr", 0.1, above=0)
+    0.1
+    """
+    ordinary = isinstance(value, int | float) and not isinstance(value, bool)
+    if not ordinary or not math.isfinite(value):
+        raise InputError(f"`{name}` must be a finite number, got {value!r}.")
+    limits = {
+        f"greater than {above:g}": above == -math.inf or value > above,
+        f"at least {at_least:g}": value >= at_least,
+        f"at most {at_most:g}": value <= at_most,
+        f"less than {below:g}": below == math.inf or value < below,
+    }
+    for rule, holds in limits.items():
+        if not holds:
+            raise InputError(f"`{name}` must be {rule}, got {value!r}.")
+    return value
+
+
+def integer(name: str, value: int, *, at_least: int, at_most: float = math.inf) -> int:
+    """Returns `value` if it is a whole number within the limits."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"`{name}` must be a whole number, got {value!r}.")
+    if value < at_least:
+        raise InputError(f"`{name}` must be at least {at_least}, got {value}.")
+    if value > at_most:
+        raise InputError(f"`{name}` must be at most {at_most:g}, got {value}.")
+    return value
+
+
+def one_of(name: str, value: str, choices: Collection[str]) -> str:
+    """Returns `value` if it is one of `choices`, else suggests the nearest."""
+    if value not in choices:
+        raise InputError(
+            f"`{name}` must be one of {', '.join(sorted(choices))}, "
+            f"got {value!r}.{suggestion(value, choices)}"
+        )
+    return value
+
+
+def suggestion(word: str, choices: Iterable[str]) -> str:
+    """A sentence that names the choice nearest to a misspelt word, or nothing.
+
+    >>> suggestion("lamda", ["lr", "lam"])
+    " Did you mean 'lam'?"
+    """
+    near = difflib.get_close_matches(str(word), list(choices), n=1, cutoff=0.5)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
+def finite(name: str, tensor: Tensor) -> Tensor:
+    """Returns `tensor` if all its entries are finite, else names the first bad row."""
+    bad = ~torch.isfinite(tensor)
+    if bad.any():
+        row = int(bad.reshape(len(bad), -1).any(1).nonzero()[0])
+        raise InputError(f"`{name}` must be finite, but row {row} is not.")
+    return tensor
+
+
+def square(name: str, matrix: Tensor, clients: int) -> Tensor:
+    """Returns `matrix` if it has shape (clients, clients) and finite entries >= 0."""
+    if matrix.shape != (clients, clients):
+        raise InputError(
+            f"`{name}` must have shape ({clients}, {clients}), one row per client, "
+            f"got {tuple(matrix.shape)}."
+        )
+    finite(name, matrix)
+    if (matrix < 0).any():
+        row = int((matrix < 0).any(1).nonzero()[0])
+        raise InputError(f"`{name}` must be non-negative, but row {row} is not.")
+    return matrix
+
+
+def stochastic(name: str, matrix: Tensor, clients: int) -> Tensor:
+    """Returns `matrix` if it is square, non-negative, and its rows sum to 1."""
+    square(name, matrix, clients)
+    totals = matrix.sum(1)
+    worst = int((totals - 1).abs().argmax())
+    # Rounding of a sum of n terms in single precision.
+    if abs(float(totals[worst]) - 1) > 1e-5:
+        raise InputError(
+            f"every row of `{name}` must sum to 1, "
+            f"but row {worst} sums to {float(totals[worst]):.4g}."
+        )
+    return matrix
+
+
+def call(name: str, text: str) -> tuple[str, tuple[float, ...]]:
+    """Reads a setting written as a word with numbers.
+
+    >>> call("schedule", "step(80, 0.1)")
+    ('step', (80.0, 0.1))
+    """
+    form = re.fullmatch(r"\s*([\w-]+)\s*(?:\(([^()]*)\))?\s*", text)
+    if form is None:
+        raise InputError(f"`{name}` must read like `word(1, 2)`, got {text!r}.")
+    try:
+        inside = (form[2] or "").strip()
+        return form[1], tuple(float(part) for part in inside.split(",") if inside)
+    except ValueError:
+        raise InputError(
+            f"`{name}` must have numbers in its brackets, got {text!r}."
+        ) from None
+
+
+def parameters_of(
+    function: Callable[..., Any], *, ingredients: int | None = None
+) -> dict[str, inspect.Parameter]:
+    """The parameters that a user may set by name.
+
+    Args:
+        function: a factory, loader or split.
+        ingredients: how many leading parameters are none of the user's; None takes the
+            keyword-only ones.
+    """
+    parameters = inspect.signature(function).parameters
+    if ingredients is None:
+        return {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    return dict(list(parameters.items())[ingredients:])
+
+
+def options(
+    section: str,
+    name: str,
+    known: Mapping[str, inspect.Parameter],
+    given: Mapping[str, object],
+) -> None:
+    """Refuses options that are unknown, missing, or of another type than the default.
+
+    Args:
+        section: where the user wrote them, such as "data".
+        name: what they belong to.
+        known: from `parameters_of`.
+        given: what the user wrote.
+    """
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return
+    for option, value in given.items():
+        if option not in known:
+            raise InputError(
+                f"[{section}] {name} has no option {option!r}."
+                f"{suggestion(option, known)}"
+            )
+        _same_type(f"{section}.{option}", known[option].default, value)
+    for option, parameter in known.items():
+        if parameter.default is parameter.empty and option not in given:
+            raise InputError(f"[{section}] {name} needs the option {option!r}.")
+
+
+def _same_type(name: str, default: object, value: object) -> None:
+    """Refuses text for a number and the like; a whole number may stand for a real."""
+    kinds: dict[type, tuple[type, ...]] = {
+        bool: (bool,),
+        int: (int,),
+        float: (int, float),
+        str: (str,),
+    }
+    allowed = kinds.get(type(default))
+    fits = allowed is None or isinstance(value, allowed)
+    if not fits or (isinstance(value, bool) and allowed in ((int,), (int, float))):
+        words = {bool: "true or false", int: "a whole number", float: "a number"}
+        rule = words.get(type(default), "text")
+        raise InputError(f"`{name}` must be {rule}, got {value!r}.")
+
+
+def imported(name: str, value: str) -> Any:
+    """The object that "module:attribute" names.
+
+    >>> imported("criterion", "math:sqrt")(4.0)
+    2.0
+    """
+    module, _, attribute = value.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"`{name}` {value!r} cannot be imported: {error}.") from error

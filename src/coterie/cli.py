@@ -1,0 +1,209 @@
+"""The command line: run, list, report, check, reproduce."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from . import experiment
+from .checks import InputError, TrainingError, one_of, parameters_of
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Personalised collaborative learning: one model per client.",
+)
+out = Console()
+err = Console(stderr=True)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a setting: table.key=value (repeatable)."),
+]
+
+
+@app.command()
+def run(
+    path: Annotated[Path, typer.Argument(metavar="STUDY", help="A TOML file.")],
+    overrides: Overrides = None,
+    runs: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path(
+        "runs"
+    ),
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on in this run folder.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option(help="No progress bar.")] = False,
+) -> None:
+    """Compare the algorithms of a study, and write a report."""
+    from .config import read_study
+    from .report import write_report
+
+    sys.path.insert(0, str(path.parent))  # for "module:function" beside the study
+    study = read_study(path, overrides or [])
+    with _progress(quiet) as bar:
+        task = bar.add_task(study.name, total=None)
+
+        def show(p: experiment.Progress) -> None:
+            score = "" if p.score is None else f" validation {p.score:.3f}"
+            text = f"{p.label}, seed {p.seed}{score}"
+            bar.update(task, completed=p.done, total=p.total, description=text)
+
+        result = experiment.run_study(
+            study, runs=runs, resume=resume, progress=show, notice=err.print
+        )
+    print_summary(result.table())
+    report = write_report(result.records, result.folder / "report.html")
+    out.print(f"report: {report}", soft_wrap=True)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        str, typer.Argument(help="algorithms, datasets, splits or models.")
+    ] = "",
+) -> None:
+    """List what a study can name, with options and their defaults."""
+    shelves = _shelves()
+    if what:
+        one_of("what", what, shelves)
+    for title, (registry, ingredients) in shelves.items():
+        if what in ("", title):
+            out.print(_listing(title, registry, ingredients))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+) -> None:
+    """Write the report of a run anew, also of one that was interrupted."""
+    from .record import load_records
+    from .report import summary, write_report
+
+    records = load_records(folder)
+    print_summary(summary(records))
+    path = write_report(records, folder / "report.html")
+    out.print(f"report: {path}", soft_wrap=True)
+
+
+@app.command()
+def check(
+    factory: Annotated[str, typer.Argument(help="module:factory, or a name of ours.")],
+) -> None:
+    """Run the conformance suite on an algorithm, ours or your own."""
+    from .config import algorithm_factory
+    from .conformance import check_algorithm
+
+    sys.path.insert(0, str(Path.cwd()))
+    findings = check_algorithm(algorithm_factory(factory))
+    table = Table(title=f"conformance of {factory}")
+    for column in ("check", "result", "what was found"):
+        table.add_column(column)
+    for finding in findings:
+        table.add_row(finding.name, finding.result, finding.message)
+    out.print(table)
+    if any(finding.failed for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="For example philippenko2025.")] = "",
+    item: Annotated[str, typer.Argument(help="A figure or table.")] = "",
+    overrides: Overrides = None,
+) -> None:
+    """Run a published experiment and print ours next to the published value."""
+    from .reproduce import reproduce_items
+
+    if not reproduce_items(paper, item, overrides or [], out):
+        raise typer.Exit(1)
+
+
+def _progress(quiet: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=err,
+        disable=quiet,
+    )
+
+
+def print_summary(summary: Any) -> None:
+    """Prints the comparison of algorithms, one row each."""
+    table = Table(title="test data, last round")
+    table.add_column(summary.index.name or "algorithm")
+    for column in summary.columns:
+        table.add_column(str(column).replace("_", " "), justify="right")
+    for label, row in summary.iterrows():
+        table.add_row(str(label), *(_cell(value) for value in row))
+    out.print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "-" if value != value else f"{value:.4g}"
+    return str(value)
+
+
+def _shelves() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
+    """What can be listed: a registry, and how many leading parameters to hide."""
+    from .algorithms import ALGORITHMS
+    from .data.datasets import DATASETS
+    from .data.splits import SPLITS
+    from .models import MODELS
+
+    return {
+        "algorithms": (ALGORITHMS, None),
+        "datasets": (DATASETS, 0),
+        "splits": (SPLITS, None),
+        "models": (MODELS, None),
+    }
+
+
+def _listing(
+    title: str, registry: dict[str, Callable[..., Any]], ingredients: int | None
+) -> Table:
+    table = Table(title=title)
+    for column in ("name", "what it is", "options and defaults"):
+        table.add_column(column)
+    for name, function in sorted(registry.items()):
+        first = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
+        options = [
+            f"{p.name}={p.default}" if p.default is not p.empty else p.name
+            for p in parameters_of(function, ingredients=ingredients).values()
+        ]
+        table.add_row(name, first, ", ".join(options))
+    return table
+
+
+def main() -> None:
+    """The command `coterie`: mistakes give one sentence and exit code 2."""
+    try:
+        app()
+    except (InputError, TrainingError) as error:
+        err.print(f"[bold red]Error:[/] {_plain(error)}", soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("Interrupted; run the same command again to go on.")
+        sys.exit(130)
+
+
+def _plain(error: Exception) -> str:
+    """The message with brackets that rich would read as markup taken literally."""
+    return str(error).replace("[", r"\[")

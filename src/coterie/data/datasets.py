@@ -1,0 +1,385 @@
+"""Data sets by name. The keyword-only parameters of a loader are its options.
+
+Files are looked for in `data_dir`, else in the folder that the environment variable
+COTERIE_DATA names, else in ~/.cache/coterie; there either in a folder of the data set's
+name or directly. They are fetched only with `download=True`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import io
+import itertools
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from .. import checks
+from ..checks import InputError, imported, integer, one_of, parameters_of
+from . import files, synthetic
+from .downloads import (
+    CIFAR,
+    FASHION_MNIST,
+    HEART,
+    HOUSES,
+    MNIST,
+    QMNIST,
+    find,
+    obtain,
+)
+from .federation import Table
+
+_CIFAR_JPEG = "cifar10_jpeg75_bytes.npz"
+
+
+def digits() -> Table:
+    """1,797 handwritten digits of 8 x 8 pixels, bundled with scikit-learn."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    return Table(
+        "digits",
+        torch.tensor(images / 16, dtype=torch.float32),
+        torch.tensor(labels, dtype=torch.int64),
+        "classification",
+        10,
+    )
+
+
+def _idx(path: Path) -> np.ndarray:
+    """The array in a gzipped idx file of bytes or of 32-bit integers."""
+    raw = gzip.decompress(path.read_bytes())
+    kind, dimensions = raw[2], raw[3]
+    shape = np.frombuffer(raw, ">i4", dimensions, offset=4)
+    dtype = {0x08: "u1", 0x0C: ">i4"}[kind]
+    return np.frombuffer(raw, dtype, offset=4 + 4 * dimensions).reshape(shape)
+
+
+def _normalised(images: np.ndarray, mean: list[float], std: list[float]) -> Tensor:
+    """Images (M, C, H, W) of bytes as (pixel / 255 - mean) / std, per channel."""
+    features = torch.tensor(images, dtype=torch.float32).div_(255)
+    shape = (1, -1, 1, 1)
+    features.sub_(torch.tensor(mean).reshape(shape))
+    return features.div_(torch.tensor(std).reshape(shape))
+
+
+def _grey(name: str, paths: list[Path], mean: float, std: float) -> Table:
+    """A set in MNIST's format: training images and labels, then those of the test."""
+    images = np.concatenate([_idx(paths[0]), _idx(paths[2])])[:, None]
+    labels = np.concatenate([_idx(paths[1]), _idx(paths[3])])
+    return Table(
+        name,
+        _normalised(images, [mean], [std]),
+        torch.tensor(labels, dtype=torch.int64),
+        "classification",
+        10,
+        is_test=torch.arange(len(labels)) >= len(_idx(paths[1])),
+    )
+
+
+def mnist(*, data_dir: str = "", download: bool = False) -> Table:
+    """70,000 handwritten digits of 28 x 28 pixels (LeCun, Cortes and Burges)."""
+    paths = obtain(MNIST, ["mnist"], data_dir=data_dir, download=download)
+    return _grey("mnist", paths, 0.1307, 0.3081)
+
+
+def fashion_mnist(*, data_dir: str = "", download: bool = False) -> Table:
+    """70,000 articles of clothing of 28 x 28 pixels (Xiao, Rasul and Vollgraf)."""
+    folders = ["fashion_mnist"]
+    paths = obtain(FASHION_MNIST, folders, data_dir=data_dir, download=download)
+    return _grey("fashion_mnist", paths, 0.2860, 0.3530)
+
+
+def writers(
+    *,
+    min_images: int = 50,
+    limit: int = 0,
+    data_dir: str = "",
+    download: bool = False,
+) -> Table:
+    """The training digits of MNIST, where each writer is a client (QMNIST labels).
+
+    Args:
+        min_images: writers with fewer images are left out.
+        limit: keep only the first so many of the others; 0 keeps them all.
+        data_dir: where the files of `mnist` and `qmnist_writers` lie.
+        download: fetch missing files.
+    """
+    integer("min_images", min_images, at_least=1)
+    integer("limit", limit, at_least=0)
+    images, labels = obtain(MNIST[:2], ["mnist"], data_dir=data_dir, download=download)
+    (extended,) = obtain(
+        QMNIST,
+        ["qmnist_writers", "writers", "qmnist"],
+        data_dir=data_dir,
+        download=download,
+    )
+    # Columns: class, series, writer, ...; row i describes image i of MNIST.
+    writer = _idx(extended)[:, 2].astype(np.int64)
+    names, sizes = np.unique(writer, return_counts=True)
+    kept = names[sizes >= min_images][: limit or None]
+    if len(kept) == 0:
+        raise InputError(
+            f"`min_images` must be at most {sizes.max()}, the largest number of images "
+            f"of one writer, got {min_images}."
+        )
+    mine = np.isin(writer, kept)
+    return Table(
+        "writers",
+        _normalised(_idx(images)[mine][:, None], [0.1307], [0.3081]),
+        torch.tensor(_idx(labels)[mine], dtype=torch.int64),
+        "classification",
+        10,
+        group=torch.from_numpy(np.searchsorted(kept, writer[mine])),
+    )
+
+
+def cifar10(*, data_dir: str = "", download: bool = False) -> Table:
+    """60,000 colour photographs of 32 x 32 pixels in 10 classes (Krizhevsky)."""
+    folders = ["cifar10"]
+    exact = find(CIFAR[0].file, folders, data_dir)
+    jpeg = find(_CIFAR_JPEG, folders, data_dir)
+    note = ""
+    if exact is None and jpeg is not None and not download:
+        images, labels, tests = _cifar_jpeg(jpeg)
+        note = "the images went through JPEG of quality 75 and are not bit-exact."
+    else:
+        (path,) = obtain(CIFAR, folders, data_dir=data_dir, download=download)
+        images, labels, tests = _cifar_binary(path)
+    return Table(
+        "cifar10",
+        _normalised(images, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
+        torch.tensor(labels, dtype=torch.int64),
+        "classification",
+        10,
+        is_test=torch.arange(len(labels)) >= len(labels) - tests,
+        note=note,
+    )
+
+
+def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
+    """Images (M, 3, 32, 32), labels and how many at the end are for testing."""
+    batches = [f"data_batch_{number}.bin" for number in range(1, 6)] + [
+        "test_batch.bin"
+    ]
+    found: dict[str, bytes] = {}
+    # One pass in the order of the archive; going back means decompressing again.
+    with tarfile.open(path, "r:gz") as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            if content is not None:
+                found[Path(member.name).name] = content.read()
+    raw = np.frombuffer(b"".join(found[batch] for batch in batches), np.uint8)
+    records = raw.reshape(-1, 1 + 3 * 32 * 32)
+    tests = len(found[batches[-1]]) // records.shape[1]
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0], tests
+
+
+def _cifar_jpeg(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
+    """The same from the file of JPEG images."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise InputError(
+            f"{path.name} holds JPEG images, which need: pip install coterie[images]."
+        ) from error
+    pixels, labels = [], []
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            for part in ("train", "test"):
+                blob = archive[f"blob_{part}"].tobytes()
+                cuts = archive[f"off_{part}"].tolist()
+                labels.append(archive[f"y_{part}"])
+                for start, stop in itertools.pairwise(cuts):
+                    # The bare decoder: Image.open takes as long again for the header.
+                    code = blob[start:stop]
+                    image = Image.frombytes("RGB", (32, 32), code, "jpeg", "RGB", "")
+                    pixels.append(image.tobytes())
+        raw = np.frombuffer(b"".join(pixels), np.uint8).reshape(-1, 32, 32, 3)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is corrupted: {error}.") from error
+    return raw.transpose(0, 3, 1, 2), np.concatenate(labels), len(labels[-1])
+
+
+def heart_disease(*, data_dir: str = "", download: bool = False) -> Table:
+    """740 patients of four hospitals, 13 features: is there a heart disease?
+
+    The preprocessing and the test parts are those of FLamby (Ogier du Terrail et al.,
+    "FLamby: datasets and benchmarks for cross-silo federated learning in realistic
+    healthcare settings", NeurIPS 2022): columns 10 to 12 and incomplete rows are
+    dropped, columns 2 and 6 are encoded one-hot, a third of each hospital is for
+    testing, and each hospital standardises with the mean and deviation of its training
+    part.
+    """
+    paths = obtain(HEART, ["heart_disease"], data_dir=data_dir, download=download)
+    hospitals = [
+        pd.read_csv(path, header=None, na_values="?")
+        .drop(columns=[10, 11, 12])
+        .dropna()
+        for path in paths
+    ]
+    sizes = torch.tensor([len(hospital) for hospital in hospitals])
+    patients = pd.concat(hospitals, ignore_index=True)
+    labels = (patients[13] != 0).to_numpy(np.int64)
+    coded = pd.get_dummies(patients.drop(columns=13), columns=[2, 6], drop_first=True)
+    features = torch.tensor(coded.to_numpy(np.float64))
+    group = torch.arange(len(paths)).repeat_interleave(sizes)
+    is_test = torch.zeros(len(labels), dtype=torch.bool)
+    for number in range(len(paths)):
+        mine = (group == number).nonzero()[:, 0]
+        is_test[mine] = _flamby_test(labels[mine])
+        train = features[mine[~is_test[mine]]]
+        features[mine] = (features[mine] - train.mean(0)) / (train.std(0) + 1e-9)
+    return Table(
+        "heart_disease",
+        features.float(),
+        torch.from_numpy(labels),
+        "binary",
+        1,
+        group=group,
+        is_test=is_test,
+        note="hospitals in order: Cleveland, Hungary, Switzerland, Long Beach VA.",
+    )
+
+
+def _flamby_test(labels: np.ndarray) -> Tensor:
+    """Which patients of one hospital FLamby keeps for testing."""
+    from sklearn.model_selection import train_test_split
+
+    counts = np.bincount(labels, minlength=2)
+    _, test = train_test_split(
+        np.arange(len(labels)),
+        train_size=0.66,
+        test_size=1 - 0.66,
+        random_state=43,
+        stratify=labels if (counts > 2).all() else None,
+    )
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    chosen[torch.from_numpy(test)] = True
+    return chosen
+
+
+def houses(
+    *,
+    target: str = "value",
+    bands: int = 4,
+    data_dir: str = "",
+    download: bool = False,
+) -> Table:
+    """20,640 districts of California with the value of their houses (1990 census).
+
+    Clients are regions: the districts, sorted by latitude, are cut into `bands` bands
+    of equal size, and each of these, sorted by longitude, into `bands` regions. All
+    columns are standardised over the whole set.
+
+    Args:
+        target: "value" is the logarithm of the median value, standardised; "longitude"
+            is the binary task of OpenML data set 823, whether a district lies west of
+            the mean longitude, given the other columns.
+        bands: there are bands * bands clients.
+        data_dir: where the file lies.
+        download: fetch a missing file.
+    """
+    one_of("target", target, ["value", "longitude"])
+    integer("bands", bands, at_least=1, at_most=50)
+    raw = _houses(data_dir, download)
+    scaled = (raw - raw.mean(0)) / raw.std(0)
+    if target == "longitude":
+        features, targets = scaled[:, 1:], (scaled[:, 0] < 0).long()
+        task = "binary"
+    else:
+        value = raw[:, -1].log()
+        features = scaled[:, :-1]
+        targets = ((value - value.mean()) / value.std()).float()
+        task = "regression"
+    band = _bands(raw[:, 1], torch.zeros(len(raw)).long(), bands)
+    group = _bands(raw[:, 0], band, bands)
+    return Table("houses", features.float(), targets, task, 1, group=group)
+
+
+def _houses(data_dir: str, download: bool) -> Tensor:
+    """The table (20640, 9), longitude and latitude first, the value last."""
+    plain = find("cal_housing.data", ["houses"], data_dir)
+    if plain is not None:
+        text = plain.read_text()
+    else:
+        (path,) = obtain(HOUSES, ["houses"], data_dir=data_dir, download=download)
+        with tarfile.open(path, "r:gz") as archive:
+            content = archive.extractfile("CaliforniaHousing/cal_housing.data")
+            assert content is not None  # the archive has passed its hash
+            text = content.read().decode()
+    try:
+        raw = torch.tensor(np.loadtxt(io.StringIO(text), delimiter=","))
+    except ValueError as error:
+        raise InputError(f"{plain} is corrupted: {error}.") from error
+    if raw.shape != (20640, 9):
+        raise InputError(
+            f"{plain} is corrupted: it must have 20640 rows of 9 numbers, got "
+            f"{tuple(raw.shape)}."
+        )
+    return raw
+
+
+def _bands(values: Tensor, within: Tensor, count: int) -> Tensor:
+    """Cuts every class of `within` into `count` bands of equal size by value."""
+    band = torch.empty_like(within)
+    for number in range(int(within.max()) + 1):
+        mine = (within == number).nonzero()[:, 0]
+        order = mine[values[mine].argsort(stable=True)]
+        band[order] = number * count + torch.arange(len(mine)) * count // len(mine)
+    return band
+
+
+DATASETS: dict[str, Callable[..., Table]] = {
+    "cifar10": cifar10,
+    "digits": digits,
+    "fashion_mnist": fashion_mnist,
+    "file": files.table,
+    "heart_disease": heart_disease,
+    "houses": houses,
+    "linear": synthetic.linear,
+    "logistic": synthetic.logistic,
+    "mean_estimation": synthetic.mean_estimation,
+    "mnist": mnist,
+    "volumes": synthetic.volumes,
+    "writers": writers,
+}
+
+
+def load(name: str, /, *, seed: int = 0, **options: object) -> Table:
+    """The data set of that name, or what the function "module:function" returns.
+
+    Args:
+        name: a key of DATASETS or "module:function".
+        seed: given to loaders that have a parameter `seed`.
+        options: the loader's other parameters.
+    """
+    loader = _loader(name)
+    if "seed" in inspect.signature(loader).parameters:
+        options["seed"] = seed
+    checks.options("data", name, parameters_of(loader, ingredients=0), options)
+    table = loader(**options)
+    if not isinstance(table, Table):
+        raise InputError(
+            f"{name} must return a coterie Table, got {type(table).__name__}."
+        )
+    return table
+
+
+def _loader(name: str) -> Callable[..., Table]:
+    """The loader of that name."""
+    if ":" not in name:
+        one_of("data.name", name, DATASETS)
+        return DATASETS[name]
+    loader = imported("data.name", name)
+    if not callable(loader):
+        raise InputError(f"`data.name` {name!r} must be a function.")
+    return cast(Callable[..., Table], loader)

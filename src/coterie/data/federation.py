@@ -1,0 +1,176 @@
+"""The data of a federation: one flat tensor, and where each client has to look.
+
+Nothing is padded or copied per client. `Table` is a data set before it is divided among
+clients; `Federation` is one after, with a training, validation and test part for every
+client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..checks import InputError
+
+PartName = Literal["train", "validation", "test"]
+PARTS: tuple[PartName, ...] = ("train", "validation", "test")
+
+
+class Table(NamedTuple):
+    """A data set that belongs to nobody yet, or to natural clients (`group`)."""
+
+    name: str
+    features: Tensor  # (M, ...)
+    targets: Tensor  # (M,) or (M, ...)
+    task: str  # a name in coterie.metrics.TASKS
+    outputs: int  # how many outputs a model needs
+    group: Tensor | None = None  # (M,) natural client of each sample, 0 .. N-1
+    is_test: Tensor | None = None  # (M,) bool, where the source fixes the test part
+    clusters: Tensor | None = None  # (N,) true cluster of each natural client
+    optima: Tensor | None = None  # (N, D) known best model of each natural client
+    note: str = ""  # what a reader of results must know about the source
+
+
+class Part(NamedTuple):
+    """Where the samples of each client lie: index[start[i] : start[i] + size[i]]."""
+
+    # The field hides tuple.index, which nobody needs here.
+    index: Int[Tensor, " m"]  # type: ignore[assignment]
+    start: Int[Tensor, " n"]
+    size: Int[Tensor, " n"]
+
+    def rows(self, clients: Int[Tensor, " c"]) -> tuple[Tensor, Tensor]:
+        """Positions (c, L) of all samples of these clients and a mask (c, L) of them.
+
+        L is the largest size among them; masked places repeat the first sample.
+        """
+        size, start = self.size[clients], self.start[clients]
+        place = torch.arange(int(size.max()), device=size.device).expand(len(size), -1)
+        mask = place < size[:, None]
+        return self.index[start[:, None] + place * mask], mask
+
+
+def part(index: Int[Tensor, " m"], owner: Int[Tensor, " m"], clients: int) -> Part:
+    """The part made of these samples, where sample index[j] belongs to owner[j]."""
+    order = torch.argsort(owner, stable=True)
+    size = torch.bincount(owner, minlength=clients)
+    return Part(index[order], size.cumsum(0) - size, size)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """N clients, each with a training, a validation and a test part of one table."""
+
+    name: str
+    features: Tensor  # (M, ...)
+    targets: Tensor  # (M,) or (M, ...)
+    task: str
+    outputs: int
+    train: Part
+    validation: Part
+    test: Part
+    clients: Int[Tensor, " n"]  # identities, which name the random streams
+    clusters: Int[Tensor, " n"] | None = None
+    optima: Float[Tensor, "n d"] | None = None
+    note: str = ""
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def part(self, name: PartName) -> Part:
+        """The part of that name."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}[
+            name
+        ]
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Federation:
+        """The same federation on a device, real values in `dtype`, whole ones kept."""
+
+        def real(tensor: Tensor) -> Tensor:
+            return tensor.to(device, dtype if tensor.is_floating_point() else None)
+
+        def moved(part: Part) -> Part:
+            return Part(*(tensor.to(device) for tensor in part))
+
+        return replace(
+            self,
+            features=real(self.features),
+            targets=real(self.targets),
+            train=moved(self.train),
+            validation=moved(self.validation),
+            test=moved(self.test),
+            clients=self.clients.to(device),
+            clusters=None if self.clusters is None else self.clusters.to(device),
+            optima=None if self.optima is None else real(self.optima),
+        )
+
+    def only(self, client: int) -> Federation:
+        """What the site of one client holds: its own samples and nothing else."""
+        keep: list[Tensor] = []
+        parts: dict[str, Part] = {}
+        total = 0
+        for name in PARTS:
+            index, start, size = self.part(name)
+            mine = index[start[client] : start[client] + size[client]]
+            here = torch.arange(len(mine), device=mine.device) + total
+            parts[name] = Part(here, torch.zeros_like(size[:1]), size[client, None])
+            keep.append(mine)
+            total += len(mine)
+        samples = torch.cat(keep)
+        return replace(
+            self,
+            features=self.features[samples],
+            targets=self.targets[samples],
+            clients=self.clients[client, None],
+            clusters=None if self.clusters is None else self.clusters[client, None],
+            optima=None if self.optima is None else self.optima[client, None],
+            train=parts["train"],
+            validation=parts["validation"],
+            test=parts["test"],
+        )
+
+
+def federate(
+    table: Table,
+    owner: Int[Tensor, " m"],
+    role: Int[Tensor, " m"],
+    *,
+    clusters: Int[Tensor, " n"] | None = None,
+    optima: Float[Tensor, "n d"] | None = None,
+) -> Federation:
+    """Divides a table: sample j goes to client owner[j] and part PARTS[role[j]].
+
+    Args:
+        table: the data.
+        owner: client of each sample, -1 for samples that nobody gets.
+        role: 0 train, 1 validation, 2 test.
+        clusters: true cluster of each client, where known.
+        optima: best model of each client, where known.
+    """
+    clients = int(owner.max()) + 1
+    parts = {}
+    for number, name in enumerate(PARTS):
+        samples = ((owner >= 0) & (role == number)).nonzero()[:, 0]
+        parts[name] = part(samples, owner[samples], clients)
+        empty = (parts[name].size == 0).nonzero()[:, 0]
+        if len(empty):
+            raise InputError(
+                f"every client needs {name} data, but client {int(empty[0])} of "
+                f"`{table.name}` has none: use fewer clients or a larger share."
+            )
+    return Federation(
+        table.name,
+        table.features,
+        table.targets,
+        table.task,
+        table.outputs,
+        clients=torch.arange(clients),
+        clusters=clusters,
+        optima=optima,
+        note=table.note,
+        **parts,
+    )

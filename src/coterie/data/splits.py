@@ -1,0 +1,513 @@
+"""Who gets which samples: ways to divide a table among clients, by name.
+
+A split is `name(table, rng, *, options) -> Assignment`. None of them tries until it is
+lucky: each ends after a fixed amount of work, and every client has at least `min_size`
+samples by construction or the split is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from .. import checks
+from ..checks import InputError, finite, integer, number, one_of, parameters_of
+from ..metrics import TASKS
+from ..seeds import generator
+from .federation import Federation, Table, federate
+
+# Two samples to train on, one to choose with and one to test on.
+FEWEST = 4
+
+
+class Assignment(NamedTuple):
+    """The client of every sample, and what is known about the clients."""
+
+    owner: Int[Tensor, " m"]  # -1 for samples that nobody gets
+    clusters: Int[Tensor, " n"] | None = None
+    targets: Tensor | None = None  # (M,), where the split changes labels
+    optima: Float[Tensor, "n d"] | None = None
+    is_test: Bool[Tensor, " m"] | None = None  # where the source fixes the test part
+
+
+def iid(
+    table: Table, rng: torch.Generator, *, clients: int = 20, min_size: int = 10
+) -> Assignment:
+    """Equal random shares: the clients differ by chance only."""
+    _check_room(table, clients, min_size)
+    owner = _dealt(len(table.targets), torch.arange(clients), rng)
+    return Assignment(_large_enough(table, owner, clients, min_size))
+
+
+def size_skew(
+    table: Table,
+    rng: torch.Generator,
+    *,
+    clients: int = 20,
+    exponent: float = 1.0,
+    min_size: int = 10,
+) -> Assignment:
+    """Random shares of very different sizes: client i has about (i + 1)^-exponent.
+
+    What is left after everybody has `min_size` samples is divided by the law.
+    """
+    _check_room(table, clients, min_size)
+    number("exponent", exponent, at_least=0)
+    law = torch.arange(1, clients + 1, dtype=torch.float64) ** -exponent
+    spare = torch.tensor([len(table.targets) - clients * min_size])
+    sizes = min_size + _counts((law / law.sum())[None], spare)[0]
+    owner = torch.empty(len(table.targets), dtype=torch.int64)
+    order = torch.randperm(len(owner), generator=rng)
+    owner[order] = torch.arange(clients).repeat_interleave(sizes)
+    return Assignment(_large_enough(table, owner, clients, min_size))
+
+
+def dirichlet(
+    table: Table,
+    rng: torch.Generator,
+    *,
+    clients: int = 20,
+    alpha: float = 0.5,
+    min_size: int = 10,
+) -> Assignment:
+    """Each class is divided among the clients by a Dirichlet(alpha) law.
+
+    Small alpha: each class sits with few clients, and sizes differ widely. Clients
+    short of `min_size` then take samples, one by one, of the most frequent class of the
+    client that is largest at that moment.
+    """
+    labels, classes = _labels(table, "dirichlet")
+    _check_room(table, clients, min_size)
+    number("alpha", alpha, at_least=1e-6)
+    shares = _dirichlet(alpha, classes, clients, rng)
+    counts = _counts(shares, torch.bincount(labels, minlength=classes))
+    owner = _dealt_by_class(labels, _filled(counts, min_size), rng)
+    return Assignment(_large_enough(table, owner, clients, min_size))
+
+
+def shards(
+    table: Table,
+    rng: torch.Generator,
+    *,
+    clients: int = 20,
+    labels_per_client: int = 2,
+    min_size: int = 10,
+) -> Assignment:
+    """Samples sorted by label and cut into equal shards, a few shards per client.
+
+    McMahan et al., "Communication-efficient learning of deep networks from
+    decentralized data", AISTATS 2017.
+    """
+    labels, _ = _labels(table, "shards")
+    _check_room(table, clients, min_size)
+    integer("labels_per_client", labels_per_client, at_least=1)
+    count = clients * labels_per_client
+    if count > len(labels):
+        raise InputError(
+            f"{clients} clients with {labels_per_client} shards each need {count} "
+            f"samples, but `{table.name}` has {len(labels)}."
+        )
+    shard = torch.arange(len(labels)) * count // len(labels)
+    keeper = torch.randperm(count, generator=rng) % clients
+    owner = torch.empty_like(labels)
+    owner[_by_class(labels, rng)] = keeper[shard]
+    return Assignment(_large_enough(table, owner, clients, min_size))
+
+
+def label_clusters(
+    table: Table,
+    rng: torch.Generator,
+    *,
+    clients: int = 20,
+    clusters: int = 2,
+    min_size: int = 10,
+) -> Assignment:
+    """Client i sees only the labels of cluster i mod C, as many as others of it.
+
+    With two clusters, even clients have the lower half of the labels and odd ones the
+    upper half: Definition S1 of Philippenko, Le Bars, Scaman and Massoulié, "Adaptive
+    collaboration for online personalized distributed learning with heterogeneous
+    clients", 2025.
+
+    Differences: classes count from 0 and the lower group is 0 .. ceil(K/2) - 1; as
+    printed the groups are unequal and the last class does not exist.
+    """
+    labels, classes = _labels(table, "label_clusters")
+    _check_room(table, clients, min_size)
+    integer("clusters", clusters, at_least=1, at_most=classes)
+    cluster = torch.arange(clients) % clusters
+    owner = torch.full_like(labels, -1)
+    for c, group in enumerate(torch.arange(classes).tensor_split(clusters)):
+        samples = torch.isin(labels, group).nonzero()[:, 0]
+        members = (cluster == c).nonzero()[:, 0]
+        if len(members):
+            owner[samples] = _dealt(len(samples), members, rng)
+    owner = _large_enough(table, owner, clients, min_size)
+    return Assignment(owner, clusters=cluster)
+
+
+def label_swap(
+    table: Table, rng: torch.Generator, *, clients: int = 20, min_size: int = 10
+) -> Assignment:
+    """Equal random shares, but odd clients call every class by the name of another.
+
+    The renaming is one random cycle through all classes, the same for all of them, so
+    what one cluster learns about labels is always wrong for the other.
+    """
+    labels, classes = _labels(table, "label_swap")
+    if classes < 2:
+        raise InputError(f"label_swap needs two classes, `{table.name}` has {classes}.")
+    assignment = iid(table, rng, clients=clients, min_size=min_size)
+    cycle = torch.randperm(classes, generator=rng)
+    renamed = torch.empty_like(cycle)
+    renamed[cycle] = cycle.roll(1)
+    odd = assignment.owner % 2 == 1
+    targets = torch.where(odd, renamed[labels], labels)
+    return assignment._replace(clusters=torch.arange(clients) % 2, targets=targets)
+
+
+def fallah(
+    table: Table,
+    rng: torch.Generator,
+    *,
+    clients: int = 50,
+    a: int = 196,
+    low: float = 0.5,
+    min_size: int = 10,
+) -> Assignment:
+    """Half the clients have all lower classes, the rest one lower and one upper class.
+
+    Even clients have `a` images of each class of the lower half. Each odd client has
+    low * a images of one of these classes and 2 a of one class of the upper half;
+    the pairs go round, so that they are as different as possible. Fallah, Mokhtari and
+    Ozdaglar, "Personalized federated learning with theoretical guarantees", NeurIPS
+    2020, section 5; low=0 is their "different heterogeneity".
+
+    Differences: `a` counts all images of a client, of which validation and test parts
+    are then cut; the paper divides the test set of the source separately.
+    """
+    labels, classes = _labels(table, "fallah")
+    if classes < 2:
+        raise InputError(f"fallah needs two classes, `{table.name}` has {classes}.")
+    integer("clients", clients, at_least=1)
+    integer("a", a, at_least=1)
+    integer("min_size", min_size, at_least=FEWEST)
+    few = round(number("low", low, at_least=0) * a)
+    half = -(-classes // 2)
+    turn = torch.arange(clients // 2)  # of the odd clients
+    lower, upper = turn % half, half + (turn + turn // half) % (classes - half)
+    counts = torch.zeros(classes, clients, dtype=torch.int64)
+    counts[:half, ::2] = a
+    counts[lower, 2 * turn + 1] = few
+    counts[upper, 2 * turn + 1] = 2 * a
+    short = counts.sum(1) - torch.bincount(labels, minlength=classes)
+    if (short > 0).any():
+        worst = int(short.argmax())
+        raise InputError(
+            f"fallah with {clients} clients and a={a} needs {int(counts[worst].sum())} "
+            f"samples of class {worst}, {int(short[worst])} more than `{table.name}` "
+            "has: use fewer clients or a smaller a."
+        )
+    clusters = torch.zeros(clients, dtype=torch.int64)
+    kind = upper + (lower * classes if few else 0)
+    clusters[1::2] = 1 + torch.unique(kind, return_inverse=True)[1]
+    owner = _dealt_by_class(labels, counts, rng)
+    owner = _large_enough(table, owner, clients, min_size)
+    return Assignment(owner, clusters=clusters)
+
+
+def natural(
+    table: Table,
+    rng: torch.Generator,
+    *,
+    clients: int | None = None,
+    min_size: int = FEWEST,
+) -> Assignment:
+    """The clients that the data come from, all of them or the first `clients`."""
+    if table.group is None:
+        raise InputError(
+            f"`{table.name}` has no natural clients: choose another split, such as iid."
+        )
+    owner = table.group.clone()
+    _check_length(table, "group", owner)
+    present = int(owner.max()) + 1
+    kept = present if clients is None else clients
+    integer("clients", kept, at_least=1, at_most=present)
+    owner[owner >= kept] = -1
+    integer("min_size", min_size, at_least=FEWEST)
+    return Assignment(
+        _large_enough(table, owner, kept, min_size),
+        clusters=None if table.clusters is None else table.clusters[:kept],
+        optima=None if table.optima is None else table.optima[:kept],
+        is_test=table.is_test,
+    )
+
+
+SPLITS: dict[str, Callable[..., Assignment]] = {
+    "dirichlet": dirichlet,
+    "fallah": fallah,
+    "iid": iid,
+    "label_clusters": label_clusters,
+    "label_swap": label_swap,
+    "natural": natural,
+    "shards": shards,
+    "size_skew": size_skew,
+}
+
+
+def divide(
+    table: Table,
+    name: str,
+    /,
+    *,
+    seed: int,
+    validation: float = 0.1,
+    test: float = 0.2,
+    max_samples: int | None = None,
+    min_classes: int = 1,
+    **options: object,
+) -> Federation:
+    """The federation that a split makes of a table.
+
+    Every client has at least two training, one validation and one test sample. A test
+    part that the source fixes is used by the split `natural`, and validation is then a
+    share of the rest; other splits pool all samples.
+
+    Args:
+        table: the data.
+        name: a key of SPLITS.
+        seed: names the random streams.
+        validation: share of each client's samples to choose with.
+        test: share of each client's samples to report on.
+        max_samples: each client keeps at most so many samples, chosen at random.
+        min_classes: how many classes each training part must have.
+        options: those of the split.
+    """
+    one_of("split.name", name, SPLITS)
+    checks.options("split", name, parameters_of(SPLITS[name]), options)
+    number("validation", validation, above=0, below=1)
+    number("test", test, above=0, below=1 - validation)
+    _check_table(table)
+    assignment = SPLITS[name](table, generator(seed, "split", name), **options)
+    owner = assignment.owner
+    if max_samples is not None:
+        integer("max_samples", max_samples, at_least=FEWEST)
+        rank, _ = _ranks(owner, generator(seed, "split", "max_samples"))
+        owner = torch.where(rank < max_samples, owner, -1)
+    rng = generator(seed, "split", "parts")
+    if assignment.is_test is None:
+        role = _random_roles(owner, validation, test, rng)
+    else:
+        role = _fixed_roles(table, owner, assignment.is_test, validation, rng)
+    if assignment.targets is not None:
+        table = table._replace(targets=assignment.targets)
+    _check_classes(table, owner, role, min_classes)
+    return federate(
+        table, owner, role, clusters=assignment.clusters, optima=assignment.optima
+    )
+
+
+def _ranks(owner: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """For each sample its place in a random order of its client's, and how many."""
+    order = torch.randperm(len(owner), generator=rng)
+    order = order[owner[order].argsort(stable=True)]
+    # Samples of nobody count as those of a client before the first.
+    sizes = torch.bincount(owner + 1)
+    start = sizes.cumsum(0) - sizes
+    rank = torch.empty_like(owner)
+    rank[order] = torch.arange(len(owner)) - start[owner[order] + 1]
+    return rank, sizes[owner + 1]
+
+
+def _random_roles(
+    owner: Tensor, validation: float, test: float, rng: torch.Generator
+) -> Tensor:
+    """Part of each sample, 0 train, 1 validation, 2 test, drawn for each client."""
+    rank, size = _ranks(owner, rng)
+    tests = (test * size).round().clamp(min=1).minimum(size - 3)
+    choices = (validation * size).round().clamp(min=1).minimum(size - tests - 2)
+    return torch.where(rank < tests, 2, torch.where(rank < tests + choices, 1, 0))
+
+
+def _fixed_roles(
+    table: Table,
+    owner: Tensor,
+    is_test: Tensor,
+    validation: float,
+    rng: torch.Generator,
+) -> Tensor:
+    """Part of each sample, where the source says which are for testing."""
+    _check_length(table, "is_test", is_test)
+    rest = torch.where(is_test, -1, owner)
+    clients = int(owner.max()) + 1
+    sizes = torch.bincount(rest[rest >= 0], minlength=clients)
+    if int(sizes.min()) < FEWEST - 1:
+        raise InputError(
+            f"every client of `{table.name}` needs {FEWEST - 1} samples outside the "
+            f"test part, but client {int(sizes.argmin())} has {int(sizes.min())}."
+        )
+    rank, size = _ranks(rest, rng)
+    choices = (validation * size).round().clamp(min=1).minimum(size - 2)
+    return torch.where(is_test, 2, torch.where(rank < choices, 1, 0))
+
+
+def _check_table(table: Table) -> None:
+    """Refuses data that no model can learn from, naming the first bad sample."""
+    one_of("task", table.task, TASKS)
+    _check_length(table, "features", table.features)
+    finite("features", table.features)
+    finite("targets", table.targets)
+    classes = {"classification": table.outputs, "binary": 2, "segmentation": 2}
+    if table.task not in classes:
+        return
+    top = classes[table.task] - 1
+    labels = table.targets.flatten(1) if table.targets.ndim > 1 else table.targets
+    bad = (labels < 0) | (labels > top) | (labels != labels.round())
+    if bad.any():
+        place = tuple(bad.nonzero()[0].tolist())
+        raise InputError(
+            f"labels of `{table.name}` must be whole numbers from 0 to {top}, but "
+            f"sample {place[0]} has {labels[place].item():g}."
+        )
+
+
+def _check_length(table: Table, what: str, tensor: Tensor) -> None:
+    """Refuses a field that does not have one row per sample."""
+    if len(tensor) != len(table.targets):
+        raise InputError(
+            f"`{what}` of `{table.name}` must have one row for each of the "
+            f"{len(table.targets)} targets, got {len(tensor)}."
+        )
+
+
+def _check_classes(table: Table, owner: Tensor, role: Tensor, min_classes: int) -> None:
+    """Refuses a client whose training part has too few classes."""
+    integer("min_classes", min_classes, at_least=1)
+    if min_classes == 1:
+        return
+    labels, classes = _labels(table, "min_classes")
+    mine = (owner >= 0) & (role == 0)
+    pairs = torch.unique(owner[mine] * classes + labels[mine]) // classes
+    present = torch.bincount(pairs)
+    if int(present.min()) < min_classes:
+        worst = int(present.argmin())
+        raise InputError(
+            f"`min_classes` is {min_classes}, but the training data of client {worst} "
+            f"of `{table.name}` have {int(present[worst])}."
+        )
+
+
+def _labels(table: Table, purpose: str) -> tuple[Int[Tensor, " m"], int]:
+    """The class of each sample and the number of classes."""
+    if table.task not in ("classification", "binary"):
+        raise InputError(
+            f"{purpose} needs classes, but the task of `{table.name}` is {table.task}."
+        )
+    return table.targets.long(), table.outputs if table.task != "binary" else 2
+
+
+def _check_room(table: Table, clients: int, min_size: int) -> None:
+    """Refuses more clients than the samples allow."""
+    integer("clients", clients, at_least=1)
+    integer("min_size", min_size, at_least=FEWEST)
+    if clients * min_size > len(table.targets):
+        raise InputError(
+            f"{clients} clients of at least {min_size} samples need "
+            f"{clients * min_size}, but `{table.name}` has {len(table.targets)}: use "
+            "fewer clients or a smaller min_size."
+        )
+
+
+def _large_enough(
+    table: Table, owner: Int[Tensor, " m"], clients: int, min_size: int
+) -> Int[Tensor, " m"]:
+    """Returns `owner` if every client has at least `min_size` samples."""
+    size = torch.bincount(owner[owner >= 0], minlength=clients)
+    smallest = int(size.argmin())
+    if int(size[smallest]) < min_size:
+        raise InputError(
+            f"every client must have at least {min_size} samples, but client "
+            f"{smallest} of `{table.name}` has {int(size[smallest])}."
+        )
+    return owner
+
+
+def _dealt(
+    samples: int, members: Int[Tensor, " c"], rng: torch.Generator
+) -> Int[Tensor, " m"]:
+    """A random owner among `members` for each sample, in equal numbers."""
+    owner = torch.empty(samples, dtype=torch.int64)
+    order = torch.randperm(samples, generator=rng)
+    owner[order] = members[torch.arange(samples) % len(members)]
+    return owner
+
+
+def _by_class(labels: Int[Tensor, " m"], rng: torch.Generator) -> Int[Tensor, " m"]:
+    """The samples sorted by class, in random order within each."""
+    order = torch.randperm(len(labels), generator=rng)
+    return order[labels[order].argsort(stable=True)]
+
+
+def _dealt_by_class(
+    labels: Int[Tensor, " m"], counts: Int[Tensor, "k n"], rng: torch.Generator
+) -> Int[Tensor, " m"]:
+    """Random owners such that client i has counts[k, i] samples of class k."""
+    classes, clients = counts.shape
+    total = torch.bincount(labels, minlength=classes)
+    nobody = total - counts.sum(1)
+    names = torch.cat([torch.arange(clients), torch.tensor([-1])])
+    sizes = torch.cat([counts, nobody[:, None]], dim=1)
+    owner = torch.empty_like(labels)
+    order = _by_class(labels, rng)
+    owner[order] = names.repeat(classes).repeat_interleave(sizes.flatten())
+    return owner
+
+
+def _dirichlet(
+    alpha: float, rows: int, columns: int, rng: torch.Generator
+) -> Float[Tensor, "k n"]:
+    """Independent Dirichlet(alpha) rows, exact for any small alpha.
+
+    A Gamma(alpha) variable is Gamma(alpha + 1) times U^(1 / alpha), which underflows
+    for small alpha; its logarithm does not.
+    """
+    seed = int(torch.randint(2**62, (), generator=rng))
+    draw = np.random.default_rng(seed)
+    size = (rows, columns)
+    # 1 - U lies in (0, 1], so that the logarithm is finite.
+    logs = (
+        np.log(draw.gamma(alpha + 1, size=size)) + np.log1p(-draw.random(size)) / alpha
+    )
+    return torch.softmax(torch.from_numpy(logs), dim=1)
+
+
+def _counts(
+    shares: Float[Tensor, "k n"], totals: Int[Tensor, " k"]
+) -> Int[Tensor, "k n"]:
+    """Whole numbers near totals[k] * shares[k], which add up to totals[k]."""
+    cuts = (shares.cumsum(1) * totals[:, None]).round().long()
+    cuts[:, -1] = totals
+    cuts = cuts.minimum(totals[:, None])
+    return torch.diff(cuts, dim=1, prepend=torch.zeros_like(cuts[:, :1]))
+
+
+def _filled(counts: Int[Tensor, "k n"], min_size: int) -> Int[Tensor, "k n"]:
+    """The counts after clients short of samples took some from the largest.
+
+    The largest is above the mean, hence above `min_size`, while anyone is below: so
+    each move helps, none harms, and the number of moves is the number missing.
+    """
+    table = counts.numpy().copy()
+    size = table.sum(0)
+    for needy in np.flatnonzero(size < min_size):
+        for _ in range(min_size - size[needy]):
+            donor = size.argmax()
+            label = table[:, donor].argmax()
+            table[label, [donor, needy]] += (-1, 1)
+            size[[donor, needy]] += (-1, 1)
+    return torch.from_numpy(table)

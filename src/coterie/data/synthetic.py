@@ -1,0 +1,185 @@
+"""Federations with a known answer, drawn from a seed.
+
+Client i belongs to cluster i mod C, whose centre c is uniform in (-spread, spread)^d,
+and its best model is theta_i = c + variation * N(0, I_d). Values are in double
+precision, so that an error of 1e-30 can be measured.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..checks import integer, number
+from ..seeds import generator
+from .federation import Table
+
+
+def _optima(
+    clients: int,
+    clusters: int,
+    dimension: int,
+    spread: float,
+    variation: float,
+    rng: torch.Generator,
+) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
+    """The best model and the cluster of every client."""
+    integer("clients", clients, at_least=1)
+    integer("clusters", clusters, at_least=1)
+    integer("dimension", dimension, at_least=1)
+    number("spread", spread, at_least=0)
+    number("variation", variation, at_least=0)
+    real = torch.float64
+    centres = spread * (
+        2 * torch.rand(clusters, dimension, generator=rng, dtype=real) - 1
+    )
+    own = variation * torch.randn(clients, dimension, generator=rng, dtype=real)
+    cluster = torch.arange(clients) % clusters
+    return centres[cluster] + own, cluster
+
+
+def _normal(
+    seed: int, purpose: str, clients: int, samples: int, dimension: int
+) -> Float[Tensor, "n s d"]:
+    """Standard normal values of a stream of their own."""
+    integer("samples", samples, at_least=1)
+    rng = generator(seed, "synthetic", purpose)
+    return torch.randn(clients, samples, dimension, generator=rng, dtype=torch.float64)
+
+
+def linear(
+    *,
+    clients: int = 20,
+    clusters: int = 2,
+    dimension: int = 10,
+    samples: int = 2000,
+    spread: float = 10.0,
+    variation: float = 0.0,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> Table:
+    """Linear regression in clusters: y = <x, theta_i> + noise * N(0, 1).
+
+    The features x are N(0, I_d), and theta_i is the best linear model without bias.
+
+    >>> linear(clients=3, dimension=2, samples=5).clusters
+    tensor([0, 1, 0])
+    """
+    number("noise", noise, at_least=0)
+    rng = generator(seed, "synthetic", "optima")
+    theta, cluster = _optima(clients, clusters, dimension, spread, variation, rng)
+    x = _normal(seed, "features", clients, samples, dimension)
+    error = _normal(seed, "noise", clients, samples, 1)[:, :, 0]
+    y = torch.einsum("nsd,nd->ns", x, theta) + noise * error
+    return Table(
+        "linear",
+        x.flatten(0, 1),
+        y.flatten(),
+        "regression",
+        1,
+        group=torch.arange(clients).repeat_interleave(samples),
+        clusters=cluster,
+        optima=theta,
+    )
+
+
+def logistic(
+    *,
+    clients: int = 20,
+    clusters: int = 2,
+    dimension: int = 10,
+    samples: int = 2000,
+    spread: float = 2.0,
+    variation: float = 0.0,
+    seed: int = 0,
+) -> Table:
+    """Logistic regression in clusters: y is 1 with probability sigmoid(<x, theta_i>).
+
+    theta_i minimises the expected logistic loss among linear models without bias.
+    """
+    table = linear(
+        clients=clients,
+        clusters=clusters,
+        dimension=dimension,
+        samples=samples,
+        spread=spread,
+        variation=variation,
+        seed=seed,
+    )
+    rng = generator(seed, "synthetic", "labels")
+    labels = torch.bernoulli(table.targets.sigmoid(), generator=rng).long()
+    return table._replace(name="logistic", targets=labels, task="binary")
+
+
+def mean_estimation(
+    *,
+    clients: int = 20,
+    clusters: int = 2,
+    dimension: int = 10,
+    samples: int = 100,
+    spread: float = 1.0,
+    variation: float = 0.0,
+    noise: float = 1.0,
+    seed: int = 0,
+) -> Table:
+    """Estimating the mean of each client: y = theta_i + noise * N(0, I_d).
+
+    The only feature is the constant 1 and there are d outputs, so the d weights of a
+    linear model without bias are the estimate itself.
+    """
+    number("noise", noise, at_least=0)
+    rng = generator(seed, "synthetic", "optima")
+    theta, cluster = _optima(clients, clusters, dimension, spread, variation, rng)
+    error = _normal(seed, "noise", clients, samples, dimension)
+    y = (theta[:, None] + noise * error).flatten(0, 1)
+    return Table(
+        "mean_estimation",
+        torch.ones(len(y), 1, dtype=y.dtype),
+        y,
+        "regression",
+        dimension,
+        group=torch.arange(clients).repeat_interleave(samples),
+        clusters=cluster,
+        optima=theta,
+    )
+
+
+def volumes(
+    *,
+    scanners: int = 4,
+    samples: int = 16,
+    size: int = 16,
+    noise: float = 0.3,
+    seed: int = 0,
+) -> Table:
+    """Small 3-D volumes with a ball to segment; scanners differ in contrast.
+
+    Scanner i shows the ball with contrast 1 + i / scanners, of alternating sign, on a
+    background of level i / scanners.
+    """
+    integer("scanners", scanners, at_least=1)
+    integer("samples", samples, at_least=1)
+    integer("size", size, at_least=4)
+    number("noise", noise, at_least=0)
+    rng = generator(seed, "synthetic", "volumes")
+    scanner = torch.arange(scanners).repeat_interleave(samples)
+    count = len(scanner)
+    radius = size * (0.15 + 0.15 * torch.rand(count, 1, 1, 1, generator=rng))
+    centre = size * (0.3 + 0.4 * torch.rand(3, count, 1, 1, 1, generator=rng))
+    place = torch.arange(size)
+    z, y, x = torch.meshgrid(place, place, place, indexing="ij")
+    distance = (x - centre[0]) ** 2 + (y - centre[1]) ** 2 + (z - centre[2]) ** 2
+    ball = distance <= radius**2  # (M, S, S, S)
+    level = (scanner / scanners)[:, None, None, None]
+    sign = (1 - 2 * (scanner % 2))[:, None, None, None]
+    static = noise * torch.randn(ball.shape, generator=rng)
+    image = level + sign * (1 + level) * ball + static
+    return Table(
+        "volumes",
+        image[:, None],
+        ball[:, None].to(torch.uint8),
+        "segmentation",
+        1,
+        group=scanner,
+    )

@@ -1,0 +1,1 @@
+"""The same algorithms between processes and, later, machines."""

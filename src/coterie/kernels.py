@@ -1,0 +1,239 @@
+"""Losses, gradients and measures of many models at once.
+
+Every question to the clients comes down to one shape: row j of `points` (n, D) is a
+model, and its samples are weighted, so that the loss of row j is
+
+    sum_b weight[j, b] loss(model(points[j], features[index[j, b]]), targets[...]).
+
+A minibatch has weights 1/B, a whole part weights 1/size with zeros where it is padded,
+and a blend of many clients' minibatches the products with the collaboration weights, so
+that sum_k alpha_ik g_k(x_i) is the gradient of one loss and costs one backward pass.
+
+How rows are run depends on the device and the model, by rule and not by timing, because
+results must not depend on how busy a machine is (`benchmarks/` has the measurements):
+
+- one vectorised pass over all rows (`torch.func.vmap`), compiled on CUDA;
+- on the CPU, models with convolutions and more than 64 samples a row: row after row,
+  since the grouped convolutions that vectorising makes are slow there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
+
+from .metrics import Task
+from .models import layout
+
+_BUDGET = {"cpu": 2**25, "cuda": 2**29}
+"""Values that the intermediate results of one chunk of rows may take up."""
+
+_LONG_ROW = 64
+"""Samples a row beyond which CPU convolutions run row after row."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of each row, or the same ones for all rows, and their weights."""
+
+    index: Int[Tensor, "n b"] | Int[Tensor, " b"]
+    weight: Float[Tensor, "n b"]
+
+    def __getitem__(self, rows: Any) -> Batch:
+        index = self.index if self.index.dim() == 1 else self.index[rows]
+        return Batch(index, self.weight[rows])
+
+
+class Kernel:
+    """Evaluates a module with n different parameter rows on samples of one table."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        task: Task,
+        features: Tensor,
+        targets: Tensor,
+        *,
+        by_row: bool | None = None,
+        compiled: bool = False,
+    ) -> None:
+        """Prepares a kernel.
+
+        Args:
+            module: architecture; its own parameters are not used.
+            task: loss and measures.
+            features: (M, ...) on the device where the work is done.
+            targets: (M, ...) on the same device.
+            by_row: run rows one after the other; None decides by the rule above.
+            compiled: compile gradients (seconds at first, faster after).
+        """
+        self.layout = layout(module)
+        self._module = module.to(features.device, features.dtype)
+        self._task = task
+        self._features, self._targets = features, targets
+        self._by_row, self._compiled = by_row, compiled
+        self._convolves = any(
+            isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
+        )
+        self._programs: dict[tuple[str, bool], Callable[..., Any]] = {}
+
+    @property
+    def parameters(self) -> int:
+        """D, the length of a row."""
+        return sum(self.layout.sizes)
+
+    def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
+        """Row j is the gradient of row j's weighted loss."""
+        if self._rows_alone(batch):
+            return torch.stack(
+                [self._grad_of_row(points, batch, j) for j in range(len(points))]
+            )
+        pieces = [self._run("grad", piece, points) for piece in self._chunks(batch)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def hvp(
+        self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"], batch: Batch
+    ) -> Float[Tensor, "n d"]:
+        """Row j is the Hessian of row j's weighted loss, times vectors[j]."""
+        return torch.cat(
+            [self._run("hvp", piece, points, vectors) for piece in self._chunks(batch)]
+        )
+
+    def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
+        """Entry j is row j's weighted loss."""
+        return self.measure(points, batch)["loss"]
+
+    @torch.no_grad()
+    def measure(
+        self, points: Float[Tensor, "n d"], batch: Batch
+    ) -> dict[str, Float[Tensor, " n"]]:
+        """The weighted loss and every measure of the task, for each row."""
+        pieces = [self._run("measure", piece, points) for piece in self._chunks(batch)]
+        return {
+            name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]
+        }
+
+    def chunk(self, samples: int, extra: int = 0) -> int:
+        """How many rows of that many samples fit into one chunk.
+
+        Args:
+            samples: samples a row.
+            extra: further rows of D values that the caller keeps for each row.
+        """
+        row = samples * self._values_per_sample + (3 + extra) * self.parameters
+        return max(1, _BUDGET[self._features.device.type] // row)
+
+    @cached_property
+    def _values_per_sample(self) -> int:
+        """Values that one sample's features, activations and their gradients hold."""
+        total = [self._features[:1].numel()]
+        hooks = [
+            layer.register_forward_hook(lambda _m, _i, out: total.append(out.numel()))
+            for layer in self._module.modules()
+            if not list(layer.children())
+        ]
+        with torch.no_grad():
+            self._module(self._features[:1])
+        for hook in hooks:
+            hook.remove()
+        return 2 * sum(total)
+
+    def _chunks(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
+        size = self.chunk(batch.index.shape[-1])
+        for first in range(0, len(batch.weight), size):
+            rows = slice(first, first + size)
+            yield rows, batch[rows]
+
+    def _rows_alone(self, batch: Batch) -> bool:
+        if self._by_row is not None:
+            return self._by_row
+        on_cpu = self._features.device.type == "cpu"
+        return on_cpu and self._convolves and batch.index.shape[-1] > _LONG_ROW
+
+    def _grad_of_row(self, points: Tensor, batch: Batch, j: int) -> Tensor:
+        """The gradient of one row, on those of its samples that have a weight."""
+        row = batch[j : j + 1]
+        index, weight = row.index.flatten(), row.weight[0]
+        used = weight != 0
+        if not used.all():
+            index, weight = index[used], weight[used]
+        point = points[j].detach().requires_grad_()
+        with torch.enable_grad():
+            value = self._loss(
+                point, self._features[index], self._targets[index], weight
+            )
+            return torch.autograd.grad(value, point)[0]
+
+    def _run(self, name: str, piece: tuple[slice, Batch], *rows: Tensor) -> Any:
+        """Applies the vectorised program `name` to one chunk of rows."""
+        chosen, batch = piece
+        index, weight = batch.index, batch.weight
+        shared = index.dim() == 1
+        if (name, shared) not in self._programs:
+            self._programs[name, shared] = self._vectorised(name, shared)
+        arguments = [row[chosen] for row in rows]
+        features, targets = self._features[index], self._targets[index]
+        deterministic = torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True
+        )
+        with deterministic:
+            result = self._programs[name, shared](*arguments, features, targets, weight)
+        # A captured graph writes every answer into the same memory.
+        captured = self._compiled and name == "grad" and weight.is_cuda
+        return result.clone() if captured else result
+
+    def _vectorised(self, name: str, shared: bool) -> Callable[..., Any]:
+        functions = {
+            "grad": grad(self._loss),
+            "hvp": self._hvp,
+            "measure": self._measure,
+        }
+        rows = 2 if name == "hvp" else 1
+        data = None if shared else 0
+        dims = (*(0,) * rows, data, data, 0)
+        program: Callable[..., Any] = vmap(functions[name], in_dims=dims)  # type: ignore[arg-type]
+        if name != "grad" or not self._compiled:
+            return program
+        on_gpu = self._features.device.type == "cuda"
+        return torch.compile(
+            program, dynamic=False, mode="reduce-overhead" if on_gpu else "default"
+        )
+
+    def _outputs(self, point: Tensor, features: Tensor) -> Tensor:
+        return functional_call(self._module, self.layout.unravel(point), (features,))
+
+    def _loss(
+        self, point: Tensor, features: Tensor, targets: Tensor, weight: Tensor
+    ) -> Tensor:
+        return (self._task.loss(self._outputs(point, features), targets) * weight).sum()
+
+    def _hvp(self, point: Tensor, vector: Tensor, *data: Tensor) -> Tensor:
+        def gradient(p: Tensor) -> Tensor:
+            return grad(self._loss)(p, *data)
+
+        return jvp(gradient, (point,), (vector,))[1]
+
+    def _measure(
+        self, point: Tensor, features: Tensor, targets: Tensor, weight: Tensor
+    ) -> dict[str, Tensor]:
+        outputs = self._outputs(point, features)
+        measures = {"loss": self._task.loss, **self._task.measures}
+        return {
+            name: (measure(outputs, targets) * weight).sum()
+            for name, measure in measures.items()
+        }
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether this machine has what torch.compile needs."""
+    if device.type == "cuda":
+        return True
+    return shutil.which("g++") is not None or shutil.which("clang++") is not None

@@ -1,0 +1,382 @@
+"""The clients of a simulation: all N of them answer in one vectorised pass.
+
+`Simulation` holds data, model and seed; `Simulation.at(t)` is the oracle of round t.
+Each question draws fresh minibatches, with replacement, from a stream named by
+(seed, purpose, round, question), in which every client has its own sequence. So answers
+do not depend on what else was asked, resuming is exact, and a client that is asked
+alone at its site gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from . import seeds
+from .checks import InputError, integer
+from .data.federation import Federation, PartName
+from .kernels import Batch, Kernel
+from .metrics import TASKS
+from .types import Comparison, Program
+
+Answer = TypeVar("Answer")
+
+_EVALUATED_AT_ONCE = 512
+"""Samples of a client that are evaluated in one pass."""
+
+
+class Simulation:
+    """A federation whose clients all live in this process."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        module: nn.Module,
+        *,
+        batch_size: int = 16,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        loop: bool = False,
+        compiled: bool = False,
+    ) -> None:
+        """Places data and model on the device.
+
+        Args:
+            federation: the clients' data.
+            module: architecture of every client's model.
+            batch_size: samples of a minibatch; 0 takes the whole training part.
+            seed: names the random streams of minibatches.
+            device: where the work is done.
+            dtype: of data and models.
+            loop: debug mode; runs client after client, pair after pair, and names the
+                client in errors.
+            compiled: compile the gradients, which pays for long runs.
+        """
+        device = torch.device(device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise InputError("`device` cuda needs a CUDA GPU, but torch sees none.")
+        self.batch_size = integer("batch_size", batch_size, at_least=0)
+        self.seed = seed
+        self.loop = loop
+        self.federation = federation.to(device, dtype)
+        self.kernel = Kernel(
+            module,
+            TASKS[federation.task],
+            self.federation.features,
+            self.federation.targets,
+            by_row=True if loop else None,
+            compiled=compiled and not loop,
+        )
+
+    def __len__(self) -> int:
+        return len(self.federation)
+
+    def at(
+        self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
+    ) -> SimulatedOracle:
+        """The oracle of round t, where the `active` clients take part (None: all)."""
+        clients = self.federation.clients
+        if active is None:
+            active = torch.ones(len(self), dtype=torch.bool)
+        return SimulatedOracle(self, t, active.to(clients.device), purpose)
+
+    def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
+        """A fresh minibatch of each of the clients at these positions."""
+        train = self.federation.train
+        if self.batch_size == 0:
+            index, mask = train.rows(who)
+            return Batch(index, mask / mask.sum(1, keepdim=True).to(self._real))
+        names = self.federation.clients[who]
+        draws = seeds.below(train.size[who], stream, names, self.batch_size)
+        index = train.index[train.start[who][:, None] + draws]
+        weight = torch.full(
+            index.shape, 1 / self.batch_size, dtype=self._real, device=index.device
+        )
+        return Batch(index, weight)
+
+    def halves(
+        self, who: Int[Tensor, " m"], stream: int, samples: int | None
+    ) -> tuple[Batch, Batch, Tensor]:
+        """Two random disjoint halves of each client's training data, and their size.
+
+        Args:
+            who: positions of the clients.
+            stream: names the random order.
+            samples: how many samples the two halves have together; None takes all.
+        """
+        index, mask = self.federation.train.rows(who)
+        order = seeds.bits(stream, self.federation.clients[who], index.shape[1])
+        order = order.masked_fill(~mask, torch.iinfo(order.dtype).max).argsort(1)
+        index = index.gather(1, order)
+        used = mask.sum(1)
+        if samples is not None:
+            used = used.clamp(max=samples)
+        place = torch.arange(index.shape[1], device=index.device)
+        first = place < (used // 2)[:, None]
+        second = (place < used[:, None]) & ~first
+        return self._half(index, first), self._half(index, second), used.to(self._real)
+
+    def _half(self, index: Tensor, chosen: Tensor) -> Batch:
+        """The chosen samples of each row, moved to its front and cut to the longest."""
+        size = chosen.sum(1, keepdim=True)
+        order = chosen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        order = order[:, : int(size.max())]
+        weight = chosen.gather(1, order) / size.to(self._real)
+        return Batch(index.gather(1, order), weight)
+
+    @property
+    def _real(self) -> torch.dtype:
+        features = self.federation.features
+        return features.dtype if features.is_floating_point() else torch.float32
+
+    def evaluate(
+        self, x: Float[Tensor, "n d"], name: PartName
+    ) -> dict[str, Float[Tensor, " n"]]:
+        """Loss and measures of each client's own model on that client's own part."""
+        part = self.federation.part(name)
+        who = torch.arange(len(self), device=x.device)
+        totals: dict[str, Tensor] = {}
+        size = self.kernel.chunk(_EVALUATED_AT_ONCE)
+        for group in who.split(size):
+            index, mask = part.rows(group)
+            weight = mask / part.size[group][:, None].to(self._real)
+            for columns in torch.arange(index.shape[1]).split(_EVALUATED_AT_ONCE):
+                some = slice(int(columns[0]), int(columns[-1]) + 1)
+                batch = Batch(index[:, some], weight[:, some])
+                for key, value in self.kernel.measure(x[group], batch).items():
+                    total = totals.setdefault(key, x.new_zeros(len(self)))
+                    total[group] += value
+        return totals
+
+
+class SimulatedOracle:
+    """One round's questions to simulated clients; see `coterie.types.Oracle`."""
+
+    def __init__(
+        self, simulation: Simulation, t: int, active: Bool[Tensor, " n"], purpose: str
+    ) -> None:
+        self._simulation = simulation
+        self._t = t
+        self._purpose = purpose
+        self._asked: Counter[str] = Counter()
+        self._who = active.nonzero()[:, 0]  # positions of those who take part
+        self._plan: _Plan | None = None
+        self.active = active
+        self.gradients = torch.zeros(len(active), dtype=torch.float64)
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row i is g_i(x_i), zero for inactive clients."""
+        batch = self._simulation.minibatch(self._who, self._stream("grads"))
+        self._count(self._who, batch)
+        g = self._by_client(
+            lambda rows: self._kernel.grad(x[self._who][rows], batch[rows])
+        )
+        return self._spread_out(g, x)
+
+    def blended(
+        self, x: Float[Tensor, "n d"], weights: Float[Tensor, "n n"]
+    ) -> Float[Tensor, "n d"]:
+        """Row i is sum_k weights[i, k] g_k(x_i) over active k, for active i."""
+        everyone = torch.arange(len(x), device=x.device)
+        batch = self._simulation.minibatch(everyone, self._stream("blended"))
+        if self._plan is None or self._plan.weights is not weights:
+            self._plan = _Plan(weights, self.active)
+        plan = self._plan
+        self.gradients += plan.readers * batch.index.shape[1]
+        if self._simulation.loop:
+            return self._blended_pair_by_pair(x, plan.used, batch)
+        g = torch.zeros_like(x)
+        for readers, columns in plan.groups:
+            if columns is None:
+                index = batch.index.flatten()
+                weight = plan.used[readers][:, :, None] * batch.weight
+            else:
+                index = batch.index[columns].flatten(1)
+                weight = plan.used[readers[:, None], columns][:, :, None]
+                weight = weight * batch.weight[columns]
+            piece = self._kernel.grad(x[readers], Batch(index, weight.flatten(1)))
+            if len(readers) == len(x):
+                return piece
+            g[readers] = piece
+        return g
+
+    def compare(
+        self, x: Float[Tensor, "n d"], *, samples: int | None = None
+    ) -> Comparison:
+        """Distances of all pairs of active clients; never more than a chunk of them."""
+        if samples is not None:
+            integer("samples", samples, at_least=2)
+        who, n = self._who, len(x)
+        few = (self._simulation.federation.train.size[who] < 2).nonzero()[:, 0]
+        if len(few):
+            raise InputError(
+                "comparing gradients needs two training samples of every client, but "
+                f"client {int(who[few[0]])} has one."
+            )
+        stream = self._stream("compare")
+        first, second, used = self._simulation.halves(who, stream, samples)
+        own_a = self._kernel.grad(x[who], first)
+        own_b = self._kernel.grad(x[who], second)
+        m = len(who)
+        values = x.new_zeros(3, m * m)
+        pairs = torch.arange(m * m, device=x.device)
+        size = self._kernel.chunk(first.index.shape[1], extra=6)
+        for some in pairs.split(size):
+            i, k = some // m, some % m
+            a, b = self._pair_gradients(x[who[i]], first[k], second[k])
+            u, v = own_a[i] - a, own_b[i] - b
+            values[0, some] = (u * v).sum(1)
+            values[1, some] = (u - v).square().sum(1) / 4
+            values[2, some] = ((own_a[i] - own_b[i]) * (a - b)).sum(1)
+        # Every client is asked for both halves at the model of every active client.
+        self.gradients[who.cpu()] += used.cpu().double() * (m + 1)
+        known = self.active[:, None] & self.active
+        filled = x.new_zeros(3, n, n)
+        filled[:, known] = values
+        of_clients = x.new_zeros(3, n)
+        of_clients[0, who] = (own_a * own_b).sum(1)
+        of_clients[1, who] = (own_a - own_b).square().sum(1) / 4
+        of_clients[2, who] = used
+        return Comparison(
+            filled[0],
+            of_clients[0],
+            filled[1],
+            of_clients[1],
+            filled[2],
+            of_clients[2],
+            known,
+        )
+
+    def each(
+        self, program: Program, *rows: Tensor, **options: float | int | str | bool
+    ) -> tuple[Tensor, ...]:
+        """Runs a client program, once with the rows of all active clients."""
+        call = self._asked["each"]
+        self._asked["each"] += 1
+        whole = len(self._who) == len(self.active)
+        given = rows if whole else tuple(row[self._who] for row in rows)
+
+        def run(some: slice) -> tuple[Tensor, ...]:
+            clients = _SimulatedClients(self, self._who[some], call)
+            result = program(clients, *(row[some] for row in given), **options)
+            return result if isinstance(result, tuple) else (result,)
+
+        if self._simulation.loop:
+            parts = [self._named(j, run) for j in range(len(self._who))]
+            results = tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
+        else:
+            results = run(slice(None))
+        if whole:
+            return results
+        kept = []
+        for row, result in zip(rows, results, strict=False):
+            kept.append(row.index_copy(0, self._who, result))
+        return tuple(kept)
+
+    @property
+    def _kernel(self) -> Kernel:
+        return self._simulation.kernel
+
+    def _stream(self, verb: str, *names: int) -> int:
+        """The key of this question; repeated questions of a verb are numbered."""
+        self._asked[verb] += 1
+        number = self._asked[verb]
+        return self._key(verb, number, *names)
+
+    def _key(self, verb: str, *names: int) -> int:
+        return seeds.key(self._simulation.seed, self._purpose, self._t, verb, *names)
+
+    def _count(self, who: Tensor, batch: Batch, times: int = 1) -> None:
+        self.gradients[who.cpu()] += times * batch.index.shape[1]
+
+    def _spread_out(self, rows: Tensor, x: Tensor) -> Tensor:
+        if len(rows) == len(x):
+            return rows
+        return torch.zeros_like(x).index_copy(0, self._who, rows)
+
+    def _by_client(self, ask: Callable[[slice], Tensor]) -> Tensor:
+        """All rows at once, or in debug mode one after the other with names."""
+        if not self._simulation.loop:
+            return ask(slice(None))
+        return torch.cat([self._named(j, ask) for j in range(len(self._who))])
+
+    def _named(self, j: int, ask: Callable[[slice], Answer]) -> Answer:
+        try:
+            return ask(slice(j, j + 1))
+        except Exception as error:
+            client = int(self._simulation.federation.clients[self._who[j]])
+            raise RuntimeError(f"client {client}, round {self._t}: {error}") from error
+
+    def _pair_gradients(
+        self, points: Tensor, first: Batch, second: Batch
+    ) -> tuple[Tensor, Tensor]:
+        return self._kernel.grad(points, first), self._kernel.grad(points, second)
+
+    def _blended_pair_by_pair(self, x: Tensor, used: Tensor, batch: Batch) -> Tensor:
+        g = torch.zeros_like(x)
+        for i, k in used.nonzero().tolist():
+            g[i] += used[i, k] * self._kernel.grad(x[i, None], batch[k : k + 1])[0]
+        return g
+
+
+class _Plan:
+    """Which readers ask whom: groups of rows that need about as many contributors.
+
+    A column of weight zero costs nothing, except that rows of a group are filled up to
+    its largest number of contributors, which is less than twice the smallest.
+    """
+
+    def __init__(self, weights: Tensor, active: Tensor) -> None:
+        self.weights = weights
+        self.used = weights * active[:, None] * active
+        present = self.used != 0
+        needed = present.sum(1)
+        self.readers = present.sum(0).cpu().double()  # how many ask client k
+        self.groups: list[tuple[Tensor, Tensor | None]] = []
+        needed_list = needed.tolist()
+        order = present.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        for bucket in sorted({n.bit_length() for n in needed_list if n}):
+            mine = [i for i, n in enumerate(needed_list) if n.bit_length() == bucket]
+            most = max(needed_list[i] for i in mine)
+            readers = torch.tensor(mine, device=weights.device)
+            # When most columns are needed, all rows share one set of samples.
+            dense = 2 * most > len(weights)
+            self.groups.append((readers, None if dense else order[readers, :most]))
+
+
+class _SimulatedClients:
+    """What a client program sees of n clients; see `coterie.types.Clients`."""
+
+    def __init__(self, oracle: SimulatedOracle, who: Tensor, call: int) -> None:
+        self._oracle = oracle
+        self._who = who
+        self._call = call
+        self._questions = 0
+
+    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row j is the gradient of client j's fresh minibatch at points[j]."""
+        return self._oracle._kernel.grad(points, self._batch(1))
+
+    def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """Entry j is the loss of client j's fresh minibatch at points[j]."""
+        return self._oracle._kernel.loss(points, self._batch(0))
+
+    def hvp(
+        self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"]
+    ) -> Float[Tensor, "n d"]:
+        """Row j is the Hessian on client j's fresh minibatch, times vectors[j]."""
+        return self._oracle._kernel.hvp(points, vectors, self._batch(2))
+
+    def _batch(self, gradients: int) -> Batch:
+        """A fresh minibatch, whose use costs that many gradients a sample."""
+        stream = self._oracle._key("each", self._call, self._questions)
+        self._questions += 1
+        batch = self._oracle._simulation.minibatch(self._who, stream)
+        self._oracle._count(self._who, batch, gradients)
+        return batch

@@ -1,0 +1,318 @@
+"""What a study leaves behind in runs/<id>/, and how it is read again.
+
+Every algorithm and seed is a cell with one file, which holds its state and all that was
+recorded so far. It is replaced as a whole, so that it is never half written and a run
+that was killed goes on from a consistent point; the tables that people read are made
+from the cells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import tomli_w
+import torch
+from torch import Tensor
+
+from .checks import InputError
+from .data.federation import PARTS, Federation
+from .types import State
+
+SNAPSHOT_CLIENTS = 200
+"""With more clients, collaboration matrices are not kept: they grow as N^2."""
+
+
+class Snapshots(NamedTuple):
+    """Collaboration matrices over time."""
+
+    rounds: np.ndarray  # (S,)
+    matrices: np.ndarray  # (S, N, N)
+
+
+@dataclass(frozen=True)
+class Records:
+    """Everything that is known of a finished or interrupted study, as tables.
+
+    `algorithm` columns hold the labels of the study's algorithms.
+    """
+
+    study: dict[str, Any]  # the resolved configuration
+    versions: dict[str, str]
+    task: str  # a name in coterie.metrics.TASKS
+    clients: pd.DataFrame  # seed, client, cluster (-1 unknown), train, validation, test
+    metrics: pd.DataFrame  # algorithm, seed, round, client, <part>_<measure> ...
+    rounds: pd.DataFrame  # algorithm, seed, round, gradients, bytes, seconds, ...
+    weights: dict[tuple[str, int], Snapshots]  # by (algorithm, seed)
+
+
+@dataclass
+class Cell:
+    """One algorithm on one seed: where it stands and what was recorded."""
+
+    label: str
+    seed: int
+    t: int = 0
+    done: bool = False
+    state: Any = None  # packed
+    gradients: float = 0.0  # of single samples, by all clients, so far
+    floats: float = 0.0  # sent so far
+    seconds: float = 0.0
+    rounds: list[dict[str, float]] = field(default_factory=list)  # at evaluations
+    metrics: list[dict[str, Tensor]] = field(default_factory=list)  # (N,) each
+    snapshot_rounds: list[int] = field(default_factory=list)
+    snapshots: list[Tensor] = field(default_factory=list)  # (N, N) each
+
+
+def pack(state: State) -> Any:
+    """A state of nested NamedTuples as nested dictionaries."""
+    if isinstance(state, tuple):
+        names = getattr(state, "_fields", None) or range(len(state))
+        return {
+            str(name): pack(value) for name, value in zip(names, state, strict=True)
+        }
+    return state.detach().cpu() if isinstance(state, Tensor) else state
+
+
+def unpack(packed: Any, like: State) -> State:
+    """The state that was packed, of the types and on the devices of `like`."""
+    if isinstance(like, tuple):
+        values = [
+            unpack(inner, old) for inner, old in zip(packed.values(), like, strict=True)
+        ]
+        named = getattr(like, "_make", None)
+        return named(values) if named is not None else tuple(values)
+    return packed.to(like.device) if isinstance(like, Tensor) else packed
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path`, which takes its place if all goes well."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def file_name(label: str, seed: int) -> str:
+    """A name for the files of a cell that every file system takes."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', label)}-{seed}"
+
+
+class Folder:
+    """The folder of one study."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self, study: dict[str, Any], versions: dict[str, str]) -> None:
+        """Makes the folder, or checks that an old one belongs to the same study."""
+        try:
+            (self.path / "cells").mkdir(parents=True, exist_ok=True)
+            (self.path / "models").mkdir(exist_ok=True)
+            with replacing(self.path / "versions.json") as file:
+                file.write_text(json.dumps(versions, indent=2) + "\n")
+        except OSError as error:
+            raise InputError(
+                f"the run folder {self.path} cannot be written: {error.strerror}."
+            ) from None
+        old = self.path / "study.toml"
+        if old.exists():
+            _refuse_another_study(study, tomllib.loads(old.read_text()), self.path)
+        else:
+            with replacing(old) as file:
+                file.write_text(tomli_w.dumps(study))
+
+    def describe(self, seed: int, federation: Federation) -> None:
+        """Keeps the sizes and clusters of the clients of one seed."""
+        clusters = federation.clusters
+        table = pd.DataFrame({"client": range(len(federation))})
+        table.insert(0, "seed", seed)
+        table["cluster"] = -1 if clusters is None else clusters.cpu().numpy()
+        for part in PARTS:
+            table[part] = federation.part(part).size.cpu().numpy()
+        with replacing(self.path / f"clients-{seed}.csv") as file:
+            table.to_csv(file, index=False)
+        with replacing(self.path / "task.json") as file:
+            file.write_text(
+                json.dumps({"task": federation.task, "note": federation.note}) + "\n"
+            )
+
+    def save(self, cell: Cell) -> None:
+        """Replaces the cell's file."""
+        name = f"{file_name(cell.label, cell.seed)}.pt"
+        with replacing(self.path / "cells" / name) as file:
+            torch.save(vars(cell), file)
+
+    def cell(self, label: str, seed: int) -> Cell | None:
+        """The cell as it was saved last, if ever."""
+        path = self.path / "cells" / f"{file_name(label, seed)}.pt"
+        return _load_cell(path) if path.exists() else None
+
+    def save_models(self, label: str, seed: int, x: Tensor) -> None:
+        """Keeps the personal models, one row for each client."""
+        with replacing(self.path / "models" / f"{file_name(label, seed)}.pt") as file:
+            torch.save(x.detach().cpu(), file)
+
+    def models(self, label: str, seed: int) -> Tensor:
+        """The personal models (N, D) of a finished cell."""
+        path = self.path / "models" / f"{file_name(label, seed)}.pt"
+        if not path.exists():
+            raise InputError(
+                f"{self.path} has no models of {label!r} with seed {seed}: the run did "
+                "not finish."
+            )
+        return torch.load(path, weights_only=True)
+
+    def export(self) -> Records:
+        """Writes the tables for people and returns them."""
+        records = load_records(self.path)
+        for name in ("metrics", "rounds", "clients"):
+            with replacing(self.path / f"{name}.csv") as file:
+                getattr(records, name).to_csv(file, index=False)
+        if records.weights:
+            arrays = {}
+            for (label, seed), snapshots in records.weights.items():
+                key = file_name(label, seed)
+                arrays[f"{key}-rounds"] = snapshots.rounds
+                arrays[f"{key}-weights"] = snapshots.matrices
+            with replacing(self.path / "weights.npz") as path, path.open("wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **arrays)
+        return records
+
+
+def load_records(path: Path | str) -> Records:
+    """Reads the records of a run folder, finished or not."""
+    path = Path(path)
+    study_file = path / "study.toml"
+    cells = sorted((path / "cells").glob("*.pt"))
+    if not study_file.exists() or not cells:
+        raise InputError(
+            f"{path} is not the folder of a run: it needs study.toml and cells/*.pt."
+        )
+    study = tomllib.loads(study_file.read_text())
+    order = [entry["label"] for entry in study["algorithm"]]
+    loaded = sorted(
+        (_load_cell(cell) for cell in cells),
+        key=lambda cell: (order.index(cell.label), cell.seed),
+    )
+    about = json.loads((path / "task.json").read_text())
+    clients = [pd.read_csv(table) for table in sorted(path.glob("clients-*.csv"))]
+    if about["note"]:
+        study.setdefault("data", {})["note"] = about["note"]
+    return Records(
+        study=study,
+        versions=json.loads((path / "versions.json").read_text()),
+        task=about["task"],
+        clients=pd.concat(clients, ignore_index=True),
+        metrics=_concatenated([_metrics(cell) for cell in loaded]),
+        rounds=_concatenated([_rounds(cell) for cell in loaded]),
+        weights={
+            (cell.label, cell.seed): Snapshots(
+                np.array(cell.snapshot_rounds), torch.stack(cell.snapshots).numpy()
+            )
+            for cell in loaded
+            if cell.snapshots
+        },
+    )
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """The software and hardware that results may depend on."""
+    from importlib.metadata import version
+
+    hardware = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
+    return {
+        "coterie": version("coterie"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.system(),
+        "device": hardware,
+    }
+
+
+def _load_cell(path: Path) -> Cell:
+    try:
+        return Cell(**torch.load(path, weights_only=True))
+    except Exception as error:
+        raise InputError(
+            f"the checkpoint {path} cannot be read ({type(error).__name__}); "
+            "delete it to begin that algorithm anew."
+        ) from error
+
+
+def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) -> None:
+    """Raises InputError that names the first setting in which two studies differ."""
+    for where, mine in _leaves(new).items():
+        theirs = _leaves(old).get(where)
+        if theirs != mine:
+            raise InputError(
+                f"{path} belongs to another study: `{where}` is {mine!r} here and "
+                f"{theirs!r} there; resume with the same study or use a new folder."
+            )
+    extra = _leaves(old).keys() - _leaves(new).keys()
+    if extra:
+        raise InputError(f"{path} belongs to another study: it sets `{min(extra)}`.")
+
+
+def _leaves(tables: Any, where: str = "") -> dict[str, Any]:
+    """All settings of nested tables by their dotted names."""
+    items: dict[str, Any] = {}
+    if isinstance(tables, dict):
+        pairs = [(str(key), value) for key, value in tables.items()]
+    elif isinstance(tables, list | tuple) and any(isinstance(v, dict) for v in tables):
+        pairs = [(str(n), value) for n, value in enumerate(tables)]
+    else:
+        value = list(tables) if isinstance(tables, tuple) else tables
+        return {where: value}
+    for key, value in pairs:
+        items |= _leaves(value, f"{where}.{key}" if where else key)
+    return items
+
+
+def _metrics(cell: Cell) -> pd.DataFrame:
+    """Rows for each evaluated round and client."""
+    tables = []
+    for about, values in zip(cell.rounds, cell.metrics, strict=True):
+        table = pd.DataFrame({name: v.numpy() for name, v in values.items()})
+        table.insert(0, "client", range(len(table)))
+        table.insert(0, "round", int(about["round"]))
+        tables.append(table)
+    return _with_cell(_concatenated(tables), cell)
+
+
+def _rounds(cell: Cell) -> pd.DataFrame:
+    return _with_cell(pd.DataFrame(cell.rounds).astype({"round": int}), cell)
+
+
+def _with_cell(table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
+    table.insert(0, "seed", cell.seed)
+    table.insert(0, "algorithm", cell.label)
+    return table
+
+
+def _concatenated(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(tables, ignore_index=True)

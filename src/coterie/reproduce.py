@@ -1,0 +1,84 @@
+"""Published experiments: ours next to the published value, and whether they agree.
+
+A paper is a folder of `reproductions/` with a file `items.py`, whose `ITEMS` maps a name
+to a function `(overrides) -> list[Claim]`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from .checks import InputError, one_of
+
+
+class Claim(NamedTuple):
+    """One published value or statement, and what we found."""
+
+    what: str
+    published: str
+    ours: str
+    agrees: bool
+    note: str = ""
+
+
+Item = Callable[[Sequence[str]], list[Claim]]
+
+
+def papers() -> Path:
+    """The folder of reproductions: beside the source, or inside an installed package."""
+    here = Path(__file__).parent
+    for folder in (here.parents[1] / "reproductions", here / "reproductions"):
+        if folder.is_dir():
+            return folder
+    raise InputError("the folder `reproductions` was not installed.")
+
+
+def items_of(paper: str) -> dict[str, Item]:
+    """The items of a paper by name."""
+    known = {path.parent.name: path for path in papers().glob("*/items.py")}
+    one_of("paper", paper, known)
+    spec = importlib.util.spec_from_file_location(f"reproduce_{paper}", known[paper])
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    items: dict[str, Item] = module.ITEMS
+    return items
+
+
+def reproduce_items(
+    paper: str, item: str, overrides: Sequence[str], console: Console
+) -> bool:
+    """Runs the items, prints their claims, and says whether all agree.
+
+    Args:
+        paper: a folder of `reproductions/`; empty lists what there is.
+        item: one of its items; empty lists them.
+        overrides: settings as for `coterie run --set`.
+        console: where to print.
+    """
+    if not paper or not item:
+        names = (
+            [paper] if paper else [p.parent.name for p in papers().glob("*/items.py")]
+        )
+        for name in sorted(names):
+            for each, function in items_of(name).items():
+                first = (function.__doc__ or "").split("\n")[0]
+                console.print(f"coterie reproduce {name} {each}: {first}")
+        return True
+    items = items_of(paper)
+    one_of("item", item, items)
+    claims = items[item](overrides)
+    table = Table(title=f"{paper}, {item}")
+    for column in ("claim", "published", "ours", "agrees", "note"):
+        table.add_column(column)
+    for claim in claims:
+        verdict = "yes" if claim.agrees else "NO"
+        table.add_row(claim.what, claim.published, claim.ours, verdict, claim.note)
+    console.print(table)
+    return all(claim.agrees for claim in claims)

@@ -1,0 +1,74 @@
+"""Named random streams: every draw is a pure function of the names it is asked under.
+
+A stream is named by what it is for, such as (seed, "step", round, "grads", count), and
+within it each client has its own sequence, so that a site alone draws exactly its own
+row of what a simulation draws for all clients in one call. Nothing keeps a state.
+
+The numbers are SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014) written on integer tensors, where products wrap modulo 2^64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+def _signed(value: int) -> int:
+    """The 64-bit pattern of `value` as the signed integer that tensors hold."""
+    value &= 2**64 - 1
+    return value - 2**64 if value >= 2**63 else value
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_FIRST = _signed(0xBF58476D1CE4E5B9)
+_SECOND = _signed(0x94D049BB133111EB)
+
+
+def key(*names: int | str) -> int:
+    """A 64-bit number that depends on all the names and on their order."""
+    digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
+    return _signed(int.from_bytes(digest, "little"))
+
+
+def generator(*names: int | str) -> torch.Generator:
+    """A CPU generator for the stream of these names."""
+    return torch.Generator().manual_seed(key(*names) & (2**63 - 1))
+
+
+def _right(z: Tensor, shift: int) -> Tensor:
+    """Logical shift to the right; that of signed tensors copies the sign bit."""
+    return (z >> shift) & ((1 << (64 - shift)) - 1)
+
+
+def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """SplitMix64's output function on 64-bit patterns."""
+    z = (z ^ _right(z, 30)) * _FIRST
+    z = (z ^ _right(z, 27)) * _SECOND
+    return z ^ _right(z, 31)
+
+
+def bits(stream: int, clients: Int[Tensor, " n"], size: int) -> Int[Tensor, "n {size}"]:
+    """Row j holds `size` random 64-bit patterns of client clients[j] in the stream.
+
+    Args:
+        stream: a key.
+        clients: identities of the clients, not positions.
+        size: how many to draw for each.
+    """
+    start = mix((clients + 1) * _GOLDEN + stream)
+    count = torch.arange(1, size + 1, device=clients.device)
+    return mix(start[:, None] + count * _GOLDEN)
+
+
+def below(
+    limits: Int[Tensor, " n"], stream: int, clients: Int[Tensor, " n"], size: int
+) -> Int[Tensor, "n {size}"]:
+    """Row j holds `size` uniform draws from 0 .. limits[j] - 1.
+
+    The high word of a 32-bit draw times the limit: the bias is at most limit / 2^32.
+    """
+    return (_right(bits(stream, clients, size), 32) * limits[:, None]) >> 32

@@ -1,0 +1,62 @@
+"""Tiny federations that many tests share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coterie import seeds
+from coterie.data.federation import Federation, Table, federate
+
+SIZES = (7, 4, 9, 5, 8, 6)  # training samples of the six clients
+
+
+def divided(
+    table: Table, sizes=SIZES, clusters: torch.Tensor | None = None
+) -> Federation:
+    """Gives client i sizes[i] training samples, two for validation and one to test."""
+    owner, role = [], []
+    for client, size in enumerate(sizes):
+        owner += [client] * (size + 3)
+        role += [0] * size + [1, 1, 2]
+    return federate(table, torch.tensor(owner), torch.tensor(role), clusters=clusters)
+
+
+def samples(sizes=SIZES) -> int:
+    return sum(sizes) + 3 * len(sizes)
+
+
+@pytest.fixture
+def classification() -> Federation:
+    """Six clients in two clusters that name two classes differently; D = 26."""
+    rng = seeds.generator("tests", "classification")
+    features = torch.randn(samples(), 12, generator=rng, dtype=torch.float64)
+    owner = torch.arange(6).repeat_interleave(torch.tensor(SIZES) + 3)
+    targets = ((features[:, 0] > 0).long() + owner) % 2
+    table = Table("classification", features, targets, "classification", 2)
+    return divided(table, clusters=torch.arange(6) % 2)
+
+
+@pytest.fixture
+def regression() -> Federation:
+    """Six clients with noisy linear responses in two clusters; D = 5 without bias."""
+    rng = seeds.generator("tests", "regression")
+    real = torch.float64
+    features = torch.randn(samples(), 5, generator=rng, dtype=real)
+    best = torch.randn(2, 5, generator=rng, dtype=real)
+    owner = torch.arange(6).repeat_interleave(torch.tensor(SIZES) + 3)
+    noise = torch.randn(samples(), generator=rng, dtype=real)
+    targets = (features * best[owner % 2]).sum(1) + 0.3 * noise
+    table = Table("regression", features, targets, "regression", 1)
+    return divided(table, clusters=torch.arange(6) % 2)
+
+
+@pytest.fixture
+def images() -> Federation:
+    """Three clients with images of 10 x 10 in three classes."""
+    sizes = (5, 3, 4)
+    rng = seeds.generator("tests", "images")
+    count = samples(sizes)
+    features = torch.randn(count, 1, 10, 10, generator=rng, dtype=torch.float64)
+    targets = torch.randint(0, 3, (count,), generator=rng)
+    return divided(Table("images", features, targets, "classification", 3), sizes)
