@@ -44,15 +44,27 @@ CASES = {
     "cpu": [
         Case("MLP 784-80-60-10, local", perceptron, (784,), 20, 10, 5),
         Case("MLP 784-80-60-10, All-for-one", perceptron, (784,), 20, 3, 20),
-        Case("CNN 20,986, local", lambda: cnn((1, 28, 28), 10), (1, 28, 28), 20, 5, 1.5),
         Case(
-            "CNN 20,986, All-for-one", lambda: cnn((1, 28, 28), 10), (1, 28, 28), 20, 1, 2.5
+            "CNN 20,986, local", lambda: cnn((1, 28, 28), 10), (1, 28, 28), 20, 5, 1.5
+        ),
+        Case(
+            "CNN 20,986, All-for-one",
+            lambda: cnn((1, 28, 28), 10),
+            (1, 28, 28),
+            20,
+            1,
+            2.5,
         ),
     ],
     "cuda": [
         Case("LeNet, local", lambda: lenet((3, 32, 32), 10), (3, 32, 32), 100, 20, 50),
         Case(
-            "LeNet, All-for-one", lambda: lenet((3, 32, 32), 10), (3, 32, 32), 20, 10, 200
+            "LeNet, All-for-one",
+            lambda: lenet((3, 32, 32), 10),
+            (3, 32, 32),
+            20,
+            10,
+            200,
         ),
     ],
 }
@@ -67,7 +79,9 @@ def federation(case: Case):
     role = torch.zeros(total, dtype=torch.long)
     role[-2 * case.clients :] = 1
     role[-case.clients :] = 2
-    return federate(Table("noise", features, targets, "classification", 10), owner, role)
+    return federate(
+        Table("noise", features, targets, "classification", 10), owner, role
+    )
 
 
 class Loop:
@@ -79,12 +93,16 @@ class Loop:
         self.clients = case.clients
         self.rng = torch.Generator().manual_seed(0)
         self.modules = [build(case.model, 0).to(device) for _ in range(case.clients)]
-        self.optimisers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in self.modules]
+        self.optimisers = [
+            torch.optim.SGD(m.parameters(), lr=0.1) for m in self.modules
+        ]
         self.data = []
         for k in range(case.clients):
             one = data.only(k)
             rows = one.train.index
-            self.data.append((one.features[rows].to(device), one.targets[rows].to(device)))
+            self.data.append(
+                (one.features[rows].to(device), one.targets[rows].to(device))
+            )
 
     def loss(self, module: nn.Module, k: int) -> torch.Tensor:
         features, targets = self.data[k]
@@ -117,7 +135,9 @@ class Ours:
         )
         self.rule = descent(lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant")
         self.x = ravel(module).to(device).repeat(case.clients, 1)
-        self.weights = torch.full((case.clients, case.clients), 1 / case.clients).to(self.x)
+        self.weights = torch.full((case.clients, case.clients), 1 / case.clients).to(
+            self.x
+        )
         self.t = 0
 
     def local(self, steps: int) -> None:
@@ -169,8 +189,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--turns", type=int, default=9)
     options = parser.parse_args()
-    print(f"{options.device}, batch {options.batch}, torch {torch.__version__}, "
-          f"{torch.get_num_threads()} threads; milliseconds a step, ratio to the loop")
+    print(
+        f"{options.device}, batch {options.batch}, torch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads; milliseconds a step, ratio to the loop"
+    )
     for case in CASES[options.device]:
         ms = measure(case, options.device, options.batch, options.turns)
         fast = {name: ms["loop"] / ms[name] for name in ("vectorised", "compiled")}

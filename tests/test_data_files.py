@@ -187,7 +187,7 @@ def test_a_function_of_ones_own_is_a_data_set():
     [
         ("own_data_module:wrong", "must return a coterie Table, got int"),
         ("own_data_module:number", "must be a function"),
-        ("own_data_module:none", "cannot find the data set 'own_data_module:none'"),
+        ("own_data_module:none", "cannot be imported"),
         ("no_such_module:mine", "No module named 'no_such_module'"),
     ],
 )

@@ -6,9 +6,10 @@ import functools
 import inspect
 import multiprocessing
 import os
+import re
+import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -86,6 +87,7 @@ def simulation(**changes):
 def elsewhere():
     with ProcessFederation(FEDERATION, module(), **SETTINGS) as federation:
         yield federation
+    assert federation._process.exitcode == 0  # it left by itself, unharmed
 
 
 def local_oracle(active=None, *, allowed=("coterie.",), t=1, **changes):
@@ -152,6 +154,8 @@ def test_every_algorithm_goes_the_same_way_through_messages(
 
 
 ACTIVE = torch.tensor([True, False, True, True])
+# Forward differentiation makes torch 2.13 use its own deprecated function once.
+hushed = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 VERBS = {
     "grads": lambda oracle, x: oracle.grads(x),
     "blended": lambda oracle, x: oracle.blended(x, ingredient("weights")),
@@ -167,6 +171,7 @@ def tour(clients, x, y, *, factor):
     return x * clients.loss(x)[:, None]
 
 
+@hushed
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_answers_the_same_as_in_a_simulation_question_by_question(
@@ -178,7 +183,8 @@ def test_every_verb_answers_the_same_as_in_a_simulation_question_by_question(
     for x in (models(1), models(1)):
         answers.append(VERBS[verb](simulated, x))
         same(VERBS[verb](remote, x), answers[-1])
-    assert not torch.equal(answers[0][0], answers[1][0])  # fresh samples, unless
+    fresh = [not torch.equal(*pair) for pair in zip(*answers, strict=True)]
+    assert any(fresh)
     assert torch.equal(remote.gradients, simulated.gradients)
     assert active is None or 1 not in asked
 
@@ -225,7 +231,7 @@ def questions(draw):
         shape = draw(st.lists(st.integers(0, 3), max_size=3))
         seed = draw(st.integers(0, 99))
         values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-        tensors[name] = (9 * values).to(getattr(torch, draw(dtypes))).mT.mT
+        tensors[name] = (9 * values).to(getattr(torch, draw(dtypes)))
     options = draw(st.dictionaries(st.text(), scalars, max_size=3))
     return Question("each", 3, draw(st.text()), 0, "a:b", options, tensors)
 
@@ -342,10 +348,11 @@ def test_a_program_that_is_not_at_the_top_of_a_module_is_refused_by_name(program
     ],
 )
 def test_a_site_runs_nothing_but_programs_of_allowed_modules(name):
-    with pytest.raises(InputError, match=name):
+    with pytest.raises(InputError, match=re.escape(repr(name))):
         find_program(name, ("coterie.",))
 
 
+@hushed
 def test_a_program_of_another_module_is_refused_unless_allowed(elsewhere):
     with pytest.raises(SiteError, match=r"client 10, round 2.*test_deploy:tour"):
         elsewhere.at(2).each(tour, models(), models(), factor=0.5)
@@ -362,7 +369,7 @@ def test_an_allowed_beginning_without_a_dot_is_refused():
 def test_the_failure_of_a_site_names_its_client_and_harms_no_later_question(elsewhere):
     oracle = elsewhere.at(6, torch.tensor([False, False, True, False]))
     with pytest.raises(SiteError, match=r"client 7, round 6: TypeError: .*steps"):
-        oracle.each(sgd, models())
+        oracle.each(sgd, models(), models())
     with pytest.raises(SiteError, match=r"client 7, round 6: InputError: .*\(p, 12\)"):
         oracle.grads(models()[:, 1:])
     active = oracle.active
@@ -384,66 +391,50 @@ def test_a_round_of_nobody_or_of_strangers_is_refused(elsewhere, active):
         elsewhere.at(1, active)
 
 
-def stuck(clients, x):
-    time.sleep(60)
-    return x
-
-
-def die(clients, x):
-    os._exit(3)
-
-
-def test_a_dead_process_is_an_error_and_closing_leaves_no_process():
+def test_a_dead_process_is_an_error_and_no_process_is_left():
     before = multiprocessing.active_children()
-    with ProcessFederation(
-        FEDERATION, module(), allowed=("test_deploy.",), **SETTINGS
-    ) as federation:
-        assert len(multiprocessing.active_children()) == len(before) + 1
-        with pytest.raises(SiteError, match=r"client 10, round 1: .*exit code 3"):
-            federation.at(1).each(die, models())
+    with ProcessFederation(FEDERATION, module(), **SETTINGS) as federation:
+        (process,) = set(multiprocessing.active_children()) - set(before)
+        process.kill()
+        with pytest.raises(SiteError, match=r"client 10, round 1: .*exit code -9"):
+            federation.at(1).grads(models())
         with pytest.raises(SiteError, match="closed"):
             federation.at(1).grads(models())
     assert multiprocessing.active_children() == before
 
 
-def test_a_client_that_never_answers_is_an_error_and_is_not_left_running():
+def test_a_process_that_hangs_is_an_error_and_is_not_left_running():
     before = multiprocessing.active_children()
-    federation = ProcessFederation(
-        FEDERATION, module(), allowed=("test_deploy.",), timeout=0.5, **SETTINGS
-    )
+    federation = ProcessFederation(FEDERATION, module(), timeout=0.5, **SETTINGS)
+    (process,) = set(multiprocessing.active_children()) - set(before)
+    os.kill(process.pid, signal.SIGSTOP)
     with pytest.raises(SiteError, match=r"client 10, round 1: no answer within 0.5 s"):
-        federation.at(1).each(stuck, models())
+        federation.at(1).grads(models())
     assert multiprocessing.active_children() == before
-    federation.close()
 
 
 SCRIPT = """
-import sys, test_deploy as here
-from coterie.deploy.process import ProcessFederation
 if __name__ == "__main__":
-    there = ProcessFederation(here.FEDERATION, here.module(), **here.SETTINGS)
-    assert there.at(1).grads(here.models()).any()
-    print(there._process.pid)
-    if sys.argv[1:] == ["close"]:
-        there.close()
-        print(there._process.exitcode)
+    import torch
+    from coterie.data.federation import Table, federate
+    from coterie.deploy.process import ProcessFederation
+
+    samples = torch.ones(3, 1), torch.ones(3)
+    table = Table("ones", *samples, "regression", 1)
+    federation = federate(table, torch.tensor([0, 0, 0]), torch.tensor([0, 1, 2]))
+    elsewhere = ProcessFederation(federation, torch.nn.Linear(1, 1))
+    print(elsewhere._process.pid, int(elsewhere.at(1).grads(torch.zeros(1, 2))[0, 0]))
 """
 
 
-@pytest.mark.parametrize("way", ["close", "forget"])
-def test_nothing_is_left_running_after_closing_or_at_exit(tmp_path, way):
+def test_nothing_is_left_running_at_exit_when_closing_is_forgotten(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), way],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True
     )
     assert done.stderr == ""
-    pid, *code = map(int, done.stdout.split())
-    assert code == ([0] if way == "close" else [])
+    pid, gradient = map(int, done.stdout.split())
+    assert gradient == -2
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -18,7 +18,7 @@ def size(module: nn.Module) -> int:
 @pytest.mark.parametrize(
     ("name", "shape", "outputs", "parameters"),
     [
-        # LeNet-5: 6 (75 + 1) + 16 (150 + 1) + 120 (400 + 1) + 84 (120 + 1) + 10 (84 + 1)
+        # 6 (75 + 1) + 16 (150 + 1) + 120 (400 + 1) + 84 (120 + 1) + 10 (84 + 1)
         ("lenet", (3, 32, 32), 10, 62006),
         # With one channel and padding: 6 (25 + 1) in the first layer.
         ("lenet", (1, 28, 28), 10, 61706),

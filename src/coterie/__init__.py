@@ -9,15 +9,37 @@ True
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .algorithms import ALGORITHMS
 from .checks import InputError, TrainingError
-from .config import Study, read_study, study
 from .data.federation import Federation, Table, federate
-from .experiment import Result, run_study
 from .models import with_group_norm
 from .oracle import Simulation
 from .rounds import run_rounds
 from .types import Algorithm, Clients, Comparison, Info, Oracle
+
+if TYPE_CHECKING:
+    from .config import Study, read_study, study
+    from .experiment import Result, run_study
+
+# These bring pandas with them, which an algorithm or a site does not need.
+_LATE = {
+    "Study": "config",
+    "read_study": "config",
+    "study": "config",
+    "Result": "experiment",
+    "run_study": "experiment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the public names of `_LATE` when they are used first."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'coterie' has no attribute {name!r}.")
+    return getattr(import_module(f".{_LATE[name]}", __name__), name)
+
 
 __all__ = [
     "ALGORITHMS",

@@ -105,6 +105,22 @@ def square(name: str, matrix: Tensor, clients: int) -> Tensor:
     return matrix
 
 
+def positive(name: str, vector: Tensor, clients: int) -> Tensor:
+    """Returns `vector` if it has shape (clients,) and finite entries > 0."""
+    if vector.shape != (clients,):
+        raise InputError(
+            f"`{name}` must have shape ({clients},), one entry per client, "
+            f"got {tuple(vector.shape)}."
+        )
+    finite(name, vector)
+    if not (vector > 0).all():
+        row = int((vector <= 0).nonzero()[0])
+        raise InputError(
+            f"`{name}` must be positive, but entry {row} is {float(vector[row]):g}."
+        )
+    return vector
+
+
 def stochastic(name: str, matrix: Tensor, clients: int) -> Tensor:
     """Returns `matrix` if it is square, non-negative, and its rows sum to 1."""
     square(name, matrix, clients)

@@ -114,9 +114,9 @@ def check(
     for column in ("check", "result", "what was found"):
         table.add_column(column)
     for finding in findings:
-        table.add_row(finding.name, finding.result, finding.message)
+        table.add_row(finding.check, finding.outcome, finding.message)
     out.print(table)
-    if any(finding.failed for finding in findings):
+    if any(finding.outcome == "failed" for finding in findings):
         raise typer.Exit(1)
 
 

@@ -54,6 +54,8 @@ def descent(
         )
     for position, argument in enumerate(arguments):
         number(f"schedule argument {position + 1}", argument, above=0)
+    if arguments:
+        number("schedule argument 1", arguments[0], at_least=1)
     return rule
 
 

@@ -315,7 +315,7 @@ def _refuse_nonfinite(r: Round, label: str, seed: int, folder: Path) -> None:
     if bad.any():
         raise TrainingError(
             f"{label} (seed {seed}): client {int(bad.nonzero()[0])} has a model that "
-            f"is not finite after round {r.t}; the state before it is kept in {folder}. "
+            f"is not finite after round {r.t}; the state before is kept in {folder}. "
             "A smaller `lr` usually helps."
         )
 

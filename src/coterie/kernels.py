@@ -19,7 +19,10 @@ results must not depend on how busy a machine is (`benchmarks/` has the measurem
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,10 +79,10 @@ class Kernel:
             compiled: compile gradients (seconds at first, faster after).
         """
         self.layout = layout(module)
-        self._module = module.to(features.device, features.dtype)
+        self._module = copy.deepcopy(module).to(features.device, features.dtype)
         self._task = task
         self._features, self._targets = features, targets
-        self._by_row, self._compiled = by_row, compiled
+        self._by_row, self.compiled = by_row, compiled
         self._convolves = any(
             isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
         )
@@ -181,13 +184,10 @@ class Kernel:
             self._programs[name, shared] = self._vectorised(name, shared)
         arguments = [row[chosen] for row in rows]
         features, targets = self._features[index], self._targets[index]
-        deterministic = torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True
-        )
-        with deterministic:
+        with _steady_torch(self.compiled):
             result = self._programs[name, shared](*arguments, features, targets, weight)
         # A captured graph writes every answer into the same memory.
-        captured = self._compiled and name == "grad" and weight.is_cuda
+        captured = self.compiled and name == "grad" and weight.is_cuda
         return result.clone() if captured else result
 
     def _vectorised(self, name: str, shared: bool) -> Callable[..., Any]:
@@ -200,7 +200,7 @@ class Kernel:
         data = None if shared else 0
         dims = (*(0,) * rows, data, data, 0)
         program: Callable[..., Any] = vmap(functions[name], in_dims=dims)  # type: ignore[arg-type]
-        if name != "grad" or not self._compiled:
+        if name != "grad" or not self.compiled:
             return program
         on_gpu = self._features.device.type == "cuda"
         return torch.compile(
@@ -230,6 +230,27 @@ class Kernel:
             name: (measure(outputs, targets) * weight).sum()
             for name, measure in measures.items()
         }
+
+
+@contextlib.contextmanager
+def _steady_torch(compiled: bool) -> Iterator[None]:
+    """Torch's settings while a kernel runs: repeatable, and quiet about it."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            torch.backends.cudnn.flags(
+                enabled=True, benchmark=False, deterministic=True
+            )
+        )
+        if compiled:
+            # One program for every model, shape and kernel of a study.
+            limits = torch._dynamo.config.patch(
+                recompile_limit=1000, accumulated_recompile_limit=10_000
+            )
+            stack.enter_context(limits)
+            stack.enter_context(warnings.catch_warnings())
+            # Lower precision would be faster, and not what was asked for.
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+        yield
 
 
 def can_compile(device: torch.device) -> bool:

@@ -151,16 +151,16 @@ def _group_norm(layer: _BatchNorm, groups: int) -> nn.GroupNorm:
 
 
 def linear(shape: Sequence[int], outputs: int, *, bias: bool = True) -> nn.Module:
-    """A linear map of the flattened features."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs, bias=bias))
+    """A linear map of the flattened features, started at zero."""
+    model = nn.Linear(math.prod(shape), outputs, bias=bias)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return nn.Sequential(nn.Flatten(), model)
 
 
 def logistic(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Logistic regression, started at zero: its loss is convex."""
-    model = nn.Linear(math.prod(shape), outputs)
-    nn.init.zeros_(model.weight)
-    nn.init.zeros_(model.bias)
-    return nn.Sequential(nn.Flatten(), model)
+    """Logistic regression: the linear model, whose loss is then convex."""
+    return linear(shape, outputs)
 
 
 def mlp(

@@ -65,6 +65,12 @@ class Simulation:
         self.seed = seed
         self.loop = loop
         self.federation = federation.to(device, dtype)
+        # (N,) samples of each client's minibatch, for counting.
+        self.batch_counts = (
+            torch.full((len(federation),), batch_size, dtype=torch.float64)
+            if batch_size
+            else federation.train.size.to("cpu", torch.float64)
+        )
         self.kernel = Kernel(
             module,
             TASKS[federation.task],
@@ -84,6 +90,10 @@ class Simulation:
         clients = self.federation.clients
         if active is None:
             active = torch.ones(len(self), dtype=torch.bool)
+        if active.shape != (len(self),) or not active.any():
+            raise InputError(
+                f"`active` must name at least one of {len(self)} clients, got {active}."
+            )
         return SimulatedOracle(self, t, active.to(clients.device), purpose)
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
@@ -172,8 +182,8 @@ class SimulatedOracle:
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row i is g_i(x_i), zero for inactive clients."""
-        batch = self._simulation.minibatch(self._who, self._stream("grads"))
-        self._count(self._who, batch)
+        batch = self._simulation.minibatch(self._who, self.stream("grads"))
+        self._count(self._who, 1)
         g = self._by_client(
             lambda rows: self._kernel.grad(x[self._who][rows], batch[rows])
         )
@@ -184,23 +194,18 @@ class SimulatedOracle:
     ) -> Float[Tensor, "n d"]:
         """Row i is sum_k weights[i, k] g_k(x_i) over active k, for active i."""
         everyone = torch.arange(len(x), device=x.device)
-        batch = self._simulation.minibatch(everyone, self._stream("blended"))
+        batch = self._simulation.minibatch(everyone, self.stream("blended"))
         if self._plan is None or self._plan.weights is not weights:
-            self._plan = _Plan(weights, self.active)
+            self._plan = _Plan(weights, self.active, steady=self._kernel.compiled)
         plan = self._plan
-        self.gradients += plan.readers * batch.index.shape[1]
+        self.gradients += plan.readers * self._simulation.batch_counts
         if self._simulation.loop:
             return self._blended_pair_by_pair(x, plan.used, batch)
         g = torch.zeros_like(x)
-        for readers, columns in plan.groups:
-            if columns is None:
-                index = batch.index.flatten()
-                weight = plan.used[readers][:, :, None] * batch.weight
-            else:
-                index = batch.index[columns].flatten(1)
-                weight = plan.used[readers[:, None], columns][:, :, None]
-                weight = weight * batch.weight[columns]
-            piece = self._kernel.grad(x[readers], Batch(index, weight.flatten(1)))
+        for readers, columns, share in plan.groups:
+            index = batch.index[columns].flatten(-2)
+            weight = (share[:, :, None] * batch.weight[columns]).flatten(1)
+            piece = self._kernel.grad(x[readers], Batch(index, weight))
             if len(readers) == len(x):
                 return piece
             g[readers] = piece
@@ -219,15 +224,16 @@ class SimulatedOracle:
                 "comparing gradients needs two training samples of every client, but "
                 f"client {int(who[few[0]])} has one."
             )
-        stream = self._stream("compare")
+        stream = self.stream("compare")
         first, second, used = self._simulation.halves(who, stream, samples)
         own_a = self._kernel.grad(x[who], first)
         own_b = self._kernel.grad(x[who], second)
         m = len(who)
         values = x.new_zeros(3, m * m)
         pairs = torch.arange(m * m, device=x.device)
+        pairs = pairs[pairs // m != pairs % m]
         size = self._kernel.chunk(first.index.shape[1], extra=6)
-        for some in pairs.split(size):
+        for some in pairs.split(size) if m > 1 else ():
             i, k = some // m, some % m
             a, b = self._pair_gradients(x[who[i]], first[k], second[k])
             u, v = own_a[i] - a, own_b[i] - b
@@ -235,7 +241,7 @@ class SimulatedOracle:
             values[1, some] = (u - v).square().sum(1) / 4
             values[2, some] = ((own_a[i] - own_b[i]) * (a - b)).sum(1)
         # Every client is asked for both halves at the model of every active client.
-        self.gradients[who.cpu()] += used.cpu().double() * (m + 1)
+        self.gradients[who.cpu()] += used.cpu().double() * m
         known = self.active[:, None] & self.active
         filled = x.new_zeros(3, n, n)
         filled[:, known] = values
@@ -257,8 +263,18 @@ class SimulatedOracle:
         self, program: Program, *rows: Tensor, **options: float | int | str | bool
     ) -> tuple[Tensor, ...]:
         """Runs a client program, once with the rows of all active clients."""
-        call = self._asked["each"]
-        self._asked["each"] += 1
+        return self.run(program, rows, options, number=None)
+
+    def run(
+        self,
+        program: Program,
+        rows: tuple[Tensor, ...],
+        options: dict[str, float | int | str | bool],
+        *,
+        number: int | None,
+    ) -> tuple[Tensor, ...]:
+        """What `each` does, as question `number` where somebody else counts."""
+        call = self.stream("each", number)
         whole = len(self._who) == len(self.active)
         given = rows if whole else tuple(row[self._who] for row in rows)
 
@@ -283,17 +299,25 @@ class SimulatedOracle:
     def _kernel(self) -> Kernel:
         return self._simulation.kernel
 
-    def _stream(self, verb: str, *names: int) -> int:
-        """The key of this question; repeated questions of a verb are numbered."""
-        self._asked[verb] += 1
-        number = self._asked[verb]
-        return self._key(verb, number, *names)
+    def stream(self, verb: str, number: int | None = None) -> int:
+        """The key of a question; questions of a verb are numbered as they are asked.
+
+        Args:
+            verb: what is asked.
+            number: of the question, where somebody else counts: at a site, the reader.
+        """
+        if number is None:
+            number = self._asked[verb]
+            self._asked[verb] += 1
+        return self._key(verb, number)
 
     def _key(self, verb: str, *names: int) -> int:
         return seeds.key(self._simulation.seed, self._purpose, self._t, verb, *names)
 
-    def _count(self, who: Tensor, batch: Batch, times: int = 1) -> None:
-        self.gradients[who.cpu()] += times * batch.index.shape[1]
+    def _count(self, who: Tensor, times: int) -> None:
+        """Counts `times` gradients of each sample in these clients' minibatches."""
+        here = who.cpu()
+        self.gradients[here] += times * self._simulation.batch_counts[here]
 
     def _spread_out(self, rows: Tensor, x: Tensor) -> Tensor:
         if len(rows) == len(x):
@@ -329,25 +353,54 @@ class _Plan:
     """Which readers ask whom: groups of rows that need about as many contributors.
 
     A column of weight zero costs nothing, except that rows of a group are filled up to
-    its largest number of contributors, which is less than twice the smallest.
+    its largest number of contributors, which is less than twice the smallest. A
+    compiled kernel is made anew for every shape, so there it is one group of all
+    readers with a quarter, a half or all of the columns.
     """
 
-    def __init__(self, weights: Tensor, active: Tensor) -> None:
+    def __init__(self, weights: Tensor, active: Tensor, *, steady: bool) -> None:
         self.weights = weights
         self.used = weights * active[:, None] * active
         present = self.used != 0
         needed = present.sum(1)
         self.readers = present.sum(0).cpu().double()  # how many ask client k
-        self.groups: list[tuple[Tensor, Tensor | None]] = []
-        needed_list = needed.tolist()
+        # Readers (r,), contributors (r, c) or, the same for all readers, (c,), and the
+        # readers' weights of these contributors (r, c).
+        self.groups: list[tuple[Tensor, Tensor, Tensor]] = []
+        counts = needed.tolist()
         order = present.to(torch.int8).argsort(dim=1, descending=True, stable=True)
-        for bucket in sorted({n.bit_length() for n in needed_list if n}):
-            mine = [i for i, n in enumerate(needed_list) if n.bit_length() == bucket]
-            most = max(needed_list[i] for i in mine)
+        for mine in self._grouped(counts, active, steady):
+            most = max(counts[i] for i in mine)
+            if steady:
+                most = next(c for c in _steady_widths(len(weights)) if c >= most)
             readers = torch.tensor(mine, device=weights.device)
             # When most columns are needed, all rows share one set of samples.
-            dense = 2 * most > len(weights)
-            self.groups.append((readers, None if dense else order[readers, :most]))
+            if 2 * most > len(weights):
+                columns = active if steady else present[readers].any(0)
+                columns = columns.nonzero()[:, 0]
+                share = self.used[readers[:, None], columns]
+            else:
+                columns = order[readers, :most]
+                share = self.used[readers[:, None], columns]
+                # Rows are filled up with a contributor of theirs, at weight zero, so
+                # that nobody is asked who has no part in the answer.
+                columns = torch.where(share != 0, columns, columns[:, :1])
+            self.groups.append((readers, columns, share))
+
+    @staticmethod
+    def _grouped(counts: list[int], active: Tensor, steady: bool) -> list[list[int]]:
+        if steady:
+            return [active.nonzero()[:, 0].tolist()]
+        groups: dict[int, list[int]] = {}
+        for i, count in enumerate(counts):
+            if count:
+                groups.setdefault(count.bit_length(), []).append(i)
+        return list(groups.values())
+
+
+def _steady_widths(n: int) -> list[int]:
+    """How many columns a compiled blend may have: a quarter, a half, or all."""
+    return [-(-n // 4), -(-n // 2), n]
 
 
 class _SimulatedClients:
@@ -375,8 +428,7 @@ class _SimulatedClients:
 
     def _batch(self, gradients: int) -> Batch:
         """A fresh minibatch, whose use costs that many gradients a sample."""
-        stream = self._oracle._key("each", self._call, self._questions)
+        stream = seeds.key(self._call, self._questions)
         self._questions += 1
-        batch = self._oracle._simulation.minibatch(self._who, stream)
-        self._oracle._count(self._who, batch, gradients)
-        return batch
+        self._oracle._count(self._who, gradients)
+        return self._oracle._simulation.minibatch(self._who, stream)

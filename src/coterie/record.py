@@ -17,6 +17,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -237,15 +238,17 @@ def load_records(path: Path | str) -> Records:
 
 def versions(device: torch.device) -> dict[str, str]:
     """The software and hardware that results may depend on."""
-    from importlib.metadata import version
-
+    try:
+        own = version("coterie")
+    except PackageNotFoundError:  # run from the source, not installed
+        own = "source"
     hardware = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"
         else f"{platform.machine()}, {torch.get_num_threads()} threads"
     )
     return {
-        "coterie": version("coterie"),
+        "coterie": own,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -80,8 +80,10 @@ table { border-collapse: collapse; font-size: 0.92rem;
 .caption { color: #555; font-size: 0.92rem; margin: 14px 0 0; }
 th, td { padding: 5px 12px; text-align: right; border-bottom: 1px solid #e6e6e6;
   white-space: nowrap; }
-thead th { border-bottom: 2px solid #999; vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
+thead th { border-bottom: 2px solid #999; vertical-align: bottom;
+  white-space: normal; min-width: 5em; }
+th:first-child { text-align: left; padding-left: 0; white-space: normal;
+  min-width: 8em; }
 td.best { background: #e3f1e7; font-weight: 700; }
 figure { margin: 12px 0; }
 figure.matrix { max-width: 720px; }

@@ -1,7 +1,7 @@
 """Published experiments: ours next to the published value, and whether they agree.
 
-A paper is a folder of `reproductions/` with a file `items.py`, whose `ITEMS` maps a name
-to a function `(overrides) -> list[Claim]`.
+A paper is a folder of `reproductions/` with a file `items.py`, whose `ITEMS` maps a
+name to a function `(overrides) -> list[Claim]`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Item = Callable[[Sequence[str]], list[Claim]]
 
 
 def papers() -> Path:
-    """The folder of reproductions: beside the source, or inside an installed package."""
+    """The folder of reproductions, beside the source or in an installed package."""
     here = Path(__file__).parent
     for folder in (here.parents[1] / "reproductions", here / "reproductions"):
         if folder.is_dir():

@@ -113,6 +113,17 @@ def estimate(belief: Belief) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]
     return 1 - slope, torch.where(own > 0, error, torch.inf)
 
 
+def estimated_precision(belief: Belief) -> Float[Tensor, " n"]:
+    """sigma_k^-2 of one sample; the mean over the others where nothing was seen yet."""
+    seen = belief.mass.diagonal() > 0
+    variance = _mean(belief.variance, belief.mass.diagonal())
+    # A client whose halves agree exactly has no noise that could be measured.
+    floor = torch.finfo(variance.dtype).tiny
+    precision = 1 / torch.where(seen, variance, 1).clamp(min=floor)
+    mean = (precision * seen).sum() / seen.sum().clamp(min=1)
+    return torch.where(seen, precision, torch.where(mean > 0, mean, 1))
+
+
 def _mean(total: Tensor, mass: Tensor) -> Tensor:
     """The weighted mean, 0 where nothing was seen."""
     return total / torch.where(mass > 0, mass, 1)

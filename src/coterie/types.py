@@ -7,7 +7,7 @@ is a pair of pure functions on that matrix and meets the clients only through an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -43,6 +43,7 @@ class Comparison(NamedTuple):
     known: Bool[Tensor, "n n"]  # pairs that took part
 
 
+@runtime_checkable
 class Clients(Protocol):
     """What a client program may ask: n clients at once in simulation, one at a site.
 
@@ -65,6 +66,7 @@ Program = Callable[..., Tensor | tuple[Tensor, ...]]
 """Row-wise code `program(clients, *rows, **options)` that every client runs alone."""
 
 
+@runtime_checkable
 class Oracle(Protocol):
     """All that an algorithm may ask of the clients in one round.
 
@@ -117,6 +119,7 @@ class Algorithm(NamedTuple):
     personal: Callable[[State, Oracle], Tensor] = lambda state, oracle: state.x
 
 
+@runtime_checkable
 class Federated(Protocol):
     """Clients that can be asked, in a simulation or elsewhere, round by round."""
 
@@ -129,6 +132,7 @@ class Federated(Protocol):
         """The oracle of round t; its answers depend on nothing asked before."""
 
 
+@runtime_checkable
 class CountingOracle(Oracle, Protocol):
     """An oracle that counts what its answers cost."""
 

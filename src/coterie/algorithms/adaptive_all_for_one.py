@@ -32,9 +32,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import InputError, integer, number, one_of
+from ..checks import InputError, integer, number, one_of, positive
 from ..descent import descent, follow, velocity
-from ..similarity import Belief, learn, no_belief
+from ..similarity import Belief, estimated_precision, learn, no_belief
 from ..types import Algorithm, Info, Oracle
 from ..weights import (
     among,
@@ -108,7 +108,8 @@ def adaptive_all_for_one(
     phi = _criterion(criterion, lam)
 
     def weigh(belief: Belief) -> tuple[Tensor, Info]:
-        s = 1 / belief.variance if precision is None else precision.to(belief.ratio)
+        s = estimated_precision(belief) if precision is None else precision
+        s = s.to(belief.ratio)
         alpha = collaboration_weights(belief.ratio, s, phi)
         alpha = alpha if rule == "paper" else normalised(alpha)
         # Both relative to the variance of training alone.
@@ -118,6 +119,8 @@ def adaptive_all_for_one(
         }
 
     def init(x: Tensor) -> State:
+        if precision is not None:
+            positive("precision", precision, len(x))
         return State(x, velocity(move, x), 0, no_belief(x))
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import integer, one_of
+from ..checks import integer, one_of, positive
 from ..descent import descent, sgd, velocity
 from ..types import Algorithm, Info, Oracle
 from ..weights import averaging
@@ -53,13 +53,14 @@ def fedavg(
     shares = sizes if weighting == "samples" else torch.ones_like(sizes)
 
     def init(x: Tensor) -> State:
+        positive("sizes", sizes, len(x))
         return State(x.mean(0).expand_as(x).clone(), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         w, v, t = state
         w, v = oracle.each(sgd, w, v, steps=steps, t=t, **rule._asdict())
-        p = averaging(shares.to(w.device), oracle.active).to(w.dtype)
+        p = averaging(shares.to(w), oracle.active)
         # Down to every active client and up again.
         info: Info = {"floats": 2.0 * float(oracle.active.sum()) * w.shape[1]}
         return State((p @ w).expand_as(w).clone(), v, t + steps), info

@@ -134,7 +134,7 @@ def _checked(fields: dict[str, Any], kind: type) -> dict[str, Any]:
     return fields
 
 
-def _refuse_unsuitable(options: dict[str, Scalar]) -> None:
+def _refuse_unsuitable(options: dict[str, object]) -> None:
     for name, value in options.items():
         if not isinstance(value, Scalar):
             raise MessageError(f"option `{name}` is {value!r}, no number or word.")

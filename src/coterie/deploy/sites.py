@@ -95,8 +95,6 @@ class Site:
             if question.verb not in verbs:
                 raise InputError(f"a site cannot answer {question.verb!r}.")
             oracle = self._simulation.at(question.t, purpose=question.purpose)
-            # The reader counts its questions, so that a site need not remember them.
-            oracle._asked[question.verb] = question.number
             return encode(verbs[question.verb](question, oracle))
         except Exception as error:
             return encode(Answer(f"{type(error).__name__}: {error}", 0.0, {}))
@@ -104,7 +102,8 @@ class Site:
     def _gradients(self, question: Question, oracle: SimulatedOracle) -> Answer:
         """Gradients of one fresh minibatch at all the models."""
         models = self._models(question)
-        stream = oracle._stream(question.verb)
+        # The reader counts its questions, so that a site need not remember them.
+        stream = oracle.stream(question.verb, question.number)
         g, cost = self._at(models, self._simulation.minibatch(_ONE, stream))
         return Answer("", cost, {"g": g})
 
@@ -116,7 +115,7 @@ class Site:
         samples = question.options.get("samples")
         first, second, used = self._simulation.halves(
             _ONE,
-            oracle._stream(question.verb),
+            oracle.stream(question.verb, question.number),
             None if samples is None else int(samples),
         )
         (a, cost_a), (b, cost_b) = self._at(models, first), self._at(models, second)
@@ -125,8 +124,8 @@ class Site:
     def _run(self, question: Question, oracle: SimulatedOracle) -> Answer:
         """What a client program makes of this client's rows."""
         program = find_program(question.program, self._allowed)
-        rows = question.tensors.values()
-        results = oracle.each(program, *rows, **question.options)
+        rows = tuple(question.tensors.values())
+        results = oracle.run(program, rows, question.options, number=question.number)
         named = {str(j): result for j, result in enumerate(results)}
         return Answer("", float(oracle.gradients), named)
 

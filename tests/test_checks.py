@@ -1,0 +1,178 @@
+"""Claims about refusals: each names the argument, the rule and the value."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from coterie import checks
+from coterie.checks import InputError
+
+
+def test_an_input_error_is_a_value_error():
+    assert issubclass(InputError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "message"),
+    [
+        (math.nan, {}, "`rate` must be a finite number, got nan."),
+        (math.inf, {}, "`rate` must be a finite number, got inf."),
+        (-math.inf, {"at_most": 3}, "`rate` must be a finite number, got -inf."),
+        (True, {}, "`rate` must be a finite number, got True."),
+        (0.0, {"above": 0}, "`rate` must be greater than 0, got 0.0."),
+        (-1, {"at_least": 0}, "`rate` must be at least 0, got -1."),
+        (2.5, {"at_most": 1}, "`rate` must be at most 1, got 2.5."),
+        (1.0, {"below": 1}, "`rate` must be less than 1, got 1.0."),
+    ],
+)
+def test_numbers_outside_their_limits_are_refused(value, limits, message):
+    with pytest.raises(InputError) as refusal:
+        checks.number("rate", value, **limits)
+    assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [
+        (0.1, {"above": 0}),
+        (0, {"at_least": 0}),
+        (1, {"at_most": 1}),
+        (-7.5, {}),
+        (0.999, {"at_least": 0, "below": 1}),
+    ],
+)
+def test_numbers_within_their_limits_come_back(value, limits):
+    assert checks.number("rate", value, **limits) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "message"),
+    [
+        (True, {"at_least": 0}, "`count` must be a whole number, got True."),
+        (0, {"at_least": 1}, "`count` must be at least 1, got 0."),
+        (9, {"at_least": 1, "at_most": 8}, "`count` must be at most 8, got 9."),
+    ],
+)
+def test_whole_numbers_outside_their_limits_are_refused(value, limits, message):
+    with pytest.raises(InputError) as refusal:
+        checks.integer("count", value, **limits)
+    assert str(refusal.value) == message
+    assert checks.integer("count", 5, at_least=1, at_most=5) == 5
+
+
+def test_values_of_another_type_are_refused_in_the_same_words():
+    # In a process of its own, where no type checker of the tests comes first.
+    script = """
+from coterie import checks
+for check, value in ((checks.number, "0.1"), (checks.number, None)):
+    try:
+        check("lr", value, **({"above": 0}))
+    except checks.InputError as error:
+        print(error)
+for value in (2.0, "2"):
+    try:
+        checks.integer("steps", value, at_least=1)
+    except checks.InputError as error:
+        print(error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines() == [
+        "`lr` must be a finite number, got '0.1'.",
+        "`lr` must be a finite number, got None.",
+        "`steps` must be a whole number, got 2.0.",
+        "`steps` must be a whole number, got '2'.",
+    ]
+
+
+def test_a_word_that_is_no_choice_is_refused_with_the_choices_and_the_nearest():
+    with pytest.raises(InputError) as refusal:
+        checks.one_of("rule", "papper", ("paper", "normalised"))
+    assert str(refusal.value) == (
+        "`rule` must be one of normalised, paper, got 'papper'. Did you mean 'paper'?"
+    )
+    assert checks.one_of("rule", "paper", ("paper", "normalised")) == "paper"
+
+
+def test_nothing_is_suggested_when_nothing_is_near():
+    assert checks.suggestion("xyz", ["alpha", "beta"]) == ""
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_values_that_are_not_finite_are_refused_by_their_row(bad):
+    matrix = torch.zeros(4, 2)
+    matrix[2, 1] = bad
+    with pytest.raises(InputError, match="`x` must be finite, but row 2 is not"):
+        checks.finite("x", matrix)
+    assert torch.equal(checks.finite("x", torch.ones(3)), torch.ones(3))
+    with pytest.raises(InputError, match="`s` must be finite, but row 1 is not"):
+        checks.finite("s", torch.tensor([0.0, bad]))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (torch.ones(2, 3), r"`w` must have shape \(2, 2\), .*got \(2, 3\)"),
+        (torch.ones(3, 3), r"`w` must have shape \(2, 2\), .*got \(3, 3\)"),
+        (torch.ones(2), r"`w` must have shape \(2, 2\), .*got \(2,\)"),
+        (torch.tensor([[1.0, 0], [math.nan, 1]]), "`w` must be finite, but row 1"),
+        (torch.tensor([[1.0, -1], [0, 1]]), "`w` must be non-negative, but row 0"),
+    ],
+)
+def test_matrices_that_are_not_square_or_negative_are_refused(matrix, message):
+    with pytest.raises(InputError, match=message):
+        checks.square("w", matrix, 2)
+    with pytest.raises(InputError, match=message):
+        checks.stochastic("w", matrix, 2)
+
+
+def test_rows_that_do_not_sum_to_one_are_refused_by_the_worst():
+    matrix = torch.tensor([[0.5, 0.49], [0.5, 0.3]])
+    with pytest.raises(InputError) as refusal:
+        checks.stochastic("weights", matrix, 2)
+    assert str(refusal.value) == (
+        "every row of `weights` must sum to 1, but row 1 sums to 0.8."
+    )
+
+
+def test_rows_that_sum_to_one_but_for_rounding_are_accepted():
+    matrix = torch.full((1000, 1000), 1 / 1000)
+    assert checks.stochastic("weights", matrix, 1000) is matrix
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("constant", ("constant", ())),
+        ("constant()", ("constant", ())),
+        ("step(80, 0.1)", ("step", (80.0, 0.1))),
+        (" step ( 80,1e-3 ) ", ("step", (80.0, 1e-3))),
+        ("label-swap(2)", ("label-swap", (2.0,))),
+    ],
+)
+def test_words_with_numbers_are_read(text, expected):
+    assert checks.call("schedule", text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("step(1", r"`schedule` must read like `word\(1, 2\)`, got 'step\(1'"),
+        ("", "`schedule` must read like"),
+        ("step(1)(2)", "`schedule` must read like"),
+        (
+            "step(one)",
+            r"`schedule` must have numbers in its brackets, got 'step\(one\)'",
+        ),
+        ("step(1,)", r"`schedule` must have numbers in its brackets, got 'step\(1,\)'"),
+    ],
+)
+def test_words_that_read_otherwise_are_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        checks.call("schedule", text)
