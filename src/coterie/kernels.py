@@ -80,6 +80,8 @@ class Kernel:
         """
         self.layout = layout(module)
         self._module = copy.deepcopy(module).to(features.device, features.dtype)
+        if features.device.type == "cpu":
+            self._module = _weights_first(self._module)
         self._task = task
         self._features, self._targets = features, targets
         self._by_row, self.compiled = by_row, compiled
@@ -170,8 +172,9 @@ class Kernel:
             index, weight = index[used], weight[used]
         point = points[j].detach().requires_grad_()
         with torch.enable_grad():
+            named = self.layout.unravel(point)
             value = self._loss(
-                point, self._features[index], self._targets[index], weight
+                named, self._features[index], self._targets[index], weight
             )
             return torch.autograd.grad(value, point)[0]
 
@@ -191,15 +194,8 @@ class Kernel:
         return result.clone() if captured else result
 
     def _vectorised(self, name: str, shared: bool) -> Callable[..., Any]:
-        functions = {
-            "grad": grad(self._loss),
-            "hvp": self._hvp,
-            "measure": self._measure,
-        }
-        rows = 2 if name == "hvp" else 1
-        data = None if shared else 0
-        dims = (*(0,) * rows, data, data, 0)
-        program: Callable[..., Any] = vmap(functions[name], in_dims=dims)  # type: ignore[arg-type]
+        makers = {"grad": self._grads, "hvp": self._hvps, "measure": self._measures}
+        program = makers[name](None if shared else 0)
         if name != "grad" or not self.compiled:
             return program
         on_gpu = self._features.device.type == "cuda"
@@ -207,29 +203,85 @@ class Kernel:
             program, dynamic=False, mode="reduce-overhead" if on_gpu else "default"
         )
 
-    def _outputs(self, point: Tensor, features: Tensor) -> Tensor:
-        return functional_call(self._module, self.layout.unravel(point), (features,))
+    # In each of these `data` is the dimension along which rows have their own samples,
+    # or None when all rows share them.
+
+    def _grads(self, data: int | None) -> Callable[..., Tensor]:
+        rows = vmap(grad(self._loss), in_dims=(0, data, data, 0))
+
+        def program(points: Tensor, *batch: Tensor) -> Tensor:
+            return self.layout.ravel(rows(self.layout.unravel(points), *batch))
+
+        return program
+
+    def _hvps(self, data: int | None) -> Callable[..., Tensor]:
+        def hvp(
+            point: dict[str, Tensor], vector: dict[str, Tensor], *batch: Tensor
+        ) -> dict[str, Tensor]:
+            def gradient(p: dict[str, Tensor]) -> dict[str, Tensor]:
+                return grad(self._loss)(p, *batch)
+
+            return jvp(gradient, (point,), (vector,))[1]
+
+        rows = vmap(hvp, in_dims=(0, 0, data, data, 0))
+
+        def program(points: Tensor, vectors: Tensor, *batch: Tensor) -> Tensor:
+            unravel = self.layout.unravel
+            return self.layout.ravel(rows(unravel(points), unravel(vectors), *batch))
+
+        return program
+
+    def _measures(self, data: int | None) -> Callable[..., dict[str, Tensor]]:
+        measures = {"loss": self._task.loss, **self._task.measures}
+
+        def measure(
+            point: dict[str, Tensor], features: Tensor, targets: Tensor, weight: Tensor
+        ) -> dict[str, Tensor]:
+            outputs = functional_call(self._module, point, (features,))
+            return {
+                name: (measure(outputs, targets) * weight).sum()
+                for name, measure in measures.items()
+            }
+
+        rows = vmap(measure, in_dims=(0, data, data, 0))
+        return lambda points, *batch: rows(self.layout.unravel(points), *batch)
 
     def _loss(
-        self, point: Tensor, features: Tensor, targets: Tensor, weight: Tensor
+        self,
+        point: dict[str, Tensor],
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
     ) -> Tensor:
-        return (self._task.loss(self._outputs(point, features), targets) * weight).sum()
+        outputs = functional_call(self._module, point, (features,))
+        return (self._task.loss(outputs, targets) * weight).sum()
 
-    def _hvp(self, point: Tensor, vector: Tensor, *data: Tensor) -> Tensor:
-        def gradient(p: Tensor) -> Tensor:
-            return grad(self._loss)(p, *data)
 
-        return jvp(gradient, (point,), (vector,))[1]
+class _WeightsFirst(nn.Module):
+    """A linear layer that computes W h' and not h W'.
 
-    def _measure(
-        self, point: Tensor, features: Tensor, targets: Tensor, weight: Tensor
-    ) -> dict[str, Tensor]:
-        outputs = self._outputs(point, features)
-        measures = {"loss": self._task.loss, **self._task.measures}
-        return {
-            name: (measure(outputs, targets) * weight).sum()
-            for name, measure in measures.items()
-        }
+    With one W for each client, the CPU's batched product of a thin h is twice as fast
+    this way round, and where all clients share the samples h it is a single product.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, h: Tensor) -> Tensor:
+        out = (self.weight @ h.mT).mT
+        return out if self.bias is None else out + self.bias
+
+
+def _weights_first(module: nn.Module) -> nn.Module:
+    """The module with its plain linear layers computed weights first."""
+    if type(module) is nn.Linear:
+        return _WeightsFirst(module)
+    for parent in module.modules():
+        for name, layer in parent.named_children():
+            if type(layer) is nn.Linear:
+                setattr(parent, name, _WeightsFirst(layer))
+    return module
 
 
 @contextlib.contextmanager

@@ -38,13 +38,17 @@ class Layout(NamedTuple):
     shapes: tuple[torch.Size, ...]
     sizes: tuple[int, ...]
 
-    def unravel(self, row: Float[Tensor, " d"]) -> dict[str, Tensor]:
-        """The parameters by name, as views of a row."""
-        parts = row.split(self.sizes)
+    def unravel(self, rows: Float[Tensor, "*n d"]) -> dict[str, Tensor]:
+        """The parameters by name, as views of one row (D,) or of many (n, D)."""
+        parts = rows.split(self.sizes, dim=-1)
         return {
-            name: part.view(shape)
+            name: part.view(*rows.shape[:-1], *shape)
             for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
         }
+
+    def ravel(self, parameters: dict[str, Tensor]) -> Float[Tensor, "n d"]:
+        """Rows (n, D) of parameters that have a leading dimension n."""
+        return torch.cat([parameters[name].flatten(1) for name in self.names], 1)
 
 
 def layout(module: nn.Module) -> Layout:

@@ -184,9 +184,8 @@ class SimulatedOracle:
         """Row i is g_i(x_i), zero for inactive clients."""
         batch = self._simulation.minibatch(self._who, self.stream("grads"))
         self._count(self._who, 1)
-        g = self._by_client(
-            lambda rows: self._kernel.grad(x[self._who][rows], batch[rows])
-        )
+        points = x if len(self._who) == len(x) else x[self._who]
+        g = self._by_client(lambda rows: self._kernel.grad(points[rows], batch[rows]))
         return self._spread_out(g, x)
 
     def blended(
@@ -201,15 +200,16 @@ class SimulatedOracle:
         self.gradients += plan.readers * self._simulation.batch_counts
         if self._simulation.loop:
             return self._blended_pair_by_pair(x, plan.used, batch)
-        g = torch.zeros_like(x)
+        g = None
         for readers, columns, share in plan.groups:
             index = batch.index[columns].flatten(-2)
             weight = (share[:, :, None] * batch.weight[columns]).flatten(1)
-            piece = self._kernel.grad(x[readers], Batch(index, weight))
+            blend = Batch(index, weight)
             if len(readers) == len(x):
-                return piece
-            g[readers] = piece
-        return g
+                return self._kernel.grad(x, blend)
+            g = torch.zeros_like(x) if g is None else g
+            g[readers] = self._kernel.grad(x[readers], blend)
+        return torch.zeros_like(x) if g is None else g
 
     def compare(
         self, x: Float[Tensor, "n d"], *, samples: int | None = None
