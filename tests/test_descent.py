@@ -86,11 +86,12 @@ def test_without_momentum_the_buffer_has_no_columns():
     assert torch.equal(descent.velocity(rule(momentum=0.5), x), torch.zeros(N, D))
 
 
-def test_a_step_does_not_modify_its_arguments():
+def test_a_step_does_not_modify_models_and_momentum():
     ours = rule(momentum=0.9, weight_decay=0.1)
     x, g, v = torch.ones(N, D), torch.full((N, D), 2.0), torch.full((N, D), 3.0)
     descent.descend(ours, x, g, v, 0)
-    assert (x == 1).all() and (g == 2).all() and (v == 3).all()
+    # The gradient's memory may hold the result, which saves N D values in every step.
+    assert (x == 1).all() and (v == 3).all()
 
 
 @pytest.mark.parametrize(
