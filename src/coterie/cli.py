@@ -6,9 +6,10 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -18,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from . import experiment
 from .checks import InputError, TrainingError, one_of, parameters_of
@@ -28,8 +30,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Personalised collaborative learning: one model per client.",
 )
-out = Console()
-err = Console(stderr=True)
+# What is printed holds labels, paths and formulas with brackets, which are no markup.
+out = Console(markup=False, emoji=False, highlight=False)
+err = Console(markup=False, emoji=False, highlight=False, stderr=True)
 
 Overrides = Annotated[
     list[str] | None,
@@ -55,17 +58,25 @@ def run(
 
     sys.path.insert(0, str(path.parent))  # for "module:function" beside the study
     study = read_study(path, overrides or [])
-    with _progress(quiet) as bar:
-        task = bar.add_task(study.name, total=None)
+    bar = _progress(quiet)
+    task = bar.add_task(study.name, total=None)
 
-        def show(p: experiment.Progress) -> None:
-            score = "" if p.score is None else f" validation {p.score:.3f}"
-            text = f"{p.label}, seed {p.seed}{score}"
-            bar.update(task, completed=p.done, total=p.total, description=text)
+    def show(p: experiment.Progress) -> None:
+        bar.start()  # with the first round, so that it is not in the way of mistakes
+        score = "" if p.score is None else f" validation {p.score:.3f}"
+        text = f"{p.label}, seed {p.seed}{score}"
+        bar.update(task, completed=p.done, total=p.total, description=text)
 
+    try:
         result = experiment.run_study(
             study, runs=runs, resume=resume, progress=show, notice=err.print
         )
+    except KeyboardInterrupt:
+        err.print("Interrupted: run the same command again to go on.")
+        raise typer.Exit(130) from None
+    finally:
+        if bar.live.is_started:
+            bar.stop()
     print_summary(result.table())
     report = write_report(result.records, result.folder / "report.html")
     out.print(f"report: {report}", soft_wrap=True)
@@ -135,7 +146,7 @@ def reproduce(
 
 def _progress(quiet: bool) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
@@ -145,20 +156,62 @@ def _progress(quiet: bool) -> Progress:
 
 
 def print_summary(summary: Any) -> None:
-    """Prints the comparison of algorithms, one row each."""
-    table = Table(title="test data, last round")
-    table.add_column(summary.index.name or "algorithm")
-    for column in summary.columns:
-        table.add_column(str(column).replace("_", " "), justify="right")
+    """Prints the comparison of algorithms, one row each, for 80 columns."""
+    rounds, seeds = summary["round"].max(), summary["seeds"].max()
+    title = f"test data, round {rounds}, {seeds} seed{'s' if seeds > 1 else ''}"
+    several = summary["standard_error"].notna().any()
+    columns: dict[str, Callable[[Any], str]] = {
+        "mean ± se" if several else "mean": _mean,
+        "weighted\nmean": lambda row: _number(row["weighted_mean"]),
+        "worst\ndecile": lambda row: _number(row["worst_decile"]),
+        "beats\nlocal": lambda row: _share(row["better_than_local"]),
+        "gradient\ncount": lambda row: _scaled(row["gradients"], 1000, _THOUSANDS),
+        "sent": lambda row: _scaled(row["bytes"], 1024, _BYTES),
+    }
+    table = Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        pad_edge=False,
+    )
+    table.add_column("algorithm", overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
     for label, row in summary.iterrows():
-        table.add_row(str(label), *(_cell(value) for value in row))
+        table.add_row(str(label), *(text(row) for text in columns.values()))
     out.print(table)
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return "-" if value != value else f"{value:.4g}"
-    return str(value)
+_THOUSANDS = ("", " k", " M", " G", " T", " P")
+_BYTES = (" B", " KiB", " MiB", " GiB", " TiB", " PiB")
+
+
+def _mean(row: Any) -> str:
+    error = row["standard_error"]
+    return _number(row["mean"]) + ("" if error != error else f" ± {error:.1g}")
+
+
+def _number(value: float) -> str:
+    return "-" if value != value else f"{value:.4g}"
+
+
+def _share(value: float) -> str:
+    return "-" if value != value else f"{value:.0%}"
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+    """A count in the largest unit of which it has at least one.
+
+    >>> _scaled(6400, 1000, _THOUSANDS)
+    '6.4 k'
+    """
+    if value != value:
+        return "-"
+    step = 0
+    while value >= base and step < len(units) - 1:
+        value, step = value / base, step + 1
+    return f"{value:.3g}{units[step]}" if value < 1000 else f"{value:.0f}{units[step]}"
 
 
 def _shelves() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
@@ -197,13 +250,13 @@ def main() -> None:
     try:
         app()
     except (InputError, TrainingError) as error:
-        err.print(f"[bold red]Error:[/] {_plain(error)}", soft_wrap=True)
-        sys.exit(2)
+        _fail(str(error))
+    except OSError as error:  # a full disk, a folder that went away
+        _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror}.")
     except KeyboardInterrupt:
-        err.print("Interrupted; run the same command again to go on.")
         sys.exit(130)
 
 
-def _plain(error: Exception) -> str:
-    """The message with brackets that rich would read as markup taken literally."""
-    return str(error).replace("[", r"\[")
+def _fail(message: str) -> NoReturn:
+    err.print(Text.assemble(("Error:", "bold red"), " ", message), soft_wrap=True)
+    sys.exit(2)

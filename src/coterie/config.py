@@ -9,7 +9,9 @@ is declared twice.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -54,7 +56,8 @@ class Run:
         if not self.seeds:
             raise InputError("`run.seeds` must have at least one seed, got none.")
         for seed in self.seeds:
-            integer("run.seeds", seed, at_least=0)
+            if self.seeds.count(seed) > 1:
+                raise InputError(f"`run.seeds` must differ, got {seed} twice.")
 
     @property
     def every(self) -> int:
@@ -97,22 +100,23 @@ class Study:
 
     @property
     def identity(self) -> str:
-        """The study's name and a short hash of all that can change its results."""
-        text = json.dumps(self.resolved(), sort_keys=True, default=list)
-        return (
-            f"{self.name}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
-        )
+        """The study's name, as a file's, and a short hash of all its settings."""
+        text = json.dumps(self.resolved(), sort_keys=True, default=str)
+        digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', self.name)[:60]}-{digest}"
 
 
 def read_study(path: Path | str, overrides: Sequence[str] = ()) -> Study:
     """The study in a TOML file, with overrides such as "run.rounds=10"."""
     path = Path(path)
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin with a BOM
     except OSError as error:
         raise InputError(
             f"the study {path} cannot be read: {error.strerror}."
         ) from None
+    except UnicodeDecodeError:
+        raise InputError(f"the study {path} is not text in UTF-8.") from None
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -133,18 +137,22 @@ def study(tables: dict[str, Any]) -> Study:
     data = _table(tables, "data")
     if "name" not in data:
         raise InputError("[data] needs a `name`; see `coterie list datasets`.")
+    _text("data.name", data["name"])
     split = {"name": "natural", **_table(tables, "split")}
-    one_of("split.name", split["name"], SPLITS)
+    one_of("split.name", _text("split.name", split["name"]), SPLITS)
     model = {"name": "mlp", **_table(tables, "model")}
-    named = factory("model", model["name"], MODELS)
+    named = factory("model", _text("model.name", model["name"]), MODELS)
     checks.options("model", model["name"], parameters_of(named), _options(model))
-    entries = tables.get("algorithm", [])
-    if isinstance(entries, dict):
-        entries = [entries]
+    for name, table in (("data", data), ("split", split)):
+        if not isinstance(table.get("seed", 0), int):
+            raise InputError(
+                f"`{name}.seed` must be a whole number, got {table['seed']!r}."
+            )
+    entries = _entries(tables)
     if not entries:
         raise InputError("a study needs at least one [[algorithm]] with a `name`.")
     return Study(
-        str(tables.get("name", "study")),
+        _text("name", tables.get("name", "study")),
         data,
         split,
         model,
@@ -157,15 +165,35 @@ def factory(
     section: str, name: str, registry: dict[str, Callable[..., Any]]
 ) -> Callable[..., Any]:
     """What a name stands for: an entry of the registry or "module:attribute"."""
-    if ":" in name:
-        return imported(f"{section}.name", name)
-    one_of(f"{section}.name", name, registry)
-    return registry[name]
+    if ":" not in name:
+        one_of(f"{section}.name", name, registry)
+        return registry[name]
+    made = imported(f"{section}.name", name)
+    try:
+        inspect.signature(made)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"`{section}.name` {name!r} must be a function whose options can be read, "
+            f"got {made!r}."
+        ) from None
+    return made
 
 
 def algorithm_factory(name: str) -> Callable[..., Algorithm]:
     """The factory of an algorithm, ours or one's own."""
     return factory("algorithm", name, ALGORITHMS)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"`{name}` must be text, got {value!r}.")
+    return value
+
+
+def _entries(tables: dict[str, Any]) -> list[Any]:
+    """The algorithms, also where there is one, written as [algorithm]."""
+    entries = tables.get("algorithm", [])
+    return entries if isinstance(entries, list) else [entries]
 
 
 def _options(table: dict[str, Any]) -> dict[str, Any]:
@@ -196,7 +224,8 @@ def _entry(table: Any) -> Entry:
         raise InputError(f"every [[algorithm]] needs a `name`, got {table!r}.")
     options = _options(table)
     checks.options("algorithm", table["name"], _known(table["name"]), options)
-    return Entry(table["name"], str(table.get("label", table["name"])), options)
+    label = _text("algorithm.label", table.get("label", table["name"]))
+    return Entry(table["name"], label, options)
 
 
 def _labelled(entries: list[Entry]) -> tuple[Entry, ...]:
@@ -218,49 +247,65 @@ def _run(table: dict[str, Any]) -> Run:
             )
     checks.options("run", "run", parameters_of(Run, ingredients=0), table)
     seeds = table.get("seeds", [0])
-    if not isinstance(seeds, list | tuple):
-        raise InputError(f"`run.seeds` must be a list, got {seeds!r}.")
+    is_list = isinstance(seeds, list | tuple)
+    if not is_list or not all(isinstance(seed, int) for seed in seeds):
+        raise InputError(f"`run.seeds` must be a list of whole numbers, got {seeds!r}.")
+    for seed in seeds:  # which tables hold as 64-bit integers
+        integer("run.seeds", seed, at_least=0, at_most=2**63 - 1)
     return Run(**{**table, "seeds": tuple(seeds)})
 
 
 def _override(tables: dict[str, Any], text: str) -> None:
     """Applies "table.key=value", "algorithm.key=..." or "algorithm.NAME.key=..."."""
     path, equals, value = text.partition("=")
-    keys = path.strip().split(".")
-    if not equals or len(keys) not in (1, 2, 3):
+    table, *keys = [key.strip() for key in path.split(".")]
+    is_name = table == "name" and not keys
+    # The label of an algorithm may have dots.
+    is_setting = len(keys) == 1 or (table == "algorithm" and len(keys) > 1)
+    if not equals or not all(keys) or not (is_name or is_setting):
         raise InputError(f"`--set` must read table.key=value, got {text!r}.")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
-    if keys[0] == "algorithm":
-        _override_algorithm(tables, keys[1:], parsed, text)
-    elif len(keys) == 2:
-        tables.setdefault(keys[0], {})[keys[1]] = parsed
-    elif keys == ["name"]:
+    if is_name:
         tables["name"] = parsed
+    elif table == "algorithm":
+        _override_algorithm(tables, ".".join(keys[:-1]), keys[-1], parsed, text)
     else:
-        raise InputError(f"`--set` must read table.key=value, got {text!r}.")
+        tables[table] = {**_table(tables, table), keys[0]: parsed}
 
 
 def _override_algorithm(
-    tables: dict[str, Any], keys: list[str], value: Any, text: str
+    tables: dict[str, Any], name: str, key: str, value: Any, text: str
 ) -> None:
-    entries = [e for e in tables.get("algorithm", []) if isinstance(e, dict)]
-    *names, key = keys or [""]
-    if names:
+    """Sets an option of the algorithms of that name or label, or of all that have it.
+
+    Args:
+        tables: the study, which is changed.
+        name: a label or name; empty takes every algorithm with such an option.
+        key: the option.
+        value: its new value.
+        text: the override as it was written.
+    """
+    entries = [e for e in _entries(tables) if isinstance(e, dict)]
+    if name:
         called = [str(e.get("label", e.get("name"))) for e in entries]
-        entries = [
-            e for e in entries if names[0] in (e.get("label"), e.get("name", None))
-        ]
+        entries = [e for e in entries if name in (e.get("label"), e.get("name"))]
         if not entries:
             raise InputError(
-                f"`--set` {text}: the study has no algorithm {names[0]!r}, "
-                f"only {', '.join(called)}."
+                f"`--set` {text}: the study has no algorithm {name!r}, "
+                f"only {', '.join(called)}.{checks.suggestion(name, called)}"
             )
     else:
-        entries = [e for e in entries if key in _known(str(e.get("name")))]
+        known = [_known(str(e.get("name"))) for e in entries]
+        pairs = zip(entries, known, strict=True)
+        entries = [entry for entry, options in pairs if key in options]
         if not entries:
-            raise InputError(f"`--set` {text}: no algorithm has an option {key!r}.")
+            options = {option: None for each in known for option in each}
+            raise InputError(
+                f"`--set` {text}: no algorithm has an option {key!r}."
+                f"{checks.suggestion(key, options)}"
+            )
     for entry in entries:
         entry[key] = value

@@ -5,9 +5,10 @@ The only place where data, models, oracle, algorithms and records are wired toge
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,14 +19,14 @@ from . import checks
 from .checks import InputError, TrainingError, parameters_of
 from .config import Entry, Study, algorithm_factory, factory
 from .data.datasets import load
-from .data.federation import Federation
+from .data.federation import PARTS, Federation
 from .data.splits import divide
 from .ingredients import RECIPES, ingredients_of
 from .kernels import can_compile
 from .metrics import TASKS
 from .models import MODELS, build, ravel, with_row
 from .oracle import Simulation
-from .record import SNAPSHOT_CLIENTS, Cell, Folder, Records, pack, unpack, versions
+from .record import SNAPSHOT_CLIENTS, Cell, Folder, Records, unpack, versions
 from .rounds import Round, run_rounds
 from .types import Algorithm
 
@@ -75,7 +76,8 @@ class Result:
 
     def models(self, label: str | None = None, seed: int | None = None) -> Tensor:
         """The personal models (N, D) of an algorithm, by default the last listed."""
-        label = label or self.study.algorithms[-1].label
+        labels = [entry.label for entry in self.study.algorithms]
+        label = checks.one_of("label", labels[-1] if label is None else label, labels)
         seed = self.study.run.seeds[0] if seed is None else seed
         return Folder(self.folder).models(label, seed)
 
@@ -102,7 +104,14 @@ def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:
     make = factory("model", options.pop("name"), MODELS)
     shape = tuple(federation.features.shape[1:])
     dtype = getattr(torch, study.run.dtype)
-    module = build(lambda: make(shape, federation.outputs, **options), seed, dtype)
+    try:
+        inspect.signature(make).bind(shape, federation.outputs, **options)
+        module = build(lambda: make(shape, federation.outputs, **options), seed, dtype)
+    except (TypeError, RuntimeError) as error:
+        raise InputError(
+            f"`model` cannot be made for features of shape {shape} and "
+            f"{federation.outputs} outputs: {_reason(error)}."
+        ) from error
     _try_model(module, federation, dtype)
     return module
 
@@ -135,10 +144,15 @@ def build_algorithm(entry: Entry, federation: Federation) -> Algorithm:
     for name in ingredients_of(maker):
         recipe, default = RECIPES[name]
         given.append(recipe(options.pop(name, default), federation))
+    checks.options("algorithm", entry.name, parameters_of(maker), options)
     if ":" in str(options.get("criterion", "")):
         options["criterion"] = checks.imported("criterion", options["criterion"])
-    checks.options("algorithm", entry.name, parameters_of(maker), options)
-    return maker(*given, **options)
+    algorithm = maker(*given, **options)
+    if not isinstance(algorithm, Algorithm):
+        raise InputError(
+            f"{entry.name} must return a coterie Algorithm, got {algorithm!r}."
+        )
+    return algorithm
 
 
 def run_study(
@@ -162,8 +176,10 @@ def run_study(
         notice: called with one line where there is something to know.
     """
     folder = Folder(Path(resume) if resume else Path(runs) / study.identity)
-    if resume and not folder.path.is_dir():
-        raise InputError(f"there is no run {folder.path} to resume.")
+    if resume and not (folder.path / "study.toml").exists():
+        raise InputError(
+            f"there is no run to resume in {folder.path}: it has no study.toml."
+        )
     ground = prepare(study, study.run.seeds[0])
     for entry in study.algorithms:
         build_algorithm(entry, ground.federation).init(ground.x)
@@ -210,87 +226,105 @@ def _run_cell(
     if cell.done:
         tell(run.rounds, None)
         return
-    state = algorithm.init(ground.x)
-    if cell.t:
-        state = unpack(cell.state, state)
-    else:
-        _evaluate(cell, study, algorithm, state, simulation, {})
-    saved = time.monotonic()
-    rounds = run_rounds(
-        algorithm,
-        simulation,
-        ground.x,
-        rounds=run.rounds,
-        seed=seed,
-        participation=run.participation,
-        start=(cell.t, state),
-    )
+    start = algorithm.init(ground.x)
     try:
-        while True:
-            began = time.monotonic()
-            r = next(rounds, None)
-            if r is None:
-                break
-            _refuse_nonfinite(r, entry.label, seed, folder.path)
-            state = r.state
-            _count(cell, r, time.monotonic() - began)
-            score = None
-            if r.t % run.every == 0 or r.t == run.rounds:
-                score = _evaluate(cell, study, algorithm, state, simulation, r.info)
-            tell(r.t, score)
+        if cell.rounds:
+            cell = replace(cell, state=_restored(cell, start, folder))
+        else:
+            cell = replace(cell, state=start)
+            cell = _evaluated(cell, study, algorithm, simulation, {})
+        saved = began = time.monotonic()
+        for r in run_rounds(
+            algorithm,
+            simulation,
+            ground.x,
+            rounds=run.rounds,
+            seed=seed,
+            participation=run.participation,
+            start=(cell.t, cell.state),
+        ):
+            _refuse_nonfinite_state(r, entry.label, seed)
+            # Whenever an interruption comes, `cell` is as it was after some round.
+            after = _counted(cell, r, time.monotonic() - began)
+            evaluates = r.t % run.every == 0 or r.t == run.rounds
+            if evaluates:
+                after = _evaluated(after, study, algorithm, simulation, r.info)
+            cell = after
+            tell(r.t, _score(cell, simulation) if evaluates else None)
             if time.monotonic() - saved >= run.checkpoint_seconds:
-                cell.state = pack(state)
                 folder.save(cell)
                 saved = time.monotonic()
-    except (TrainingError, KeyboardInterrupt):
-        cell.state = pack(state)
-        folder.save(cell)
-        raise
-    cell.state, cell.done = pack(state), True
+            began = time.monotonic()
+    except (TrainingError, KeyboardInterrupt) as error:
+        if cell.rounds:
+            folder.save(cell)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise TrainingError(
+            f"{error}; what was before is kept in {folder.path}, and a smaller step "
+            "size usually helps."
+        ) from None
     use = simulation.at(cell.t, purpose="use")
-    folder.save_models(entry.label, seed, algorithm.personal(state, use))
-    folder.save(cell)
+    folder.save_models(entry.label, seed, algorithm.personal(cell.state, use))
+    folder.save(replace(cell, done=True))
 
 
-def _count(cell: Cell, r: Round, seconds: float) -> None:
-    cell.t = r.t
-    cell.gradients += float(r.gradients.sum())
-    cell.floats += float(r.info.get("floats", 0.0))
-    cell.seconds += seconds
+def _restored(cell: Cell, like: Any, folder: Folder) -> Any:
+    """The state of a cell that was read from its file."""
+    try:
+        return unpack(cell.state, like)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the checkpoint of {cell.label!r} in {folder.path} was written by another "
+            "version of the algorithm; use a new folder."
+        ) from error
 
 
-def _evaluate(
+def _counted(cell: Cell, r: Round, seconds: float) -> Cell:
+    """The cell after a round."""
+    return replace(
+        cell,
+        t=r.t,
+        state=r.state,
+        gradients=cell.gradients + float(r.gradients.sum()),
+        floats=cell.floats + float(r.info.get("floats", 0.0)),
+        seconds=cell.seconds + seconds,
+    )
+
+
+def _evaluated(
     cell: Cell,
     study: Study,
     algorithm: Algorithm,
-    state: Any,
     simulation: Simulation,
     info: dict[str, Tensor | float],
-) -> float:
-    """Records the personal models on their own clients' parts; the validation score."""
-    x = algorithm.personal(state, simulation.at(cell.t, purpose="use"))
+) -> Cell:
+    """The cell with a record of the personal models on their own clients' parts."""
+    x = algorithm.personal(cell.state, simulation.at(cell.t, purpose="use"))
+    _refuse_nonfinite(x, "a personal model", cell.t, cell.label, cell.seed)
     values: dict[str, Tensor] = {}
-    for part in ("train", "validation", "test"):
+    for part in PARTS:
         if part != "train" or study.run.evaluate_train:
             measures = simulation.evaluate(x, part)
             values |= {f"{part}_{name}": v.cpu() for name, v in measures.items()}
     optima = simulation.federation.optima
     if optima is not None and optima.shape == x.shape:
         values["distance"] = (x - optima).square().sum(1).cpu()
-    bytes_per_float = x.element_size()
-    cell.metrics.append(values)
-    cell.rounds.append(
-        {
-            "round": cell.t,
-            "gradients": cell.gradients,
-            "bytes": cell.floats * bytes_per_float,
-            "seconds": cell.seconds,
-            **_scalars(info),
-        }
-    )
-    _snapshot(cell, study, info.get("weights"))
-    score = TASKS[simulation.federation.task].score
-    return float(values[f"validation_{score}"].mean())
+    row = {
+        "round": cell.t,
+        "gradients": cell.gradients,
+        "bytes": cell.floats * x.element_size(),
+        "seconds": cell.seconds,
+        **_scalars(info),
+    }
+    cell = replace(cell, metrics=[*cell.metrics, values], rounds=[*cell.rounds, row])
+    return _with_snapshot(cell, study, info.get("weights"))
+
+
+def _score(cell: Cell, simulation: Simulation) -> float:
+    """The mean validation score of the last evaluation."""
+    name = TASKS[simulation.federation.task].score
+    return float(cell.metrics[-1][f"validation_{name}"].mean())
 
 
 def _scalars(info: dict[str, Tensor | float]) -> dict[str, float]:
@@ -299,40 +333,67 @@ def _scalars(info: dict[str, Tensor | float]) -> dict[str, float]:
     return {k: float(torch.as_tensor(v).double().mean()) for k, v in named.items()}
 
 
-def _snapshot(cell: Cell, study: Study, weights: Tensor | float | None) -> None:
+def _with_snapshot(cell: Cell, study: Study, weights: Tensor | float | None) -> Cell:
     if not isinstance(weights, Tensor) or len(weights) > SNAPSHOT_CLIENTS:
-        return
+        return cell
     evaluations = max(1, study.run.rounds // study.run.every)
     stride = max(1, evaluations // _SNAPSHOTS)
     number = len(cell.rounds) - 1
-    if number % stride == 0 or cell.t == study.run.rounds or number == 1:
-        cell.snapshot_rounds.append(cell.t)
-        cell.snapshots.append(weights.detach().to("cpu", torch.float32))
+    if number % stride and cell.t != study.run.rounds and number != 1:
+        return cell
+    return replace(
+        cell,
+        snapshot_rounds=[*cell.snapshot_rounds, cell.t],
+        snapshots=[*cell.snapshots, weights.detach().to("cpu", torch.float32)],
+    )
 
 
-def _refuse_nonfinite(r: Round, label: str, seed: int, folder: Path) -> None:
-    bad = ~torch.isfinite(r.state.x.sum(1))
+def _refuse_nonfinite_state(r: Round, label: str, seed: int) -> None:
+    # A method with its own `personal` may keep its models under another name.
+    x = getattr(r.state, "x", None)
+    if isinstance(x, Tensor):
+        _refuse_nonfinite(x, "a model", r.t, label, seed)
+
+
+def _refuse_nonfinite(x: Tensor, what: str, t: int, label: str, seed: int) -> None:
+    bad = ~torch.isfinite(x.sum(1))
     if bad.any():
         raise TrainingError(
-            f"{label} (seed {seed}): client {int(bad.nonzero()[0])} has a model that "
-            f"is not finite after round {r.t}; the state before is kept in {folder}. "
-            "A smaller `lr` usually helps."
+            f"{label} (seed {seed}): client {int(bad.nonzero()[0])} has {what} that is "
+            f"not finite after round {t}"
         )
 
 
 def _try_model(module: nn.Module, federation: Federation, dtype: torch.dtype) -> None:
     """Refuses a model that does not fit the data, before anything is run."""
+    for name, parameter in module.named_parameters():
+        if parameter.numel() == 0:
+            raise InputError(f"`model` has a layer without units: {name} is empty.")
     sample = federation.features[:2]
     sample = sample.to(dtype) if sample.is_floating_point() else sample
     try:
         with torch.no_grad():
             outputs = module(sample)
+            wanted = (len(sample), federation.outputs)
+            if not isinstance(outputs, Tensor):
+                raise TypeError(f"it must return a tensor, got {type(outputs)}")
+            labelled = federation.task in ("classification", "binary")
+            if labelled and outputs.shape != wanted:
+                raise ValueError(
+                    f"it must give {federation.outputs} outputs for each sample, "
+                    f"got shape {tuple(outputs.shape[1:])}"
+                )
             TASKS[federation.task].loss(outputs, federation.targets[:2].to("cpu"))
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise InputError(
             f"`model` does not fit the data `{federation.name}` with features of shape "
-            f"{tuple(sample.shape[1:])}: {str(error).splitlines()[0]}."
+            f"{tuple(sample.shape[1:])}: {_reason(error)}."
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error, to be part of a sentence."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _device(name: str) -> torch.device:
@@ -348,7 +409,8 @@ def _device(name: str) -> torch.device:
 def _wants_compiling(study: Study, device: torch.device) -> bool:
     if study.run.compile != "auto":
         return study.run.compile == "always"
-    longest = max(int(e.options.get("steps", 1)) for e in study.algorithms)
+    counts = [e.options.get("steps", 1) for e in study.algorithms]
+    longest = max([steps for steps in counts if isinstance(steps, int)], default=1)
     return longest * study.run.rounds >= _COMPILE_AFTER[device.type]
 
 

@@ -7,6 +7,7 @@ it for a federation from a short text of the study, such as `weights = "clusters
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import InputError, call, one_of, stochastic
+from .checks import InputError, call, number, one_of, positive, stochastic
 from .data.federation import Federation
 from .weights import same_cluster, within
 
@@ -33,6 +34,8 @@ def weights(choice: str, federation: Federation) -> Tensor:
         return stochastic("weights", _from_file("weights", choice), n)
     name, arguments = call("weights", choice)
     one_of("weights", name, ("clusters", "uniform", "alone", "biases"))
+    if arguments and name != "biases":
+        raise InputError(f"`weights` {name} takes no numbers, got {choice!r}.")
     if name == "uniform":
         return torch.full((n, n), 1 / n)
     if name == "alone":
@@ -49,19 +52,15 @@ def weights(choice: str, federation: Federation) -> Tensor:
             "`weights` biases(threshold) needs one number and a federation with known "
             f"optima, got {choice!r} for `{federation.name}`."
         )
-    return within(torch.cdist(federation.optima, federation.optima), arguments[0])
+    distance = torch.cdist(federation.optima, federation.optima)
+    return within(distance, number("weights", arguments[0], at_least=0))
 
 
 def precision(choice: str, federation: Federation) -> Tensor | None:
     """(N,) `samples`, `equal`, `estimated` during training, or a file's name."""
     if Path(choice).suffix in (".csv", ".npy"):
         values = _from_file("precision", choice).flatten()
-        if len(values) != len(federation) or not (values > 0).all():
-            raise InputError(
-                f"`precision` must have {len(federation)} positive numbers, one per "
-                f"client, got {len(values)} in {choice}."
-            )
-        return values
+        return positive("precision", values, len(federation))
     one_of("precision", choice, ("samples", "equal", "estimated"))
     if choice == "estimated":
         return None
@@ -71,11 +70,14 @@ def precision(choice: str, federation: Federation) -> Tensor | None:
 
 def _from_file(name: str, path: str) -> Tensor:
     try:
-        is_csv = path.endswith(".csv")
-        values = np.loadtxt(path, delimiter=",") if is_csv else np.load(path)
+        with warnings.catch_warnings():  # that a file is empty, which its shape tells
+            warnings.simplefilter("ignore", UserWarning)
+            is_csv = path.endswith(".csv")
+            values = np.loadtxt(path, delimiter=",") if is_csv else np.load(path)
         return torch.tensor(values, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        raise InputError(f"`{name}` cannot be read from {path}: {error}.") from None
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"`{name}` cannot be read from {path}: {reason}.") from None
 
 
 RECIPES: dict[str, tuple[Callable[[str, Federation], Any], str]] = {

@@ -14,7 +14,8 @@ results must not depend on how busy a machine is (`benchmarks/` has the measurem
 
 - one vectorised pass over all rows (`torch.func.vmap`), compiled on CUDA;
 - on the CPU, models with convolutions and more than 64 samples a row: row after row,
-  since the grouped convolutions that vectorising makes are slow there.
+  one thread for each core, since the grouped convolutions that vectorising makes are
+  slow there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import copy
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,6 +34,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from .metrics import Task
 from .models import layout
@@ -49,6 +52,11 @@ class Batch:
 
     index: Int[Tensor, "n b"] | Int[Tensor, " b"]
     weight: Float[Tensor, "n b"]
+
+    @property
+    def width(self) -> int:
+        """Samples a row, b."""
+        return self.index.shape[-1]
 
     def __getitem__(self, rows: Any) -> Batch:
         index = self.index if self.index.dim() == 1 else self.index[rows]
@@ -88,7 +96,7 @@ class Kernel:
         self._convolves = any(
             isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
         )
-        self._programs: dict[tuple[str, bool], Callable[..., Any]] = {}
+        self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     @property
     def parameters(self) -> int:
@@ -97,12 +105,16 @@ class Kernel:
 
     def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
         """Row j is the gradient of row j's weighted loss."""
-        if self._rows_alone(batch):
-            return torch.stack(
-                [self._grad_of_row(points, batch, j) for j in range(len(points))]
-            )
-        pieces = [self._run("grad", piece, points) for piece in self._chunks(batch)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        alone = self._rows_alone(batch)
+        if not alone and self.chunk(batch.width) >= len(points):
+            return self._run("grad", (slice(None), batch), points)
+        out = torch.empty_like(points)
+        if alone:
+            self._grads_of_rows(points, batch, out)
+        else:
+            for rows, piece in self._chunks(batch):
+                out[rows] = self._run("grad", (rows, piece), points)
+        return out
 
     def hvp(
         self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"], batch: Batch
@@ -152,7 +164,7 @@ class Kernel:
         return 2 * sum(total)
 
     def _chunks(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
-        size = self.chunk(batch.index.shape[-1])
+        size = self.chunk(batch.width)
         for first in range(0, len(batch.weight), size):
             rows = slice(first, first + size)
             yield rows, batch[rows]
@@ -161,9 +173,30 @@ class Kernel:
         if self._by_row is not None:
             return self._by_row
         on_cpu = self._features.device.type == "cpu"
-        return on_cpu and self._convolves and batch.index.shape[-1] > _LONG_ROW
+        return on_cpu and self._convolves and batch.width > _LONG_ROW
 
-    def _grad_of_row(self, points: Tensor, batch: Batch, j: int) -> Tensor:
+    def _grads_of_rows(self, points: Tensor, batch: Batch, out: Tensor) -> None:
+        """Writes gradients row after row: in debug mode here, else in threads.
+
+        Each thread has one core and a copy of the module, whose parameters are swapped
+        in a call: that is faster than all cores at one small convolution.
+        """
+        workers = 1 if self._by_row else torch.get_num_threads()
+
+        def work(first: int) -> None:
+            module = copy.deepcopy(self._module) if workers > 1 else self._module
+            for j in range(first, len(points), workers):
+                out[j] = self._grad_of_row(module, points, batch, j)
+
+        if workers == 1:
+            return work(0)
+        with ThreadPoolExecutor(workers, initializer=_use_one_core) as pool:
+            list(pool.map(work, range(workers)))
+        torch.set_num_threads(workers)  # some libraries share the workers' setting
+
+    def _grad_of_row(
+        self, module: nn.Module, points: Tensor, batch: Batch, j: int
+    ) -> Tensor:
         """The gradient of one row, on those of its samples that have a weight."""
         row = batch[j : j + 1]
         index, weight = row.index.flatten(), row.weight[0]
@@ -173,35 +206,31 @@ class Kernel:
         point = points[j].detach().requires_grad_()
         with torch.enable_grad():
             named = self.layout.unravel(point)
-            value = self._loss(
-                named, self._features[index], self._targets[index], weight
-            )
-            return torch.autograd.grad(value, point)[0]
+            outputs = functional_call(module, named, (self._features[index],))
+            losses = self._task.loss(outputs, self._targets[index])
+            return torch.autograd.grad((losses * weight).sum(), point)[0]
 
     def _run(self, name: str, piece: tuple[slice, Batch], *rows: Tensor) -> Any:
         """Applies the vectorised program `name` to one chunk of rows."""
         chosen, batch = piece
-        index, weight = batch.index, batch.weight
-        shared = index.dim() == 1
-        if (name, shared) not in self._programs:
-            self._programs[name, shared] = self._vectorised(name, shared)
-        arguments = [row[chosen] for row in rows]
-        features, targets = self._features[index], self._targets[index]
-        with _steady_torch(self.compiled):
-            result = self._programs[name, shared](*arguments, features, targets, weight)
+        features, targets = self._features[batch.index], self._targets[batch.index]
+        inputs = (*(row[chosen] for row in rows), features, targets, batch.weight)
+        compiled = self.compiled and name == "grad"
+        shared = batch.index.dim() == 1
+        key = (name, shared, batch.weight.shape if compiled else None)
+        with repeatable():
+            if key not in self._programs:
+                program = self._vectorised(name, shared)
+                self._programs[key] = (
+                    compile_for(program, inputs) if compiled else program
+                )
+            result = self._programs[key](*inputs)
         # A captured graph writes every answer into the same memory.
-        captured = self.compiled and name == "grad" and weight.is_cuda
-        return result.clone() if captured else result
+        return result.clone() if compiled and features.is_cuda else result
 
     def _vectorised(self, name: str, shared: bool) -> Callable[..., Any]:
         makers = {"grad": self._grads, "hvp": self._hvps, "measure": self._measures}
-        program = makers[name](None if shared else 0)
-        if name != "grad" or not self.compiled:
-            return program
-        on_gpu = self._features.device.type == "cuda"
-        return torch.compile(
-            program, dynamic=False, mode="reduce-overhead" if on_gpu else "default"
-        )
+        return makers[name](None if shared else 0)
 
     # In each of these `data` is the dimension along which rows have their own samples,
     # or None when all rows share them.
@@ -284,25 +313,39 @@ def _weights_first(module: nn.Module) -> nn.Module:
     return module
 
 
-@contextlib.contextmanager
-def _steady_torch(compiled: bool) -> Iterator[None]:
-    """Torch's settings while a kernel runs: repeatable, and quiet about it."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(
-            torch.backends.cudnn.flags(
-                enabled=True, benchmark=False, deterministic=True
-            )
-        )
-        if compiled:
-            # One program for every model, shape and kernel of a study.
-            limits = torch._dynamo.config.patch(
-                recompile_limit=1000, accumulated_recompile_limit=10_000
-            )
-            stack.enter_context(limits)
-            stack.enter_context(warnings.catch_warnings())
-            # Lower precision would be faster, and not what was asked for.
-            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-        yield
+def repeatable() -> contextlib.AbstractContextManager[None]:
+    """Settings of torch for a kernel: convolutions that repeat bit by bit.
+
+    Whether they may use TensorFloat32 stays as the user has set it; torch's default is
+    that they may.
+    """
+    return torch.backends.cudnn.flags(
+        enabled=True,
+        benchmark=False,
+        deterministic=True,
+        allow_tf32=torch.backends.cudnn.allow_tf32,
+    )
+
+
+def compile_for(
+    program: Callable[..., Tensor], inputs: tuple[Tensor, ...]
+) -> Callable[..., Tensor]:
+    """The program compiled for inputs of exactly these shapes.
+
+    It is first traced to plain tensor operations, so that a call checks the shapes of
+    its inputs and nothing else. On CUDA it is captured as a graph.
+    """
+    mode = "reduce-overhead" if inputs[0].is_cuda else "default"
+    with warnings.catch_warnings():
+        # Lower precision would be faster, and not what was asked for.
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+        compiled = torch.compile(make_fx(program)(*inputs), dynamic=False, mode=mode)
+        compiled(*inputs)
+    return compiled
+
+
+def _use_one_core() -> None:
+    torch.set_num_threads(1)
 
 
 def can_compile(device: torch.device) -> bool:

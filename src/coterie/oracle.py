@@ -152,7 +152,7 @@ class Simulation:
         part = self.federation.part(name)
         who = torch.arange(len(self), device=x.device)
         totals: dict[str, Tensor] = {}
-        size = self.kernel.chunk(_EVALUATED_AT_ONCE)
+        size = self.kernel.chunk(min(_EVALUATED_AT_ONCE, int(part.size.max())))
         for group in who.split(size):
             index, mask = part.rows(group)
             weight = mask / part.size[group][:, None].to(self._real)

@@ -9,6 +9,7 @@ from the cells.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -66,7 +67,7 @@ class Cell:
     seed: int
     t: int = 0
     done: bool = False
-    state: Any = None  # packed
+    state: Any = None  # packed where it was read from a file
     gradients: float = 0.0  # of single samples, by all clients, so far
     floats: float = 0.0  # sent so far
     seconds: float = 0.0
@@ -114,8 +115,17 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def file_name(label: str, seed: int) -> str:
-    """A name for the files of a cell that every file system takes."""
-    return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', label)}-{seed}"
+    """A name for the files of a cell that every file system takes.
+
+    >>> file_name("local", 0)
+    'local-0'
+    >>> file_name("a/b", 0) == file_name("a:b", 0)
+    False
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", label)[:60]
+    if plain != label:
+        plain += "-" + hashlib.blake2b(label.encode(), digest_size=4).hexdigest()
+    return f"{plain}-{seed}"
 
 
 class Folder:
@@ -126,21 +136,19 @@ class Folder:
 
     def create(self, study: dict[str, Any], versions: dict[str, str]) -> None:
         """Makes the folder, or checks that an old one belongs to the same study."""
+        old = self.path / "study.toml"
         try:
+            if old.exists():
+                _refuse_another_study(study, _read_study(old), self.path)
             (self.path / "cells").mkdir(parents=True, exist_ok=True)
             (self.path / "models").mkdir(exist_ok=True)
-            with replacing(self.path / "versions.json") as file:
-                file.write_text(json.dumps(versions, indent=2) + "\n")
+            _write(self.path / "versions.json", json.dumps(versions, indent=2) + "\n")
+            if not old.exists():
+                _write(old, tomli_w.dumps(study))
         except OSError as error:
             raise InputError(
                 f"the run folder {self.path} cannot be written: {error.strerror}."
             ) from None
-        old = self.path / "study.toml"
-        if old.exists():
-            _refuse_another_study(study, tomllib.loads(old.read_text()), self.path)
-        else:
-            with replacing(old) as file:
-                file.write_text(tomli_w.dumps(study))
 
     def describe(self, seed: int, federation: Federation) -> None:
         """Keeps the sizes and clusters of the clients of one seed."""
@@ -152,16 +160,21 @@ class Folder:
             table[part] = federation.part(part).size.cpu().numpy()
         with replacing(self.path / f"clients-{seed}.csv") as file:
             table.to_csv(file, index=False)
-        with replacing(self.path / "task.json") as file:
-            file.write_text(
-                json.dumps({"task": federation.task, "note": federation.note}) + "\n"
-            )
+        about = {"task": federation.task, "note": federation.note}
+        _write(self.path / "task.json", json.dumps(about) + "\n")
 
     def save(self, cell: Cell) -> None:
         """Replaces the cell's file."""
-        name = f"{file_name(cell.label, cell.seed)}.pt"
-        with replacing(self.path / "cells" / name) as file:
-            torch.save(vars(cell), file)
+        path = self.path / "cells" / f"{file_name(cell.label, cell.seed)}.pt"
+        values = vars(cell) | {"state": pack(cell.state)}
+        try:
+            with replacing(path) as file:
+                torch.save(values, file)
+        except (OSError, RuntimeError) as error:  # torch's own for a full disk
+            raise InputError(
+                f"the checkpoint {path} cannot be written: {error}; what was saved "
+                "before is intact."
+            ) from error
 
     def cell(self, label: str, seed: int) -> Cell | None:
         """The cell as it was saved last, if ever."""
@@ -181,7 +194,7 @@ class Folder:
                 f"{self.path} has no models of {label!r} with seed {seed}: the run did "
                 "not finish."
             )
-        return torch.load(path, weights_only=True)
+        return _load(path)
 
     def export(self) -> Records:
         """Writes the tables for people and returns them."""
@@ -190,40 +203,45 @@ class Folder:
             with replacing(self.path / f"{name}.csv") as file:
                 getattr(records, name).to_csv(file, index=False)
         if records.weights:
-            arrays = {}
+            arrays: dict[str, Any] = {}
             for (label, seed), snapshots in records.weights.items():
                 key = file_name(label, seed)
                 arrays[f"{key}-rounds"] = snapshots.rounds
                 arrays[f"{key}-weights"] = snapshots.matrices
             with replacing(self.path / "weights.npz") as path, path.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
+                np.savez_compressed(file, **arrays)
         return records
 
 
 def load_records(path: Path | str) -> Records:
     """Reads the records of a run folder, finished or not."""
     path = Path(path)
-    study_file = path / "study.toml"
     cells = sorted((path / "cells").glob("*.pt"))
-    if not study_file.exists() or not cells:
+    tables = list(path.glob("clients-*.csv"))
+    needed = [path / name for name in ("study.toml", "task.json", "versions.json")]
+    if not cells or not tables or not all(file.exists() for file in needed):
         raise InputError(
-            f"{path} is not the folder of a run: it needs study.toml and cells/*.pt."
+            f"{str(path)!r} is not the folder of a run that has begun: it needs "
+            "study.toml, task.json, versions.json, clients-*.csv and cells/*.pt."
         )
-    study = tomllib.loads(study_file.read_text())
+    study, about, versions = _read_study(needed[0]), *map(_read_json, needed[1:])
     order = [entry["label"] for entry in study["algorithm"]]
-    loaded = sorted(
-        (_load_cell(cell) for cell in cells),
-        key=lambda cell: (order.index(cell.label), cell.seed),
-    )
-    about = json.loads((path / "task.json").read_text())
-    clients = [pd.read_csv(table) for table in sorted(path.glob("clients-*.csv"))]
+    loaded = [_load_cell(cell) for cell in cells]
+    for cell, file in zip(loaded, cells, strict=True):
+        if cell.label not in order:
+            raise InputError(
+                f"{file} is of an algorithm {cell.label!r}, which the study does not "
+                "have: move it elsewhere."
+            )
+    loaded.sort(key=lambda cell: (order.index(cell.label), cell.seed))
+    clients = pd.concat([_read_csv(table) for table in tables], ignore_index=True)
     if about["note"]:
         study.setdefault("data", {})["note"] = about["note"]
     return Records(
         study=study,
-        versions=json.loads((path / "versions.json").read_text()),
+        versions=versions,
         task=about["task"],
-        clients=pd.concat(clients, ignore_index=True),
+        clients=clients.sort_values(["seed", "client"], ignore_index=True),
         metrics=_concatenated([_metrics(cell) for cell in loaded]),
         rounds=_concatenated([_rounds(cell) for cell in loaded]),
         weights={
@@ -257,14 +275,52 @@ def versions(device: torch.device) -> dict[str, str]:
     }
 
 
-def _load_cell(path: Path) -> Cell:
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write_text(text, encoding="utf-8")
+
+
+def _read_study(path: Path) -> dict[str, Any]:
     try:
-        return Cell(**torch.load(path, weights_only=True))
-    except Exception as error:
-        raise InputError(
-            f"the checkpoint {path} cannot be read ({type(error).__name__}); "
-            "delete it to begin that algorithm anew."
-        ) from error
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(path, error) from error
+
+
+def _read_json(path: Path) -> dict[str, str]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(path, error) from error
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path)
+    except ValueError as error:
+        raise _damaged(path, error) from error
+
+
+def _load(path: Path) -> Any:
+    try:
+        return torch.load(path, weights_only=True)
+    except Exception as error:  # of many types, depending on where the damage is
+        raise _damaged(path, error) from error
+
+
+def _load_cell(path: Path) -> Cell:
+    values = _load(path)
+    try:
+        return Cell(**values)
+    except TypeError as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{path} is damaged and cannot be read ({type(error).__name__}); delete it and "
+        "run the study again to make it anew."
+    )
 
 
 def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) -> None:

@@ -15,6 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from .checks import InputError, one_of
+from .config import Study
+from .experiment import Result, run_study
+from .progress import study_progress
 
 
 class Claim(NamedTuple):
@@ -23,8 +26,14 @@ class Claim(NamedTuple):
     what: str
     published: str
     ours: str
-    agrees: bool
+    agrees: bool | None  # None: shown, not judged
     note: str = ""
+
+
+def run_shown(study: Study) -> Result:
+    """Runs a study with a progress bar on the terminal."""
+    with study_progress(Console(stderr=True), study.name) as show:
+        return run_study(study, progress=show)
 
 
 Item = Callable[[Sequence[str]], list[Claim]]
@@ -78,7 +87,7 @@ def reproduce_items(
     for column in ("claim", "published", "ours", "agrees", "note"):
         table.add_column(column)
     for claim in claims:
-        verdict = "yes" if claim.agrees else "NO"
+        verdict = {True: "yes", False: "NO", None: "-"}[claim.agrees]
         table.add_row(claim.what, claim.published, claim.ours, verdict, claim.note)
     console.print(table)
-    return all(claim.agrees for claim in claims)
+    return all(claim.agrees is not False for claim in claims)

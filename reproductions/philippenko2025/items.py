@@ -1,0 +1,263 @@
+"""The figures and tables of Philippenko et al. (2025), and whether ours agree."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+import coterie as co
+from coterie.reproduce import Claim, run_shown
+from coterie.seeds import generator
+from coterie.theory import quadratic_heterogeneity, sufficient_cluster
+from coterie.weights import binary
+
+HERE = Path(__file__).parent
+EXPECTED = tomllib.loads((HERE / "expected.toml").read_text())
+MORE_SEEDS = [127, 496, 1729, *range(1, 10)]
+
+
+def fig1(overrides: Sequence[str]) -> list[Claim]:
+    """Size of the sufficient cluster against precision (theory, seconds)."""
+    del overrides
+    n, d = 20, 10
+    rng = generator(127, "figure 1")
+    directions = torch.randn(n, d, generator=rng, dtype=torch.float64)
+    eye = torch.eye(d, dtype=torch.float64).expand(n, d, d)
+    grid = 10.0 ** np.linspace(-5, 1, 25)
+    sizes = {}
+    for v in (0.001, 0.01, 0.1, 1.0):
+        b, c = quadratic_heterogeneity(eye, v * directions)
+        # A = I: R_i(x) = |x + xi_i|^2 is 2-strongly convex.
+        sizes[v] = np.array(
+            [
+                sufficient_cluster(b, c, binary(0.1), mu=2.0, eps=eps)[0].sum().item()
+                for eps in grid
+            ]
+        )
+    shown = {v: " ".join(str(k) for k in s[::4]) for v, s in sizes.items()}
+    table = "; ".join(f"v={v:g}: {text}" for v, text in shown.items())
+    ordered = all(
+        (sizes[a] >= sizes[b]).all()
+        for a, b in ((0.001, 0.01), (0.01, 0.1), (0.1, 1.0))
+    )
+    growing = all((np.diff(s) >= 0).all() for s in sizes.values())
+    return [
+        Claim(
+            "sizes for eps = 1e-5, 1e-4, ..., 10",
+            "a figure",
+            table,
+            growing,
+            "grows with eps",
+        ),
+        Claim("lower v, larger cluster", "yes", str(ordered), ordered),
+        Claim(
+            "v=.001: global except for very small eps",
+            "20, then fewer",
+            f"{sizes[0.001][-1]} at eps=10, {sizes[0.001][0]} at 1e-5",
+            sizes[0.001][8] == n and sizes[0.001][0] < n,
+        ),
+        Claim(
+            "v=1: collaboration vanishes at once",
+            "1",
+            f"{sizes[1.0][-5]} at eps=1, {sizes[1.0][-1]} at eps=10",
+            sizes[1.0][-5] == 1,
+            "b is squared and twice the printed one: docs/errata.md",
+        ),
+    ]
+
+
+def fig2(overrides: Sequence[str]) -> list[Claim]:
+    """Distance to the optimum on two synthetic clusters, d = 2 and d = 10 (minutes)."""
+    claims = []
+    for d in (2, 10):
+        settings = [f"run.seeds={MORE_SEEDS}", *overrides]
+        study = co.read_study(HERE / f"fig2_d{d}.toml", settings)
+        errors = log_distance(run_shown(study).records.metrics)
+        claims += _table_of_figure_2(d, errors)
+        claims += _claims_of_figure_2(d, errors)
+    return claims
+
+
+def log_distance(metrics: pd.DataFrame) -> pd.DataFrame:
+    """log10 of the mean over clients of |x_i - theta_i|^2, by method, seed, round."""
+    keys = ["algorithm", "seed", "round"]
+    distance = metrics.groupby(keys, sort=False)["distance"].mean()
+    return np.log10(distance).rename("error").reset_index()
+
+
+def _table_of_figure_2(d: int, errors: pd.DataFrame) -> list[Claim]:
+    """Ours against the reference values, each the mean over three seeds."""
+    expected = EXPECTED[f"fig2_d{d}"]
+    claims = []
+    for method, published in expected["error"].items():
+        ours, agrees = [], True
+        for t, value in zip(expected["rounds"], published, strict=True):
+            at = errors[(errors["algorithm"] == method) & (errors["round"] == t)]
+            mean, spread = at["error"].mean(), at["error"].std()
+            # Their mean is over 3 seeds, ours over len(at); 0.05 is their rounding.
+            error = spread * math.sqrt(1 / 3 + 1 / len(at))
+            ours.append(f"{mean:.1f}±{error:.1f}")
+            below_floor = value <= -29 and mean <= -28
+            agrees &= below_floor or abs(mean - value) <= 3 * error + 0.05
+        claims.append(
+            Claim(
+                f"d={d}, {method}, t={expected['rounds']}",
+                ", ".join(str(value) for value in published),
+                ", ".join(ours),
+                agrees,
+            )
+        )
+    return claims
+
+
+def _claims_of_figure_2(d: int, errors: pd.DataFrame) -> list[Claim]:
+    mean = errors.groupby(["algorithm", "round"])["error"].mean().unstack()
+    first, last = (20, 50) if d == 2 else (100, 200)
+
+    def slope(method: str) -> float:
+        return (mean.loc[method, first] - mean.loc[method, last]) / (last - first)
+
+    drift = mean.loc["FedAvg", last] - mean.loc["FedAvg", 10]
+    gain = slope("binary") / slope("local")
+    nearest = mean.loc["continuous, normalised, 8 batches", first]
+    oracle, one = mean.loc["oracle", first], mean.loc["continuous", first]
+    return [
+        Claim(f"d={d}: FedAvg saturates", "flat", f"{drift:+.2f}", abs(drift) < 0.1),
+        Claim(
+            f"d={d}: slope of binary / local from t={first} to {last}",
+            "at least 2",
+            f"{gain:.1f}",
+            bool(gain >= 2),
+        ),
+        Claim(
+            f"d={d}: more estimation batches come nearer to the oracle, t={first}",
+            "yes",
+            f"1: {one:.1f}, 8: {nearest:.1f}, oracle {oracle:.1f}",
+            bool(abs(nearest - oracle) < abs(one - oracle)),
+        ),
+    ]
+
+
+def _table2(name: str, overrides: Sequence[str]) -> list[Claim]:
+    records = run_shown(co.read_study(HERE / f"table2_{name}.toml", overrides)).records
+    return table2_claims(name, records.metrics, records.clients)
+
+
+def table2_claims(
+    name: str, metrics: pd.DataFrame, clients: pd.DataFrame
+) -> list[Claim]:
+    """Test accuracy in per cent beside the published one, and the published order."""
+    score = final_accuracy(metrics, clients)
+    published = EXPECTED["table2"][name]
+    claims = []
+    for method in score.columns:
+        values = score[method]
+        value = published.get(method)
+        claims.append(
+            Claim(
+                f"{name}: {method}",
+                "-" if value is None else f"{value:.1f}",
+                f"{values.mean():.1f}±{values.sem():.1f}",
+                None,
+                "" if value is None else f"{values.mean() - value:+.1f}",
+            )
+        )
+    for better, worse in EXPECTED["order"][name]:
+        gap = score[better] - score[worse]  # paired by seed
+        claims.append(
+            Claim(
+                f"{name}: {better} above {worse}",
+                f"{published[better] - published[worse]:+.1f}",
+                f"{gap.mean():+.1f}±{gap.sem():.1f}",
+                bool(gap.mean() > gap.sem()),
+            )
+        )
+    return claims
+
+
+def final_accuracy(metrics: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
+    """Test accuracy at the last round, seeds x methods, weighted by training sizes."""
+    last = metrics[metrics["round"] == metrics["round"].max()]
+    sizes = clients[["seed", "client", "train"]]
+    last = last.merge(sizes, on=["seed", "client"])
+    last["part"] = last["test_accuracy"] * last["train"]
+    keys = ["seed", "algorithm"]
+    total = last.groupby(keys, sort=False)[["part", "train"]].sum()
+    return (100 * total["part"] / total["train"]).unstack(sort=False)
+
+
+def table2_heart(overrides: Sequence[str]) -> list[Claim]:
+    """Table 2, heart disease of four hospitals (minutes on two cores)."""
+    records = run_shown(co.read_study(HERE / "table2_heart.toml", overrides)).records
+    claims = table2_claims("heart", records.metrics, records.clients)
+    return claims + _as_the_public_code_reports(records.metrics)
+
+
+def _as_the_public_code_reports(metrics: pd.DataFrame) -> list[Claim]:
+    """The unweighted mean of three hospitals: that code drops the last client, VA."""
+    kept = metrics[(metrics["round"] == metrics["round"].max()) & (metrics.client < 3)]
+    ours = 100 * kept.groupby("algorithm", sort=False)["test_accuracy"].mean()
+    # The third hospital has 16 test patients: one of them is 2.1 points of the mean.
+    return [
+        Claim(
+            f"heart, unweighted, without VA: {method}",
+            f"{value:.1f}",
+            f"{ours[method]:.1f}",
+            bool(abs(ours[method] - value) <= 2.1),
+            f"{ours[method] - value:+.1f}",
+        )
+        for method, value in EXPECTED["table2"]["heart"].items()
+    ]
+
+
+def table2_mnist(overrides: Sequence[str]) -> list[Claim]:
+    """Table 2, MNIST at full size (a GPU; six minutes on one H200)."""
+    return _table2("mnist", overrides)
+
+
+def table2_cifar10(overrides: Sequence[str]) -> list[Claim]:
+    """Table 2, CIFAR-10 at full size (a GPU; nine minutes on one H200)."""
+    return _table2("cifar10", overrides)
+
+
+SMALL = [
+    "run.device=cpu",
+    "run.rounds=10",
+    "run.evaluate_every=5",
+    "run.evaluate_train=false",
+    "run.seeds=[127, 496]",
+    "split.clients=8",
+    "split.max_samples=400",
+    "algorithm.steps=20",
+    "algorithm.every=20",
+    "algorithm.samples=128",
+    "algorithm.schedule=constant",
+]
+
+
+def table2_mnist_small(overrides: Sequence[str]) -> list[Claim]:
+    """Table 2, MNIST reduced to 8 clients and 200 steps (minutes on two cores)."""
+    return _table2("mnist", [*SMALL, *overrides])
+
+
+def table2_cifar10_small(overrides: Sequence[str]) -> list[Claim]:
+    """Table 2, CIFAR-10 reduced to 8 clients and 200 steps (minutes on two cores)."""
+    settings = [*SMALL, "split.max_samples=1000", "algorithm.lr=0.01"]
+    return _table2("cifar10", [*settings, *overrides])
+
+
+ITEMS = {
+    "fig1": fig1,
+    "fig2": fig2,
+    "table2-heart": table2_heart,
+    "table2-mnist": table2_mnist,
+    "table2-cifar10": table2_cifar10,
+    "table2-mnist-small": table2_mnist_small,
+    "table2-cifar10-small": table2_cifar10_small,
+}

@@ -1,0 +1,190 @@
+"""Claims about the documentation: what it shows runs, and nothing is left out."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shutil
+import sys
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import coterie as co
+from coterie.algorithms import ALGORITHMS
+from coterie.checks import parameters_of
+from coterie.config import Run, study
+from coterie.experiment import build_algorithm, prepare
+from coterie.ingredients import RECIPES, ingredients_of
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [
+    page for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))) if page.exists()
+]
+OURS = ("docs", "examples", "benchmarks", "reproductions", "src", "tests")
+MARKDOWN = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(page for name in OURS for page in (ROOT / name).rglob("*.md")),
+    ]
+)
+_FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in a language, except those marked no-run."""
+    text = page.read_text(encoding="utf-8")
+    found = _FENCE.findall(text)
+    return [
+        code for kind, mark, code in found if (kind, mark.strip()) == (language, "")
+    ]
+
+
+def run_block(code: str, names: dict[str, Any], where: str) -> None:
+    """Executes a block: a session, a file to write, or plain code."""
+    file = re.match(r"# (\w+\.py)\n", code)
+    if file:
+        Path(file[1]).write_text(code, encoding="utf-8")
+    elif code.startswith(">>>"):
+        test = doctest.DocTestParser().get_doctest(code, names, where, None, 0)
+        doctest.DebugRunner(verbose=False).run(test, clear_globs=False)
+        names.update(test.globs)
+    else:
+        exec(compile(code, where, "exec"), names)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory) -> dict[str, Any]:
+    """Names that a page may use for what its reader has already."""
+    tables = {
+        "data": {"name": "digits"},
+        "split": {"name": "label_swap", "clients": 3, "max_samples": 20},
+        "model": {"name": "linear"},
+        "run": {"rounds": 1},
+        "algorithm": [{"name": "local"}],
+    }
+    folder = tmp_path_factory.mktemp("given")
+    result = co.run_study(study(tables), runs=folder)
+    ground = prepare(result.study, 0)
+    return {
+        "np": np,
+        "result": result,
+        "records": result.records,
+        "path": folder / "report.html",
+        "federation": ground.federation,
+        "module": ground.module,
+        "x": ground.x,
+        "algorithm": build_algorithm(result.study.algorithms[0], ground.federation),
+        "images": np.zeros((8, 4)),
+        "labels": np.zeros(8),
+        "hospitals": np.repeat([0, 1], 4),
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_blocks_run(page, given, tmp_path, monkeypatch):
+    code = blocks(page, "python")
+    if not code:
+        return
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    # In a module of its own, for what looks itself up there.
+    module = SimpleNamespace(__name__=f"docs_{page.stem}", **given)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    try:
+        for number, block in enumerate(code, start=1):
+            run_block(block, vars(module), f"{name_of(page)}, block {number}")
+    finally:
+        for name in set(sys.modules) - before:
+            origin = getattr(sys.modules[name], "__file__", None) or ""
+            if origin.startswith(str(tmp_path)):
+                monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_toml_blocks_are_valid_and_whole_studies_are_accepted(page):
+    for block in blocks(page, "toml"):
+        tables = tomllib.loads(block)
+        if {"data", "algorithm"} <= tables.keys():
+            study(tables)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_a_page_that_gives_its_parameters_and_defaults(name):
+    text = (DOCS / "algorithms" / f"{name}.md").read_text(encoding="utf-8")
+    for parameter in parameters_of(ALGORITHMS[name]).values():
+        default = parameter.default
+        shown = f'"{default}"' if isinstance(default, str) else repr(default)
+        row = f"| `{parameter.name}` | `{shown}` |"
+        assert row in text, f"the page of {name} has no row {row}"
+    for ingredient in ingredients_of(ALGORITHMS[name]):
+        row = f'| `{ingredient}` | `"{RECIPES[ingredient][1]}"` |'
+        assert row in text, f"the page of {name} has no row {row}"
+
+
+def test_every_page_of_an_algorithm_is_of_one_that_exists():
+    assert {page.stem for page in (DOCS / "algorithms").glob("*.md")} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("key", fields(Run), ids=lambda key: key.name)
+def test_every_key_of_run_is_described_with_its_default(key):
+    text = (DOCS / "studies.md").read_text(encoding="utf-8")
+    default = key.default
+    shown = {True: "true", False: "false"}.get(default) if key.type == "bool" else None
+    if shown is None:
+        shown = f'"{default}"' if isinstance(default, str) else repr(default)
+    if isinstance(default, tuple):
+        shown = str(list(default))
+    row = f"| `{key.name}` | `{shown}` |"
+    assert row in text, f"docs/studies.md has no row {row}"
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=name_of)
+def test_relative_links_lead_somewhere(page):
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    for link in _LINK.findall(text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        target, _, place = link.partition("#")
+        file = (page.parent / target) if target else page
+        assert file.exists(), f"{link} leads nowhere"
+        if place:
+            headings = re.findall(r"^#+ (.*)$", file.read_text("utf-8"), re.MULTILINE)
+            assert place in {anchor(heading) for heading in headings}, link
+
+
+def anchor(heading: str) -> str:
+    """The name under which a heading can be linked to."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def test_the_map_of_the_documentation_names_every_page():
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    links = {(DOCS / link).resolve() for link in _LINK.findall(text)}
+    pages = {page.resolve() for page in DOCS.rglob("*.md")} - {
+        (DOCS / "index.md").resolve()
+    }
+    assert pages <= links
+
+
+def test_a_block_that_fails_is_noticed(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        run_block("1 / 0\n", {}, "here")
+    with pytest.raises(doctest.DocTestFailure):
+        run_block(">>> 1 + 1\n3\n", {}, "here")
+    page = tmp_path / "page.md"
+    page.write_text("```python no-run\n1 / 0\n```\n\n```python\nx = 1\n```\n")
+    assert blocks(page, "python") == ["x = 1\n"]

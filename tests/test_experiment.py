@@ -1,0 +1,560 @@
+from __future__ import annotations
+
+import copy
+import textwrap
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from coterie import experiment
+from coterie.algorithms import ALGORITHMS
+from coterie.checks import InputError, TrainingError
+from coterie.config import study
+from coterie.experiment import Progress, Result, federation_of, prepare, run_study
+from coterie.record import Folder, load_records
+from coterie.seeds import generator
+from coterie.types import Algorithm
+
+CLIENTS, ROUNDS = 4, 4
+ADAPTIVE = {"name": "adaptive_all_for_one", "every": 2, "momentum": 0.5}
+TABLES = {
+    "name": "tiny",
+    "data": {"name": "digits"},
+    "split": {"name": "label_swap", "clients": CLIENTS, "max_samples": 40},
+    "model": {"name": "mlp", "hidden": [4]},
+    "run": {"rounds": ROUNDS, "batch_size": 4, "checkpoint_seconds": 0.0},
+    "algorithm": [{"name": "local", "lr": 0.3}, {"name": "fedavg", "lr": 0.3}],
+}
+LINEAR = {
+    "name": "known",
+    "data": {"name": "linear", "clients": 4, "dimension": 3, "samples": 20},
+    "model": {"name": "linear", "bias": False},
+    "run": {"rounds": 60, "batch_size": 0, "dtype": "float64"},
+    "algorithm": [{"name": "local", "lr": 0.1, "steps": 5}],
+}
+
+
+def made(tables=TABLES, **changes: object):
+    """The study of the tables with tables replaced, or settings of [run] changed."""
+    tables = copy.deepcopy(tables)
+    for name, value in changes.items():
+        if name in tables and name != "run":
+            tables[name] = value
+        else:
+            tables["run"][name] = value
+    return study(tables)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Result:
+    """All algorithms, run to the end."""
+    entries = [{"name": name} for name in ALGORITHMS if name != ADAPTIVE["name"]]
+    return run_study(
+        made(algorithm=[*entries, ADAPTIVE]), runs=tmp_path_factory.mktemp("r")
+    )
+
+
+def results_of(result: Result, label: str, seed: int = 0) -> pd.DataFrame:
+    """All that was recorded of a cell, apart from the time it took."""
+    mine = [
+        table[(table["algorithm"] == label) & (table["seed"] == seed)]
+        for table in (result.records.metrics, result.records.rounds)
+    ]
+    table = mine[0].merge(mine[1].drop(columns="seconds"))
+    return table.dropna(axis=1, how="all").reset_index(drop=True)
+
+
+def assert_same(first: Result, second: Result, label: str, seed: int = 0) -> None:
+    """Raises unless two runs have bitwise the same metrics, weights and models."""
+    pd.testing.assert_frame_equal(
+        results_of(first, label, seed),
+        results_of(second, label, seed),
+        check_exact=True,
+    )
+    assert torch.equal(first.models(label, seed), second.models(label, seed))
+    matrices = [r.records.weights.get((label, seed)) for r in (first, second)]
+    assert (matrices[0] is None) == (matrices[1] is None)
+    if matrices[0] is not None:
+        np.testing.assert_array_equal(matrices[0].rounds, matrices[1].rounds)
+        np.testing.assert_array_equal(matrices[0].matrices, matrices[1].matrices)
+
+
+def test_the_same_study_twice_gives_bitwise_the_same(finished, tmp_path):
+    again = run_study(finished.study, runs=tmp_path)
+    assert again.folder.name == finished.folder.name
+    for entry in finished.study.algorithms:
+        assert_same(finished, again, entry.label)
+
+
+def test_other_algorithms_and_their_order_change_nothing(finished, tmp_path):
+    two = run_study(made(algorithm=[ADAPTIVE, {"name": "fedavg"}]), runs=tmp_path)
+    assert_same(finished, two, "adaptive_all_for_one")
+    assert_same(finished, two, "fedavg")
+
+
+def test_another_seed_changes_nothing(finished, tmp_path):
+    entries = [{"name": "local"}]
+    two = run_study(made(algorithm=entries, seeds=[1, 0]), runs=tmp_path)
+    assert_same(finished, two, "local")
+    assert not torch.equal(two.models(seed=0), two.models(seed=1))
+
+
+def test_a_label_changes_nothing(finished, tmp_path):
+    entries = [{"name": "local", "label": "alone/ü [bold]"}]
+    other = run_study(made(algorithm=entries), runs=tmp_path)
+    assert torch.equal(other.models(), finished.models("local"))
+
+
+@pytest.mark.parametrize("stop", [1, 2, ROUNDS])
+def test_going_on_after_an_interruption_equals_not_stopping(finished, tmp_path, stop):
+    def interrupt(p: Progress) -> None:
+        if (p.label, p.t) == ("adaptive_all_for_one", stop):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(finished.study, runs=tmp_path, progress=interrupt)
+    cell = Folder(tmp_path / finished.study.identity).cell("adaptive_all_for_one", 0)
+    assert (cell.t, cell.done) == (stop, False)
+    resumed = run_study(finished.study, runs=tmp_path)
+    for entry in finished.study.algorithms:
+        assert_same(finished, resumed, entry.label)
+
+
+@pytest.mark.parametrize("number", [0, 1, 4, 5, 9])
+def test_an_interruption_anywhere_leaves_a_consistent_checkpoint(
+    finished, tmp_path, monkeypatch, number
+):
+    """Every evaluation asks for three parts; the first one is before round 1."""
+    only = made(algorithm=[{"name": "local"}])
+    evaluate, calls = experiment.Simulation.evaluate, iter(range(1000))
+
+    def interrupted(self, x, name):
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return evaluate(self, x, name)
+
+    monkeypatch.setattr(experiment.Simulation, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(only, runs=tmp_path)
+    assert_same(finished, run_study(only, runs=tmp_path), "local")
+
+
+def test_an_interruption_during_a_checkpoint_leaves_the_one_before(
+    finished, tmp_path, monkeypatch
+):
+    save, calls = torch.save, iter(range(1000))
+
+    def fail(values, file):
+        if next(calls) >= 2:
+            file.write_bytes(b"half of it")
+            raise KeyboardInterrupt
+        save(values, file)
+
+    only = made(algorithm=[{"name": "local"}])
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(only, runs=tmp_path)
+    monkeypatch.undo()
+    folder = tmp_path / only.identity
+    assert list(folder.rglob(".*")) == []
+    assert Folder(folder).cell("local", 0).t == 2
+    assert_same(finished, run_study(only, runs=tmp_path), "local")
+
+
+def test_a_finished_study_is_not_run_again(finished, monkeypatch):
+    def refuse(*args, **options):
+        raise AssertionError("training began again")
+
+    monkeypatch.setattr(experiment, "run_rounds", refuse)
+    seen: list[Progress] = []
+    again = run_study(finished.study, resume=finished.folder, progress=seen.append)
+    pd.testing.assert_frame_equal(again.records.metrics, finished.records.metrics)
+    assert [p.label for p in seen] == [e.label for e in finished.study.algorithms]
+    assert seen[-1].done == seen[-1].total == ROUNDS * len(ALGORITHMS)
+
+
+def test_another_study_may_not_go_on_in_a_folder(finished):
+    before = {path: path.read_bytes() for path in finished.folder.glob("*.*")}
+    with pytest.raises(InputError, match=r"another study: `run\.rounds` is 9 here"):
+        tables = finished.study.resolved()
+        tables["run"]["rounds"] = 9
+        run_study(study(tables), resume=finished.folder)
+    assert {path: path.read_bytes() for path in finished.folder.glob("*.*")} == before
+
+
+def test_a_folder_without_a_run_is_not_resumed_and_left_alone(tmp_path):
+    with pytest.raises(InputError, match="there is no run to resume in"):
+        run_study(made(), resume=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_another_state_is_refused(tmp_path):
+    first = made(algorithm=[{"name": "local"}])
+
+    def interrupt(p: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(first, runs=tmp_path, progress=interrupt)
+    folder = Folder(tmp_path / first.identity)
+    cell = folder.cell("local", 0)
+    cell.state = {"x": cell.state["x"]}
+    folder.save(cell)
+    with pytest.raises(InputError, match="written by another version"):
+        run_study(first, runs=tmp_path)
+
+
+def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
+    only = made(algorithm=[{"name": "local"}])
+    run_study(only, runs=tmp_path)
+    (tmp_path / only.identity / "cells" / "local-0.pt").write_bytes(b"PK nonsense")
+    with pytest.raises(InputError, match=r"local-0\.pt is damaged .* delete it"):
+        run_study(only, runs=tmp_path)
+
+
+def diverging(rounds: int = 30):
+    """The local method is fine; the other soon is not."""
+    entries = [{"name": "local", "lr": 0.05}, {"name": "fedavg", "lr": 1e12}]
+    return made(LINEAR, algorithm=entries, rounds=rounds, checkpoint_seconds=100.0)
+
+
+def test_divergence_names_client_and_round_and_keeps_what_was_before(tmp_path):
+    message = r"fedavg \(seed 0\): client \d has a model that is not finite after round"
+    with pytest.raises(TrainingError, match=message) as caught:
+        run_study(diverging(), runs=tmp_path)
+    failed = int(str(caught.value).split("after round ")[1].split(";")[0])
+    folder = tmp_path / diverging().identity
+    cell = Folder(folder).cell("fedavg", 0)
+    assert cell.t == failed - 1
+    assert torch.isfinite(cell.state["x"]).all()
+    before = load_records(folder).rounds
+    with pytest.raises(TrainingError, match=f"after round {failed}"):
+        run_study(diverging(), runs=tmp_path)
+    pd.testing.assert_frame_equal(load_records(folder).rounds, before)
+    assert Folder(folder).cell("local", 0).done
+
+
+def test_divergence_in_the_first_round_is_recorded_once(tmp_path):
+    entries = [{"name": "local", "lr": 1e308}]
+    wild = made(LINEAR, algorithm=entries, rounds=2)
+    for _ in range(2):
+        with pytest.raises(TrainingError, match="after round 1"):
+            run_study(wild, runs=tmp_path)
+    assert load_records(tmp_path / wild.identity).rounds["round"].tolist() == [0]
+
+
+def test_tuning_that_diverges_is_named(tmp_path):
+    entries = [{"name": "fedavg_finetune", "tune_lr": 1e308, "tune_steps": 9}]
+    with pytest.raises(
+        TrainingError, match="a personal model that is not finite after"
+    ):
+        run_study(made(LINEAR, algorithm=entries), runs=tmp_path)
+
+
+def loop_over_clients(result: Result, label: str, part: str) -> list[tuple]:
+    """Loss and accuracy of each client's own model on its own data, one by one."""
+    federation = federation_of(result.study, 0)
+    values = []
+    for client in range(len(federation)):
+        module = result.model(client, label)
+        assert isinstance(module, nn.Module)
+        index, start, size = federation.part(part)
+        mine = index[start[client] : start[client] + size[client]]
+        with torch.no_grad():
+            outputs = module(federation.features[mine])
+        targets = federation.targets[mine]
+        right = (outputs.argmax(1) == targets).float().mean()
+        loss = nn.functional.cross_entropy(outputs, targets)
+        values.append((float(loss), float(right)))
+    return values
+
+
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+def test_each_model_is_measured_on_its_own_clients_data(finished, part):
+    for label in ("local", "fedavg_finetune", "adaptive_all_for_one"):
+        table = results_of(finished, label)
+        last = table[table["round"] == ROUNDS].sort_values("client")
+        recorded = last[[f"{part}_loss", f"{part}_accuracy"]].to_numpy()
+        expected = np.array(loop_over_clients(finished, label, part))
+        np.testing.assert_allclose(recorded, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_models_are_those_of_the_last_algorithm_and_first_seed_by_default(finished):
+    assert torch.equal(finished.models(), finished.models("adaptive_all_for_one", 0))
+    assert finished.models().shape == (CLIENTS, 64 * 4 + 4 + 4 * 10 + 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((4,), "`client` must be at most 3, got 4"),
+        ((-1,), "`client` must be at least 0"),
+        ((0, "locla"), "Did you mean 'local'"),
+        ((0, "local", 7), "no models of 'local' with seed 7"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused(finished, arguments, message):
+    with pytest.raises(InputError, match=message):
+        finished.model(*arguments)
+
+
+def test_files_agree_with_the_records(finished):
+    for name in ("metrics", "rounds", "clients"):
+        written = pd.read_csv(finished.folder / f"{name}.csv")
+        table = getattr(finished.records, name)
+        pd.testing.assert_frame_equal(written, table, check_dtype=False)
+    with np.load(finished.folder / "weights.npz") as arrays:
+        for (label, seed), snapshots in finished.records.weights.items():
+            stored = arrays[f"{label}-{seed}-weights"]
+            np.testing.assert_array_equal(stored, snapshots.matrices)
+    assert {label for label, _ in finished.records.weights} == {
+        "all_for_one",
+        "adaptive_all_for_one",
+    }
+
+
+def test_costs_are_cumulative_and_right_by_hand(finished):
+    parameters = finished.models().shape[1]
+    rounds = finished.records.rounds.set_index(["algorithm", "round"])
+    for t in range(ROUNDS + 1):
+        assert rounds.loc[("local", t), "gradients"] == t * CLIENTS * 4
+        assert rounds.loc[("local", t), "bytes"] == 0
+        assert rounds.loc[("fedavg", t), "gradients"] == t * CLIENTS * 4
+        assert rounds.loc[("fedavg", t), "bytes"] == t * 2 * CLIENTS * parameters * 4
+    assert rounds.groupby("algorithm")["seconds"].is_monotonic_increasing.all()
+
+
+def test_participation_costs_less_and_moves_only_some(tmp_path):
+    entries = [{"name": "fedavg"}, {"name": "local"}]
+    half = made(participation=0.5, rounds=1, algorithm=entries)
+    result = run_study(half, runs=tmp_path)
+    last = result.records.rounds.groupby("algorithm").last()
+    parameters = result.models().shape[1]
+    assert last.loc["fedavg", "gradients"] == 2 * 4
+    assert last.loc["fedavg", "bytes"] == 2 * 2 * parameters * 4
+    moved = (result.models("local") != prepare(half, 0).x).any(1)
+    assert moved.sum() == 2
+
+
+def test_double_precision_sends_twice_the_bytes(finished, tmp_path):
+    entries = [{"name": "fedavg"}]
+    double = run_study(made(dtype="float64", algorithm=entries), runs=tmp_path)
+    assert double.models().dtype == torch.float64
+    torch.testing.assert_close(
+        double.models().float(), finished.models("fedavg"), rtol=1e-4, atol=1e-5
+    )
+    single = finished.records.rounds.groupby("algorithm").last().loc["fedavg", "bytes"]
+    assert double.records.rounds["bytes"].max() == 2 * single
+
+
+def test_one_client_after_another_gives_the_same_up_to_rounding(finished, tmp_path):
+    looped = run_study(made(loop=True, algorithm=[ADAPTIVE]), runs=tmp_path)
+    torch.testing.assert_close(
+        looped.models(), finished.models("adaptive_all_for_one"), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_tuning_does_not_change_training(finished):
+    plain = Folder(finished.folder).cell("fedavg", 0)
+    tuned = Folder(finished.folder).cell("fedavg_finetune", 0)
+    assert torch.equal(plain.state["x"], tuned.state["x"])
+    assert not torch.equal(
+        finished.models("fedavg"), finished.models("fedavg_finetune")
+    )
+
+
+def test_training_alone_arrives_at_known_optima(tmp_path):
+    result = run_study(made(LINEAR), runs=tmp_path)
+    optima = federation_of(result.study, 0).optima
+    distance = result.records.metrics.groupby("round")["distance"].max()
+    start = result.records.metrics.query("round == 0")["distance"]
+    np.testing.assert_allclose(start, optima.square().sum(1))
+    assert distance.iloc[-1] < 1e-6 < distance.iloc[0]
+    torch.testing.assert_close(result.models(), optima, atol=1e-3, rtol=0)
+
+
+def test_evaluations_come_when_asked_and_at_the_end(tmp_path):
+    asked = made(evaluate_every=3, evaluate_train=False)
+    result = run_study(asked, runs=tmp_path)
+    assert result.records.rounds["round"].tolist() == 2 * [0, 3, 4]
+    assert not any(name.startswith("train_") for name in result.records.metrics)
+
+
+def test_progress_counts_all_rounds_and_tells_the_validation_score(tmp_path):
+    seen: list[Progress] = []
+    small = made(rounds=2, evaluate_every=2, seeds=[0, 1])
+    result = run_study(small, runs=tmp_path, progress=seen.append)
+    assert [p.done for p in seen] == list(range(1, 9))
+    assert {p.total for p in seen} == {8}
+    assert [p.score is None for p in seen] == 4 * [True, False]
+    means = result.records.metrics.query("round == 2").groupby(
+        ["seed", "algorithm"], sort=False
+    )["validation_accuracy"]
+    told = {(p.seed, p.label): p.score for p in seen if p.score is not None}
+    assert told == pytest.approx(means.mean().to_dict())
+
+
+def test_the_table_has_a_row_for_each_algorithm(finished):
+    table = finished.table()
+    assert table.index.tolist() == [e.label for e in finished.study.algorithms]
+    last = results_of(finished, "fedavg").query(f"round == {ROUNDS}")
+    assert table.loc["fedavg", "mean"] == pytest.approx(last["test_accuracy"].mean())
+
+
+def test_a_single_client_can_train(tmp_path):
+    entries = [{"name": name} for name in ALGORITHMS]
+    split = {"name": "iid", "clients": 1, "max_samples": 40}
+    weights = {"name": "all_for_one", "weights": "alone"}
+    entries = [e for e in entries if e["name"] != "all_for_one"] + [weights]
+    result = run_study(made(split=split, algorithm=entries), runs=tmp_path)
+    assert result.models("local").shape[0] == 1
+
+
+def test_ones_own_data_model_and_algorithm_are_used(tmp_path, monkeypatch):
+    (tmp_path / "mine_all.py").write_text(
+        textwrap.dedent(
+            """
+            import torch
+            from coterie import Algorithm, Table
+            from coterie.algorithms.local import local
+
+            def data(*, clients: int = 3, seed: int = 0):
+                rng = torch.Generator().manual_seed(seed)
+                x = torch.randn(8 * clients, 2, generator=rng)
+                group = torch.arange(8 * clients) // 8
+                return Table("mine", x, x @ torch.ones(2), "regression", 1, group=group)
+
+            def model(shape, outputs, *, scale: float = 1.0):
+                layer = torch.nn.Linear(shape[0], outputs, bias=False)
+                torch.nn.init.constant_(layer.weight, scale)
+                return layer
+
+            def still(*, lr: float = 0.1):
+                def step(state, oracle, rng):
+                    return state, {}
+                return Algorithm(local(lr=lr).init, step)
+            """
+        )
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tables = {
+        "data": {"name": "mine_all:data", "clients": 5},
+        "model": {"name": "mine_all:model", "scale": 2.0},
+        "algorithm": [{"name": "mine_all:still", "label": "still"}],
+        "run": {"rounds": 2},
+    }
+    result = run_study(study(tables), runs=tmp_path)
+    assert torch.equal(result.models(), torch.full((5, 2), 2.0))
+    with pytest.raises(InputError, match="has no option 'scal'"):
+        study({**tables, "model": {"name": "mine_all:model", "scal": 2.0}})
+    with pytest.raises(InputError, match="has no option 'client'"):
+        data = {"name": "mine_all:data", "client": 2}
+        run_study(study({**tables, "data": data}), runs=tmp_path)
+
+
+def test_a_criterion_of_ones_own_is_used(tmp_path):
+    own = {**ADAPTIVE, "label": "own", "criterion": "coterie.weights:continuous"}
+    ours = {**ADAPTIVE, "criterion": "continuous"}
+    result = run_study(made(algorithm=[own, ours]), runs=tmp_path)
+    assert torch.equal(result.models("own"), result.models("adaptive_all_for_one"))
+
+
+class Pair(nn.Linear):
+    def forward(self, x):
+        return x, x
+
+
+class Bare(nn.Module):
+    def forward(self, x):
+        return x
+
+
+MODELS = {
+    "bare": lambda shape, outputs: Bare(),
+    "pair": lambda shape, outputs: Pair(64, 10),
+    "five": lambda shape, outputs: nn.Linear(64, 5),
+    "narrow": lambda shape, outputs: nn.Linear(63, 10),
+    "nothing": lambda shape, outputs: None,
+    "without": lambda: nn.Linear(64, 10),
+    "norm": lambda shape, outputs: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10)),
+    "dropout": lambda shape, outputs: nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 10)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("five", r"does not fit the data `digits` .* must give 10 outputs .* \(5,\)"),
+        ("narrow", r"does not fit .* shape \(64,\): mat1 and mat2"),
+        ("bare", "does not fit|must have parameters"),
+        ("pair", "must return a tensor, got <class 'tuple'>"),
+        ("nothing", "must give an nn.Module"),
+        ("without", "`model` cannot be made .*: too many positional arguments"),
+        ("norm", r"running statistics in 1, .* coterie.with_group_norm"),
+        ("dropout", "draws random masks in 0"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, name, message
+):
+    monkeypatch.setitem(experiment.MODELS, name, MODELS[name])
+    with pytest.raises(InputError, match=message):
+        run_study(made(model={"name": name}), runs=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_factory_must_return_an_algorithm(tmp_path, monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "wrong", lambda *, lr=0.1: lr)
+    with pytest.raises(InputError, match="wrong must return a coterie Algorithm, got"):
+        run_study(made(algorithm=[{"name": "wrong"}]), runs=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_method_may_keep_its_models_under_another_name(tmp_path, monkeypatch):
+    from typing import NamedTuple
+
+    class Kept(NamedTuple):
+        models: torch.Tensor
+
+    def factory():
+        def step(state, oracle, rng):
+            return Kept(state.models - 0.1 * oracle.grads(state.models)), {}
+
+        return Algorithm(Kept, step, lambda state, oracle: state.models)
+
+    monkeypatch.setitem(ALGORITHMS, "kept", factory)
+    result = run_study(made(algorithm=[{"name": "kept"}]), runs=tmp_path)
+    assert "bytes" in result.records.rounds
+
+
+def test_data_from_a_table_of_ones_own_train_and_report(tmp_path):
+    rng = generator("tests", "csv")
+    features = torch.randn(40, 2, generator=rng)
+    table = pd.DataFrame(features.numpy(), columns=["height", "weight"])
+    table["client"] = [f"site {i % 4}" for i in range(40)]
+    table["target"] = (features[:, 0] > 0).int().numpy()
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    data = {"name": "file", "path": str(tmp_path / "mine.csv")}
+    steps = [{"name": "local", "lr": 1.0, "steps": 50}]
+    own = made(data=data, split={"name": "natural"}, algorithm=steps)
+    result = run_study(own, runs=tmp_path)
+    assert result.records.task == "binary"
+    last = result.records.metrics.query(f"round == {ROUNDS}")
+    assert last["train_accuracy"].mean() > 0.95
+    note = load_records(result.folder).study["data"]["note"]
+    assert "clients in order: site 0, site 1, site 2, site 3" in note
+
+
+def test_plots_are_not_needed_to_run_a_study():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, coterie as co\n"
+        "co.run_study, co.read_study\n"
+        "assert 'plotly' not in sys.modules and 'coterie.report' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
