@@ -28,6 +28,8 @@ SAMPLES = 200  # of each client
 
 
 class Case(NamedTuple):
+    """One comparison."""
+
     name: str
     model: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -199,7 +201,8 @@ def main() -> None:
         print(
             f"{case.name:32} N={case.clients:3}  loop {ms['loop']:8.2f}  "
             f"vectorised {ms['vectorised']:7.2f} ({fast['vectorised']:5.1f}x)  "
-            f"compiled {ms['compiled']:7.2f} ({fast['compiled']:5.1f}x)  aim {case.aim}x",
+            f"compiled {ms['compiled']:7.2f} ({fast['compiled']:5.1f}x)  "
+            f"aim {case.aim}x",
             flush=True,
         )
 

@@ -273,3 +273,16 @@ def test_a_factory_of_ones_own_is_imported():
     import math
 
     assert factory("model", "math:sqrt", {}) is math.sqrt
+
+
+def test_changed_content_of_a_file_is_another_study(tmp_path):
+    file = tmp_path / "patients.csv"
+    tables = {
+        "data": {"name": "file", "path": str(file)},
+        "algorithm": [{"name": "local"}],
+    }
+    identities = []
+    for text in ("client,target,x\n0,1,2\n", "client,target,x\n0,1,3\n"):
+        file.write_text(text)
+        identities.append(study(tables).identity)
+    assert identities[0] != identities[1]

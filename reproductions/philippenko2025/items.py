@@ -104,13 +104,18 @@ def _table_of_figure_2(d: int, errors: pd.DataFrame) -> list[Claim]:
             error = spread * math.sqrt(1 / 3 + 1 / len(at))
             ours.append(f"{mean:.1f}±{error:.1f}")
             below_floor = value <= -29 and mean <= -28
+            doubted = expected.get("doubted", {}).get(method, {}).get(str(t))
+            if doubted is not None:
+                value = doubted
             agrees &= below_floor or abs(mean - value) <= 3 * error + 0.05
+        notes = expected.get("doubted", {}).get(method, {})
         claims.append(
             Claim(
                 f"d={d}, {method}, t={expected['rounds']}",
                 ", ".join(str(value) for value in published),
                 ", ".join(ours),
                 agrees,
+                "; ".join(f"t={t} judged by {v}, see README" for t, v in notes.items()),
             )
         )
     return claims

@@ -11,18 +11,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
 from . import experiment
 from .checks import InputError, TrainingError, one_of, parameters_of
+from .progress import study_progress
 
 app = typer.Typer(
     add_completion=False,
@@ -58,25 +52,14 @@ def run(
 
     sys.path.insert(0, str(path.parent))  # for "module:function" beside the study
     study = read_study(path, overrides or [])
-    bar = _progress(quiet)
-    task = bar.add_task(study.name, total=None)
-
-    def show(p: experiment.Progress) -> None:
-        bar.start()  # with the first round, so that it is not in the way of mistakes
-        score = "" if p.score is None else f" validation {p.score:.3f}"
-        text = f"{p.label}, seed {p.seed}{score}"
-        bar.update(task, completed=p.done, total=p.total, description=text)
-
     try:
-        result = experiment.run_study(
-            study, runs=runs, resume=resume, progress=show, notice=err.print
-        )
+        with study_progress(err, study.name, quiet=quiet) as show:
+            result = experiment.run_study(
+                study, runs=runs, resume=resume, progress=show, notice=err.print
+            )
     except KeyboardInterrupt:
         err.print("Interrupted: run the same command again to go on.")
         raise typer.Exit(130) from None
-    finally:
-        if bar.live.is_started:
-            bar.stop()
     print_summary(result.table())
     report = write_report(result.records, result.folder / "report.html")
     out.print(f"report: {report}", soft_wrap=True)
@@ -142,17 +125,6 @@ def reproduce(
 
     if not reproduce_items(paper, item, overrides or [], out):
         raise typer.Exit(1)
-
-
-def _progress(quiet: bool) -> Progress:
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=err,
-        disable=quiet,
-    )
 
 
 def print_summary(summary: Any) -> None:

@@ -13,7 +13,7 @@ import inspect
 import json
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -100,10 +100,27 @@ class Study:
 
     @property
     def identity(self) -> str:
-        """The study's name, as a file's, and a short hash of all its settings."""
+        """The study's name, as a file's, and a short hash of all its settings.
+
+        Where a setting names a file, the hash covers what is in it, so that changed
+        data or weights are another study.
+        """
         text = json.dumps(self.resolved(), sort_keys=True, default=str)
-        digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        hashed = hashlib.blake2b(text.encode(), digest_size=4)
+        for value in _texts(self.resolved()):
+            if len(value) < 1000 and Path(value).is_file():
+                hashed.update(Path(value).read_bytes())
+        digest = hashed.hexdigest()
         return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', self.name)[:60]}-{digest}"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in nested tables, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
 
 
 def read_study(path: Path | str, overrides: Sequence[str] = ()) -> Study:

@@ -21,19 +21,28 @@ from . import experiment
 def study_progress(
     console: Console, name: str, *, quiet: bool = False
 ) -> Iterator[Callable[[experiment.Progress], None]]:
-    """Shows a bar meanwhile; gives the function to call after every round."""
-    columns = (
-        TextColumn("{task.description}"),
+    """Shows a bar meanwhile; gives the function to call after every round.
+
+    The bar begins with the first round, so that it is not in the way of mistakes.
+    """
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
+        console=console,
+        disable=quiet,
     )
-    with Progress(*columns, console=console, disable=quiet) as bar:
-        task = bar.add_task(name, total=None)
+    task = bar.add_task(name, total=None)
 
-        def show(p: experiment.Progress) -> None:
-            score = "" if p.score is None else f" validation {p.score:.3f}"
-            text = f"{p.label}, seed {p.seed}{score}"
-            bar.update(task, completed=p.done, total=p.total, description=text)
+    def show(p: experiment.Progress) -> None:
+        bar.start()
+        score = "" if p.score is None else f" validation {p.score:.3f}"
+        text = f"{p.label}, seed {p.seed}{score}"
+        bar.update(task, completed=p.done, total=p.total, description=text)
 
+    try:
         yield show
+    finally:
+        if bar.live.is_started:
+            bar.stop()
