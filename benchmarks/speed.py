@@ -106,24 +106,27 @@ class Loop:
                 (one.features[rows].to(device), one.targets[rows].to(device))
             )
 
-    def loss(self, module: nn.Module, k: int) -> torch.Tensor:
+    def minibatch(self, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         features, targets = self.data[k]
         rows = torch.randint(len(targets), (self.batch,), generator=self.rng)
         rows = rows.to(targets.device)
-        return F.cross_entropy(module(features[rows]), targets[rows])
+        return features[rows], targets[rows]
 
     def local(self) -> None:
         for k in range(self.clients):
             self.optimisers[k].zero_grad()
-            self.loss(self.modules[k], k).backward()
+            features, targets = self.minibatch(k)
+            F.cross_entropy(self.modules[k](features), targets).backward()
             self.optimisers[k].step()
 
     def all_for_one(self) -> None:
         share = 1 / self.clients
+        drawn = [self.minibatch(k) for k in range(self.clients)]
         for i in range(self.clients):
             self.optimisers[i].zero_grad()
-            for k in range(self.clients):
-                (share * self.loss(self.modules[i], k)).backward()
+            for features, targets in drawn:
+                loss = F.cross_entropy(self.modules[i](features), targets)
+                (share * loss).backward()
             self.optimisers[i].step()
 
 

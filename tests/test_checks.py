@@ -176,3 +176,19 @@ def test_words_with_numbers_are_read(text, expected):
 def test_words_that_read_otherwise_are_refused(text, message):
     with pytest.raises(InputError, match=message):
         checks.call("schedule", text)
+
+
+def accepting_lists(*, hidden=(32,), names=["a"]) -> None:  # noqa: B006
+    """Has options whose defaults are a tuple and a list."""
+
+
+@pytest.mark.parametrize("option", ["hidden", "names"])
+@pytest.mark.parametrize("value", ["32", 32, 4.5, True, {"a": 1}])
+def test_an_option_whose_default_is_a_list_must_be_a_list(option, value):
+    known = checks.parameters_of(accepting_lists)
+    with pytest.raises(InputError) as refusal:
+        checks.options("model", "own", known, {option: value})
+    rule = "a list of whole numbers" if option == "hidden" else "a list"
+    assert str(refusal.value) == f"`model.{option}` must be {rule}, got {value!r}."
+    for good in ([], [1, 2], (1, 2)):
+        checks.options("model", "own", known, {option: good})

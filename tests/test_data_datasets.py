@@ -122,6 +122,21 @@ def test_misspelt_options_and_names_are_answered_with_a_suggestion():
         ("linear", {"clients": 0}, "`clients` must be at least 1"),
         ("linear", {"noise": -1.0}, "`noise` must be at least 0"),
         ("volumes", {"size": 2}, "`size` must be at least 4"),
+        ("linear", {"samples": 0}, "`samples` must be at least 1"),
+        (
+            "linear",
+            {"clients": 10**6, "samples": 10**6},
+            r"`clients` \* `samples` \* `dimension` must be at most 2,000,000,000, "
+            r"got 10,000,000,000,000\.",
+        ),
+        ("logistic", {"dimension": 10**6}, r"`dimension` must be .*, got 40,000,000,0"),
+        ("mean_estimation", {"clients": 10**9}, "`dimension` must be at most 2,000,0"),
+        (
+            "volumes",
+            {"size": 10**4},
+            r"`scanners` \* `samples` \* `size`\^3 must be at most 2,000,000,000, "
+            r"got 64,000,000,000,000\.",
+        ),
         ("houses", {"target": "price"}, "`target` must be one of longitude, value"),
         ("writers", {"min_images": 0}, "`min_images` must be at least 1"),
     ],

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,33 @@ def refusal(path: Path, **options: str) -> str:
     message = str(error.value)
     assert "\n" not in message
     return message
+
+
+def test_a_path_that_is_a_folder_is_refused(tmp_path):
+    folder = tmp_path / "patients.csv"
+    folder.mkdir()
+    assert refusal(folder) == f"`path` must be a file, but {folder} is a folder."
+
+
+def test_a_path_that_is_no_text_is_refused():
+    # In a process of its own, where no type checker of the tests comes first.
+    script = """
+from coterie.checks import InputError
+from coterie.data.datasets import load
+for path in (7, ["patients.csv"], True):
+    try:
+        load("file", path=path)
+    except InputError as error:
+        print(error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines() == [
+        "`path` must be text, got 7.",
+        "`path` must be text, got ['patients.csv'].",
+        "`path` must be text, got True.",
+    ]
 
 
 def test_a_csv_file_becomes_a_table_with_clients_in_sorted_order(tmp_path):

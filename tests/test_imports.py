@@ -75,3 +75,11 @@ def test_heavy_packages_are_not_imported_to_train():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert run.stdout.split() == []
+
+
+def test_numbers_of_a_study_are_computed_without_drawing():
+    script = "import sys, coterie.tables; print('plotly' in sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["False"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -195,3 +198,43 @@ def test_an_unknown_activation_is_refused_with_a_suggestion():
 
 def test_logistic_regression_starts_at_zero():
     assert (models.ravel(models.logistic((3,), 2)) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: models.mlp((2,), 1, hidden=[4, 0]),
+            r"`hidden` must be a list of whole numbers of at least 1, got \[4, 0\]\.",
+        ),
+        (lambda: models.cnn((1, 28, 28), 2, width=0), "`width` must be at least 1"),
+        (lambda: models.unet3d((1, 8, 8, 8), 1, width=0), "`width` must be at least 1"),
+        (lambda: models.unet3d((1, 8, 8, 8), 1, depth=0), "`depth` must be at least 1"),
+    ],
+)
+def test_sizes_below_one_are_refused_by_name_and_value(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_hidden_widths_that_are_no_list_of_whole_numbers_are_refused():
+    # In a process of its own, where no type checker of the tests comes first.
+    script = """
+from coterie import checks, models
+for hidden in ("32", 32, [4.5], [True], [0]):
+    try:
+        models.mlp((2,), 1, hidden=hidden)
+    except checks.InputError as error:
+        print(error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    rule = "`hidden` must be a list of whole numbers of at least 1, got"
+    values = ("'32'", "32", "[4.5]", "[True]", "[0]")
+    assert run.stdout.splitlines() == [f"{rule} {value}." for value in values]
+
+
+def test_a_perceptron_without_hidden_layers_is_linear():
+    # 3 (4 + 1)
+    assert size(models.mlp((4,), 3, hidden=())) == 15

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coterie import kernels, models, seeds
 from coterie.checks import InputError
 from coterie.data.federation import Table, federate
+from coterie.kernels import can_compile
 from coterie.metrics import TASKS
 from coterie.oracle import Simulation
 
@@ -610,3 +611,53 @@ def test_every_task_can_be_asked():
         x = models.ravel(net).expand(2, -1).clone()
         g = simulation.at(1).grads(x)
         assert g.shape == x.shape and g.isfinite().all() and (g != 0).any()
+
+
+@pytest.mark.parametrize("verb", ["grads", "blended", "compare", "each"])
+def test_debug_mode_names_the_client_in_errors_of_every_verb(verb, regression):
+    simulation = simulate(regression, loop=True)
+    x = rows(simulation)
+
+    def fail_at_client_2(points, batch, original=simulation.kernel.grad):
+        mine = regression.train.index[regression.train.start[2] :]
+        mine = set(mine[: int(regression.train.size[2])].tolist())
+        if mine & set(batch.index.flatten().tolist()):
+            raise ValueError("bad sample")
+        return original(points, batch)
+
+    simulation.kernel.grad = fail_at_client_2
+    oracle = simulation.at(7)
+    everyone = torch.full((len(x), len(x)), 1 / len(x), dtype=x.dtype)
+    ask = {
+        "grads": lambda: oracle.grads(x),
+        "blended": lambda: oracle.blended(x, everyone),
+        "compare": lambda: oracle.compare(x),
+        "each": lambda: oracle.each(gradient_step, x),
+    }
+    with pytest.raises(RuntimeError, match=r"client 2, round 7: bad sample"):
+        ask[verb]()
+
+
+def gradient_step(clients, x):
+    return x - clients.grad(x)
+
+
+@pytest.mark.skipif(
+    not can_compile(torch.device("cpu")), reason="compiling needs a C++ compiler"
+)
+def test_compiled_gradients_equal_the_others_to_rounding(regression):
+    plain, compiled = simulate(regression), simulate(regression, compiled=True)
+    x = rows(plain)
+    n = len(x)
+    weights = torch.eye(n, dtype=x.dtype)
+    weights[0] = 1 / n  # uneven: one client reads all, the rest themselves
+    active = torch.arange(n) != 1
+    for who in (None, active):
+        ours, theirs = compiled.at(3, who), plain.at(3, who)
+        # Sums in another order: some ulps of float64.
+        close = {"rtol": 1e-12, "atol": 1e-12}
+        torch.testing.assert_close(ours.grads(x), theirs.grads(x), **close)
+        for matrix in (weights, torch.full_like(weights, 1 / n)):
+            torch.testing.assert_close(
+                ours.blended(x, matrix), theirs.blended(x, matrix), **close
+            )

@@ -155,7 +155,12 @@ def test_share_of_clients_better_than_local_counts_strict_gains_only() -> None:
     assert np.isnan(share["local"])
     assert share["fedavg"] == 0.25
     assert share["ditto"] == 0.75
-    assert "fedavg: 1 gain, 1 lose, 2 equal" in report.gains(records).layout.title.text
+    titles = [
+        button.args[1]["title.text"]
+        for button in report.gains(records).layout.updatemenus[0].buttons
+    ]
+    assert "fedavg: 1 gain, 1 lose, 2 equal" in titles[0]
+    assert "ditto: 3 gain, 1 lose, 0 equal" in titles[1]
 
 
 def test_the_last_round_counts_and_not_the_best() -> None:
@@ -251,6 +256,55 @@ def test_gains_are_differences_to_local_sorted_inside_clusters() -> None:
         np.testing.assert_allclose(bars.y[half], sorted(mine, reverse=True))
     labels = [button.label for button in figure.layout.updatemenus[0].buttons]
     assert labels == ["fedavg", "ditto"]
+
+
+def shown_first(records: Records) -> str:
+    """The algorithm whose bars, title and menu entry a reader of `gains` sees."""
+    figure = report.gains(records)
+    (shown,) = [trace.name for trace in figure.data if trace.visible]
+    menu = figure.layout.updatemenus[0]
+    assert menu.buttons[menu.active].label == shown
+    assert figure.layout.title.text == menu.buttons[menu.active].args[1]["title.text"]
+    assert shown in figure.layout.title.text
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("task", "column", "values", "first"),
+    [
+        ("classification", "validation_accuracy", (0.9, 0.5, 0.4), "fedavg"),
+        ("classification", "validation_accuracy", (0.9, 0.4, 0.5), "ditto"),
+        ("regression", "validation_loss", (0.1, 0.4, 0.5), "fedavg"),
+        ("classification", "validation_accuracy", (0.9, 0.5, np.nan), "fedavg"),
+        ("classification", "validation_accuracy", (np.nan,) * 3, "ditto"),
+    ],
+)
+def test_gains_begin_with_the_best_on_validation_data(
+    task: str, column: str, values: tuple[float, ...], first: str
+) -> None:
+    records = make_records(task=task)
+    given = dict(zip(ALGORITHMS, values, strict=True))
+    metrics = records.metrics.assign(
+        **{column: records.metrics["algorithm"].map(given)}
+    )
+    # What came before the last round does not count.
+    metrics.loc[metrics["round"] < 4, column] = 0.0
+    assert shown_first(replace(records, metrics=metrics)) == first
+
+
+def test_gains_begin_with_the_last_listed_where_no_validation_was_recorded() -> None:
+    assert shown_first(make_records()) == "ditto"
+    assert shown_first(make_records(labels=("ditto", "fedavg", "local"))) == "fedavg"
+
+
+def test_clients_without_validation_samples_do_not_choose_what_gains_show() -> None:
+    records = make_records()
+    scores = records.metrics["algorithm"].map({"local": 0.9, "fedavg": 0.5})
+    metrics = records.metrics.assign(validation_accuracy=scores.fillna(0.4))
+    metrics.loc[metrics["client"] == 5, "validation_accuracy"] = np.nan
+    clients = records.clients.copy()
+    clients.loc[clients["client"] == 5, "validation"] = 0
+    assert shown_first(replace(records, metrics=metrics, clients=clients)) == "fedavg"
 
 
 def test_splits_drawn_anew_count_with_the_sizes_and_clusters_of_their_seed(
@@ -464,7 +518,7 @@ def test_a_browser_draws_every_figure(tmp_path: Path) -> None:
         assert 'class="main-svg"' in drawn, name
         assert "gtitle" in drawn, name
     titles = {
-        "gains-figure": "fedavg: ",
+        "gains-figure": " equal",
         "curves-figure": "Mean over clients during training",
         "spread-figure": "Final scores of the clients",
         "collaboration-0": "Who learns from whom: fedavg, seed 0",

@@ -7,7 +7,13 @@ import math
 import torch
 from torch.testing import assert_close
 
-from coterie.similarity import Belief, estimate, learn, no_belief
+from coterie.similarity import (
+    Belief,
+    estimate,
+    estimated_precision,
+    learn,
+    no_belief,
+)
 from coterie.types import Comparison
 
 REAL = torch.float64
@@ -247,3 +253,26 @@ def test_one_client_alone_believes_in_itself():
     seen = compared(mu, NOISE[:1], rng)
     belief = learn(start(1), seen, split=True, memory=0.8, confidence=0.5)
     assert belief.ratio.tolist() == [[1.0]]
+
+
+def test_without_confidence_a_meaningless_own_norm_gives_up_all_beliefs():
+    known = torch.ones(2, 2, dtype=torch.bool)
+    first = Comparison(
+        torch.zeros(2, 2),
+        torch.ones(2),
+        torch.zeros(2, 2),
+        torch.zeros(2),
+        torch.zeros(2, 2),
+        torch.full((2,), 10.0),
+        known,
+    )
+    settings = {"split": True, "memory": 0.0, "confidence": 0.0}
+    belief = learn(no_belief(torch.zeros(2, 3)), first, **settings)
+    assert torch.equal(belief.ratio, torch.ones(2, 2))
+    belief = learn(belief, first._replace(own=-torch.ones(2)), **settings)
+    assert torch.equal(belief.ratio, torch.eye(2))
+
+
+def test_no_measurable_noise_gives_equal_precisions():
+    belief = no_belief(torch.zeros(3, 2))._replace(mass=torch.ones(3, 3))
+    assert torch.equal(estimated_precision(belief), torch.full((3,), 1e6))

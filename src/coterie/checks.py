@@ -204,12 +204,17 @@ def _same_type(name: str, default: object, value: object) -> None:
         int: (int,),
         float: (int, float),
         str: (str,),
+        tuple: (list, tuple),
+        list: (list, tuple),
     }
     allowed = kinds.get(type(default))
     fits = allowed is None or isinstance(value, allowed)
     if not fits or (isinstance(value, bool) and allowed in ((int,), (int, float))):
         words = {bool: "true or false", int: "a whole number", float: "a number"}
-        rule = words.get(type(default), "text")
+        words |= {str: "text"}
+        rule = words.get(type(default), "a list")
+        if isinstance(default, list | tuple) and {type(v) for v in default} == {int}:
+            rule += " of whole numbers"
         raise InputError(f"`{name}` must be {rule}, got {value!r}.")
 
 

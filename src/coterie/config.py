@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -102,25 +103,31 @@ class Study:
     def identity(self) -> str:
         """The study's name, as a file's, and a short hash of all its settings.
 
-        Where a setting names a file, the hash covers what is in it, so that changed
-        data or weights are another study.
+        Where a setting names a file or a module, the hash covers what is in it, and it
+        covers the source of this package: old results are never taken for new ones.
         """
         text = json.dumps(self.resolved(), sort_keys=True, default=str)
         hashed = hashlib.blake2b(text.encode(), digest_size=4)
-        for value in _texts(self.resolved()):
-            if len(value) < 1000 and Path(value).is_file():
-                hashed.update(Path(value).read_bytes())
+        own = sorted(Path(__file__).parent.rglob("*.py"))
+        for path in [*_files_named(self.resolved()), *own]:
+            hashed.update(path.read_bytes())
         digest = hashed.hexdigest()
         return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', self.name)[:60]}-{digest}"
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in nested tables, in order."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
+def _files_named(value: Any) -> Iterator[Path]:
+    """The files that texts in nested tables name, as a path or as "module:name"."""
+    if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts(inner)
+            yield from _files_named(inner)
+    elif isinstance(value, str) and len(value) < 1000:
+        if Path(value).is_file():
+            yield Path(value)
+        elif re.fullmatch(r"[\w.]+:\w+", value):
+            module = sys.modules.get(value.partition(":")[0])
+            source = getattr(module, "__file__", None)
+            if source is not None:
+                yield Path(source)
 
 
 def read_study(path: Path | str, overrides: Sequence[str] = ()) -> Study:

@@ -7,39 +7,60 @@ The ingredients of a factory are its positional parameters and are made by their
 (`coterie.ingredients`); its options keep their defaults unless given. A check is a
 function of a `Case` that raises AssertionError with a sentence when the algorithm fails
 it, and `NotApplicable` when it asks for something this kind of method does not promise.
-The federations are tiny (6 clients, 19 parameters), so that all checks take seconds.
+The federations they run on are in `conformance_cases`.
 """
 
 from __future__ import annotations
 
-import inspect
 import io
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from . import models, seeds
+from . import models
 from .algorithms.local import local
 from .checks import InputError, suggestion
-from .data.federation import PARTS, Federation, Part, Table, federate
-from .ingredients import RECIPES, ingredients_of
-from .oracle import Simulation
+from .conformance_cases import (
+    CLIENTS,
+    ROUNDS,
+    Case,
+    Factory,
+    Setting,
+    Trace,
+    agree,
+    close,
+    common_optimum,
+    leaves,
+    relabelled,
+    same,
+    small_federation,
+    starting_rows,
+    trace,
+)
 from .record import pack, unpack
-from .types import Algorithm, Info, Oracle, State
+from .types import Info, Oracle, State
 
-Factory = Callable[..., Algorithm]
-
-_ROUNDS = 4
-_CLIENTS = 6
-_CLOSE = 1e-9
-"""Sums of a few hundred products in another order, in double precision, and what a few
-steps make of the difference."""
+__all__ = [
+    "CHECKS",
+    "Case",
+    "Factory",
+    "Finding",
+    "NotApplicable",
+    "Setting",
+    "Trace",
+    "check_algorithm",
+    "common_optimum",
+    "leaves",
+    "relabelled",
+    "small_federation",
+    "starting_rows",
+    "trace",
+]
 
 
 class NotApplicable(Exception):
@@ -52,223 +73,6 @@ class Finding(NamedTuple):
     check: str
     outcome: Literal["passed", "failed", "skipped"]
     message: str
-
-
-@dataclass(frozen=True)
-class Case:
-    """A factory under test and the options that it gets."""
-
-    factory: Factory
-    options: Mapping[str, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        ingredients_of(self.factory)  # refuses what has no recipe
-        for name in self.options:
-            if name not in self.defaults:
-                raise InputError(
-                    f"the algorithm has no option {name!r}."
-                    f"{suggestion(name, self.defaults)}"
-                )
-
-    @property
-    def ingredients(self) -> list[str]:
-        """The names of the positional parameters."""
-        return ingredients_of(self.factory)
-
-    @property
-    def defaults(self) -> dict[str, object]:
-        """The keyword-only parameters and their defaults."""
-        parameters = inspect.signature(self.factory).parameters.items()
-        return {n: p.default for n, p in parameters if p.kind == p.KEYWORD_ONLY}
-
-    def made(self, federation: Federation) -> dict[str, Tensor]:
-        """The ingredients for a federation, by name."""
-        made = {}
-        for name in self.ingredients:
-            recipe, choice = RECIPES[name]
-            made[name] = recipe(choice, federation).clone()
-        return made
-
-    def build(
-        self,
-        federation: Federation,
-        *,
-        instead: Mapping[str, Tensor] | None = None,
-        options: Mapping[str, object] | None = None,
-    ) -> Algorithm:
-        """A fresh algorithm for a federation.
-
-        Args:
-            federation: gives the ingredients.
-            instead: ingredients to use in place of those.
-            options: options beyond those of the case.
-        """
-        given = {**self.made(federation), **(instead or {})}
-        positional = [given[name] for name in self.ingredients]
-        return self.factory(*positional, **{**self.options, **(options or {})})
-
-
-class Trace(NamedTuple):
-    """A run: the state before the first round and after each, and what came out."""
-
-    states: list[State]
-    infos: list[Info]
-    personal: Tensor  # (N, D)
-
-
-class Setting(NamedTuple):
-    """How the clients of a run answer."""
-
-    dtype: torch.dtype = torch.float64
-    batch_size: int = 4
-    loop: bool = False
-    module: Callable[[], nn.Module] = lambda: models.mlp(
-        (4,), 3, hidden=(2,), activation="tanh"
-    )
-
-
-def small_federation(clients: int = _CLIENTS) -> Federation:
-    """Classification in two clusters that name the classes differently."""
-    rng = seeds.generator("conformance", "data")
-    sizes = torch.tensor([7 + (3 * i) % 5 for i in range(clients)])
-    role = torch.cat([torch.arange(int(size)).clamp(max=2) for size in sizes])
-    role = torch.where(role == 2, 0, role + 1)  # one for validation, one to test
-    owner = torch.arange(clients).repeat_interleave(sizes)
-    features = torch.randn(len(owner), 4, generator=rng, dtype=torch.float64)
-    classes = features[:, :3].argmax(1)
-    targets = torch.where(owner % 2 == 0, classes, (classes + 1) % 3)
-    table = Table("small", features, targets, "classification", 3)
-    return federate(table, owner, role, clusters=torch.arange(clients) % 2)
-
-
-def common_optimum(clients: int = _CLIENTS) -> Federation:
-    """Noiseless linear regression: different features, the same best model.
-
-    The Hessians are diagonal with entries from 1 to 3, so that any usual step size
-    converges.
-    """
-    rng = seeds.generator("conformance", "optimum")
-    real = torch.float64
-    best = torch.randn(5, generator=rng, dtype=real)
-    samples = 20
-    blocks = []
-    for _ in range(clients):
-        q = torch.linalg.qr(torch.randn(samples, 5, generator=rng, dtype=real))[0]
-        curvature = 1 + 2 * torch.rand(5, generator=rng, dtype=real)
-        blocks.append(q * (samples * curvature / 2).sqrt())
-    # Validation and test data are the training data again; nobody looks at them.
-    features = torch.cat([torch.cat(blocks)] * len(PARTS))
-    owner = torch.arange(clients).repeat_interleave(samples).repeat(len(PARTS))
-    role = torch.arange(len(PARTS)).repeat_interleave(clients * samples)
-    table = Table("optimum", features, features @ best, "regression", 1)
-    return federate(
-        table,
-        owner,
-        role,
-        clusters=torch.zeros(clients, dtype=torch.long),
-        optima=best.expand(clients, 5).clone(),
-    )
-
-
-def relabelled(federation: Federation, order: Int[Tensor, " m"]) -> Federation:
-    """The federation whose client j is client order[j] of this one.
-
-    Clients keep their identities, which name their random streams. A client that
-    appears twice becomes two clients with the same samples and the same draws.
-    """
-
-    def moved(part: Part) -> Part:
-        return Part(part.index, part.start[order], part.size[order])
-
-    return replace(
-        federation,
-        train=moved(federation.train),
-        validation=moved(federation.validation),
-        test=moved(federation.test),
-        clients=federation.clients[order],
-        clusters=_clusters(federation)[order],
-        optima=None if federation.optima is None else federation.optima[order],
-    )
-
-
-def _clusters(federation: Federation) -> Tensor:
-    assert federation.clusters is not None
-    return federation.clusters
-
-
-def starting_rows(federation: Federation, setting: Setting) -> Tensor:
-    """Different starting models (N, D), named by the identities of the clients."""
-    size = len(models.ravel(models.build(setting.module, 0)))
-    rows = []
-    for identity in federation.clients.tolist():
-        rng = seeds.generator("conformance", "start", identity)
-        rows.append(torch.randn(size, generator=rng, dtype=torch.float64) / 2)
-    return torch.stack(rows).to(setting.dtype)
-
-
-def trace(
-    algorithm: Algorithm,
-    federation: Federation,
-    setting: Setting,
-    *,
-    rounds: int = _ROUNDS,
-    x: Tensor | None = None,
-    start: tuple[int, State] | None = None,
-    active: Bool[Tensor, " n"] | None = None,
-) -> Trace:
-    """Runs an algorithm and keeps every state."""
-    module = models.build(setting.module, 0, setting.dtype)
-    simulation = Simulation(
-        federation,
-        module,
-        batch_size=setting.batch_size,
-        dtype=setting.dtype,
-        loop=setting.loop,
-    )
-    x = starting_rows(federation, setting) if x is None else x
-    done, state = start if start is not None else (0, algorithm.init(x))
-    states, infos = [state], []
-    for t in range(done + 1, rounds + 1):
-        oracle = simulation.at(t, active)
-        state, info = algorithm.step(state, oracle, seeds.generator("rounds", t))
-        states.append(state)
-        infos.append(info)
-    last = simulation.at(rounds, active, purpose="use")
-    return Trace(states, infos, algorithm.personal(state, last))
-
-
-def leaves(state: State) -> dict[str, object]:
-    """The tensors and numbers of a state, each under the path to it."""
-    packed = pack(state)
-    if not isinstance(packed, dict):
-        return {"": packed}
-    return {
-        f"{name}.{path}".rstrip("."): value
-        for name, part in packed.items()
-        for path, value in leaves(part).items()
-    }
-
-
-def _same(first: object, second: object) -> bool:
-    """Whether two leaves are equal bit by bit."""
-    if isinstance(first, Tensor) and isinstance(second, Tensor):
-        alike = first.shape == second.shape and first.dtype == second.dtype
-        return alike and torch.equal(first, second)
-    return type(first) is type(second) and bool(first == second)
-
-
-def _agree(first: State, second: State, why: str) -> None:
-    """Raises AssertionError that names the first part in which two states differ."""
-    one, two = leaves(first), leaves(second)
-    assert one.keys() == two.keys(), f"{why}: the states have different parts."
-    for name, value in one.items():
-        assert _same(value, two[name]), f"{why}: `{name}` differs."
-
-
-def _close(first: Tensor, second: Tensor, why: str, tolerance: float = _CLOSE) -> None:
-    """Raises AssertionError when models differ by more than rounding."""
-    gap = float((first - second).abs().max() / second.abs().max().clamp(min=1))
-    assert gap <= tolerance, f"{why}: models differ by {gap:.2g}."
 
 
 def check_inputs_untouched(case: Case) -> None:
@@ -286,12 +90,12 @@ def check_inputs_untouched(case: Case) -> None:
         }
         result = algorithm.step(state, oracle, rng)
         for name, value in leaves(state).items():
-            assert _same(value, copy[name]), f"`{name}` of the state was modified."
+            assert same(value, copy[name]), f"`{name}` of the state was modified."
         return result
 
     trace(algorithm._replace(step=step), federation, setting, x=x)
     for name, value in {**given, "x": x}.items():
-        assert _same(value, before[name]), f"`{name}` was modified."
+        assert same(value, before[name]), f"`{name}` was modified."
 
 
 def check_same_seed_same_result(case: Case) -> None:
@@ -302,8 +106,8 @@ def check_same_seed_same_result(case: Case) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(global_seed)
             runs.append(trace(case.build(federation), federation, Setting()))
-    _agree(runs[0].states[-1], runs[1].states[-1], "two runs with the same seed")
-    assert _same(runs[0].personal, runs[1].personal), (
+    agree(runs[0].states[-1], runs[1].states[-1], "two runs with the same seed")
+    assert same(runs[0].personal, runs[1].personal), (
         "two runs with the same seed give different personal models."
     )
 
@@ -345,14 +149,14 @@ def check_relabelling(case: Case) -> None:
     other = relabelled(federation, order)
     here = trace(case.build(federation), federation, setting).personal
     there = trace(case.build(other), other, setting).personal
-    _close(there, here[order], "relabelled clients get other models")
+    close(there, here[order], "relabelled clients get other models")
 
 
 def check_identical_clients(case: Case) -> None:
     """Clients with the same data, draws and start keep the same model."""
-    twins = relabelled(small_federation(), torch.tensor([2] * _CLIENTS))
+    twins = relabelled(small_federation(), torch.tensor([2] * CLIENTS))
     models_now = trace(case.build(twins), twins, Setting()).personal
-    _close(models_now, models_now[:1], "identical clients drift apart")
+    close(models_now, models_now[:1], "identical clients drift apart")
 
 
 def check_local_limit(case: Case) -> None:
@@ -373,7 +177,7 @@ def check_local_limit(case: Case) -> None:
     for federation, algorithm in pairs:
         ours = trace(algorithm, federation, setting).personal
         theirs = trace(Case(local, shared).build(federation), federation, setting)
-        _close(ours, theirs.personal, "without others it is not local training")
+        close(ours, theirs.personal, "without others it is not local training")
 
 
 def check_one_client(case: Case) -> None:
@@ -389,7 +193,7 @@ def check_resuming(case: Case) -> None:
     """The state survives save and load, and resuming equals not stopping."""
     federation, setting = small_federation(), Setting()
     whole = trace(case.build(federation), federation, setting)
-    half = _ROUNDS // 2
+    half = ROUNDS // 2
     file = io.BytesIO()
     torch.save(pack(whole.states[half]), file)
     file.seek(0)
@@ -401,8 +205,8 @@ def check_resuming(case: Case) -> None:
     )
     state = unpack(loaded, start)
     rest = trace(fresh, federation, setting, start=(half, state))
-    _agree(rest.states[-1], whole.states[-1], "resuming differs from not stopping")
-    assert _same(rest.personal, whole.personal), (
+    agree(rest.states[-1], whole.states[-1], "resuming differs from not stopping")
+    assert same(rest.personal, whole.personal), (
         "resuming gives other personal models than not stopping."
     )
 
@@ -412,7 +216,7 @@ def check_client_by_client(case: Case) -> None:
     federation = small_federation()
     at_once = trace(case.build(federation), federation, Setting())
     in_turn = trace(case.build(federation), federation, Setting(loop=True))
-    _close(at_once.personal, in_turn.personal, "all at once and one by one")
+    close(at_once.personal, in_turn.personal, "all at once and one by one")
 
 
 _ACTIVE = torch.tensor([True, False, True, True, False, True])
@@ -453,7 +257,7 @@ def check_inactive_data(case: Case) -> None:
     expected = trace(case.build(federation), federation, setting, active=_ACTIVE)
     found = trace(case.build(without), without, setting, active=_ACTIVE)
     assert found.personal.isfinite().all(), "data of inactive clients were used."
-    _close(found.personal, expected.personal, "data of inactive clients matter")
+    close(found.personal, expected.personal, "data of inactive clients matter")
 
 
 def _bad_values(name: str, default: object) -> list[Any]:
@@ -488,7 +292,7 @@ def check_bad_options(case: Case) -> None:
 def check_bad_ingredients(case: Case) -> None:
     """Ingredients for another number of clients, or with NaN, are refused by name."""
     federation, setting = small_federation(), Setting()
-    larger = case.made(small_federation(_CLIENTS + 1))
+    larger = case.made(small_federation(CLIENTS + 1))
     x = starting_rows(federation, setting)
     for name, value in case.made(federation).items():
         wrong = {"made for 7 clients instead of 6": larger[name]}

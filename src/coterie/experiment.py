@@ -70,7 +70,7 @@ class Result:
 
     def table(self) -> pd.DataFrame:
         """One row for each algorithm, on test data at the last round."""
-        from .report import summary
+        from .tables import summary
 
         return summary(self.records)
 

@@ -190,9 +190,11 @@ class Kernel:
 
         if workers == 1:
             return work(0)
-        with ThreadPoolExecutor(workers, initializer=_use_one_core) as pool:
-            list(pool.map(work, range(workers)))
-        torch.set_num_threads(workers)  # some libraries share the workers' setting
+        try:
+            with ThreadPoolExecutor(workers, initializer=_use_one_core) as pool:
+                list(pool.map(work, range(workers)))
+        finally:
+            torch.set_num_threads(workers)  # some libraries share the workers' setting
 
     def _grad_of_row(
         self, module: nn.Module, points: Tensor, batch: Batch, j: int

@@ -21,7 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from . import seeds
-from .checks import InputError, one_of
+from .checks import InputError, integer, one_of
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -175,6 +175,11 @@ def mlp(
     activation: str = "relu",
 ) -> nn.Module:
     """A multilayer perceptron with the given hidden widths."""
+    whole = isinstance(hidden, list | tuple) and all(type(w) is int for w in hidden)
+    if not whole or min(hidden, default=1) < 1:
+        raise InputError(
+            f"`hidden` must be a list of whole numbers of at least 1, got {hidden!r}."
+        )
     act = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
     widths = [math.prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
@@ -185,6 +190,7 @@ def mlp(
 
 def cnn(shape: Sequence[int], outputs: int, *, width: int = 8) -> nn.Module:
     """Two 3x3 convolutions with pooling and two linear layers (20,986 on 28x28)."""
+    integer("width", width, at_least=1)
     body = nn.Sequential(
         nn.Conv2d(shape[0], width, 3),
         nn.ReLU(),
@@ -261,6 +267,8 @@ def unet3d(
     shape: Sequence[int], outputs: int, *, width: int = 8, depth: int = 2
 ) -> nn.Module:
     """A 3-D U-Net with group normalisation for volumes (channels, x, y, z)."""
+    integer("width", width, at_least=1)
+    integer("depth", depth, at_least=1)
     if len(shape) != 4 or any(side % 2**depth for side in shape[1:]):
         raise InputError(
             "`unet3d` needs volumes (channels, x, y, z) with sides divisible by "

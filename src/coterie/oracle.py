@@ -226,16 +226,16 @@ class SimulatedOracle:
             )
         stream = self.stream("compare")
         first, second, used = self._simulation.halves(who, stream, samples)
-        own_a = self._kernel.grad(x[who], first)
-        own_b = self._kernel.grad(x[who], second)
         m = len(who)
+        everyone = torch.arange(m, device=x.device)
+        own_a, own_b = self._half_gradients(x[who], first, second, everyone)
         values = x.new_zeros(3, m * m)
         pairs = torch.arange(m * m, device=x.device)
         pairs = pairs[pairs // m != pairs % m]
         size = self._kernel.chunk(first.index.shape[1], extra=6)
         for some in pairs.split(size) if m > 1 else ():
             i, k = some // m, some % m
-            a, b = self._pair_gradients(x[who[i]], first[k], second[k])
+            a, b = self._half_gradients(x[who[i]], first, second, k)
             u, v = own_a[i] - a, own_b[i] - b
             values[0, some] = (u * v).sum(1)
             values[1, some] = (u - v).square().sum(1) / 4
@@ -331,21 +331,48 @@ class SimulatedOracle:
         return torch.cat([self._named(j, ask) for j in range(len(self._who))])
 
     def _named(self, j: int, ask: Callable[[slice], Answer]) -> Answer:
+        """The answer of the j-th active client; in debug mode errors name it."""
         try:
             return ask(slice(j, j + 1))
         except Exception as error:
+            if not self._simulation.loop:
+                raise
             client = int(self._simulation.federation.clients[self._who[j]])
             raise RuntimeError(f"client {client}, round {self._t}: {error}") from error
 
-    def _pair_gradients(
-        self, points: Tensor, first: Batch, second: Batch
+    def _half_gradients(
+        self, points: Tensor, first: Batch, second: Batch, k: Tensor
     ) -> tuple[Tensor, Tensor]:
-        return self._kernel.grad(points, first), self._kernel.grad(points, second)
+        """Gradients at each point of both halves of the active clients at places k."""
+        if not self._simulation.loop:
+            grad = self._kernel.grad
+            return grad(points, first[k]), grad(points, second[k])
+        pairs = enumerate(k.tolist())
+        answers = [
+            self._one_pair(points[j : j + 1], first, second, c) for j, c in pairs
+        ]
+        a, b = zip(*answers, strict=True)
+        return torch.cat(a), torch.cat(b)
+
+    def _one_pair(
+        self, point: Tensor, first: Batch, second: Batch, client: int
+    ) -> tuple[Tensor, Tensor]:
+        def ask(one: slice) -> tuple[Tensor, Tensor]:
+            grad = self._kernel.grad
+            return grad(point, first[one]), grad(point, second[one])
+
+        return self._named(client, ask)
 
     def _blended_pair_by_pair(self, x: Tensor, used: Tensor, batch: Batch) -> Tensor:
+        batch = batch[self._who]
         g = torch.zeros_like(x)
-        for i, k in used.nonzero().tolist():
-            g[i] += used[i, k] * self._kernel.grad(x[i, None], batch[k : k + 1])[0]
+        for j, k in enumerate(self._who.tolist()):
+            for i in used[:, k].nonzero()[:, 0].tolist():
+
+                def ask(one: slice, point: Tensor = x[i : i + 1]) -> Tensor:
+                    return self._kernel.grad(point, batch[one])
+
+                g[i] += used[i, k] * self._named(j, ask)[0]
         return g
 
 

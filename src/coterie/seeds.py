@@ -30,7 +30,8 @@ _SECOND = _signed(0x94D049BB133111EB)
 
 def key(*names: int | str) -> int:
     """A 64-bit number that depends on all the names and on their order."""
-    digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
+    plain = tuple(name if isinstance(name, str) else int(name) for name in names)
+    digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
     return _signed(int.from_bytes(digest, "little"))
 
 
@@ -70,5 +71,6 @@ def below(
     """Row j holds `size` uniform draws from 0 .. limits[j] - 1.
 
     The high word of a 32-bit draw times the limit: the bias is at most limit / 2^32.
+    Limits must be below 2^31, or the product would not fit into 63 bits.
     """
     return (_right(bits(stream, clients, size), 32) * limits[:, None]) >> 32

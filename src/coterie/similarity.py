@@ -10,7 +10,8 @@ that is acted upon. How sure an average is follows from the halves: with S the
 covariance of a half-gradient, <a, b> has variance 2 mu'S mu + tr(S^2), which is at most
 2 |mu|^2 s + s^2 for s^2 = tr(S^2). The product of the differences of halves of two
 clients, <a_i - b_i, a_k - b_k>, has mean zero and variance 4 tr(S_i S_k), so that its
-mean square over k measures s^2.
+mean square over k measures s^2 where clients are equally noisy; where they are not, the
+error is a scale and no bound.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ def learn(
 ) -> Belief:
     """The belief after one more comparison.
 
+    The variance of one sample is own_spread times the number m of samples, which takes
+    the halves to be equal. With an odd m they differ by one sample, and the estimate is
+    too large by a factor m^2 / (m^2 - 1).
+
     Args:
         belief: so far.
         seen: the new comparison; pairs that it does not know keep their belief.
@@ -86,7 +91,9 @@ def learn(
         belief.ratio,
     )
     ratio, error = estimate(now)
-    new = (belief.mass == 0) | ((ratio - belief.ratio).abs() > confidence * error)
+    new = (ratio - belief.ratio).abs() > confidence * error
+    # Asked for apart, since 0 times an infinite error is no number.
+    new |= (belief.mass == 0) | (confidence == 0)
     ratio = similarity_ratio(
         _mean(now.distance, now.mass), _mean(now.own, now.mass.diagonal())
     )
@@ -117,9 +124,11 @@ def estimated_precision(belief: Belief) -> Float[Tensor, " n"]:
     """sigma_k^-2 of one sample; the mean over the others where nothing was seen yet."""
     seen = belief.mass.diagonal() > 0
     variance = _mean(belief.variance, belief.mass.diagonal())
-    # A client whose halves agree exactly has no noise that could be measured.
-    floor = torch.finfo(variance.dtype).tiny
-    precision = 1 / torch.where(seen, variance, 1).clamp(min=floor)
+    # Halves that agree exactly show no noise; only proportions matter, so precisions
+    # are relative to the noisiest client and end at a million times its own.
+    largest = torch.where(seen, variance, 0).max()
+    relative = variance / torch.where(largest > 0, largest, 1)
+    precision = 1 / torch.where(seen, relative, 1).clamp(min=1e-6)
     mean = (precision * seen).sum() / seen.sum().clamp(min=1)
     return torch.where(seen, precision, torch.where(mean > 0, mean, 1))
 

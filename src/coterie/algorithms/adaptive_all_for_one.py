@@ -107,11 +107,11 @@ def adaptive_all_for_one(
     one_of("rule", rule, ("paper", "normalised"))
     phi = _criterion(criterion, lam)
 
-    def weigh(belief: Belief) -> tuple[Tensor, Info]:
+    def weigh(belief: Belief, active: Tensor) -> tuple[Tensor, Info]:
         s = estimated_precision(belief) if precision is None else precision
         s = s.to(belief.ratio)
         alpha = collaboration_weights(belief.ratio, s, phi)
-        alpha = alpha if rule == "paper" else normalised(alpha)
+        alpha = among(alpha if rule == "paper" else normalised(alpha), active)
         # Both relative to the variance of training alone.
         return alpha, {
             "effective_variance": effective_variance(belief.ratio, s, phi) * s,
@@ -137,11 +137,11 @@ def adaptive_all_for_one(
                     memory=memory,
                     confidence=confidence,
                 )
-                # The model goes out, the gradients of two halves come back.
-                floats += 3 * links(seen.known.to(x)) * x.shape[1]
+                # The model goes out; one gradient comes back, or those of two halves.
+                sent = 3 if estimator == "split" else 2
+                floats += sent * links(seen.known.to(x)) * x.shape[1]
             if t_now % every == 0 or t_now == t:
-                alpha, variances = weigh(belief)
-                alpha = among(alpha, oracle.active)
+                alpha, variances = weigh(belief, oracle.active)
             x, v = follow(oracle, alpha, move, x, v, steps=1, t=t_now)
             floats += 2 * links(alpha) * x.shape[1]
         info: Info = {"floats": floats, "weights": alpha, **variances}

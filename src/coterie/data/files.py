@@ -32,15 +32,19 @@ def table(
     """Your own data, from a CSV or npz file.
 
     Args:
-        path: the file.
+        path: the file, as text in a study.
         target: the column to predict, in a CSV file.
         client: the column that names the client, in a CSV file; "" if there is none.
         task: what to learn; by default "binary" for targets 0 and 1, "regression" for
             targets with a fractional part.
     """
+    if not isinstance(path, str | Path):
+        raise InputError(f"`path` must be text, got {path!r}.")
     path = Path(path).expanduser()
     if task is not None:
         one_of("task", task, TASKS)
+    if path.is_dir():
+        raise InputError(f"`path` must be a file, but {path} is a folder.")
     if not path.is_file():
         raise InputError(f"there is no data file {path}.")
     if path.suffix == ".csv":

@@ -16,13 +16,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .. import checks
-from ..checks import InputError, finite, integer, number, one_of, parameters_of
-from ..metrics import TASKS
+from ..checks import InputError, integer, number, one_of, parameters_of
 from ..seeds import generator
 from .federation import Federation, Table, federate
-
-# Two samples to train on, one to choose with and one to test on.
-FEWEST = 4
+from .parts import (
+    FEWEST,
+    check_classes,
+    check_length,
+    check_room,
+    check_table,
+    classes_of,
+    fixed_roles,
+    large_enough,
+    random_roles,
+    ranks,
+)
 
 
 class Assignment(NamedTuple):
@@ -39,9 +47,9 @@ def iid(
     table: Table, rng: torch.Generator, *, clients: int = 20, min_size: int = 10
 ) -> Assignment:
     """Equal random shares: the clients differ by chance only."""
-    _check_room(table, clients, min_size)
+    check_room(table, clients, min_size)
     owner = _dealt(len(table.targets), torch.arange(clients), rng)
-    return Assignment(_large_enough(table, owner, clients, min_size))
+    return Assignment(large_enough(table, owner, clients, min_size))
 
 
 def size_skew(
@@ -56,7 +64,7 @@ def size_skew(
 
     What is left after everybody has `min_size` samples is divided by the law.
     """
-    _check_room(table, clients, min_size)
+    check_room(table, clients, min_size)
     number("exponent", exponent, at_least=0)
     law = torch.arange(1, clients + 1, dtype=torch.float64) ** -exponent
     spare = torch.tensor([len(table.targets) - clients * min_size])
@@ -64,7 +72,7 @@ def size_skew(
     owner = torch.empty(len(table.targets), dtype=torch.int64)
     order = torch.randperm(len(owner), generator=rng)
     owner[order] = torch.arange(clients).repeat_interleave(sizes)
-    return Assignment(_large_enough(table, owner, clients, min_size))
+    return Assignment(large_enough(table, owner, clients, min_size))
 
 
 def dirichlet(
@@ -81,13 +89,13 @@ def dirichlet(
     short of `min_size` then take samples, one by one, of the most frequent class of the
     client that is largest at that moment.
     """
-    labels, classes = _labels(table, "dirichlet")
-    _check_room(table, clients, min_size)
+    labels, classes = classes_of(table, "dirichlet")
+    check_room(table, clients, min_size)
     number("alpha", alpha, at_least=1e-6)
     shares = _dirichlet(alpha, classes, clients, rng)
     counts = _counts(shares, torch.bincount(labels, minlength=classes))
     owner = _dealt_by_class(labels, _filled(counts, min_size), rng)
-    return Assignment(_large_enough(table, owner, clients, min_size))
+    return Assignment(large_enough(table, owner, clients, min_size))
 
 
 def shards(
@@ -103,8 +111,8 @@ def shards(
     McMahan et al., "Communication-efficient learning of deep networks from
     decentralized data", AISTATS 2017.
     """
-    labels, _ = _labels(table, "shards")
-    _check_room(table, clients, min_size)
+    labels, _ = classes_of(table, "shards")
+    check_room(table, clients, min_size)
     integer("labels_per_client", labels_per_client, at_least=1)
     count = clients * labels_per_client
     if count > len(labels):
@@ -116,7 +124,7 @@ def shards(
     keeper = torch.randperm(count, generator=rng) % clients
     owner = torch.empty_like(labels)
     owner[_by_class(labels, rng)] = keeper[shard]
-    return Assignment(_large_enough(table, owner, clients, min_size))
+    return Assignment(large_enough(table, owner, clients, min_size))
 
 
 def label_clusters(
@@ -137,8 +145,8 @@ def label_clusters(
     Differences: classes count from 0 and the lower group is 0 .. ceil(K/2) - 1; as
     printed the groups are unequal and the last class does not exist.
     """
-    labels, classes = _labels(table, "label_clusters")
-    _check_room(table, clients, min_size)
+    labels, classes = classes_of(table, "label_clusters")
+    check_room(table, clients, min_size)
     integer("clusters", clusters, at_least=1, at_most=classes)
     cluster = torch.arange(clients) % clusters
     owner = torch.full_like(labels, -1)
@@ -147,7 +155,7 @@ def label_clusters(
         members = (cluster == c).nonzero()[:, 0]
         if len(members):
             owner[samples] = _dealt(len(samples), members, rng)
-    owner = _large_enough(table, owner, clients, min_size)
+    owner = large_enough(table, owner, clients, min_size)
     return Assignment(owner, clusters=cluster)
 
 
@@ -159,7 +167,7 @@ def label_swap(
     The renaming is one random cycle through all classes, the same for all of them, so
     what one cluster learns about labels is always wrong for the other.
     """
-    labels, classes = _labels(table, "label_swap")
+    labels, classes = classes_of(table, "label_swap")
     if classes < 2:
         raise InputError(f"label_swap needs two classes, `{table.name}` has {classes}.")
     assignment = iid(table, rng, clients=clients, min_size=min_size)
@@ -191,7 +199,7 @@ def fallah(
     Differences: `a` counts all images of a client, of which validation and test parts
     are then cut; the paper divides the test set of the source separately.
     """
-    labels, classes = _labels(table, "fallah")
+    labels, classes = classes_of(table, "fallah")
     if classes < 2:
         raise InputError(f"fallah needs two classes, `{table.name}` has {classes}.")
     integer("clients", clients, at_least=1)
@@ -217,7 +225,7 @@ def fallah(
     kind = upper + (lower * classes if few else 0)
     clusters[1::2] = 1 + torch.unique(kind, return_inverse=True)[1]
     owner = _dealt_by_class(labels, counts, rng)
-    owner = _large_enough(table, owner, clients, min_size)
+    owner = large_enough(table, owner, clients, min_size)
     return Assignment(owner, clusters=clusters)
 
 
@@ -234,14 +242,14 @@ def natural(
             f"`{table.name}` has no natural clients: choose another split, such as iid."
         )
     owner = table.group.clone()
-    _check_length(table, "group", owner)
+    check_length(table, "group", owner)
     present = int(owner.max()) + 1
     kept = present if clients is None else clients
     integer("clients", kept, at_least=1, at_most=present)
     owner[owner >= kept] = -1
     integer("min_size", min_size, at_least=FEWEST)
     return Assignment(
-        _large_enough(table, owner, kept, min_size),
+        large_enough(table, owner, kept, min_size),
         clusters=None if table.clusters is None else table.clusters[:kept],
         optima=None if table.optima is None else table.optima[:kept],
         is_test=table.is_test,
@@ -292,149 +300,24 @@ def divide(
     checks.options("split", name, parameters_of(SPLITS[name]), options)
     number("validation", validation, above=0, below=1)
     number("test", test, above=0, below=1 - validation)
-    _check_table(table)
+    check_table(table)
     assignment = SPLITS[name](table, generator(seed, "split", name), **options)
     owner = assignment.owner
     if max_samples is not None:
         integer("max_samples", max_samples, at_least=FEWEST)
-        rank, _ = _ranks(owner, generator(seed, "split", "max_samples"))
+        rank, _ = ranks(owner, generator(seed, "split", "max_samples"))
         owner = torch.where(rank < max_samples, owner, -1)
     rng = generator(seed, "split", "parts")
     if assignment.is_test is None:
-        role = _random_roles(owner, validation, test, rng)
+        role = random_roles(owner, validation, test, rng)
     else:
-        role = _fixed_roles(table, owner, assignment.is_test, validation, rng)
+        role = fixed_roles(table, owner, assignment.is_test, validation, rng)
     if assignment.targets is not None:
         table = table._replace(targets=assignment.targets)
-    _check_classes(table, owner, role, min_classes)
+    check_classes(table, owner, role, min_classes)
     return federate(
         table, owner, role, clusters=assignment.clusters, optima=assignment.optima
     )
-
-
-def _ranks(owner: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """For each sample its place in a random order of its client's, and how many."""
-    order = torch.randperm(len(owner), generator=rng)
-    order = order[owner[order].argsort(stable=True)]
-    # Samples of nobody count as those of a client before the first.
-    sizes = torch.bincount(owner + 1)
-    start = sizes.cumsum(0) - sizes
-    rank = torch.empty_like(owner)
-    rank[order] = torch.arange(len(owner)) - start[owner[order] + 1]
-    return rank, sizes[owner + 1]
-
-
-def _random_roles(
-    owner: Tensor, validation: float, test: float, rng: torch.Generator
-) -> Tensor:
-    """Part of each sample, 0 train, 1 validation, 2 test, drawn for each client."""
-    rank, size = _ranks(owner, rng)
-    tests = (test * size).round().clamp(min=1).minimum(size - 3)
-    choices = (validation * size).round().clamp(min=1).minimum(size - tests - 2)
-    return torch.where(rank < tests, 2, torch.where(rank < tests + choices, 1, 0))
-
-
-def _fixed_roles(
-    table: Table,
-    owner: Tensor,
-    is_test: Tensor,
-    validation: float,
-    rng: torch.Generator,
-) -> Tensor:
-    """Part of each sample, where the source says which are for testing."""
-    _check_length(table, "is_test", is_test)
-    rest = torch.where(is_test, -1, owner)
-    clients = int(owner.max()) + 1
-    sizes = torch.bincount(rest[rest >= 0], minlength=clients)
-    if int(sizes.min()) < FEWEST - 1:
-        raise InputError(
-            f"every client of `{table.name}` needs {FEWEST - 1} samples outside the "
-            f"test part, but client {int(sizes.argmin())} has {int(sizes.min())}."
-        )
-    rank, size = _ranks(rest, rng)
-    choices = (validation * size).round().clamp(min=1).minimum(size - 2)
-    return torch.where(is_test, 2, torch.where(rank < choices, 1, 0))
-
-
-def _check_table(table: Table) -> None:
-    """Refuses data that no model can learn from, naming the first bad sample."""
-    one_of("task", table.task, TASKS)
-    _check_length(table, "features", table.features)
-    finite("features", table.features)
-    finite("targets", table.targets)
-    classes = {"classification": table.outputs, "binary": 2, "segmentation": 2}
-    if table.task not in classes:
-        return
-    top = classes[table.task] - 1
-    labels = table.targets.flatten(1) if table.targets.ndim > 1 else table.targets
-    bad = (labels < 0) | (labels > top) | (labels != labels.round())
-    if bad.any():
-        place = tuple(bad.nonzero()[0].tolist())
-        raise InputError(
-            f"labels of `{table.name}` must be whole numbers from 0 to {top}, but "
-            f"sample {place[0]} has {labels[place].item():g}."
-        )
-
-
-def _check_length(table: Table, what: str, tensor: Tensor) -> None:
-    """Refuses a field that does not have one row per sample."""
-    if len(tensor) != len(table.targets):
-        raise InputError(
-            f"`{what}` of `{table.name}` must have one row for each of the "
-            f"{len(table.targets)} targets, got {len(tensor)}."
-        )
-
-
-def _check_classes(table: Table, owner: Tensor, role: Tensor, min_classes: int) -> None:
-    """Refuses a client whose training part has too few classes."""
-    integer("min_classes", min_classes, at_least=1)
-    if min_classes == 1:
-        return
-    labels, classes = _labels(table, "min_classes")
-    mine = (owner >= 0) & (role == 0)
-    pairs = torch.unique(owner[mine] * classes + labels[mine]) // classes
-    present = torch.bincount(pairs)
-    if int(present.min()) < min_classes:
-        worst = int(present.argmin())
-        raise InputError(
-            f"`min_classes` is {min_classes}, but the training data of client {worst} "
-            f"of `{table.name}` have {int(present[worst])}."
-        )
-
-
-def _labels(table: Table, purpose: str) -> tuple[Int[Tensor, " m"], int]:
-    """The class of each sample and the number of classes."""
-    if table.task not in ("classification", "binary"):
-        raise InputError(
-            f"{purpose} needs classes, but the task of `{table.name}` is {table.task}."
-        )
-    return table.targets.long(), table.outputs if table.task != "binary" else 2
-
-
-def _check_room(table: Table, clients: int, min_size: int) -> None:
-    """Refuses more clients than the samples allow."""
-    integer("clients", clients, at_least=1)
-    integer("min_size", min_size, at_least=FEWEST)
-    if clients * min_size > len(table.targets):
-        raise InputError(
-            f"{clients} clients of at least {min_size} samples need "
-            f"{clients * min_size}, but `{table.name}` has {len(table.targets)}: use "
-            "fewer clients or a smaller min_size."
-        )
-
-
-def _large_enough(
-    table: Table, owner: Int[Tensor, " m"], clients: int, min_size: int
-) -> Int[Tensor, " m"]:
-    """Returns `owner` if every client has at least `min_size` samples."""
-    size = torch.bincount(owner[owner >= 0], minlength=clients)
-    smallest = int(size.argmin())
-    if int(size[smallest]) < min_size:
-        raise InputError(
-            f"every client must have at least {min_size} samples, but client "
-            f"{smallest} of `{table.name}` has {int(size[smallest])}."
-        )
-    return owner
 
 
 def _dealt(

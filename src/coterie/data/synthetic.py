@@ -11,15 +11,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import integer, number
+from ..checks import InputError, integer, number
 from ..seeds import generator
 from .federation import Table
+
+_MOST = 2_000_000_000
+"""Values of one table, 16 GB in double precision."""
+
+
+def _check_size(product: str, values: int) -> None:
+    """Refuses more values than fit into memory."""
+    if values > _MOST:
+        raise InputError(f"{product} must be at most {_MOST:,}, got {values:,}.")
 
 
 def _optima(
     clients: int,
     clusters: int,
     dimension: int,
+    samples: int,
     spread: float,
     variation: float,
     rng: torch.Generator,
@@ -28,6 +38,8 @@ def _optima(
     integer("clients", clients, at_least=1)
     integer("clusters", clusters, at_least=1)
     integer("dimension", dimension, at_least=1)
+    integer("samples", samples, at_least=1)
+    _check_size("`clients` * `samples` * `dimension`", clients * samples * dimension)
     number("spread", spread, at_least=0)
     number("variation", variation, at_least=0)
     real = torch.float64
@@ -43,7 +55,6 @@ def _normal(
     seed: int, purpose: str, clients: int, samples: int, dimension: int
 ) -> Float[Tensor, "n s d"]:
     """Standard normal values of a stream of their own."""
-    integer("samples", samples, at_least=1)
     rng = generator(seed, "synthetic", purpose)
     return torch.randn(clients, samples, dimension, generator=rng, dtype=torch.float64)
 
@@ -68,7 +79,9 @@ def linear(
     """
     number("noise", noise, at_least=0)
     rng = generator(seed, "synthetic", "optima")
-    theta, cluster = _optima(clients, clusters, dimension, spread, variation, rng)
+    theta, cluster = _optima(
+        clients, clusters, dimension, samples, spread, variation, rng
+    )
     x = _normal(seed, "features", clients, samples, dimension)
     error = _normal(seed, "noise", clients, samples, 1)[:, :, 0]
     y = torch.einsum("nsd,nd->ns", x, theta) + noise * error
@@ -130,7 +143,9 @@ def mean_estimation(
     """
     number("noise", noise, at_least=0)
     rng = generator(seed, "synthetic", "optima")
-    theta, cluster = _optima(clients, clusters, dimension, spread, variation, rng)
+    theta, cluster = _optima(
+        clients, clusters, dimension, samples, spread, variation, rng
+    )
     error = _normal(seed, "noise", clients, samples, dimension)
     y = (theta[:, None] + noise * error).flatten(0, 1)
     return Table(
@@ -161,6 +176,7 @@ def volumes(
     integer("scanners", scanners, at_least=1)
     integer("samples", samples, at_least=1)
     integer("size", size, at_least=4)
+    _check_size("`scanners` * `samples` * `size`^3", scanners * samples * size**3)
     number("noise", noise, at_least=0)
     rng = generator(seed, "synthetic", "volumes")
     scanner = torch.arange(scanners).repeat_interleave(samples)

@@ -1,0 +1,249 @@
+"""What the checks of algorithms run on: tiny federations, and runs that keep all.
+
+The federations have 6 clients and models of 19 parameters at most, so that all checks
+take seconds.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from . import models, seeds
+from .checks import InputError, suggestion
+from .data.federation import PARTS, Federation, Part, Table, federate
+from .ingredients import RECIPES, ingredients_of
+from .oracle import Simulation
+from .record import pack
+from .types import Algorithm, Info, State
+
+Factory = Callable[..., Algorithm]
+
+ROUNDS = 4
+CLIENTS = 6
+_CLOSE = 1e-9
+"""Sums of a few hundred products in another order, in double precision, and what a few
+steps make of the difference."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A factory under test and the options that it gets."""
+
+    factory: Factory
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ingredients_of(self.factory)  # refuses what has no recipe
+        for name in self.options:
+            if name not in self.defaults:
+                raise InputError(
+                    f"the algorithm has no option {name!r}."
+                    f"{suggestion(name, self.defaults)}"
+                )
+
+    @property
+    def ingredients(self) -> list[str]:
+        """The names of the positional parameters."""
+        return ingredients_of(self.factory)
+
+    @property
+    def defaults(self) -> dict[str, object]:
+        """The keyword-only parameters and their defaults."""
+        parameters = inspect.signature(self.factory).parameters.items()
+        return {n: p.default for n, p in parameters if p.kind == p.KEYWORD_ONLY}
+
+    def made(self, federation: Federation) -> dict[str, Tensor]:
+        """The ingredients for a federation, by name."""
+        made = {}
+        for name in self.ingredients:
+            recipe, choice = RECIPES[name]
+            made[name] = recipe(choice, federation).clone()
+        return made
+
+    def build(
+        self,
+        federation: Federation,
+        *,
+        instead: Mapping[str, Tensor] | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> Algorithm:
+        """A fresh algorithm for a federation.
+
+        Args:
+            federation: gives the ingredients.
+            instead: ingredients to use in place of those.
+            options: options beyond those of the case.
+        """
+        given = {**self.made(federation), **(instead or {})}
+        positional = [given[name] for name in self.ingredients]
+        return self.factory(*positional, **{**self.options, **(options or {})})
+
+
+class Trace(NamedTuple):
+    """A run: the state before the first round and after each, and what came out."""
+
+    states: list[State]
+    infos: list[Info]
+    personal: Tensor  # (N, D)
+
+
+class Setting(NamedTuple):
+    """How the clients of a run answer."""
+
+    dtype: torch.dtype = torch.float64
+    batch_size: int = 4
+    loop: bool = False
+    module: Callable[[], nn.Module] = lambda: models.mlp(
+        (4,), 3, hidden=(2,), activation="tanh"
+    )
+
+
+def small_federation(clients: int = CLIENTS) -> Federation:
+    """Classification in two clusters that name the classes differently."""
+    rng = seeds.generator("conformance", "data")
+    sizes = torch.tensor([7 + (3 * i) % 5 for i in range(clients)])
+    role = torch.cat([torch.arange(int(size)).clamp(max=2) for size in sizes])
+    role = torch.where(role == 2, 0, role + 1)  # one for validation, one to test
+    owner = torch.arange(clients).repeat_interleave(sizes)
+    features = torch.randn(len(owner), 4, generator=rng, dtype=torch.float64)
+    classes = features[:, :3].argmax(1)
+    targets = torch.where(owner % 2 == 0, classes, (classes + 1) % 3)
+    table = Table("small", features, targets, "classification", 3)
+    return federate(table, owner, role, clusters=torch.arange(clients) % 2)
+
+
+def common_optimum(clients: int = CLIENTS) -> Federation:
+    """Noiseless linear regression: different features, the same best model.
+
+    The Hessians are diagonal with entries from 1 to 3, so that any usual step size
+    converges.
+    """
+    rng = seeds.generator("conformance", "optimum")
+    real = torch.float64
+    best = torch.randn(5, generator=rng, dtype=real)
+    samples = 20
+    blocks = []
+    for _ in range(clients):
+        q = torch.linalg.qr(torch.randn(samples, 5, generator=rng, dtype=real))[0]
+        curvature = 1 + 2 * torch.rand(5, generator=rng, dtype=real)
+        blocks.append(q * (samples * curvature / 2).sqrt())
+    # Validation and test data are the training data again; nobody looks at them.
+    features = torch.cat([torch.cat(blocks)] * len(PARTS))
+    owner = torch.arange(clients).repeat_interleave(samples).repeat(len(PARTS))
+    role = torch.arange(len(PARTS)).repeat_interleave(clients * samples)
+    table = Table("optimum", features, features @ best, "regression", 1)
+    return federate(
+        table,
+        owner,
+        role,
+        clusters=torch.zeros(clients, dtype=torch.long),
+        optima=best.expand(clients, 5).clone(),
+    )
+
+
+def relabelled(federation: Federation, order: Int[Tensor, " m"]) -> Federation:
+    """The federation whose client j is client order[j] of this one.
+
+    Clients keep their identities, which name their random streams. A client that
+    appears twice becomes two clients with the same samples and the same draws.
+    """
+
+    def moved(part: Part) -> Part:
+        return Part(part.index, part.start[order], part.size[order])
+
+    return replace(
+        federation,
+        train=moved(federation.train),
+        validation=moved(federation.validation),
+        test=moved(federation.test),
+        clients=federation.clients[order],
+        clusters=_clusters(federation)[order],
+        optima=None if federation.optima is None else federation.optima[order],
+    )
+
+
+def _clusters(federation: Federation) -> Tensor:
+    assert federation.clusters is not None
+    return federation.clusters
+
+
+def starting_rows(federation: Federation, setting: Setting) -> Tensor:
+    """Different starting models (N, D), named by the identities of the clients."""
+    size = len(models.ravel(models.build(setting.module, 0)))
+    rows = []
+    for identity in federation.clients.tolist():
+        rng = seeds.generator("conformance", "start", identity)
+        rows.append(torch.randn(size, generator=rng, dtype=torch.float64) / 2)
+    return torch.stack(rows).to(setting.dtype)
+
+
+def trace(
+    algorithm: Algorithm,
+    federation: Federation,
+    setting: Setting,
+    *,
+    rounds: int = ROUNDS,
+    x: Tensor | None = None,
+    start: tuple[int, State] | None = None,
+    active: Bool[Tensor, " n"] | None = None,
+) -> Trace:
+    """Runs an algorithm and keeps every state."""
+    module = models.build(setting.module, 0, setting.dtype)
+    simulation = Simulation(
+        federation,
+        module,
+        batch_size=setting.batch_size,
+        dtype=setting.dtype,
+        loop=setting.loop,
+    )
+    x = starting_rows(federation, setting) if x is None else x
+    done, state = start if start is not None else (0, algorithm.init(x))
+    states, infos = [state], []
+    for t in range(done + 1, rounds + 1):
+        oracle = simulation.at(t, active)
+        state, info = algorithm.step(state, oracle, seeds.generator("rounds", t))
+        states.append(state)
+        infos.append(info)
+    last = simulation.at(rounds, active, purpose="use")
+    return Trace(states, infos, algorithm.personal(state, last))
+
+
+def leaves(state: State) -> dict[str, object]:
+    """The tensors and numbers of a state, each under the path to it."""
+    packed = pack(state)
+    if not isinstance(packed, dict):
+        return {"": packed}
+    return {
+        f"{name}.{path}".rstrip("."): value
+        for name, part in packed.items()
+        for path, value in leaves(part).items()
+    }
+
+
+def same(first: object, second: object) -> bool:
+    """Whether two leaves are equal bit by bit."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        alike = first.shape == second.shape and first.dtype == second.dtype
+        return alike and torch.equal(first, second)
+    return type(first) is type(second) and bool(first == second)
+
+
+def agree(first: State, second: State, why: str) -> None:
+    """Raises AssertionError that names the first part in which two states differ."""
+    one, two = leaves(first), leaves(second)
+    assert one.keys() == two.keys(), f"{why}: the states have different parts."
+    for name, value in one.items():
+        assert same(value, two[name]), f"{why}: `{name}` differs."
+
+
+def close(first: Tensor, second: Tensor, why: str, tolerance: float = _CLOSE) -> None:
+    """Raises AssertionError when models differ by more than rounding."""
+    gap = float((first - second).abs().max() / second.abs().max().clamp(min=1))
+    assert gap <= tolerance, f"{why}: models differ by {gap:.2g}."
