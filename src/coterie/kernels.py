@@ -182,11 +182,16 @@ class Kernel:
         in a call: that is faster than all cores at one small convolution.
         """
         workers = 1 if self._by_row else torch.get_num_threads()
+        shared = batch.index.dim() == 1 and bool((batch.weight != 0).all())
+        data = self._data(batch.index) if shared else None
 
         def work(first: int) -> None:
             module = copy.deepcopy(self._module) if workers > 1 else self._module
             for j in range(first, len(points), workers):
-                out[j] = self._grad_of_row(module, points, batch, j)
+                weight = batch.weight[j]
+                used = data if data is not None else self._used(batch, j)
+                weight = weight if data is not None else weight[weight != 0]
+                out[j] = self._grad_of_row(module, points[j], *used, weight)
 
         if workers == 1:
             return work(0)
@@ -196,26 +201,32 @@ class Kernel:
         finally:
             torch.set_num_threads(workers)  # some libraries share the workers' setting
 
+    def _data(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        return self._features[index], self._targets[index]
+
+    def _used(self, batch: Batch, j: int) -> tuple[Tensor, Tensor]:
+        """Those samples of row j that have a weight."""
+        index = batch.index if batch.index.dim() == 1 else batch.index[j]
+        return self._data(index[batch.weight[j] != 0])
+
     def _grad_of_row(
-        self, module: nn.Module, points: Tensor, batch: Batch, j: int
+        self,
+        module: nn.Module,
+        row: Tensor,
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
     ) -> Tensor:
-        """The gradient of one row, on those of its samples that have a weight."""
-        row = batch[j : j + 1]
-        index, weight = row.index.flatten(), row.weight[0]
-        used = weight != 0
-        if not used.all():
-            index, weight = index[used], weight[used]
-        point = points[j].detach().requires_grad_()
+        point = row.detach().requires_grad_()
         with torch.enable_grad():
-            named = self.layout.unravel(point)
-            outputs = functional_call(module, named, (self._features[index],))
-            losses = self._task.loss(outputs, self._targets[index])
+            outputs = functional_call(module, self.layout.unravel(point), (features,))
+            losses = self._task.loss(outputs, targets)
             return torch.autograd.grad((losses * weight).sum(), point)[0]
 
     def _run(self, name: str, piece: tuple[slice, Batch], *rows: Tensor) -> Any:
         """Applies the vectorised program `name` to one chunk of rows."""
         chosen, batch = piece
-        features, targets = self._features[batch.index], self._targets[batch.index]
+        features, targets = self._data(batch.index)
         inputs = (*(row[chosen] for row in rows), features, targets, batch.weight)
         compiled = self.compiled and name == "grad"
         shared = batch.index.dim() == 1
@@ -300,8 +311,9 @@ class _WeightsFirst(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
 
     def forward(self, h: Tensor) -> Tensor:
-        out = (self.weight @ h.mT).mT
-        return out if self.bias is None else out + self.bias
+        out = self.weight @ h.mT
+        # Added before turning back, so that memory is walked in one order.
+        return (out if self.bias is None else out + self.bias[:, None]).mT
 
 
 def _weights_first(module: nn.Module) -> nn.Module:

@@ -316,8 +316,11 @@ class SimulatedOracle:
 
     def _count(self, who: Tensor, times: int) -> None:
         """Counts `times` gradients of each sample in these clients' minibatches."""
-        here = who.cpu()
-        self.gradients[here] += times * self._simulation.batch_counts[here]
+        counts = self._simulation.batch_counts
+        if len(who) == len(counts):
+            self.gradients += times * counts
+        else:
+            self.gradients[who.cpu()] += times * counts[who.cpu()]
 
     def _spread_out(self, rows: Tensor, x: Tensor) -> Tensor:
         if len(rows) == len(x):
