@@ -243,7 +243,20 @@ def mixing_program(clients, x):
     return x.mean(0) - 0.1 * clients.grad(x)
 
 
+def runs_a_closure(*, lr: float = 0.1) -> Algorithm:
+    """A function inside a function has no name by which a site could find it."""
+
+    def step(state, oracle, rng):
+        def program(clients, x):
+            return x - lr * clients.grad(x)
+
+        return State(oracle.each(program, state.x)[0], state.v, 0), {"floats": 0.0}
+
+    return Algorithm(lambda x: State(x, x[:, :0], 0), step)
+
+
 CULPRITS = [
+    ("sites", runs_a_closure),
     ("inputs_untouched", modifies_its_input),
     ("inputs_untouched", modifies_its_ingredient),
     ("same_seed_same_result", draws_from_torch),

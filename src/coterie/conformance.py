@@ -42,6 +42,7 @@ from .conformance_cases import (
     starting_rows,
     trace,
 )
+from .deploy.remote import SiteError
 from .record import pack, unpack
 from .types import Info, Oracle, State
 
@@ -219,6 +220,19 @@ def check_client_by_client(case: Case) -> None:
     close(at_once.personal, in_turn.personal, "all at once and one by one")
 
 
+def check_sites(case: Case) -> None:
+    """Clients at sites, asked by message, give the same models."""
+    federation = small_federation()
+    here = trace(case.build(federation), federation, Setting())
+    own = case.factory.__module__.partition(".")[0] + "."
+    there = Setting(sites=tuple({"coterie.", own}))
+    try:
+        remote = trace(case.build(federation), federation, there)
+    except (InputError, SiteError) as error:
+        raise AssertionError(f"a site cannot run it: {error}") from error
+    close(here.personal, remote.personal, "a simulation and sites")
+
+
 _ACTIVE = torch.tensor([True, False, True, True, False, True])
 
 
@@ -350,6 +364,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
         check_relabelling,
         check_identical_clients,
         check_client_by_client,
+        check_sites,
         check_resuming,
         check_local_limit,
         check_inactive_rows,

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 from . import models, seeds
 from .checks import InputError, suggestion
 from .data.federation import PARTS, Federation, Part, Table, federate
+from .deploy.remote import RemoteOracle
+from .deploy.sites import Site
 from .ingredients import RECIPES, ingredients_of
 from .oracle import Simulation
 from .record import pack
-from .types import Algorithm, Info, State
+from .types import Algorithm, Federated, Info, State
 
 Factory = Callable[..., Algorithm]
 
@@ -100,6 +102,7 @@ class Setting(NamedTuple):
     dtype: torch.dtype = torch.float64
     batch_size: int = 4
     loop: bool = False
+    sites: tuple[str, ...] = ()  # programs of these modules run at sites, by message
     module: Callable[[], nn.Module] = lambda: models.mlp(
         (4,), 3, hidden=(2,), activation="tanh"
     )
@@ -184,6 +187,50 @@ def starting_rows(federation: Federation, setting: Setting) -> Tensor:
     return torch.stack(rows).to(setting.dtype)
 
 
+class _Sites:
+    """Every client at a site of its own that answers messages, in this process."""
+
+    def __init__(
+        self, federation: Federation, module: nn.Module, setting: Setting
+    ) -> None:
+        self._names: list[int] = federation.clients.tolist()
+        self._sites = [
+            Site(
+                federation.only(k),
+                module,
+                batch_size=setting.batch_size,
+                dtype=setting.dtype,
+                allowed=setting.sites,
+            )
+            for k in range(len(federation))
+        ]
+
+    def __len__(self) -> int:
+        return len(self._sites)
+
+    def at(
+        self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
+    ) -> RemoteOracle:
+        who = torch.ones(len(self), dtype=torch.bool) if active is None else active
+        return RemoteOracle(self._ask, self._names, t, who, purpose)
+
+    def _ask(self, client: int, question: bytes) -> bytes:
+        return self._sites[client].answer(question)
+
+
+def _federated(federation: Federation, setting: Setting) -> Federated:
+    module = models.build(setting.module, 0, setting.dtype)
+    if setting.sites:
+        return _Sites(federation, module, setting)
+    return Simulation(
+        federation,
+        module,
+        batch_size=setting.batch_size,
+        dtype=setting.dtype,
+        loop=setting.loop,
+    )
+
+
 def trace(
     algorithm: Algorithm,
     federation: Federation,
@@ -195,14 +242,7 @@ def trace(
     active: Bool[Tensor, " n"] | None = None,
 ) -> Trace:
     """Runs an algorithm and keeps every state."""
-    module = models.build(setting.module, 0, setting.dtype)
-    simulation = Simulation(
-        federation,
-        module,
-        batch_size=setting.batch_size,
-        dtype=setting.dtype,
-        loop=setting.loop,
-    )
+    simulation = _federated(federation, setting)
     x = starting_rows(federation, setting) if x is None else x
     done, state = start if start is not None else (0, algorithm.init(x))
     states, infos = [state], []

@@ -183,6 +183,8 @@ def run_study(
     ground = prepare(study, study.run.seeds[0])
     for entry in study.algorithms:
         build_algorithm(entry, ground.federation).init(ground.x)
+    for seed in study.run.seeds[1:]:
+        federation_of(study, seed)  # refuses what a later seed could not be run with
     device = ground.x.device
     if _wants_compiling(study, device) and not can_compile(device) and notice:
         notice("no C++ compiler was found, so gradients are not compiled.")
