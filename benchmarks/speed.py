@@ -3,9 +3,10 @@
     make bench                      (or: python benchmarks/speed.py [--device cuda])
 
 The loop has one nn.Module and one torch.optim.SGD per client; for All-for-one it does
-N x N backward passes. Both sides draw their minibatches and take the same steps. They
-are timed in turns, and the ratio of the medians is printed: machines are noisy, and a
-ratio of things measured side by side is not.
+N x N backward passes and adds up the clients' gradients with their weights. A second,
+cleverer loop weighs the losses instead, so that backward passes accumulate; its ratio
+is printed last. All sides draw one minibatch of each client a step. They are timed in
+turns, and ratios of medians are printed, since machines are noisy.
 """
 
 from __future__ import annotations
@@ -122,6 +123,20 @@ class Loop:
     def all_for_one(self) -> None:
         share = 1 / self.clients
         drawn = [self.minibatch(k) for k in range(self.clients)]
+        for module, optimiser in zip(self.modules, self.optimisers, strict=True):
+            blend = [torch.zeros_like(p) for p in module.parameters()]
+            for features, targets in drawn:
+                optimiser.zero_grad()
+                F.cross_entropy(module(features), targets).backward()
+                for total, p in zip(blend, module.parameters(), strict=True):
+                    total += share * p.grad
+            for total, p in zip(blend, module.parameters(), strict=True):
+                p.grad = total
+            optimiser.step()
+
+    def all_for_one_accumulated(self) -> None:
+        share = 1 / self.clients
+        drawn = [self.minibatch(k) for k in range(self.clients)]
         for i in range(self.clients):
             self.optimisers[i].zero_grad()
             for features, targets in drawn:
@@ -174,17 +189,19 @@ def measure(case: Case, device: str, batch: int, turns: int) -> dict[str, float]
     verb = "local" if case.name.endswith("local") else "all_for_one"
     loop = Loop(case, device, batch)
     sides: dict[str, Callable[[], None]] = {"loop": getattr(loop, verb)}
+    if verb == "all_for_one":
+        sides["clever loop"] = loop.all_for_one_accumulated
     for name, compiled in (("vectorised", False), ("compiled", True)):
         step = getattr(Ours(case, device, batch, compiled), verb)
         sides[name] = lambda step=step: step(case.steps)
-    steps = {"loop": 1, "vectorised": case.steps, "compiled": case.steps}
+    steps = {"vectorised": case.steps, "compiled": case.steps}
     for work in sides.values():
         for _ in range(3):
             timed(work, device)
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(turns):
         for name, work in sides.items():
-            times[name].append(1e3 * timed(work, device) / steps[name])
+            times[name].append(1e3 * timed(work, device) / steps.get(name, 1))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -205,7 +222,13 @@ def main() -> None:
             f"{case.name:32} N={case.clients:3}  loop {ms['loop']:8.2f}  "
             f"vectorised {ms['vectorised']:7.2f} ({fast['vectorised']:5.1f}x)  "
             f"compiled {ms['compiled']:7.2f} ({fast['compiled']:5.1f}x)  "
-            f"aim {case.aim}x",
+            f"aim {case.aim}x"
+            + (
+                f"  (clever loop {ms['clever loop']:.2f}, "
+                f"{ms['clever loop'] / ms['compiled']:.1f}x)"
+                if "clever loop" in ms
+                else ""
+            ),
             flush=True,
         )
 
