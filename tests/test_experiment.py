@@ -404,13 +404,15 @@ def test_the_table_has_a_row_for_each_algorithm(finished):
     assert table.loc["fedavg", "mean"] == pytest.approx(last["test_accuracy"].mean())
 
 
-def test_a_single_client_can_train(tmp_path):
-    entries = [{"name": name} for name in ALGORITHMS]
-    split = {"name": "iid", "clients": 1, "max_samples": 40}
-    weights = {"name": "all_for_one", "weights": "alone"}
-    entries = [e for e in entries if e["name"] != "all_for_one"] + [weights]
-    result = run_study(made(split=split, algorithm=entries), runs=tmp_path)
-    assert result.models("local").shape[0] == 1
+def test_a_study_of_one_client_is_refused(tmp_path):
+    tables = {
+        "data": {"name": "digits"},
+        "split": {"name": "iid", "clients": 1},
+        "algorithm": [{"name": "local"}],
+    }
+    with pytest.raises(InputError, match="at least two clients, `digits` has one"):
+        run_study(study(tables), runs=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_ones_own_data_model_and_algorithm_are_used(tmp_path, monkeypatch):

@@ -95,7 +95,12 @@ def federation_of(study: Study, seed: int) -> Federation:
     """The data of a study as they lie with the clients, for one of its seeds."""
     data, split = dict(study.data), dict(study.split)
     table = load(data.pop("name"), **{"seed": seed, **data})
-    return divide(table, split.pop("name"), **{"seed": seed, **split})
+    federation = divide(table, split.pop("name"), **{"seed": seed, **split})
+    if len(federation) < 2:
+        raise InputError(
+            f"a study needs at least two clients, `{federation.name}` has one."
+        )
+    return federation
 
 
 def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:

@@ -26,6 +26,9 @@ from .types import Comparison, Program
 
 Answer = TypeVar("Answer")
 
+_DRAWN_AHEAD = 16
+"""Minibatches of a client program that are drawn in one pass, at most."""
+
 _EVALUATED_AT_ONCE = 512
 """Samples of a client that are evaluated in one pass."""
 
@@ -98,17 +101,23 @@ class Simulation:
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
+        return self.minibatches(who, [stream])[0]
+
+    def minibatches(self, who: Int[Tensor, " m"], streams: list[int]) -> list[Batch]:
+        """Fresh minibatches of these clients in several streams, drawn in one pass."""
         train = self.federation.train
         if self.batch_size == 0:
             index, mask = train.rows(who)
-            return Batch(index, mask / mask.sum(1, keepdim=True).to(self._real))
+            weight = mask / mask.sum(1, keepdim=True).to(self._real)
+            return [Batch(index, weight)] * len(streams)
         names = self.federation.clients[who]
-        draws = seeds.below(train.size[who], stream, names, self.batch_size)
+        keys = torch.tensor(streams, device=names.device)[:, None]
+        draws = seeds.below(train.size[who], keys, names, self.batch_size)
         index = train.index[train.start[who][:, None] + draws]
         weight = torch.full(
-            index.shape, 1 / self.batch_size, dtype=self._real, device=index.device
+            index.shape[1:], 1 / self.batch_size, dtype=self._real, device=index.device
         )
-        return Batch(index, weight)
+        return [Batch(some, weight) for some in index]
 
     def halves(
         self, who: Int[Tensor, " m"], stream: int, samples: int | None
@@ -441,6 +450,7 @@ class _SimulatedClients:
         self._who = who
         self._call = call
         self._questions = 0
+        self._drawn: list[Batch] = []  # for the next questions, last one first
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row j is the gradient of client j's fresh minibatch at points[j]."""
@@ -458,7 +468,15 @@ class _SimulatedClients:
 
     def _batch(self, gradients: int) -> Batch:
         """A fresh minibatch, whose use costs that many gradients a sample."""
-        stream = seeds.key(self._call, self._questions)
+        if not self._drawn:
+            # As many as were asked for so far, so that a long program draws rarely.
+            ahead = range(self._questions, self._questions + self._ahead())
+            streams = [seeds.key(self._call, question) for question in ahead]
+            drawn = self._oracle._simulation.minibatches(self._who, streams)
+            self._drawn = drawn[::-1]
         self._questions += 1
         self._oracle._count(self._who, gradients)
-        return self._oracle._simulation.minibatch(self._who, stream)
+        return self._drawn.pop()
+
+    def _ahead(self) -> int:
+        return max(1, min(self._questions, _DRAWN_AHEAD))

@@ -52,22 +52,27 @@ def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     return z ^ _right(z, 31)
 
 
-def bits(stream: int, clients: Int[Tensor, " n"], size: int) -> Int[Tensor, "n {size}"]:
+def bits(
+    stream: int | Int[Tensor, "s 1"], clients: Int[Tensor, " n"], size: int
+) -> Int[Tensor, "*s n {size}"]:
     """Row j holds `size` random 64-bit patterns of client clients[j] in the stream.
 
     Args:
-        stream: a key.
+        stream: a key, or several keys, whose draws then lie one behind the other.
         clients: identities of the clients, not positions.
         size: how many to draw for each.
     """
     start = mix((clients + 1) * _GOLDEN + stream)
     count = torch.arange(1, size + 1, device=clients.device)
-    return mix(start[:, None] + count * _GOLDEN)
+    return mix(start[..., None] + count * _GOLDEN)
 
 
 def below(
-    limits: Int[Tensor, " n"], stream: int, clients: Int[Tensor, " n"], size: int
-) -> Int[Tensor, "n {size}"]:
+    limits: Int[Tensor, " n"],
+    stream: int | Int[Tensor, "s 1"],
+    clients: Int[Tensor, " n"],
+    size: int,
+) -> Int[Tensor, "*s n {size}"]:
     """Row j holds `size` uniform draws from 0 .. limits[j] - 1.
 
     The high word of a 32-bit draw times the limit: the bias is at most limit / 2^32.
