@@ -225,7 +225,7 @@ def check_sites(case: Case) -> None:
     federation = small_federation()
     here = trace(case.build(federation), federation, Setting())
     own = case.factory.__module__.partition(".")[0] + "."
-    there = Setting(sites=tuple({"coterie.", own}))
+    there = Setting(sites=("coterie.", own))
     try:
         remote = trace(case.build(federation), federation, there)
     except (InputError, SiteError) as error:

@@ -182,16 +182,11 @@ class Kernel:
         in a call: that is faster than all cores at one small convolution.
         """
         workers = 1 if self._by_row else torch.get_num_threads()
-        shared = batch.index.dim() == 1 and bool((batch.weight != 0).all())
-        data = self._data(batch.index) if shared else None
 
         def work(first: int) -> None:
             module = copy.deepcopy(self._module) if workers > 1 else self._module
             for j in range(first, len(points), workers):
-                weight = batch.weight[j]
-                used = data if data is not None else self._used(batch, j)
-                weight = weight if data is not None else weight[weight != 0]
-                out[j] = self._grad_of_row(module, points[j], *used, weight)
+                out[j] = self._grad_of_row(module, points[j], *self._used(batch, j))
 
         if workers == 1:
             return work(0)
@@ -204,10 +199,11 @@ class Kernel:
     def _data(self, index: Tensor) -> tuple[Tensor, Tensor]:
         return self._features[index], self._targets[index]
 
-    def _used(self, batch: Batch, j: int) -> tuple[Tensor, Tensor]:
-        """Those samples of row j that have a weight."""
+    def _used(self, batch: Batch, j: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, targets and weights of the samples of row j that have a weight."""
         index = batch.index if batch.index.dim() == 1 else batch.index[j]
-        return self._data(index[batch.weight[j] != 0])
+        used = batch.weight[j] != 0
+        return *self._data(index[used]), batch.weight[j][used]
 
     def _grad_of_row(
         self,
