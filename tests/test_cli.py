@@ -301,7 +301,7 @@ CSV = {
         ("few", {}, "every client must have at least 4 samples, but client 1"),
         (
             "one class",
-            {"min_classes": 2},
+            {},
             "the training data of client 0 of `my` have 1",
         ),
         (

@@ -95,6 +95,9 @@ def federation_of(study: Study, seed: int) -> Federation:
     """The data of a study as they lie with the clients, for one of its seeds."""
     data, split = dict(study.data), dict(study.split)
     table = load(data.pop("name"), **{"seed": seed, **data})
+    if table.task in ("classification", "binary"):
+        # There is nothing to learn from one class; who means it can say so.
+        split.setdefault("min_classes", 2)
     federation = divide(table, split.pop("name"), **{"seed": seed, **split})
     if len(federation) < 2:
         raise InputError(

@@ -135,5 +135,6 @@ def check_classes(table: Table, owner: Tensor, role: Tensor, min_classes: int) -
         worst = int(present.argmin())
         raise InputError(
             f"`min_classes` is {min_classes}, but the training data of client {worst} "
-            f"of `{table.name}` have {int(present[worst])}."
+            f"of `{table.name}` have {int(present[worst])}: choose another split, or "
+            "set split.min_classes lower if that is meant."
         )
