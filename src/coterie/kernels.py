@@ -342,14 +342,17 @@ def compile_for(
 ) -> Callable[..., Tensor]:
     """The program compiled for inputs of exactly these shapes.
 
-    It is first traced to plain tensor operations, so that a call checks the shapes of
-    its inputs and nothing else. On CUDA it is captured as a graph.
+    It is first traced to plain tensor operations. On CUDA it is captured as a graph and
+    a call checks the shapes of its inputs and nothing else; on the CPU, where a step of
+    a small model takes as long as such checks, not even that.
     """
-    mode = "reduce-overhead" if inputs[0].is_cuda else "default"
+    traced = make_fx(program)(*inputs)
+    if not inputs[0].is_cuda:
+        return torch._inductor.compile(traced, list(inputs))
     with warnings.catch_warnings():
         # Lower precision would be faster, and not what was asked for.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-        compiled = torch.compile(make_fx(program)(*inputs), dynamic=False, mode=mode)
+        compiled = torch.compile(traced, dynamic=False, mode="reduce-overhead")
         compiled(*inputs)
     return compiled
 
