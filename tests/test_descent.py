@@ -40,6 +40,12 @@ class Quadratic:
     def hvp(self, points, vectors):
         raise NotImplementedError
 
+    def held(self):
+        raise NotImplementedError
+
+    def whole(self):
+        raise NotImplementedError
+
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])

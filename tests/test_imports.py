@@ -18,6 +18,7 @@ ALLOWED = {
     "weights",
     "descent",
     "similarity",
+    "selection",
     "projections",
     "graphs",
     "algorithms",

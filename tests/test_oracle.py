@@ -408,6 +408,42 @@ def test_a_program_asks_the_minibatches_that_the_streams_name(classification):
         assert_close(found[i], expected, **EXACT)
 
 
+def held_then_fresh(clients, first, second, third):
+    held = clients.held()
+    return held.grad(first), held.grad(second), clients.grad(third)
+
+
+def test_a_held_minibatch_serves_all_questions_and_others_stay_fresh(classification):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    found = simulation.at(3).each(held_then_fresh, x, x / 2, x)
+    call = simulation.at(3).stream("each")
+    for i in range(6):
+        for answer, point, question in zip(
+            found, (x, x / 2, x), (0, 0, 1), strict=True
+        ):
+            batch = draws(classification, i, 3, seeds.key(call, question))
+            assert_close(answer[i], gradient(classification, point[i], batch), **EXACT)
+
+
+def whole_gradient(clients, x):
+    return clients.whole().grad(x)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_the_whole_data_of_a_client_can_be_asked_whatever_the_minibatch(
+    classification, loop
+):
+    simulation = simulate(classification, loop=loop)
+    x = rows(simulation)
+    oracle = simulation.at(3)
+    found = oracle.each(whole_gradient, x)[0]
+    for i in range(6):
+        expected = gradient(classification, x[i], mine(classification, i))
+        assert_close(found[i], expected, **EXACT)
+    assert_close(oracle.gradients, classification.train.size.double())
+
+
 def test_a_program_leaves_the_rows_of_inactive_clients_as_they_were(classification):
     active = torch.tensor([True, False, True, True, False, True])
     simulation = simulate(classification)

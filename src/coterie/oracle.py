@@ -107,9 +107,7 @@ class Simulation:
         """Fresh minibatches of these clients in several streams, drawn in one pass."""
         train = self.federation.train
         if self.batch_size == 0:
-            index, mask = train.rows(who)
-            weight = mask / mask.sum(1, keepdim=True).to(self._real)
-            return [Batch(index, weight)] * len(streams)
+            return [self.whole(who)] * len(streams)
         names = self.federation.clients[who]
         keys = torch.tensor(streams, device=names.device)[:, None]
         draws = seeds.below(train.size[who], keys, names, self.batch_size)
@@ -118,6 +116,11 @@ class Simulation:
             index.shape[1:], 1 / self.batch_size, dtype=self._real, device=index.device
         )
         return [Batch(some, weight) for some in index]
+
+    def whole(self, who: Int[Tensor, " m"]) -> Batch:
+        """All training samples of the clients at these positions."""
+        index, mask = self.federation.train.rows(who)
+        return Batch(index, mask / mask.sum(1, keepdim=True).to(self._real))
 
     def halves(
         self, who: Int[Tensor, " m"], stream: int, samples: int | None
@@ -284,11 +287,14 @@ class SimulatedOracle:
     ) -> tuple[Tensor, ...]:
         """What `each` does, as question `number` where somebody else counts."""
         call = self.stream("each", number)
+        samples = self._simulation.batch_counts[self._who.cpu()]
         whole = len(self._who) == len(self.active)
         given = rows if whole else tuple(row[self._who] for row in rows)
 
         def run(some: slice) -> tuple[Tensor, ...]:
-            clients = _SimulatedClients(self, self._who[some], call)
+            who = self._who[some]
+            draw = _FreshMinibatches(self._simulation, who, call)
+            clients = _SimulatedClients(self, who, draw, samples[some])
             result = program(clients, *(row[some] for row in given), **options)
             return result if isinstance(result, tuple) else (result,)
 
@@ -442,41 +448,76 @@ def _steady_widths(n: int) -> list[int]:
     return [-(-n // 4), -(-n // 2), n]
 
 
+class _FreshMinibatches:
+    """The minibatches of a client program, one after the other."""
+
+    def __init__(self, simulation: Simulation, who: Tensor, call: int) -> None:
+        self._simulation = simulation
+        self._who = who
+        self._call = call
+        self._drawn = 0
+        self._ready: list[Batch] = []  # drawn and not used yet, the next one last
+
+    def __call__(self) -> Batch:
+        if not self._ready:
+            # As many as were asked for so far, so that a long program draws rarely.
+            ahead = max(1, min(self._drawn, _DRAWN_AHEAD))
+            numbers = range(self._drawn, self._drawn + ahead)
+            streams = [seeds.key(self._call, number) for number in numbers]
+            self._ready = self._simulation.minibatches(self._who, streams)[::-1]
+            self._drawn += ahead
+        return self._ready.pop()
+
+
 class _SimulatedClients:
     """What a client program sees of n clients; see `coterie.types.Clients`."""
 
-    def __init__(self, oracle: SimulatedOracle, who: Tensor, call: int) -> None:
-        self._oracle = oracle
-        self._who = who
-        self._call = call
-        self._questions = 0
-        self._drawn: list[Batch] = []  # for the next questions, last one first
+    def __init__(
+        self,
+        oracle: SimulatedOracle,
+        who: Int[Tensor, " n"],
+        draw: Callable[[], Batch],
+        samples: Float[Tensor, " n"],
+    ) -> None:
+        """Prepares the clients at positions `who`.
+
+        Args:
+            oracle: counts what is asked.
+            who: positions of the clients.
+            draw: gives the samples of the next question.
+            samples: how many samples of each client that are, on the CPU.
+        """
+        self._oracle, self._who = oracle, who
+        self._draw, self._samples = draw, samples
+        # What a gradient of each sample adds to the oracle's count; made here, so that
+        # questions need not wait for the device.
+        self._cost = torch.zeros_like(oracle.gradients)
+        self._cost[who.cpu()] = samples
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Row j is the gradient of client j's fresh minibatch at points[j]."""
-        return self._oracle._kernel.grad(points, self._batch(1))
+        """Row j is the gradient of client j's samples at points[j]."""
+        self._oracle.gradients += self._cost
+        return self._oracle._kernel.grad(points, self._draw())
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """Entry j is the loss of client j's fresh minibatch at points[j]."""
-        return self._oracle._kernel.loss(points, self._batch(0))
+        """Entry j is the loss of client j's samples at points[j]."""
+        return self._oracle._kernel.loss(points, self._draw())
 
     def hvp(
         self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"]
     ) -> Float[Tensor, "n d"]:
-        """Row j is the Hessian on client j's fresh minibatch, times vectors[j]."""
-        return self._oracle._kernel.hvp(points, vectors, self._batch(2))
+        """Row j is the Hessian on client j's samples, times vectors[j]."""
+        self._oracle.gradients += 2 * self._cost
+        return self._oracle._kernel.hvp(points, vectors, self._draw())
 
-    def _batch(self, gradients: int) -> Batch:
-        """A fresh minibatch, whose use costs that many gradients a sample."""
-        if not self._drawn:
-            # As many as were asked for so far, so that a long program draws rarely.
-            ahead = range(self._questions, self._questions + self._ahead())
-            streams = [seeds.key(self._call, question) for question in ahead]
-            drawn = self._oracle._simulation.minibatches(self._who, streams)
-            self._drawn = drawn[::-1]
-        self._questions += 1
-        self._oracle._count(self._who, gradients)
-        return self._drawn.pop()
+    def held(self) -> _SimulatedClients:
+        """The same clients with one minibatch for every question to come."""
+        batch = self._draw()
+        return _SimulatedClients(self._oracle, self._who, lambda: batch, self._samples)
 
-    def _ahead(self) -> int:
-        return max(1, min(self._questions, _DRAWN_AHEAD))
+    def whole(self) -> _SimulatedClients:
+        """The same clients with all of their training data for every question."""
+        simulation = self._oracle._simulation
+        batch = simulation.whole(self._who)
+        samples = simulation.federation.train.size[self._who].to("cpu", torch.float64)
+        return _SimulatedClients(self._oracle, self._who, lambda: batch, samples)

@@ -47,7 +47,8 @@ class Comparison(NamedTuple):
 class Clients(Protocol):
     """What a client program may ask: n clients at once in simulation, one at a site.
 
-    Every question uses a fresh minibatch of each client.
+    Every question uses a fresh minibatch of each client, except those asked through
+    `held` or `whole`.
     """
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -60,6 +61,15 @@ class Clients(Protocol):
         self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"]
     ) -> Float[Tensor, "n d"]:
         """Row j is the Hessian of client j's loss at points[j], times vectors[j]."""
+
+    def held(self) -> Clients:
+        """The same clients with one minibatch, fresh now, for every question to come.
+
+        For what compares answers: finite differences, or minimising one sampled loss.
+        """
+
+    def whole(self) -> Clients:
+        """The same clients with all of their training data for every question."""
 
 
 Program = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -112,11 +122,17 @@ class Algorithm(NamedTuple):
 
     `personal` may ask the clients for a last local step before use (fine-tuning); the
     default returns the field `x` of the state.
+
+    `welcome(state, oracle)` gives models (M, D) to M clients that were not there in
+    training, whom the oracle asks. The algorithm is then built for all N + M clients,
+    the newcomers last, while the state is that of the N who trained. Without it a
+    newcomer gets the personal model that fits its training data best.
     """
 
     init: Callable[[Tensor], State]
     step: Callable[[State, Oracle, torch.Generator], tuple[State, Info]]
     personal: Callable[[State, Oracle], Tensor] = lambda state, oracle: state.x
+    welcome: Callable[[State, Oracle], Tensor] | None = None
 
 
 @runtime_checkable
