@@ -138,6 +138,14 @@ def test_list_names_everything_there_is(shelf, registry, monkeypatch):
     assert called("list")[1].count("what it is") == 4
 
 
+def test_list_names_the_reference_of_every_published_method(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    output = called("list", "algorithms")[1]
+    for name, factory in ALGORITHMS.items():
+        reference = cli._reference(factory)
+        assert (reference in output and len(reference) > 20) or name == "local"
+
+
 def test_a_run_that_is_resumed_by_name_goes_on(here):
     called("run", "study.toml", "--quiet")
     folder = next(Path("runs").iterdir())

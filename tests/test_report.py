@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from coterie import report
+from coterie import report, tables
 from coterie.record import Records, Snapshots
 
 ALGORITHMS = ("local", "fedavg", "ditto")
@@ -327,6 +327,27 @@ def test_splits_drawn_anew_count_with_the_sizes_and_clusters_of_their_seed(
     lines = {trace.name: list(trace.y) for trace in report.partners(anew).data}
     assert lines["ditto, inside"] == [5] * 5
     assert "split anew for every seed" in written(anew, tmp_path)
+
+
+def test_scores_at_equal_cost_are_those_before_the_budget_is_spent() -> None:
+    records = make_records()
+    # With 12 clients and 4 rounds fedavg sends 192,000 bytes and ditto twice as many,
+    # so ditto counts with round 2; gradients are equal for all.
+    budget, scores = tables.at_equal_cost(records, "bytes")
+    assert budget == 192_000
+    table = records.metrics
+    for label, t in (("local", 4), ("fedavg", 4), ("ditto", 2)):
+        mine = table[(table["algorithm"] == label) & (table["round"] == t)]
+        assert scores[label] == pytest.approx(mine["test_accuracy"].mean())
+    budget, scores = tables.at_equal_cost(records, "gradients")
+    assert budget == 160 * 12 * 4
+    assert scores.to_dict() == pytest.approx(report.summary(records)["mean"].to_dict())
+
+
+def test_the_report_shows_scores_at_equal_cost(tmp_path: Path) -> None:
+    page = written(make_records(), tmp_path)
+    assert "at equal cost" in page
+    assert "after 192 kB" in page
 
 
 @pytest.mark.parametrize("against", ["round", "gradients", "bytes"])

@@ -204,17 +204,30 @@ def _shelves() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
 def _listing(
     title: str, registry: dict[str, Callable[..., Any]], ingredients: int | None
 ) -> Table:
-    table = Table(title=title)
-    for column in ("name", "what it is", "options and defaults"):
-        table.add_column(column)
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it is, and its options with their defaults")
     for name, function in sorted(registry.items()):
         first = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-        options = [
+        options = ", ".join(
             f"{p.name}={p.default}" if p.default is not p.empty else p.name
             for p in parameters_of(function, ingredients=ingredients).values()
-        ]
-        table.add_row(name, first, ", ".join(options))
+        )
+        lines = [first, _reference(function), options]
+        text = Text("\n").join(
+            Text(line, style="dim" if number else "")
+            for number, line in enumerate(lines)
+            if line
+        )
+        table.add_row(name, text)
     return table
+
+
+def _reference(function: Callable[..., Any]) -> str:
+    """What the docstring of the function's module names under References."""
+    text = inspect.getdoc(inspect.getmodule(function)) or ""
+    _, _, rest = text.partition("References:\n")
+    return " ".join(line.strip() for line in rest.partition("\n\n")[0].splitlines())
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from .page import in_bytes, joined, large, page, plot, table_of
 from .record import Records, replacing
 from .tables import (
     CROWD,
+    at_equal_cost,
     baseline_of,
     by_cluster,
     cluster_means,
@@ -265,7 +266,33 @@ def _curves_section(records: Records, table: pd.DataFrame) -> str:
     text += band if several else alone
     text += "Click a name to hide or show it."
     figure = plot(curves(records), "curves-figure", "Test score and loss over time")
-    return f"<p>{escape(text)}</p>{figure}"
+    return f"<p>{escape(text)}</p>{figure}{_equal_costs(records, table)}"
+
+
+def _equal_costs(records: Records, table: pd.DataFrame) -> str:
+    """The score of every algorithm when it had spent what the cheapest one spends."""
+    score = score_of(records)
+    columns, headers = [], ["algorithm"]
+    for cost, show in (("gradients", large), ("bytes", in_bytes)):
+        if cost in records.rounds:
+            budget, means = at_equal_cost(records, cost)
+            if budget > 0:
+                headers.append(f"after {show(budget)} {cost}".replace("B bytes", "B"))
+                columns.append(means)
+    if not columns:
+        return ""
+    headers.append("at the last round")
+    rows = [
+        [str(label)]
+        + [score.show(means.get(label, np.nan)) for means in columns]
+        + [score.show(table.loc[label, "mean"])]
+        for label in table.index
+    ]
+    caption = (
+        f"{score.words.capitalize()} at equal cost: the last evaluation of each "
+        "algorithm before it had spent more than the cheapest one does in all."
+    )
+    return table_of(headers, rows, caption)
 
 
 def _spread_section(records: Records, table: pd.DataFrame) -> str:

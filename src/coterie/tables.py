@@ -253,6 +253,33 @@ def _costs(records: Records, label: str) -> dict[str, float]:
     }
 
 
+def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
+    """The largest cost that every algorithm paid, and mean test scores at that cost.
+
+    Each algorithm counts with its last evaluation before it had spent more, seed by
+    seed. Algorithms that pay nothing (training alone sends no bytes) set no limit.
+
+    Args:
+        records: of a study.
+        cost: `gradients` or `bytes`, a column of `records.rounds`.
+    """
+    finals = {label: _costs(records, label)[cost] for label in labels_of(records)}
+    paid = [value for value in finals.values() if value > 0]
+    if not paid:
+        return 0.0, pd.Series(dtype=float)
+    budget, column = min(paid), score_of(records).column
+    means = {}
+    for label in finals:
+        runs = runs_of(records, label)
+        spent = records.rounds[records.rounds["algorithm"] == label]
+        # Costs of seeds differ a little where sizes do: equal up to a thousandth.
+        within = spent[spent[cost] <= 1.001 * budget]
+        last = within.groupby("seed")["round"].max()
+        at = runs[runs["round"] == runs["seed"].map(last)]
+        means[label] = at.groupby("seed")[column].mean().mean(skipna=False)
+    return budget, pd.Series(means, dtype=float)
+
+
 def ranking(column: pd.Series, sign: int) -> list[tuple[str, float]]:
     """Labels and values that are numbers, the best last."""
     pairs = [(str(label), float(v)) for label, v in column.items() if np.isfinite(v)]
