@@ -287,14 +287,14 @@ class SimulatedOracle:
     ) -> tuple[Tensor, ...]:
         """What `each` does, as question `number` where somebody else counts."""
         call = self.stream("each", number)
-        samples = self._simulation.batch_counts[self._who.cpu()]
+        costs = self._simulation.batch_counts
         whole = len(self._who) == len(self.active)
         given = rows if whole else tuple(row[self._who] for row in rows)
 
         def run(some: slice) -> tuple[Tensor, ...]:
             who = self._who[some]
             draw = _FreshMinibatches(self._simulation, who, call)
-            clients = _SimulatedClients(self, who, draw, samples[some])
+            clients = _SimulatedClients(self, who, draw, self._only(who, costs))
             result = program(clients, *(row[some] for row in given), **options)
             return result if isinstance(result, tuple) else (result,)
 
@@ -328,6 +328,11 @@ class SimulatedOracle:
 
     def _key(self, verb: str, *names: int) -> int:
         return seeds.key(self._simulation.seed, self._purpose, self._t, verb, *names)
+
+    def _only(self, who: Tensor, values: Tensor) -> Tensor:
+        """The values (N,) of these clients, and zero for the others, on the CPU."""
+        here = who.cpu()
+        return torch.zeros_like(values).index_copy(0, here, values[here])
 
     def _count(self, who: Tensor, times: int) -> None:
         """Counts `times` gradients of each sample in these clients' minibatches."""
@@ -477,7 +482,7 @@ class _SimulatedClients:
         oracle: SimulatedOracle,
         who: Int[Tensor, " n"],
         draw: Callable[[], Batch],
-        samples: Float[Tensor, " n"],
+        cost: Float[Tensor, " m"],
     ) -> None:
         """Prepares the clients at positions `who`.
 
@@ -485,14 +490,11 @@ class _SimulatedClients:
             oracle: counts what is asked.
             who: positions of the clients.
             draw: gives the samples of the next question.
-            samples: how many samples of each client that are, on the CPU.
+            cost: what a gradient of each sample adds to the count of every client; on
+                the CPU, so that questions need not wait for the device.
         """
         self._oracle, self._who = oracle, who
-        self._draw, self._samples = draw, samples
-        # What a gradient of each sample adds to the oracle's count; made here, so that
-        # questions need not wait for the device.
-        self._cost = torch.zeros_like(oracle.gradients)
-        self._cost[who.cpu()] = samples
+        self._draw, self._cost = draw, cost
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row j is the gradient of client j's samples at points[j]."""
@@ -513,11 +515,12 @@ class _SimulatedClients:
     def held(self) -> _SimulatedClients:
         """The same clients with one minibatch for every question to come."""
         batch = self._draw()
-        return _SimulatedClients(self._oracle, self._who, lambda: batch, self._samples)
+        return _SimulatedClients(self._oracle, self._who, lambda: batch, self._cost)
 
     def whole(self) -> _SimulatedClients:
         """The same clients with all of their training data for every question."""
         simulation = self._oracle._simulation
         batch = simulation.whole(self._who)
-        samples = simulation.federation.train.size[self._who].to("cpu", torch.float64)
-        return _SimulatedClients(self._oracle, self._who, lambda: batch, samples)
+        sizes = simulation.federation.train.size.to("cpu", torch.float64)
+        cost = self._oracle._only(self._who, sizes)
+        return _SimulatedClients(self._oracle, self._who, lambda: batch, cost)
