@@ -28,7 +28,6 @@ from coterie.conformance import (
 from coterie.descent import descent, velocity
 from coterie.types import Algorithm
 
-
 # A method that draws clients at random draws positions: equal in law, not in value.
 BY_POSITION = {("cobo", "relabelling")}
 
@@ -263,7 +262,65 @@ def runs_a_closure(*, lr: float = 0.1) -> Algorithm:
     return Algorithm(lambda x: State(x, x[:, :0], 0), step)
 
 
+def welcomes_all_with_one_model() -> Algorithm:
+    return local()._replace(welcome=lambda state, oracle: state.x[:1])
+
+
+def welcomes_with_rounded_models() -> Algorithm:
+    inner = local()
+
+    def welcome(state, oracle):
+        return inner.welcome(state, oracle).to(torch.float32)
+
+    return inner._replace(welcome=welcome)
+
+
+def welcomes_with_nothing() -> Algorithm:
+    inner = local()
+
+    def welcome(state, oracle):
+        return inner.welcome(state, oracle) / 0
+
+    return inner._replace(welcome=welcome)
+
+
+def averages_newcomers() -> Algorithm:
+    inner = local()
+
+    def welcome(state, oracle):
+        x = inner.welcome(state, oracle)
+        return x.mean(0).expand_as(x)
+
+    return inner._replace(welcome=welcome)
+
+
+def trains_on_while_it_welcomes() -> Algorithm:
+    inner = local()
+
+    def welcome(state, oracle):
+        state.x.add_(1)
+        return inner.welcome(state, oracle)
+
+    return inner._replace(welcome=welcome)
+
+
+def uses_up_its_ingredient_in_welcome(sizes) -> Algorithm:
+    inner = local()
+
+    def welcome(state, oracle):
+        sizes.zero_()
+        return inner.welcome(state, oracle)
+
+    return inner._replace(welcome=welcome)
+
+
 CULPRITS = [
+    ("newcomers", welcomes_all_with_one_model),
+    ("newcomers", welcomes_with_rounded_models),
+    ("newcomers", welcomes_with_nothing),
+    ("newcomers", averages_newcomers),
+    ("newcomers", trains_on_while_it_welcomes),
+    ("newcomers", uses_up_its_ingredient_in_welcome),
     ("sites", runs_a_closure),
     ("inputs_untouched", modifies_its_input),
     ("inputs_untouched", modifies_its_ingredient),

@@ -72,6 +72,38 @@ def test_linear_variation_and_noise_have_the_stated_size():
     assert abs(float(error.std()) - 2) < 0.05
 
 
+def test_thirds_differ_in_models_and_features_as_stated():
+    options = {"clients": 60, "dimension": 40, "tests": 300, "contrast": 0.3}
+    table = load("linear_thirds", noise=0.5, variation=0.2, **options)
+    for c in range(3):
+        inside = table.optima[table.clusters == c]
+        # 800 and 240,000 draws: five standard errors each.
+        assert abs(float(inside.mean()) - 1 - c / 2) < 5 * 0.2 / 800**0.5
+        assert abs(float(inside.std()) - 0.2) < 5 * 0.2 / 1600**0.5
+        features = table.features[(table.group % 3 == c) & table.is_test]
+        scale = 0.7 + 0.3 * c
+        assert (
+            abs(float(features.std()) / scale - 1) < 5 / (2 * features.numel()) ** 0.5
+        )
+    error = table.targets - (table.features * table.optima[table.group]).sum(1)
+    assert abs(float(error.std()) / 0.5 - 1) < 5 / (2 * len(error)) ** 0.5
+
+
+def test_thirds_have_the_stated_sizes_and_a_test_part_of_their_own():
+    options = {"smallest": 3, "largest": 9, "tests": 5, "dimension": 2}
+    table = load("linear_thirds", clients=200, **options)
+    train = torch.bincount(table.group[~table.is_test])
+    assert train.unique().tolist() == list(range(3, 10))
+    assert (torch.bincount(table.group[table.is_test]) == 5).all()
+    noisier = load("linear_thirds", clients=200, noise=3.0, **options)
+    assert torch.equal(table.features, noisier.features)
+    other = load("linear_thirds", clients=200, seed=1, **options)
+    assert not torch.equal(table.optima, other.optima)
+    federation = divide(table, "natural", seed=0)
+    assert (federation.test.size == 5).all()
+    assert torch.equal(federation.optima, table.optima)
+
+
 def test_logistic_labels_have_the_probability_of_their_logit():
     table = load("logistic", clients=4, dimension=2, samples=5000)
     logit = (table.features * table.optima[table.group]).sum(1)
@@ -122,6 +154,9 @@ def test_misspelt_options_and_names_are_answered_with_a_suggestion():
         ("linear", {"clients": 0}, "`clients` must be at least 1"),
         ("linear", {"noise": -1.0}, "`noise` must be at least 0"),
         ("volumes", {"size": 2}, "`size` must be at least 4"),
+        ("linear_thirds", {"largest": 9}, "`largest` must be at least 10, got 9"),
+        ("linear_thirds", {"contrast": 1.0}, "`contrast` must be less than 1"),
+        ("linear_thirds", {"tests": 10**9}, "samples . `dimension` must be at most"),
         ("linear", {"samples": 0}, "`samples` must be at least 1"),
         (
             "linear",

@@ -509,18 +509,17 @@ def test_theorem_2_fails_if_only_the_mean_excess_is_above_the_precision():
     assert mean[2] - error[2] > printed
 
 
-def test_the_example_of_the_documentation_is_right():
+def test_the_examples_of_the_documentation_are_right():
     page = Path(__file__).parents[1] / "docs" / "theory.md"
     failed, tried = doctest.testfile(str(page), module_relative=False)
-    assert (failed, tried) == (0, 3)
+    assert failed == 0
+    assert tried >= 3
 
 
 def test_every_test_that_the_errata_name_exists():
     page = Path(__file__).parents[1] / "docs" / "errata.md"
-    here = (
-        Path(__file__).read_text()
-        + Path(__file__).with_name("test_weights.py").read_text()
-    )
+    files = Path(__file__).parent.glob("test_*.py")
+    here = "".join(file.read_text(encoding="utf-8") for file in files)
     named = set(re.findall(r"test_\w+(?=`)", page.read_text()))
     assert len(named) > 10
     assert not {name for name in named if f"def {name}(" not in here}

@@ -273,3 +273,174 @@ def test_averaging_is_proportional_to_sizes_among_the_active():
 def test_averaging_over_nobody_is_refused():
     with pytest.raises(InputError, match="0 active clients"):
         weights.averaging(torch.ones(2), torch.zeros(2, dtype=torch.bool))
+
+
+# Weights from known biases (chapter 8 of Even's thesis).
+
+
+def distances(seed=0, n=7):
+    """Distances of random points on a line: they obey the triangle inequality."""
+    rng = torch.Generator().manual_seed(seed)
+    place = torch.rand(n, generator=rng, dtype=torch.float64)
+    return (place[:, None] - place).abs()
+
+
+def star(n=50):
+    """Everybody averages with the hub, and the hub with everybody."""
+    far = torch.ones(n, n, dtype=torch.float64)
+    far[0] = far[:, 0] = 0
+    return weights.within(far, 0.5)
+
+
+BUILDERS = {
+    "within": lambda b: weights.within(b, 0.3),
+    "interpolation": lambda b: weights.interpolation(0.4, len(b)).double(),
+    "water_filling": lambda b: weights.water_filling(b, 0.2),
+    "metropolis": lambda b: weights.metropolis(weights.within(b, 0.3)),
+    "same_cluster": lambda b: weights.same_cluster(torch.arange(len(b)) % 2).double(),
+}
+every_builder = pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
+
+
+@every_builder
+def test_every_builder_gives_rows_on_the_simplex_and_a_symmetric_positive_product(
+    build,
+):
+    for seed in range(5):
+        lam = build(distances(seed))
+        assert (lam >= 0).all()
+        assert_close(lam.sum(1), torch.ones(7, dtype=torch.float64))
+        product = lam @ lam.T
+        assert torch.equal(product, product.T)
+        # Rounding of a product of two 7 x 7 matrices.
+        assert torch.linalg.eigvalsh(product).min() > -1e-14
+
+
+def test_a_threshold_joins_in_both_directions():
+    lam = weights.within(distances(), 0.3)
+    assert torch.equal(lam > 0, (lam > 0).T)
+    assert (lam != lam.T).any()
+
+
+def test_vanishing_biases_join_everybody_and_infinite_ones_nobody():
+    b = distances()
+    for build in (weights.within, weights.water_filling):
+        assert_close(build(b * 0, 1.0), torch.full((7, 7), 1 / 7).double())
+        alone = b + 1e9 * (1 - torch.eye(7))
+        assert_close(build(alone, 1.0), torch.eye(7).double())
+
+
+def test_the_collaboration_radius_leaves_that_share_of_the_precision_to_the_bias():
+    for eps, mu, share in ((0.1, 2.0, 0.5), (3.0, 0.01, 0.25), (1e-4, 1.0, 2.0)):
+        b = weights.collaboration_radius(eps, mu, share=share)
+        assert b**2 / (2 * mu) == pytest.approx(share * eps)
+    # Corollary 8.5.1, Theorem 8.2 and Theorem 8.1.
+    assert weights.collaboration_radius(0.1, 3.0) ** 2 == pytest.approx(0.3)
+    assert weights.collaboration_radius(0.1, 3.0, share=0.25) ** 2 == pytest.approx(
+        0.15
+    )
+    assert weights.collaboration_radius(0.1, 3.0, share=2) ** 2 == pytest.approx(1.2)
+    with pytest.raises(InputError, match=r"`mu` must be greater than 0, got 0\.0"):
+        weights.collaboration_radius(0.1, 0.0)
+
+
+def test_interpolation_goes_from_local_to_global():
+    assert torch.equal(weights.interpolation(0.0, 4), torch.eye(4))
+    assert_close(weights.interpolation(3 / 4, 4), torch.full((4, 4), 0.25))
+    each = weights.interpolation(torch.tensor([0.0, 0.5, 1.0]), 3)
+    assert each.tolist() == [[1, 0, 0], [0.25, 0.5, 0.25], [0.5, 0.5, 0]]
+    assert weights.interpolation(0.3, 1).tolist() == [[1.0]]
+
+
+def test_interpolation_has_the_bias_of_the_table():
+    b, alpha = distances(), torch.linspace(0, 1, 7, dtype=torch.float64)
+    bias = (weights.interpolation(alpha, 7) * b).sum() / 7
+    expected = sum(
+        float(alpha[i]) / 6 * sum(float(b[i, j]) for j in range(7) if j != i)
+        for i in range(7)
+    )
+    assert float(bias) == pytest.approx(expected / 7)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1, torch.tensor([0.5, 2.0])])
+def test_a_mixture_beyond_everything_is_refused(alpha):
+    with pytest.raises(InputError, match="`alpha` must be from 0 to 1"):
+        weights.interpolation(alpha, 2)
+
+
+def objective(lam, a, c):
+    return c * lam.square().sum(1) + (lam * a).sum(1)
+
+
+@pytest.mark.parametrize("c", [1e-3, 0.05, 0.7, 100.0])
+def test_water_filling_meets_the_conditions_of_optimality(c):
+    for seed in range(5):
+        a = distances(seed)
+        lam = weights.water_filling(a, c)
+        slope = 2 * c * lam + a  # the derivative of the objective
+        for i in range(7):
+            wet = lam[i] > 0
+            level = slope[i, wet]
+            # Equal where there is water, and no less where there is none.
+            assert_close(level, level[:1].expand_as(level), rtol=1e-9, atol=1e-12)
+            assert (slope[i, ~wet] >= level[0] - 1e-12).all()
+
+
+@pytest.mark.parametrize("c", [0.001, 0.05, 0.7])
+def test_water_filling_is_no_worse_than_the_best_threshold(c):
+    a = distances().square() / 2
+    best = objective(weights.water_filling(a, c), a, c)
+    strictly = torch.zeros(7, dtype=torch.bool)
+    for threshold in a.unique().tolist():
+        other = objective(weights.within(a, threshold), a, c)
+        assert (best <= other + 1e-12).all()
+        strictly |= best < other - 1e-9
+    assert strictly.all()
+
+
+def test_water_filling_without_volume_is_refused():
+    with pytest.raises(InputError, match=r"`c` must be greater than 0, got 0\.0"):
+        weights.water_filling(torch.ones(2, 2), 0.0)
+
+
+def test_metropolis_weights_are_doubly_stochastic_whatever_the_graph():
+    for lam in (star(), weights.within(distances(), 0.3), random_federation()[0]):
+        lam = weights.normalised(lam)
+        result = weights.metropolis(lam)
+        assert torch.equal(result, result.T)
+        assert (result >= -1e-15).all()
+        assert_close(result.sum(0), torch.ones(len(lam), dtype=torch.float64))
+        assert weights.spectral_radius(result) <= 1 + 1e-9
+        off = ~torch.eye(len(lam), dtype=torch.bool)
+        assert not ((result > 0) & (lam == 0) & off).any()
+
+
+def test_metropolis_of_a_threshold_has_the_larger_neighbourhood():
+    lam = weights.within(distances(), 0.3)
+    count = (lam > 0).sum(1)
+    result = weights.metropolis(lam)
+    for i in range(7):
+        for j in range(7):
+            if i != j and lam[i, j] > 0:
+                most = max(int(count[i]), int(count[j]))
+                assert float(result[i, j]) == pytest.approx(1 / most)
+
+
+def test_the_spectral_radius_is_one_for_clusters_and_a_quarter_of_the_star():
+    clusters = weights.same_cluster(torch.tensor([0, 0, 0, 1, 1, 2])).double()
+    # A third in single precision.
+    assert weights.spectral_radius(clusters) == pytest.approx(1, abs=1e-6)
+    assert weights.spectral_radius(torch.eye(5)) == 1
+    assert weights.spectral_radius(torch.full((4, 4), 0.25)) == pytest.approx(1)
+    # The printed claim is that it is 1 for every stochastic matrix.
+    assert weights.spectral_radius(star(50)) == pytest.approx(12.5, abs=0.3)
+
+
+@every_builder
+def test_the_spectral_radius_is_the_largest_eigenvalue_and_at_least_one(build):
+    for seed in range(5):
+        lam = build(distances(seed))
+        largest = torch.linalg.eigvalsh(lam @ lam.T).max()
+        rho = weights.spectral_radius(lam)
+        assert rho == pytest.approx(float(largest), rel=1e-12)
+        assert rho >= 1 - 1e-12

@@ -214,7 +214,9 @@ def _as_the_public_code_reports(metrics: pd.DataFrame) -> list[Claim]:
             f"heart, unweighted, without VA: {method}",
             f"{value:.1f}",
             f"{ours[method]:.1f}",
-            bool(abs(ours[method] - value) <= 2.1),
+            None
+            if method in EXPECTED["not_the_method"]["rows"]
+            else bool(abs(ours[method] - value) <= 2.1),
             f"{ours[method] - value:+.1f}",
         )
         for method, value in EXPECTED["table2"]["heart"].items()

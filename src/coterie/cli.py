@@ -61,6 +61,9 @@ def run(
         err.print("Interrupted: run the same command again to go on.")
         raise typer.Exit(130) from None
     print_summary(result.table())
+    if study.run.newcomers:
+        print_newcomers(result.newcomers())
+    print_chosen(result.records)
     report = write_report(result.records, result.folder / "report.html")
     out.print(f"report: {report}", soft_wrap=True)
 
@@ -87,9 +90,13 @@ def report(
     """Write the report of a run anew, also of one that was interrupted."""
     from .record import load_records
     from .report import summary, write_report
+    from .tables import newcomer_summary
 
     records = load_records(folder)
     print_summary(summary(records))
+    if not records.newcomers.empty:
+        print_newcomers(newcomer_summary(records))
+    print_chosen(records)
     path = write_report(records, folder / "report.html")
     out.print(f"report: {path}", soft_wrap=True)
 
@@ -131,15 +138,53 @@ def print_summary(summary: Any) -> None:
     """Prints the comparison of algorithms, one row each, for 80 columns."""
     rounds, seeds = summary["round"].max(), summary["seeds"].max()
     title = f"test data, round {rounds}, {seeds} seed{'s' if seeds > 1 else ''}"
-    several = summary["standard_error"].notna().any()
     columns: dict[str, Callable[[Any], str]] = {
-        "mean ± se" if several else "mean": _mean,
+        _mean_heading(summary): _mean,
         "weighted\nmean": lambda row: _number(row["weighted_mean"]),
         "worst\ndecile": lambda row: _number(row["worst_decile"]),
         "beats\nlocal": lambda row: _share(row["better_than_local"]),
         "gradient\ncount": lambda row: _scaled(row["gradients"], 1000, _THOUSANDS),
         "sent": lambda row: _scaled(row["bytes"], 1024, _BYTES),
     }
+    _print_rows(title, columns, summary)
+
+
+def print_newcomers(summary: Any) -> None:
+    """Prints how those fare who were held out of training."""
+    count = int((summary["newcomers"] / summary["seeds"]).max())
+    title = f"{count} newcomer{'s' if count > 1 else ''}, held out of training"
+    columns: dict[str, Callable[[Any], str]] = {
+        _mean_heading(summary): _mean,
+        "worst\nnewcomer": lambda row: _number(row["worst"]),
+        "beats\nlocal": lambda row: _share(row["better_than_local"]),
+    }
+    out.print()
+    _print_rows(title, columns, summary)
+
+
+def print_chosen(records: Any) -> None:
+    """Prints the options that [tune] chose, where it did."""
+    from .tables import chosen, setting_text
+
+    if records.trials.empty or not records.trials["chosen"].any():
+        return
+    out.print("\nchosen on validation data:")
+    for label, table in chosen(records).groupby("algorithm", sort=False):
+        seeds: dict[str, list[str]] = {}
+        for seed, setting in table.droplevel("algorithm").iterrows():
+            seeds.setdefault(setting_text(setting), []).append(str(seed))
+        texts = [f"{text} (seed {', '.join(some)})" for text, some in seeds.items()]
+        out.print(f"  {label}: {'; '.join(texts)}", soft_wrap=True)
+
+
+def _mean_heading(summary: Any) -> str:
+    return "mean ± se" if summary["standard_error"].notna().any() else "mean"
+
+
+def _print_rows(
+    title: str, columns: dict[str, Callable[[Any], str]], summary: Any
+) -> None:
+    """Prints a table: a row for each algorithm, its cells made by the columns."""
     table = Table(
         title=title,
         box=box.SIMPLE_HEAD,

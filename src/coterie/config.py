@@ -1,6 +1,6 @@
 """A study as its author wrote it: TOML tables, checked before any work is done.
 
-    [data] [split] [model] [[algorithm]] [run]
+    [data] [split] [model] [[algorithm]] [run] [tune]
 
 Which options a table may have is read from the signatures of what it names, so nothing
 is declared twice.
@@ -15,7 +15,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from .checks import InputError, imported, integer, number, one_of, parameters_of
 from .data.splits import SPLITS
 from .ingredients import ingredients_of
 from .models import MODELS
+from .tuning import Tune, space_of, tune_of
 from .types import Algorithm
 
-TABLES = ("name", "data", "split", "model", "algorithm", "run")
+TABLES = ("name", "data", "split", "model", "algorithm", "run", "tune")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Run:
     seeds: tuple[int, ...] = (0,)
     batch_size: int = 16  # 0 takes the whole training part
     participation: float = 1.0  # share of the clients in a round
+    newcomers: int = 0  # clients held out of training, who join afterwards
     evaluate_every: int = 0  # rounds; 0 evaluates about fifty times
     evaluate_train: bool = True
     device: str = "cpu"
@@ -50,6 +52,7 @@ class Run:
         integer("run.rounds", self.rounds, at_least=1)
         integer("run.batch_size", self.batch_size, at_least=0)
         number("run.participation", self.participation, above=0, at_most=1)
+        integer("run.newcomers", self.newcomers, at_least=0)
         integer("run.evaluate_every", self.evaluate_every, at_least=0)
         number("run.checkpoint_seconds", self.checkpoint_seconds, at_least=0)
         one_of("run.dtype", self.dtype, ("float32", "float64"))
@@ -73,6 +76,7 @@ class Entry:
     name: str
     label: str
     options: dict[str, Any] = field(default_factory=dict)
+    tune: dict[str, Any] = field(default_factory=dict)  # all that is searched for it
 
 
 @dataclass(frozen=True)
@@ -85,19 +89,23 @@ class Study:
     model: dict[str, Any]
     algorithms: tuple[Entry, ...]
     run: Run
+    tune: Tune | None = None
 
     def resolved(self) -> dict[str, Any]:
         """The study as nested plain values, as it is kept with its results."""
-        return {
+        tables = {
             "name": self.name,
             "data": self.data,
             "split": self.split,
             "model": self.model,
             "algorithm": [
-                {"name": e.name, "label": e.label, **e.options} for e in self.algorithms
+                {"name": e.name, "label": e.label, **e.options}
+                | ({"tune": e.tune} if e.tune else {})
+                for e in self.algorithms
             ],
             "run": asdict(self.run) | {"seeds": list(self.run.seeds)},
         }
+        return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})
 
     @property
     def identity(self) -> str:
@@ -175,13 +183,15 @@ def study(tables: dict[str, Any]) -> Study:
     entries = _entries(tables)
     if not entries:
         raise InputError("a study needs at least one [[algorithm]] with a `name`.")
+    tune = tune_of(_table(tables, "tune")) if "tune" in tables else None
     return Study(
         _text("name", tables.get("name", "study")),
         data,
         split,
         model,
-        _labelled([_entry(entry) for entry in entries]),
+        _searched(_labelled([_entry(entry) for entry in entries]), tune),
         _run(_table(tables, "run")),
+        tune,
     )
 
 
@@ -247,9 +257,33 @@ def _entry(table: Any) -> Entry:
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise InputError(f"every [[algorithm]] needs a `name`, got {table!r}.")
     options = _options(table)
+    tune = options.pop("tune", {})
     checks.options("algorithm", table["name"], _known(table["name"]), options)
     label = _text("algorithm.label", table.get("label", table["name"]))
-    return Entry(table["name"], label, options)
+    if not isinstance(tune, dict):
+        raise InputError(f"`tune` of {label} must be a table, got {tune!r}.")
+    return Entry(table["name"], label, options, tune)
+
+
+def _searched(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, ...]:
+    """The entries, each with all that is searched for it."""
+    known = [_known(entry.name) for entry in entries]
+    for key in [] if tune is None else tune.space:
+        if not any(key in options for options in known):
+            options = {option: None for each in known for option in each}
+            raise InputError(
+                f"[tune.space] no algorithm has an option {key!r}."
+                f"{checks.suggestion(key, options)}"
+            )
+    for entry in entries:
+        if entry.tune and tune is None:
+            raise InputError(f"`tune` of {entry.label} needs a table [tune].")
+    if tune is None:
+        return entries
+    return tuple(
+        replace(e, tune=space_of(tune, e.tune, e.options, options, e.name))
+        for e, options in zip(entries, known, strict=True)
+    )
 
 
 def _labelled(entries: list[Entry]) -> tuple[Entry, ...]:
@@ -286,7 +320,8 @@ def _override(tables: dict[str, Any], text: str) -> None:
     is_name = table == "name" and not keys
     # The label of an algorithm may have dots.
     is_setting = len(keys) == 1 or (table == "algorithm" and len(keys) > 1)
-    if not equals or not all(keys) or not (is_name or is_setting):
+    is_space = table == "tune" and len(keys) == 2 and keys[0] == "space"
+    if not equals or not all(keys) or not (is_name or is_setting or is_space):
         raise InputError(f"`--set` must read table.key=value, got {text!r}.")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
@@ -296,6 +331,9 @@ def _override(tables: dict[str, Any], text: str) -> None:
         tables["name"] = parsed
     elif table == "algorithm":
         _override_algorithm(tables, ".".join(keys[:-1]), keys[-1], parsed, text)
+    elif is_space:
+        tune = _table(tables, "tune")
+        tables["tune"] = {**tune, "space": {**_table(tune, "space"), keys[1]: parsed}}
     else:
         tables[table] = {**_table(tables, table), keys[0]: parsed}
 

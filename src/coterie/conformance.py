@@ -12,6 +12,7 @@ The federations they run on are in `conformance_cases`.
 
 from __future__ import annotations
 
+import copy
 import io
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -41,6 +42,7 @@ from .conformance_cases import (
     small_federation,
     starting_rows,
     trace,
+    welcomed,
 )
 from .deploy.remote import SiteError
 from .record import pack, unpack
@@ -240,12 +242,21 @@ def check_inactive_rows(case: Case) -> None:
     """The personal model of a client that takes no part does not change.
 
     Methods whose clients share models are excepted: a new global model is new for
-    everybody. They are known by two clients having exactly the same one.
+    everybody. They are known by two clients having exactly the same one, be it where
+    these do not answer and so cannot tune it before use.
     """
     federation, setting = small_federation(), Setting()
     everybody = trace(case.build(federation), federation, setting, rounds=1)
-    models_now = everybody.personal
-    for rows in (models_now, *leaves(everybody.states[-1]).values()):
+    models_now, state = everybody.personal, everybody.states[-1]
+    some = trace(
+        case.build(federation),
+        federation,
+        setting,
+        rounds=1,
+        start=(1, state),
+        active=_ACTIVE,
+    )
+    for rows in (models_now, some.personal, *leaves(state).values()):
         if isinstance(rows, Tensor) and rows.shape == models_now.shape:
             if len(rows.unique(dim=0)) < len(rows):
                 raise NotApplicable("clients share models in this method.")
@@ -352,6 +363,37 @@ def check_info(case: Case) -> None:
             assert shape == wanted, f"`weights` has shape {shape}, not {wanted}."
 
 
+def check_newcomers(case: Case) -> None:
+    """Newcomers get finite models, each by its own data alone; nothing is modified."""
+    everybody = small_federation(CLIENTS + 2)
+    places = torch.arange(CLIENTS + 2)
+    trained = everybody.select(places[:CLIENTS])
+    if case.build(everybody).welcome is None:
+        raise NotApplicable("it has no `welcome`: newcomers take the best model there.")
+    for dtype in (torch.float32, torch.float64):
+        setting = Setting(dtype=dtype)
+        run = trace(case.build(trained), trained, setting)
+        state = run.states[-1]
+        before = copy.deepcopy(leaves(state))
+        given = case.made(everybody)
+        kept = copy.deepcopy(given)
+        both = welcomed(case, state, everybody, CLIENTS, setting, instead=given)
+        shape, wanted = tuple(both.shape), (2, run.personal.shape[1])
+        assert shape == wanted, f"models of two newcomers have shape {shape}."
+        assert both.dtype == dtype, f"{dtype} became {both.dtype} for newcomers."
+        assert both.isfinite().all(), "models of newcomers are not finite."
+        for name, value in leaves(state).items():
+            assert same(value, before[name]), f"`welcome` modified `{name}`."
+        for name, value in given.items():
+            assert same(value, kept[name]), f"`welcome` modified `{name}`."
+    for j in range(2):
+        alone = everybody.select(
+            torch.cat([places[:CLIENTS], places[CLIENTS + j, None]])
+        )
+        one = welcomed(case, state, alone, CLIENTS, setting)
+        close(one, both[j, None], "a newcomer gets another model in company")
+
+
 CHECKS: dict[str, Callable[[Case], None]] = {
     check.__name__.removeprefix("check_"): check
     for check in (
@@ -372,6 +414,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
         check_bad_options,
         check_bad_ingredients,
         check_known_optimum,
+        check_newcomers,
     )
 }
 

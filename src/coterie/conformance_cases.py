@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from . import models, seeds
 from .checks import InputError, suggestion
-from .data.federation import PARTS, Federation, Part, Table, federate
+from .data.federation import PARTS, Federation, Table, federate
 from .deploy.remote import RemoteOracle
 from .deploy.sites import Site
 from .ingredients import RECIPES, ingredients_of
@@ -152,29 +152,8 @@ def common_optimum(clients: int = CLIENTS) -> Federation:
 
 
 def relabelled(federation: Federation, order: Int[Tensor, " m"]) -> Federation:
-    """The federation whose client j is client order[j] of this one.
-
-    Clients keep their identities, which name their random streams. A client that
-    appears twice becomes two clients with the same samples and the same draws.
-    """
-
-    def moved(part: Part) -> Part:
-        return Part(part.index, part.start[order], part.size[order])
-
-    return replace(
-        federation,
-        train=moved(federation.train),
-        validation=moved(federation.validation),
-        test=moved(federation.test),
-        clients=federation.clients[order],
-        clusters=_clusters(federation)[order],
-        optima=None if federation.optima is None else federation.optima[order],
-    )
-
-
-def _clusters(federation: Federation) -> Tensor:
-    assert federation.clusters is not None
-    return federation.clusters
+    """The federation whose client j is client order[j] of this one."""
+    return federation.select(order)
 
 
 def starting_rows(federation: Federation, setting: Setting) -> Tensor:
@@ -253,6 +232,32 @@ def trace(
         infos.append(info)
     last = simulation.at(rounds, active, purpose="use")
     return Trace(states, infos, algorithm.personal(state, last))
+
+
+def welcomed(
+    case: Case,
+    state: State,
+    federation: Federation,
+    trained: int,
+    setting: Setting,
+    *,
+    instead: Mapping[str, Tensor] | None = None,
+) -> Tensor:
+    """The models that an algorithm gives to all but the first `trained` clients.
+
+    Args:
+        case: the algorithm.
+        state: of those who trained.
+        federation: everybody, the newcomers last.
+        trained: how many of them trained.
+        setting: how clients answer.
+        instead: ingredients for everybody, in place of those of the recipes.
+    """
+    later = federation.select(torch.arange(trained, len(federation)))
+    oracle = _federated(later, setting).at(ROUNDS, purpose="welcome")
+    welcome = case.build(federation, instead=instead).welcome
+    assert welcome is not None
+    return welcome(state, oracle)
 
 
 def leaves(state: State) -> dict[str, object]:

@@ -5,7 +5,9 @@ The only place where data, models, oracle, algorithms and records are wired toge
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,9 +27,11 @@ from .ingredients import RECIPES, ingredients_of
 from .kernels import can_compile
 from .metrics import TASKS
 from .models import MODELS, build, ravel, with_row
+from .newcomers import Newcomers, described, hold_out, models_for, on_the_device_of
 from .oracle import Simulation
 from .record import SNAPSHOT_CLIENTS, Cell, Folder, Records, unpack, versions
 from .rounds import Round, run_rounds
+from .tuning import Rung, Search, Step, choose, folded, rungs, settings_of
 from .types import Algorithm
 
 if TYPE_CHECKING:
@@ -52,12 +56,13 @@ class Progress(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """What all algorithms of one seed share."""
+    """What all algorithms of one seed share; N clients train."""
 
     federation: Federation
     module: nn.Module
     simulation: Simulation
     x: Tensor  # (N, D)
+    newcomers: Newcomers | None = None
 
 
 @dataclass(frozen=True)
@@ -74,21 +79,52 @@ class Result:
 
         return summary(self.records)
 
+    def newcomers(self) -> pd.DataFrame:
+        """One row for each algorithm, on test data of those held out of training."""
+        from .tables import newcomer_summary
+
+        return newcomer_summary(self.records)
+
+    def chosen(self) -> pd.DataFrame:
+        """The options that validation data chose, by algorithm and seed."""
+        from .tables import chosen
+
+        return chosen(self.records)
+
     def models(self, label: str | None = None, seed: int | None = None) -> Tensor:
-        """The personal models (N, D) of an algorithm, by default the last listed."""
+        """The personal models (N, D) of an algorithm, by default the last listed.
+
+        Row j is that of the j-th client who trained, in the order of `records.clients`.
+        """
+        return Folder(self.folder).models(*self._cell(label, seed))
+
+    def newcomer_models(
+        self, label: str | None = None, seed: int | None = None
+    ) -> Tensor:
+        """The models (M, D) that newcomers got, in the order of `records.newcomers`."""
+        return Folder(self.folder).models(*self._cell(label, seed), of="newcomers")
+
+    def _cell(self, label: str | None, seed: int | None) -> tuple[str, int]:
         labels = [entry.label for entry in self.study.algorithms]
         label = checks.one_of("label", labels[-1] if label is None else label, labels)
-        seed = self.study.run.seeds[0] if seed is None else seed
-        return Folder(self.folder).models(label, seed)
+        return label, self.study.run.seeds[0] if seed is None else seed
 
     def model(
         self, client: int, label: str | None = None, seed: int | None = None
     ) -> nn.Module:
-        """The model of one client, ready to use."""
-        seed = self.study.run.seeds[0] if seed is None else seed
+        """The model of one client, who trained or joined later, ready to use."""
+        label, seed = self._cell(label, seed)
         rows = self.models(label, seed)
-        checks.integer("client", client, at_least=0, at_most=len(rows) - 1)
-        return with_row(prepare(self.study, seed).module, rows[client])
+        table = self.records.clients
+        names = table.loc[table["seed"] == seed, "client"].tolist()
+        if self.study.run.newcomers:
+            rows = torch.cat([rows, self.newcomer_models(label, seed)])
+            table = self.records.newcomers
+            mine = (table["algorithm"] == label) & (table["seed"] == seed)
+            names += table.loc[mine, "client"].tolist()
+        checks.integer("client", client, at_least=0, at_most=len(names) - 1)
+        row = rows[names.index(client)]
+        return with_row(prepare(self.study, seed).module, row)
 
 
 def federation_of(study: Study, seed: int) -> Federation:
@@ -126,11 +162,28 @@ def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:
 
 def prepare(study: Study, seed: int) -> Ground:
     """Everything that the algorithms of one seed share, checked and in place."""
-    run = study.run
-    federation = federation_of(study, seed)
+    everybody = federation_of(study, seed)
+    trains, joins = hold_out(everybody, study.run.newcomers, seed)
+    federation = everybody.select(trains) if len(joins) else everybody
     module = module_of(study, federation, seed)
-    device = _device(run.device)
-    simulation = Simulation(
+    simulation = _simulation(study, federation, module, seed)
+    x = ravel(module).to(_device(study.run.device)).repeat(len(federation), 1)
+    if not len(joins):
+        return Ground(federation, module, simulation, x)
+    later = on_the_device_of(simulation, everybody.select(joins))
+    newcomers = Newcomers(
+        everybody.select(torch.cat([trains, joins])),
+        _simulation(study, later, module, seed),
+    )
+    return Ground(federation, module, simulation, x, newcomers)
+
+
+def _simulation(
+    study: Study, federation: Federation, module: nn.Module, seed: int
+) -> Simulation:
+    """Clients that answer as the study says."""
+    run, device = study.run, _device(study.run.device)
+    return Simulation(
         federation,
         module,
         batch_size=run.batch_size,
@@ -140,8 +193,6 @@ def prepare(study: Study, seed: int) -> Ground:
         loop=run.loop,
         compiled=_compiled(study, device),
     )
-    x = ravel(module).to(device).repeat(len(federation), 1)
-    return Ground(federation, module, simulation, x)
 
 
 def build_algorithm(entry: Entry, federation: Federation) -> Algorithm:
@@ -191,19 +242,36 @@ def run_study(
     ground = prepare(study, study.run.seeds[0])
     for entry in study.algorithms:
         build_algorithm(entry, ground.federation).init(ground.x)
+        if ground.newcomers is not None:
+            build_algorithm(entry, ground.newcomers.everybody)
+    _refuse_settings(study, ground)
     for seed in study.run.seeds[1:]:
-        federation_of(study, seed)  # refuses what a later seed could not be run with
+        # Refuses what a later seed could not be run with.
+        everybody = federation_of(study, seed)
+        trains, _ = hold_out(everybody, study.run.newcomers, seed)
+        _folds(study, everybody.select(trains), seed)
     device = ground.x.device
     if _wants_compiling(study, device) and not can_compile(device) and notice:
         notice("no C++ compiler was found, so gradients are not compiled.")
     folder.create(study.resolved(), versions(device))
-    total = study.run.rounds * len(study.algorithms) * len(study.run.seeds)
+    searches = {
+        (entry.label, seed): _search(study, entry, seed)
+        for entry in study.algorithms
+        for seed in study.run.seeds
+    }
+    total = study.run.rounds * len(searches)
+    total += sum(search.planned for search in searches.values() if search)
     finished = 0
     for seed in study.run.seeds:
         ground = prepare(study, seed) if seed != study.run.seeds[0] else ground
         folder.describe(seed, ground.federation)
         for entry in study.algorithms:
-            tell = _teller(progress, entry.label, seed, finished, total)
+            shows = functools.partial(_teller, progress, seed=seed, total=total)
+            search = searches[entry.label, seed]
+            if search is not None:
+                entry = _tuned(study, entry, search, ground, folder, shows, finished)
+                finished += search.planned
+            tell = shows(entry.label, finished)
             _run_cell(study, entry, seed, ground, folder, tell)
             finished += study.run.rounds
     return Result(folder.path, folder.export(), study)
@@ -215,8 +283,9 @@ Tell = Callable[[int, float | None], None]
 def _teller(
     progress: Callable[[Progress], None] | None,
     label: str,
-    seed: int,
     finished: int,
+    *,
+    seed: int,
     total: int,
 ) -> Tell:
     def tell(t: int, score: float | None) -> None:
@@ -226,13 +295,154 @@ def _teller(
     return tell
 
 
+def _search(study: Study, entry: Entry, seed: int) -> Search | None:
+    """The search for the options of an entry, before it begins, if there is one."""
+    tune = study.tune
+    if tune is None or not entry.tune:
+        return None
+    found = settings_of(tune, entry.tune, entry.options, seed)
+    until = rungs(len(found), tune.rounds or study.run.rounds, tune.halving)
+    return Search(entry.label, seed, max(1, tune.folds), found, until)
+
+
+def _refuse_settings(study: Study, ground: Ground) -> None:
+    """Refuses settings of [tune] that cannot be used, before anything is run."""
+    _folds(study, ground.federation, study.run.seeds[0])
+    for entry in study.algorithms:
+        searches = [_search(study, entry, seed) for seed in study.run.seeds]
+        for setting in [s for each in searches if each for s in each.settings]:
+            try:
+                other = replace(entry, options=entry.options | setting)
+                build_algorithm(other, ground.federation).init(ground.x)
+            except InputError as error:
+                text = ", ".join(f"{key} = {value!r}" for key, value in setting.items())
+                raise InputError(
+                    f"[tune.space] gives {entry.label} a setting that cannot be used, "
+                    f"{text}: {error}"
+                ) from None
+
+
+def _folds(study: Study, federation: Federation, seed: int) -> list[Federation]:
+    """What a setting is trained and judged on: the federation or its folds."""
+    if study.tune is None or study.tune.folds == 0:
+        return [federation]
+    return folded(federation, study.tune.folds, seed)
+
+
+def _tuned(
+    study: Study,
+    entry: Entry,
+    search: Search,
+    ground: Ground,
+    folder: Folder,
+    shows: Callable[[str, int], Tell],
+    finished: int,
+) -> Entry:
+    """The entry with the options that do best on validation data."""
+    search = folder.search(search.label, search.seed) or search
+    if search.chosen is None:
+        grounds = []
+        for fold in _folds(study, ground.federation, search.seed):
+            placed = on_the_device_of(ground.simulation, fold)
+            simulation = _simulation(study, placed, ground.module, search.seed)
+            simulation.kernel = ground.simulation.kernel  # which may be compiled
+            grounds.append(ground._replace(federation=fold, simulation=simulation))
+
+        def train(search: Search, trial: int, rung: Rung) -> Step:
+            other = replace(entry, options=entry.options | search.settings[trial])
+            label = f"{entry.label} (tuning {trial + 1}/{len(search.settings)})"
+
+            def tells(before: int) -> Tell:
+                return shows(label, finished + search.passed + before)
+
+            return _trained(study, other, search, trial, rung, grounds, folder, tells)
+
+        def keep(search: Search, going: list[int]) -> None:
+            folder.save_search(search)
+            for trial in set(range(len(search.settings))) - set(going):
+                folder.drop_trial(search.label, search.seed, trial)
+
+        higher = TASKS[ground.federation.task].higher_is_better
+        search = choose(search, train, keep, higher=higher)
+    return replace(entry, options=entry.options | search.best)
+
+
+def _trained(
+    study: Study,
+    entry: Entry,
+    search: Search,
+    trial: int,
+    rung: Rung,
+    grounds: list[Ground],
+    folder: Folder,
+    tells: Callable[[int], Tell],
+) -> Step:
+    """What becomes of a trial in a rung, which it enters where the last one ended.
+
+    Args:
+        study: says how clients take part.
+        entry: the algorithm with the options of the trial.
+        search: what was found so far.
+        trial: its number.
+        rung: how far it is trained.
+        grounds: one for each fold.
+        folder: where states are kept between rungs, so that memory holds one trial.
+        tells: gives what to call after every round, by the rounds before.
+    """
+    since, states, scores = search.since(rung.rounds), [], []
+    t, kept = folder.trial(search.label, search.seed, trial) or (0, [])
+    for number, ground in enumerate(grounds):
+        algorithm = build_algorithm(entry, ground.federation)
+        state, names = algorithm.init(ground.x), ground.federation.clients.tolist()
+        cell = Cell(search.label, search.seed, t=t, state=state, clients=names)
+        if kept:
+            state = _restored(replace(cell, state=kept[number]), state, folder)
+            cell = replace(cell, state=state)
+        before = number * (rung.rounds - since) - since
+        tell = tells(before)
+        try:
+            for r in run_rounds(
+                algorithm,
+                ground.simulation,
+                ground.x,
+                rounds=rung.rounds,
+                seed=search.seed,
+                participation=study.run.participation,
+                start=(t, state),
+            ):
+                cell = replace(cell, t=r.t, state=r.state)
+                _refuse_nonfinite_state(r, cell)
+                if r.t < rung.rounds:
+                    tell(r.t, None)
+            scores.append(_validated(cell, algorithm, ground.simulation))
+        except TrainingError:
+            return Step(trial, rung.rounds, before + cell.t, ())
+        states.append(cell.state)
+        tell(rung.rounds, scores[-1])
+    if rung != search.rungs[-1]:
+        folder.save_trial(search.label, search.seed, trial, rung.rounds, states)
+    return Step(trial, rung.rounds, search.cost(rung.rounds), tuple(scores))
+
+
+def _validated(cell: Cell, algorithm: Algorithm, simulation: Simulation) -> float:
+    """The mean validation score of the personal models; nothing else is looked at."""
+    x = algorithm.personal(cell.state, simulation.at(cell.t, purpose="use"))
+    _refuse_nonfinite(x, "a personal model", cell)
+    name = TASKS[simulation.federation.task].score
+    score = float(simulation.evaluate(x, "validation")[name].double().mean())
+    if not math.isfinite(score):
+        raise TrainingError(f"the validation {name} of {cell.label} is not finite")
+    return score
+
+
 def _run_cell(
     study: Study, entry: Entry, seed: int, ground: Ground, folder: Folder, tell: Tell
 ) -> None:
     """Runs one algorithm on one seed from where it stands to its end."""
     run, simulation = study.run, ground.simulation
     algorithm = build_algorithm(entry, ground.federation)
-    cell = folder.cell(entry.label, seed) or Cell(entry.label, seed)
+    names = ground.federation.clients.tolist()
+    cell = folder.cell(entry.label, seed) or Cell(entry.label, seed, clients=names)
     if cell.done:
         tell(run.rounds, None)
         return
@@ -253,7 +463,7 @@ def _run_cell(
             participation=run.participation,
             start=(cell.t, cell.state),
         ):
-            _refuse_nonfinite_state(r, entry.label, seed)
+            _refuse_nonfinite_state(r, cell)
             # Whenever an interruption comes, `cell` is as it was after some round.
             after = _counted(cell, r, time.monotonic() - began)
             evaluates = r.t % run.every == 0 or r.t == run.rounds
@@ -265,6 +475,9 @@ def _run_cell(
                 folder.save(cell)
                 saved = time.monotonic()
             began = time.monotonic()
+        x = algorithm.personal(cell.state, simulation.at(cell.t, purpose="use"))
+        if ground.newcomers is not None:
+            cell = _welcomed(cell, study, entry, ground.newcomers, x, folder)
     except (TrainingError, KeyboardInterrupt) as error:
         if cell.rounds:
             folder.save(cell)
@@ -274,9 +487,38 @@ def _run_cell(
             f"{error}; what was before is kept in {folder.path}, and a smaller step "
             "size usually helps."
         ) from None
-    use = simulation.at(cell.t, purpose="use")
-    folder.save_models(entry.label, seed, algorithm.personal(cell.state, use))
+    folder.save_models(entry.label, seed, x)
     folder.save(replace(cell, done=True))
+
+
+def _welcomed(
+    cell: Cell,
+    study: Study,
+    entry: Entry,
+    newcomers: Newcomers,
+    x: Tensor,
+    folder: Folder,
+) -> Cell:
+    """The cell with a record of the models that newcomers get, which are kept too.
+
+    Args:
+        cell: as it is after the last round.
+        study: says what is evaluated.
+        entry: the algorithm.
+        newcomers: those who were held out.
+        x: the personal models of those who trained.
+        folder: where the models go.
+    """
+    folder.save(cell)  # before what may take long
+    algorithm = build_algorithm(entry, newcomers.everybody)
+    oracle = newcomers.simulation.at(cell.t, purpose="welcome")
+    rows = models_for(algorithm, cell.state, x, oracle)
+    names = newcomers.federation.clients.tolist()
+    _refuse_nonfinite(rows, "a newcomer's model", replace(cell, clients=names))
+    folder.save_models(cell.label, cell.seed, rows, of="newcomers")
+    table = described(newcomers.federation)
+    table |= _measures(study, newcomers.simulation, rows)
+    return replace(cell, newcomers={k: v.cpu() for k, v in table.items()})
 
 
 def _restored(cell: Cell, like: Any, folder: Folder) -> Any:
@@ -311,15 +553,8 @@ def _evaluated(
 ) -> Cell:
     """The cell with a record of the personal models on their own clients' parts."""
     x = algorithm.personal(cell.state, simulation.at(cell.t, purpose="use"))
-    _refuse_nonfinite(x, "a personal model", cell.t, cell.label, cell.seed)
-    values: dict[str, Tensor] = {}
-    for part in PARTS:
-        if part != "train" or study.run.evaluate_train:
-            measures = simulation.evaluate(x, part)
-            values |= {f"{part}_{name}": v.cpu() for name, v in measures.items()}
-    optima = simulation.federation.optima
-    if optima is not None and optima.shape == x.shape:
-        values["distance"] = (x - optima).square().sum(1).cpu()
+    _refuse_nonfinite(x, "a personal model", cell)
+    values = _measures(study, simulation, x)
     row = {
         "round": cell.t,
         "gradients": cell.gradients,
@@ -329,6 +564,19 @@ def _evaluated(
     }
     cell = replace(cell, metrics=[*cell.metrics, values], rounds=[*cell.rounds, row])
     return _with_snapshot(cell, study, info.get("weights"))
+
+
+def _measures(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Tensor]:
+    """What is known of each client's own model on its own parts, (N,) each."""
+    values: dict[str, Tensor] = {}
+    for part in PARTS:
+        if part != "train" or study.run.evaluate_train:
+            measures = simulation.evaluate(x, part)
+            values |= {f"{part}_{name}": v.cpu() for name, v in measures.items()}
+    optima = simulation.federation.optima
+    if optima is not None and optima.shape == x.shape:
+        values["distance"] = (x - optima).square().sum(1).cpu()
+    return values
 
 
 def _score(cell: Cell, simulation: Simulation) -> float:
@@ -358,19 +606,20 @@ def _with_snapshot(cell: Cell, study: Study, weights: Tensor | float | None) -> 
     )
 
 
-def _refuse_nonfinite_state(r: Round, label: str, seed: int) -> None:
+def _refuse_nonfinite_state(r: Round, cell: Cell) -> None:
     # A method with its own `personal` may keep its models under another name.
     x = getattr(r.state, "x", None)
     if isinstance(x, Tensor):
-        _refuse_nonfinite(x, "a model", r.t, label, seed)
+        _refuse_nonfinite(x, "a model", replace(cell, t=r.t))
 
 
-def _refuse_nonfinite(x: Tensor, what: str, t: int, label: str, seed: int) -> None:
+def _refuse_nonfinite(x: Tensor, what: str, cell: Cell) -> None:
     bad = ~torch.isfinite(x.sum(1))
     if bad.any():
+        client = cell.clients[int(bad.nonzero()[0])]
         raise TrainingError(
-            f"{label} (seed {seed}): client {int(bad.nonzero()[0])} has {what} that is "
-            f"not finite after round {t}"
+            f"{cell.label} (seed {cell.seed}): client {client} has {what} that is "
+            f"not finite after round {cell.t}"
         )
 
 

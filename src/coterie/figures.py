@@ -31,6 +31,7 @@ from .marks import (
     thinned,
     whiskers,
 )
+from .metrics import TASKS
 from .record import Records
 from .tables import (
     CROWD,
@@ -43,10 +44,17 @@ from .tables import (
     final_gains,
     final_scores,
     is_crowd,
+    last_trials,
+    newcomer_gains,
+    newcomer_labels,
+    newcomer_scores,
+    over_seeds,
     partner_counts,
     population,
     runs_of,
     score_of,
+    setting_text,
+    tuned_options,
     worst_decile,
 )
 
@@ -74,7 +82,7 @@ def gains(records: Records) -> go.Figure:
     tables = {label: final_gains(records, label) * score.unit for label in others}
     first = favourite_of(records)
     if is_crowd(records):
-        means = {label: table.mean(skipna=False) for label, table in tables.items()}
+        means = {label: over_seeds(records, table) for label, table in tables.items()}
         figure = boxes(means, styles, dots=False)
         figure.add_vline(x=0, line={"color": "#222222", "width": 1})
         figure.update_xaxes(title=score.gain)
@@ -93,7 +101,7 @@ def _gain_bars(
     )
     figure, buttons = go.Figure(), []
     for label, gained in tables.items():
-        mean = gained.mean(skipna=False).reindex(table["client"])
+        mean = over_seeds(records, gained).reindex(table["client"])
         # Clusters keep their places for every algorithm; clients sort inside them.
         group = (table["cluster"] != table["cluster"].shift()).cumsum()
         order = np.lexsort((-mean.to_numpy(), group.to_numpy()))
@@ -112,7 +120,7 @@ def _gain_bars(
             ],
             hovertemplate="%{hovertext}<br>%{y:+.3g}<extra></extra>",
         )
-        more, less, equal = count_gains(gained)
+        more, less, equal = count_gains(mean)
         title = f"{heading(label)}: {more} gain, {less} lose, {equal} equal"
         ticks = client_ticks([str(client) for client in names], single=True)
         layout = {f"xaxis.{key}": value for key, value in ticks.items()}
@@ -191,8 +199,8 @@ def _add_curve(
 ) -> None:
     """Adds the mean line and, given several seeds, their band; notes places on axes."""
     runs = runs_of(records, label)
-    values = runs.set_index(["round", "seed", "client"])[column].unstack("client")
-    means = values.astype(float).mean(axis=1, skipna=False).unstack("seed")
+    values = runs.astype({column: float}).groupby(["round", "seed"])[column]
+    means = values.agg(lambda some: some.mean(skipna=False)).unstack("seed")
     # Rounds in which nothing was evaluated are no points at all.
     means = means.replace([np.inf, -np.inf], np.nan).dropna(how="all")
     x = {axis: _places(records, label, means, axis) for axis in places}
@@ -258,7 +266,7 @@ def spread(records: Records) -> go.Figure:
     to the extremes, the diamond is the mean of the worst tenth of the clients.
     """
     score, styles = score_of(records), styles_of(records)
-    means = {label: final_scores(records, label).mean(skipna=False) for label in styles}
+    means = {a: over_seeds(records, final_scores(records, a)) for a in styles}
     figure = boxes(means, styles, dots=not is_crowd(records))
     worst = [worst_decile(values, score.sign) for values in means.values()]
     figure.add_scatter(
@@ -271,6 +279,114 @@ def spread(records: Records) -> go.Figure:
     )
     figure.update_xaxes(title=score.words, tickformat=score.ticks)
     return finish(figure, "Final scores of the clients", 190, list(means))
+
+
+def newcomers(records: Records) -> go.Figure:
+    """How much better than alone each newcomer is, one row per algorithm.
+
+    A dot is a client that was held out with one seed; with more than CROWD of them
+    there are only boxes. Without results of `local`, the scores themselves are shown.
+
+    Raises:
+        InputError: when the records have no newcomers.
+    """
+    score, styles, local = score_of(records), styles_of(records), baseline_of(records)
+    labels = newcomer_labels(records)
+    if not labels:
+        raise InputError("the records have no newcomers.")
+    if local in labels and len(labels) > 1:
+        labels.remove(local)
+        values = {a: newcomer_gains(records, a) * score.unit for a in labels}
+        title, words, ticks = "Gain over training alone, per newcomer", score.gain, ""
+    else:
+        values = {a: newcomer_scores(records, a) for a in labels}
+        title, words, ticks = "Scores of the newcomers", score.words, score.ticks
+    # What a dot is called: the client, and the seed that held it out.
+    named = {
+        a: series.set_axis([f"{client}, seed {seed}" for seed, client in series.index])
+        for a, series in values.items()
+    }
+    crowd = max(len(series) for series in values.values()) > CROWD
+    figure = boxes(named, styles, dots=not crowd)
+    if words == score.gain:
+        figure.add_vline(x=0, line={"color": "#222222", "width": 1})
+    figure.update_xaxes(title=words, tickformat=ticks)
+    return finish(figure, title, 160, labels)
+
+
+def trials(records: Records) -> go.Figure:
+    """The validation score of every setting that was tried, against its options.
+
+    A setting stands at its last score: a star was chosen, a hollow dot was dropped
+    after fewer rounds. Settings that could not be trained are not drawn.
+
+    Raises:
+        InputError: when nothing was tried.
+    """
+    score, table = score_of(records), last_trials(records)
+    if table.empty:
+        raise InputError("the records have no trials: [tune] searches options.")
+    options = [o for o in tuned_options(records) if table[o].notna().any()]
+    figure, places = go.Figure(), {option: list[list[object]]() for option in options}
+    for label, style in styles_of(records).items():
+        mine = table[table["algorithm"] == label]
+        if mine.empty:
+            continue
+        for option in options:
+            places[option].append([_placed(value) for value in mine[option]])
+        figure.add_scatter(
+            y=mine["score"].to_numpy(),
+            mode="markers",
+            name=escape(label),
+            marker={
+                "color": style.colour,
+                "symbol": [_SYMBOLS.get(s, "circle-open") for s in mine["status"]],
+                "size": [15 if s == "chosen" else 8 for s in mine["status"]],
+            },
+            hovertext=[
+                f"{escape(setting_text(row[options]))}<br>seed {row['seed']}, "
+                f"{row['rounds']} rounds"
+                for _, row in mine.iterrows()
+            ],
+        )
+    buttons = [
+        {
+            "label": f"by {escape(option)}",
+            "method": "update",
+            "args": [{"x": x}, {"xaxis.title.text": option, "xaxis.type": _scale(x)}],
+        }
+        for option, x in places.items()
+    ]
+    for trace, x in zip(figure.data, places[options[0]], strict=True):
+        trace.x = x
+    figure.update_layout(buttons[0]["args"][1])
+    menu = menu_of(buttons) | {"type": "buttons", "direction": "right"}
+    if len(options) > 1:
+        figure.update_layout(updatemenus=[menu])
+    words = f"validation {TASKS[records.task].score}"
+    figure.update_yaxes(title=words, tickformat=score.ticks, zeroline=False)
+    title = "Validation score of every setting that was tried"
+    return finish(figure, title, 420, menu=len(options) > 1)
+
+
+_SYMBOLS = {"finished": "circle", "chosen": "star"}
+
+
+def _placed(value: object) -> object:
+    """Where a setting stands on the axis of an option, None where it has none."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if np.isfinite(value) else None
+    return str(value)
+
+
+def _scale(places: list[list[object]]) -> str:
+    """The type of an axis for these values: logarithmic if they differ tenfold."""
+    values = [value for trace in places for value in trace if value is not None]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(numbers) < len(values):
+        return "category"
+    wide = min(numbers) > 0 and max(numbers) >= 10 * min(numbers)
+    return "log" if wide else "linear"
 
 
 def collaboration(records: Records, algorithm: str | None = None) -> go.Figure:
@@ -364,7 +480,7 @@ def clients(records: Records) -> go.Figure:
             col=1,
         )
     for label, style in styles_of(records).items():
-        values = final_scores(records, label).mean(skipna=False)
+        values = over_seeds(records, final_scores(records, label))
         if single:
             values = values.reindex(table["client"])
         else:

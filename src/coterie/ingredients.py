@@ -1,4 +1,4 @@
-"""What a study gives an algorithm beside numbers: sizes, weights, precisions.
+"""What a study gives an algorithm beside numbers: sizes, weights, biases, precisions.
 
 A factory's positional parameters are ingredients. Each has a recipe here, which makes
 it for a federation from a short text of the study, such as `weights = "clusters"`.
@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import InputError, call, number, one_of, positive, stochastic
+from .checks import InputError, call, number, one_of, positive, square, stochastic
 from .data.federation import Federation
-from .weights import same_cluster, within
+from .weights import among, interpolation, same_cluster, water_filling, within
 
 
 def sizes(choice: str, federation: Federation) -> Tensor:
@@ -28,44 +28,110 @@ def sizes(choice: str, federation: Federation) -> Tensor:
 
 
 def weights(choice: str, federation: Federation) -> Tensor:
-    """(N, N) `clusters`, `uniform`, `alone`, `biases(threshold)` or a file's name."""
+    """(N, N) weights whose rows sum to 1, by one of these names, or from a file.
+
+    `clusters`, `uniform` and `alone`; `mixture(alpha)` is alpha for the others and the
+    rest for oneself; from known optima, `biases(threshold)` joins those no further than
+    that, and `water_filling(c)` weighs their squared distances against the variance.
+    """
     n = len(federation)
     if Path(choice).suffix in (".csv", ".npy"):
-        return stochastic("weights", _from_file("weights", choice), n)
+        total, mine = _in_files(federation)
+        given = stochastic("weights", _from_file("weights", choice), total)
+        if n < total:
+            present = torch.zeros(total, dtype=torch.bool).index_fill(0, mine, True)
+            given = among(given, present)
+        return given[mine][:, mine]
     name, arguments = call("weights", choice)
-    one_of("weights", name, ("clusters", "uniform", "alone", "biases"))
-    if arguments and name != "biases":
+    numbers = ("biases", "mixture", "water_filling")
+    one_of("weights", name, ("clusters", "uniform", "alone", *numbers))
+    if arguments and name not in numbers:
         raise InputError(f"`weights` {name} takes no numbers, got {choice!r}.")
     if name == "uniform":
         return torch.full((n, n), 1 / n)
     if name == "alone":
         return torch.eye(n)
     if name == "clusters":
-        if federation.clusters is None:
-            raise InputError(
-                "`weights` clusters needs known clusters, "
-                f"but `{federation.name}` has none."
-            )
-        return same_cluster(federation.clusters)
-    if federation.optima is None or len(arguments) != 1:
+        return same_cluster(_clusters("weights", federation))
+    if len(arguments) != 1 or (name != "mixture" and federation.optima is None):
+        needs = "" if name == "mixture" else " and a federation with known optima"
         raise InputError(
-            "`weights` biases(threshold) needs one number and a federation with known "
-            f"optima, got {choice!r} for `{federation.name}`."
+            f"`weights` {name} needs one number{needs}, "
+            f"got {choice!r} for `{federation.name}`."
         )
-    distance = torch.cdist(federation.optima, federation.optima)
-    return within(distance, number("weights", arguments[0], at_least=0))
+    if name == "mixture":
+        alpha = number("weights", arguments[0], at_least=0, at_most=1)
+        return interpolation(alpha, n)
+    if name == "biases":
+        threshold = number("weights", arguments[0], at_least=0)
+        return within(_distances(federation), threshold)
+    c = number("weights", arguments[0], above=0)
+    return water_filling(_distances(federation).square() / 2, c)
+
+
+def biases(choice: str, federation: Federation) -> Tensor:
+    """(N, N) bounds b_ik on the gap f_i(x_k^*) - f_i(x_i^*) >= 0, or a file of them.
+
+    `clusters` is 0 within a cluster and 1 between two, or the number in brackets;
+    `optima` is half the squared distance of known optima, times the curvature of the
+    losses in brackets: a loss |x - x_i^*|^2 without a factor 1/2 has `optima(2)`.
+    """
+    if Path(choice).suffix in (".csv", ".npy"):
+        total, mine = _in_files(federation)
+        given = square("biases", _from_file("biases", choice), total)
+        return given[mine][:, mine]
+    name, arguments = call("biases", choice)
+    one_of("biases", name, ("clusters", "optima"))
+    if len(arguments) > 1:
+        raise InputError(f"`biases` {name} takes one number at most, got {choice!r}.")
+    scale = number("biases", arguments[0] if arguments else 1.0, above=0)
+    if name == "clusters":
+        label = _clusters("biases", federation)
+        return scale * (label[:, None] != label[None, :]).to(torch.float32)
+    if federation.optima is None:
+        raise InputError(
+            f"`biases` optima needs known optima, but `{federation.name}` has none."
+        )
+    return scale * _distances(federation).square() / 2
+
+
+def _clusters(name: str, federation: Federation) -> Tensor:
+    """(N,) the known clusters."""
+    if federation.clusters is None:
+        raise InputError(
+            f"`{name}` clusters needs known clusters, but `{federation.name}` has none."
+        )
+    return federation.clusters
+
+
+def _distances(federation: Federation) -> Tensor:
+    """(N, N) distances between known optima, exactly 0 where these are the same."""
+    assert federation.optima is not None  # the caller has refused that
+    mode = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(federation.optima, federation.optima, compute_mode=mode)
 
 
 def precision(choice: str, federation: Federation) -> Tensor | None:
     """(N,) `samples`, `equal`, `estimated` during training, or a file's name."""
     if Path(choice).suffix in (".csv", ".npy"):
         values = _from_file("precision", choice).flatten()
-        return positive("precision", values, len(federation))
+        total, mine = _in_files(federation)
+        return positive("precision", values, total)[mine]
     one_of("precision", choice, ("samples", "equal", "estimated"))
     if choice == "estimated":
         return None
     size = federation.train.size.to(torch.float32)
     return size if choice == "samples" else torch.ones_like(size)
+
+
+def _in_files(federation: Federation) -> tuple[int, Tensor]:
+    """How many clients a file is about, and where in it these clients stand.
+
+    Where clients are held out of training, a file is about them too.
+    """
+    if federation.everybody is None:
+        return len(federation), torch.arange(len(federation))
+    return federation.everybody, federation.clients
 
 
 def _from_file(name: str, path: str) -> Tensor:
@@ -83,6 +149,7 @@ def _from_file(name: str, path: str) -> Tensor:
 RECIPES: dict[str, tuple[Callable[[str, Federation], Any], str]] = {
     "sizes": (sizes, "samples"),
     "weights": (weights, "clusters"),
+    "biases": (biases, "clusters"),
     "precision": (precision, "samples"),
 }
 """Name of an ingredient -> its recipe and what it is made from by default."""

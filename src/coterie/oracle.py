@@ -234,7 +234,8 @@ class SimulatedOracle:
         if len(few):
             raise InputError(
                 "comparing gradients needs two training samples of every client, but "
-                f"client {int(who[few[0]])} has one."
+                f"client {int(self._simulation.federation.clients[who[few[0]]])} has "
+                "one."
             )
         stream = self.stream("compare")
         first, second, used = self._simulation.halves(who, stream, samples)

@@ -17,7 +17,7 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from torch import Tensor
 
 from .checks import InputError
 from .data.federation import PARTS, Federation
+from .tuning import COLUMNS, Search, search_of
 from .types import State
 
 SNAPSHOT_CLIENTS = 200
@@ -57,6 +58,10 @@ class Records:
     metrics: pd.DataFrame  # algorithm, seed, round, client, <part>_<measure> ...
     rounds: pd.DataFrame  # algorithm, seed, round, gradients, bytes, seconds, ...
     weights: dict[tuple[str, int], Snapshots]  # by (algorithm, seed)
+    # algorithm, seed, client, cluster, train, <part>_<measure> of those held out
+    newcomers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # algorithm, seed, trial, rounds, score, status, ..., one column for each option
+    trials: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 @dataclass
@@ -75,6 +80,8 @@ class Cell:
     metrics: list[dict[str, Tensor]] = field(default_factory=list)  # (N,) each
     snapshot_rounds: list[int] = field(default_factory=list)
     snapshots: list[Tensor] = field(default_factory=list)  # (N, N) each
+    clients: list[int] = field(default_factory=list)  # identities; empty: 0 .. N-1
+    newcomers: dict[str, Tensor] = field(default_factory=dict)  # columns, (M,) each
 
 
 def pack(state: State) -> Any:
@@ -142,6 +149,8 @@ class Folder:
                 _refuse_another_study(study, _read_study(old), self.path)
             (self.path / "cells").mkdir(parents=True, exist_ok=True)
             (self.path / "models").mkdir(exist_ok=True)
+            if "tune" in study:
+                (self.path / "tuning").mkdir(exist_ok=True)
             _write(self.path / "versions.json", json.dumps(versions, indent=2) + "\n")
             if not old.exists():
                 _write(old, tomli_w.dumps(study))
@@ -153,7 +162,7 @@ class Folder:
     def describe(self, seed: int, federation: Federation) -> None:
         """Keeps the sizes and clusters of the clients of one seed."""
         clusters = federation.clusters
-        table = pd.DataFrame({"client": range(len(federation))})
+        table = pd.DataFrame({"client": federation.clients.cpu().numpy()})
         table.insert(0, "seed", seed)
         table["cluster"] = -1 if clusters is None else clusters.cpu().numpy()
         for part in PARTS:
@@ -166,29 +175,27 @@ class Folder:
     def save(self, cell: Cell) -> None:
         """Replaces the cell's file."""
         path = self.path / "cells" / f"{file_name(cell.label, cell.seed)}.pt"
-        values = vars(cell) | {"state": pack(cell.state)}
-        try:
-            with replacing(path) as file:
-                torch.save(values, file)
-        except (OSError, RuntimeError) as error:  # torch's own for a full disk
-            raise InputError(
-                f"the checkpoint {path} cannot be written: {error}; what was saved "
-                "before is intact."
-            ) from error
+        _save(path, vars(cell) | {"state": pack(cell.state)})
 
     def cell(self, label: str, seed: int) -> Cell | None:
         """The cell as it was saved last, if ever."""
         path = self.path / "cells" / f"{file_name(label, seed)}.pt"
         return _load_cell(path) if path.exists() else None
 
-    def save_models(self, label: str, seed: int, x: Tensor) -> None:
-        """Keeps the personal models, one row for each client."""
-        with replacing(self.path / "models" / f"{file_name(label, seed)}.pt") as file:
+    def save_models(
+        self, label: str, seed: int, x: Tensor, *, of: str = "clients"
+    ) -> None:
+        """Keeps the models of `clients` or of `newcomers`, one row for each."""
+        with replacing(self._models_file(label, seed, of)) as file:
             torch.save(x.detach().cpu(), file)
 
-    def models(self, label: str, seed: int) -> Tensor:
-        """The personal models (N, D) of a finished cell."""
-        path = self.path / "models" / f"{file_name(label, seed)}.pt"
+    def _models_file(self, label: str, seed: int, of: str) -> Path:
+        end = "pt" if of == "clients" else f"{of}.pt"
+        return self.path / "models" / f"{file_name(label, seed)}.{end}"
+
+    def models(self, label: str, seed: int, *, of: str = "clients") -> Tensor:
+        """The models of a finished cell: (N, D) of `clients`, (M, D) of `newcomers`."""
+        path = self._models_file(label, seed, of)
         if not path.exists():
             raise InputError(
                 f"{self.path} has no models of {label!r} with seed {seed}: the run did "
@@ -196,12 +203,46 @@ class Folder:
             )
         return _load(path)
 
+    def save_search(self, search: Search) -> None:
+        """Replaces the file of a search."""
+        text = json.dumps(asdict(search), indent=1) + "\n"
+        _write(self._tuning_file(search.label, search.seed, "json"), text)
+
+    def search(self, label: str, seed: int) -> Search | None:
+        """The search as it was saved last, if ever."""
+        path = self._tuning_file(label, seed, "json")
+        return _load_search(path) if path.exists() else None
+
+    def save_trial(
+        self, label: str, seed: int, trial: int, t: int, states: list[State]
+    ) -> None:
+        """Keeps where a trial stands, the state of each fold, to train it on later."""
+        packed = [pack(state) for state in states]
+        _save(self._tuning_file(label, seed, f"{trial}.pt"), (t, packed))
+
+    def trial(self, label: str, seed: int, trial: int) -> tuple[int, list[Any]] | None:
+        """The round and the packed states of a trial, if it was saved."""
+        path = self._tuning_file(label, seed, f"{trial}.pt")
+        return _load(path) if path.exists() else None
+
+    def drop_trial(self, label: str, seed: int, trial: int) -> None:
+        """Deletes the states of a trial that does not train on."""
+        self._tuning_file(label, seed, f"{trial}.pt").unlink(missing_ok=True)
+
+    def _tuning_file(self, label: str, seed: int, end: str) -> Path:
+        return self.path / "tuning" / f"{file_name(label, seed)}.{end}"
+
     def export(self) -> Records:
         """Writes the tables for people and returns them."""
         records = load_records(self.path)
-        for name in ("metrics", "rounds", "clients"):
+        names = ["metrics", "rounds", "clients"]
+        names += [] if records.newcomers.empty else ["newcomers"]
+        for name in names:
             with replacing(self.path / f"{name}.csv") as file:
                 getattr(records, name).to_csv(file, index=False)
+        if not records.trials.empty:
+            with replacing(self.path / "tuning.csv") as file:
+                records.trials.to_csv(file, index=False)
         if records.weights:
             arrays: dict[str, Any] = {}
             for (label, seed), snapshots in records.weights.items():
@@ -251,6 +292,8 @@ def load_records(path: Path | str) -> Records:
             for cell in loaded
             if cell.snapshots
         },
+        newcomers=_newcomers(loaded),
+        trials=_trials([_load_search(f) for f in path.glob("tuning/*.json")], order),
     )
 
 
@@ -301,6 +344,17 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise _damaged(path, error) from error
 
 
+def _save(path: Path, values: Any) -> None:
+    try:
+        with replacing(path) as file:
+            torch.save(values, file)
+    except (OSError, RuntimeError) as error:  # torch's own for a full disk
+        raise InputError(
+            f"the checkpoint {path} cannot be written: {error}; what was saved before "
+            "is intact."
+        ) from error
+
+
 def _load(path: Path) -> Any:
     try:
         return torch.load(path, weights_only=True)
@@ -313,6 +367,14 @@ def _load_cell(path: Path) -> Cell:
     try:
         return Cell(**values)
     except TypeError as error:
+        raise _damaged(path, error) from error
+
+
+def _load_search(path: Path) -> Search:
+    table = _read_json(path)
+    try:
+        return search_of(table)
+    except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
 
 
@@ -357,10 +419,38 @@ def _metrics(cell: Cell) -> pd.DataFrame:
     tables = []
     for about, values in zip(cell.rounds, cell.metrics, strict=True):
         table = pd.DataFrame({name: v.numpy() for name, v in values.items()})
-        table.insert(0, "client", range(len(table)))
+        table.insert(0, "client", cell.clients or range(len(table)))
         table.insert(0, "round", int(about["round"]))
         tables.append(table)
     return _with_cell(_concatenated(tables), cell)
+
+
+def _newcomers(cells: list[Cell]) -> pd.DataFrame:
+    """Rows for each cell and newcomer, who come when the training of a cell ends."""
+    tables = []
+    for cell in cells:
+        if cell.newcomers:
+            columns = {name: v.numpy() for name, v in cell.newcomers.items()}
+            tables.append(_with_cell(pd.DataFrame(columns), cell))
+    return _concatenated(tables) if tables else pd.DataFrame()
+
+
+def _trials(searches: list[Search], order: list[str]) -> pd.DataFrame:
+    """Rows for each trial and rung, as far as it came."""
+    rows: list[dict[str, Any]] = []
+    searches = [search for search in searches if search.label in order]
+    for search in sorted(searches, key=lambda s: (order.index(s.label), s.seed)):
+        for step in sorted(search.steps):
+            about = (search.label, search.seed, step.trial, step.rounds, step.score)
+            fate = (search.status(step), step.spent, step.trial == search.chosen)
+            row = dict(zip(COLUMNS, about + fate, strict=True))
+            if search.folds > 1:
+                scores = step.scores or (np.nan,) * search.folds
+                row |= {f"fold_{j}": score for j, score in enumerate(scores)}
+            rows.append(row | search.settings[step.trial])
+    whole = dict.fromkeys(("seed", "trial", "rounds", "spent"), int)
+    table = pd.DataFrame(rows, dtype=object)  # so that whole numbers stay whole
+    return table.astype({**whole, "score": float, "chosen": bool}) if rows else table
 
 
 def _rounds(cell: Cell) -> pd.DataFrame:

@@ -16,7 +16,16 @@ import tomli_w
 from plotly.offline import get_plotlyjs
 
 from .checks import InputError
-from .figures import clients, collaboration, curves, gains, partners, spread
+from .figures import (
+    clients,
+    collaboration,
+    curves,
+    gains,
+    newcomers,
+    partners,
+    spread,
+    trials,
+)
 from .page import in_bytes, joined, large, page, plot, table_of
 from .record import Records, replacing
 from .tables import (
@@ -31,24 +40,33 @@ from .tables import (
     final_scores,
     is_crowd,
     labels_of,
+    last_trials,
     lead_of,
+    newcomer_labels,
+    newcomer_summary,
+    over_seeds,
     partner_counts,
     population,
     ranking,
     score_of,
+    searched,
     shortfalls,
     standard_error,
     summary,
+    value_text,
 )
+from .tuning import rungs
 
 __all__ = [
     "clients",
     "collaboration",
     "curves",
     "gains",
+    "newcomers",
     "partners",
     "spread",
     "summary",
+    "trials",
     "write_report",
 ]
 
@@ -76,9 +94,12 @@ def _document(records: Records) -> str:
         "curves": ("Progress", _curves_section(records, table)),
         "spread": ("Spread and worst clients", _spread_section(records, table)),
         "collaboration": ("Who learned with whom", _partners_section(records)),
+        "newcomers": ("Newcomers", _newcomers_section(records)),
         "clients": ("The clients", _clients_section(records)),
+        "chosen": ("What was chosen, and from what", _chosen_section(records)),
         "made": ("How this was made", _made_section(records)),
     }
+    sections = {key: section for key, section in sections.items() if section[1]}
     title = str(records.study.get("name", "Study"))
     return page(title, _header(records), sections, get_plotlyjs())
 
@@ -89,7 +110,7 @@ def _header(records: Records) -> str:
     lines = {
         "Data": _described(study.get("data")),
         "Split": _described(study.get("split")),
-        "Clients": f"{records.clients['client'].nunique():,}",
+        "Clients": _counted(records),
         "Model": _described(study.get("model")),
         "Task": records.task,
         "Algorithms": ", ".join(labels_of(records)),
@@ -107,6 +128,15 @@ def _header(records: Records) -> str:
     short = _shortfalls(records)
     notice = f'<p class="notice">{escape(short)}</p>' if short else ""
     return f"<dl>{items}</dl>{note}{notice}"
+
+
+def _counted(records: Records) -> str:
+    """How many clients there are, and how many of them joined only after training."""
+    held = records.study.get("run", {}).get("newcomers", 0)
+    if not held:
+        return f"{records.clients['client'].nunique():,}"
+    count = int(records.clients.groupby("seed").size().max()) + held
+    return f"{count:,}, of whom {held:,} are held out of training"
 
 
 def _described(table: object) -> str:
@@ -214,8 +244,8 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
     rows, losers = [], {}
     for label in others:
         gained = final_gains(records, label)
-        more, less, equal = count_gains(gained)
-        mean = gained.mean(skipna=False)
+        mean = over_seeds(records, gained)
+        more, less, equal = count_gains(mean)
         cells = [label, str(more), str(less), str(equal)]
         cells += [str(len(mean) - more - less - equal)]
         cells += [score.show_gain(mean.mean(skipna=False))]
@@ -362,6 +392,40 @@ def _matrices(records: Records, labels: list[str]) -> str:
     )
 
 
+def _newcomers_section(records: Records) -> str:
+    """How those fare who were held out of training; nothing where nobody was."""
+    if not newcomer_labels(records):
+        return ""
+    score, table = score_of(records), newcomer_summary(records)
+    local = baseline_of(records)
+    count = int((table["newcomers"] / table["seeds"]).max())
+    text = f"{count:,} client{' was' if count == 1 else 's were'} held out with each "
+    text += "seed and took no part in training or in choosing anything. Each joined "
+    text += "when training had ended and got a model from what the others had learned"
+    text += f"; with {local} it trained by itself. " if local is not None else ". "
+    ranked = ranking(table["mean"], score.sign)
+    if ranked:
+        best, most = ranked[-1]
+        text += f"Newcomers fare best with {best} (mean {score.words} "
+        text += f"{score.show(most)})"
+        alone = dict(ranked).get(str(local))
+        if alone is not None and best != local:
+            text += f"; training alone gives {score.show(alone)}"
+        text += "."
+    headers = ["algorithm", "mean", "± s.e.", "worst newcomer", "better than alone"]
+    rows = []
+    for label, row in table.iterrows():
+        error, share = row["standard_error"], row["better_than_local"]
+        short = score.show(error) if score.ticks else f"{error:.2g}"
+        cells = [str(label), score.show(row["mean"])]
+        cells += [short if np.isfinite(error) else "unknown"]
+        cells += [score.show(row["worst"])]
+        rows.append([*cells, f"{100 * share:.0f} %" if np.isfinite(share) else "–"])
+    caption = f"{score.words.capitalize()} of the newcomers, each with its own model."
+    figure = plot(newcomers(records), "newcomers-figure", "Newcomers by algorithm")
+    return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
+
+
 def _clients_section(records: Records) -> str:
     score, table = score_of(records), by_cluster(population(records))
     known = int(table.loc[table["cluster"] >= 0, "cluster"].nunique())
@@ -378,7 +442,7 @@ def _clients_section(records: Records) -> str:
         text += " The data were split anew for every seed: sizes are means over seeds, "
         text += "and a client whose cluster changes counts as of unknown cluster."
     labels = labels_of(records)
-    finals = {a: final_scores(records, a).mean(skipna=False) for a in labels}
+    finals = {a: over_seeds(records, final_scores(records, a)) for a in labels}
     means = {a: cluster_means(records, values) for a, values in finals.items()}
     rows = []
     for cluster, members in table.groupby("cluster", sort=False):
@@ -390,6 +454,83 @@ def _clients_section(records: Records) -> str:
     caption = f"Samples, and mean {score.words} at the last round, by cluster."
     figure = plot(clients(records), "clients-figure", "Data and score by client")
     return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
+
+
+def _chosen_section(records: Records) -> str:
+    """What [tune] searched and found; nothing where there is no such table."""
+    tune, table = records.study.get("tune"), records.trials
+    if tune is None:
+        return ""
+    seeds = sorted(set(records.metrics["seed"]))
+    headers = ["algorithm", "option", "searched"]
+    headers += [*(f"chosen, seed {seed}" for seed in seeds), "settings", "rounds"]
+    rows = []
+    for label, space in searched(records).items():
+        mine = table[table["algorithm"] == label] if len(table) else table
+        best = mine[mine["status"] == "chosen"].set_index("seed") if len(mine) else mine
+        for option in [o for o in mine if o in space] if len(mine) else space:
+            cells = [label, option, _range_text(space[option])]
+            cells += [
+                value_text(best.loc[seed, option]) if seed in best.index else "–"
+                for seed in seeds
+            ]
+            rows.append([*cells, *_spent(mine)])
+        if not space:
+            rows.append([label, "as written", *["–"] * (3 + len(seeds))])
+    caption = "Settings and rounds of training are those of one seed's search."
+    figure = ""
+    if len(last_trials(records)):
+        figure = "<p>A star was chosen."
+        if "dropped" in set(table["status"]):
+            figure += (
+                " A hollow dot was dropped after fewer rounds than the others, so "
+            )
+            figure += "its score cannot be compared with theirs."
+        figure += "</p>"
+        figure += plot(trials(records), "trials-figure", "Settings that were tried")
+    text = _search_text(tune, records)
+    return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
+
+
+def _search_text(tune: dict[str, Any], records: Records) -> str:
+    """How settings were chosen, in a few sentences."""
+    score, folds = score_of(records).words.removeprefix("test "), tune["folds"]
+    data = f"{folds} folds of its training and validation data"
+    text = f"Every algorithm had the same budget: {tune['trials']} settings with each "
+    text += f"seed, by {tune['search']} search (or all, where there are fewer). A "
+    text += (
+        f"setting is judged by the mean {score} of the clients' own models, each on "
+    )
+    text += f"{data if folds else 'its validation data'}. "
+    rounds = tune["rounds"] or records.study["run"]["rounds"]
+    first, *others = rungs(tune["trials"], rounds, tune["halving"])
+    text += f"All settings train for {first.rounds} rounds"
+    text += "".join(f", the best {r.trials} go on to round {r.rounds}" for r in others)
+    text += ". "
+    statuses = list(records.trials["status"]) if len(records.trials) else []
+    if "failed" in statuses:
+        text += f"{statuses.count('failed')} could not be trained: their models became "
+        text += "infinite. "
+    text += "Each seed chose for itself, and the algorithm then ran with what was "
+    return text + "chosen. Test data chose nothing."
+
+
+def _spent(mine: pd.DataFrame) -> list[str]:
+    """How many settings and rounds of training the searches of the seeds took."""
+    if mine.empty:
+        return ["–", "–"]
+    by_seed = mine.groupby("seed")
+    pairs = [by_seed["trial"].nunique(), by_seed["spent"].sum()]
+    ends = [(int(counts.min()), int(counts.max())) for counts in pairs]
+    return [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in ends]
+
+
+def _range_text(values: Any) -> str:
+    """A list or range that was searched, in words."""
+    if not isinstance(values, dict):
+        return ", ".join(value_text(value) for value in values)
+    low, high = value_text(values["from"]), value_text(values["to"])
+    return f"{low} to {high}" + (" (log)" if values["scale"] == "log" else "")
 
 
 def _made_section(records: Records) -> str:

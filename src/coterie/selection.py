@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .types import Clients, Oracle
+from .weights import normalised
 
 
 def losses_of(
@@ -37,3 +38,21 @@ def best_fit(oracle: Oracle, candidates: Float[Tensor, "c d"]) -> Int[Tensor, " 
     Entries of inactive clients are 0.
     """
     return training_losses(oracle, candidates).nan_to_num(torch.inf).argmin(1)
+
+
+def mean_of_partners(
+    oracle: Oracle, x: Float[Tensor, "n d"], weights: Float[Tensor, "n n"]
+) -> Float[Tensor, "m d"]:
+    """For every newcomer the mean of the models that its best fit learned with.
+
+        sum_k alpha_bk x_k / sum_k alpha_bk
+
+    where b is the client whose model has the least loss on the newcomer's training
+    data: whoever resembles b has reason to trust whom b trusts.
+
+    Args:
+        oracle: asks the m newcomers.
+        x: models of those who trained.
+        weights: alpha, how those who trained weigh each other.
+    """
+    return normalised(weights)[best_fit(oracle, x)] @ x

@@ -7,7 +7,7 @@ test samples are left out. A score that is not a number stays one: it is never s
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,9 @@ from .record import Records
 
 CROWD = 200
 """Above this number of clients, figures show groups in place of single clients."""
+
+_ROUNDING = 1e-6
+"""Differences to training alone below this share of its score count as none."""
 
 
 class Score(NamedTuple):
@@ -138,12 +141,35 @@ def final_gains(records: Records, label: str) -> pd.DataFrame:
     seeds = ours.index.intersection(alone.index)
     ours, alone = ours.loc[seeds], alone.loc[seeds]
     gains = score_of(records).sign * (ours - alone)
-    return gains.mask(gains.abs() <= 1e-6 * alone.abs(), 0.0)
+    return gains.mask(gains.abs() <= _ROUNDING * alone.abs(), 0.0)
 
 
-def count_gains(table: pd.DataFrame) -> tuple[int, int, int]:
+def over_seeds(records: Records, table: pd.DataFrame) -> pd.Series:
+    """Each client's mean over the seeds with which it trained.
+
+    Args:
+        records: of the study.
+        table: one row per seed, one column per client; where a client was held out as a
+            newcomer there is no value, which is not the same as one that is no number.
+    """
+    return _mean_of_trained(records, table, axis=0)
+
+
+def over_clients(records: Records, table: pd.DataFrame) -> pd.Series:
+    """Each seed's mean over the clients that trained; see `over_seeds`."""
+    return _mean_of_trained(records, table, axis=1)
+
+
+def _mean_of_trained(
+    records: Records, table: pd.DataFrame, axis: Literal[0, 1]
+) -> pd.Series:
+    sizes = records.clients.pivot(index="seed", columns="client", values="train")
+    trained = sizes.reindex(index=table.index, columns=table.columns).notna()
+    return table.mean(axis=axis).mask((table.isna() & trained).any(axis=axis))
+
+
+def count_gains(mean: pd.Series) -> tuple[int, int, int]:
     """How many clients gain, lose and stay equal, by their mean over seeds."""
-    mean = table.mean(skipna=False)
     return int((mean > 0).sum()), int((mean < 0).sum()), int((mean == 0).sum())
 
 
@@ -192,8 +218,8 @@ def partner_counts(records: Records) -> pd.DataFrame:
 
 def lead_of(records: Records, first: str, second: str) -> pd.Series:
     """By how much the first beats the second in mean score, by seed that both have."""
-    ours = final_scores(records, first).mean(axis=1, skipna=False)
-    theirs = final_scores(records, second).mean(axis=1, skipna=False)
+    ours = over_clients(records, final_scores(records, first))
+    theirs = over_clients(records, final_scores(records, second))
     return (score_of(records).sign * (ours - theirs)).dropna()
 
 
@@ -212,23 +238,83 @@ def summary(records: Records) -> pd.DataFrame:
     sign = score_of(records).sign
     for label in labels_of(records):
         scores = final_scores(records, label)
-        values = scores.mean(skipna=False)
+        values = over_seeds(records, scores)
         weights = sizes.loc[scores.index, scores.columns]
         weights = weights.div(weights.sum(axis=1), axis=0)
         row = {"mean": float(values.mean(skipna=False))}
-        row["standard_error"] = standard_error(scores.mean(axis=1, skipna=False))
-        weighted = (scores * weights).sum(axis=1, skipna=False)
+        row["standard_error"] = standard_error(over_clients(records, scores))
+        shares = (scores * weights).where(weights.notna(), 0.0)
+        weighted = shares.sum(axis=1, skipna=False)
         row["weighted_mean"] = float(weighted.mean(skipna=False))
         row["worst_client"] = float(sign * (sign * values).min(skipna=False))
         row["worst_decile"] = worst_decile(values, sign)
         row["better_than_local"] = np.nan
         if local is not None and label != local:
             gained = final_gains(records, label)
-            more, _, _ = count_gains(gained)
+            more, _, _ = count_gains(over_seeds(records, gained))
             row["better_than_local"] = more / len(values) if len(gained) else np.nan
         row |= _costs(records, label)
         row["round"] = runs_of(records, label)["round"].max()
         row["seeds"] = len(scores)
+        rows[label] = row
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
+
+
+def newcomer_scores(records: Records, label: str) -> pd.Series:
+    """Test scores of those held out of training, by seed and client."""
+    mine = records.newcomers[records.newcomers["algorithm"] == label]
+    return mine.set_index(["seed", "client"])[score_of(records).column].astype(float)
+
+
+def newcomer_gains(records: Records, label: str) -> pd.Series:
+    """How much better than alone newcomers are, by seed (those of both) and client."""
+    local = baseline_of(records)
+    if local is None:
+        raise InputError("the study has no results of an algorithm named 'local'.")
+    ours, alone = newcomer_scores(records, label), newcomer_scores(records, local)
+    both = ours.index.intersection(alone.index)
+    alone = alone.loc[both]
+    gains = score_of(records).sign * (ours.loc[both] - alone)
+    return gains.mask(gains.abs() <= _ROUNDING * alone.abs(), 0.0)
+
+
+def newcomer_labels(records: Records) -> list[str]:
+    """The algorithms that newcomers have joined, in the order of the study."""
+    if records.newcomers.empty:
+        return []
+    there = set(records.newcomers["algorithm"])
+    return [label for label in labels_of(records) if label in there]
+
+
+def newcomer_summary(records: Records) -> pd.DataFrame:
+    """One row per algorithm: test scores of the clients that were held out.
+
+    Other clients are held out with every seed, so each client of each seed counts once;
+    `standard_error` is that of the mean and comes from its spread over seeds (NaN with
+    one). `worst` is the worst newcomer of any seed; `better_than_local` is the share of
+    newcomers strictly better than those that trained alone (NaN without `local`).
+
+    Raises:
+        InputError: when no client was held out, or no algorithm has ended.
+    """
+    labels, local, rows = newcomer_labels(records), baseline_of(records), {}
+    if not labels:
+        raise InputError(
+            "the records have no newcomers: `run.newcomers` holds clients out, who "
+            "join when an algorithm has ended."
+        )
+    sign = score_of(records).sign
+    for label in labels:
+        scores = newcomer_scores(records, label)
+        by_seed = scores.groupby("seed").agg(lambda v: v.mean(skipna=False))
+        row = {"mean": float(by_seed.mean(skipna=False))}
+        row["standard_error"] = standard_error(by_seed)
+        row["worst"] = float(sign * (sign * scores).min(skipna=False))
+        row["better_than_local"] = np.nan
+        if local in labels and label != local:
+            gained = newcomer_gains(records, label)
+            row["better_than_local"] = (gained > 0).mean() if len(gained) else np.nan
+        row |= {"newcomers": len(scores), "seeds": len(by_seed)}
         rows[label] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
@@ -312,6 +398,57 @@ def favourite_of(records: Records) -> str:
         means[label] = last[column].mean(skipna=False)
     ranked = ranking(pd.Series(means, dtype=float), score.sign)
     return ranked[-1][0] if ranked else others[-1]
+
+
+def searched(records: Records) -> dict[str, dict[str, Any]]:
+    """What was searched for each algorithm: a list or a range for every option."""
+    entries = records.study.get("algorithm", [])
+    return {str(e.get("label", e["name"])): e.get("tune", {}) for e in entries}
+
+
+def chosen(records: Records) -> pd.DataFrame:
+    """The options that validation data chose, one row for each algorithm and seed.
+
+    Raises:
+        InputError: when no search has ended.
+    """
+    table = records.trials
+    if table.empty or not table["chosen"].any():
+        raise InputError(
+            "the records have no choice: [tune] searches options until one is best."
+        )
+    table = table[table["status"] == "chosen"].set_index(["algorithm", "seed"])
+    return table[tuned_options(records)]
+
+
+def tuned_options(records: Records) -> list[str]:
+    """The options that any algorithm has tried values of."""
+    names = {key for space in searched(records).values() for key in space}
+    return [name for name in records.trials if name in names]
+
+
+def last_trials(records: Records) -> pd.DataFrame:
+    """Every setting that could be trained, one row each, as far as it came.
+
+    Algorithms count that have results.
+    """
+    if records.trials.empty:
+        return records.trials
+    table = records.trials.sort_values("rounds", kind="stable")
+    table = table.drop_duplicates(["algorithm", "seed", "trial"], keep="last")
+    shown = np.isfinite(table["score"]) & table["algorithm"].isin(labels_of(records))
+    # Of a figure's marks the first stands in the legend: that of a whole training.
+    return table[shown].sort_values("status", ascending=False, kind="stable")
+
+
+def setting_text(setting: pd.Series) -> str:
+    """The options of a setting and their values in one line."""
+    return ", ".join(f"{key} = {value_text(v)}" for key, v in setting.dropna().items())
+
+
+def value_text(value: object) -> str:
+    """A value as people write it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def shortfalls(records: Records) -> tuple[int, list[str]]:

@@ -15,10 +15,14 @@ References:
     personalized distributed learning with heterogeneous clients", NeurIPS 2025.
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
     federated learning", NeurIPS 2022 (`within`).
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 8 (`interpolation`,
+    `collaboration_radius`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -172,6 +176,94 @@ def within(bias: Float[Tensor, "n n"], threshold: float) -> Float[Tensor, "n n"]
     """
     near = (bias <= threshold) | _identity(bias)
     return normalised(near.to(bias.dtype))
+
+
+def collaboration_radius(eps: float, mu: float, *, share: float = 0.5) -> float:
+    """The distance b at which the bias b^2 / (2 mu) is that share of the precision eps.
+
+    `b = sqrt(2 mu share eps)`, to be used as the threshold of `within`. All-for-all
+    needs b^2 <= mu eps (share 1/2, Corollary 8.5.1 of Even's thesis), All-for-one
+    b^2 <= mu eps / 2 (share 1/4, Theorem 8.2), and beyond b^2 = 4 mu eps (share 2,
+    Theorem 8.1) nobody can help, whatever the method.
+
+    >>> collaboration_radius(eps=0.5, mu=2.0)
+    1.0
+    """
+    checks.number("eps", eps, above=0.0)
+    checks.number("mu", mu, above=0.0)
+    checks.number("share", share, above=0.0)
+    return math.sqrt(2 * mu * share * eps)
+
+
+def interpolation(
+    alpha: float | Float[Tensor, " n"], n: int
+) -> Float[Tensor, "{n} {n}"]:
+    """Between local and global: `1 - alpha_i` for oneself, `alpha_i / (n - 1)` else.
+
+    0 is local training, (n - 1) / n one model for all.
+
+    Args:
+        alpha: one number for everybody or one for each client, from 0 to 1.
+        n: how many clients there are; alone there is nothing to mix.
+
+    >>> interpolation(0.5, 3)[0]
+    tensor([0.5000, 0.2500, 0.2500])
+    """
+    checks.integer("n", n, at_least=1)
+    share = 1.0 * torch.as_tensor(alpha)
+    if not bool(((share >= 0) & (share <= 1)).all()):
+        raise checks.InputError(f"`alpha` must be from 0 to 1, got {alpha}.")
+    own = torch.eye(n, dtype=share.dtype, device=share.device)
+    if n == 1:
+        return own
+    share = share.expand(n)[:, None]
+    return (1 - share) * own + share * (1 - own) / (n - 1)
+
+
+def water_filling(bias: Float[Tensor, "n m"], c: float) -> Float[Tensor, "n m"]:
+    """Rows on the simplex with the least `c sum_k l_ik^2 + sum_k l_ik a_ik`.
+
+    The first term is the variance of the mixed gradient, the second its bias. The
+    minimiser is `l_ik = (tau_i - a_ik)_+ / (2 c)` with tau_i such that the row sums to
+    1: water of volume 2 c is poured into the row of a. It never does worse than the
+    best threshold of `within`.
+
+    Args:
+        bias: a, for example b^2 / (2 mu) or the gap f_i(x_k^*) - f_i(x_i^*).
+        c: how much variance weighs, for example kappa sigma^2 / (mu K) after K calls.
+
+    >>> water_filling(torch.tensor([[0.0, 1.0, 9.0]]), 1.0)
+    tensor([[0.7500, 0.2500, 0.0000]])
+    """
+    checks.number("c", c, above=0.0)
+    rising = bias.sort(1).values
+    count = torch.arange(1, bias.shape[1] + 1, dtype=bias.dtype, device=bias.device)
+    level = (2 * c + rising.cumsum(1)) / count  # where the first `count` would end
+    wet = (level > rising).sum(1, keepdim=True)
+    tau = level.gather(1, wet - 1)
+    filled = (tau - bias).clamp(min=0)
+    return filled / filled.sum(1, keepdim=True)
+
+
+def metropolis(weights: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """Symmetric weights on mutual links: `min(l_ik, l_ki)`, the rest for oneself.
+
+    Rows and columns sum to 1, so that the spectral radius of All-for-all is 1 whatever
+    the graph. For the uniform weights of `within` these are the Metropolis weights
+    1 / max(N_i, N_k).
+    """
+    mutual = torch.where(_identity(weights), 0, torch.minimum(weights, weights.T))
+    return mutual + torch.diag(1 - mutual.sum(1))
+
+
+def spectral_radius(weights: Float[Tensor, "n n"]) -> float:
+    """The largest eigenvalue of `W = L L^T`, that is |L|_2^2, for weights L.
+
+    All-for-all is stable for steps below 2 / (beta rho). Rows that sum to 1 make rho at
+    least 1; columns that do so too make it 1. For a hub with n - 1 neighbours who
+    average with nobody else it is n / 4.
+    """
+    return float(torch.linalg.matrix_norm(weights.double(), ord=2)) ** 2
 
 
 def among(

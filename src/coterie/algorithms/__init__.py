@@ -6,15 +6,35 @@ from collections.abc import Callable
 
 from ..types import Algorithm
 from .adaptive_all_for_one import adaptive_all_for_one
+from .all_for_all import all_for_all
 from .all_for_one import all_for_one
+from .apfl import apfl
+from .aruba import aruba
+from .cobo import cobo
+from .ditto import ditto
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
+from .ifca import ifca
 from .local import local
+from .per_fedavg import per_fedavg
+from .pfedme import pfedme
+from .time_adaptive_all_for_all import time_adaptive_all_for_all
+from .wga_bc import wga_bc
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "adaptive_all_for_one": adaptive_all_for_one,
+    "all_for_all": all_for_all,
     "all_for_one": all_for_one,
+    "apfl": apfl,
+    "aruba": aruba,
+    "cobo": cobo,
+    "ditto": ditto,
     "fedavg": fedavg,
     "fedavg_finetune": fedavg_finetune,
+    "ifca": ifca,
     "local": local,
+    "per_fedavg": per_fedavg,
+    "pfedme": pfedme,
+    "time_adaptive_all_for_all": time_adaptive_all_for_all,
+    "wga_bc": wga_bc,
 }

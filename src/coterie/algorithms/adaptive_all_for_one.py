@@ -34,6 +34,7 @@ from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of, positive
 from ..descent import descent, follow, velocity
+from ..selection import mean_of_partners
 from ..similarity import Belief, estimated_precision, learn, no_belief
 from ..types import Algorithm, Info, Oracle
 from ..weights import (
@@ -77,6 +78,9 @@ def adaptive_all_for_one(
 ) -> Algorithm:
     """Adaptive All-for-one: finds during training whose gradients help whom.
 
+    A newcomer gets the mean of the models with which the client learned whose model
+    fits its training data best, by that client's weights.
+
     Args:
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
             estimates it from the comparisons.
@@ -109,7 +113,7 @@ def adaptive_all_for_one(
 
     def weigh(belief: Belief, active: Tensor) -> tuple[Tensor, Info]:
         s = estimated_precision(belief) if precision is None else precision
-        s = s.to(belief.ratio)
+        s = s[: len(belief.ratio)].to(belief.ratio)  # newcomers come last
         alpha = collaboration_weights(belief.ratio, s, phi)
         alpha = among(alpha if rule == "paper" else normalised(alpha), active)
         # Both relative to the variance of training alone.
@@ -147,7 +151,12 @@ def adaptive_all_for_one(
         info: Info = {"floats": floats, "weights": alpha, **variances}
         return State(x, v, t + steps, belief), info
 
-    return Algorithm(init, step)
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        everybody = torch.ones(len(state.x), dtype=torch.bool, device=state.x.device)
+        alpha, _ = weigh(state.belief, everybody)
+        return mean_of_partners(oracle, state.x, alpha)
+
+    return Algorithm(init, step, welcome=welcome)
 
 
 def _criterion(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..checks import integer, square
 from ..descent import descent, follow, velocity
+from ..selection import mean_of_partners
 from ..types import Algorithm, Info, Oracle
 from ..weights import among, links
 from .local import State
@@ -32,6 +33,9 @@ def all_for_one(
     schedule: str = "constant",
 ) -> Algorithm:
     """All-for-one with given weights: each reader blends gradients at its own model.
+
+    A newcomer gets the mean of the models with which the client learned whose model
+    fits its training data best, by that client's weights.
 
     Args:
         weights: (N, N) row i is how client i weighs the others.
@@ -60,4 +64,10 @@ def all_for_one(
         floats = steps * links(alpha) * 2 * x.shape[1]
         return State(x, v, t + steps), {"floats": floats, "weights": alpha}
 
-    return Algorithm(init, step)
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        n = len(state.x)
+        trained = torch.arange(len(weights), device=state.x.device) < n
+        alpha = among(weights.to(state.x), trained)[:n, :n]
+        return mean_of_partners(oracle, state.x, alpha)
+
+    return Algorithm(init, step, welcome=welcome)

@@ -36,6 +36,8 @@ def fedavg(
 ) -> Algorithm:
     """FedAvg: one global model for all, the average of locally trained copies.
 
+    A newcomer gets the global model.
+
     Args:
         sizes: (N,) training samples of each client.
         lr: step size.
@@ -65,4 +67,7 @@ def fedavg(
         info: Info = {"floats": 2.0 * float(oracle.active.sum()) * w.shape[1]}
         return State((p @ w).expand_as(w).clone(), v, t + steps), info
 
-    return Algorithm(init, step)
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        return state.x[0].repeat(len(oracle.active), 1)
+
+    return Algorithm(init, step, welcome=welcome)

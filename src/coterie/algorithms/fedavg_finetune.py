@@ -35,6 +35,8 @@ def fedavg_finetune(
 ) -> Algorithm:
     """FedAvg with a few local steps of every client before the model is used.
 
+    A newcomer tunes the global model with its own data as everybody does.
+
     Args:
         sizes: (N,) training samples of each client.
         lr: step size of FedAvg.
@@ -61,8 +63,14 @@ def fedavg_finetune(
         schedule=schedule,
     )
 
-    def personal(state: State, oracle: Oracle) -> Tensor:
-        x, v = state.x, velocity(tuning, state.x)
+    def tuned(x: Tensor, oracle: Oracle) -> Tensor:
+        v = velocity(tuning, x)
         return oracle.each(sgd, x, v, steps=tune_steps, t=0, **tuning._asdict())[0]
 
-    return Algorithm(average.init, average.step, personal)
+    def personal(state: State, oracle: Oracle) -> Tensor:
+        return tuned(state.x, oracle)
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        return tuned(state.x[0].repeat(len(oracle.active), 1), oracle)
+
+    return Algorithm(average.init, average.step, personal, welcome)

@@ -24,6 +24,15 @@ class State(NamedTuple):
     t: int
 
 
+class Alone(NamedTuple):
+    """The same, and the model from which all of them began."""
+
+    x: Tensor  # (N, D)
+    v: Tensor  # (N, D), or (N, 0) without momentum
+    t: int
+    start: Tensor  # (D,)
+
+
 def local(
     *,
     lr: float = 0.1,
@@ -33,6 +42,8 @@ def local(
     schedule: str = "constant",
 ) -> Algorithm:
     """Local training: every client by itself, nothing is sent.
+
+    A newcomer begins where the others began and takes as many steps by itself.
 
     Args:
         lr: step size.
@@ -46,13 +57,18 @@ def local(
     )
     integer("steps", steps, at_least=1)
 
-    def init(x: Tensor) -> State:
-        return State(x, velocity(rule, x), 0)
+    def init(x: Tensor) -> Alone:
+        return Alone(x, velocity(rule, x), 0, x.mean(0))
 
-    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+    def step(state: Alone, oracle: Oracle, rng: torch.Generator) -> tuple[Alone, Info]:
         del rng
-        x, v, t = state
+        x, v, t, start = state
         x, v = oracle.each(sgd, x, v, steps=steps, t=t, **rule._asdict())
-        return State(x, v, t + steps), {"floats": 0.0}
+        return Alone(x, v, t + steps, start), {"floats": 0.0}
 
-    return Algorithm(init, step)
+    def welcome(state: Alone, oracle: Oracle) -> Tensor:
+        x = state.start.repeat(len(oracle.active), 1)
+        v = velocity(rule, x)
+        return oracle.each(sgd, x, v, steps=state.t, t=0, **rule._asdict())[0]
+
+    return Algorithm(init, step, welcome=welcome)

@@ -36,6 +36,7 @@ from .downloads import (
     obtain,
 )
 from .federation import Table
+from .hard_instance import hard_instance
 
 _CIFAR_JPEG = "cifar10_jpeg75_bytes.npz"
 
@@ -343,9 +344,11 @@ DATASETS: dict[str, Callable[..., Table]] = {
     "digits": digits,
     "fashion_mnist": fashion_mnist,
     "file": files.table,
+    "hard_instance": hard_instance,
     "heart_disease": heart_disease,
     "houses": houses,
     "linear": synthetic.linear,
+    "linear_thirds": synthetic.linear_thirds,
     "logistic": synthetic.logistic,
     "mean_estimation": synthetic.mean_estimation,
     "mnist": mnist,

@@ -77,6 +77,7 @@ class Federation:
     clusters: Int[Tensor, " n"] | None = None
     optima: Float[Tensor, "n d"] | None = None
     note: str = ""
+    everybody: int | None = None  # how many clients the data have, where these are some
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -106,6 +107,31 @@ class Federation:
             clients=self.clients.to(device),
             clusters=None if self.clusters is None else self.clusters.to(device),
             optima=None if self.optima is None else real(self.optima),
+        )
+
+    def select(self, positions: Int[Tensor, " m"]) -> Federation:
+        """The federation whose client j is client positions[j] of this one.
+
+        Clients keep their identities, which name their random streams, and the samples
+        stay where they are. A client that is named twice becomes two clients with the
+        same samples and the same draws.
+        """
+
+        def of(values: Tensor) -> Tensor:
+            return values[positions.to(values.device)]
+
+        def moved(part: Part) -> Part:
+            return Part(part.index, of(part.start), of(part.size))
+
+        return replace(
+            self,
+            train=moved(self.train),
+            validation=moved(self.validation),
+            test=moved(self.test),
+            clients=of(self.clients),
+            clusters=None if self.clusters is None else of(self.clusters),
+            optima=None if self.optima is None else of(self.optima),
+            everybody=len(self) if self.everybody is None else self.everybody,
         )
 
     def only(self, client: int) -> Federation:
@@ -172,5 +198,6 @@ def federate(
         clusters=clusters,
         optima=optima,
         note=table.note,
+        everybody=None,
         **parts,
     )

@@ -1,8 +1,8 @@
 """Federations with a known answer, drawn from a seed.
 
-Client i belongs to cluster i mod C, whose centre c is uniform in (-spread, spread)^d,
-and its best model is theta_i = c + variation * N(0, I_d). Values are in double
-precision, so that an error of 1e-30 can be measured.
+Client i belongs to cluster i mod C. Unless a set says otherwise, the centre c of its
+cluster is uniform in (-spread, spread)^d, and its best model is theta_i = c + variation
+* N(0, I_d). Values are in double precision, so that an error of 1e-30 can be measured.
 """
 
 from __future__ import annotations
@@ -93,6 +93,67 @@ def linear(
         1,
         group=torch.arange(clients).repeat_interleave(samples),
         clusters=cluster,
+        optima=theta,
+    )
+
+
+def linear_thirds(
+    *,
+    clients: int = 30,
+    dimension: int = 50,
+    smallest: int = 10,
+    largest: int = 100,
+    tests: int = 200,
+    variation: float = 0.1,
+    contrast: float = 0.2,
+    noise: float = 0.75,
+    seed: int = 0,
+) -> Table:
+    """Linear regression by thirds of unequal size: y = <x, theta_i> + noise * N(0, 1).
+
+    Client i belongs to third c = i mod 3. The entries of theta_i are drawn from
+    N(1 + c / 2, variation^2), those of its features from N(0, s^2) with s = 1 +
+    (c - 1) contrast. It has between `smallest` and `largest` samples, all numbers
+    equally likely, and `tests` more for testing. With fewer samples than dimensions
+    nobody can learn alone.
+
+    Erickson and Johansson, "Personalized federated learning under model dissimilarity
+    constraints", 2025, section 5.1, which leaves the deviations open.
+
+    >>> linear_thirds(clients=4, dimension=2, tests=5).clusters
+    tensor([0, 1, 2, 0])
+    """
+    integer("clients", clients, at_least=1)
+    integer("dimension", dimension, at_least=1)
+    integer("smallest", smallest, at_least=1)
+    integer("largest", largest, at_least=smallest)
+    integer("tests", tests, at_least=1)
+    number("variation", variation, at_least=0)
+    number("contrast", contrast, at_least=0, below=1)
+    number("noise", noise, at_least=0)
+    drawn = largest + tests
+    _check_size("`clients` * samples * `dimension`", clients * drawn * dimension)
+    third = torch.arange(clients) % 3
+    own = _normal(seed, "optima", clients, 1, dimension)[:, 0]
+    theta = 1 + third[:, None] / 2 + variation * own
+    scale = 1 + (third - 1) * contrast
+    x = scale[:, None, None] * _normal(seed, "features", clients, drawn, dimension)
+    error = _normal(seed, "noise", clients, drawn, 1)[:, :, 0]
+    y = torch.einsum("nsd,nd->ns", x, theta) + noise * error
+    rng = generator(seed, "synthetic", "sizes")
+    size = torch.randint(smallest, largest + 1, (clients,), generator=rng)
+    place = torch.arange(drawn).expand(clients, -1)
+    kept = (place < size[:, None]) | (place >= largest)
+    group, place = kept.nonzero(as_tuple=True)
+    return Table(
+        "linear_thirds",
+        x[kept],
+        y[kept],
+        "regression",
+        1,
+        group=group,
+        is_test=place >= largest,
+        clusters=third,
         optima=theta,
     )
 

@@ -1,0 +1,98 @@
+"""Every client sends one gradient, taken at its own model, to whom it resembles.
+
+    x <- x - eta W g(x),   W = Lambda Lambda^T,   g(x) = (g_1(x_1), ..., g_N(x_N))
+
+with known weights Lambda whose rows sum to 1. This is gradient descent on
+f(y) = sum_i f_i(sum_k lambda_ik y_k) in disguise: with x = Lambda y,
+
+    y <- y - eta Lambda^T g(Lambda y),
+
+the factored form, which gives the same models. There are no partners' gradients at
+one's own model, as in All-for-one: one gradient per client and step, whatever Lambda.
+
+References:
+    Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
+    federated learning", NeurIPS 2022; report hal-03550407, Algorithm 1.
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, Algorithm 8.1, hal tel-04877971.
+
+Differences: the step is eta = lr / rho(W) unless `safe` is off, since the radius rho is
+not 1 for every Lambda, as the proof says; clients begin with x = Lambda x^0, which is
+x^0 where all begin alike, as in the paper, and never leaves the range of Lambda.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..checks import integer, one_of, stochastic
+from ..descent import descend, descent, velocity
+from ..types import Algorithm, Info, Oracle
+from ..weights import links, spectral_radius
+from .local import State
+
+
+def all_for_all(
+    weights: Tensor,
+    *,
+    lr: float = 0.1,
+    steps: int = 1,
+    form: str = "direct",
+    safe: bool = True,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+) -> Algorithm:
+    """All-for-all with given weights: one gradient of each client serves all its kin.
+
+    Active clients compute; what they send reaches everybody, so that the models of
+    inactive clients move too. A newcomer gets the model that fits its data best.
+
+    Args:
+        weights: (N, N) Lambda; rows sum to 1.
+        lr: step size; with `safe` it is divided by rho(W).
+        steps: gradients of every client in one round, each followed by an exchange.
+        form: `direct` sends gradients along the links of W, `factored` sends them along
+            the links of Lambda and models back; the models are the same.
+        safe: whether to divide the step size by rho(W), which makes any lr that a
+            client can use alone a stable one.
+        momentum: of the steps.
+        weight_decay: of every client's own loss.
+        schedule: of the step size, see `coterie.descent`.
+    """
+    rule = descent(
+        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
+    )
+    integer("steps", steps, at_least=1)
+    one_of("form", form, ("direct", "factored"))
+    stochastic("weights", weights, len(weights))
+    rho = spectral_radius(weights)
+    # The decay belongs to the gradient that is sent: so x stays of the form Lambda y.
+    rule = rule._replace(lr=lr / rho if safe else lr, weight_decay=0.0)
+    product = weights.double() @ weights.double().T
+
+    def init(x: Tensor) -> State:
+        stochastic("weights", weights, len(x))
+        y = x if form == "factored" else weights.to(x) @ x
+        return State(y, velocity(rule, x), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        x, v, t = state  # in the factored form y stands for x
+        lam, active = weights.to(x), oracle.active[:, None]
+        sent = lam.T if form == "factored" else product.to(x)
+        for t_now in range(t, t + steps):
+            here = lam @ x if form == "factored" else x
+            g = oracle.grads(here)
+            if weight_decay:
+                g = g + weight_decay * here * active
+            x, v = descend(rule, x, sent @ g, v, t_now)
+        used = 2 * links(lam * active) if form == "factored" else links(sent * active.T)
+        info: Info = {"floats": steps * used * x.shape[1], "weights": lam}
+        return State(x, v, t + steps), info | {"spectral_radius": rho}
+
+    def personal(state: State, oracle: Oracle) -> Tensor:
+        return weights.to(state.x) @ state.x if form == "factored" else state.x
+
+    return Algorithm(init, step, personal)

@@ -1,0 +1,167 @@
+"""Every client mixes a model of its own with a global one, and may learn how much.
+
+`steps` times in a round, with w_i = w at its start and one minibatch in each step,
+
+    u_i = a_i v_i + (1 - a_i) w_i
+    w_i <- w_i - lr g_i(w_i),    v_i <- v_i - lr a_i g_i(u_i),
+    adaptive:  a_i <- clip(a_i - lr <v_i - w_i, g_i(u_i)>, 0, 1),
+
+all from the values before the step; then w <- sum_i p_i w_i over the clients of the
+round. Personal models are u_i with the new w. `alpha=0` is FedAvg, `alpha=1` local
+training.
+
+References:
+    Deng, Kamani, Mahdavi, "Adaptive personalized federated learning", 2020,
+    arXiv 2003.13461.
+
+Differences: the last models are used, not a weighted average of all iterates.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..checks import integer, number, one_of, positive
+from ..descent import Descent, descend, descent, step_size, velocity
+from ..types import Algorithm, Clients, Info, Oracle
+from ..weights import averaging
+
+
+class State(NamedTuple):
+    """Global and local models, their mixture, and the number of gradient steps."""
+
+    w: Tensor  # (N, D), the same row for everybody and in memory only once
+    v: Tensor  # (N, D)
+    a: Tensor  # (N,), share of v in the personal model
+    w_velocity: Tensor  # (N, D), or (N, 0) without momentum
+    v_velocity: Tensor  # (N, D), or (N, 0) without momentum
+    t: int
+
+
+def mixed(
+    w: Float[Tensor, "n d"], v: Float[Tensor, "n d"], a: Float[Tensor, " n"]
+) -> Float[Tensor, "n d"]:
+    """The personal models u_i = a_i v_i + (1 - a_i) w_i."""
+    return torch.lerp(w, v, a[:, None])  # exact for a = 0 and a = 1
+
+
+def mixture_sgd(
+    clients: Clients,
+    v: Float[Tensor, "n d"],
+    a: Float[Tensor, " n"],
+    v_velocity: Float[Tensor, "n v"],
+    w: Float[Tensor, "n d"],
+    *,
+    steps: int,
+    t: int,
+    adaptive: bool,
+    **rule: float | str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A client program: steps of v and a while w stays, the first is number t."""
+    settings = Descent(**rule)  # type: ignore[arg-type]
+    for t_local in range(t, t + steps):
+        g = clients.grad(mixed(w, v, a))
+        a_now = a
+        if adaptive:
+            slope = ((v - w) * g).sum(1)
+            a = (a - step_size(settings, t_local) * slope).clamp(0, 1)
+        g.mul_(a_now[:, None])
+        v, v_velocity = descend(settings, v, g, v_velocity, t_local)
+    return v, a, v_velocity
+
+
+def apfl_round(
+    clients: Clients,
+    w: Float[Tensor, "n d"],
+    v: Float[Tensor, "n d"],
+    a: Float[Tensor, " n"],
+    w_velocity: Float[Tensor, "n v"],
+    v_velocity: Float[Tensor, "n v"],
+    *,
+    steps: int,
+    t: int,
+    adaptive: bool,
+    **rule: float | str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """A client program: local steps of w, v and a, the first is number t."""
+    settings = Descent(**rule)  # type: ignore[arg-type]
+    for t_local in range(t, t + steps):
+        batch = clients.held()
+        v, a, v_velocity = mixture_sgd(
+            batch, v, a, v_velocity, w, steps=1, t=t_local, adaptive=adaptive, **rule
+        )
+        w, w_velocity = descend(settings, w, batch.grad(w), w_velocity, t_local)
+    return w, v, a, w_velocity, v_velocity
+
+
+def apfl(
+    sizes: Tensor,
+    *,
+    lr: float = 0.1,
+    steps: int = 1,
+    alpha: float = 0.5,
+    adaptive: bool = False,
+    weighting: str = "samples",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+) -> Algorithm:
+    """APFL: personal models are mixtures of a local and a global model.
+
+    A newcomer starts with v at the global model and the mean mixture of the trained
+    clients, and takes as many steps as there were in training, with w as it is.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        lr: step size of w, v and the mixture.
+        steps: local gradient steps in one round.
+        alpha: share of the local model in the mixture, at the start if adaptive.
+        adaptive: every client learns its mixture.
+        weighting: `samples` or `uniform` weights of the average.
+        momentum: of the steps of w and v.
+        weight_decay: of the steps of w and v.
+        schedule: of the step size, see `coterie.descent`.
+    """
+    rule = descent(
+        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
+    )
+    integer("steps", steps, at_least=1)
+    number("alpha", alpha, at_least=0, at_most=1)
+    one_of("weighting", weighting, ("samples", "uniform"))
+    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    options = {"adaptive": adaptive, **rule._asdict()}
+
+    def init(x: Tensor) -> State:
+        positive("sizes", sizes, len(x))
+        w, a = x.mean(0).expand_as(x), x.new_full((len(x),), alpha)
+        return State(w, x, a, velocity(rule, x), velocity(rule, x), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        w, v, a, w_velocity, v_velocity, t = state
+        w, v, a, w_velocity, v_velocity = oracle.each(
+            apfl_round, w, v, a, w_velocity, v_velocity, steps=steps, t=t, **options
+        )
+        p = averaging(shares.to(w), oracle.active)
+        # The global model goes down to every active client and up again.
+        floats = 2.0 * float(oracle.active.sum()) * w.shape[1]
+        info: Info = {"floats": floats, "mixture": a}
+        w = (p @ w).expand_as(w)
+        return State(w, v, a, w_velocity, v_velocity, t + steps), info
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        newcomers = len(oracle.active)
+        w, a = state.w[:1].expand(newcomers, -1), state.a.mean().expand(newcomers)
+        rows = w, a, velocity(rule, w), w
+        v, a, _ = oracle.each(mixture_sgd, *rows, steps=state.t, t=0, **options)
+        return mixed(w, v, a)
+
+    def personal(state: State, oracle: Oracle) -> Tensor:
+        del oracle
+        return mixed(state.w, state.v, state.a)
+
+    return Algorithm(init, step, personal, welcome)

@@ -1,0 +1,117 @@
+"""FedAvg that learns a step size for every coordinate from how far clients travel.
+
+In round t = 1, 2, ... every client of the round starts at w_i <- w and takes `steps`
+steps `w_i <- w_i - eta g_i(w_i)`, coordinate by coordinate, with eta = sqrt(b / g):
+
+    b <- b + eps^2 / (t + 1)^p + mean_i (w_i - w)^2 / 2
+    g <- g + zeta^2 / (t + 1)^p + mean_i sum_steps g_i(w_i)^2
+    w <- the weighted mean of the w_i
+
+from b = eps^2 and g = zeta^2, where eps = lr zeta. Where local runs lead far on small
+gradients steps become long, and where gradients only shake they become short. Before
+use, x_i <- w, then `tune_steps` times x_i <- x_i - eta g_i(x_i).
+
+References:
+    Khodak, Balcan, Talwalkar, "Adaptive gradient-based meta-learning methods", NeurIPS
+    2019, arXiv 1906.02717: Algorithm 2 (ARUBA) applied to FedAvg.
+
+Differences: there each client of a round is a task of its own, which adds its terms to
+b and g; we add their mean over the clients once a round, so that the step sizes do not
+depend on how many take part. The refinement ARUBA++, where g grows while tuning, is
+left out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..checks import integer, number, one_of, positive
+from ..types import Algorithm, Clients, Info, Oracle
+from ..weights import averaging
+
+
+class State(NamedTuple):
+    """The global model, what the step sizes are made of, and finished rounds."""
+
+    w: Tensor  # (D,)
+    b: Tensor  # (D,), distances travelled, squared and summed
+    g: Tensor  # (D,), gradients, squared and summed
+    t: int
+
+
+def scaled_sgd(
+    clients: Clients, w: Tensor, squares: Tensor, eta: Tensor, *, steps: int
+) -> tuple[Tensor, Tensor]:
+    """A client program: steps of its own size for each coordinate, and sum of g^2."""
+    for _ in range(steps):
+        g = clients.grad(w)
+        squares = squares + g.square()
+        w = w - eta * g
+    return w, squares
+
+
+def aruba(
+    sizes: Tensor,
+    *,
+    lr: float = 0.1,
+    steps: int = 1,
+    zeta: float = 1.0,
+    p: float = 1.0,
+    weighting: str = "samples",
+    tune_steps: int = 1,
+) -> Algorithm:
+    """ARUBA: FedAvg with learnt step sizes, and a few such steps before use.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        lr: step size of every coordinate in the first round, eps / zeta in the paper.
+        steps: local gradient steps in one round.
+        zeta: how slowly step sizes leave `lr`: what a coordinate's gradients must
+            measure up to.
+        p: how fast that resistance to change fades.
+        weighting: `samples` or `uniform` weights of the average.
+        tune_steps: steps before use.
+    """
+    number("lr", lr, above=0)
+    number("zeta", zeta, above=0)
+    number("p", p, above=0)
+    integer("steps", steps, at_least=1)
+    integer("tune_steps", tune_steps, at_least=0)
+    one_of("weighting", weighting, ("samples", "uniform"))
+    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    eps = lr * zeta
+
+    def run(state: State, oracle: Oracle, count: int) -> tuple[Tensor, Tensor]:
+        """Every client's copy of w after so many steps, and its squared gradients."""
+        w = state.w.expand(len(oracle.active), -1).clone()
+        eta = (state.b / state.g).sqrt().expand_as(w)
+        w, squares = oracle.each(scaled_sgd, w, torch.zeros_like(w), eta, steps=count)
+        return w, squares
+
+    def init(x: Tensor) -> State:
+        positive("sizes", sizes, len(x))
+        w = x.mean(0)
+        return State(w, torch.full_like(w, eps**2), torch.full_like(w, zeta**2), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        w, b, g, t = state
+        w_i, squares = run(state, oracle, steps)
+        fade = (t + 2) ** -p  # round t + 1
+        present = averaging(torch.ones_like(shares).to(w), oracle.active)
+        b = b + eps**2 * fade + present @ (w_i - w).square() / 2
+        g = g + zeta**2 * fade + present @ squares
+        info: Info = {
+            # Down go w and eta, up w_i and the squares.
+            "floats": 4.0 * float(oracle.active.sum()) * len(w),
+            "step_size": float((b / g).sqrt().mean()),
+        }
+        return State(averaging(shares.to(w), oracle.active) @ w_i, b, g, t + 1), info
+
+    def tuned(state: State, oracle: Oracle) -> Tensor:
+        return run(state, oracle, tune_steps)[0]
+
+    return Algorithm(init, step, tuned, tuned)

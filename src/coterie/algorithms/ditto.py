@@ -1,0 +1,140 @@
+"""A global model by FedAvg, and for every client a model of its own held near to it.
+
+    w_i <- w, then `steps` times  w_i <- w_i - lr g_i(w_i)
+              and `steps` times  v_i <- v_i - lr (g_i(v_i) + lam (v_i - w))
+    w <- sum_i p_i w_i
+
+over the clients of the round; v_i is pulled to w as it was received, which does not
+move during the round. Personal models are v. `lam=0` is local training.
+
+References:
+    Li, Hu, Beirami, Smith, "Ditto: fair and robust federated learning through
+    personalization", ICML 2021, arXiv 2012.04221.
+
+Differences: fresh minibatches for every step of w_i and of v_i, where the authors' code
+uses one for both; `lam` is given, not chosen by each client on validation data.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..checks import integer, number, one_of, positive
+from ..descent import Descent, descend, descent, sgd, velocity
+from ..types import Algorithm, Clients, Info, Oracle
+from ..weights import averaging
+
+
+class State(NamedTuple):
+    """The global model, the personal ones, and how many gradient steps were taken."""
+
+    w: Tensor  # (D,)
+    v: Tensor  # (N, D)
+    w_velocity: Tensor  # (N, D), or (N, 0) without momentum
+    v_velocity: Tensor  # (N, D), or (N, 0) without momentum
+    t: int
+
+
+def proximal_sgd(
+    clients: Clients,
+    v: Float[Tensor, "n d"],
+    v_velocity: Float[Tensor, "n v"],
+    w: Float[Tensor, "n d"],
+    *,
+    steps: int,
+    t: int,
+    lam: float,
+    **rule: float | str,
+) -> tuple[Tensor, Tensor]:
+    """A client program: SGD steps on f_i(v) + lam/2 |v - w|^2, the first number t."""
+    settings = Descent(**rule)  # type: ignore[arg-type]
+    for t_local in range(t, t + steps):
+        g = clients.grad(v).add_(v - w, alpha=lam)
+        v, v_velocity = descend(settings, v, g, v_velocity, t_local)
+    return v, v_velocity
+
+
+def ditto_round(
+    clients: Clients,
+    w: Float[Tensor, "n d"],
+    v: Float[Tensor, "n d"],
+    w_velocity: Float[Tensor, "n v"],
+    v_velocity: Float[Tensor, "n v"],
+    *,
+    steps: int,
+    t: int,
+    lam: float,
+    **rule: float | str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A client program: local steps from the global model, and as many personal ones.
+
+    Neither needs the other's result, so the global ones may come first.
+    """
+    w_i, w_velocity = sgd(clients, w, w_velocity, steps=steps, t=t, **rule)
+    v, v_velocity = proximal_sgd(
+        clients, v, v_velocity, w, steps=steps, t=t, lam=lam, **rule
+    )
+    return w_i, v, w_velocity, v_velocity
+
+
+def ditto(
+    sizes: Tensor,
+    *,
+    lr: float = 0.1,
+    steps: int = 1,
+    lam: float = 1.0,
+    weighting: str = "samples",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+) -> Algorithm:
+    """Ditto: personal models that are pulled to a global one.
+
+    A newcomer starts at the global model and takes as many personal steps as there were
+    in training, with the global model as it is.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        lr: step size of global and personal steps.
+        steps: local gradient steps in one round, of each of the two models.
+        lam: strength of the pull to the global model.
+        weighting: `samples` or `uniform` weights of the average.
+        momentum: of both kinds of steps.
+        weight_decay: of both kinds of steps.
+        schedule: of the step size, see `coterie.descent`.
+    """
+    rule = descent(
+        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
+    )
+    integer("steps", steps, at_least=1)
+    number("lam", lam, at_least=0)
+    one_of("weighting", weighting, ("samples", "uniform"))
+    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    options = {"lam": lam, **rule._asdict()}
+
+    def init(x: Tensor) -> State:
+        positive("sizes", sizes, len(x))
+        return State(x.mean(0), x, velocity(rule, x), velocity(rule, x), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        w, v, w_velocity, v_velocity, t = state
+        rows = w.expand_as(v), v, w_velocity, v_velocity
+        w_i, v, w_velocity, v_velocity = oracle.each(
+            ditto_round, *rows, steps=steps, t=t, **options
+        )
+        p = averaging(shares.to(w), oracle.active)
+        # The global model goes down to every active client and up again.
+        info: Info = {"floats": 2.0 * float(oracle.active.sum()) * len(w)}
+        return State(p @ w_i, v, w_velocity, v_velocity, t + steps), info
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        w = state.w.expand(len(oracle.active), -1)
+        rows = w, velocity(rule, w), w
+        return oracle.each(proximal_sgd, *rows, steps=state.t, t=0, **options)[0]
+
+    return Algorithm(init, step, lambda state, oracle: state.v, welcome)

@@ -1,0 +1,152 @@
+"""C cluster models; every client trains the one that fits its training data best.
+
+    c_i <- argmin_c f_i(w_c)                  with f_i on all of its training data
+    x_i <- w_{c_i}, then `steps` times  x_i <- x_i - lr g_i(x_i)
+    w_c <- sum_{i: c_i = c} p_i x_i           or as it was where nobody chose c
+
+over the clients of the round, with p_i in proportion to sample sizes or uniform among
+those who chose c. One cluster is FedAvg. The models must differ at the start:
+
+    w_c = w (1 + spread (noise_c - mean_c noise_c)),    w = the mean of the clients' x
+
+entry by entry, so that every layer keeps its scale, or `spread` times the noise where
+all of w is zero. Of `starts` such draws the first round keeps the one in which choosing
+matters most: where min_c mean_i f_i(w_c) - mean_i min_c f_i(w_c) is largest.
+
+References:
+    Ghosh, Chung, Yin, Ramchandran, "An efficient framework for clustered federated
+    learning", NeurIPS 2020, arXiv 2006.04088.
+
+Differences: the paper restarts from several random initialisations and trains each; we
+compare their losses before training, which prevents that all clients choose the same
+model for good. Models to use are chosen by training loss; the authors' code takes that
+of the test data. With momentum, a client keeps its buffer until it changes cluster.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..checks import integer, number, one_of, positive
+from ..descent import descent, sgd, velocity
+from ..selection import best_fit, training_losses
+from ..types import Algorithm, Info, Oracle
+from ..weights import same_cluster
+
+
+class State(NamedTuple):
+    """Cluster models, the clients' choices, momentum, and gradient steps taken."""
+
+    w: Tensor  # (C, D)
+    choice: Tensor  # (N,) whole numbers, -1 for clients that never took part
+    v: Tensor  # (N, D), or (N, 0) without momentum
+    t: int
+
+
+def ifca(
+    sizes: Tensor,
+    *,
+    clusters: int = 2,
+    lr: float = 0.1,
+    steps: int = 1,
+    spread: float = 0.1,
+    starts: int = 10,
+    weighting: str = "samples",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+) -> Algorithm:
+    """IFCA: cluster models, each averaged over the clients that it fits best.
+
+    A newcomer gets the cluster model that fits its training data best.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        clusters: how many models there are.
+        lr: step size.
+        steps: local gradient steps in one round.
+        spread: how much the models differ at the start, relative to their entries.
+        starts: random starts of which the first round keeps one.
+        weighting: `samples` or `uniform` weights of the averages.
+        momentum: of the local steps.
+        weight_decay: of the local steps.
+        schedule: of the step size, see `coterie.descent`.
+    """
+    rule = descent(
+        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
+    )
+    integer("clusters", clusters, at_least=1)
+    integer("steps", steps, at_least=1)
+    number("spread", spread, above=0)
+    integer("starts", starts, at_least=1)
+    one_of("weighting", weighting, ("samples", "uniform"))
+    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+
+    def init(x: Tensor) -> State:
+        positive("sizes", sizes, len(x))
+        nobody = torch.full((len(x),), -1, device=x.device)
+        return State(x.mean(0).repeat(clusters, 1), nobody, velocity(rule, x), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        w, choice, v, t = state
+        active, models_down = oracle.active, clusters
+        if t == 0 and clusters > 1:
+            draws = [_apart(w, spread, rng) for _ in range(starts)]
+            w = max(draws, key=lambda draw: _gain(oracle, draw))
+            models_down *= starts
+        # One model leaves no choice, and the minibatches are those of FedAvg.
+        best = best_fit(oracle, w) if clusters > 1 else torch.zeros_like(choice)
+        chosen = torch.where(active, best, choice)
+        # A buffer is about the model that it was filled with.
+        v = torch.where((chosen == choice)[:, None], v, 0)
+        x = w[chosen.clamp(min=0)]
+        x, v = oracle.each(sgd, x, v, steps=steps, t=t, **rule._asdict())
+        member = chosen == torch.arange(clusters, device=x.device)[:, None]  # (C, N)
+        p = member * active * shares.to(x)
+        used = p.sum(1) > 0
+        w = torch.where(used[:, None], (p / p.sum(1, keepdim=True)) @ x, w)
+        info: Info = {
+            "floats": float(active.sum()) * (models_down + 1) * w.shape[1],
+            "weights": _sharing(chosen, shares.to(x)),
+            "clusters": float(used.sum()),
+        }
+        return State(w, chosen, v, t + steps), info
+
+    def personal(state: State, oracle: Oracle) -> Tensor:
+        if clusters == 1:
+            return state.w.repeat(len(state.choice), 1)
+        # Others may have moved the models since a client made its choice.
+        best = best_fit(oracle, state.w)
+        return state.w[torch.where(oracle.active, best, state.choice.clamp(min=0))]
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        return state.w[best_fit(oracle, state.w)]
+
+    return Algorithm(init, step, personal, welcome)
+
+
+def _apart(
+    w: Float[Tensor, "c d"], spread: float, rng: torch.Generator
+) -> Float[Tensor, "c d"]:
+    """Equal models with noise, whose mean is theirs."""
+    noise = torch.randn(w.shape, generator=rng, dtype=w.dtype, device=rng.device)
+    noise = (noise - noise.mean(0)).to(w.device)
+    return w + spread * noise * (w if bool(w.any()) else 1)
+
+
+def _gain(oracle: Oracle, w: Float[Tensor, "c d"]) -> float:
+    """How much smaller losses are where all choose than with the best single model."""
+    losses = training_losses(oracle, w)[oracle.active]
+    return float(losses.mean(0).min() - losses.min(1).values.mean())
+
+
+def _sharing(
+    choice: Int[Tensor, " n"], shares: Float[Tensor, " n"]
+) -> Float[Tensor, "n n"]:
+    """Who shares a model with whom; those who never chose are by themselves."""
+    own = -1 - torch.arange(len(choice), device=choice.device)
+    return same_cluster(torch.where(choice < 0, own, choice), shares)

@@ -1,0 +1,150 @@
+"""A common start from which one local step takes every client to a good model.
+
+`F_i(w) = f_i(w - alpha grad f_i(w))` is the loss of client i after its step; minimise
+the mean of the F_i. In a round w_i <- w, then `steps` times, with three independent
+minibatches D, D', D'' of client i,
+
+    u = g_i(w_i - alpha g_i(w_i; D); D'),   w_i <- w_i - lr (u - alpha d),
+
+and w <- sum_i p_i w_i over the clients of the round. Here d is the Hessian of client i
+at w_i, times u, in one of three forms:
+
+    exact   d = H_i(w_i; D'') u
+    hf      d = (g_i(w_i + h u; D'') - g_i(w_i - h u; D'')) / (2 h),   h = delta / |u|
+    fo      d = 0
+
+Before use, x_i <- w, then `tune_steps` times x_i <- x_i - alpha g_i(x_i) on client i's
+own training data.
+
+References:
+    Fallah, Mokhtari, Ozdaglar, "Personalized federated learning with theoretical
+    guarantees: a model-agnostic meta-learning approach", NeurIPS 2020, arXiv
+    2002.07948: Algorithm 1, equations 112, 120 and 121. `lr` is its beta, `steps` its
+    tau.
+
+Differences: section 5 misprints `hf`, see docs/errata.md. `delta` is the distance from
+w_i at which gradients are taken; the paper's has to be multiplied by |u|, and would in
+single precision be too short for small u. Tuning uses training data, never test data.
+Momentum, weight decay and schedule belong to the steps of w_i; with momentum, every
+client keeps its buffer between rounds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..checks import integer, number, one_of, positive
+from ..descent import Descent, descend, descent, sgd, velocity
+from ..types import Algorithm, Clients, Info, Oracle
+from ..weights import averaging
+
+
+class State(NamedTuple):
+    """The common start, momentum, and how many steps were taken."""
+
+    w: Tensor  # (D,)
+    v: Tensor  # (N, D), or (N, 0) without momentum
+    t: int
+
+
+def hessian_times(
+    clients: Clients, w: Tensor, u: Tensor, *, variant: str, delta: float
+) -> Tensor:
+    """Row j is d of client j at w[j], in the form that `variant` names."""
+    if variant == "fo":
+        return torch.zeros_like(u)
+    if variant == "exact":
+        return clients.hvp(w, u)
+    length = u.norm(dim=1, keepdim=True)
+    h = delta / torch.where(length > 0, length, 1)
+    return (clients.grad(w + h * u) - clients.grad(w - h * u)) / (2 * h)
+
+
+def meta_sgd(
+    clients: Clients,
+    w: Tensor,
+    v: Tensor,
+    *,
+    steps: int,
+    t: int,
+    alpha: float,
+    variant: str,
+    delta: float,
+    **rule: float | str,
+) -> tuple[Tensor, Tensor]:
+    """A client program: `steps` steps on F_i, the first of them number t."""
+    settings = Descent(**rule)  # type: ignore[arg-type]
+    for t_local in range(t, t + steps):
+        u = clients.grad(w - alpha * clients.grad(w))
+        # Also drawn where it is not used, so that all variants see the same D and D'.
+        third = clients.held()
+        d = hessian_times(third, w, u, variant=variant, delta=delta)
+        w, v = descend(settings, w, u - alpha * d, v, t_local)
+    return w, v
+
+
+def per_fedavg(
+    sizes: Tensor,
+    *,
+    alpha: float = 0.01,
+    lr: float = 0.1,
+    steps: int = 1,
+    variant: str = "hf",
+    delta: float = 1e-3,
+    weighting: str = "uniform",
+    tune_steps: int = 1,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+) -> Algorithm:
+    """Per-FedAvg: a global model that is made to be tuned by one step of size alpha.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        alpha: step size of tuning, inside F_i and before use; 0 is FedAvg.
+        lr: step size of w, beta in the paper.
+        steps: local steps in one round, tau in the paper.
+        variant: `exact`, `hf` (differences of gradients) or `fo` (first order only).
+        delta: how far from w_i `hf` takes its two gradients.
+        weighting: `samples` or `uniform` weights of the average.
+        tune_steps: steps of size alpha before use; F_i has one.
+        momentum: of the local steps.
+        weight_decay: of the local steps.
+        schedule: of `lr`, see `coterie.descent`.
+    """
+    rule = descent(
+        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
+    )
+    number("alpha", alpha, at_least=0)
+    number("delta", delta, above=0)
+    integer("steps", steps, at_least=1)
+    integer("tune_steps", tune_steps, at_least=0)
+    one_of("variant", variant, ("exact", "fo", "hf"))
+    one_of("weighting", weighting, ("samples", "uniform"))
+    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    meta = {"alpha": alpha, "variant": variant, "delta": delta, **rule._asdict()}
+    tuning = Descent(alpha, 0.0, 0.0, "constant")
+
+    def init(x: Tensor) -> State:
+        positive("sizes", sizes, len(x))
+        return State(x.mean(0), velocity(rule, x), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        w, v, t = state
+        copies = w.expand(len(v), -1)
+        w_i, v = oracle.each(meta_sgd, copies, v, steps=steps, t=t, **meta)
+        p = averaging(shares.to(w), oracle.active)
+        # Down to every active client and up again.
+        info: Info = {"floats": 2.0 * float(oracle.active.sum()) * len(w)}
+        return State(p @ w_i, v, t + steps), info
+
+    def tuned(state: State, oracle: Oracle) -> Tensor:
+        x = state.w.expand(len(oracle.active), -1).clone()
+        v = velocity(tuning, x)
+        return oracle.each(sgd, x, v, steps=tune_steps, t=0, **tuning._asdict())[0]
+
+    return Algorithm(init, step, tuned, tuned)

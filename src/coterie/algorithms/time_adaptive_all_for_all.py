@@ -1,0 +1,139 @@
+"""All-for-all that trusts fewer and fewer clients as its precision grows.
+
+    eps_p = start 2^-p,   lambda_ik = 1{2 b_ik <= eps_p} / N_i,   W = Lambda Lambda^T
+    x <- x - eta_p W g(x),   K_p times;   then p <- p + 1
+
+Far clients help at the beginning, when errors are large, and only near ones later. With
+Sigma = mean_i 1 / N_i and the radius rho = rho(W), step and length of a phase are
+
+    eta_p = (lr / rho) min(1, mu eps_p / (noise Sigma)),  K_p = ln(start / eps_p)
+    / (eta_p mu)                                         for strongly convex losses,
+    eta_p = min(lr / rho, eps_p / (2 noise Sigma)),
+    K_p = 4 diameter^2 noise Sigma / eps_p^2             for convex ones.
+
+References:
+    Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
+    personalized federated and collaborative learning", report hal-03550407, 2022,
+    Algorithm 2 and Proposition 3.
+
+Differences: Proposition 3 prints the convex step without its square root and is off by
+a factor sqrt(2) from what its proof needs; rho is ours, as in `all_for_all`. Phases are
+counted in gradients of an average client, so that one active client at a time, the
+report's asynchronous oracle, makes a phase N times as long.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..checks import integer, number, one_of, square
+from ..types import Algorithm, Info, Oracle
+from ..weights import links, spectral_radius, within
+
+
+class State(NamedTuple):
+    """Models, the phase, and how many gradients it has seen."""
+
+    x: Tensor  # (N, D)
+    phase: int
+    gradients: int  # of all clients together
+    start: Tensor  # (N, D) to restart from, or (N, 0)
+
+
+class Phase(NamedTuple):
+    """What a phase does."""
+
+    weights: Tensor  # (N, N) Lambda
+    product: Tensor  # (N, N) W
+    radius: float  # rho(W)
+    eps: float
+    lr: float
+    calls: int  # gradients of each client
+
+
+def time_adaptive_all_for_all(
+    biases: Tensor,
+    *,
+    lr: float = 0.1,
+    steps: int = 1,
+    mu: float = 1.0,
+    noise: float = 1.0,
+    start: float = 1.0,
+    diameter: float = 1.0,
+    regularity: str = "strongly_convex",
+    phase_init: str = "continue",
+) -> Algorithm:
+    """Time-adaptive All-for-all: as the precision doubles, only nearer clients help.
+
+    Active clients compute; what they send reaches everybody, so that the models of
+    inactive clients move too. A newcomer gets the model that fits its data best.
+
+    Args:
+        biases: (N, N) b_ik, at least f_i(x_k^*) - f_i(x_i^*).
+        lr: the largest step size, for example 1 / (2 beta).
+        steps: gradients of every client in one round, each followed by an exchange.
+        mu: strong convexity of the losses.
+        noise: variance of a gradient; for convex losses its mean squared norm.
+        start: mean excess loss at the beginning, the precision of the first phase.
+        diameter: distance from the start to the optima; for convex losses only.
+        regularity: `strongly_convex` or `convex`.
+        phase_init: a phase begins where the last one ended (`continue`, as in the
+            report), with the mixture Lambda x of its models (`mix`) or anew
+            (`restart`).
+    """
+    number("lr", lr, above=0)
+    integer("steps", steps, at_least=1)
+    number("mu", mu, above=0)
+    number("noise", noise, at_least=0)
+    number("start", start, above=0)
+    number("diameter", diameter, above=0)
+    one_of("regularity", regularity, ("strongly_convex", "convex"))
+    one_of("phase_init", phase_init, ("continue", "mix", "restart"))
+    square("biases", biases, len(biases))
+
+    @functools.lru_cache(maxsize=1)
+    def plan(p: int) -> Phase:
+        eps = start * 0.5**p
+        lam = within(2 * biases.double(), eps)
+        rho = spectral_radius(lam)
+        variance = noise * float(lam.square().sum()) / len(lam)
+        if regularity == "convex":
+            step = min(lr / rho, eps / (2 * variance) if variance else math.inf)
+            calls = 4 * diameter**2 * variance / eps**2
+        else:
+            step = lr / rho * (min(1.0, mu * eps / variance) if variance else 1.0)
+            # A phase that goes on from the last one begins at twice its precision.
+            halvings = p if phase_init == "restart" else min(p, 3)
+            calls = halvings * math.log(2) / (step * mu)
+        return Phase(lam, lam @ lam.T, rho, eps, step, max(1, math.ceil(calls)))
+
+    def init(x: Tensor) -> State:
+        square("biases", biases, len(x))
+        keep = x if phase_init == "restart" else x[:, :0]
+        return State(plan(0).weights.to(x) @ x, 0, 0, keep)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        x, p, count, first = state
+        active, floats = oracle.active, 0.0
+        for _ in range(steps):
+            if count >= plan(p).calls * len(x):
+                p, count = p + 1, 0
+                if phase_init != "continue":
+                    x = plan(p).weights.to(x) @ (
+                        first if phase_init == "restart" else x
+                    )
+            now = plan(p)
+            w = now.product.to(x)
+            x = x.sub(w @ oracle.grads(x), alpha=now.lr)
+            count += int(active.sum())
+            floats += links(w * active) * x.shape[1]
+        info: Info = {"floats": floats, "weights": now.weights, "eps": now.eps}
+        return State(x, p, count, first), info | {"spectral_radius": now.radius}
+
+    return Algorithm(init, step)

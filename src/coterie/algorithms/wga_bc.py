@@ -1,0 +1,103 @@
+"""Every client follows a mix of its own gradient and the others', freed of their bias.
+
+    g_0 = g_i(x_i),    g_avg = sum_{k != i} p_k g_k(x_i)
+    c_i <- (1 - beta) c_i + beta (g_avg - g_0)
+    x_i <- x_i - lr ((1 - alpha) g_0 + alpha (g_avg - c_i))
+
+c_i is a running mean of what the average of the others has too much; it starts at 0.
+`alpha=0` is local training, and so is `beta=1`, where g_avg - c_i = g_0. `beta=0` is
+weighted gradient averaging without a correction.
+
+References:
+    Chayti, Karimireddy, Stich, Flammarion, Jaggi, "Linear speedup in personalized
+    collaborative learning", 2021, arXiv 2111.05968.
+
+Differences: the paper has one reader; here every client reads. The others' gradients
+are weighted by sample sizes unless told otherwise. Momentum and partial participation
+are ours: only active clients are averaged, and a client with no others that are active
+takes local steps and keeps c_i.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..checks import integer, number, one_of, positive
+from ..descent import descend, descent, velocity
+from ..types import Algorithm, Info, Oracle
+from ..weights import among, links, normalised
+
+
+class State(NamedTuple):
+    """Models, momentum, estimates of the bias, and gradient steps taken."""
+
+    x: Tensor  # (N, D)
+    v: Tensor  # (N, D), or (N, 0) without momentum
+    c: Tensor  # (N, D)
+    t: int
+
+
+def wga_bc(
+    sizes: Tensor,
+    *,
+    lr: float = 0.1,
+    steps: int = 1,
+    alpha: float = 0.5,
+    beta: float = 0.1,
+    weighting: str = "samples",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+) -> Algorithm:
+    """WGA-BC: weighted gradient averaging with a running correction of the bias.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        lr: step size.
+        steps: gradient steps in one round.
+        alpha: share of the others in the mix.
+        beta: how fast the estimate of the bias follows; its memory is 1 / beta steps.
+        weighting: `samples` or `uniform` weights of the others.
+        momentum: of the steps.
+        weight_decay: of the steps.
+        schedule: of the step size, see `coterie.descent`.
+    """
+    rule = descent(
+        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
+    )
+    integer("steps", steps, at_least=1)
+    number("alpha", alpha, at_least=0, at_most=1)
+    number("beta", beta, at_least=0, at_most=1)
+    one_of("weighting", weighting, ("samples", "uniform"))
+    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+
+    def init(x: Tensor) -> State:
+        positive("sizes", sizes, len(x))
+        return State(x, velocity(rule, x), torch.zeros_like(x), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        x, v, c, t = state
+        own = torch.eye(len(x), dtype=x.dtype, device=x.device)
+        moving = oracle.active[:, None]
+        # The average of nobody says nothing about the bias.
+        alone = int(oracle.active.sum()) == 1
+        others = among(normalised((1 - own) * shares.to(x)), oracle.active)
+        for t_now in range(t, t + steps):
+            g = g_0 = oracle.grads(x)
+            if not alone:
+                g_avg = oracle.blended(x, others)
+                c = torch.where(moving, (1 - beta) * c + beta * (g_avg - g_0), c)
+                g = (1 - alpha) * g_0 + alpha * (g_avg - c)
+            x_new, v_new = descend(rule, x, g, v, t_now)
+            x, v = torch.where(moving, x_new, x), torch.where(moving, v_new, v)
+        mix = (1 - alpha) * own + alpha * others
+        mix = own * moving if alone else mix * moving
+        # From each of the others: a model goes out and a gradient comes back.
+        floats = 0.0 if alone else steps * links(others) * 2 * x.shape[1]
+        return State(x, v, c, t + steps), {"floats": floats, "weights": mix}
+
+    return Algorithm(init, step)

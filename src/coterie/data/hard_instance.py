@@ -1,0 +1,68 @@
+"""The problem on which nobody can do better than the lower bound of collaboration."""
+
+from __future__ import annotations
+
+import torch
+
+from ..checks import InputError, integer, number
+from ..lower_bounds import hard_instance as drawn
+from ..seeds import generator
+from .federation import Table
+
+_MOST = 2_000_000_000
+"""Values of the features, 16 GB in double precision."""
+
+
+def hard_instance(
+    *,
+    clients: int = 20,
+    twins: int = 5,
+    dimension: int = 20,
+    samples: int = 200,
+    delta: float = 0.25,
+    distance: float = 0.25,
+    variance: float = 1.0,
+    seed: int = 0,
+) -> Table:
+    """Coins of hidden bias, one coordinate per sample: hard for every method.
+
+    A sample of client i shows coordinate k, uniform among `dimension`, and a coin of
+    chance 1/2 + delta_i alpha_k with signs alpha that all share. The first `twins`
+    clients have delta_i = delta, the others delta_i = delta - distance, or 0 if that
+    is less: then they know nothing of alpha. Use a linear model without bias.
+
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, proof of Theorem 8.1.
+
+    >>> hard_instance(clients=3, twins=2, dimension=4, samples=5).clusters
+    tensor([0, 0, 1])
+    """
+    integer("clients", clients, at_least=1)
+    integer("twins", twins, at_least=1, at_most=clients)
+    integer("samples", samples, at_least=1)
+    integer("dimension", dimension, at_least=1)
+    number("distance", distance, at_least=0)
+    if clients * samples * dimension > _MOST:
+        raise InputError(
+            "`clients` * `samples` * `dimension` must be at most "
+            f"{_MOST:,}, got {clients * samples * dimension:,}."
+        )
+    cluster = (torch.arange(clients) >= twins).long()
+    hard = drawn(
+        distance * cluster.double(),
+        generator(seed, "synthetic", "hard_instance"),
+        delta=delta,
+        dimension=dimension,
+        samples=samples,
+        variance=variance,
+    )
+    return Table(
+        "hard_instance",
+        hard.features.flatten(0, 1),
+        hard.targets.flatten(),
+        "regression",
+        1,
+        group=torch.arange(clients).repeat_interleave(samples),
+        clusters=cluster,
+        optima=hard.optima,
+    )

@@ -1,0 +1,164 @@
+"""What no method can beat: lower bounds on calls, and the problems that show them.
+
+Notation as in `coterie.collaboration`: b is a `distance` of gradients, c a `gap` of
+losses, and N_i^eps counts who is near (`count_near`).
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, Theorem 8.1, hal tel-04877971.
+    Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
+    personalized federated and collaborative learning", report hal-03550407, 2022,
+    Theorem 1 and Corollary 1.
+
+Differences (see docs/errata.md): the loss of the hard instance is that of the shown
+coordinate alone, as its proof needs; the text prints |x - xi|^2 / 2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from . import checks
+from .collaboration import count_near
+
+
+def lower_bound(
+    distance: Float[Tensor, "n n"],
+    eps: float,
+    *,
+    mu: float,
+    variance: float,
+    constant: float = 1.0,
+) -> Float[Tensor, " n"]:
+    """Calls that each client needs: `C sigma^2 / (mu eps N_i^eps(b^2 / (4 mu)))`.
+
+    Theorem 8.1, for mu = beta = 1 / r^2 and eps < 1/16; it leaves the constant C open.
+    Only clients with b_ij^2 <= 4 mu eps can help. See `fano_calls` for the constant.
+    """
+    near = count_near(distance.square() / (4 * mu), eps)
+    return constant * variance / (mu * eps) / near.to(distance.dtype)
+
+
+def lower_bound_convex(
+    gap: Float[Tensor, "n n"],
+    eps: float,
+    *,
+    radius: float,
+    bound: float,
+    constant: float = 1.0,
+) -> Float[Tensor, " n"]:
+    """Samples of all clients together: `C r^2 B^2 n / (eps^2 N_i^eps(c / 4))`.
+
+    Report, Theorem 1, for gradients with E|g|^2 <= B^2.
+    """
+    near = count_near(gap / 4, eps).to(gap.dtype)
+    return constant * radius**2 * bound**2 * len(gap) / (eps**2 * near)
+
+
+def all_for_all_lower_bound(
+    gap: Float[Tensor, "n n"],
+    eps: float,
+    *,
+    mu: float,
+    variance: float,
+    constant: float = 1.0,
+) -> float:
+    """Samples of all clients together for a mean excess of eps.
+
+    `C sigma^2 / (n mu eps) sum_i 1 / N_i^eps(c / (4 n))`; report, Corollary 1.
+    """
+    near = count_near(gap / (4 * len(gap)), eps).to(gap.dtype)
+    return constant * variance / (mu * eps) * float((1 / near).mean())
+
+
+def all_for_all_lower_bound_convex(
+    gap: Float[Tensor, "n n"],
+    eps: float,
+    *,
+    radius: float,
+    bound: float,
+    constant: float = 1.0,
+) -> float:
+    """The same for convex losses and gradients with E|g|^2 <= B^2.
+
+    `C r^2 B^2 / (n^2 eps^2) sum_i 1 / N_i^eps(c / (4 n))`; report, Corollary 1.
+    """
+    near = count_near(gap / (4 * len(gap)), eps).to(gap.dtype)
+    scale = constant * (radius * bound) ** 2 / (len(gap) * eps**2)
+    return scale * float((1 / near).mean())
+
+
+class HardInstance(NamedTuple):
+    """Samples of a problem that is as hard as Theorem 8.1 says."""
+
+    features: Float[Tensor, "n s d"]  # unit vectors e_k, k uniform
+    targets: Float[Tensor, "n s"]  # of mean 1/2 + delta_i alpha_k
+    optima: Float[Tensor, "n d"]  # 1/2 + delta_i alpha
+    tilts: Float[Tensor, " n"]  # delta_i
+
+
+def tilts_of(distance: Float[Tensor, " n"], delta: float) -> Float[Tensor, " n"]:
+    """`delta_i = (delta - b_i1)_+`: what client i's samples tell of client 1's."""
+    checks.number("delta", delta, above=0.0, at_most=0.5)
+    return (delta - distance).clamp(min=0)
+
+
+def hard_instance(
+    distance: Float[Tensor, " n"],
+    rng: torch.Generator,
+    *,
+    delta: float,
+    dimension: int,
+    samples: int,
+    variance: float = 1.0,
+) -> HardInstance:
+    """Samples of clients at these distances from the first, who is to be helped.
+
+    A sample shows one coordinate k of the mean 1/2 + delta_i alpha, with alpha in
+    {-1, 1}^d, as a coin of that chance: the loss is (x_k - coin)^2, mu = beta = 2 / d,
+    and f_i(x_j^*) - f_i(x_i^*) = (delta_i - delta_j)^2 <= b_ij^2. It cannot be learned
+    to a precision below delta^2 / 36 without finding most of alpha.
+
+    Args:
+        distance: b_i1, 0 for the first.
+        rng: draws alpha and the samples.
+        delta: delta_1, at most 1/2.
+        dimension: d.
+        samples: of each client.
+        variance: about that of a target, at least 1: targets are kept with chance
+            1 / variance and multiplied by it.
+    """
+    checks.integer("dimension", dimension, at_least=1)
+    checks.integer("samples", samples, at_least=1)
+    checks.number("variance", variance, at_least=1.0)
+    real, shape = distance.dtype, (len(distance), samples)
+    tilts = tilts_of(distance, delta)
+    alpha = 2.0 * torch.randint(2, (dimension,), generator=rng).to(real) - 1
+    optima = 0.5 + tilts[:, None] * alpha
+    k = torch.randint(dimension, shape, generator=rng)
+    coin = torch.bernoulli(optima.gather(1, k), generator=rng)
+    kept = torch.rand(shape, generator=rng, dtype=real) * variance < 1
+    features = torch.nn.functional.one_hot(k, dimension).to(real)
+    return HardInstance(features, variance * coin * kept, optima, tilts)
+
+
+def fano_calls(
+    tilts: Float[Tensor, " n"], dimension: int, *, variance: float = 1.0
+) -> float:
+    """Calls that every method needs for delta^2 / 36 on a `hard_instance`, client 1.
+
+    `(2/3 ln |V| - ln 2) / I` with `|V| = (2 / sqrt(e))^{d/2}` tilts that differ in a
+    quarter of their signs, and what one call tells of them at most,
+    `I = sum_i (ln 2 - h(1/2 + delta_i)) / variance`, h the entropy (8.3). A printed
+    version has |V| in place of its logarithm.
+    """
+    p = 0.5 + tilts.double()
+    h = -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))
+    told = float((math.log(2) - h).clamp(min=0).sum()) / variance
+    packing = dimension / 2 * (math.log(2) - 0.5)
+    return max(0.0, 2 / 3 * packing - math.log(2)) / told
