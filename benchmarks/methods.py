@@ -8,8 +8,8 @@ should cost little more than k local steps. The number printed is
     (time of a round / minibatch gradients of a client in it) / time of a local step
 
 with everything that a round does beside gradients in it: averaging, projecting,
-comparing. The aim is 1.3. All methods take turns with local training in one process, and
-medians of the turns' ratios are printed, since machines are noisy.
+comparing. The aim is 1.3. All methods take turns with local training in one process,
+and medians of the turns' ratios are printed, since machines are noisy.
 """
 
 from __future__ import annotations
