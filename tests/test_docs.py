@@ -19,7 +19,7 @@ import coterie as co
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
 from coterie.config import Run, study
-from coterie.experiment import build_algorithm, prepare
+from coterie.ground import build_algorithm, prepare
 from coterie.ingredients import RECIPES, ingredients_of
 
 ROOT = Path(__file__).parents[1]

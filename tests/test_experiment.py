@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from coterie import experiment
+from coterie import cells, ground
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError, TrainingError
 from coterie.config import study
-from coterie.experiment import Progress, Result, federation_of, prepare, run_study
+from coterie.experiment import Progress, Result, run_study
+from coterie.ground import federation_of, prepare
+from coterie.oracle import Simulation
 from coterie.record import Folder, load_records
 from coterie.seeds import generator
 from coterie.types import Algorithm
@@ -129,14 +131,14 @@ def test_an_interruption_anywhere_leaves_a_consistent_checkpoint(
 ):
     """Every evaluation asks for three parts; the first one is before round 1."""
     only = made(algorithm=[{"name": "local"}])
-    evaluate, calls = experiment.Simulation.evaluate, iter(range(1000))
+    evaluate, calls = Simulation.evaluate, iter(range(1000))
 
     def interrupted(self, x, name):
         if next(calls) == number:
             raise KeyboardInterrupt
         return evaluate(self, x, name)
 
-    monkeypatch.setattr(experiment.Simulation, "evaluate", interrupted)
+    monkeypatch.setattr(Simulation, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_study(only, runs=tmp_path)
     assert_same(finished, run_study(only, runs=tmp_path), "local")
@@ -168,7 +170,7 @@ def test_a_finished_study_is_not_run_again(finished, monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("training began again")
 
-    monkeypatch.setattr(experiment, "run_rounds", refuse)
+    monkeypatch.setattr(cells, "run_rounds", refuse)
     seen: list[Progress] = []
     again = run_study(finished.study, resume=finished.folder, progress=seen.append)
     pd.testing.assert_frame_equal(again.records.metrics, finished.records.metrics)
@@ -501,7 +503,7 @@ MODELS = {
 def test_a_model_that_cannot_be_used_is_refused_before_anything_is_written(
     tmp_path, monkeypatch, name, message
 ):
-    monkeypatch.setitem(experiment.MODELS, name, MODELS[name])
+    monkeypatch.setitem(ground.MODELS, name, MODELS[name])
     with pytest.raises(InputError, match=message):
         run_study(made(model={"name": name}), runs=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from coterie.config import study
 from coterie.data import synthetic
 from coterie.data.federation import federate
 from coterie.descent import sgd
-from coterie.experiment import prepare
+from coterie.ground import prepare
 from coterie.oracle import Simulation
 from coterie.selection import losses_of, training_losses
 from quadratics import (

@@ -16,14 +16,15 @@ import tomli_w
 import torch
 from torch.testing import assert_close
 
-from coterie import experiment, report
+from coterie import cells, ground, report
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.fedavg_finetune import fedavg_finetune
 from coterie.checks import InputError, TrainingError
 from coterie.config import study
 from coterie.conformance import Case, Setting, leaves, small_federation, starting_rows
 from coterie.data.federation import Federation
-from coterie.experiment import Result, build_algorithm, federation_of, run_study
+from coterie.experiment import Result, run_study
+from coterie.ground import build_algorithm, federation_of
 from coterie.ingredients import precision, weights
 from coterie.models import build, ravel
 from coterie.newcomers import hold_out, models_for
@@ -180,7 +181,7 @@ def test_training_is_that_of_a_federation_without_the_held_out_clients(finished,
     rest = without_samples_of(everybody, joins).select(torch.tensor(trains))
     (entry,) = [e for e in finished.study.algorithms if e.label == name]
     algorithm = build_algorithm(entry, rest)
-    module = experiment.module_of(finished.study, everybody, 0)
+    module = ground.module_of(finished.study, everybody, 0)
     simulation = Simulation(rest, module, batch_size=4, seed=0)
     x = ravel(module).repeat(len(trains), 1)
     for r in run_rounds(
@@ -524,7 +525,7 @@ class PowerCut(BaseException):
 def test_going_on_after_a_stop_among_the_newcomers_equals_not_stopping(
     two_seeds, tmp_path, monkeypatch, error, place
 ):
-    owner = Folder if place in ("save_models", "done") else experiment
+    owner = Folder if place in ("save_models", "done") else cells
     name = "save" if place == "done" else place
     inner = getattr(owner, name)
 
@@ -554,7 +555,7 @@ def test_going_on_after_a_stop_among_the_newcomers_equals_not_stopping(
             trained.append(r.t)
             yield r
 
-    monkeypatch.setattr(experiment, "run_rounds", counted)
+    monkeypatch.setattr(cells, "run_rounds", counted)
     resumed = run_study(two_seeds.study, resume=folder)
     assert len(trained) == 3 * ROUNDS  # three other cells; the first had trained
     assert_same(two_seeds, resumed)
@@ -566,7 +567,7 @@ def test_a_finished_run_does_not_welcome_again(two_seeds, monkeypatch):
     def refuse(*args):
         raise AssertionError("newcomers were welcomed again")
 
-    monkeypatch.setattr(experiment, "models_for", refuse)
+    monkeypatch.setattr(cells, "models_for", refuse)
     again = run_study(two_seeds.study, resume=two_seeds.folder)
     assert_same(two_seeds, again)
     assert {p: p.read_bytes() for p in two_seeds.folder.rglob("*.pt")} == files
@@ -581,7 +582,7 @@ def test_another_number_of_newcomers_is_another_study(two_seeds):
 def test_one_newcomer_more_changes_nothing_for_the_other(two_seeds):
     """With the same clients in training, whoever joins draws its own numbers."""
     everybody, _, joins = parted(two_seeds)
-    module = experiment.module_of(two_seeds.study, everybody, 0)
+    module = ground.module_of(two_seeds.study, everybody, 0)
     state = trained_by("local", small_federation(6))._replace(start=ravel(module), t=5)
     algorithm = ALGORITHMS["local"]()
     found = {}

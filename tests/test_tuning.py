@@ -18,19 +18,13 @@ import tomli_w
 import torch
 from typer.testing import CliRunner
 
-from coterie import cli, experiment, report
+from coterie import cells, cli, ground, report, trials
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError, TrainingError
 from coterie.config import read_study, study
 from coterie.data.federation import Federation
-from coterie.experiment import (
-    Progress,
-    Result,
-    build_algorithm,
-    federation_of,
-    prepare,
-    run_study,
-)
+from coterie.experiment import Progress, Result, run_study
+from coterie.ground import build_algorithm, federation_of, prepare
 from coterie.newcomers import hold_out
 from coterie.oracle import Simulation
 from coterie.record import Folder, load_records
@@ -432,7 +426,7 @@ def test_test_data_choose_nothing(tmp_path, monkeypatch, folds):
         federation = original(study, seed)
         return garbled(federation, federation.test.index)
 
-    monkeypatch.setattr(experiment, "federation_of", other)
+    monkeypatch.setattr(ground, "federation_of", other)
     after = run_study(asked, runs=tmp_path / "after")
     assert searches(before) == searches(after)
     assert torch.equal(before.models("fedavg", 1), after.models("fedavg", 1))
@@ -454,7 +448,7 @@ def test_newcomers_take_no_part_in_the_search(tmp_path, monkeypatch):
         )
         return garbled(federation, torch.tensor(train + validation))
 
-    monkeypatch.setattr(experiment, "federation_of", other)
+    monkeypatch.setattr(ground, "federation_of", other)
     after = run_study(asked, runs=tmp_path / "after")
     assert searches(before) == searches(after)
     assert torch.equal(before.models("fedavg"), after.models("fedavg"))
@@ -586,7 +580,8 @@ def test_a_finished_search_is_not_made_again(tuned, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(experiment, "run_rounds", refuse)
+    monkeypatch.setattr(trials, "run_rounds", refuse)
+    monkeypatch.setattr(cells, "run_rounds", refuse)
     again = run_study(tuned.study, resume=tuned.folder)
     assert searches(again) == searches(tuned)
 
