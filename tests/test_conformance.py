@@ -392,7 +392,8 @@ def test_unknown_ingredients_and_options_are_refused():
         return local()
 
     with pytest.raises(
-        InputError, match=r"`temperature` is not known.*precision, sizes, weights"
+        InputError,
+        match=r"`temperature` is not known.*precision, radius, sizes, weights",
     ):
         check_algorithm(unusual)
     with pytest.raises(InputError, match=r"no option 'lrr'.*Did you mean 'lr'"):

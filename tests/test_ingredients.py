@@ -7,7 +7,14 @@ import torch
 from coterie.checks import InputError
 from coterie.data.datasets import load
 from coterie.data.splits import divide
-from coterie.ingredients import RECIPES, ingredients_of, precision, sizes, weights
+from coterie.ingredients import (
+    RECIPES,
+    ingredients_of,
+    precision,
+    radius,
+    sizes,
+    weights,
+)
 
 HALF = [[0.5, 0, 0.5, 0, 0, 0], [0, 1, 0, 0, 0, 0], *np.eye(6)[2:].tolist()]
 
@@ -129,6 +136,86 @@ def test_wrong_precisions_are_refused(classification, tmp_path, values, message)
         precision(saved(tmp_path / "p.csv", values), classification)
     with pytest.raises(InputError, match="Did you mean 'samples'"):
         precision("sample", classification)
+
+
+def test_radii_by_name_are_what_they_say(classification):
+    same = torch.arange(6)[:, None] % 2 == torch.arange(6) % 2
+    torch.testing.assert_close(radius("clusters", classification), 1.0 - same.float())
+    table = load("linear", clients=6, dimension=3, samples=8, variation=0.1)
+    federation = divide(table, "natural", seed=0)
+    squared = (federation.optima[:, None] - federation.optima).square().sum(2)
+    torch.testing.assert_close(radius("optima", federation), squared)
+
+
+def test_radii_from_transport_depend_on_reference_cost_and_samples(classification):
+    plain = radius("transport", classification)
+    assert torch.equal(plain, plain.T)
+    assert not plain.diagonal().any()
+    assert torch.equal(radius("transport(100)", classification), plain)
+    # Nobody has more than nine training samples.
+    assert torch.equal(radius("transport(100, 9)", classification), plain)
+    found = [
+        radius(choice, classification)
+        for choice in ("transport(7)", "transport(100, 5)", "cosine", "cosine(7, 5)")
+    ]
+    for other in (plain, *found):
+        assert sum(torch.equal(other, known) for known in (plain, *found)) == 1
+        assert (other + torch.eye(6) > 0).all()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npy"])
+def test_radii_come_from_a_file_and_may_be_infinite(classification, tmp_path, suffix):
+    values = np.full((6, 6), np.inf)
+    values[0, 1] = values[1, 0] = 2.5
+    np.fill_diagonal(values, 0)
+    found = radius(saved(tmp_path / f"r.{suffix}", values), classification)
+    torch.testing.assert_close(found, torch.tensor(values, dtype=found.dtype))
+    some = classification.select(torch.tensor([1, 0, 4]))
+    here = radius(str(tmp_path / f"r.{suffix}"), some)
+    assert here[0, 1] == 2.5
+    assert here[0, 2] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("transports", "Did you mean 'transport'"),
+        ("clusters(2)", r"clusters takes fewer numbers, got 'clusters\(2\)'"),
+        ("transport(1, 2, 3)", "transport takes fewer numbers"),
+        ("transport(2.5)", "transport takes whole numbers"),
+        ("transport(0)", "`radius` must be at least 1, got 0"),
+        ("transport(10, -1)", "`radius` must be at least 0, got -1"),
+        ("optima", "`radius` optima needs known optima, but `classification` has none"),
+    ],
+)
+def test_wrong_radii_are_refused(classification, choice, message):
+    with pytest.raises(InputError, match=message):
+        radius(choice, classification)
+
+
+def test_radii_that_this_federation_cannot_have_are_refused(images, regression):
+    with pytest.raises(InputError, match="`radius` clusters needs known clusters"):
+        radius("clusters", images)
+    with pytest.raises(InputError, match="needs classes, but `regression`"):
+        radius("cosine", regression)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros((5, 5)), r"`radius` must have shape \(6, 6\)"),
+        (np.triu(np.ones((6, 6)), 1), "must be symmetric, but between clients 0 and 1"),
+        (
+            -np.ones((6, 6)),
+            "must be non-negative, but between clients 0 and 0 it is -1",
+        ),
+        (np.full((6, 6), np.nan), "must not be NaN, but between clients 0 and 0"),
+        (np.ones((6, 6)), "must be 0 between a client and itself"),
+    ],
+)
+def test_a_file_of_wrong_radii_is_refused(classification, tmp_path, values, message):
+    with pytest.raises(InputError, match=message):
+        radius(saved(tmp_path / "r.csv", values), classification)
 
 
 def test_positional_parameters_are_ingredients():

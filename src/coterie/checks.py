@@ -121,6 +121,36 @@ def positive(name: str, vector: Tensor, clients: int) -> Tensor:
     return vector
 
 
+def dissimilarity(name: str, matrix: Tensor, clients: int) -> Tensor:
+    """Returns `matrix` if it is (clients, clients), symmetric, >= 0 and 0 to oneself.
+
+    Entries may be infinite.
+
+    Raises:
+        InputError: names the first pair that breaks a rule.
+    """
+    if matrix.shape != (clients, clients):
+        raise InputError(
+            f"`{name}` must have shape ({clients}, {clients}), one row per client, "
+            f"got {tuple(matrix.shape)}."
+        )
+    rules = {
+        "not be NaN": matrix.isnan(),
+        "be non-negative": matrix < 0,
+        "be symmetric": matrix != matrix.T,
+        "be 0 between a client and itself": torch.diag(matrix.diagonal() != 0),
+    }
+    for rule, broken in rules.items():
+        if broken.any():
+            i, k = broken.nonzero()[0].tolist()
+            also = f" and {float(matrix[k, i]):g} the other way" if k != i else ""
+            raise InputError(
+                f"`{name}` must {rule}, but between clients {i} and {k} it is "
+                f"{float(matrix[i, k]):g}{also}."
+            )
+    return matrix
+
+
 def stochastic(name: str, matrix: Tensor, clients: int) -> Tensor:
     """Returns `matrix` if it is square, non-negative, and its rows sum to 1."""
     square(name, matrix, clients)

@@ -245,6 +245,8 @@ def check_inactive_rows(case: Case) -> None:
     everybody. They are known by two clients having exactly the same one, be it where
     these do not answer and so cannot tune it before use.
     """
+    if "radius" in case.ingredients:
+        raise NotApplicable("models are tied to each other in this method.")
     federation, setting = small_federation(), Setting()
     everybody = trace(case.build(federation), federation, setting, rounds=1)
     models_now, state = everybody.personal, everybody.states[-1]
@@ -280,7 +282,8 @@ def check_inactive_data(case: Case) -> None:
         features[federation.train.index[first : first + size]] = math.nan
     without = replace(federation, features=features)
     expected = trace(case.build(federation), federation, setting, active=_ACTIVE)
-    found = trace(case.build(without), without, setting, active=_ACTIVE)
+    # Ingredients are made before training, when all are there.
+    found = trace(case.build(federation), without, setting, active=_ACTIVE)
     assert found.personal.isfinite().all(), "data of inactive clients were used."
     close(found.personal, expected.personal, "data of inactive clients matter")
 

@@ -16,8 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import InputError, call, number, one_of, positive, square, stochastic
+from .checks import (
+    InputError,
+    call,
+    dissimilarity,
+    integer,
+    number,
+    one_of,
+    positive,
+    square,
+    stochastic,
+)
 from .data.federation import Federation
+from .partners import ESTIMATES, estimated_weights
+from .transport import dissimilarities
 from .weights import among, interpolation, same_cluster, water_filling, within
 
 
@@ -33,6 +45,10 @@ def weights(choice: str, federation: Federation) -> Tensor:
     `clusters`, `uniform` and `alone`; `mixture(alpha)` is alpha for the others and the
     rest for oneself; from known optima, `biases(threshold)` joins those no further than
     that, and `water_filling(c)` weighs their squared distances against the variance.
+    From S training samples of every client, `means(S)`, `moments(S)`, `mmd(S)` and
+    `sliced(S)` join those who are near by these distances, and `unlabelled_means(S)`
+    and so on do without labels; a second number is the threshold for squared distances
+    in place of the widest gap among them (see `coterie.partners`).
     """
     n = len(federation)
     if Path(choice).suffix in (".csv", ".npy"):
@@ -44,7 +60,10 @@ def weights(choice: str, federation: Federation) -> Tensor:
         return given[mine][:, mine]
     name, arguments = call("weights", choice)
     numbers = ("biases", "mixture", "water_filling")
-    one_of("weights", name, ("clusters", "uniform", "alone", *numbers))
+    estimates = (*ESTIMATES, *(f"unlabelled_{estimate}" for estimate in ESTIMATES))
+    one_of("weights", name, ("clusters", "uniform", "alone", *numbers, *estimates))
+    if name in estimates:
+        return _estimated(name, arguments, choice, federation)
     if arguments and name not in numbers:
         raise InputError(f"`weights` {name} takes no numbers, got {choice!r}.")
     if name == "uniform":
@@ -67,6 +86,23 @@ def weights(choice: str, federation: Federation) -> Tensor:
         return within(_distances(federation), threshold)
     c = number("weights", arguments[0], above=0)
     return water_filling(_distances(federation).square() / 2, c)
+
+
+def _estimated(
+    name: str, arguments: tuple[float, ...], choice: str, federation: Federation
+) -> Tensor:
+    """Weights from S samples of every client."""
+    if len(arguments) not in (1, 2) or arguments[0] % 1:
+        raise InputError(
+            f"`weights` {name} needs a whole number of samples, and may have a "
+            f"threshold, got {choice!r}."
+        )
+    samples = integer("weights", int(arguments[0]), at_least=4)
+    try:
+        found = estimated_weights(name, federation, samples, *arguments[1:])
+        return found.to(torch.float32)
+    except InputError as error:
+        raise InputError(f"`weights` {choice!r} cannot be made: {error}") from error
 
 
 def biases(choice: str, federation: Federation) -> Tensor:
@@ -93,6 +129,43 @@ def biases(choice: str, federation: Federation) -> Tensor:
             f"`biases` optima needs known optima, but `{federation.name}` has none."
         )
     return scale * _distances(federation).square() / 2
+
+
+def radius(choice: str, federation: Federation) -> Tensor:
+    """(N, N) how far apart two models may be, squared and up to a factor, or a file.
+
+    `transport(size, most)` is how differently the training data of two clients lie to
+    a reference of that size (100), from at most so many samples of each (0: all), and
+    `cosine(size, most)` the same with another ground cost, for classes (see
+    `coterie.transport`). `clusters` is 0 within a true cluster and 1 between two,
+    `optima` the squared distance of known optima. A file may have infinite entries.
+    """
+    if Path(choice).suffix in (".csv", ".npy"):
+        total, mine = _in_files(federation)
+        given = dissimilarity("radius", _from_file("radius", choice), total)
+        return given[mine][:, mine]
+    name, arguments = call("radius", choice)
+    one_of("radius", name, ("transport", "cosine", "clusters", "optima"))
+    if len(arguments) > (2 if name in ("transport", "cosine") else 0):
+        raise InputError(f"`radius` {name} takes fewer numbers, got {choice!r}.")
+    if name == "clusters":
+        label = _clusters("radius", federation)
+        return (label[:, None] != label[None, :]).to(torch.float32)
+    if name == "optima":
+        if federation.optima is None:
+            raise InputError(
+                f"`radius` optima needs known optima, but `{federation.name}` has none."
+            )
+        return _distances(federation).square()
+    size, most = (*arguments, *(100.0, 0.0)[len(arguments) :])
+    if size % 1 or most % 1:
+        raise InputError(f"`radius` {name} takes whole numbers, got {choice!r}.")
+    return dissimilarities(
+        federation,
+        size=integer("radius", int(size), at_least=1),
+        most=integer("radius", int(most), at_least=0),
+        cosine=name == "cosine",
+    )
 
 
 def _clusters(name: str, federation: Federation) -> Tensor:
@@ -151,6 +224,7 @@ RECIPES: dict[str, tuple[Callable[[str, Federation], Any], str]] = {
     "weights": (weights, "clusters"),
     "biases": (biases, "clusters"),
     "precision": (precision, "samples"),
+    "radius": (radius, "transport"),
 }
 """Name of an ingredient -> its recipe and what it is made from by default."""
 

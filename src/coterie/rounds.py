@@ -28,9 +28,7 @@ class Round(NamedTuple):
     active: Bool[Tensor, " n"]
 
 
-def participants(
-    clients: int, share: float, seed: int, t: int
-) -> Bool[Tensor, " n"]:
+def participants(clients: int, share: float, seed: int, t: int) -> Bool[Tensor, " n"]:
     """Who takes part in round t: a random set of a fixed size, never empty.
 
     >>> participants(5, 0.4, seed=0, t=1).sum()

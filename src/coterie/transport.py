@@ -26,10 +26,12 @@ References:
     Elhussein, Gürsoy, "A universal metric of dataset similarity for cross-silo
     federated learning", 2024, arXiv 2404.18773 (cosine and Hellinger).
 
-Differences: the paper leaves the reference distribution open; ours is standard normal
-in all features and numbers, and uniform over classes, so that it depends on nobody's
-data. Among plans of equal cost, of which there are many where data lie on a line, we
-take the one of least squared cost, or else equal data in another order could differ.
+Differences: the paper leaves the reference distribution open. Ours is independent of
+anybody's data: normal features of standard deviation 0.1, and a response that is
+uniform over the classes or standard normal. Features lie close together so that a
+sample is moved within its class where that is possible. Among plans of equal cost, of
+which there are many where data lie on a line, we take the one of least squared cost:
+equal data in another order must not differ.
 """
 
 from __future__ import annotations
@@ -46,6 +48,9 @@ from .seeds import below, generator, key
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 """From samples (a, d) and (b, d) to the costs (a, b) of moving one to the other."""
+
+_SPREAD = 0.1
+"""Standard deviation of the features of the reference."""
 
 _TIE = 1e-6
 """Weight of the squared cost, relative to the largest cost, which breaks ties."""
@@ -141,16 +146,17 @@ def classes_of(federation: Federation) -> int:
 
 
 def reference_samples(
-    size: int, columns: int, classes: int
-) -> Float[Tensor, "{size} {columns}"]:
-    """The reference data: standard normal values, and uniform classes if any."""
+    size: int, features: int, responses: int, *, classes: bool
+) -> Float[Tensor, "r d"]:
+    """The reference data: normal features, and a class or a normal response."""
     rng = generator("transport", "reference")
-    values = torch.randn(size, columns - classes, generator=rng, dtype=torch.float64)
-    if not classes:
-        return values
-    drawn = torch.randint(classes, (size,), generator=rng)
-    response = torch.nn.functional.one_hot(drawn, classes)
-    return torch.cat([values, response.to(torch.float64)], 1)
+    values = torch.randn(size, features, generator=rng, dtype=torch.float64)
+    if classes:
+        drawn = torch.randint(responses, (size,), generator=rng)
+        response = torch.nn.functional.one_hot(drawn, responses).to(values)
+    else:
+        response = torch.randn(size, responses, generator=rng, dtype=torch.float64)
+    return torch.cat([_SPREAD * values, response], 1)
 
 
 def dissimilarities(
@@ -170,10 +176,12 @@ def dissimilarities(
             "the cosine and Hellinger cost needs classes, but "
             f"`{federation.name}` is a task of {federation.task}."
         )
-    phi = []
-    for client in range(len(federation)):
-        data = samples_of(federation, client, most)
-        reference = reference_samples(size, data.shape[1], classes)
-        cost = cosine_hellinger(data.shape[1] - classes) if cosine else euclidean
-        phi.append(embedding(reference, data, cost))
+    features = federation.features[0].numel()
+    responses = classes or federation.targets[0].numel()
+    reference = reference_samples(size, features, responses, classes=classes > 0)
+    cost = cosine_hellinger(features) if cosine else euclidean
+    phi = [
+        embedding(reference, samples_of(federation, client, most), cost)
+        for client in range(len(federation))
+    ]
     return dissimilarity(torch.stack(phi))

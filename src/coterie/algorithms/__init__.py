@@ -15,6 +15,7 @@ from .ditto import ditto
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
 from .ifca import ifca
+from .karula import karula
 from .local import local
 from .per_fedavg import per_fedavg
 from .pfedme import pfedme
@@ -32,6 +33,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
     "fedavg_finetune": fedavg_finetune,
     "ifca": ifca,
+    "karula": karula,
     "local": local,
     "per_fedavg": per_fedavg,
     "pfedme": pfedme,

@@ -1,0 +1,121 @@
+"""Models of clients are kept as near to each other as their data are.
+
+    minimise (1/n) sum_i a_i f_i(x_i)   subject to |x_i - x_j|^2 <= t D_ij for all pairs
+
+where D is the dissimilarity of data (`coterie.transport`) and a_i is in proportion to
+sample sizes, 1 on average. t = 0 is one model for all, a large t is local training. In
+every round the clients S of the round return fresh gradients G_i(x_i) of a_i f_i, and
+
+    g' = G_i(x_i) for i in S, g_i else
+    nu = g / n + (g' - g) / |S|
+    x <- Proj(x - eta nu),   g <- g'
+
+with the projection of `coterie.projections` onto all constraints. nu is an unbiased
+estimate of the gradient of the objective if S is drawn uniformly, and what it knows of
+the absent keeps its variance low.
+
+References:
+    Erickson, Johansson, "Personalized federated learning under model dissimilarity
+    constraints", 2025, arXiv 2505.07575, Algorithm 1.
+
+Differences: nu has the scaling that makes it the gradient if all take part; the printed
+one has not (docs/errata.md). eta = n lr, so that `lr` is the step size of a client that
+is tied to nobody, as in other methods; the paper's eta = 3 / (8 L) is lr = 3 / (8 L n).
+The paper starts from gradients of all clients, we from g = 0, since only clients of a
+round can be asked. D is divided by its mean, which gives t a unit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..checks import dissimilarity, number, positive
+from ..descent import descent, step_size
+from ..projections import onto_balls, project
+from ..types import Algorithm, Info, Oracle
+
+
+class State(NamedTuple):
+    """Models, stored gradients, multipliers of the projection, rounds so far."""
+
+    x: Tensor  # (N, D)
+    g: Tensor  # (N, D)
+    multipliers: Tensor  # (N, N)
+    t: int
+
+
+def karula(
+    radius: Tensor,
+    sizes: Tensor,
+    *,
+    t: float = 1.0,
+    lr: float = 0.1,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+    tolerance: float = 1e-9,
+) -> Algorithm:
+    """Karula: personal models whose distances are bounded by those of the data.
+
+    A newcomer is trained alone for as many steps, with its model held to the bounds to
+    all models that are there.
+
+    Args:
+        radius: (N, N) dissimilarities D of clients; only proportions matter.
+        sizes: (N,) training samples of each client.
+        t: the mean of the bounds on squared distances of models.
+        lr: step size of a client that nobody holds back.
+        weight_decay: factor of the model that is added to its gradient.
+        schedule: of the step size, see `coterie.descent`.
+        tolerance: relative duality gap of the projection.
+    """
+    dissimilarity("radius", radius, len(radius))
+    number("t", t, at_least=0)
+    number("tolerance", tolerance, above=0)
+    rule = descent(lr=lr, momentum=0.0, weight_decay=weight_decay, schedule=schedule)
+
+    def bounds(n: int) -> Tensor:
+        """Squared radii t D, where D is 1 on average among the first n clients."""
+        here = radius[:n, :n]
+        tied = here.isfinite().fill_diagonal_(False)
+        unit = float(here[tied].mean()) if tied.any() else 0.0
+        # 0 times infinity is one model for all, too.
+        return (t / (unit or 1.0) * radius).nan_to_num(nan=0.0, posinf=torch.inf)
+
+    def init(x: Tensor) -> State:
+        dissimilarity("radius", radius, len(x))
+        positive("sizes", sizes, len(x))
+        x = x.mean(0).expand_as(x).clone()
+        return State(x, torch.zeros_like(x), x.new_zeros(len(x), len(x)), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        x, g, multipliers, k = state
+        n, s = len(x), oracle.active.sum()
+        a = (sizes / sizes.to(torch.float64).mean()).to(x)
+        fresh = a[:, None] * (oracle.grads(x) + weight_decay * x)
+        fresh = torch.where(oracle.active[:, None], fresh, g)
+        nu = g / n + (fresh - g) / s
+        eta = n * step_size(rule, k)
+        found = project(x - eta * nu, bounds(n), tolerance=tolerance, start=multipliers)
+        info: Info = {
+            # Down to every active client and up again.
+            "floats": 2.0 * float(s) * x.shape[1],
+            "weights": found.mixing,
+            "gap": found.gap,
+            "active_pairs": float(found.multipliers.triu().count_nonzero()),
+        }
+        return State(found.x, fresh, found.multipliers, k + 1), info
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        n, m = len(state.x), len(oracle.active)
+        nearest = onto_balls(state.x, bounds(n)[n:, :n], tolerance=tolerance)
+        x, multipliers, _ = nearest(state.x.mean(0).repeat(m, 1), None)
+        for k in range(state.t):
+            g = oracle.grads(x) + weight_decay * x
+            x, multipliers, _ = nearest(x - step_size(rule, k) * g, multipliers)
+        return x
+
+    return Algorithm(init, step, welcome=welcome)

@@ -1,0 +1,270 @@
+"""Concave functions of multipliers lam >= 0, maximised by Newton steps.
+
+The function is the dual of projecting v onto {x : d_p(x)^2 <= R_p for all p}. Its
+gradient is (d_p^2 - R_p) / 2, and every step maximises its quadratic model over
+lam >= 0 on a working set: all p with a multiplier, and of the others those that are
+violated most. Where v violates much, Newton steps would be short and the working set
+large, so the radii come down to R in stages.
+
+Small vectors and matrices in double precision: NumPy, which starts an operation faster
+than torch does, and torch for what is worth two threads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+_STAGE = 4.0
+"""Factor between the squared radii of two stages."""
+
+_STEPS, _PIVOTS, _DAMPINGS = 300, 6, 16
+"""At most so many Newton steps, exchanges within one, and attempts at one."""
+
+_LARGE = 64
+"""From this size on matrices go to torch, whose threads then do not fight NumPy's."""
+
+ROUNDING = 32 * float(np.finfo(np.float64).eps)
+"""Relative error of what a few operations give."""
+
+
+class Point(NamedTuple):
+    """The dual problem at some multipliers."""
+
+    multipliers: Float[np.ndarray, " p"]
+    squared: Float[np.ndarray, " p"]  # d_p^2: the gradient is (squared - R) / 2
+    value: float  # of the dual function
+    objective: float  # of a feasible x: 1/2 |x - v|^2
+    gap: float  # objective less value
+    rounding: float  # of gap and value, about
+    parts: Any  # what else the problem remembers
+
+
+@runtime_checkable
+class Model(Protocol):
+    """The curvature H, minus the second derivative, on a working set of m."""
+
+    @property
+    def diagonal(self) -> Float[np.ndarray, " m"]:
+        """Of H."""
+
+    def times(self, p: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
+        """The product H p."""
+
+    def solve(
+        self,
+        free: Bool[np.ndarray, " m"],
+        b: Float[np.ndarray, " f"],
+        shift: Float[np.ndarray, " f"],
+    ) -> Float[np.ndarray, " f"] | None:
+        """The product (H + shift)^-1 b on the free ones; None where there is none."""
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """What is maximised."""
+
+    @property
+    def limits(self) -> Float[np.ndarray, " p"]:
+        """The squared radii R > 0."""
+
+    def evaluate(self, multipliers: Float[np.ndarray, " p"]) -> Point:
+        """The problem at these multipliers."""
+
+    def model(self, point: Point, chosen: Int[np.ndarray, " m"]) -> Model:
+        """The curvature at a point on a working set."""
+
+    def choose(
+        self, held: Bool[np.ndarray, " p"], violated: Float[np.ndarray, " p"], room: int
+    ) -> Int[np.ndarray, " m"]:
+        """The working set: all that are held, and some of those that are violated.
+
+        Args:
+            held: who has a multiplier.
+            violated: how much each of the others is violated, 0 if it is not.
+            room: how many of the others to take, if more than usual.
+        """
+
+
+def ascend(
+    problem: Problem, tolerance: float, start: Float[np.ndarray, " p"] | None = None
+) -> tuple[Point, int]:
+    """The maximum, up to a gap of tolerance * objective, and the Newton steps taken.
+
+    Where rounding allows no further progress, the gap tells how far it went.
+    """
+    radius = problem.limits
+    point = None if start is None else problem.evaluate(start)
+    if point is None or not point.value > 0:  # what multipliers of 0 have
+        point = problem.evaluate(np.zeros_like(radius))
+    stage = max(1.0, float((point.squared / radius).max()) / _STAGE)
+    damping, room = 0.0, 0
+    for steps in range(_STEPS):
+        if stage == 1 and point.gap <= tolerance * point.objective + point.rounding:
+            return point, steps
+        target = stage * radius
+        held = point.multipliers > 0
+        violated = np.where(held | (point.squared <= target), 0.0, point.squared)
+        chosen = problem.choose(held, violated / target, room)
+        after, damping = _newton(problem, point, chosen, target, damping)
+        if after is None:
+            return point, steps
+        # Where the newly chosen were needed, take twice as many the next time.
+        new = chosen[~held[chosen]]
+        needed = np.count_nonzero(after.multipliers[new]) > 0.9 * len(new)
+        room = 2 * len(new) if needed else 0
+        point = after
+        if stage > 1 and (point.squared < _STAGE * target).all():
+            lower = max(1.0, stage / _STAGE)
+            # Far outside, multipliers grow as distances shrink.
+            point = problem.evaluate(point.multipliers * math.sqrt(stage / lower))
+            stage = lower
+    return point, _STEPS
+
+
+def _newton(
+    problem: Problem,
+    point: Point,
+    chosen: Int[np.ndarray, " m"],
+    target: Float[np.ndarray, " p"],
+    damping: float,
+) -> tuple[Point | None, float]:
+    """The problem after one step towards squared radii `target`, and the next damping.
+
+    A step that gains less than its model promised is tried again with more damping.
+    None when nothing helps, which is a matter of rounding.
+    """
+    model, more = problem.model(point, chosen), 0.5 * (target - problem.limits)
+    before = point.value - float(more @ point.multipliers)
+    slope = 0.5 * (point.squared - target)[chosen]
+    now = point.multipliers[chosen]
+    for attempt in range(_DAMPINGS):
+        # A little in any case: in few dimensions, many pairs say the same.
+        shift = damping * model.diagonal + 1e-13 * model.diagonal.max()
+        # One wrong sign in a hundred is usually not worth solving again.
+        few = 0 if attempt else len(now) // 100
+        step = _model_step(model, slope, now, shift, few)
+        if step is not None:
+            moved = point.multipliers.copy()
+            moved[chosen] = now + step
+            after = problem.evaluate(moved)
+            gain = after.value - float(more @ moved) - before
+            promise = float(slope @ step)
+            if gain >= 0.01 * promise - point.rounding:
+                damping = damping / 10 if gain > 0.3 * promise else damping
+                return after, damping if damping > 1e-9 else 0.0
+        if attempt or few == 0:
+            damping = max(10 * damping, 1e-7)
+    return None, damping
+
+
+def _model_step(
+    model: Model,
+    slope: Float[np.ndarray, " m"],
+    now: Float[np.ndarray, " m"],
+    shift: Float[np.ndarray, " m"],
+    few: int,
+) -> Float[np.ndarray, " m"] | None:
+    """About the maximum of slope.p - p.(H + shift).p / 2 over all p >= -now.
+
+    Block principal pivoting: solve for the free ones, exchange all of the wrong sign,
+    and again, until these are few.
+    """
+    free: Bool[np.ndarray, " m"] = np.ones(len(now), dtype=bool)
+    wrong = 1e-12 * np.abs(slope).max()
+    step = -now
+    for _ in range(_PIVOTS):
+        step = np.where(free, 0.0, -now)
+        rest = slope if free.all() else slope - model.times(step)
+        inner = model.solve(free, rest[free], shift[free])
+        if inner is None:
+            return None
+        step[free] = inner
+        rising = slope - model.times(step) - shift * step
+        leave, enter = free & (now + step < 0), ~free & (rising > wrong)
+        if np.count_nonzero(leave | enter) <= few:
+            break
+        free = (free & ~leave) | enter
+    return np.maximum(step, -now)
+
+
+def product(a: Float[np.ndarray, "p q"], b: Float[np.ndarray, "q r"]) -> np.ndarray:
+    """The product of two matrices."""
+    if len(b) < _LARGE:
+        return a @ b
+    return (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
+
+
+def inverse(matrix: Float[np.ndarray, "p p"]) -> Float[np.ndarray, "p p"]:
+    """The inverse of a positive definite matrix."""
+    if len(matrix) < _LARGE:
+        return np.linalg.inv(matrix)
+    factor = torch.linalg.cholesky(torch.from_numpy(matrix))
+    return torch.cholesky_inverse(factor).numpy()
+
+
+class DenseModel(NamedTuple):
+    """The model whose curvature is a matrix."""
+
+    curvature: Float[np.ndarray, "m m"]
+
+    @property
+    def diagonal(self) -> Float[np.ndarray, " m"]:
+        """Of the matrix."""
+        return self.curvature.diagonal()
+
+    def times(self, p: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
+        """The product H p."""
+        return self.curvature @ p
+
+    def solve(
+        self,
+        free: Bool[np.ndarray, " m"],
+        b: Float[np.ndarray, " f"],
+        shift: Float[np.ndarray, " f"],
+    ) -> Float[np.ndarray, " f"] | None:
+        """The product (H + shift)^-1 b on the free ones; None where there is none."""
+        here = np.flatnonzero(free)
+        part = self.curvature.take(here, 0).take(here, 1)
+        part.flat[:: len(here) + 1] += shift
+        if len(here) < _LARGE:
+            try:
+                return np.linalg.solve(part, b)
+            except np.linalg.LinAlgError:
+                return None
+        factor, failed = torch.linalg.cholesky_ex(torch.from_numpy(part))
+        if bool(failed):
+            return None
+        return torch.cholesky_solve(torch.from_numpy(b[:, None]), factor).numpy()[:, 0]
+
+
+def conjugate_gradients(
+    model: Model,
+    free: Bool[np.ndarray, " m"],
+    b: Float[np.ndarray, " f"],
+    shift: Float[np.ndarray, " f"],
+) -> Float[np.ndarray, " f"] | None:
+    """`solve` of a model whose curvature is known by products only."""
+    whole = np.zeros(len(free))
+    scale = model.diagonal[free] + shift
+    x, r = np.zeros_like(b), b
+    p = z = r / scale
+    rz = start = r @ z
+    for _ in range(200):
+        # A thousandth is left to the next Newton step.
+        if rz <= 1e-6 * start:
+            break
+        whole[free] = p
+        bent = model.times(whole)[free] + shift * p
+        curve = p @ bent
+        if curve <= 0:
+            return None
+        x, r = x + rz / curve * p, r - rz / curve * bent
+        z = r / scale
+        rz, before = r @ z, rz
+        p = z + rz / before * p
+    return x

@@ -1,0 +1,170 @@
+"""Distances of the clients' data along random directions, and by optimal transport.
+
+`fourier_distances` is the maximum mean discrepancy by random frequencies, and
+`sliced_distances` the sliced Wasserstein distance. Both turn samples into features and
+are estimated as in `distances`: right on average, with an error. `exact_wasserstein`
+solves the transport problem of every pair, for a few clients and few dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from . import checks
+from .distances import (
+    Distances,
+    bandwidth_of,
+    by_features,
+    centred,
+    check_samples,
+    mean_features,
+)
+from .samples import Samples
+from .seeds import generator
+
+_MOST_CLIENTS = 64
+"""Clients whose pairs are still solved one by one."""
+
+
+def fourier_distances(
+    samples: Samples,
+    *,
+    bandwidth: float | None = None,
+    frequencies: int = 256,
+    seed: int = 0,
+) -> Distances:
+    """`mmd_distances` from random frequencies, in a time linear in the samples.
+
+    The discrepancy is the mean of |E e^{iwz_i} - E e^{iwz_j}|^2 over normal w of
+    variance 1 / h^2 (Rahimi, Recht, "Random features for large-scale kernel machines",
+    NeurIPS 2007). Estimates stay right on average, and the error says what the drawing
+    of frequencies adds.
+    """
+    check_samples(samples)
+    checks.integer("frequencies", frequencies, at_least=2)
+    samples = centred(samples)
+    d, rng = samples.values.shape[2], generator(seed, "frequencies")
+    w = torch.randn(d, frequencies, generator=rng, dtype=torch.float64)
+    w = w.to(samples.values) / bandwidth_of(samples, bandwidth)
+
+    def waves(z: Tensor) -> Tensor:
+        angle = z @ w
+        return torch.cat([angle.cos(), angle.sin()], -1) / math.sqrt(frequencies)
+
+    means = mean_features(samples, waves)
+    found = by_features(samples, waves, means)
+    halves = torch.stack(means.tensor_split(2, 1)) * math.sqrt(frequencies)
+    drawing = _variance_over_frequencies(halves) / frequencies
+    return Distances(found.squared, (found.error.square() + drawing).sqrt())
+
+
+def sliced_distances(
+    samples: Samples, *, projections: int = 50, folds: int = 5, seed: int = 0
+) -> Distances:
+    """Squared sliced Wasserstein-2 distances: a mean over directions on the sphere.
+
+    In one dimension it is the distance of quantile functions, int (F_i^-1 - F_j^-1)^2.
+    Each client divides its samples into folds; the quantile functions of a fold, in all
+    directions and on a common grid, are one vector, and the distance is that of the
+    means of these vectors, as in `moment_distances`. It is right on average for clients
+    that are equal and have equally many samples, and for others as folds grow. The
+    error is that of the samples, for the directions as they were drawn. In one
+    dimension there is one direction, and nothing is drawn.
+
+    Args:
+        samples: of the clients.
+        projections: how many directions.
+        folds: parts of a client's samples, of two samples at least.
+        seed: names the stream of directions.
+    """
+    check_samples(samples)
+    checks.integer("projections", projections, at_least=1)
+    checks.integer("folds", folds, at_least=4)
+    least = int(samples.size.min())
+    if least < 2 * folds:
+        raise checks.InputError(
+            f"`samples` must have {2 * folds} of every client at least for {folds} "
+            f"folds, but client {int(samples.size.argmin())} has {least}."
+        )
+    quantiles = _quantiles(samples, _directions(samples, projections, seed), folds)
+    size = torch.full_like(samples.size, folds)
+    return by_features(centred(Samples(quantiles, size)), lambda z: z)
+
+
+def _directions(samples: Samples, projections: int, seed: int) -> Tensor:
+    """(d, P) unit vectors."""
+    d = samples.values.shape[2]
+    if d == 1:
+        return samples.values.new_ones(1, 1)
+    rng = generator(seed, "directions")
+    drawn = torch.randn(d, projections, generator=rng, dtype=torch.float64)
+    return (drawn / drawn.norm(dim=0)).to(samples.values)
+
+
+def _quantiles(
+    samples: Samples, directions: Float[Tensor, "d p"], folds: int
+) -> Float[Tensor, "n f q"]:
+    """Quantile functions of every fold, scaled so that squares are means over both."""
+    n, most, _ = samples.values.shape
+    each = samples.size // folds  # (N,) samples of a fold
+    grid = int(each.max())
+    device = samples.size.device
+    place = torch.arange(grid, device=device)
+    fold = torch.arange(folds, device=device)[:, None] * each[:, None, None]
+    index = (fold + place).clamp(max=most - 1).flatten(1)  # (N, folds * grid)
+    line = samples.values @ directions
+    line = line.gather(1, index[..., None].expand(-1, -1, line.shape[2]))
+    line = line.view(n, folds, grid, -1)
+    beyond = place >= each[:, None]  # (N, grid)
+    line = line.masked_fill(beyond[:, None, :, None], torch.inf).sort(2).values
+    # The grid has as many points as the largest fold has samples.
+    level = ((place + 0.5) / grid * each[:, None]).long()
+    level = level[:, None, :, None].expand_as(line)
+    return line.gather(2, level).flatten(2) / math.sqrt(grid * line.shape[3])
+
+
+def exact_wasserstein(samples: Samples) -> Float[Tensor, "n n"]:
+    """Wasserstein-1 distances between the samples of all pairs, one pair at a time.
+
+    These are distances between the samples, not estimates between the distributions:
+    they are too large by about S^(-1/d), no unbiased estimate is known, and so they
+    have no error. For more clients or dimensions use `sliced_distances`.
+    """
+    try:
+        import ot
+    except ImportError as error:
+        raise checks.InputError(
+            f"transport plans need the package `pot` (pip install pot): {error}."
+        ) from error
+    checks.finite("samples", samples.values)
+    n = checks.integer("clients", len(samples.size), at_least=1, at_most=_MOST_CLIENTS)
+    rows = [samples.values[i, : samples.size[i]].double() for i in range(n)]
+    distance = torch.zeros(n, n, dtype=torch.float64)
+    for i in range(n):
+        for j in range(i):
+            cost = torch.cdist(rows[i], rows[j]).cpu().numpy()
+            # Empty marginals stand for equal masses.
+            distance[i, j] = ot.emd2([], [], cost, numItermax=10_000_000)
+    return (distance + distance.T).to(samples.values)
+
+
+def _variance_over_frequencies(means: Float[Tensor, "2 n r"]) -> Tensor:
+    """(N, N) variance over w of |a_i(w) - a_j(w)|^2 for a = cosines + i sines."""
+    cosine, sine = means
+    size = means.square().sum(0)  # |a|^2
+    total = size.sum(1)
+    cross = cosine @ cosine.T + sine @ sine.T
+    first = total[:, None] + total - 2 * cross
+    mixed = (size * cosine) @ cosine.T + (size * sine) @ sine.T
+    second = size.square().sum(1)
+    second = second[:, None] + second + 2 * size @ size.T - 4 * (mixed + mixed.T)
+    second += 4 * cosine.square() @ cosine.square().T
+    second += 4 * sine.square() @ sine.square().T
+    second += 8 * (cosine * sine) @ (cosine * sine).T
+    r = means.shape[2]
+    apart = ~torch.eye(len(size), dtype=torch.bool, device=size.device)
+    return ((second / r - (first / r).square()) * apart).clamp(min=0)

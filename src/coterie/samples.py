@@ -1,0 +1,109 @@
+"""The samples of clients, and which of them choose partners and which train."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from . import checks
+from .data.federation import Federation, Part
+from .seeds import bits, key
+
+
+class Samples(NamedTuple):
+    """The samples of N clients: the first size[i] of row i, and zeros behind them."""
+
+    values: Float[Tensor, "n l d"]
+    size: Int[Tensor, " n"]
+
+    @property
+    def mask(self) -> Tensor:
+        """(N, L) True where there is a sample."""
+        place = torch.arange(self.values.shape[1], device=self.size.device)
+        return place < self.size[:, None]
+
+
+def gathered(samples: Sequence[Float[Tensor, "_ d"]]) -> Samples:
+    """The samples of clients, each given as rows (size, d), in one table."""
+    size = torch.tensor([len(rows) for rows in samples], device=samples[0].device)
+    padded = torch.nn.utils.rnn.pad_sequence(list(samples), batch_first=True)
+    return Samples(padded, size)
+
+
+def split_for_partners(
+    federation: Federation, samples: int, *, seed: int = 0
+) -> tuple[Federation, Federation]:
+    """The federation twice: its training parts of S samples, and of all the others.
+
+    The first is for choosing partners, the second for training. A sample that serves
+    both makes partners seem nearer than they are (Theorem 8.4 does not allow it).
+
+    Args:
+        federation: to divide.
+        samples: S, so many training samples of every client, drawn at random.
+        seed: names the stream of the draws, in which every client has its own.
+    """
+    index, mask = _shuffled(federation, seed)
+    checks.integer("samples", samples, at_least=1)
+    size = federation.train.size
+    few = (size <= samples).nonzero()[:, 0]
+    if len(few):
+        raise checks.InputError(
+            f"`samples` must leave every client something to train on, but client "
+            f"{int(federation.clients[few[0]])} has {int(size[few[0]])} training "
+            f"samples, and {samples} are asked for."
+        )
+    chosen = index[:, :samples]
+    start = torch.arange(len(size), device=size.device) * samples
+    first = Part(chosen.flatten(), start, torch.full_like(size, samples))
+    left, kept = size - samples, index[:, samples:][mask[:, samples:]]
+    second = Part(kept, left.cumsum(0) - left, left)
+    return replace(federation, train=first), replace(federation, train=second)
+
+
+def _shuffled(federation: Federation, seed: int) -> tuple[Tensor, Tensor]:
+    """(N, L) each client's training samples in random order, and a mask of them."""
+    everybody = torch.arange(len(federation), device=federation.train.size.device)
+    index, mask = federation.train.rows(everybody)
+    order = bits(key(seed, "partners"), federation.clients, index.shape[1])
+    order = order.masked_fill(~mask, torch.iinfo(order.dtype).max).argsort(1)
+    return index.gather(1, order), mask
+
+
+def samples_of(
+    federation: Federation, *, labelled: bool = True, scale: float | None = None
+) -> Samples:
+    """The training samples of every client: features followed by the response.
+
+    The response is one column for each class, 1 for the right one, or the numbers
+    themselves. Features count as they are: bring them to a common scale first.
+
+    Args:
+        federation: whose data.
+        labelled: False takes features only (weak supervision). That costs no label, but
+            cannot see clients who differ only in how they label the same features.
+        scale: the response is multiplied by it; None takes the one with which response
+            and features have the same variance in total.
+    """
+    index, mask = _shuffled(federation, seed=0)
+    values = federation.features[index].flatten(2)
+    if not values.is_floating_point():
+        values = values.to(torch.float32)
+    if not labelled:
+        return Samples(values * mask[..., None], federation.train.size)
+    response = federation.targets[index]
+    classes = {"binary": 2, "classification": federation.outputs}
+    if federation.task in classes:
+        known = classes[federation.task]
+        response = torch.nn.functional.one_hot(response.long(), known)
+    response = response.reshape(*mask.shape, -1).to(values)
+    if scale is None:
+        spread = [rows[mask].double().var(0).sum() for rows in (values, response)]
+        scale = float((spread[0] / spread[1]).sqrt()) if min(spread) > 0 else 1.0
+    values = torch.cat([values, checks.number("scale", scale) * response], 2)
+    return Samples(values * mask[..., None], federation.train.size)
