@@ -54,6 +54,11 @@ def last(algorithm, federation, rounds=5, active=None, x=None):
     return train(algorithm, simulate(federation), x, rounds, active)[0][-1]
 
 
+def gradients(a, b, x) -> torch.Tensor:
+    """A_i (x_i - theta_i) of the quadratic losses."""
+    return (a @ x[:, :, None])[:, :, 0] - b
+
+
 def weights() -> torch.Tensor:
     return SAMPLES / SAMPLES.double().mean()
 
@@ -81,7 +86,7 @@ def test_a_large_bound_with_sizes_is_local_training_with_steps_of_their_length()
     a, b = hessians(federation)
     x = start().mean(0).expand(N, D)
     for _ in range(5):
-        g = torch.einsum("nde,ne->nd", a, x) - b
+        g = gradients(a, b, x)
         x = x - 0.1 * weights()[:, None] * g
     assert_close(free.x, x, **EXACT)
 
@@ -152,7 +157,7 @@ def test_the_estimate_is_unbiased_and_the_printed_one_is_not(s):
     federation = quadratics()
     a, b = hessians(federation)
     x = start()
-    fresh = weights()[:, None] * (torch.einsum("nde,ne->nd", a, x) - b)
+    fresh = weights()[:, None] * gradients(a, b, x)
     stored = torch.randn(N, D, generator=torch.Generator().manual_seed(9)).double()
     state = State(x, stored, torch.zeros(N, N, dtype=REAL), 0)
     gradient = fresh / N  # of (1/n) sum_i a_i f_i
@@ -170,11 +175,11 @@ def test_with_everybody_the_printed_step_is_no_gradient_descent():
     a, b = hessians(federation)
     best = solve(a, b)
     x = start()
-    g = weights()[:, None] * (torch.einsum("nde,ne->nd", a, x) - b) / N
+    g = weights()[:, None] * gradients(a, b, x) / N
     everybody = torch.ones(N, dtype=torch.bool)
     distances = []
     for _ in range(30):
-        fresh = weights()[:, None] * (torch.einsum("nde,ne->nd", a, x) - b)
+        fresh = weights()[:, None] * gradients(a, b, x)
         nu = printed(g, fresh, everybody)
         g, x = fresh, x - N * 0.1 * nu
         distances.append(float((x - best).norm()))
@@ -238,7 +243,7 @@ def test_it_finds_the_minimum_of_the_constrained_problem():
     bounds = 0.5 * scaled(dissimilarity())
     found = last(karula(dissimilarity(), SAMPLES, t=0.5, lr=0.2), federation, 100)
     a, b = hessians(federation)
-    gradient = weights()[:, None] * (torch.einsum("nde,ne->nd", a, found.x) - b) / N
+    gradient = weights()[:, None] * gradients(a, b, found.x) / N
     # A fixed point of projected gradient descent, by another projection.
     assert_close(general_solver(found.x - gradient, bounds), found.x, **SOLVER)
     assert float(gradient.norm()) > 0.01  # not that of the free problem
@@ -324,7 +329,7 @@ def test_newcomers_without_room_get_the_global_model_and_with_all_room_their_own
     x, state, (a, b) = newcomers(1e9, weight_decay=0.1, schedule="inverse(3)")
     rows = state.x.mean(0).expand(2, D)
     for k in range(4):
-        g = torch.einsum("nde,ne->nd", a, rows) - b + 0.1 * rows
+        g = gradients(a, b, rows) + 0.1 * rows
         rows = rows - 0.1 * 3 / (3 + k) * g
     assert_close(x, rows, **EXACT)
 

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import minimize
 from torch.testing import assert_close
 
-from coterie import projections
+from coterie import ascents, duals, projections
 from coterie.projections import Projection, project, project_onto_balls
 
 REAL = torch.float64
@@ -116,6 +116,13 @@ def test_radii_of_zero_give_the_mean_of_all_exactly():
         # Rounding of a sum of n terms.
         assert_close(found.x[0], v.mean(0), rtol=1e-13, atol=1e-14)
         assert_close(found.mixing, torch.full((n, n), 1 / n, dtype=REAL))
+
+
+def test_a_radius_of_zero_merges_what_was_almost_equal():
+    v = torch.tensor([[0.0, 1.0], [1e-9, 1.0], [1e9, 0.0]], dtype=REAL)
+    radius = torch.tensor([[0.0, 0.0, 1e30], [0.0, 0.0, 1e30], [1e30, 1e30, 0.0]])
+    found = project(v, radius)
+    assert torch.equal(found.x[0], found.x[1])
 
 
 def test_a_radius_of_zero_merges_two_models_and_whom_they_are_merged_with():
@@ -267,15 +274,13 @@ def test_few_dimensions_and_repeated_models_are_no_obstacle(d):
 def test_conjugate_gradients_find_the_same(monkeypatch):
     v, radius = draw(8, 15, 30, 2.0)
     direct = project(v, radius, tolerance=1e-13)
-    monkeypatch.setattr(projections, "_DIRECT", 0)
+    monkeypatch.setattr(duals, "_DIRECT", 0)
     implicit = project(v, radius, tolerance=1e-13)
     assert_close(implicit.x, direct.x, **EXACT)
     assert int((direct.multipliers > 0).sum()) > 60
 
 
 def test_large_matrices_give_the_same_as_small_ones(monkeypatch):
-    from coterie import ascents
-
     v, radius = draw(9, 20, 30, 2.0)
     small = project(v, radius, tolerance=1e-13)
     monkeypatch.setattr(ascents, "_LARGE", 2)
@@ -298,10 +303,11 @@ def test_single_precision_is_as_good_as_its_digits(monkeypatch):
 
 def test_models_that_are_not_finite_come_back_and_say_so():
     v, radius = draw(0)
-    v[2, 1] = math.nan
-    found = project(v, radius)
-    assert found.x is v
-    assert math.isnan(found.gap)
+    for value in (math.nan, math.inf, 1e200):
+        v[2, 1] = value
+        found = project(v, radius)
+        assert found.x is v
+        assert math.isnan(found.gap)
 
 
 def test_a_projection_is_a_pure_function():

@@ -110,7 +110,9 @@ def ascend(
         held = point.multipliers > 0
         violated = np.where(held | (point.squared <= target), 0.0, point.squared)
         chosen = problem.choose(held, violated / target, room)
-        after, damping = _newton(problem, point, chosen, target, damping)
+        after = None
+        if len(chosen):
+            after, damping = _newton(problem, point, chosen, target, damping)
         if after is None:
             return point, steps
         # Where the newly chosen were needed, take twice as many the next time.
