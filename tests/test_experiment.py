@@ -239,6 +239,18 @@ def test_divergence_names_client_and_round_and_keeps_what_was_before(tmp_path):
     assert Folder(folder).cell("local", 0).done
 
 
+@pytest.mark.parametrize("name", ["apfl", "ditto", "ifca", "per_fedavg"])
+def test_divergence_of_any_model_stops_before_the_next_evaluation(tmp_path, name):
+    entry = {"name": name, "lr": 1e38}
+    diverging = made(rounds=20, evaluate_every=20, algorithm=[entry])
+    with pytest.raises(TrainingError, match=r"not finite after round \d[,; ]"):
+        run_study(diverging, runs=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    packed = Folder(folder).cell(name, 0).state
+    tensors = [v for v in packed.values() if isinstance(v, torch.Tensor)]
+    assert all(v.isfinite().all() for v in tensors if v.is_floating_point())
+
+
 def test_divergence_in_the_first_round_is_recorded_once(tmp_path):
     entries = [{"name": "local", "lr": 1e308}]
     wild = made(LINEAR, algorithm=entries, rounds=2)

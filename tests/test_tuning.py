@@ -31,6 +31,7 @@ from coterie.record import Folder, load_records
 from coterie.rounds import run_rounds
 from coterie.seeds import generator
 from coterie.tuning import (
+    OWN,
     Rung,
     Search,
     Step,
@@ -683,6 +684,15 @@ def test_shared_ranges_own_ranges_and_the_default(tmp_path):
         e.tune for e in made({"space": {"lr": [1]}}, algorithm=entries).algorithms
     ]
     assert spaces == [{"lr": [1]}, {"lr": [1]}]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_without_a_space_the_step_size_and_the_own_parameter_are_searched(name):
+    (entry,) = made({"space": {}}, algorithm=[{"name": name}]).algorithms
+    assert set(OWN[name]) < set(entry.tune)
+    assert "lr" in entry.tune
+    (entry,) = made({"space": {"lr": [1]}}, algorithm=[{"name": name}]).algorithms
+    assert set(entry.tune) == {"lr"}
 
 
 def test_the_resolved_study_is_the_same_study_again(tmp_path):

@@ -139,10 +139,10 @@ def table1(overrides: Sequence[str]) -> list[Claim]:
     """Table 1, all six rows as recorded in results/*.csv (seconds)."""
     del overrides
     files = {row: HERE / "results" / f"{row}.csv" for row in ROWS}
-    tables = {row: pd.read_csv(file) for row, file in files.items() if file.exists()}
-    if not tables:
-        raise InputError(f"there are no recorded results in {HERE / 'results'}.")
-    return judge(tables)
+    for file in files.values():
+        if not file.exists():
+            raise InputError(f"the recorded results {file} are missing.")
+    return judge({row: pd.read_csv(file) for row, file in files.items()})
 
 
 ITEMS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +56,7 @@ def run_cell(
             participation=run.participation,
             start=(cell.t, cell.state),
         ):
-            refuse_nonfinite_state(r, cell)
+            refuse_nonfinite_state(r, cell, ground.x.shape[1])
             # Whenever an interruption comes, `cell` is as it was after some round.
             after = _counted(cell, r, time.monotonic() - began)
             evaluates = r.t % run.every == 0 or r.t == run.rounds
@@ -199,12 +199,28 @@ def _with_snapshot(cell: Cell, study: Study, weights: Tensor | float | None) -> 
     )
 
 
-def refuse_nonfinite_state(r: Round, cell: Cell) -> None:
-    """Stops training where a model of the state is not finite."""
-    # A method with its own `personal` may keep its models under another name.
-    x = getattr(r.state, "x", None)
-    if isinstance(x, Tensor):
-        refuse_nonfinite(x, "a model", replace(cell, t=r.t))
+def refuse_nonfinite_state(r: Round, cell: Cell, parameters: int) -> None:
+    """Stops training where anything of the size of a model is not finite."""
+    after = replace(cell, t=r.t)
+    for tensor in _tensors(r.state):
+        if tensor.is_floating_point() and tensor.shape[-1:] == (parameters,):
+            rows = tensor.reshape(-1, parameters)
+            if len(rows) == len(cell.clients):
+                refuse_nonfinite(rows, "a model", after)
+            elif not bool(rows.sum().isfinite()):
+                raise TrainingError(
+                    f"{cell.label} (seed {cell.seed}): a model that clients share is "
+                    f"not finite after round {r.t}"
+                )
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    """All tensors of nested tuples."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, tuple):
+        for part in state:
+            yield from _tensors(part)
 
 
 def refuse_nonfinite(x: Tensor, what: str, cell: Cell) -> None:

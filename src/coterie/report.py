@@ -320,7 +320,8 @@ def _equal_costs(records: Records, table: pd.DataFrame) -> str:
     ]
     caption = (
         f"{score.words.capitalize()} at equal cost: the last evaluation of each "
-        "algorithm before it had spent more than the cheapest one does in all."
+        "algorithm before it had spent more than the cheapest one does in all. "
+        "Losses that a method evaluates, and tuning before use, count as no gradients."
     )
     return table_of(headers, rows, caption)
 
@@ -496,7 +497,10 @@ def _search_text(tune: dict[str, Any], records: Records) -> str:
     """How settings were chosen, in a few sentences."""
     score, folds = score_of(records).words.removeprefix("test "), tune["folds"]
     data = f"{folds} folds of its training and validation data"
-    text = f"Every algorithm had the same budget: {tune['trials']} settings with each "
+    text = (
+        "Every algorithm had the same budget in settings and rounds (not in gradients, "
+    )
+    text += f"of which methods use more or fewer a round): {tune['trials']} with each "
     text += f"seed, by {tune['search']} search (or all, where there are fewer). A "
     text += (
         f"setting is judged by the mean {score} of the clients' own models, each on "

@@ -362,7 +362,8 @@ def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
         within = spent[spent[cost] <= 1.001 * budget]
         last = within.groupby("seed")["round"].max()
         at = runs[runs["round"] == runs["seed"].map(last)]
-        means[label] = at.groupby("seed")[column].mean().mean(skipna=False)
+        by_seed = at.groupby("seed")[column].agg(lambda v: v.mean(skipna=False))
+        means[label] = by_seed.mean(skipna=False)
     return budget, pd.Series(means, dtype=float)
 
 

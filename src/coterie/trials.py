@@ -131,7 +131,7 @@ def _trained(
                 start=(t, state),
             ):
                 cell = replace(cell, t=r.t, state=r.state)
-                refuse_nonfinite_state(r, cell)
+                refuse_nonfinite_state(r, cell, ground.x.shape[1])
                 if r.t < rung.rounds:
                     tell(r.t, None)
             scores.append(_validated(cell, algorithm, ground.simulation))

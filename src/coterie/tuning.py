@@ -3,8 +3,8 @@
     draw settings; train each for a few rounds; the best third trains on for three times
     as long; and so on; the best at the end is chosen
 
-Everybody tries the same step sizes: draws are named by seed and option, so that no
-method is luckier in them than another. What a search does next follows from what it has
+Draws from ranges are named by seed and option, so that all methods try the same step
+sizes and none is luckier in them than another. What a search does next follows from what it has
 found, so that one that was stopped goes on where it was. Test data are never asked.
 
 References:
@@ -37,6 +37,24 @@ Setting = dict[str, Any]
 
 COLUMNS = ("algorithm", "seed", "trial", "rounds", "score", "status", "spent", "chosen")
 """What is recorded of every trial, beside the options."""
+
+OWN: dict[str, dict[str, Any]] = {
+    "adaptive_all_for_one": {"lam": {"from": 0.03, "to": 0.5}},
+    "apfl": {"alpha": {"from": 0.1, "to": 0.9, "scale": "linear"}},
+    "aruba": {"zeta": {"from": 0.01, "to": 10.0}},
+    "cobo": {"rho": {"from": 0.005, "to": 0.5}},
+    "ditto": {"lam": {"from": 0.01, "to": 10.0}},
+    "fedavg_finetune": {"tune_lr": {"from": 0.01, "to": 1.0}},
+    "ifca": {"clusters": [2, 3, 4]},
+    "karula": {"t": {"from": 0.01, "to": 100.0}},
+    "per_fedavg": {"alpha": {"from": 0.001, "to": 0.3}},
+    "pfedme": {
+        "lam": {"from": 0.1, "to": 10.0},
+        "inner_lr": {"from": 0.01, "to": 0.3},
+    },
+    "wga_bc": {"alpha": {"from": 0.1, "to": 0.9, "scale": "linear"}},
+}
+"""What is searched beside the step size where a study names no space, by method."""
 
 _DRAWN = 16
 """Draws for each trial, at most: settings that were drawn before do not count."""
@@ -171,7 +189,8 @@ def space_of(
     """What is searched for one algorithm: lists of values and ranges, checked.
 
     Ranges of its own win over the shared ones, of which it takes those that it has an
-    option for; without shared ones, the step size is searched around the written one.
+    option for; without shared ones, the step size is searched around the written one,
+    and what is the method's `OWN`.
 
     Args:
         tune: the table [tune].
@@ -181,7 +200,8 @@ def space_of(
         name: of the algorithm.
     """
     space = {}
-    for section, given in (("tune.space", tune.space), ("algorithm.tune", own)):
+    shared = tune.space or (OWN.get(name, {}) if tune.search == "random" else {})
+    for section, given in (("tune.space", shared), ("algorithm.tune", own)):
         for key, values in given.items():
             if key in known:
                 space[key] = _checked(section, key, values, known[key], name)

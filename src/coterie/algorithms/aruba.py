@@ -75,8 +75,9 @@ def aruba(
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: steps before use.
     """
-    number("lr", lr, above=0)
-    number("zeta", zeta, above=0)
+    # Their squares must be numbers in single precision.
+    number("lr", lr, at_least=1e-9, at_most=1e9)
+    number("zeta", zeta, at_least=1e-9, at_most=1e9)
     number("p", p, above=0)
     integer("steps", steps, at_least=1)
     integer("tune_steps", tune_steps, at_least=0)
