@@ -229,8 +229,8 @@ def test_learnt_steps_help_where_directions_have_different_scales():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("lr", 0.0, r"`lr` must be greater than 0, got 0\.0"),
-        ("zeta", 0.0, r"`zeta` must be greater than 0, got 0\.0"),
+        ("lr", 0.0, r"`lr` must be at least 1e-09, got 0\.0"),
+        ("zeta", 0.0, r"`zeta` must be at least 1e-09, got 0\.0"),
         ("p", -1.0, r"`p` must be greater than 0, got -1\.0"),
         ("weighting", "sample", "`weighting` must be one of"),
         ("tune_steps", -1, "`tune_steps` must be at least 0, got -1"),

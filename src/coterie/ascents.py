@@ -141,7 +141,7 @@ def _newton(
     None when nothing helps, which is a matter of rounding.
     """
     model, more = problem.model(point, chosen), 0.5 * (target - problem.limits)
-    before = point.value - float(more @ point.multipliers)
+    before = point.value - dot(more, point.multipliers)
     slope = 0.5 * (point.squared - target)[chosen]
     now = point.multipliers[chosen]
     for attempt in range(_DAMPINGS):
@@ -154,8 +154,8 @@ def _newton(
             moved = point.multipliers.copy()
             moved[chosen] = now + step
             after = problem.evaluate(moved)
-            gain = after.value - float(more @ moved) - before
-            promise = float(slope @ step)
+            gain = after.value - dot(more, moved) - before
+            promise = dot(slope, step)
             if gain >= 0.01 * promise - point.rounding:
                 damping = damping / 10 if gain > 0.3 * promise else damping
                 return after, damping if damping > 1e-9 else 0.0
@@ -194,11 +194,22 @@ def _model_step(
     return np.maximum(step, -now)
 
 
-def product(a: Float[np.ndarray, "p q"], b: Float[np.ndarray, "q r"]) -> np.ndarray:
-    """The product of two matrices."""
-    if len(b) < _LARGE:
-        return a @ b
-    return (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
+def dot(a: Float[np.ndarray, " p"], b: Float[np.ndarray, " p"]) -> float:
+    """The inner product; without the threads that NumPy's own would wake."""
+    return float((a * b).sum())
+
+
+def product(*factors: np.ndarray) -> np.ndarray:
+    """The product of matrices, from left to right; the last may be a vector."""
+    result, *rest = factors
+    if max(len(factor) for factor in factors) >= _LARGE:
+        tensor = torch.from_numpy(result)
+        for factor in rest:
+            tensor = tensor @ torch.from_numpy(factor)
+        return tensor.numpy()
+    for factor in rest:
+        result = result @ factor
+    return result
 
 
 def inverse(matrix: Float[np.ndarray, "p p"]) -> Float[np.ndarray, "p p"]:
@@ -221,7 +232,7 @@ class DenseModel(NamedTuple):
 
     def times(self, p: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
         """The product H p."""
-        return self.curvature @ p
+        return product(self.curvature, p)
 
     def solve(
         self,
@@ -255,18 +266,18 @@ def conjugate_gradients(
     scale = model.diagonal[free] + shift
     x, r = np.zeros_like(b), b
     p = z = r / scale
-    rz = start = r @ z
+    rz = start = dot(r, z)
     for _ in range(200):
         # A thousandth is left to the next Newton step.
         if rz <= 1e-6 * start:
             break
         whole[free] = p
         bent = model.times(whole)[free] + shift * p
-        curve = p @ bent
+        curve = dot(p, bent)
         if curve <= 0:
             return None
         x, r = x + rz / curve * p, r - rz / curve * bent
         z = r / scale
-        rz, before = r @ z, rz
+        rz, before = dot(r, z), rz
         p = z + rz / before * p
     return x

@@ -17,11 +17,12 @@ from .ascents import (
     Model,
     Point,
     conjugate_gradients,
+    dot,
     inverse,
     product,
 )
 
-_DIRECT = 1800
+_DIRECT = 2500
 """Pairs in a working set from which on conjugate gradients are faster."""
 
 
@@ -87,15 +88,15 @@ class PairProblem(NamedTuple):
         squared = np.maximum(between(moved, pairs), 0)
         tension = multipliers * squared
         # <x_i - x_j, v_i - v_j>, whose sum with the multipliers is <v, v - x>.
-        work = float(multipliers @ between((mixed + mixed.T) / 2, pairs))
+        work = dot(multipliers, between((mixed + mixed.T) / 2, pairs))
         # Towards the mean, until every pair is near enough.
         group, sets = self.together[pairs.i], int(self.together.max()) + 1
         shrink = np.ones(sets)
         np.minimum.at(shrink, group, np.sqrt(limits / np.maximum(squared, limits)))
         spread = np.bincount(self.together, mass * moved.diagonal(), sets)
         pull = np.bincount(group, tension, sets)
-        extra = float((1 - shrink) @ (pull + 0.5 * (1 - shrink) * spread))
-        price, stress = float(multipliers @ limits), float(tension.sum())
+        extra = dot(1 - shrink, pull + 0.5 * (1 - shrink) * spread)
+        price, stress = dot(multipliers, limits), float(tension.sum())
         return Point(
             multipliers,
             squared,
@@ -147,7 +148,7 @@ class _ImplicitModel(NamedTuple):
     def times(self, p: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
         """The product H p."""
         laplacian = _laplacian(len(self.inner), p, self.pairs.flat)
-        bent = product(product(self.inner, laplacian), self.moved)
+        bent = product(self.inner, laplacian, self.moved)
         return between((bent + bent.T) / 2, self.pairs)
 
     def solve(
@@ -181,8 +182,8 @@ class BallProblem(NamedTuple):
         """The problem at these multipliers."""
         own, limits = self.gram.diagonal(), self.limits
         total = float(multipliers.sum())
-        pull = self.gram @ multipliers / (1 + total)  # <x - p, centre_k - p>
-        moved = float(pull @ multipliers) / (1 + total)  # |x - p|^2
+        pull = product(self.gram, multipliers) / (1 + total)  # <x - p, centre_k - p>
+        moved = dot(pull, multipliers) / (1 + total)  # |x - p|^2
         squared = np.maximum(own - 2 * pull + moved, 0)
         excess = max(0.0, float((squared - limits).max()))
         penalty = 0.5 * self.stiffness * excess**2
@@ -191,11 +192,9 @@ class BallProblem(NamedTuple):
         return Point(
             multipliers,
             squared - soft,
-            value=0.5 * float(multipliers @ (own - pull - limits)) - total * soft / 4,
+            value=0.5 * dot(multipliers, own - pull - limits) - total * soft / 4,
             objective=0.5 * moved + penalty,
-            gap=0.5 * float(multipliers @ (limits - squared))
-            + total * soft / 4
-            + penalty,
+            gap=0.5 * dot(multipliers, limits - squared) + total * soft / 4 + penalty,
             rounding=ROUNDING * total * float(own.max()),
             parts=(pull, moved, total),
         )

@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .ascents import ascend
+from .ascents import ascend, product
 from .duals import BallProblem, PairProblem, Pairs, between, tied_pairs
 
 _EXACT = 2**20
@@ -89,15 +89,16 @@ def project(
     average = member / member.sum(1, keepdims=True)
     least, place = _between_groups(radius, label)
     if start is not None:
-        first = member @ start.detach().to("cpu", torch.float64).numpy() @ member.T
+        first = start.detach().to("cpu", torch.float64).numpy()
+        first = product(member, first, member.T)
     found = _project_groups(
-        average @ gram @ average.T,
+        product(average, gram, average.T),
         least,
         member.sum(1),
         tolerance,
         None if start is None else first,
     )
-    mixing = found.mixing @ average  # (G, N)
+    mixing = product(found.mixing, average)  # (G, N)
     multipliers = np.zeros((n, n))
     multipliers.flat[place[found.pairs.i, found.pairs.j]] = found.multipliers
     change = mixing[label] - np.eye(n)
@@ -108,7 +109,7 @@ def project(
         torch.from_numpy(multipliers + multipliers.T).to(x),
         torch.from_numpy(mixing[label]).to(x),
         found.gap,
-        math.sqrt(max(0.0, float((change @ gram * change).sum()))),
+        math.sqrt(max(0.0, float((product(change, gram) * change).sum()))),
         found.steps,
     )
 
@@ -179,7 +180,7 @@ def _project_groups(
     around = np.eye(len(mass)) - means
     even = np.equal.outer(together, together) * np.outer(mass, mass) / mass.sum()
     problem = PairProblem(
-        around @ gram @ around.T,
+        product(around, gram, around.T),
         radius.take(pairs.flat),
         mass,
         pairs,
@@ -189,7 +190,7 @@ def _project_groups(
     first = None if start is None else start.take(pairs.flat)
     best, steps = ascend(problem, tolerance, first)
     inner, _, shrink = best.parts
-    mixing = means + shrink[together, None] * (inner * mass @ around)
+    mixing = means + shrink[together, None] * product(inner * mass, around)
     return _Groups(mixing, pairs, best.multipliers, best.gap, steps)
 
 

@@ -497,11 +497,9 @@ def _search_text(tune: dict[str, Any], records: Records) -> str:
     """How settings were chosen, in a few sentences."""
     score, folds = score_of(records).words.removeprefix("test "), tune["folds"]
     data = f"{folds} folds of its training and validation data"
-    text = (
-        "Every algorithm had the same budget in settings and rounds (not in gradients, "
-    )
-    text += f"of which methods use more or fewer a round): {tune['trials']} with each "
-    text += f"seed, by {tune['search']} search (or all, where there are fewer). A "
+    text = "Every algorithm had the same budget, in rounds and not in gradients: "
+    text += f"{tune['trials']} settings with each seed, by {tune['search']} search "
+    text += "(or all, where there are fewer). A "
     text += (
         f"setting is judged by the mean {score} of the clients' own models, each on "
     )

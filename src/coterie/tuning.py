@@ -4,8 +4,9 @@
     as long; and so on; the best at the end is chosen
 
 Draws from ranges are named by seed and option, so that all methods try the same step
-sizes and none is luckier in them than another. What a search does next follows from what it has
-found, so that one that was stopped goes on where it was. Test data are never asked.
+sizes and none is luckier in them than another. What a search does next follows from
+what it has found, so that one that was stopped goes on where it was. Test data are
+never asked.
 
 References:
     Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 2012.
