@@ -114,6 +114,7 @@ def ingredient(name):
         "sizes": sizes,
         "precision": sizes.double(),
         "weights": weights / weights.sum(1, keepdim=True),
+        "biases": (weights + weights.T).fill_diagonal_(0),
         "radius": 0.1 * (weights + weights.T).fill_diagonal_(0),
     }[name]
 

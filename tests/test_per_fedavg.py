@@ -545,4 +545,6 @@ def test_the_order_of_table_1_must_hold_in_all_rows_but_one(table1):
         verdicts = [c.agrees for c in table1.judge(tables) if c.agrees is not None]
         assert verdicts == [agrees, agrees]
     two = {"mnist-tau10": good, "mnist-tau4": bad}
+    assert [c.agrees for c in table1.judge(two)][-2:] == [True, True]
+    two = {"mnist-tau10": bad, "mnist-tau4": bad}
     assert [c.agrees for c in table1.judge(two)][-2:] == [False, False]
