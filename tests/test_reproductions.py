@@ -116,3 +116,10 @@ def test_recorded_table_1a_of_erickson_has_five_seeds_and_beats_one_model_for_al
     for measure in ("error", "r2"):
         for other in ("Local", "FedSGD", "FedAvg"):
             assert claims[f"{measure}: Karula better than {other}"].agrees
+
+
+def test_karula_of_erickson_with_true_distances_beats_a_model_for_each_true_third():
+    table = pd.read_csv(papers() / "erickson2025" / "results" / "table1a_why.csv")
+    error = table.pivot(index="seed", columns="algorithm", values="error")
+    gap = error["ridge, true thirds"] - error["Karula, true distances"]
+    assert len(gap) == 5 and gap.mean() > gap.sem()
