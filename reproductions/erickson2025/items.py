@@ -19,7 +19,8 @@ from coterie.config import Study
 from coterie.data.datasets import load
 from coterie.data.federation import Federation
 from coterie.data.splits import divide
-from coterie.experiment import Result, federation_of
+from coterie.experiment import Result
+from coterie.ground import federation_of
 from coterie.reproduce import Claim, run_shown
 from coterie.tables import chosen
 

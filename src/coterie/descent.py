@@ -116,6 +116,25 @@ def sgd(
     return x, v
 
 
+def proximal_sgd(
+    clients: Clients,
+    v: Float[Tensor, "n d"],
+    v_velocity: Float[Tensor, "n v"],
+    w: Float[Tensor, "n d"],
+    *,
+    steps: int,
+    t: int,
+    lam: float,
+    **rule: float | str,
+) -> tuple[Tensor, Tensor]:
+    """A client program: SGD steps on f_i(v) + lam/2 |v - w|^2, the first number t."""
+    settings = Descent(**rule)  # type: ignore[arg-type]
+    for t_local in range(t, t + steps):
+        g = clients.grad(v).add_(v - w, alpha=lam)
+        v, v_velocity = descend(settings, v, g, v_velocity, t_local)
+    return v, v_velocity
+
+
 def follow(
     oracle: Oracle,
     weights: Float[Tensor, "n n"],

@@ -286,6 +286,16 @@ def among(
     return rows * total * active[:, None]
 
 
+def shares_of(sizes: Real[Tensor, " n"], weighting: str) -> Real[Tensor, " n"]:
+    """How much clients count in an average: by `samples`, or all alike (`uniform`).
+
+    >>> shares_of(torch.tensor([10, 30]), "uniform")
+    tensor([1, 1])
+    """
+    checks.one_of("weighting", weighting, ("samples", "uniform"))
+    return sizes if weighting == "samples" else torch.ones_like(sizes)
+
+
 def averaging(
     sizes: Real[Tensor, " n"], active: Bool[Tensor, " n"]
 ) -> Float[Tensor, " n"]:

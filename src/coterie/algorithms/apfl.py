@@ -25,10 +25,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import integer, number, one_of, positive
+from ..checks import integer, number, positive
 from ..descent import Descent, descend, descent, step_size, velocity
 from ..types import Algorithm, Clients, Info, Oracle
-from ..weights import averaging
+from ..weights import averaging, shares_of
 
 
 class State(NamedTuple):
@@ -131,8 +131,7 @@ def apfl(
     )
     integer("steps", steps, at_least=1)
     number("alpha", alpha, at_least=0, at_most=1)
-    one_of("weighting", weighting, ("samples", "uniform"))
-    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    shares = shares_of(sizes, weighting)
     options = {"adaptive": adaptive, **rule._asdict()}
 
     def init(x: Tensor) -> State:

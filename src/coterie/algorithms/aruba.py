@@ -28,9 +28,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import integer, number, one_of, positive
+from ..checks import integer, number, positive
 from ..types import Algorithm, Clients, Info, Oracle
-from ..weights import averaging
+from ..weights import averaging, shares_of
 
 
 class State(NamedTuple):
@@ -81,8 +81,7 @@ def aruba(
     number("p", p, above=0)
     integer("steps", steps, at_least=1)
     integer("tune_steps", tune_steps, at_least=0)
-    one_of("weighting", weighting, ("samples", "uniform"))
-    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    shares = shares_of(sizes, weighting)
     eps = lr * zeta
 
     def run(state: State, oracle: Oracle, count: int) -> tuple[Tensor, Tensor]:

@@ -23,10 +23,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import integer, number, one_of, positive
-from ..descent import Descent, descend, descent, sgd, velocity
+from ..checks import integer, number, positive
+from ..descent import descent, proximal_sgd, sgd, velocity
 from ..types import Algorithm, Clients, Info, Oracle
-from ..weights import averaging
+from ..weights import averaging, shares_of
 
 
 class State(NamedTuple):
@@ -37,25 +37,6 @@ class State(NamedTuple):
     w_velocity: Tensor  # (N, D), or (N, 0) without momentum
     v_velocity: Tensor  # (N, D), or (N, 0) without momentum
     t: int
-
-
-def proximal_sgd(
-    clients: Clients,
-    v: Float[Tensor, "n d"],
-    v_velocity: Float[Tensor, "n v"],
-    w: Float[Tensor, "n d"],
-    *,
-    steps: int,
-    t: int,
-    lam: float,
-    **rule: float | str,
-) -> tuple[Tensor, Tensor]:
-    """A client program: SGD steps on f_i(v) + lam/2 |v - w|^2, the first number t."""
-    settings = Descent(**rule)  # type: ignore[arg-type]
-    for t_local in range(t, t + steps):
-        g = clients.grad(v).add_(v - w, alpha=lam)
-        v, v_velocity = descend(settings, v, g, v_velocity, t_local)
-    return v, v_velocity
 
 
 def ditto_round(
@@ -112,8 +93,7 @@ def ditto(
     )
     integer("steps", steps, at_least=1)
     number("lam", lam, at_least=0)
-    one_of("weighting", weighting, ("samples", "uniform"))
-    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    shares = shares_of(sizes, weighting)
     options = {"lam": lam, **rule._asdict()}
 
     def init(x: Tensor) -> State:

@@ -17,10 +17,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import integer, one_of, positive
+from ..checks import integer, positive
 from ..descent import descent, sgd, velocity
 from ..types import Algorithm, Info, Oracle
-from ..weights import averaging
+from ..weights import averaging, shares_of
 from .local import State
 
 
@@ -51,8 +51,7 @@ def fedavg(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
     )
     integer("steps", steps, at_least=1)
-    one_of("weighting", weighting, ("samples", "uniform"))
-    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    shares = shares_of(sizes, weighting)
 
     def init(x: Tensor) -> State:
         positive("sizes", sizes, len(x))

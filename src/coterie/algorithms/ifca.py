@@ -31,11 +31,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import integer, number, one_of, positive
+from ..checks import integer, number, positive
 from ..descent import descent, sgd, velocity
 from ..selection import best_fit, training_losses
 from ..types import Algorithm, Info, Oracle
-from ..weights import same_cluster
+from ..weights import same_cluster, shares_of
 
 
 class State(NamedTuple):
@@ -83,8 +83,7 @@ def ifca(
     integer("steps", steps, at_least=1)
     number("spread", spread, above=0)
     integer("starts", starts, at_least=1)
-    one_of("weighting", weighting, ("samples", "uniform"))
-    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    shares = shares_of(sizes, weighting)
 
     def init(x: Tensor) -> State:
         positive("sizes", sizes, len(x))

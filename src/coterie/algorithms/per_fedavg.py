@@ -39,7 +39,7 @@ from torch import Tensor
 from ..checks import integer, number, one_of, positive
 from ..descent import Descent, descend, descent, sgd, velocity
 from ..types import Algorithm, Clients, Info, Oracle
-from ..weights import averaging
+from ..weights import averaging, shares_of
 
 
 class State(NamedTuple):
@@ -123,8 +123,7 @@ def per_fedavg(
     integer("steps", steps, at_least=1)
     integer("tune_steps", tune_steps, at_least=0)
     one_of("variant", variant, ("exact", "fo", "hf"))
-    one_of("weighting", weighting, ("samples", "uniform"))
-    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    shares = shares_of(sizes, weighting)
     meta = {"alpha": alpha, "variant": variant, "delta": delta, **rule._asdict()}
     tuning = Descent(alpha, 0.0, 0.0, "constant")
 

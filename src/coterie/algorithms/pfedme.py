@@ -26,11 +26,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import integer, number, one_of, positive
-from ..descent import Descent, descend, descent, velocity
+from ..checks import integer, number, positive
+from ..descent import Descent, descend, descent, proximal_sgd, velocity
 from ..types import Algorithm, Clients, Info, Oracle
-from ..weights import averaging
-from .ditto import proximal_sgd
+from ..weights import averaging, shares_of
 
 
 class State(NamedTuple):
@@ -107,8 +106,7 @@ def pfedme(
     number("inner_lr", inner_lr, above=0)
     number("lam", lam, above=0)
     number("beta", beta, above=0)
-    one_of("weighting", weighting, ("samples", "uniform"))
-    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    shares = shares_of(sizes, weighting)
     inner = {"inner_steps": inner_steps, "inner_lr": inner_lr, "lam": lam}
     options = {"steps": steps, **inner, **rule._asdict()}
 

@@ -25,10 +25,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import integer, number, one_of, positive
+from ..checks import integer, number, positive
 from ..descent import descend, descent, velocity
 from ..types import Algorithm, Info, Oracle
-from ..weights import among, links, normalised
+from ..weights import among, links, normalised, shares_of
 
 
 class State(NamedTuple):
@@ -71,8 +71,7 @@ def wga_bc(
     integer("steps", steps, at_least=1)
     number("alpha", alpha, at_least=0, at_most=1)
     number("beta", beta, at_least=0, at_most=1)
-    one_of("weighting", weighting, ("samples", "uniform"))
-    shares = sizes if weighting == "samples" else torch.ones_like(sizes)
+    shares = shares_of(sizes, weighting)
 
     def init(x: Tensor) -> State:
         positive("sizes", sizes, len(x))

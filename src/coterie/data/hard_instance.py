@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from ..checks import InputError, integer, number
+from ..checks import integer, number
 from ..lower_bounds import hard_instance as drawn
 from ..seeds import generator
 from .federation import Table
-
-_MOST = 2_000_000_000
-"""Values of the features, 16 GB in double precision."""
+from .synthetic import check_size
 
 
 def hard_instance(
@@ -42,11 +40,7 @@ def hard_instance(
     integer("samples", samples, at_least=1)
     integer("dimension", dimension, at_least=1)
     number("distance", distance, at_least=0)
-    if clients * samples * dimension > _MOST:
-        raise InputError(
-            "`clients` * `samples` * `dimension` must be at most "
-            f"{_MOST:,}, got {clients * samples * dimension:,}."
-        )
+    check_size("`clients` * `samples` * `dimension`", clients * samples * dimension)
     cluster = (torch.arange(clients) >= twins).long()
     hard = drawn(
         distance * cluster.double(),

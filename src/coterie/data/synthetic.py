@@ -19,7 +19,7 @@ _MOST = 2_000_000_000
 """Values of one table, 16 GB in double precision."""
 
 
-def _check_size(product: str, values: int) -> None:
+def check_size(product: str, values: int) -> None:
     """Refuses more values than fit into memory."""
     if values > _MOST:
         raise InputError(f"{product} must be at most {_MOST:,}, got {values:,}.")
@@ -39,7 +39,7 @@ def _optima(
     integer("clusters", clusters, at_least=1)
     integer("dimension", dimension, at_least=1)
     integer("samples", samples, at_least=1)
-    _check_size("`clients` * `samples` * `dimension`", clients * samples * dimension)
+    check_size("`clients` * `samples` * `dimension`", clients * samples * dimension)
     number("spread", spread, at_least=0)
     number("variation", variation, at_least=0)
     real = torch.float64
@@ -132,7 +132,7 @@ def linear_thirds(
     number("contrast", contrast, at_least=0, below=1)
     number("noise", noise, at_least=0)
     drawn = largest + tests
-    _check_size("`clients` * samples * `dimension`", clients * drawn * dimension)
+    check_size("`clients` * samples * `dimension`", clients * drawn * dimension)
     third = torch.arange(clients) % 3
     own = _normal(seed, "optima", clients, 1, dimension)[:, 0]
     theta = 1 + third[:, None] / 2 + variation * own
@@ -237,7 +237,7 @@ def volumes(
     integer("scanners", scanners, at_least=1)
     integer("samples", samples, at_least=1)
     integer("size", size, at_least=4)
-    _check_size("`scanners` * `samples` * `size`^3", scanners * samples * size**3)
+    check_size("`scanners` * `samples` * `size`^3", scanners * samples * size**3)
     number("noise", noise, at_least=0)
     rng = generator(seed, "synthetic", "volumes")
     scanner = torch.arange(scanners).repeat_interleave(samples)
