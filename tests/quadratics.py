@@ -19,6 +19,15 @@ REAL = torch.float64
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 SAMPLES = torch.tensor([8, 6, 12, 7, 10, 9])  # training samples of the six clients
 D = 5
+# Who takes part in a round of some, and settings that use every part of a step.
+ACTIVE = torch.tensor([True, False, True, True, False, True])
+STEPS = {
+    "lr": 0.2,
+    "steps": 3,
+    "momentum": 0.5,
+    "weight_decay": 0.01,
+    "schedule": "inverse(9)",
+}
 
 
 def quadratics() -> Federation:

@@ -15,9 +15,11 @@ from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.conformance import CHECKS, Case
 from quadratics import (
+    ACTIVE,
     EXACT,
     REAL,
     SAMPLES,
+    STEPS,
     D,
     drawn,
     error,
@@ -31,15 +33,6 @@ from quadratics import (
     start,
     train,
 )
-
-ACTIVE = torch.tensor([True, False, True, True, False, True])
-STEPS = {
-    "lr": 0.2,
-    "steps": 3,
-    "momentum": 0.5,
-    "weight_decay": 0.01,
-    "schedule": "inverse(9)",
-}
 
 
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])

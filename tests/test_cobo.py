@@ -15,8 +15,10 @@ from coterie.data import synthetic
 from coterie.data.federation import federate
 from coterie.graphs import matchings
 from quadratics import (
+    ACTIVE,
     EXACT,
     REAL,
+    STEPS,
     D,
     error,
     hessians,
@@ -25,15 +27,6 @@ from quadratics import (
     start,
     train,
 )
-
-ACTIVE = torch.tensor([True, False, True, True, False, True])
-STEPS = {
-    "lr": 0.2,
-    "steps": 3,
-    "momentum": 0.5,
-    "weight_decay": 0.01,
-    "schedule": "inverse(9)",
-}
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])

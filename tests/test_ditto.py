@@ -12,9 +12,11 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
 from quadratics import (
+    ACTIVE,
     EXACT,
     REAL,
     SAMPLES,
+    STEPS,
     D,
     drawn,
     error,
@@ -27,15 +29,6 @@ from quadratics import (
     start,
     train,
 )
-
-ACTIVE = torch.tensor([True, False, True, True, False, True])
-STEPS = {
-    "lr": 0.2,
-    "steps": 3,
-    "momentum": 0.5,
-    "weight_decay": 0.01,
-    "schedule": "inverse(9)",
-}
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])

@@ -21,9 +21,11 @@ from coterie.ground import prepare
 from coterie.oracle import Simulation
 from coterie.selection import losses_of, training_losses
 from quadratics import (
+    ACTIVE,
     EXACT,
     REAL,
     SAMPLES,
+    STEPS,
     D,
     error,
     hessians,
@@ -34,15 +36,6 @@ from quadratics import (
     start,
     train,
 )
-
-ACTIVE = torch.tensor([True, False, True, True, False, True])
-STEPS = {
-    "lr": 0.2,
-    "steps": 3,
-    "momentum": 0.5,
-    "weight_decay": 0.01,
-    "schedule": "inverse(9)",
-}
 
 
 def minibatch(simulation, t, client, question):

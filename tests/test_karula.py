@@ -18,6 +18,7 @@ from coterie.data import synthetic
 from coterie.data.federation import federate
 from coterie.ingredients import radius as radius_of
 from quadratics import (
+    ACTIVE,
     EXACT,
     REAL,
     SAMPLES,
@@ -33,7 +34,6 @@ from quadratics import (
 from test_projections import excess, excess_of, general_solver
 
 N = 6
-ACTIVE = torch.tensor([True, False, True, True, False, True])
 # The accuracy of the general solver of the tests, after a few steps.
 SOLVER = {"rtol": 0, "atol": 1e-5}
 

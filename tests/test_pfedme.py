@@ -12,6 +12,7 @@ from coterie.algorithms.local import local
 from coterie.algorithms.pfedme import pfedme
 from coterie.checks import InputError
 from quadratics import (
+    ACTIVE,
     EXACT,
     REAL,
     SAMPLES,
@@ -28,7 +29,6 @@ from quadratics import (
     train,
 )
 
-ACTIVE = torch.tensor([True, False, True, True, False, True])
 ONE = torch.eye(D, dtype=REAL)
 # With curvatures 1 to 3 and lam = 1 an inner step leaves 0.34 of the way at most, so
 # that 30 of them solve the inner problem to 1e-14.

@@ -15,9 +15,11 @@ from coterie.checks import InputError
 from coterie.data import synthetic
 from coterie.data.federation import federate
 from quadratics import (
+    ACTIVE,
     EXACT,
     REAL,
     SAMPLES,
+    STEPS,
     D,
     error,
     hessians,
@@ -26,15 +28,6 @@ from quadratics import (
     start,
     train,
 )
-
-ACTIVE = torch.tensor([True, False, True, True, False, True])
-STEPS = {
-    "lr": 0.2,
-    "steps": 3,
-    "momentum": 0.5,
-    "weight_decay": 0.01,
-    "schedule": "inverse(9)",
-}
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
