@@ -225,6 +225,8 @@ class Kernel:
         features, targets = self._data(batch.index)
         inputs = (*(row[chosen] for row in rows), features, targets, batch.weight)
         compiled = self.compiled and name == "grad"
+        if compiled:  # for this layout: one model for all is a row without stride
+            inputs = tuple(part.contiguous() for part in inputs)
         shared = batch.index.dim() == 1
         key = (name, shared, batch.weight.shape if compiled else None)
         with repeatable():
