@@ -12,9 +12,9 @@ import time
 
 import torch
 
-from coterie.distances import moment_distances
-from coterie.projected_distances import fourier_distances, sliced_distances
-from coterie.samples import Samples
+from coterie.similarity.distances import moment_distances
+from coterie.similarity.projected import fourier_distances, sliced_distances
+from coterie.similarity.samples import Samples
 
 
 def main(clients: int = 500, samples: int = 200, dimensions: int = 20) -> None:

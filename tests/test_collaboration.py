@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie import collaboration as theory
-from coterie import lower_bounds, rates, weights
+from coterie import weights
 from coterie.checks import InputError
-from coterie.collaboration import Clusters
 from coterie.data.datasets import load
 from coterie.data.splits import divide
-from coterie.rates import Losses
+from coterie.theory import collaboration as theory
+from coterie.theory import lower_bounds, rates
+from coterie.theory.collaboration import Clusters
+from coterie.theory.rates import Losses
 
 REAL = torch.float64
 ONE = Losses(mu=1.0, beta=1.0, variance=1.0)

@@ -8,19 +8,20 @@ from itertools import permutations
 import pytest
 import torch
 
-from coterie import distances, seeds
+from coterie import seeds
 from coterie.checks import InputError
-from coterie.distances import (
+from coterie.similarity import distances
+from coterie.similarity.distances import (
     median_distance,
     mmd_distances,
     moment_distances,
 )
-from coterie.projected_distances import (
+from coterie.similarity.projected import (
     exact_wasserstein,
     fourier_distances,
     sliced_distances,
 )
-from coterie.samples import Samples, gathered
+from coterie.similarity.samples import Samples, gathered
 
 REAL = torch.float64
 SIZES = (7, 4, 9, 5, 8, 6)
@@ -181,7 +182,7 @@ def test_many_frequencies_give_the_exact_estimate():
 
 
 def test_the_variance_over_frequencies_is_that_of_a_loop():
-    from coterie.projected_distances import _variance_over_frequencies
+    from coterie.similarity.projected import _variance_over_frequencies
 
     cosine, sine = normal(2, 4, 9)
     waves = torch.complex(cosine, sine)

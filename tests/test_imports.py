@@ -17,7 +17,7 @@ ALLOWED = {
     "checks",
     "weights",
     "descent",
-    "similarity",
+    "beliefs",
     "selection",
     "projections",
     "graphs",

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie import infinite, weights
+from coterie import weights
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.checks import InputError
-from coterie.infinite import Log, models, nodes, run, windows
+from coterie.theory import infinite
+from coterie.theory.infinite import Log, models, nodes, run, windows
 
 REAL = torch.float64
 

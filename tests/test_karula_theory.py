@@ -8,12 +8,12 @@ import pytest
 import torch
 from scipy.stats import wasserstein_distance
 
-from coterie import karula_theory as theory
 from coterie import seeds
 from coterie.algorithms.karula import State, karula
 from coterie.checks import InputError
 from coterie.projections import project
 from coterie.rounds import participants
+from coterie.theory import karula as theory
 
 REAL = torch.float64
 

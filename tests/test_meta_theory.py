@@ -15,7 +15,8 @@ from coterie import models, seeds
 from coterie.algorithms.per_fedavg import per_fedavg
 from coterie.checks import InputError
 from coterie.data.federation import Table, federate
-from coterie.meta_theory import (
+from coterie.oracle import Simulation
+from coterie.theory.meta import (
     MetaProblem,
     dissimilarity_by_total_variation,
     dissimilarity_by_wasserstein,
@@ -30,7 +31,6 @@ from coterie.meta_theory import (
     total_variation,
     wasserstein_on_a_line,
 )
-from coterie.oracle import Simulation
 
 REAL = torch.float64
 DELTA = 0.05  # so large that it shows

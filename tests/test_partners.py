@@ -8,15 +8,15 @@ import torch
 from conftest import divided
 from coterie import models, seeds
 from coterie.checks import InputError
-from coterie.collaboration import cluster_samples
 from coterie.data.datasets import load
 from coterie.data.federation import Federation, Table
 from coterie.data.splits import divide
-from coterie.distances import Distances, moment_distances
 from coterie.ingredients import weights
-from coterie.model_distances import generalisation_gaps, gradient_distances
 from coterie.oracle import Simulation
-from coterie.partners import (
+from coterie.similarity.distances import Distances, moment_distances
+from coterie.similarity.figures import similarity_map
+from coterie.similarity.models import generalisation_gaps, gradient_distances
+from coterie.similarity.partners import (
     ESTIMATES,
     filled_weights,
     gap_threshold,
@@ -24,8 +24,8 @@ from coterie.partners import (
     supported,
     weights_from,
 )
-from coterie.samples import Samples, samples_of, split_for_partners
-from coterie.similarity_figures import similarity_map
+from coterie.similarity.samples import Samples, samples_of, split_for_partners
+from coterie.theory.collaboration import cluster_samples
 from coterie.weights import same_cluster
 
 REAL = torch.float64
@@ -246,7 +246,7 @@ def test_digits_that_are_named_differently_are_told_apart():
 
 
 def test_more_samples_than_are_compared_one_by_one_go_by_frequencies(monkeypatch):
-    from coterie import partners
+    from coterie.similarity import partners
 
     exact = weights("mmd(50)", federation_of(features=2.0))
     monkeypatch.setattr(partners, "_EXACT", 0)

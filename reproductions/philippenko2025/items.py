@@ -14,7 +14,7 @@ import torch
 import coterie as co
 from coterie.reproduce import Claim, run_shown
 from coterie.seeds import generator
-from coterie.theory import quadratic_heterogeneity, sufficient_cluster
+from coterie.theory.all_for_one import quadratic_heterogeneity, sufficient_cluster
 from coterie.weights import binary
 
 HERE = Path(__file__).parent

@@ -28,7 +28,7 @@ from .checks import (
     stochastic,
 )
 from .data.federation import Federation
-from .partners import ESTIMATES, estimated_weights
+from .similarity.partners import ESTIMATES, estimated_weights
 from .transport import dissimilarities
 from .weights import among, interpolation, same_cluster, water_filling, within
 
@@ -48,7 +48,7 @@ def weights(choice: str, federation: Federation) -> Tensor:
     From S training samples of every client, `means(S)`, `moments(S)`, `mmd(S)` and
     `sliced(S)` join those who are near by these distances, and `unlabelled_means(S)`
     and so on do without labels; a second number is the threshold for squared distances
-    in place of the widest gap among them (see `coterie.partners`).
+    in place of the widest gap among them (see `coterie.similarity.partners`).
     """
     n = len(federation)
     if Path(choice).suffix in (".csv", ".npy"):

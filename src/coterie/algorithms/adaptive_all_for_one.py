@@ -32,10 +32,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..beliefs import Belief, estimated_precision, learn, no_belief
 from ..checks import InputError, integer, number, one_of, positive
 from ..descent import descent, follow, velocity
 from ..selection import mean_of_partners
-from ..similarity import Belief, estimated_precision, learn, no_belief
 from ..types import Algorithm, Info, Oracle
 from ..weights import (
     among,

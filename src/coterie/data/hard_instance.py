@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..checks import integer, number
-from ..lower_bounds import hard_instance as drawn
 from ..seeds import generator
+from ..theory.lower_bounds import hard_instance as drawn
 from .federation import Table
 from .synthetic import check_size
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from .checks import InputError, integer, number
-from .projections import project
+from ..checks import InputError, integer, number
+from ..projections import project
 
 
 def optima_bound(distance: float, *, lipschitz: float, growth: float) -> float:

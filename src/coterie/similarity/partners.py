@@ -23,13 +23,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from . import checks
-from .collaboration import cluster_samples, noise_of
-from .data.federation import Federation
+from .. import checks
+from ..data.federation import Federation
+from ..theory.collaboration import cluster_samples, noise_of
+from ..weights import water_filling, within
 from .distances import Distances, check_samples, mmd_distances, moment_distances
-from .projected_distances import fourier_distances, sliced_distances
+from .projected import fourier_distances, sliced_distances
 from .samples import Samples, samples_of, split_for_partners
-from .weights import water_filling, within
 
 NEAR, UNDECIDED, FAR = 1, 0, -1
 

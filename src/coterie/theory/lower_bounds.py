@@ -1,7 +1,7 @@
 """What no method can beat: lower bounds on calls, and the problems that show them.
 
-Notation as in `coterie.collaboration`: b is a `distance` of gradients, c a `gap` of
-losses, and N_i^eps counts who is near (`count_near`).
+Notation as in `coterie.theory.collaboration`: b is a `distance` of gradients, c a `gap`
+of losses, and N_i^eps counts who is near (`count_near`).
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from . import checks
+from .. import checks
 from .collaboration import count_near
 
 

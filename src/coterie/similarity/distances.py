@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from . import checks
+from .. import checks
 from .samples import Samples
 
 _FEWEST = 4

@@ -33,8 +33,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from . import checks
-from .weights import Criterion
+from .. import checks
+from ..weights import Criterion
 
 Steps = Callable[[int], float]
 """The step size eta^t of round t = 1, 2, ..."""

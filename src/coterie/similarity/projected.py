@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from . import checks
+from .. import checks
+from ..seeds import generator
 from .distances import (
     Distances,
     bandwidth_of,
@@ -24,7 +25,6 @@ from .distances import (
     mean_features,
 )
 from .samples import Samples
-from .seeds import generator
 
 _MOST_CLIENTS = 64
 """Clients whose pairs are still solved one by one."""

@@ -16,9 +16,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie import theory, weights
+from coterie import weights
 from coterie.checks import InputError
-from coterie.theory import Problem
+from coterie.theory import all_for_one as theory
+from coterie.theory.all_for_one import Problem
 
 LAM = 0.25
 PHI = weights.binary(LAM)

@@ -12,7 +12,7 @@ With `N_i^eps(c) = #{j : c_ij <= eps}`, nobody gets to precision eps with fewer 
 sigma^2 / (mu eps) / N_i^eps(b^2 / (4 mu)) calls, up to a constant, and the two methods
 need little more. Whatever the weights L, All-for-one is stochastic gradient descent
 with variance sigma^2 sum_j l_ij^2, and All-for-all is one with the constants of
-`effective`, so that every guarantee is one of `coterie.rates` and a bias.
+`effective`, so that every guarantee is one of `coterie.theory.rates` and a bias.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -36,7 +36,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from . import checks
+from .. import checks
+from ..weights import collaboration_radius, spectral_radius, within
 from .rates import (
     Losses,
     calls_for,
@@ -47,7 +48,6 @@ from .rates import (
     sgd_step,
     tuned_bound,
 )
-from .weights import collaboration_radius, spectral_radius, within
 
 # Who is near whom.
 

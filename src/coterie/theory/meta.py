@@ -30,7 +30,7 @@ from dataclasses import astuple, dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from . import checks
+from .. import checks
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from .checks import InputError
+from ..checks import InputError
+from ..marks import client_ticks, escape, finish
 from .distances import Distances
-from .marks import client_ticks, escape, finish
 from .partners import NEAR, UNDECIDED, gap_threshold, supported
 
 _MARKS = {

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from . import checks
+from .. import checks
 
 
 @dataclass(frozen=True)

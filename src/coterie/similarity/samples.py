@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from . import checks
-from .data.federation import Federation, Part
-from .seeds import bits, key
+from .. import checks
+from ..data.federation import Federation, Part
+from ..seeds import bits, key
 
 
 class Samples(NamedTuple):

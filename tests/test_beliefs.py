@@ -7,7 +7,7 @@ import math
 import torch
 from torch.testing import assert_close
 
-from coterie.similarity import (
+from coterie.beliefs import (
     Belief,
     estimate,
     estimated_precision,

@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .checks import InputError, number
+from ..checks import InputError, number
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
 """w: agents (a, p) and (b, p) to their common weights (a, b)."""

@@ -1,7 +1,8 @@
 """How far apart clients are for their models: distances of gradients, gaps of losses.
 
-The distances of `coterie.distances` are about data alone. These are about what the data
-mean for a loss, at models that somebody has, and ask the clients through an oracle.
+The distances of `coterie.similarity.distances` are about data alone. These are about
+what the data mean for a loss, at models that somebody has, and ask the clients through
+an oracle.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from . import checks
+from .. import checks
+from ..types import Clients, Oracle
 from .distances import Distances
-from .types import Clients, Oracle
 
 
 def gradient_distances(
@@ -23,7 +24,7 @@ def gradient_distances(
     The product of two independent estimates of a vector d of length |d| has variance
     2 d'S d + tr S^2 for their covariance S, which is at most 2 |d|^2 s + s^2 with
     s^2 = tr S^2. What halves of two clients have in common by chance measures s, as in
-    `coterie.similarity`. Pairs with an inactive client have an infinite error.
+    `coterie.beliefs`. Pairs with an inactive client have an infinite error.
 
     Args:
         oracle: asks the clients.

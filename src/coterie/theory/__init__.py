@@ -1,0 +1,6 @@
+"""Bounds, step sizes and speed-ups of the papers as functions.
+
+One module for each piece of theory: `all_for_one` (adaptive All-for-one), `meta`
+(Per-FedAvg), `karula`, and for collaboration with known biases `collaboration`,
+`rates`, `lower_bounds` and `infinite`.
+"""
