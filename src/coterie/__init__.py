@@ -23,6 +23,7 @@ from .types import Algorithm, Clients, Comparison, Info, Oracle
 if TYPE_CHECKING:
     from .config import Study, read_study, study
     from .experiment import Result, run_study
+    from .planning.plans import plan_study
 
 # These bring pandas with them, which an algorithm or a site does not need.
 _LATE = {
@@ -31,6 +32,7 @@ _LATE = {
     "study": "config",
     "Result": "experiment",
     "run_study": "experiment",
+    "plan_study": "planning.plans",
 }
 
 
@@ -56,6 +58,7 @@ __all__ = [
     "Table",
     "TrainingError",
     "federate",
+    "plan_study",
     "read_study",
     "run_rounds",
     "run_study",

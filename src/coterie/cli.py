@@ -1,4 +1,4 @@
-"""The command line: run, list, report, check, reproduce."""
+"""The command line: run, plan, list, report, check, reproduce."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from . import experiment
 from .checks import InputError, TrainingError, one_of, parameters_of
-from .progress import study_progress
+from .progress import plain_progress, study_progress
 
 app = typer.Typer(
     add_completion=False,
@@ -66,6 +66,51 @@ def run(
     print_chosen(result.records)
     report = write_report(result.records, result.folder / "report.html")
     out.print(f"report: {report}", soft_wrap=True)
+
+
+@app.command()
+def plan(
+    path: Annotated[Path, typer.Argument(metavar="STUDY", help="A TOML file.")],
+    overrides: Overrides = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Which of the study's federations.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Step size of the pilot's common model.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Its steps in a round.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of its training.")] = None,
+    samples: Annotated[
+        int, typer.Option(help="Plan for so many samples of each client.")
+    ] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Where the plan is written.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option(help="No progress bar.")] = False,
+) -> None:
+    """Say how much learning together can help each client, before training."""
+    from .config import read_study
+    from .planning.plans import plan_study
+
+    sys.path.insert(0, str(path.parent))  # for "module:function" beside the study
+    study = read_study(path, overrides or [])
+    with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
+        found = plan_study(
+            study,
+            seed=seed,
+            lr=lr,
+            steps=steps,
+            rounds=rounds,
+            samples=samples,
+            progress=show,
+        )
+    folder = Path("runs") / f"plan-{study.identity}" if folder is None else folder
+    found.write(folder)
+    for line in found.summary():
+        out.print(line)
+    print_plan(found.table())
+    out.print(f"plan: {folder / 'plan.html'}", soft_wrap=True)
+    out.print(f"weights for a study: {folder / 'weights.csv'}", soft_wrap=True)
 
 
 @app.command("list")
@@ -149,6 +194,45 @@ def print_summary(summary: Any) -> None:
     _print_rows(title, columns, summary)
 
 
+_SHOWN = 30
+"""So many clients of a plan are printed; its files have all of them."""
+
+
+def print_plan(table: Any) -> None:
+    """Prints what a plan says to each client."""
+    columns: dict[str, Callable[[Any], str]] = {
+        "verdict": lambda row: row["verdict"],
+        "worth": lambda row: f"{row['gain']:.2g}",
+        "90 %\ninterval": lambda row: (
+            f"{row['gain_least']:.2g} - {row['gain_most']:.2g}"
+        ),
+        "samples\nalone": lambda row: str(row["alone"]),
+        "\ntogether": lambda row: str(row["together"]),
+        "partners": lambda row: _few(row["partners"].split()),
+    }
+    shown = table.sort_values("gain", ascending=False).set_index("client")
+    out.print()
+    _print_rows("client by client", columns, shown.head(_SHOWN), first="client")
+    if len(shown) > _SHOWN:
+        out.print(f"... and {len(shown) - _SHOWN} more")
+    few = shown[shown["verdict"] == "cannot tell"]["pilot_for_an_answer"]
+    if len(few) and few.median() < 1e3:
+        out.print(
+            f"for the {len(few)} open ones, about {few.median():.1f} times as many "
+            "samples in the pilot would tell"
+        )
+
+
+def _few(names: list[str], most: int = 5) -> str:
+    """The first names, and how many more there are.
+
+    >>> _few(["3", "1", "4"], most=2)
+    '3 1 +1'
+    """
+    more = [f"+{len(names) - most}"] if len(names) > most else []
+    return " ".join(names[:most] + more) or "-"
+
+
 def print_newcomers(summary: Any) -> None:
     """Prints how those fare who were held out of training."""
     count = int((summary["newcomers"] / summary["seeds"]).max())
@@ -182,7 +266,10 @@ def _mean_heading(summary: Any) -> str:
 
 
 def _print_rows(
-    title: str, columns: dict[str, Callable[[Any], str]], summary: Any
+    title: str,
+    columns: dict[str, Callable[[Any], str]],
+    summary: Any,
+    first: str = "algorithm",
 ) -> None:
     """Prints a table: a row for each algorithm, its cells made by the columns."""
     table = Table(
@@ -192,7 +279,7 @@ def _print_rows(
         show_edge=False,
         pad_edge=False,
     )
-    table.add_column("algorithm", overflow="fold")
+    table.add_column(first, overflow="fold")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for label, row in summary.iterrows():

@@ -25,6 +25,28 @@ def study_progress(
 
     The bar begins with the first round, so that it is not in the way of mistakes.
     """
+    with _bar(console, name, quiet=quiet) as update:
+
+        def show(p: experiment.Progress) -> None:
+            score = "" if p.score is None else f" validation {p.score:.3f}"
+            update(p.done, p.total, f"{p.label}, seed {p.seed}{score}")
+
+        yield show
+
+
+@contextlib.contextmanager
+def plain_progress(
+    console: Console, name: str, *, quiet: bool = False
+) -> Iterator[Callable[[int, int], None]]:
+    """Shows a bar meanwhile; gives the function to call with what is done of all."""
+    with _bar(console, name, quiet=quiet) as update:
+        yield lambda done, total: update(done, total, name)
+
+
+@contextlib.contextmanager
+def _bar(
+    console: Console, name: str, *, quiet: bool
+) -> Iterator[Callable[[int, int, str], None]]:
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -35,14 +57,12 @@ def study_progress(
     )
     task = bar.add_task(name, total=None)
 
-    def show(p: experiment.Progress) -> None:
+    def update(done: int, total: int, text: str) -> None:
         bar.start()
-        score = "" if p.score is None else f" validation {p.score:.3f}"
-        text = f"{p.label}, seed {p.seed}{score}"
-        bar.update(task, completed=p.done, total=p.total, description=text)
+        bar.update(task, completed=done, total=total, description=text)
 
     try:
-        yield show
+        yield update
     finally:
         if bar.live.is_started:
             bar.stop()

@@ -66,6 +66,33 @@ def split_for_partners(
     return replace(federation, train=first), replace(federation, train=second)
 
 
+def dealt(federation: Federation, parts: int, *, seed: int = 0) -> list[Federation]:
+    """The federation several times, every client's training samples dealt out.
+
+    Sizes of a client's parts differ by at most one.
+
+    Args:
+        federation: to divide.
+        parts: how many; every client must have at least so many training samples.
+        seed: names the stream of the draws, in which every client has its own.
+    """
+    size = federation.train.size
+    few = (size < checks.integer("parts", parts, at_least=1)).nonzero()[:, 0]
+    if len(few):
+        raise checks.InputError(
+            f"every client must have at least {parts} training samples, but client "
+            f"{int(federation.clients[few[0]])} has {int(size[few[0]])}."
+        )
+    index, mask = _shuffled(federation, seed)
+    found = []
+    for k in range(parts):
+        mine, kept = mask[:, k::parts], index[:, k::parts]
+        count = mine.sum(1)
+        part = Part(kept[mine], count.cumsum(0) - count, count)
+        found.append(replace(federation, train=part))
+    return found
+
+
 def _shuffled(federation: Federation, seed: int) -> tuple[Tensor, Tensor]:
     """(N, L) each client's training samples in random order, and a mask of them."""
     everybody = torch.arange(len(federation), device=federation.train.size.device)

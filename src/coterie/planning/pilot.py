@@ -1,0 +1,227 @@
+"""What a pilot finds out: the noise of clients' gradients, and how far they are apart.
+
+The training samples of every client are dealt out into quarters. A common model is
+trained by FedAvg on two of them; the gradients there on the other two, which it has not
+seen, are a and b. Products of a and b alone give squared distances that are right on
+average, and a - b is noise. Then the quarters change roles, and both results are
+averaged. Where clients turn out to be far apart, a common model suits nobody and makes
+everyone's gradients noisy; then all of this is done again with a model for each group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.cluster.hierarchy import fcluster, linkage
+from torch import Tensor
+
+from ..algorithms.local import State
+from ..checks import InputError, TrainingError
+from ..data.federation import Federation, Part
+from ..descent import descent, sgd, velocity
+from ..oracle import Simulation
+from ..rounds import run_rounds
+from ..similarity.samples import dealt
+from ..types import Algorithm, Clients, Info, Oracle
+from ..weights import same_cluster
+from .prospects import Findings, structure_of
+
+FEWEST = 8
+"""Training samples that every client of a pilot must have."""
+
+_PASSES = 3
+"""So often groups may change at most."""
+
+Simulate = Callable[[Federation], Simulation]
+
+
+def pilot(
+    federation: Federation,
+    simulate: Simulate,
+    x: Float[Tensor, " d"],
+    *,
+    lr: float,
+    rounds: int,
+    steps: int = 1,
+    seed: int = 0,
+    tick: Callable[[], None] = lambda: None,
+) -> Findings:
+    """Noise and distances of the clients of a federation, from their training samples.
+
+    Args:
+        federation: whose data.
+        simulate: makes clients that can be asked.
+        x: the model at its start.
+        lr: step size of the common model's training.
+        rounds: of that training, twice.
+        steps: in each round.
+        seed: names the random streams.
+        tick: called after every round.
+    """
+    few = (federation.train.size < FEWEST).nonzero()[:, 0]
+    if len(few):
+        client = int(few[0])
+        raise InputError(
+            f"a plan needs at least {FEWEST} training samples of every client, but "
+            f"client {int(federation.clients[client])} has "
+            f"{int(federation.train.size[client])}."
+        )
+    quarters = dealt(federation, 4, seed=seed)
+    roles = (quarters[:2], quarters[2:]), (quarters[2:], quarters[:2])
+    folds = [
+        (simulate(together(*learn)), [simulate(part) for part in judge])
+        for learn, judge in roles
+    ]
+    groups = torch.zeros(len(federation), dtype=torch.long)
+    for _ in range(_PASSES):
+        looks = []
+        for clients, (first, second) in folds:
+            algorithm = grouped(groups, federation.train.size, lr=lr, steps=steps)
+            models = x.repeat(len(federation), 1)
+            for r in run_rounds(algorithm, clients, models, rounds=rounds, seed=seed):
+                models = r.state.x
+                tick()
+            if not bool(models.isfinite().all()):
+                raise TrainingError(
+                    f"the pilot's common model is not finite after {rounds} rounds "
+                    f"with `lr` {lr:g}; use a smaller step size."
+                )
+            looks.append(look(first, second, models, groups))
+        found = _findings(federation, looks)
+        before, groups = groups, torch.from_numpy(groups_of(found))
+        if bool((same_cluster(before) == same_cluster(groups)).all()):
+            break
+    return found
+
+
+def grouped(
+    groups: Int[Tensor, " n"], sizes: Tensor, *, lr: float, steps: int
+) -> Algorithm:
+    """FedAvg in every group."""
+    rule = descent(lr=lr, momentum=0.0, weight_decay=0.0, schedule="constant")
+    mean = same_cluster(groups, sizes.double())
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        del rng
+        x, v, t = state
+        x, v = oracle.each(sgd, x, v, steps=steps, t=t, **rule._asdict())
+        return State(mean.to(x) @ x, v, t + steps), {}
+
+    return Algorithm(lambda x: State(x, velocity(rule, x), 0), step)
+
+
+def together(first: Federation, second: Federation) -> Federation:
+    """The federation with the training samples of both."""
+    everybody = torch.arange(len(first))
+    pieces = [part.train.rows(everybody) for part in (first, second)]
+    index = torch.cat([rows for rows, _ in pieces], 1)
+    mask = torch.cat([kept for _, kept in pieces], 1)
+    size = mask.sum(1)
+    return replace(first, train=Part(index[mask], size.cumsum(0) - size, size))
+
+
+def whole_gradient(clients: Clients, g: Tensor, x: Tensor) -> Tensor:
+    """A client program: the gradient on all training samples."""
+    del g  # the place for the result
+    return clients.whole().grad(x)
+
+
+class Look(NamedTuple):
+    """What two independent parts of every client's samples say."""
+
+    squared: Float[Tensor, "n n"]
+    floor: Float[Tensor, " n"]
+    variance: Float[Tensor, " n"]
+    dimension: float
+
+
+def look(
+    first: Simulation,
+    second: Simulation,
+    x: Float[Tensor, "n d"],
+    groups: Int[Tensor, " n"],
+) -> Look:
+    """Distances of gradients at the models of clients, and their noise.
+
+    With independent gradients a_i and b_i of two parts, <a_i - a_j, b_i - b_j> has mean
+    |g_i - g_j|^2. Products of the differences d_i = a_i - b_i of two clients are noise:
+    where covariances S_i of a_i and b_i are c_i S, <d_i, d_j>^2 / 4 has mean
+    c_i c_j tr S^2, so that its means over j, and over all, give f_i = c_i (tr S^2)^1/2.
+    All clients of a group have one model; what two groups say of a pair is averaged.
+    """
+    n = len(x)
+    squared, floor, trace = x.new_zeros(n, n).double(), *x.new_zeros(2, n).double()
+    for group in groups.unique():
+        mine = (groups == group).to(x.device)
+        here = x[mine][0].expand_as(x)
+        (a,), (b,) = (
+            part.at(1).each(whole_gradient, torch.zeros_like(x), here)
+            for part in (first, second)
+        )
+        a, b = a.double(), b.double()
+        products, noise = a @ b.T, (a - b) @ (a - b).T
+        own = products.diagonal()
+        squared[mine] = (own[:, None] + own - products - products.T)[mine]
+        # Others' noise at a model that is not theirs says little about one's own.
+        among = mine if int(mine.sum()) > 2 else torch.ones_like(mine)
+        strange = (noise.square() / 4).fill_diagonal_(0)[mine][:, among]
+        mean = strange.sum(1) / (int(among.sum()) - 1)
+        floor[mine] = mean / mean.mean().clamp(min=1e-300).sqrt()
+        trace[mine] = noise.diagonal()[mine] / 2  # of S_i, about
+    # |a - b|^2 has mean sigma^2 (1 / m_a + 1 / m_b).
+    m = [part.federation.train.size.double() for part in (first, second)]
+    ratio = trace.square().mean() / floor.square().mean().clamp(min=1e-300)
+    return Look(
+        (squared + squared.T) / 2,
+        floor,
+        2 * trace / (1 / m[0] + 1 / m[1]),
+        float(ratio.clamp(min=1.0)),
+    )
+
+
+def groups_of(found: Findings) -> Int[np.ndarray, " n"]:
+    """Clients that differ by less than the noise of their samples, in groups."""
+    place = structure_of(found).place
+    if not place.shape[1]:
+        return np.zeros(len(place), dtype=np.int64)
+    noise = float((found.variance / found.sizes).mean())
+    tree = linkage(place, "complete")
+    return fcluster(tree, math.sqrt(2 * noise), "distance").astype(np.int64)
+
+
+def _findings(federation: Federation, seen: list[Look]) -> Findings:
+    """What two independent looks at the same clients say together."""
+    squared, floor, variance = (
+        torch.stack(part).cpu().numpy()
+        for part in zip(*(one[:3] for one in seen), strict=True)
+    )
+    return Findings(
+        squared.mean(0),
+        steadied(floor) / math.sqrt(len(seen)),
+        steadied(variance),
+        float(np.mean([one.dimension for one in seen])),
+        federation.train.size.cpu().numpy().astype(np.float64),
+    )
+
+
+def steadied(looks: Float[np.ndarray, "2 n"]) -> Float[np.ndarray, " n"]:
+    """The mean of two looks at positive values, drawn to that over clients.
+
+    So far, on a logarithmic scale, as the looks of a client differ compared with
+    clients (James-Stein): where few samples have large gradients, some clients seem to
+    have no noise at all. The mean over clients stays.
+    """
+    mean = np.maximum(looks.mean(0), 1e-12 * looks.mean() + 1e-300)
+    logs = np.log(np.maximum(looks, 1e-6 * mean.mean()))
+    middle = logs.mean(0)
+    chance = float(((logs[0] - logs[1]) ** 2).mean()) / 4
+    total = float(middle.var())
+    kept = max(0.0, 1 - chance / total) if total > 0 else 0.0
+    drawn = np.exp(middle.mean() + kept * (middle - middle.mean()))
+    return drawn * (mean.mean() / drawn.mean())

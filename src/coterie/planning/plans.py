@@ -1,0 +1,223 @@
+"""The plan of a study: how much learning with others can help each client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..checks import InputError, integer, number
+from ..config import Study
+from ..ground import prepare, simulation_of
+from ..record import replacing
+from .pilot import pilot
+from .prospects import NORMAL, Findings, Prospects, prospects_of, structure_of
+
+WORTHWHILE = 1.5
+"""Collaboration counts as help if it is worth so many times one's own samples."""
+
+JOIN, ALONE, OPEN = "join", "alone", "cannot tell"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a pilot promises to the clients of a study."""
+
+    study: Study
+    seed: int
+    clients: list[int]
+    training: dict[str, float]  # how the pilot's common model was trained
+    findings: Findings
+    prospects: Prospects
+
+    def table(self) -> pd.DataFrame:
+        """A row for each client: gain with its interval, partners, samples, verdict.
+
+        `alone` and `together` are the samples of each client with which training alone
+        and learning with the others are equally precise.
+        """
+        likely, least, most, _ = self.prospects
+        sizes = self.findings.sizes
+        rows: list[dict[str, Any]] = []
+        for i, client in enumerate(self.clients):
+            low, high = sorted((least.gain[i], most.gain[i]))
+            ends = sorted((least.share[i], most.share[i]))
+            rows.append(
+                {
+                    "client": client,
+                    "verdict": verdict(low, high),
+                    "gain": likely.gain[i],
+                    "gain_least": min(low, likely.gain[i]),
+                    "gain_most": max(high, likely.gain[i]),
+                    "alone": int(sizes[i]),
+                    "together": math.ceil(likely.share[i] * sizes[i]),
+                    "together_least": math.ceil(ends[0] * sizes[i]),
+                    "together_most": math.ceil(ends[1] * sizes[i]),
+                    "pilot_for_an_answer": self._answer(i, low, high),
+                    "partners": " ".join(
+                        str(self.clients[j]) for j in partners(likely.weights[i], i)
+                    ),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def _answer(self, i: int, low: float, high: float) -> float:
+        """About how many times the pilot's samples would tell, where it cannot."""
+        if verdict(low, high) != OPEN:
+            return 1.0
+        margin = abs(1 / WORTHWHILE - 1 / self.prospects.likely.gain[i])
+        error = NORMAL * structure_of(self.findings).seen_error[i]
+        noise = self.findings.variance[i] / self.findings.sizes[i]
+        return max(1.0, error / (noise * margin)) if margin * noise > 0 else math.inf
+
+    def summary(self) -> list[str]:
+        """What to tell people, in a few sentences."""
+        low, likely, high = self.prospects.mean
+        table = self.table()
+        counts = table["verdict"].value_counts()
+        lines = [
+            f"On average, learning together is worth {likely:.2g} times a client's own "
+            f"samples (90 % interval {min(low, likely):.2g} to {max(high, likely):.2g})"
+            f"{_cannot_tell(low, high)}."
+        ]
+        texts = {
+            JOIN: f"sure to gain a factor {WORTHWHILE:g} or more",
+            ALONE: "cannot gain as much, whatever the partners",
+            OPEN: "open: the pilot has too few samples of them to tell",
+        }
+        lines += [
+            f"{counts[name]} of {len(table)} clients: {text}."
+            for name, text in texts.items()
+            if name in counts
+        ]
+        shape = structure_of(self.findings)
+        directions = shape.place.shape[1]
+        noise = float((self.findings.variance / self.findings.sizes).mean())
+        lines.append(
+            f"Clients differ in {directions or 'no'} "
+            f"direction{'s' * (directions != 1)} more than noise would; beyond that, "
+            f"each by {float(shape.own.mean()) / noise:.2g} of its samples' noise "
+            f"(± {shape.own_error / noise:.2g})."
+        )
+        return lines
+
+    def write(self, folder: Path) -> None:
+        """Writes plan.csv, weights.csv (for `weights` in a study) and plan.html."""
+        from .pages import plan_page
+
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with replacing(folder / "plan.csv") as path:
+                self.table().to_csv(path, index=False)
+            with replacing(folder / "weights.csv") as path:
+                np.savetxt(path, self.prospects.likely.weights, "%.6g", delimiter=",")
+            with replacing(folder / "plan.html") as path:
+                path.write_text(plan_page(self), encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"the folder {folder} cannot be written: {error.strerror}."
+            ) from error
+
+
+def verdict(least: float, most: float) -> str:
+    """Whether a client should join, given the ends of its gain.
+
+    >>> verdict(2.0, 9.0), verdict(1.0, 1.2), verdict(1.1, 9.0)
+    ('join', 'alone', 'cannot tell')
+    """
+    if least >= WORTHWHILE:
+        return JOIN
+    return ALONE if most < WORTHWHILE else OPEN
+
+
+def _cannot_tell(low: float, high: float) -> str:
+    return ": the pilot cannot tell" if verdict(low, high) == OPEN else ""
+
+
+def partners(row: np.ndarray, i: int) -> list[int]:
+    """Whom client i should learn with, the most helpful first.
+
+    Those whose weight is a tenth of the largest or more.
+    """
+    order = np.argsort(-row, kind="stable")
+    return [int(j) for j in order if j != i and row[j] >= row.max() / 10]
+
+
+def plan_study(
+    study: Study,
+    *,
+    seed: int | None = None,
+    lr: float | None = None,
+    steps: int | None = None,
+    rounds: int | None = None,
+    samples: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Plan:
+    """What learning with others would bring to each client of a study.
+
+    Only training data are used.
+
+    Args:
+        study: its data, split, model and run; of its algorithms only the step size.
+        seed: which of the study's federations; None takes the first.
+        lr: step size of the pilot's common model; None takes that of the study's
+            fedavg, or of its first algorithm that has one.
+        steps: local steps in a round of its training; None takes them from there too.
+        rounds: of its training; None takes the study's.
+        samples: plan for so many training samples of every client; 0 for those that
+            they have.
+        progress: called with the rounds that are done and their number.
+    """
+    seed = study.run.seeds[0] if seed is None else integer("seed", seed, at_least=0)
+    found = _steps_of(study)
+    lr = number("lr", found["lr"] if lr is None else lr, above=0)
+    steps = integer(
+        "steps", int(found["steps"]) if steps is None else steps, at_least=1
+    )
+    rounds = study.run.rounds if rounds is None else rounds
+    integer("rounds", rounds, at_least=1)
+    integer("samples", samples, at_least=0)
+    ground = prepare(replace(study, run=replace(study.run, newcomers=0)), seed)
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, -(-done // (2 * rounds)) * 2 * rounds)
+
+    findings = pilot(
+        ground.federation,
+        lambda part: simulation_of(study, part, ground.module, seed),
+        ground.x[0],
+        lr=lr,
+        rounds=rounds,
+        steps=steps,
+        seed=seed,
+        tick=tick,
+    )
+    if samples:
+        findings = findings._replace(sizes=np.full(len(findings.sizes), float(samples)))
+    return Plan(
+        study,
+        seed,
+        ground.federation.clients.tolist(),
+        {"lr": lr, "steps": steps, "rounds": rounds},
+        findings,
+        prospects_of(findings),
+    )
+
+
+def _steps_of(study: Study) -> dict[str, float]:
+    """Step size and steps of the study's fedavg, or of the first that has a size."""
+    order = sorted(study.algorithms, key=lambda entry: entry.name != "fedavg")
+    for entry in order:
+        lr, steps = entry.options.get("lr"), entry.options.get("steps", 1)
+        if isinstance(lr, float | int) and isinstance(steps, int):
+            return {"lr": float(lr), "steps": steps}
+    return {"lr": 0.1, "steps": 1}
