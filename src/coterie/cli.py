@@ -194,6 +194,9 @@ def print_summary(summary: Any) -> None:
     _print_rows(title, columns, summary)
 
 
+_LARGER_PILOT = 20
+"""Beyond so many times the samples, no pilot is worth proposing."""
+
 _SHOWN = 30
 """So many clients of a plan are printed; its files have all of them."""
 
@@ -215,11 +218,10 @@ def print_plan(table: Any) -> None:
     _print_rows("client by client", columns, shown.head(_SHOWN), first="client")
     if len(shown) > _SHOWN:
         out.print(f"... and {len(shown) - _SHOWN} more")
-    few = shown[shown["verdict"] == "cannot tell"]["pilot_for_an_answer"]
-    if len(few) and few.median() < 1e3:
+    times = shown[shown["verdict"] == "cannot tell"]["pilot_for_an_answer"].median()
+    if times <= _LARGER_PILOT:
         out.print(
-            f"for the {len(few)} open ones, about {few.median():.1f} times as many "
-            "samples in the pilot would tell"
+            f"open verdicts: a pilot with about {times:.1f} times the samples would tell"
         )
 
 
