@@ -2,12 +2,16 @@
 
     python benchmarks/projection.py [--threads 2] [--clients 200] [--parameters 100000]
 
-Every instance has squared radii t D_ij with D_ij the absolute differences of points, as
-from transport plans, and t so small that all pairs are too far apart at first. `signal`
-are models that follow those points, with noise; `noise` are independent models;
-`clusters` are five groups of models whose points are close. `next round` is the third
-of three noisy gradient steps from there, which starts from the multipliers of the
-second, as training does.
+Instances but the last have squared radii t D_ij with D_ij the absolute differences of
+points, as from transport plans, and t so small that all pairs are too far apart at
+first. `signal` are models that follow those points, with noise; `noise` are independent
+models; `clusters` are five groups of models whose points are close. `next round` is
+the third of three noisy gradient steps from there, which starts from the multipliers of
+the second, as training does.
+
+In `all` every pair is tied at the solution too: squared radii are .81 of the squared
+distances, so that the solution is 9/10 of the way out from the mean, with the same
+multiplier 1 / (9 n) for all pairs.
 
 Wall-clock seconds are the best of three; on a machine with other work on it, look at
 the seconds of the processor (of all threads) with `--threads 1`.
@@ -29,6 +33,9 @@ POINTS = 8  # columns of the points behind D
 
 def instance(name: str, n: int, d: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Models (n, d) and squared radii (n, n), all of which are violated."""
+    if name == "all":
+        x = torch.randn(n, d, generator=rng) / d**0.5
+        return x, 0.81 * torch.cdist(x.double(), x.double()).square()
     points = torch.randn(n, POINTS, generator=rng)
     strength = {"signal": 1.0, "noise": 0.0, "clusters": 1.0}[name]
     noise = {"signal": 1.0, "noise": 3.0, "clusters": 2.0}[name]
@@ -76,7 +83,7 @@ def main() -> None:
     print(f"{torch.get_num_threads()} threads\n")
     print(f"{'':24} {'wall, s':>8} {'CPU, s':>10} {'Newton':>7} {'active':>8}", end="")
     print(f" {'relative gap':>13}")
-    for name in ("signal", "noise", "clusters"):
+    for name in ("signal", "noise", "clusters", "all"):
         rng = torch.Generator().manual_seed(0)
         x, radius = instance(name, given.clients, given.parameters, rng)
         small = torch.eye(len(x))

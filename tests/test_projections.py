@@ -97,6 +97,18 @@ def test_a_simplex_with_equal_radii_shrinks():
     assert_close(found.multipliers, off, rtol=1e-6, atol=0)
 
 
+def test_radii_in_proportion_to_distances_shrink_all_with_equal_multipliers():
+    # L(c) = c (n I - 1 1^T) maps centred rows to c n times themselves, so that all
+    # distances are 1 / (1 + c n) of what they were: 9/10 for c = 1 / (9 n).
+    n = 12
+    v = torch.randn(n, 30, dtype=REAL, generator=torch.Generator().manual_seed(0))
+    radius = 0.81 * (v[:, None] - v).square().sum(2)
+    found = project(v, radius, tolerance=1e-13)
+    assert_close(found.x, v.mean(0) + 0.9 * (v - v.mean(0)), **EXACT)
+    equal = (1 - torch.eye(n, dtype=REAL)) / (9 * n)
+    assert_close(found.multipliers, equal, rtol=1e-6, atol=0)
+
+
 def test_what_is_feasible_comes_back_itself():
     v = draw(0)[0]
     for x in (v[:1], v, v.float()):

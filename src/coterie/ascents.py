@@ -242,7 +242,10 @@ class DenseModel(NamedTuple):
     ) -> Float[np.ndarray, " f"] | None:
         """The product (H + shift)^-1 b on the free ones; None where there is none."""
         here = np.flatnonzero(free)
-        part = self.curvature.take(here, 0).take(here, 1)
+        if len(here) < len(free):
+            part = self.curvature.take(here, 0).take(here, 1)
+        else:  # several times faster
+            part = self.curvature.copy()
         part.flat[:: len(here) + 1] += shift
         if len(here) < _LARGE:
             try:

@@ -129,8 +129,9 @@ def proximal_sgd(
 ) -> tuple[Tensor, Tensor]:
     """A client program: SGD steps on f_i(v) + lam/2 |v - w|^2, the first number t."""
     settings = Descent(**rule)  # type: ignore[arg-type]
+    away = torch.empty_like(v)  # v - w, in the same memory in every step
     for t_local in range(t, t + steps):
-        g = clients.grad(v).add_(v - w, alpha=lam)
+        g = clients.grad(v).add_(torch.sub(v, w, out=away), alpha=lam)
         v, v_velocity = descend(settings, v, g, v_velocity, t_local)
     return v, v_velocity
 

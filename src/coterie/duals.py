@@ -122,7 +122,7 @@ class PairProblem(NamedTuple):
     ) -> Int[np.ndarray, " m"]:
         """All that are held, and the most violated pairs of every model."""
         n = len(self.mass)
-        wanted = max(n, room, int(held.sum()) // 4)
+        wanted = max(n, room, int(held.sum()) // 2)
         if int((violated > 0).sum()) > wanted:
             # Of every model, since the most violated of all repeat each other.
             matrix = _symmetric(n, violated, self.pairs.flat)

@@ -189,12 +189,15 @@ class SimulatedOracle:
         self._asked: Counter[str] = Counter()
         self._who = active.nonzero()[:, 0]  # positions of those who take part
         self._plan: _Plan | None = None
+        self._next = _FreshMinibatches(
+            simulation, self._who, lambda number: self._key("grads", number)
+        )
         self.active = active
         self.gradients = torch.zeros(len(active), dtype=torch.float64)
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row i is g_i(x_i), zero for inactive clients."""
-        batch = self._simulation.minibatch(self._who, self.stream("grads"))
+        batch = self._next()
         self._count(self._who, 1)
         points = x if len(self._who) == len(x) else x[self._who]
         g = self._by_client(lambda rows: self._kernel.grad(points[rows], batch[rows]))
@@ -294,7 +297,9 @@ class SimulatedOracle:
 
         def run(some: slice) -> tuple[Tensor, ...]:
             who = self._who[some]
-            draw = _FreshMinibatches(self._simulation, who, call)
+            draw = _FreshMinibatches(
+                self._simulation, who, lambda number: seeds.key(call, number)
+            )
             clients = _SimulatedClients(self, who, draw, self._only(who, costs))
             result = program(clients, *(row[some] for row in given), **options)
             return result if isinstance(result, tuple) else (result,)
@@ -455,21 +460,23 @@ def _steady_widths(n: int) -> list[int]:
 
 
 class _FreshMinibatches:
-    """The minibatches of a client program, one after the other."""
+    """Minibatches one after the other, for questions that are likely to go on."""
 
-    def __init__(self, simulation: Simulation, who: Tensor, call: int) -> None:
+    def __init__(
+        self, simulation: Simulation, who: Tensor, stream: Callable[[int], int]
+    ) -> None:
         self._simulation = simulation
         self._who = who
-        self._call = call
+        self._stream = stream  # of minibatch number 0, 1, ...
         self._drawn = 0
         self._ready: list[Batch] = []  # drawn and not used yet, the next one last
 
     def __call__(self) -> Batch:
         if not self._ready:
-            # As many as were asked for so far, so that a long program draws rarely.
+            # As many as were asked for so far, so that who asks often draws rarely.
             ahead = max(1, min(self._drawn, _DRAWN_AHEAD))
             numbers = range(self._drawn, self._drawn + ahead)
-            streams = [seeds.key(self._call, number) for number in numbers]
+            streams = [self._stream(number) for number in numbers]
             self._ready = self._simulation.minibatches(self._who, streams)[::-1]
             self._drawn += ahead
         return self._ready.pop()

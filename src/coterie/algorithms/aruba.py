@@ -46,10 +46,12 @@ def scaled_sgd(
     clients: Clients, w: Tensor, squares: Tensor, eta: Tensor, *, steps: int
 ) -> tuple[Tensor, Tensor]:
     """A client program: steps of its own size for each coordinate, and sum of g^2."""
+    squares = squares.clone()
     for _ in range(steps):
         g = clients.grad(w)
-        squares = squares + g.square()
-        w = w - eta * g
+        squares.addcmul_(g, g)
+        # w - eta g, in the memory of g, which nobody needs after.
+        w = torch.addcmul(w, eta, g, value=-1, out=g)
     return w, squares
 
 
@@ -102,7 +104,7 @@ def aruba(
         w_i, squares = run(state, oracle, steps)
         fade = (t + 2) ** -p  # round t + 1
         present = averaging(torch.ones_like(shares).to(w), oracle.active)
-        b = b + eps**2 * fade + present @ (w_i - w).square() / 2
+        b = b + eps**2 * fade + present @ (w_i - w).square_() / 2
         g = g + zeta**2 * fade + present @ squares
         info: Info = {
             # Down go w and eta, up w_i and the squares.

@@ -27,6 +27,7 @@ round can be asked. D is divided by its mean, which gives t a unit.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -76,6 +77,7 @@ def karula(
     number("tolerance", tolerance, above=0)
     rule = descent(lr=lr, momentum=0.0, weight_decay=weight_decay, schedule=schedule)
 
+    @functools.lru_cache(maxsize=1)
     def bounds(n: int) -> Tensor:
         """Squared radii t D, where D is 1 on average among the first n clients."""
         here = radius[:n, :n]
@@ -93,16 +95,23 @@ def karula(
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         x, g, multipliers, k = state
-        n, s = len(x), oracle.active.sum()
+        n, s = len(x), int(oracle.active.sum())
         a = (sizes / sizes.to(torch.float64).mean()).to(x)
-        fresh = a[:, None] * (oracle.grads(x) + weight_decay * x)
-        fresh = torch.where(oracle.active[:, None], fresh, g)
-        nu = g / n + (fresh - g) / s
+        fresh = oracle.grads(x)
+        if weight_decay:
+            fresh.add_(x, alpha=weight_decay)
+        fresh.mul_(a[:, None])
         eta = n * step_size(rule, k)
-        found = project(x - eta * nu, bounds(n), tolerance=tolerance, start=multipliers)
+        if s < n:
+            fresh = torch.where(oracle.active[:, None], fresh, g)
+        # x - eta nu, in two passes; where all take part, nu = g' / n.
+        moved = x.sub(fresh, alpha=eta / s)
+        if s < n:
+            moved.add_(g, alpha=eta / s - eta / n)
+        found = project(moved, bounds(n), tolerance=tolerance, start=multipliers)
         info: Info = {
             # Down to every active client and up again.
-            "floats": 2.0 * float(s) * x.shape[1],
+            "floats": 2.0 * s * x.shape[1],
             "weights": found.mixing,
             "gap": found.gap,
             "active_pairs": float(found.multipliers.triu().count_nonzero()),

@@ -55,12 +55,14 @@ def hessian_times(
 ) -> Tensor:
     """Row j is d of client j at w[j], in the form that `variant` names."""
     if variant == "fo":
-        return torch.zeros_like(u)
+        return u.new_zeros(len(u), 1)  # for every column
     if variant == "exact":
         return clients.hvp(w, u)
     length = u.norm(dim=1, keepdim=True)
     h = delta / torch.where(length > 0, length, 1)
-    return (clients.grad(w + h * u) - clients.grad(w - h * u)) / (2 * h)
+    ahead = clients.grad(torch.addcmul(w, h, u))
+    behind = clients.grad(torch.addcmul(w, h, u, value=-1))
+    return ahead.sub_(behind).div_(2 * h)
 
 
 def meta_sgd(
@@ -78,11 +80,12 @@ def meta_sgd(
     """A client program: `steps` steps on F_i, the first of them number t."""
     settings = Descent(**rule)  # type: ignore[arg-type]
     for t_local in range(t, t + steps):
-        u = clients.grad(w - alpha * clients.grad(w))
+        g = clients.grad(w)
+        u = clients.grad(torch.sub(w, g, alpha=alpha, out=g))
         # Also drawn where it is not used, so that all variants see the same D and D'.
         third = clients.held()
         d = hessian_times(third, w, u, variant=variant, delta=delta)
-        w, v = descend(settings, w, u - alpha * d, v, t_local)
+        w, v = descend(settings, w, u.sub_(d, alpha=alpha), v, t_local)
     return w, v
 
 

@@ -63,7 +63,7 @@ def pfedme_round(
     at_rest = velocity(inner, w)
     for t_local in range(t, t + steps):
         theta, _ = proximal_sgd(clients.held(), w, at_rest, w, **problem)
-        w, w_velocity = descend(outer, w, lam * (w - theta), w_velocity, t_local)
+        w, w_velocity = descend(outer, w, (w - theta).mul_(lam), w_velocity, t_local)
     return theta, w, w_velocity
 
 

@@ -130,7 +130,7 @@ def time_adaptive_all_for_all(
                     )
             now = plan(p)
             w = now.product.to(x)
-            x = x.sub(w @ oracle.grads(x), alpha=now.lr)
+            x = torch.addmm(x, w, oracle.grads(x), alpha=-now.lr)
             count += int(active.sum())
             floats += links(w * active) * x.shape[1]
         info: Info = {"floats": floats, "weights": now.weights, "eps": now.eps}
