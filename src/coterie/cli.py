@@ -221,7 +221,7 @@ def print_plan(table: Any) -> None:
     times = shown[shown["verdict"] == "cannot tell"]["pilot_for_an_answer"].median()
     if times <= _LARGER_PILOT:
         out.print(
-            f"open verdicts: a pilot with about {times:.1f} times the samples would tell"
+            f"open verdicts: a pilot of about {times:.1f} times the samples would tell"
         )
 
 
