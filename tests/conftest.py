@@ -1,12 +1,17 @@
-"""Tiny federations that many tests share."""
+"""Tiny federations and a study that many tests share."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
+from jaxtyping import config
 
 from coterie import seeds
 from coterie.data.federation import Federation, Table, federate
+from coterie.experiment import Result, run_study
+from tuning_studies import made
 
 SIZES = (7, 4, 9, 5, 8, 6)  # training samples of the six clients
 
@@ -60,3 +65,25 @@ def images() -> Federation:
     features = torch.randn(count, 1, 10, 10, generator=rng, dtype=torch.float64)
     targets = torch.randint(0, 3, (count,), generator=rng)
     return divided(Table("images", features, targets, "classification", 3), sizes)
+
+
+@pytest.fixture
+def unchecked():
+    """The type checker of the tests keeps out, as it does where others call us."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks():
+    """No test can cut the power, which is all that fsync guards against."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory) -> Result:
+    """Two algorithms with two seeds; three of five settings train for six rounds."""
+    return run_study(made({"halving": 2}), runs=tmp_path_factory.mktemp("r"))

@@ -453,8 +453,10 @@ def test_a_real_command_fails_with_code_two_and_no_traceback(here):
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(here, tmp_path):
     entries = [{"name": "adaptive_all_for_one", "every": 3, "momentum": 0.5}]
+    # Sixty rounds, since some pass before the first checkpoint is seen; evaluations
+    # would take longer than they.
     run = {"rounds": 60, "batch_size": 4, "checkpoint_seconds": 0.0}
-    write(algorithm=entries, run=run)
+    write(algorithm=entries, run=run | {"evaluate_every": 30})
     study = read_study("study.toml")
     checkpoint = Path("runs") / study.identity / "cells" / "adaptive_all_for_one-0.pt"
     words = [sys.executable, "-c", MAIN, "run", "study.toml", "--quiet"]

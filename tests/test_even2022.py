@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -33,9 +34,15 @@ SMALL = {
 }
 
 
+@cache
+def small(name):
+    """The claims of an item at its tiny size."""
+    return ITEMS[name](SMALL[name])
+
+
 @pytest.mark.parametrize("name", ITEMS)
 def test_items_make_claims_that_can_be_shown(name):
-    claims = ITEMS[name](SMALL[name])
+    claims = small(name)
     assert claims
     for claim in claims:
         assert isinstance(claim, Claim)
@@ -45,12 +52,11 @@ def test_items_make_claims_that_can_be_shown(name):
 
 
 def test_designed_clusters_show_what_they_should_at_a_fifth_of_their_size():
-    assert all(claim.agrees for claim in ITEMS["clusters"](SMALL["clusters"]))
+    assert all(claim.agrees for claim in small("clusters"))
 
 
 def test_statements_known_not_to_reproduce_are_shown_and_not_judged():
-    claims = ITEMS["chapter8-figure"](SMALL["chapter8-figure"])
-    claims += ITEMS["fig1b"](SMALL["fig1b"])
+    claims = [*small("chapter8-figure"), *small("fig1b")]
     open_ones = [claim for claim in claims if claim.agrees is None]
     assert len(open_ones) == 4
     assert all(claim.note.startswith(("holds", "FAILS")) for claim in open_ones)

@@ -1,7 +1,6 @@
-from __future__ import annotations
+"""What a study gives: the same again, also after a stop, and what it measures."""
 
-import copy
-import textwrap
+from __future__ import annotations
 
 import numpy as np
 import pandas as pd
@@ -9,45 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from coterie import cells, ground
+from coterie import cells
 from coterie.algorithms import ALGORITHMS
-from coterie.checks import InputError, TrainingError
+from coterie.checks import InputError
 from coterie.config import study
 from coterie.experiment import Progress, Result, run_study
 from coterie.ground import federation_of, prepare
 from coterie.oracle import Simulation
-from coterie.record import Folder, load_records
-from coterie.seeds import generator
-from coterie.types import Algorithm
-
-CLIENTS, ROUNDS = 4, 4
-ADAPTIVE = {"name": "adaptive_all_for_one", "every": 2, "momentum": 0.5}
-TABLES = {
-    "name": "tiny",
-    "data": {"name": "digits"},
-    "split": {"name": "label_swap", "clients": CLIENTS, "max_samples": 40},
-    "model": {"name": "mlp", "hidden": [4]},
-    "run": {"rounds": ROUNDS, "batch_size": 4, "checkpoint_seconds": 0.0},
-    "algorithm": [{"name": "local", "lr": 0.3}, {"name": "fedavg", "lr": 0.3}],
-}
-LINEAR = {
-    "name": "known",
-    "data": {"name": "linear", "clients": 4, "dimension": 3, "samples": 20},
-    "model": {"name": "linear", "bias": False},
-    "run": {"rounds": 60, "batch_size": 0, "dtype": "float64"},
-    "algorithm": [{"name": "local", "lr": 0.1, "steps": 5}],
-}
-
-
-def made(tables=TABLES, **changes: object):
-    """The study of the tables with tables replaced, or settings of [run] changed."""
-    tables = copy.deepcopy(tables)
-    for name, value in changes.items():
-        if name in tables and name != "run":
-            tables[name] = value
-        else:
-            tables["run"][name] = value
-    return study(tables)
+from coterie.record import Folder
+from tiny_studies import ADAPTIVE, CLIENTS, LINEAR, ROUNDS, made
 
 
 @pytest.fixture(scope="module")
@@ -112,16 +81,20 @@ def test_a_label_changes_nothing(finished, tmp_path):
 
 @pytest.mark.parametrize("stop", [1, 2, ROUNDS])
 def test_going_on_after_an_interruption_equals_not_stopping(finished, tmp_path, stop):
+    # One is finished when the second stops, and one has not begun.
+    entries = [{"name": "local"}, ADAPTIVE, {"name": "fedavg"}]
+    three = made(algorithm=entries)
+
     def interrupt(p: Progress) -> None:
         if (p.label, p.t) == ("adaptive_all_for_one", stop):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_study(finished.study, runs=tmp_path, progress=interrupt)
-    cell = Folder(tmp_path / finished.study.identity).cell("adaptive_all_for_one", 0)
+        run_study(three, runs=tmp_path, progress=interrupt)
+    cell = Folder(tmp_path / three.identity).cell("adaptive_all_for_one", 0)
     assert (cell.t, cell.done) == (stop, False)
-    resumed = run_study(finished.study, runs=tmp_path)
-    for entry in finished.study.algorithms:
+    resumed = run_study(three, runs=tmp_path)
+    for entry in three.algorithms:
         assert_same(finished, resumed, entry.label)
 
 
@@ -215,57 +188,6 @@ def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
     (tmp_path / only.identity / "cells" / "local-0.pt").write_bytes(b"PK nonsense")
     with pytest.raises(InputError, match=r"local-0\.pt is damaged .* delete it"):
         run_study(only, runs=tmp_path)
-
-
-def diverging(rounds: int = 30):
-    """The local method is fine; the other soon is not."""
-    entries = [{"name": "local", "lr": 0.05}, {"name": "fedavg", "lr": 1e12}]
-    return made(LINEAR, algorithm=entries, rounds=rounds, checkpoint_seconds=100.0)
-
-
-def test_divergence_names_client_and_round_and_keeps_what_was_before(tmp_path):
-    message = r"fedavg \(seed 0\): client \d has a model that is not finite after round"
-    with pytest.raises(TrainingError, match=message) as caught:
-        run_study(diverging(), runs=tmp_path)
-    failed = int(str(caught.value).split("after round ")[1].split(";")[0])
-    folder = tmp_path / diverging().identity
-    cell = Folder(folder).cell("fedavg", 0)
-    assert cell.t == failed - 1
-    assert torch.isfinite(cell.state["x"]).all()
-    before = load_records(folder).rounds
-    with pytest.raises(TrainingError, match=f"after round {failed}"):
-        run_study(diverging(), runs=tmp_path)
-    pd.testing.assert_frame_equal(load_records(folder).rounds, before)
-    assert Folder(folder).cell("local", 0).done
-
-
-@pytest.mark.parametrize("name", ["apfl", "ditto", "ifca", "per_fedavg"])
-def test_divergence_of_any_model_stops_before_the_next_evaluation(tmp_path, name):
-    entry = {"name": name, "lr": 1e38}
-    diverging = made(rounds=20, evaluate_every=20, algorithm=[entry])
-    with pytest.raises(TrainingError, match=r"not finite after round \d[,; ]"):
-        run_study(diverging, runs=tmp_path)
-    (folder,) = tmp_path.iterdir()
-    packed = Folder(folder).cell(name, 0).state
-    tensors = [v for v in packed.values() if isinstance(v, torch.Tensor)]
-    assert all(v.isfinite().all() for v in tensors if v.is_floating_point())
-
-
-def test_divergence_in_the_first_round_is_recorded_once(tmp_path):
-    entries = [{"name": "local", "lr": 1e308}]
-    wild = made(LINEAR, algorithm=entries, rounds=2)
-    for _ in range(2):
-        with pytest.raises(TrainingError, match="after round 1"):
-            run_study(wild, runs=tmp_path)
-    assert load_records(tmp_path / wild.identity).rounds["round"].tolist() == [0]
-
-
-def test_tuning_that_diverges_is_named(tmp_path):
-    entries = [{"name": "fedavg_finetune", "tune_lr": 1e308, "tune_steps": 9}]
-    with pytest.raises(
-        TrainingError, match="a personal model that is not finite after"
-    ):
-        run_study(made(LINEAR, algorithm=entries), runs=tmp_path)
 
 
 def loop_over_clients(result: Result, label: str, part: str) -> list[tuple]:
@@ -426,150 +348,3 @@ def test_a_study_of_one_client_is_refused(tmp_path):
     with pytest.raises(InputError, match="at least two clients, `digits` has one"):
         run_study(study(tables), runs=tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_ones_own_data_model_and_algorithm_are_used(tmp_path, monkeypatch):
-    (tmp_path / "mine_all.py").write_text(
-        textwrap.dedent(
-            """
-            import torch
-            from coterie import Algorithm, Table
-            from coterie.algorithms.local import local
-
-            def data(*, clients: int = 3, seed: int = 0):
-                rng = torch.Generator().manual_seed(seed)
-                x = torch.randn(8 * clients, 2, generator=rng)
-                group = torch.arange(8 * clients) // 8
-                return Table("mine", x, x @ torch.ones(2), "regression", 1, group=group)
-
-            def model(shape, outputs, *, scale: float = 1.0):
-                layer = torch.nn.Linear(shape[0], outputs, bias=False)
-                torch.nn.init.constant_(layer.weight, scale)
-                return layer
-
-            def still(*, lr: float = 0.1):
-                def step(state, oracle, rng):
-                    return state, {}
-                return Algorithm(local(lr=lr).init, step)
-            """
-        )
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    tables = {
-        "data": {"name": "mine_all:data", "clients": 5},
-        "model": {"name": "mine_all:model", "scale": 2.0},
-        "algorithm": [{"name": "mine_all:still", "label": "still"}],
-        "run": {"rounds": 2},
-    }
-    result = run_study(study(tables), runs=tmp_path)
-    assert torch.equal(result.models(), torch.full((5, 2), 2.0))
-    with pytest.raises(InputError, match="has no option 'scal'"):
-        study({**tables, "model": {"name": "mine_all:model", "scal": 2.0}})
-    with pytest.raises(InputError, match="has no option 'client'"):
-        data = {"name": "mine_all:data", "client": 2}
-        run_study(study({**tables, "data": data}), runs=tmp_path)
-
-
-def test_a_criterion_of_ones_own_is_used(tmp_path):
-    own = {**ADAPTIVE, "label": "own", "criterion": "coterie.weights:continuous"}
-    ours = {**ADAPTIVE, "criterion": "continuous"}
-    result = run_study(made(algorithm=[own, ours]), runs=tmp_path)
-    assert torch.equal(result.models("own"), result.models("adaptive_all_for_one"))
-
-
-class Pair(nn.Linear):
-    def forward(self, x):
-        return x, x
-
-
-class Bare(nn.Module):
-    def forward(self, x):
-        return x
-
-
-MODELS = {
-    "bare": lambda shape, outputs: Bare(),
-    "pair": lambda shape, outputs: Pair(64, 10),
-    "five": lambda shape, outputs: nn.Linear(64, 5),
-    "narrow": lambda shape, outputs: nn.Linear(63, 10),
-    "nothing": lambda shape, outputs: None,
-    "without": lambda: nn.Linear(64, 10),
-    "norm": lambda shape, outputs: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10)),
-    "dropout": lambda shape, outputs: nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 10)),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("five", r"does not fit the data `digits` .* must give 10 outputs .* \(5,\)"),
-        ("narrow", r"does not fit .* shape \(64,\): mat1 and mat2"),
-        ("bare", "does not fit|must have parameters"),
-        ("pair", "must return a tensor, got <class 'tuple'>"),
-        ("nothing", "must give an nn.Module"),
-        ("without", "`model` cannot be made .*: too many positional arguments"),
-        ("norm", r"running statistics in 1, .* coterie.with_group_norm"),
-        ("dropout", "draws random masks in 0"),
-    ],
-)
-def test_a_model_that_cannot_be_used_is_refused_before_anything_is_written(
-    tmp_path, monkeypatch, name, message
-):
-    monkeypatch.setitem(ground.MODELS, name, MODELS[name])
-    with pytest.raises(InputError, match=message):
-        run_study(made(model={"name": name}), runs=tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_factory_must_return_an_algorithm(tmp_path, monkeypatch):
-    monkeypatch.setitem(ALGORITHMS, "wrong", lambda *, lr=0.1: lr)
-    with pytest.raises(InputError, match="wrong must return a coterie Algorithm, got"):
-        run_study(made(algorithm=[{"name": "wrong"}]), runs=tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_method_may_keep_its_models_under_another_name(tmp_path, monkeypatch):
-    from typing import NamedTuple
-
-    class Kept(NamedTuple):
-        models: torch.Tensor
-
-    def factory():
-        def step(state, oracle, rng):
-            return Kept(state.models - 0.1 * oracle.grads(state.models)), {}
-
-        return Algorithm(Kept, step, lambda state, oracle: state.models)
-
-    monkeypatch.setitem(ALGORITHMS, "kept", factory)
-    result = run_study(made(algorithm=[{"name": "kept"}]), runs=tmp_path)
-    assert "bytes" in result.records.rounds
-
-
-def test_data_from_a_table_of_ones_own_train_and_report(tmp_path):
-    rng = generator("tests", "csv")
-    features = torch.randn(40, 2, generator=rng)
-    table = pd.DataFrame(features.numpy(), columns=["height", "weight"])
-    table["client"] = [f"site {i % 4}" for i in range(40)]
-    table["target"] = (features[:, 0] > 0).int().numpy()
-    table.to_csv(tmp_path / "mine.csv", index=False)
-    data = {"name": "file", "path": str(tmp_path / "mine.csv")}
-    steps = [{"name": "local", "lr": 1.0, "steps": 50}]
-    own = made(data=data, split={"name": "natural"}, algorithm=steps)
-    result = run_study(own, runs=tmp_path)
-    assert result.records.task == "binary"
-    last = result.records.metrics.query(f"round == {ROUNDS}")
-    assert last["train_accuracy"].mean() > 0.95
-    note = load_records(result.folder).study["data"]["note"]
-    assert "clients in order: site 0, site 1, site 2, site 3" in note
-
-
-def test_plots_are_not_needed_to_run_a_study():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, coterie as co\n"
-        "co.run_study, co.read_study\n"
-        "assert 'plotly' not in sys.modules and 'coterie.report' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

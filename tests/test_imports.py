@@ -67,20 +67,37 @@ def test_the_reader_of_imports_sees_every_way_to_write_one(tmp_path):
 HEAVY = ("pandas", "plotly", "sklearn", "typer", "rich", "ot", "flwr", "zenoh")
 
 
-def test_heavy_packages_are_not_imported_to_train():
-    script = (
-        "import sys, coterie.oracle, coterie.algorithms\n"
-        f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
-    )
+@pytest.fixture(scope="module")
+def imported() -> list[set[str]]:
+    """All modules after what training, a study and its numbers need, one by one.
+
+    One process will do, since a module that was imported stays so.
+    """
+    script = """
+import sys
+import coterie.oracle, coterie.algorithms
+print(*sys.modules)
+coterie.run_study, coterie.read_study
+print(*sys.modules)
+import coterie.tables
+print(*sys.modules)
+"""
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert run.stdout.split() == []
+    return [set(line.split()) for line in run.stdout.splitlines()]
 
 
-def test_numbers_of_a_study_are_computed_without_drawing():
-    script = "import sys, coterie.tables; print('plotly' in sys.modules)"
-    run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert run.stdout.split() == ["False"]
+def test_heavy_packages_are_not_imported_to_train(imported):
+    assert not imported[0] & set(HEAVY)
+    assert {"torch", "coterie.oracle"} <= imported[0]
+
+
+def test_plots_are_not_needed_to_run_a_study(imported):
+    assert not imported[1] & {"plotly", "coterie.report"}
+    assert "coterie.experiment" in imported[1]
+
+
+def test_numbers_of_a_study_are_computed_without_drawing(imported):
+    assert "plotly" not in imported[2]
+    assert "coterie.tables" in imported[2]
