@@ -76,7 +76,7 @@ def error_and_r2(
 
 
 def table1a_setting(overrides: Sequence[str]) -> list[Claim]:
-    """Which deviations give local and global ridge their published values (seconds)."""
+    """Which deviations give local and global ridge the published values (a minute)."""
     del overrides
     published = [
         EXPECTED["table1a"][measure][label][0]
@@ -127,7 +127,7 @@ def _misfit(found: Sequence[float], published: Sequence[float]) -> float:
 
 
 def table1a(overrides: Sequence[str]) -> list[Claim]:
-    """Table 1a, ridge regression on synthetic data (half an hour on two cores)."""
+    """Table 1a, ridge regression on synthetic data (23 minutes of one core)."""
     result = run_shown(co.read_study(HERE / "table1a.toml", overrides))
     scores = scores_of(result)
     scores.to_csv(result.folder / "table1a.csv", index=False)
@@ -215,7 +215,7 @@ SHORT += ["tune.trials=6", "tune.halving=3", "tune.folds=2", "tune.rounds=150"]
 
 
 def table1a_sensitivity(overrides: Sequence[str]) -> list[Claim]:
-    """Table 1a for other noise and other deviations of the models (not timed)."""
+    """Table 1a for other noise and other deviations of the models (12 minutes)."""
     claims, tables = [], []
     for variation, noise in itertools.product((0.1, 0.3, 1.0), (0.25, 0.75, 1.5)):
         setting = [f"data.variation={variation}", f"data.noise={noise}"]
@@ -235,7 +235,7 @@ def table1a_sensitivity(overrides: Sequence[str]) -> list[Claim]:
 
 
 def table1a_why(overrides: Sequence[str]) -> list[Claim]:
-    """Settings that explain Table 1a; not judged (minutes on two cores)."""
+    """Settings that explain Table 1a; not judged (a minute)."""
     result = run_shown(co.read_study(HERE / "table1a_why.toml", overrides))
     exact = _exact_scores(result.study)
     scores = pd.concat([exact, scores_of(result)])
@@ -264,14 +264,14 @@ def _exact_scores(study: Study) -> pd.DataFrame:
 
 
 def table1b(overrides: Sequence[str]) -> list[Claim]:
-    """Table 1b, heart disease of four hospitals (not timed)."""
+    """Table 1b, heart disease of four hospitals (7 minutes of one core)."""
     result = run_shown(co.read_study(HERE / "table1b.toml", overrides))
     accuracy_table(result).to_csv(result.folder / "table1b.csv", index=False)
     return accuracy_claims(accuracy_table(result), EXPECTED["table1b"])
 
 
 def mnist(overrides: Sequence[str]) -> list[Claim]:
-    """Section 5.3, MNIST by writer; the paper gives no numbers (not timed)."""
+    """Section 5.3, MNIST by writer; the paper gives no numbers (14 minutes)."""
     result = run_shown(co.read_study(HERE / "mnist.toml", overrides))
     accuracy_table(result).to_csv(result.folder / "mnist.csv", index=False)
     return accuracy_claims(accuracy_table(result), {})
