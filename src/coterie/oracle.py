@@ -10,7 +10,7 @@ alone at its site gives the same answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -99,17 +99,50 @@ class Simulation:
             )
         return SimulatedOracle(self, t, active.to(clients.device), purpose)
 
+    def staggered(
+        self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
+    ) -> _SimulatedClients:
+        """The clients at these positions, each in a round of its own.
+
+        Their samples are those that `grads`, or a first program of `each`, would use in
+        these rounds: a client that is alone in being early or late is told the same.
+
+        Args:
+            who: positions of the clients.
+            rounds: of each of them.
+            verb: `grads` or `each`.
+        """
+        active = torch.zeros(len(self), dtype=torch.bool).index_fill(0, who.cpu(), True)
+        oracle = self.at(0, active)
+
+        def keys(number: int) -> list[int]:
+            if verb == "grads":
+                return [seeds.key(self.seed, "step", t, verb, number) for t in rounds]
+            calls = [seeds.key(self.seed, "step", t, verb, 0) for t in rounds]
+            return [seeds.key(call, number) for call in calls]
+
+        draw = _FreshMinibatches(self, who, keys)
+        return _SimulatedClients(oracle, who, draw, self.batch_counts)
+
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
         return self.minibatches(who, [stream])[0]
 
-    def minibatches(self, who: Int[Tensor, " m"], streams: list[int]) -> list[Batch]:
-        """Fresh minibatches of these clients in several streams, drawn in one pass."""
+    def minibatches(
+        self, who: Int[Tensor, " m"], streams: Sequence[int | Sequence[int]]
+    ) -> list[Batch]:
+        """Fresh minibatches of these clients in several streams, drawn in one pass.
+
+        Args:
+            who: positions of the clients.
+            streams: a key for each minibatch, or a key for each of the clients in it.
+        """
         train = self.federation.train
         if self.batch_size == 0:
             return [self.whole(who)] * len(streams)
         names = self.federation.clients[who]
-        keys = torch.tensor(streams, device=names.device)[:, None]
+        keys = torch.tensor(streams, device=names.device)
+        keys = keys[:, None] if keys.dim() == 1 else keys
         draws = seeds.below(train.size[who], keys, names, self.batch_size)
         index = train.index[train.start[who][:, None] + draws]
         weight = torch.full(
@@ -463,11 +496,14 @@ class _FreshMinibatches:
     """Minibatches one after the other, for questions that are likely to go on."""
 
     def __init__(
-        self, simulation: Simulation, who: Tensor, stream: Callable[[int], int]
+        self,
+        simulation: Simulation,
+        who: Tensor,
+        stream: Callable[[int], int | list[int]],
     ) -> None:
         self._simulation = simulation
         self._who = who
-        self._stream = stream  # of minibatch number 0, 1, ...
+        self._stream = stream  # of minibatch number 0, 1, ..., or one of each client
         self._drawn = 0
         self._ready: list[Batch] = []  # drawn and not used yet, the next one last
 

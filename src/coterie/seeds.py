@@ -53,12 +53,13 @@ def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
 
 
 def bits(
-    stream: int | Int[Tensor, "s 1"], clients: Int[Tensor, " n"], size: int
+    stream: int | Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int
 ) -> Int[Tensor, "*s n {size}"]:
     """Row j holds `size` random 64-bit patterns of client clients[j] in the stream.
 
     Args:
-        stream: a key, or several keys, whose draws then lie one behind the other.
+        stream: a key, or several keys, whose draws then lie one behind the other; a row
+            of keys has one for each client.
         clients: identities of the clients, not positions.
         size: how many to draw for each.
     """
@@ -69,7 +70,7 @@ def bits(
 
 def below(
     limits: Int[Tensor, " n"],
-    stream: int | Int[Tensor, "s 1"],
+    stream: int | Int[Tensor, "s _"],
     clients: Int[Tensor, " n"],
     size: int,
 ) -> Int[Tensor, "*s n {size}"]:

@@ -1,0 +1,105 @@
+"""Asynchronous events: tasks in flight computed together, against one by one.
+
+    python benchmarks/events.py [--device cuda] [--events 3000] [--million]
+
+100 clients with an MLP, batch 16, at paces of a lognormal law around speeds that differ
+by a factor of ten. Both ways go through the same events in turns in one process; the
+median of the turns' ratios is printed. `--million` times 1,000,000 events of 1,000
+clients with a linear model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from coterie import Simulation
+from coterie.asynchronous.sgd import async_sgd
+from coterie.clocks import clock
+from coterie.data.federation import Table, federate
+from coterie.data.splits import divide
+from coterie.data.synthetic import linear
+from coterie.events import Run
+from coterie.models import build, mlp, ravel
+from coterie.models import linear as linear_model
+
+TURNS = 5
+
+
+def images(clients: int) -> Simulation:
+    rng = torch.Generator().manual_seed(0)
+    samples = 40 * clients
+    table = Table(
+        "noise",
+        torch.randn(samples, 784, generator=rng),
+        torch.randint(10, (samples,), generator=rng),
+        "classification",
+        10,
+    )
+    owner = torch.arange(samples) % clients
+    role = torch.zeros(samples, dtype=torch.long)
+    role[: 2 * clients] = torch.arange(2).repeat_interleave(clients) + 1
+    return federate(table, owner, role)
+
+
+def speeds(clients: int) -> list[float]:
+    return torch.logspace(0, 1, clients).tolist()
+
+
+def advance(run: Run, events: int, device: str) -> float:
+    goal, start = run.updates + events, time.perf_counter()
+    while run.updates < goal:
+        run.step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def grouped_and_single(device: str, events: int) -> None:
+    data = images(100)
+    module = build(lambda: mlp((784,), 10, hidden=[80, 60]), 0)
+    clients = Simulation(data, module, batch_size=16, device=device)
+    x = ravel(module).to(device).repeat(100, 1)
+    paces = clock("lognormal(1, 0.3)", speeds=speeds(100))
+    runs = [
+        Run(async_sgd(lr=0.01), clients, x, clock=paces, grouped=way)
+        for way in (True, False)
+    ]
+    for run in runs:
+        advance(run, 200, device)
+    turns = [[advance(run, events, device) for run in runs] for _ in range(TURNS)]
+    ratio = statistics.median(single / grouped for grouped, single in turns)
+    ms = 1e3 * statistics.median(grouped for grouped, _ in turns) / events
+    print(f"MLP 784-80-60-10, N=100, batch 16, {device}: {ratio:.1f}x, ", end="")
+    print(f"{ms:.3f} ms an event")
+
+
+def million(events: int) -> None:
+    table = linear(clients=1000, dimension=20, samples=20, noise=1.0)
+    data = divide(table, "natural", seed=0)
+    module = build(lambda: linear_model((20,), 1, bias=False), 0)
+    clients = Simulation(data, module, batch_size=1)
+    x = ravel(module).repeat(1000, 1)
+    paces = clock("lognormal(1, 0.3)", speeds=speeds(1000))
+    run = Run(async_sgd(lr=1e-4), clients, x, clock=paces)
+    spent = advance(run, events, "cpu")
+    print(f"linear model, N=1,000: {events:,} events in {spent:.1f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--events", type=int, default=1000)
+    parser.add_argument("--million", action="store_true")
+    given = parser.parse_args()
+    if given.million:
+        million(1_000_000)
+    else:
+        grouped_and_single(given.device, given.events)
+
+
+if __name__ == "__main__":
+    main()

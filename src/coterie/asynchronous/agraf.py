@@ -1,0 +1,129 @@
+"""AGRAF SGD: every node computes at its own pace and mixes its model with neighbours.
+
+When the nodes I have finished gradients g, each taken at the node's own earlier model,
+
+    x <- W x,  x_v <- x_v - lr g_v for v in I     (`mix_then_step`, as printed)
+    x_v <- x_v - lr g_v for v in I,  x <- W x     (`step_then_mix`)
+
+and they go on from their new models. The mean of all models moves by lr / n for every
+gradient. W is `mixing`, a doubly stochastic matrix, at every `every`-th gradient, and
+the identity between; or W joins a node that has finished with its neighbours; or pairs
+of neighbours meet when their edge rings and take the mean of their models. So it is
+
+    mixing J = 11'/n, all together                minibatch SGD     (step_then_mix)
+    mixing J                                      asynchronous SGD with step lr / n
+    mixing J, every n H                           local SGD with H steps, FedAvg
+    mixing J, every B                             buffers of B answers, like FedBuff
+    mixing W, all together                        decentralised SGD
+    `neighbours`                                  asynchronous decentralised SGD
+    `pairs`                                       the same with randomised gossip
+
+References:
+    Even, Koloskova, Massoulié, "Asynchronous SGD on graphs: a unified framework for
+    asynchronous decentralized and federated optimization", AISTATS 2024, arXiv
+    2311.00465.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..checks import InputError, integer, number, one_of, stochastic
+from ..events import Arrivals, Asynchronous
+
+MIXES = ("matrix", "neighbours", "pairs")
+
+
+@dataclass
+class State:
+    """The models, and how many gradients have arrived."""
+
+    x: Tensor  # (N, D)
+    k: int = 0
+
+
+def agraf(
+    mixing: Tensor,
+    *,
+    lr: float = 0.1,
+    mix: str = "matrix",
+    every: int = 1,
+    order: str = "step_then_mix",
+) -> Asynchronous:
+    """SGD of nodes that do not wait, on a graph.
+
+    Args:
+        mixing: (N, N) doubly stochastic; for `neighbours` and `pairs`, an entry that is
+            not 0 makes two nodes neighbours.
+        lr: step size of a node.
+        mix: by the whole `matrix` when gradients arrive; a node that has finished and
+            its `neighbours` take their mean; or `pairs` meet by themselves.
+        every: of how many gradients one is followed by mixing with the matrix.
+        order: `step_then_mix` or `mix_then_step`.
+    """
+    number("lr", lr, above=0)
+    one_of("mix", mix, MIXES)
+    integer("every", every, at_least=1)
+    one_of("order", order, ("step_then_mix", "mix_then_step"))
+    if every > 1 and mix != "matrix":
+        raise InputError(f"`every` must be 1 where `mix` is {mix}, got {every}.")
+    stochastic("mixing", mixing, len(mixing))
+    columns = mixing.double().sum(0)
+    if float((columns - 1).abs().max()) > 1e-4:
+        worst = int((columns - 1).abs().argmax())
+        raise InputError(
+            f"`mixing` must be doubly stochastic, but column {worst} sums to "
+            f"{float(columns[worst]):.6g}."
+        )
+    near = (mixing != 0) | torch.eye(len(mixing), dtype=torch.bool)
+    refuse_apart(near)
+    circles = [row.nonzero()[:, 0] for row in near]
+
+    def init(x: Tensor) -> State:
+        stochastic("mixing", mixing, len(x))
+        return State(x.clone())
+
+    def mixed(state: State, clients: list[int]) -> None:
+        before, state.k = state.k, state.k + len(clients)
+        if mix == "matrix" and before // every < state.k // every:
+            state.x.copy_(mixing.to(state.x) @ state.x)
+        if mix == "neighbours":
+            for v in clients:
+                state.x[circles[v]] = state.x[circles[v]].mean(0)
+
+    def arrive(state: State, now: Arrivals) -> list[int]:
+        if order == "mix_then_step":
+            mixed(state, now.clients)
+        state.x[now.clients] -= lr * now.answers[0]
+        if order == "step_then_mix":
+            mixed(state, now.clients)
+        return now.clients
+
+    def meet(state: State, v: int, w: int) -> None:
+        state.x[v] = state.x[w] = (state.x[v] + state.x[w]) / 2
+
+    return Asynchronous(
+        init,
+        lambda state, client: (state.x[client],),
+        arrive,
+        lambda state: state.x,
+        together=True,
+        meet=meet if mix == "pairs" else None,
+    )
+
+
+def refuse_apart(near: Tensor) -> None:
+    """Refuses a graph in which some node cannot reach some other."""
+    reached = torch.zeros(len(near), dtype=torch.bool).index_fill(
+        0, torch.tensor(0), True
+    )
+    for _ in range(len(near)):
+        reached = reached | near[reached].any(0)
+    if not bool(reached.all()):
+        lost = int((~reached).nonzero()[0])
+        raise InputError(
+            f"`mixing` must join all nodes, but there is no way from node 0 to {lost}."
+        )

@@ -1,0 +1,71 @@
+"""All-for-all without waiting: a gradient moves all partners' models when it arrives.
+
+When client i finishes g = g_i(x_i as it was),
+
+    x_j <- x_j - lr c w_ji g   for all j,    W = L L^T,
+
+and i goes on from the new x_i; c is 1, or min(1, M / tau) for a gradient that is late
+by tau answers. Tasks that end together arrive together: without delays this is
+All-for-all.
+
+References:
+    Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
+    federated learning", NeurIPS 2022: one agent at a time; the delays are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..checks import number, stochastic
+from ..events import Arrivals, Asynchronous
+from ..weights import spectral_radius
+from . import steps
+
+
+@dataclass
+class State:
+    """The models, and L L^T."""
+
+    x: Tensor  # (N, D)
+    product: Tensor  # (N, N)
+
+
+def async_all_for_all(
+    weights: Tensor, *, lr: float = 0.1, rule: str = "constant", safe: bool = True
+) -> Asynchronous:
+    """All-for-all with gradients of clients that compute at their own pace.
+
+    Weights for which L L^T is the identity are local training, where nobody waits.
+
+    Args:
+        weights: (N, N) L, rows sum to 1.
+        lr: step size.
+        rule: `constant`, or `adaptive` to the delay of a gradient.
+        safe: divide the step size by the spectral radius of L L^T, which may exceed 1.
+    """
+    number("lr", lr, above=0)
+    steps.checked(rule)
+    stochastic("weights", weights, len(weights))
+    size = lr / spectral_radius(weights) if safe else lr
+
+    def init(x: Tensor) -> State:
+        stochastic("weights", weights, len(x))
+        exact = weights.double()
+        return State(weights.to(x) @ x, (exact @ exact.T).to(x))
+
+    def task(state: State, client: int) -> tuple[Tensor, ...]:
+        return (state.x[client],)
+
+    def arrive(state: State, now: Arrivals) -> list[int]:
+        (g,) = now.answers
+        if rule == "adaptive":
+            late = [steps.factor(rule, len(state.x), tau) for tau in now.delays]
+            g = g * torch.tensor(late, dtype=g.dtype, device=g.device)[:, None]
+        state.x.addmm_(state.product[:, now.clients], g, alpha=-size)
+        return now.clients
+
+    return Asynchronous(init, task, arrive, lambda state: state.x, together=True)

@@ -1,0 +1,112 @@
+"""Asynchronous SGD: one model at a server, which takes every gradient as it comes.
+
+    x <- x - gamma g,    where g = g_m(an earlier x), of the worker m who just finished,
+
+and m goes on from the new x. With tau answers since m began, its own counted,
+
+    gamma = lr                   (rule `constant`)
+    gamma = lr min(1, M / tau)   (rule `adaptive`, M workers)
+
+The rules of Theorems 3.1 to 3.3 have this form (`coterie.theory.asynchrony`). With
+`wait = M` it is minibatch SGD: the server waits for so many gradients, whose mean is
+the step, and then all who wait go on. Fewer are a buffer, as in FedBuff.
+
+References:
+    Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD beats minibatch SGD under
+    arbitrary delays", NeurIPS 2022, arXiv 2206.07638.
+    Koloskova, Stich, Jaggi, "Sharper convergence guarantees for asynchronous SGD for
+    distributed and federated learning", NeurIPS 2022, arXiv 2206.08307: `assign`.
+    Nguyen et al., "Federated learning with buffered asynchronous aggregation", AISTATS
+    2022, arXiv 2106.06639: `wait`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..checks import InputError, integer, number, one_of
+from ..events import Arrivals, Asynchronous
+from . import steps
+
+
+@dataclass
+class State:
+    """The model, its weighted average, and what the server waits with."""
+
+    x: Tensor  # (D,)
+    mean: Tensor  # (D,) sum of answered points times their step sizes
+    total: float  # of these step sizes
+    points: Tensor  # (N, D) where each worker computes
+    sum: Tensor  # (D,) of the buffered steps
+    held: list[int] = field(default_factory=list)  # who waits
+
+
+def async_sgd(
+    *,
+    lr: float = 0.1,
+    rule: str = "constant",
+    wait: int = 1,
+    assign: str = "same",
+    average: bool = False,
+) -> Asynchronous:
+    """Asynchronous SGD on one model, with delay-adaptive steps, buffers, or barriers.
+
+    Args:
+        lr: the largest step size.
+        rule: `constant`, or `adaptive` to the delay of a gradient.
+        wait: how many gradients the server waits for before a step.
+        assign: who gets the next task: the `same` worker, or a `random` one, who may
+            have others before it. Random assignment makes all workers count alike.
+        average: personal models are the average of all points at which gradients were
+            taken, weighted by their step sizes, in place of the last model.
+    """
+    number("lr", lr, above=0)
+    steps.checked(rule)
+    integer("wait", wait, at_least=1)
+    one_of("assign", assign, ("same", "random"))
+    if assign == "random" and wait > 1:
+        raise InputError(f"`wait` must be 1 where `assign` is random, got {wait}.")
+
+    def init(x: Tensor) -> State:
+        integer("wait", wait, at_least=1, at_most=len(x))
+        start = x.mean(0)
+        zero = torch.zeros_like(start)
+        return State(start, zero, 0.0, start.repeat(len(x), 1), zero.clone())
+
+    def task(state: State, client: int) -> tuple[Tensor, ...]:
+        state.points[client] = state.x
+        return (state.x,)
+
+    def arrive(state: State, now: Arrivals) -> list[int]:
+        workers = len(state.points)
+        begin: list[int] = []
+        for client, g, tau in zip(now.clients, now.answers[0], now.delays, strict=True):
+            gamma = lr * steps.factor(rule, workers, tau)
+            if average and tau <= now.k:  # the first gradients, at the start, count not
+                state.mean.add_(state.points[client], alpha=gamma)
+                state.total += gamma
+            state.held.append(client)
+            if wait == 1:
+                state.x.sub_(g, alpha=gamma)
+            else:
+                state.sum.add_(g, alpha=gamma / wait)
+            if len(state.held) < wait:
+                continue
+            if wait > 1:
+                state.x.sub_(state.sum)
+                state.sum.zero_()
+            begin += state.held
+            state.held.clear()
+        if assign == "random":
+            rng = now.generator()
+            begin = torch.randint(workers, (len(begin),), generator=rng).tolist()
+        return begin
+
+    def personal(state: State) -> Tensor:
+        x = state.mean / state.total if average and state.total else state.x
+        return x.repeat(len(state.points), 1)
+
+    return Asynchronous(init, task, arrive, personal)

@@ -1,0 +1,430 @@
+"""The event engine: virtual time, tasks in flight, and what must not depend on them."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import pytest
+import torch
+
+from coterie.algorithms.all_for_all import all_for_all
+from coterie.algorithms.ditto import ditto
+from coterie.asynchronous.all_for_all import async_all_for_all
+from coterie.asynchronous.ditto import async_ditto
+from coterie.asynchronous.sgd import async_sgd
+from coterie.checks import InputError, TrainingError
+from coterie.events import Asynchronous, Run, run_events
+from coterie.oracle import Simulation
+from coterie.rounds import run_rounds
+from quadratics import REAL, D, hessians, quadratics, simulate
+
+EXACT = {"rtol": 1e-12, "atol": 1e-12}  # sums in another order, in float64
+
+
+class Paces:
+    """Client i's task number c takes paces[i] (1 + (7 i + 3 c) mod 5 / 10)."""
+
+    def __init__(self, *paces: float, jitter: float = 1.0) -> None:
+        self.paces, self.jitter = paces, jitter
+
+    def durations(self, clients, first, count):
+        number = first[:, None] + torch.arange(count)
+        wobble = 1 + self.jitter * ((7 * clients[:, None] + 3 * number) % 5) / 10
+        return torch.tensor(self.paces, dtype=REAL)[clients][:, None] * wobble
+
+    def ready(self, client, time):
+        return time
+
+
+ORDINARY = Paces(1.0, 2.0, 0.7, 5.0, 1.3, 31.0)
+EQUAL = Paces(*[1.0] * 6, jitter=0.0)
+UNEVEN = Paces(1.0, 2.013, 0.717, 5.031, 1.331, 17.17)  # no two at the same time
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Simulation:
+    return simulate(quadratics(), batch_size=3)
+
+
+@pytest.fixture(scope="module")
+def x() -> torch.Tensor:
+    return torch.linspace(-1, 1, D, dtype=REAL).repeat(6, 1)
+
+
+def question(simulation, client, number, point):
+    """A client's gradient number 1, 2, ... by the synchronous oracle, all by itself."""
+    who = torch.arange(6) == client
+    points = torch.zeros(6, D, dtype=REAL)
+    points[client] = point
+    return simulation.at(number, who).grads(points)[client]
+
+
+def plain_loop(simulation, x, clock, updates, step):
+    """Algorithm 3.1, one gradient after the other; yields x_k and (client, tau)."""
+    model, prev, numbers = x[0].clone(), [0] * 6, [1] * 6
+    began = [model.clone() for _ in range(6)]
+    queue = []
+
+    def duration(i, number):
+        return float(clock.durations(torch.tensor([i]), torch.tensor([number]), 1))
+
+    for i in range(6):
+        heapq.heappush(queue, (duration(i, 0), i, i))
+    for k in range(1, updates + 1):
+        time, _, i = heapq.heappop(queue)
+        g = question(simulation, i, numbers[i], began[i])
+        tau = k - prev[i]
+        model = model - step(tau) * g
+        yield model, (i, tau)
+        heapq.heappush(queue, (time + duration(i, numbers[i]), 5 + k, i))
+        prev[i], began[i] = k, model.clone()
+        numbers[i] += 1
+
+
+@pytest.mark.parametrize("rule", ["constant", "adaptive"])
+def test_events_are_algorithm_3_1(simulation, x, rule):
+    def step(tau):
+        return 0.05 * (min(1.0, 6 / tau) if rule == "adaptive" else 1.0)
+
+    method = async_sgd(lr=0.05, rule=rule)
+    events = run_events(method, simulation, x, clock=ORDINARY, updates=200)
+    expected = plain_loop(simulation, x, ORDINARY, 200, step)
+    most = 0
+    for event in events:
+        for client, tau in zip(event.clients, event.delays, strict=True):
+            model, (who, delay) = next(expected)
+            assert (client, tau) == (who, delay)
+            most = max(most, tau)
+        torch.testing.assert_close(event.state.x, model, **EXACT)
+    assert most > 60  # the slow client's
+
+
+def test_delays_sum_to_updates_times_workers(simulation, x):
+    """The delays of K answers and of what is in flight: K M, whatever the order."""
+    run = Run(async_sgd(), simulation, x, clock=ORDINARY)
+    total = 0
+    last = [0] * 6
+    for _ in range(150):
+        event = run.step()
+        total += sum(event.delays)
+        for j, client in enumerate(event.clients):
+            last[client] = event.updates - len(event.clients) + j + 1
+    k = run.updates
+    # tau(k, m) of an answer at update k counts it; what is in flight has K - prev.
+    assert total + sum(k - prev for prev in last) == k * 6
+
+
+def test_grouped_answers_are_those_of_one_by_one(simulation, x):
+    one = Run(async_sgd(), simulation, x, clock=ORDINARY, grouped=False)
+    all_ = Run(async_sgd(), simulation, x, clock=ORDINARY)
+    for _ in range(100):
+        a, b = one.step(), all_.step()
+        assert (a.time, a.clients, a.delays) == (b.time, b.clients, b.delays)
+    torch.testing.assert_close(one.personal(), all_.personal(), **EXACT)
+
+
+def test_tasks_under_way_are_computed_together(simulation, x, monkeypatch):
+    sizes = []
+    staggered = Simulation.staggered
+
+    def counted(self, who, rounds, *, verb="grads"):
+        sizes.append(len(who))
+        return staggered(self, who, rounds, verb=verb)
+
+    monkeypatch.setattr(Simulation, "staggered", counted)
+    clock = Paces(1.0, 1.1, 1.2, 1.3, 1.4, 1.5, jitter=0.0)
+    for _ in run_events(async_sgd(), simulation, x, clock=clock, updates=60):
+        pass
+    assert sum(sizes) >= 60
+    assert sum(sizes) / len(sizes) > 4
+
+
+@pytest.mark.parametrize("pace", [0.0, 1.0], ids=["no time", "equal time"])
+def test_without_delays_a_barrier_is_minibatch_sgd(simulation, x, pace):
+    """Which is All-for-all with equal weights: x <- x - lr mean_i g_i(x)."""
+    clock = Paces(*[pace] * 6, jitter=0.0)
+    run = Run(async_sgd(lr=0.1, wait=6), simulation, x, clock=clock)
+    algorithm = all_for_all(torch.full((6, 6), 1 / 6, dtype=REAL), lr=0.1)
+    for r in run_rounds(algorithm, simulation, x, rounds=20):
+        assert [run.step().clients for _ in range(6)] == [[i] for i in range(6)]
+        torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
+
+
+def test_a_barrier_takes_as_long_as_its_slowest_client(simulation, x):
+    clock = Paces(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, jitter=0.0)
+    run = Run(async_sgd(wait=6), simulation, x, clock=clock)
+    while run.updates < 18:
+        run.step()
+    assert run.time == 18.0  # three rounds of 6
+    assert run.idle == pytest.approx([15.0, 12.0, 9.0, 6.0, 3.0, 0.0])
+
+
+def test_one_worker_is_sgd(x):
+    alone = quadratics().select(torch.tensor([2]))
+    clients = simulate(alone, batch_size=3)
+    model = x[0].clone()
+    run = Run(async_sgd(lr=0.1), clients, x[:1], clock=Paces(9.0, 9.0, 9.0))
+    for t in range(1, 21):
+        model = model - 0.1 * clients.at(t).grads(model[None])[0]
+        assert run.step().delays == [1]
+        torch.testing.assert_close(run.state.x, model, **EXACT)
+
+
+def test_equal_paces_are_round_robin_with_delay_m(simulation, x):
+    method = async_sgd()
+    clock = Paces(*[1.0 + i / 100 for i in range(6)], jitter=0.0)
+    events = list(run_events(method, simulation, x, clock=clock, updates=30))
+    assert [e.clients[0] for e in events] == [0, 1, 2, 3, 4, 5] * 5
+    assert [e.delays[0] for e in events] == [min(k, 6) for k in range(1, 31)]
+
+
+def test_virtual_iterates_differ_by_what_is_in_flight(simulation, x):
+    """x_k - x^_k = sum over workers, but the last, of steps that are under way."""
+    lr = 0.07
+    run = Run(async_sgd(lr=lr), simulation, x, clock=ORDINARY)
+
+    def in_flight():
+        now = run.moment()
+        return torch.stack(
+            [question(simulation, i, now.numbers[i], now.rows[0][i]) for i in range(6)]
+        )
+
+    virtual = x[0] - lr * in_flight().sum(0)
+    for _ in range(40):
+        (client,) = run.step().clients
+        pending = in_flight()
+        virtual = virtual - lr * pending[client]
+        torch.testing.assert_close(
+            run.state.x - virtual, lr * pending.sum(0), rtol=1e-10, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        async_sgd(rule="adaptive", average=True),
+        async_sgd(wait=4),
+        async_sgd(assign="random"),
+    ],
+    ids=["adaptive", "buffer", "random"],
+)
+def test_going_on_from_a_moment_is_not_having_stopped(simulation, x, method):
+    whole = Run(method, simulation, x, clock=ORDINARY, seed=3)
+    for _ in range(37):
+        whole.step()
+    rest = Run(method, simulation, x, clock=ORDINARY, seed=3, start=whole.moment())
+    for _ in range(50):
+        a, b = whole.step(), rest.step()
+        assert a[:4] == b[:4]
+    assert torch.equal(whole.personal(), rest.personal())
+    assert whole.idle == rest.idle
+
+
+def test_a_moment_is_a_copy(simulation, x):
+    run = Run(async_sgd(), simulation, x, clock=ORDINARY)
+    run.step()
+    moment = run.moment()
+    before = moment.state.x.clone()
+    for _ in range(10):
+        run.step()
+    assert torch.equal(moment.state.x, before)
+    assert moment.updates == 1
+
+
+def test_who_never_returns_slows_nobody_but_a_barrier(simulation, x):
+    clock = Paces(1.0, 1.0, 1.0, 1.0, 1.0, math.inf)
+    run = Run(async_sgd(), simulation, x, clock=clock)
+    for _ in range(100):
+        assert 5 not in run.step().clients
+    stuck = Run(async_sgd(wait=6), simulation, x, clock=clock)
+    with pytest.raises(TrainingError, match=r"all wait for clients .*5"):
+        for _ in range(100):
+            stuck.step()
+
+
+def limit(simulation, x, method, clock, updates):
+    """Where the model settles: the mean over the last half of the updates."""
+    total, count = torch.zeros(D, dtype=REAL), 0
+    for event in run_events(method, simulation, x, clock=clock, updates=updates):
+        if event.updates > updates / 2:
+            total, count = total + event.state.x, count + 1
+    return total / count
+
+
+def weighted_optimum(weights):
+    """argmin sum_m w_m f_m for the losses of `quadratics`: normal equations."""
+    a, b = hessians(quadratics())
+    w = torch.tensor(weights, dtype=REAL)
+    mean = torch.einsum("n,nde->de", w, a)
+    return torch.linalg.solve(mean, torch.einsum("n,nd->d", w, b))
+
+
+def test_fast_clients_count_more_unless_tasks_are_assigned_at_random(x):
+    """Constant steps lead to the optimum of sum_m (1 / s_m) F_m, random ones to F's."""
+    full = simulate(quadratics())
+    paces = (1.0, 1.0, 1.0, 4.0, 4.0, 4.0)
+    clock = Paces(*paces, jitter=0.0)
+    rates = weighted_optimum([1 / s for s in paces])
+    even = weighted_optimum([1.0] * 6)
+    apart = float((rates - even).norm())
+    fast = limit(full, x, async_sgd(lr=0.004), clock, 6000)
+    fair = limit(full, x, async_sgd(lr=0.004, assign="random"), clock, 6000)
+    # Steps of .004 leave some hundredths of the distance.
+    assert float((fast - rates).norm()) < 0.15 * apart
+    assert float((fair - even).norm()) < 0.3 * apart
+
+
+def test_the_average_is_that_of_points_weighted_by_steps(simulation, x):
+    method = async_sgd(lr=0.05, rule="adaptive", average=True)
+    run = Run(method, simulation, x, clock=ORDINARY)
+    total, weight = torch.zeros(D, dtype=REAL), 0.0
+    for _ in range(80):
+        points = run.moment().rows[0]
+        event = run.step()
+        (client,), (tau,) = event.clients, event.delays
+        if event.updates - tau > 0:  # began after the first answer
+            gamma = 0.05 * min(1.0, 6 / tau)
+            total, weight = total + gamma * points[client], weight + gamma
+    torch.testing.assert_close(run.personal()[0], total / weight, **EXACT)
+
+
+WEIGHTS = torch.block_diag(
+    torch.tensor([[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]]),
+    torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.25, 0.25, 0.5]]),
+).to(REAL)
+
+
+@pytest.mark.parametrize("pace", [0.0, 2.0], ids=["no time", "equal time"])
+@pytest.mark.parametrize("rule", ["constant", "adaptive"])
+def test_without_delays_all_for_all_is_that_of_rounds(simulation, x, pace, rule):
+    clock = Paces(*[pace] * 6, jitter=0.0)
+    method = async_all_for_all(WEIGHTS, lr=0.1, rule=rule)
+    run = Run(method, simulation, x * torch.arange(1, 7)[:, None], clock=clock)
+    start = x * torch.arange(1, 7)[:, None]
+    for r in run_rounds(all_for_all(WEIGHTS, lr=0.1), simulation, start, rounds=15):
+        run.step()
+        torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
+
+
+@pytest.mark.parametrize("rule", ["constant", "adaptive"])
+def test_without_delays_ditto_is_that_of_rounds(simulation, x, rule):
+    sizes, options = simulation.federation.train.size, {"lr": 0.05, "steps": 2}
+    start = x * torch.arange(1, 7)[:, None]
+    run = Run(async_ditto(sizes, rule=rule, **options), simulation, start, clock=EQUAL)
+    for r in run_rounds(ditto(sizes, **options), simulation, start, rounds=15):
+        run.step()
+        torch.testing.assert_close(run.personal(), r.state.v, **EXACT)
+        torch.testing.assert_close(run.state.w, r.state.w, **EXACT)
+
+
+def test_all_for_all_moves_partners_by_stale_gradients(simulation, x):
+    """One gradient after the other, written out."""
+    start = x * torch.arange(1, 7)[:, None]
+    method = async_all_for_all(WEIGHTS, lr=0.1, rule="adaptive", safe=False)
+    run = Run(method, simulation, start, clock=UNEVEN)
+    models = WEIGHTS @ start
+    began, prev, numbers = models.clone(), [0] * 6, [1] * 6
+    for k in range(1, 81):
+        (i,) = run.step().clients
+        g = question(simulation, i, numbers[i], began[i])
+        late = min(1.0, 6 / (k - prev[i]))
+        for j in range(6):
+            models[j] -= 0.1 * late * float(WEIGHTS[j] @ WEIGHTS[i]) * g
+        began[i], prev[i], numbers[i] = models[i], k, numbers[i] + 1
+        torch.testing.assert_close(run.personal(), models, **EXACT)
+
+
+@pytest.mark.parametrize("rule", ["constant", "adaptive"])
+def test_a_slow_client_slows_nobody(x, rule):
+    """Two groups with optima of their own: all get there, in the time of the fast."""
+    full = simulate(quadratics())
+    a, b = hessians(quadratics())
+    groups = torch.block_diag(torch.ones(3, 3), torch.ones(3, 3)).to(REAL) / 3
+    clock = Paces(1.0, 1.1, 1.2, 1.3, 1.4, 500.0)
+    run = Run(async_all_for_all(groups, lr=0.05, rule=rule), full, x, clock=clock)
+    while run.time < 400:
+        run.step()
+    # The slow client has not answered: the optimum of those who have, by their rates.
+    clients, rates = [3, 4], torch.tensor([1 / 1.3, 1 / 1.4], dtype=REAL)
+    mean = torch.einsum("n,nde->de", rates, a[clients])
+    optimum = torch.linalg.solve(mean, torch.einsum("n,nd->d", rates, b[clients]))
+    # Steps of .05 / 3 circle around it.
+    assert float((run.personal()[3] - optimum).norm()) < 0.1 * float(optimum.norm())
+    torch.testing.assert_close(run.personal()[5], run.personal()[3], **EXACT)
+
+
+def test_ditto_without_waiting_ends_near_what_rounds_end_at(x):
+    """The fixed point does not depend on the pace where all work equally fast."""
+    full = simulate(quadratics())
+    sizes = torch.ones(6)
+    lasts = []
+    for r in run_rounds(ditto(sizes, lr=0.05, lam=2.0), full, x, rounds=600):
+        lasts.append(r.state.v)
+    clock = Paces(*[1.0 + i / 50 for i in range(6)], jitter=0.0)
+    method = async_ditto(sizes, lr=0.05, lam=2.0, rule="adaptive")
+    *_, event = run_events(method, full, x, clock=clock, updates=3600)
+    # Clients differ in pace by a tenth, and so do their shares in w.
+    apart = float((event.state.v - lasts[-1]).norm()) / float(lasts[-1].norm())
+    assert apart < 0.05
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lr": 0.0}, "`lr` must be greater than 0"),
+        ({"rule": "fast"}, "`rule` must be one of"),
+        ({"wait": 0}, "`wait` must be"),
+        ({"assign": "luck"}, "`assign` must be one of"),
+        ({"assign": "random", "wait": 2}, "`wait` must be 1"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        async_sgd(**options)
+
+
+def test_bad_runs_are_refused(simulation, x):
+    with pytest.raises(InputError, match=r"`wait` must be .* 6"):
+        Run(async_sgd(wait=7), simulation, x, clock=EQUAL)
+    with pytest.raises(InputError, match="`x` must have 6 rows"):
+        Run(async_sgd(), simulation, x[:4], clock=EQUAL)
+    with pytest.raises(InputError, match="`updates` must be"):
+        next(run_events(async_sgd(), simulation, x, clock=EQUAL, updates=0))
+
+
+def test_a_method_may_be_a_program_of_many_steps(simulation, x):
+    """Local training by tasks of three steps is that of rounds, at any pace."""
+    from functools import partial
+
+    from coterie.algorithms.local import local
+    from coterie.descent import sgd
+
+    steps = partial(
+        sgd, steps=3, t=0, lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant"
+    )
+
+    def init(models):
+        return models.clone()
+
+    def arrive(state, now):
+        state[now.clients] = now.answers[0]
+        return now.clients
+
+    none = torch.zeros(0, dtype=REAL)
+    method = Asynchronous(
+        init, lambda state, i: (state[i], none), arrive, lambda s: s, steps
+    )
+    run = Run(method, simulation, x, clock=ORDINARY)
+    finished = [0] * 6
+    history = [
+        r.state.x for r in run_rounds(local(lr=0.1, steps=3), simulation, x, rounds=40)
+    ]
+    for _ in range(60):
+        for client in run.step().clients:
+            finished[client] += 1
+    for client, count in enumerate(finished):
+        if 0 < count <= 40:
+            torch.testing.assert_close(
+                run.personal()[client], history[count - 1][client], **EXACT
+            )
