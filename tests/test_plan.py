@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 import coterie as co
 from coterie.checks import InputError
 from coterie.cli import app
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, Part
 from coterie.data.splits import divide
 from coterie.data.synthetic import linear
 from coterie.models import build, ravel
-from coterie.planning.pilot import pilot, steadied, together
+from coterie.planning.pilot import Look, combined, look, pilot, steadied, together
 from coterie.planning.plans import plan_study, verdict
 from coterie.planning.prospects import Findings, prospects_of, structure_of
 from coterie.similarity.samples import dealt
@@ -173,49 +173,122 @@ def test_pilot_estimates_noise_and_distances_of_a_linear_model():
     np.testing.assert_allclose(found.variance, expected, rtol=0.2)  # of 4,000 samples
 
 
-def least_squares(federation: Federation, weights: np.ndarray, count: int) -> float:
-    """Mean excess |w_i - w_i^*|^2 of weighted least squares on the first samples."""
-    assert federation.optima is not None
+def cut(federation: Federation, sizes: list[int]) -> Federation:
+    """The federation with so many training samples of each client."""
     index, _ = federation.train.rows(torch.arange(len(federation)))
-    x = federation.features[index[:, :count]].numpy()
-    y = federation.targets[index[:, :count]].numpy()
-    grams = np.einsum("nsd,nse->nde", x, x) / count
-    sides = np.einsum("nsd,ns->nd", x, y) / count
-    mixed = np.einsum("ij,jde->ide", weights, grams)
-    w = np.linalg.solve(mixed, (weights @ sides)[..., None])[..., 0]
-    return float(((w - federation.optima.numpy()) ** 2).sum(1).mean())
+    size = torch.tensor(sizes)
+    kept = torch.cat([index[i, :m] for i, m in enumerate(sizes)])
+    return replace(federation, train=Part(kept, size.cumsum(0) - size, size))
+
+
+def least_squares(federation: Federation, weights: np.ndarray) -> np.ndarray:
+    """|w_i - w_i^*|^2 of every client's weighted least squares."""
+    assert federation.optima is not None
+    grams, sides = [], []
+    for i in range(len(federation)):
+        index = federation.train.rows(torch.tensor([i]))[0][0]
+        x, y = federation.features[index].numpy(), federation.targets[index].numpy()
+        grams.append(x.T @ x / len(x))
+        sides.append(x.T @ y / len(x))
+    mixed = np.einsum("ij,jde->ide", weights, np.array(grams))
+    w = np.linalg.solve(mixed, (weights @ np.array(sides))[..., None])[..., 0]
+    return ((w - federation.optima.numpy()) ** 2).sum(1)
 
 
 @pytest.mark.parametrize(
-    ("clusters", "spread", "variation"),
-    [(1, 0.0, 0.0), (1, 0.0, 0.05), (2, 2.0, 0.0), (1, 0.0, 0.5)],
-    ids=["equal", "alike", "clusters", "different"],
+    ("sizes", "clusters", "spread", "variation"),
+    [
+        ([100] * 10, 1, 0.0, 0.0),
+        ([100] * 10, 1, 0.0, 0.05),
+        ([100] * 10, 2, 2.0, 0.0),
+        ([100] * 10, 1, 0.0, 0.5),
+        ([500] + [60] * 9, 1, 0.0, 0.1),
+    ],
+    ids=["equal", "alike", "clusters", "different", "one large"],
 )
 def test_predicted_speed_up_is_the_measured_one_within_a_factor_of_two(
-    clusters, spread, variation
+    sizes, clusters, spread, variation
 ):
     alone, together_, gained, promised = [], [], [], []
     for seed in range(3):
-        federation = regression(
+        whole = regression(
             seed,
             clients=10,
             clusters=clusters,
             dimension=10,
-            samples=102,
+            samples=max(sizes) + 20,
             spread=spread,
             variation=variation,
         )
+        federation = cut(whole, sizes)
         found = prospects_of(looked_at(federation, seed)).likely
-        m = int(federation.train.size[0])
-        few = max(12, round(float(found.share.mean()) * m))  # of 10 dimensions
-        alone.append(least_squares(federation, np.eye(10), m))
-        together_.append(least_squares(federation, found.weights, few))
-        gained.append(least_squares(federation, found.weights, m))
-        promised.append(1 / np.mean(1 / found.gain))
-    # With the share of samples that the plan names, training together is as good.
-    assert 0.5 < np.mean(together_) / np.mean(alone) < 2
+        few = [max(12, round(s * m)) for s, m in zip(found.share, sizes, strict=True)]
+        mine = np.array(sizes) <= 100
+        alone.append(least_squares(federation, np.eye(10))[mine])
+        together_.append(least_squares(cut(whole, few), found.weights)[mine])
+        gained.append(least_squares(federation, found.weights)[mine])
+        promised.append(1 / np.mean(1 / found.gain[mine]))
+    if len(set(sizes)) == 1:
+        # With the share of samples that the plan names, together is as good as alone.
+        assert 0.5 < np.mean(together_) / np.mean(alone) < 2
     # And with all samples it is better by the gain that the plan names.
     assert 0.5 < np.mean(alone) / np.mean(gained) / np.mean(promised) < 2
+
+
+@pytest.mark.parametrize("n", [2, 4, 10])
+def test_the_noise_floor_is_that_of_the_gradients(n):
+    """Unequal sizes: f_i is the standard deviation of <a_i, b_i> for centred halves."""
+    dimension = 30
+    sizes = np.array([400] + [40] * (n - 1))
+    looks, products = [], []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        parts = rng.normal(size=(2, n, dimension)) / np.sqrt(sizes / 4)[:, None]
+        looks.append(stub_look(parts, sizes / 4).floor.numpy())
+        products.append((parts[0] * parts[1]).sum(1))
+    truth = np.sqrt(dimension) * 4 / sizes
+    np.testing.assert_allclose(np.std(products, 0), truth, rtol=0.35)
+    # Its square is what is right on average; 60 squares of normal products.
+    rms = np.sqrt(np.mean(np.square(looks), 0))
+    np.testing.assert_allclose(rms, truth, rtol=0.35)
+
+
+class Stub:
+    """A part of every client's samples, whose gradients are given."""
+
+    def __init__(self, gradients: np.ndarray) -> None:
+        self._g = torch.from_numpy(gradients)
+
+    def __len__(self) -> int:
+        return len(self._g)
+
+    def at(self, t: int, active=None, *, purpose="step"):
+        return self
+
+    def each(self, program: object, *rows: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self._g,)
+
+
+def stub_look(parts: np.ndarray, sizes: np.ndarray) -> Look:
+    x = torch.zeros(parts.shape[1:], dtype=torch.float64)
+    groups = torch.zeros(len(x), dtype=torch.long)
+    both = torch.from_numpy(sizes), torch.from_numpy(sizes)
+    return look(Stub(parts[0]), Stub(parts[1]), x, groups, both)
+
+
+def test_intervals_hold_the_truth_also_of_few_clients():
+    """90 per cent intervals of the mean, from two looks at equal clients."""
+    for n in (2, 4, 10):
+        held = 0
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            sizes, d = np.full(n, 25.0), 40
+            looks = [stub_look(rng.normal(size=(2, n, d)) / 5, sizes) for _ in range(2)]
+            found = combined(torch.full((n,), 100), looks)
+            low, _, high = prospects_of(found).mean
+            held += low <= n <= 1.001 * high
+        # With 90 per cent, fewer than 48 of 60 has a chance of 1 per cent.
+        assert held >= 48, n
 
 
 def test_three_clients_with_few_samples_cannot_be_told_apart():
@@ -252,6 +325,11 @@ def test_parts_have_every_sample_once():
         mine = {int(j) for j in index[i][mask[i]]}
         pieces = [part.train.rows(everybody) for part in parts[:2]]
         assert mine == {int(j) for rows, kept in pieces for j in rows[i][kept[i]]}
+
+
+def test_gradients_without_noise_are_refused():
+    with pytest.raises(InputError, match="do not depend on the sample"):
+        steadied(np.zeros((2, 5)))
 
 
 STUDY = """
@@ -326,6 +404,35 @@ def test_more_samples_make_biases_matter_more(study_file):
     now, later = plan_study(study), plan_study(study, samples=10_000)
     assert later.prospects.likely.gain.mean() < now.prospects.likely.gain.mean()
     assert later.table()["alone"].eq(10_000).all()
+
+
+def test_a_plan_of_classes_finds_who_labels_alike():
+    """Even and odd clients name the digits differently."""
+    study = co.study(
+        {
+            "name": "digits",
+            "data": {"name": "digits"},
+            "split": {"name": "label_swap", "clients": 6},
+            "model": {"name": "logistic"},
+            "run": {"rounds": 30, "seeds": [0], "batch_size": 0},
+            "algorithm": [{"name": "fedavg", "lr": 0.1, "steps": 2}],
+        }
+    )
+    plan = plan_study(study)
+    for row in plan.table().to_dict("records"):
+        alike = [int(k) for k in row["partners"].split()]
+        assert {k % 2 for k in alike[:2]} == {row["client"] % 2}
+    assert 1.5 < plan.prospects.likely.gain.mean() < 6  # three are alike
+    turned = plan.prospects.likely.weights[1::2][:, ::2].sum(1)
+    assert (turned < 0.2).all()
+
+
+def test_a_larger_pilot_is_proposed_where_it_would_tell(study_file):
+    plan = plan_study(co.read_study(study_file, ["data.clusters=1", "data.samples=30"]))
+    table = plan.table()
+    told = table["verdict"] != "cannot tell"
+    assert (table.loc[told, "pilot_for_an_answer"] == 1).all()
+    assert (table.loc[~told, "pilot_for_an_answer"] > 1).all()
 
 
 @pytest.mark.parametrize(

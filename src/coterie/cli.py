@@ -194,9 +194,6 @@ def print_summary(summary: Any) -> None:
     _print_rows(title, columns, summary)
 
 
-_LARGER_PILOT = 20
-"""Beyond so many times the samples, no pilot is worth proposing."""
-
 _SHOWN = 30
 """So many clients of a plan are printed; its files have all of them."""
 
@@ -218,10 +215,11 @@ def print_plan(table: Any) -> None:
     _print_rows("client by client", columns, shown.head(_SHOWN), first="client")
     if len(shown) > _SHOWN:
         out.print(f"... and {len(shown) - _SHOWN} more")
-    times = shown[shown["verdict"] == "cannot tell"]["pilot_for_an_answer"].median()
-    if times <= _LARGER_PILOT:
+    times = shown[shown["verdict"] == "cannot tell"]["pilot_for_an_answer"]
+    if len(times) and times.median() < float("inf"):
         out.print(
-            f"open verdicts: a pilot of about {times:.1f} times the samples would tell"
+            "open verdicts: a pilot of about "
+            f"{times.median():.2g} times the samples would tell"
         )
 
 

@@ -28,7 +28,7 @@ from ..descent import descent, sgd, velocity
 from ..oracle import Simulation
 from ..rounds import run_rounds
 from ..similarity.samples import dealt
-from ..types import Algorithm, Clients, Info, Oracle
+from ..types import Algorithm, Clients, Federated, Info, Oracle
 from ..weights import same_cluster
 from .prospects import Findings, structure_of
 
@@ -92,8 +92,9 @@ def pilot(
                     f"the pilot's common model is not finite after {rounds} rounds "
                     f"with `lr` {lr:g}; use a smaller step size."
                 )
-            looks.append(look(first, second, models, groups))
-        found = _findings(federation, looks)
+            sizes = first.federation.train.size, second.federation.train.size
+            looks.append(look(first, second, models, groups, sizes))
+        found = combined(federation.train.size, looks)
         before, groups = groups, torch.from_numpy(groups_of(found))
         if bool((same_cluster(before) == same_cluster(groups)).all()):
             break
@@ -142,21 +143,23 @@ class Look(NamedTuple):
 
 
 def look(
-    first: Simulation,
-    second: Simulation,
+    first: Federated,
+    second: Federated,
     x: Float[Tensor, "n d"],
     groups: Int[Tensor, " n"],
+    sizes: tuple[Tensor, Tensor],
 ) -> Look:
     """Distances of gradients at the models of clients, and their noise.
 
     With independent gradients a_i and b_i of two parts, <a_i - a_j, b_i - b_j> has mean
-    |g_i - g_j|^2. Products of the differences d_i = a_i - b_i of two clients are noise:
-    where covariances S_i of a_i and b_i are c_i S, <d_i, d_j>^2 / 4 has mean
-    c_i c_j tr S^2, so that its means over j, and over all, give f_i = c_i (tr S^2)^1/2.
-    All clients of a group have one model; what two groups say of a pair is averaged.
+    |g_i - g_j|^2. The differences d_i = a_i - b_i are noise: where covariances S_i of
+    a_i and b_i are c_i S, |d_i|^2 / 2 has mean c_i tr S, and <d_i, d_j>^2 / 4 has mean
+    c_i c_j tr S^2. Sums over pairs give the effective dimension (tr S)^2 / tr S^2, and
+    then f_i = c_i (tr S^2)^1/2. All clients of a group have one model.
     """
     n = len(x)
     squared, floor, trace = x.new_zeros(n, n).double(), *x.new_zeros(2, n).double()
+    dimensions = []
     for group in groups.unique():
         mine = (groups == group).to(x.device)
         here = x[mine][0].expand_as(x)
@@ -170,32 +173,48 @@ def look(
         squared[mine] = (own[:, None] + own - products - products.T)[mine]
         # Others' noise at a model that is not theirs says little about one's own.
         among = mine if int(mine.sum()) > 2 else torch.ones_like(mine)
-        strange = (noise.square() / 4).fill_diagonal_(0)[mine][:, among]
-        mean = strange.sum(1) / (int(among.sum()) - 1)
-        floor[mine] = mean / mean.mean().clamp(min=1e-300).sqrt()
-        trace[mine] = noise.diagonal()[mine] / 2  # of S_i, about
+        traces = noise.diagonal() / 2  # of S_i, about
+        strange = (noise.square() / 4).fill_diagonal_(0)[among][:, among].sum()
+        pairs = traces[among].sum().square() - traces[among].square().sum()
+        dimension = float((pairs / strange.clamp(min=1e-300)).clamp(min=1.0))
+        floor[mine] = traces[mine] / math.sqrt(dimension)
+        trace[mine] = traces[mine]
+        dimensions.append(dimension)
     # |a - b|^2 has mean sigma^2 (1 / m_a + 1 / m_b).
-    m = [part.federation.train.size.double() for part in (first, second)]
-    ratio = trace.square().mean() / floor.square().mean().clamp(min=1e-300)
+    m = [size.to(x.device).double() for size in sizes]
     return Look(
-        (squared + squared.T) / 2,
+        _between(squared, groups.to(x.device)),
         floor,
         2 * trace / (1 / m[0] + 1 / m[1]),
-        float(ratio.clamp(min=1.0)),
+        float(np.mean(dimensions)),
     )
 
 
+def _between(
+    squared: Float[Tensor, "n n"], groups: Int[Tensor, " n"]
+) -> Float[Tensor, "n n"]:
+    """Distances both ways; of two groups, all pairs get the mean over them.
+
+    A client's gradient at the model of a group far away is noisy, and how far exactly
+    does not matter.
+    """
+    both = (squared + squared.T) / 2
+    mean = same_cluster(groups).to(both)
+    return torch.where(groups[:, None] == groups, both, mean @ both @ mean)
+
+
 def groups_of(found: Findings) -> Int[np.ndarray, " n"]:
-    """Clients that differ by less than the noise of their samples, in groups."""
-    place = structure_of(found).place
-    if not place.shape[1]:
-        return np.zeros(len(place), dtype=np.int64)
-    noise = float((found.variance / found.sizes).mean())
-    tree = linkage(place, "complete")
-    return fcluster(tree, math.sqrt(2 * noise), "distance").astype(np.int64)
+    """Clients that differ on average by less than the noise of their samples."""
+    n = len(found.squared)
+    if not structure_of(found).place.shape[1]:
+        return np.zeros(n, dtype=np.int64)
+    noise = float(np.median(found.variance / found.sizes))
+    apart = np.maximum(found.squared, 0)[np.triu_indices(n, 1)]
+    tree = linkage(apart, "average")
+    return fcluster(tree, 2 * noise, "distance").astype(np.int64)
 
 
-def _findings(federation: Federation, seen: list[Look]) -> Findings:
+def combined(sizes: Int[Tensor, " n"], seen: list[Look]) -> Findings:
     """What two independent looks at the same clients say together."""
     squared, floor, variance = (
         torch.stack(part).cpu().numpy()
@@ -206,7 +225,7 @@ def _findings(federation: Federation, seen: list[Look]) -> Findings:
         steadied(floor) / math.sqrt(len(seen)),
         steadied(variance),
         float(np.mean([one.dimension for one in seen])),
-        federation.train.size.cpu().numpy().astype(np.float64),
+        sizes.cpu().numpy().astype(np.float64),
     )
 
 
@@ -217,8 +236,14 @@ def steadied(looks: Float[np.ndarray, "2 n"]) -> Float[np.ndarray, " n"]:
     clients (James-Stein): where few samples have large gradients, some clients seem to
     have no noise at all. The mean over clients stays.
     """
-    mean = np.maximum(looks.mean(0), 1e-12 * looks.mean() + 1e-300)
-    logs = np.log(np.maximum(looks, 1e-6 * mean.mean()))
+    least = 1e-3 * float(np.median(looks.mean(0)))
+    if not least > 0:
+        raise InputError(
+            "a plan needs noise, but the gradients of half of the clients do not "
+            "depend on the sample."
+        )
+    mean = np.maximum(looks.mean(0), least)
+    logs = np.log(np.maximum(looks, least))
     middle = logs.mean(0)
     chance = float(((logs[0] - logs[1]) ** 2).mean()) / 4
     total = float(middle.var())

@@ -10,13 +10,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from ..checks import InputError, integer, number
 from ..config import Study
 from ..ground import prepare, simulation_of
 from ..record import replacing
 from .pilot import pilot
-from .prospects import NORMAL, Findings, Prospects, prospects_of, structure_of
+from .prospects import (
+    Findings,
+    Prospects,
+    intervals_of,
+    prospects_of,
+    structure_of,
+)
 
 WORTHWHILE = 1.5
 """Collaboration counts as help if it is worth so many times one's own samples."""
@@ -42,7 +49,7 @@ class Plan:
         and learning with the others are equally precise.
         """
         likely, least, most, _ = self.prospects
-        sizes = self.findings.sizes
+        sizes, answers = self.findings.sizes, self._answers()
         rows: list[dict[str, Any]] = []
         for i, client in enumerate(self.clients):
             low, high = sorted((least.gain[i], most.gain[i]))
@@ -51,6 +58,7 @@ class Plan:
                 {
                     "client": client,
                     "verdict": verdict(low, high),
+                    "noise": self.findings.variance[i],
                     "gain": likely.gain[i],
                     "gain_least": min(low, likely.gain[i]),
                     "gain_most": max(high, likely.gain[i]),
@@ -58,7 +66,7 @@ class Plan:
                     "together": math.ceil(likely.share[i] * sizes[i]),
                     "together_least": math.ceil(ends[0] * sizes[i]),
                     "together_most": math.ceil(ends[1] * sizes[i]),
-                    "pilot_for_an_answer": self._answer(i, low, high),
+                    "pilot_for_an_answer": answers[i],
                     "partners": " ".join(
                         str(self.clients[j]) for j in partners(likely.weights[i], i)
                     ),
@@ -66,14 +74,20 @@ class Plan:
             )
         return pd.DataFrame(rows)
 
-    def _answer(self, i: int, low: float, high: float) -> float:
-        """About how many times the pilot's samples would tell, where it cannot."""
-        if verdict(low, high) != OPEN:
-            return 1.0
-        margin = abs(1 / WORTHWHILE - 1 / self.prospects.likely.gain[i])
-        error = NORMAL * structure_of(self.findings).seen_error[i]
-        noise = self.findings.variance[i] / self.findings.sizes[i]
-        return max(1.0, error / (noise * margin)) if margin * noise > 0 else math.inf
+    def _answers(self) -> Float[np.ndarray, " n"]:
+        """How many times the pilot's samples would tell, if they say the same.
+
+        1 where the pilot tells, infinite where even 20 times as many would not.
+        """
+        answer = np.full(len(self.clients), np.inf)
+        for times in (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0):
+            found = self.findings._replace(floor=self.findings.floor / times)
+            for i, (low, high) in enumerate(zip(*intervals_of(found), strict=True)):
+                if verdict(low, high) != OPEN:
+                    answer[i] = min(answer[i], times)
+            if np.isfinite(answer).all():
+                break
+        return answer
 
     def summary(self) -> list[str]:
         """What to tell people, in a few sentences."""
@@ -86,9 +100,9 @@ class Plan:
             f"{_cannot_tell(low, high)}."
         ]
         texts = {
-            JOIN: f"sure to gain a factor {WORTHWHILE:g} or more",
-            ALONE: "cannot gain as much, whatever the partners",
-            OPEN: "open: the pilot has too few samples of them to tell",
+            JOIN: f"very likely (95 %) a gain of {WORTHWHILE:g} or more",
+            ALONE: "very likely (95 %) a smaller one, whoever the partners are",
+            OPEN: "open, the pilot has too few samples of them to tell",
         }
         lines += [
             f"{counts[name]} of {len(table)} clients: {text}."

@@ -26,14 +26,15 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.optimize import nnls
+from scipy.stats import t as student
 
 _MARGIN = 1.2
 """Directions count that are so much longer than the longest of noise."""
 
-NORMAL = 1.6449
-"""The 95 per cent point of the normal law: intervals hold 90 per cent."""
+_LEVERAGE = 0.5
+"""Whose share in the directions that count is larger is explained by them."""
 
 
 class Findings(NamedTuple):
@@ -51,8 +52,8 @@ class Structure(NamedTuple):
 
     place: Float[np.ndarray, "n r"]  # p_i, up to a rotation
     own: Float[np.ndarray, " n"]  # mean square of t_i
-    own_error: float  # standard error of its mean over clients
-    seen: Float[np.ndarray, " n"]  # what each client by itself says about its t_i
+    own_error: float  # standard error of the mean square of t_i
+    seen: Float[np.ndarray, " n"]  # what each client by itself says about |t_i|^2
     seen_error: Float[np.ndarray, " n"]
 
 
@@ -80,24 +81,54 @@ def prospects_of(found: Findings) -> Prospects:
     the rest; the interval of a client does not, and is as wide as its own data leave
     it. The interval of the mean over clients rests on all of them.
     """
-    shape = structure_of(found)
     noise = found.variance / found.sizes
-
-    def prospect(others: float, mine: Float[np.ndarray, " n"]) -> Prospect:
-        return _prospect(shape.place, np.maximum(shape.own + others, 0), mine, noise)
-
-    spread = NORMAL * shape.own_error
-    alike = [np.maximum(shape.own + s, 0) for s in (spread, 0.0, -spread)]
-    by_itself = [
-        np.maximum(shape.seen + s * shape.seen_error, 0) for s in (NORMAL, -NORMAL)
-    ]
-    likely = prospect(0.0, alike[1])
-    least = prospect(spread, np.maximum(by_itself[0], alike[1]))
-    most = prospect(-spread, np.minimum(by_itself[1], alike[1]))
-    low, high = (
-        float(_gains(shape.place, own, own, noise)[0].mean()) for own in alike[::2]
+    place = structure_of(found).place
+    least, likely, most, low, high = _views(found)
+    bounds = [float(_gains(place, *view, noise)[0].mean()) for view in (low, high)]
+    made = _prospect(place, *likely, noise)
+    mean = float(made.gain.mean())
+    return Prospects(
+        made,
+        _prospect(place, *least, noise),
+        _prospect(place, *most, noise),
+        (min(bounds[0], mean), mean, max(bounds[1], mean)),
     )
-    return Prospects(likely, least, most, (low, float(likely.gain.mean()), high))
+
+
+def intervals_of(found: Findings) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of every client's interval: its least and its greatest gain."""
+    noise = found.variance / found.sizes
+    place = structure_of(found).place
+    least, _, most, *_ = _views(found)
+    low, high = (_gains(place, *view, noise)[0] for view in (least, most))
+    return low, high
+
+
+_View = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
+
+
+def _views(found: Findings) -> tuple[_View, _View, _View, _View, _View]:
+    """Mean squares of t_j as others see it, and of t_i for oneself, in five ways.
+
+    At the low end of each client's gain, likely, at the high end, and at both ends of
+    the mean over clients.
+    """
+    shape = structure_of(found)
+    n = len(shape.own)
+    # Of so many products of two clients' noise, in two looks, errors are known.
+    width = float(student.ppf(0.95, n * (n - 1)))
+    spread = width * shape.own_error
+    seen = np.maximum(shape.seen, 0)
+    alike = [np.maximum(shape.own + s, 0) for s in (spread, -spread)]
+    far = np.maximum(seen + width * shape.seen_error, shape.own)
+    near = np.minimum(np.maximum(seen - width * shape.seen_error, 0), shape.own)
+    return (
+        (alike[0], far),
+        (shape.own, shape.own),
+        (alike[1], near),
+        (alike[0], alike[0]),
+        (alike[1], alike[1]),
+    )
 
 
 def structure_of(found: Findings) -> Structure:
@@ -106,32 +137,61 @@ def structure_of(found: Findings) -> Structure:
     The matrix C of products of gradients, less a mean, follows from their distances.
     With f = `floor`, noise has standard deviation f_i on its diagonal and sqrt(f_i f_j
     / 2) off it, so that eigenvalues of C_ij / sqrt(f_i f_j) that are noise reach
-    sqrt(2 n) and no further. What lies above stands out; the diagonal of the rest is
-    what each client says about |t_i|^2.
+    sqrt(2 n) and no further. What lies above stands out. The rest R is A T A' for the
+    products T of the t_i and the projection A, so that R_ii + R_jj - 2 R_ij is
+    sum_k (A_ik - A_jk)^2 |t_k|^2 on average, which gives their mean square.
     """
-    n = len(found.squared)
-    root = np.sqrt(found.floor)
-    sure = (1 / found.floor) / (1 / found.floor).sum()
+    n, f = len(found.squared), found.floor
+    root = np.sqrt(f)
+    sure = (1 / f) / (1 / f).sum()
     centre = np.eye(n) - sure  # the mean of the surest counts most
     products = -centre @ found.squared @ centre.T / 2
     value, vector = np.linalg.eigh(products / np.outer(root, root))
     kept = value > _MARGIN * math.sqrt(2 * n)
-    length, along = value[kept], vector[:, kept] * root[:, None]
-    count = int(kept.sum())
+    length, axes = value[kept], vector[:, kept]
+    along = axes * root[:, None]
     # Every direction that is kept has taken its share of noise with it.
-    taken = count * found.floor / (2 * math.sqrt(found.dimension))
-    seen = (products - (along * length) @ along.T).diagonal() + taken
-    seen = seen * n / max(1, n - 1 - count)
-    trust = 1 / found.floor**2
-    own = max(0.0, float((trust * seen).sum() / trust.sum()))
-    length = np.maximum(length - own * float((1 / found.floor).mean()), 0)
+    taken = len(length) * f / (2 * math.sqrt(found.dimension))
+    rest = products - (along * length) @ along.T + np.diag(taken)
+    away = root[:, None] * (np.eye(n) - axes @ axes.T) / root @ centre  # A
+    explained = (axes**2).sum(1)
+    own, own_error = _mean_square(rest, away, f, explained < _LEVERAGE)
+    length = np.maximum(length - own * (axes**2 / f[:, None]).sum(0), 0)
+    # Others have their part in R_ii too.
+    mine = away.diagonal() ** 2
+    others = own * ((away**2).sum(1) - mine)
+    known = explained < _LEVERAGE
+    share = np.where(known, mine, 1)
     return Structure(
         along * np.sqrt(length),
         np.full(n, own),
-        1 / math.sqrt(float(trust.sum())),
-        seen,
-        found.floor,
+        own_error,
+        np.where(known, (rest.diagonal() - others) / share, own),
+        np.where(known, (away**2 * f).sum(1) / share, f),
     )
+
+
+def _mean_square(
+    rest: Float[np.ndarray, "n n"],
+    away: Float[np.ndarray, "n n"],
+    floor: Float[np.ndarray, " n"],
+    used: Bool[np.ndarray, " n"],
+) -> tuple[float, float]:
+    """The mean of |t_i|^2 from the rest A T A', and its error; 0 if it seems negative.
+
+    A mean over pairs of clients that no direction explains, with weights 1 / (f_i +
+    f_j)^2, since that is the noise of a distance.
+    """
+    if used.sum() < 2:
+        used = np.ones_like(used)
+    weight = np.outer(used, used) / (floor[:, None] + floor) ** 2
+    np.fill_diagonal(weight, 0)
+    form = np.diag(weight.sum(1)) - weight  # sum_ij w_ij (r_i - r_j)^2 / 2 = r' form r
+    seen = away.T @ form @ away
+    total = float(seen.trace())
+    root = np.sqrt(floor)
+    error = float(np.linalg.norm(root[:, None] * seen * root)) / total
+    return max(0.0, float((form * rest).sum()) / total), error
 
 
 def _prospect(
