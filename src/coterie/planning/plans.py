@@ -101,7 +101,7 @@ class Plan:
         ]
         texts = {
             JOIN: f"very likely (95 %) a gain of {WORTHWHILE:g} or more",
-            ALONE: "very likely (95 %) a smaller one, whoever the partners are",
+            ALONE: f"very likely (95 %) less than {WORTHWHILE:g}, whoever the partners",
             OPEN: "open, the pilot has too few samples of them to tell",
         }
         lines += [
