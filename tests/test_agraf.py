@@ -157,9 +157,9 @@ def test_nodes_reach_the_common_optimum_at_equal_paces(options, rings):
     a, b = hessians(quadratics())
     optimum = torch.linalg.solve(a.mean(0), b.mean(0))
     clocks = Paces(*[1 + i / 100 for i in range(6)], jitter=0.0)
-    method = agraf(RING, lr=0.01, **options)
+    method = agraf(RING, lr=0.02, **options)
     *_, event = run_events(
-        method, full, start(), clock=clocks, rings=rings, updates=6000
+        method, full, start(), clock=clocks, rings=rings, updates=1800
     )
     # A bias of the order of the step size, which keeps nodes apart.
     off = (event.state.x.mean(0) - optimum).norm() / optimum.norm()

@@ -26,6 +26,7 @@ from noisy_quadratics import (
     excess_of,
     first_call_below,
     generator,
+    line,
     losses_of,
     mean_and_error,
     quadratics,
@@ -321,3 +322,25 @@ def test_bounded_all_for_all_obeys_3_a_and_samples_of_theorem_4_suffice():
         mean, error = mean_and_error(absolute_runs(lam, best, x, lr, calls))
         assert mean <= limit + error
     assert limit <= eps
+
+
+def test_phases_are_precise_after_the_samples_of_the_anytime_guarantee():
+    """Phases p = 0, 1, ... of T(2^-p) samples; the first with 2^-p <= eps suffices."""
+    gap, known = line() * 0.4, {"radius": 1.3, "bound": 2.0}
+
+    def spent(eps: float) -> float:
+        last = math.ceil(-math.log2(eps) - 1e-12)
+        phases = [2.0**-p for p in range(last + 1)]
+        return sum(theory.all_for_all_bounded_samples(gap, e, **known) for e in phases)
+
+    def printed(eps: float) -> float:
+        return 4 * theory.all_for_all_bounded_samples(gap, eps, **known)
+
+    wrong = 0
+    for k in range(120):
+        eps = 2.0 ** (-k / 12)
+        assert spent(eps) <= theory.anytime_samples(gap, eps, **known)
+        wrong += spent(eps) > printed(eps)
+        if k % 12 == 0:
+            assert spent(eps) <= printed(eps)
+    assert wrong > 0  # just below a power of 2

@@ -35,7 +35,7 @@ from .oracle import Simulation
 from .types import Clients, Program, State
 
 _DRAWN = 64
-"""Durations of a client that are drawn at once."""
+"""Durations of a client, or rings of an edge, that are drawn at once."""
 
 
 class Arrivals(NamedTuple):
@@ -152,6 +152,7 @@ class Run:
         self._seed, self._grouped = seed, grouped
         self._names = simulation.federation.clients.tolist()
         self._ends = self._places(rings)
+        self._drawn_rings: list[deque[float]] = [deque() for _ in self._ends]
         n = len(x)
         self._durations = np.zeros((n, 0))
         self._drawn_from = np.full(n, -1)
@@ -235,11 +236,14 @@ class Run:
             ) from None
 
     def _ring_again(self, edge: int) -> None:
-        now = self._now
-        assert self._rings is not None  # there is an edge
-        which, first = torch.tensor([edge]), torch.tensor([now.rung[edge]])
-        since = torch.tensor([now.ring[edge]], dtype=torch.float64)
-        now.ring[edge] = float(self._rings.times(which, first, 1, since))
+        now, drawn = self._now, self._drawn_rings[edge]
+        if not drawn:
+            assert self._rings is not None  # there is an edge
+            which, first = torch.tensor([edge]), torch.tensor([now.rung[edge]])
+            since = torch.tensor([now.ring[edge]], dtype=torch.float64)
+            times = self._rings.times(which, first, _DRAWN, since)
+            drawn.extend(times[0].tolist())
+        now.ring[edge] = drawn.popleft()
         now.rung[edge] += 1
         heapq.heappush(now.queue, (now.ring[edge], self._order, -1 - edge))
         self._order += 1

@@ -67,7 +67,7 @@ def reproduce_items(
 
     Args:
         paper: a folder of `reproductions/`; empty lists what there is.
-        item: one of its items; empty lists them.
+        item: one of its items, or `all`, one after the other; empty lists them.
         overrides: settings as for `coterie run --set`.
         console: where to print.
     """
@@ -81,7 +81,11 @@ def reproduce_items(
                 console.print(f"coterie reproduce {name} {each}: {first}")
         return True
     items = items_of(paper)
-    one_of("item", item, items)
+    if item == "all":
+        # Every one of them is run, also after one that does not agree.
+        found = [reproduce_items(paper, each, overrides, console) for each in items]
+        return all(found)
+    one_of("item", item, [*items, "all"])
     claims = items[item](overrides)
     table = Table(title=f"{paper}, {item}")
     for column in ("claim", "published", "ours", "agrees", "note"):

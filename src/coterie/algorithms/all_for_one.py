@@ -4,6 +4,8 @@
 
 with weights that are known beforehand: the true clusters, thresholds on known biases,
 or any matrix. Weights need not sum to 1, but lr sum_k alpha_ik must stay below 1/beta.
+With `one_at_a_time`, a step asks a single client k, drawn at random of the n who are
+there, and every reader takes n alpha_ik g_k(x_i), which is the blend on average.
 
 References:
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
@@ -13,6 +15,7 @@ References:
 from __future__ import annotations
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..checks import integer, square
@@ -28,6 +31,7 @@ def all_for_one(
     *,
     lr: float = 0.1,
     steps: int = 1,
+    one_at_a_time: bool = False,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     schedule: str = "constant",
@@ -41,6 +45,7 @@ def all_for_one(
         weights: (N, N) row i is how client i weighs the others.
         lr: step size.
         steps: gradient steps in one round.
+        one_at_a_time: only one client, drawn at random, computes in a step.
         momentum: of the steps.
         weight_decay: of the steps.
         schedule: of the step size, see `coterie.descent`.
@@ -56,12 +61,18 @@ def all_for_one(
         return State(x, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         x, v, t = state
         alpha = among(weights.to(x), oracle.active)
-        x, v = follow(oracle, alpha, rule, x, v, steps=steps, t=t)
         # Over every link the reader's model goes out and a gradient comes back.
         floats = steps * links(alpha) * 2 * x.shape[1]
+        if one_at_a_time:
+            floats = 0.0
+            for t_now in range(t, t + steps):
+                now = _one_column(alpha, oracle.active, rng)
+                x, v = follow(oracle, now, rule, x, v, steps=1, t=t_now)
+                floats += links(now) * 2 * x.shape[1]
+        else:
+            x, v = follow(oracle, alpha, rule, x, v, steps=steps, t=t)
         return State(x, v, t + steps), {"floats": floats, "weights": alpha}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
@@ -71,3 +82,15 @@ def all_for_one(
         return mean_of_partners(oracle, state.x, alpha)
 
     return Algorithm(init, step, welcome=welcome)
+
+
+def _one_column(
+    alpha: Float[Tensor, "n n"], active: Bool[Tensor, " n"], rng: torch.Generator
+) -> Float[Tensor, "n n"]:
+    """One column of alpha, drawn among the active clients, times their number."""
+    there = active.nonzero()[:, 0]
+    place = int(torch.randint(len(there), (1,), generator=rng))
+    k = there[place]
+    return torch.zeros_like(alpha).index_copy(
+        1, k[None], len(there) * alpha[:, k, None]
+    )

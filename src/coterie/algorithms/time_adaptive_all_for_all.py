@@ -6,10 +6,13 @@
 Far clients help at the beginning, when errors are large, and only near ones later. With
 Sigma = mean_i 1 / N_i and the radius rho = rho(W), step and length of a phase are
 
-    eta_p = (lr / rho) min(1, mu eps_p / (noise Sigma)),  K_p = ln(start / eps_p)
-    / (eta_p mu)                                         for strongly convex losses,
+    eta_p = (lr / rho) min(1, mu eps_p / (noise Sigma)),
+    K_p = min(p, 3) ln 2 / (eta_p mu)                    for strongly convex losses,
     eta_p = min(lr / rho, eps_p / (2 noise Sigma)),
     K_p = 4 diameter^2 noise Sigma / eps_p^2             for convex ones.
+
+where K_p = p ln 2 / (eta_p mu) if every phase restarts, since it must come down from
+`start` to eps_p; one that goes on begins at twice its precision.
 
 References:
     Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in

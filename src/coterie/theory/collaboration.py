@@ -405,6 +405,20 @@ def all_for_all_bounded_samples(
     return 4 * (radius * bound / eps) ** 2 * float((1 / near).sum())
 
 
+def anytime_samples(
+    gap: Float[Tensor, "n n"], eps: float, *, radius: float, bound: float
+) -> float:
+    """Samples of all clients after which the time-adaptive method is eps-precise.
+
+    `64 R^2 B^2 / (3 eps^2) sum_i 1 / N_i^(eps / 2)(2 c)`, for every eps <= 1, and
+    without knowing it: phases of precision 2^-p take `all_for_all_bounded_samples`
+    each, and the first that is precise enough may be twice as precise as it need be.
+    The printed 16 and N_i^eps are right where eps is a power of 2.
+    """
+    near = count_near(2 * gap, eps / 2).to(gap.dtype)
+    return 64 / 3 * (radius * bound / eps) ** 2 * float((1 / near).sum())
+
+
 # All-for-all in clusters that are found from a few samples: section 8.6.
 
 
