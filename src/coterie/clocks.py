@@ -3,13 +3,7 @@
 Every time is a pure function of names: that of client i's computation number c depends
 on (seed, i, c) alone, that of message number c between i and k on (seed, {i, k}, c). So
 both ends of an edge know the same times, a site draws exactly its own rows of what a
-simulation draws, and resuming is exact. Laws, with u uniform on (0, 1), z normal:
-
-    constant(s)               s
-    exponential(mean)         -mean log u
-    lognormal(median, sigma)  median exp(sigma z)
-    pareto(least, alpha)      least u^(-1/alpha), of mean least alpha / (alpha - 1)
-    uniform(low, high)        low + (high - low) u
+simulation draws, and resuming is exact. The laws are those of `coterie.laws`.
 """
 
 from __future__ import annotations
@@ -17,7 +11,7 @@ from __future__ import annotations
 import csv
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,23 +21,23 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from .checks import InputError, call, integer, number, one_of
-from .seeds import key, mix
+from .checks import InputError, integer, number
+from .laws import (
+    LAWS,
+    POSITIVE,
+    Rules,
+    draw,
+    identities,
+    log,
+    numbers,
+    setting,
+    uniforms,
+)
+from .seeds import key
 
-# Within these limits no law overflows: alpha 0.1 and sigma 50 reach 1e160 and 1e186.
-_FROM_ZERO = {"at_least": 0.0, "at_most": 1e12}
-_POSITIVE = {"above": 0.0, "at_most": 1e12}
-_Rules = Mapping[str, Mapping[str, Mapping[str, float]]]
-_LAWS: _Rules = {
-    "constant": {"s": _FROM_ZERO},
-    "exponential": {"mean": _POSITIVE},
-    "lognormal": {"median": _POSITIVE, "sigma": {"at_least": 0.0, "at_most": 50.0}},
-    "pareto": {"least": _POSITIVE, "alpha": {"at_least": 0.1}},
-    "uniform": {"low": _FROM_ZERO, "high": _FROM_ZERO},
-}
-_AVAILABILITIES: _Rules = {"always": {}, "on_off": {"on": _POSITIVE, "off": _POSITIVE}}
+_AVAILABILITIES: Rules = {"always": {}, "on_off": {"on": POSITIVE, "off": POSITIVE}}
 _COUNT = {"at_least": 0.0, "at_most": 1e6}
-_SPEEDS: _Rules = {"stragglers": {"count": _COUNT, "factor": _POSITIVE}}
+_SPEEDS: Rules = {"stragglers": {"count": _COUNT, "factor": POSITIVE}}
 _CYCLES = 1e6  # periods on and off are summed up from time 0, so not for ever
 _BLOCK = 4096
 
@@ -83,8 +77,8 @@ def clock(
         seed: names the streams.
     """
     integer("seed", seed, at_least=0)
-    _setting("law", law, _LAWS)
-    word, means = _setting("availability", availability or "always", _AVAILABILITIES)
+    setting("law", law, LAWS)
+    word, means = setting("availability", availability or "always", _AVAILABILITIES)
     periods = _Periods(*means, stream=key(seed, "on")) if word == "on_off" else None
     return _Drawn(law, *_factors(speeds), key(seed, "compute"), periods)
 
@@ -100,9 +94,9 @@ class _Drawn:
     def durations(
         self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
     ) -> Float64[Tensor, "n {count}"]:
-        _identities("clients", clients, self.known)
+        identities("clients", clients, self.known)
         factors = self.factors[clients.clamp(max=len(self.factors) - 1), None]
-        return factors * _draw(self.law, self.stream, clients[:, None], first, count)
+        return factors * draw(self.law, self.stream, clients[:, None], first, count)
 
     def ready(self, client: int, time: float) -> float:
         return time if self.periods is None else self.periods.ready(client, time)
@@ -128,9 +122,9 @@ class _Periods:
     def _sums(self, client: int, cycles: int) -> list[float]:
         """Ends of periods. Draw 0 says how the client begins, then one for each."""
         name, first = torch.tensor([[client]]), torch.tensor([0])
-        draws = _uniforms(self.stream, name, first, 1 + 2 * cycles)[0]
+        draws = uniforms(self.stream, name, first, 1 + 2 * cycles)[0]
         means = torch.tensor([self.on, self.off], dtype=torch.float64).repeat(cycles)
-        lengths = means * -_log(draws[1:])
+        lengths = means * -log(draws[1:])
         if float(draws[0]) >= self.on / (self.on + self.off):
             lengths[0] = 0
         return lengths.cumsum(0).tolist()
@@ -198,9 +192,9 @@ class _Replayed:
     def durations(
         self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
     ) -> Float64[Tensor, "n {count}"]:
-        _identities("clients", clients, len(self.starts))
-        numbers = _numbers(first, count) % self.lengths[clients, None]
-        return self.seconds[self.starts[clients, None] + numbers]
+        identities("clients", clients, len(self.starts))
+        which = numbers(first, count) % self.lengths[clients, None]
+        return self.seconds[self.starts[clients, None] + which]
 
     def ready(self, client: int, time: float) -> float:
         return time
@@ -219,14 +213,14 @@ class Delays:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _setting("law", self.law, _LAWS)
+        setting("law", self.law, LAWS)
         integer("seed", self.seed, at_least=0)
 
     def delays(
         self, edges: Int[Tensor, "e 2"], first: Int[Tensor, " e"], count: int
     ) -> Float64[Tensor, "e {count}"]:
         """Row j holds delays first[j] .. first[j] + count - 1 of the edge edges[j]."""
-        return _draw(self.law, key(self.seed, "delay"), _pairs(edges), first, count)
+        return draw(self.law, key(self.seed, "delay"), _pairs(edges), first, count)
 
 
 @dataclass(frozen=True)
@@ -277,13 +271,13 @@ class Rings:
             since = self.rates.new_zeros(len(which))
             for start in range(0, max(first.tolist(), default=0), _BLOCK):
                 begin = torch.full_like(first, start)
-                earlier = _numbers(begin, _BLOCK) < first[:, None]
+                earlier = numbers(begin, _BLOCK) < first[:, None]
                 since = _sums(since, self._gaps(which, begin, _BLOCK) * earlier)[:, -1]
         return _sums(since, self._gaps(which, first, count))
 
     def _gaps(self, which: Tensor, first: Tensor, count: int) -> Tensor:
         stream, pairs = key(self.seed, "ring"), _pairs(self.edges)[which]
-        units = -_log(_uniforms(stream, pairs, first, count))
+        units = -log(uniforms(stream, pairs, first, count))
         return units / self.rates[which, None]
 
 
@@ -292,26 +286,13 @@ def _sums(since: Tensor, gaps: Tensor) -> Tensor:
     return torch.cat([since[:, None], gaps], 1).cumsum(1)[:, 1:]
 
 
-def _setting(name: str, text: str, rules: _Rules) -> tuple[str, tuple[float, ...]]:
-    """The word and the numbers of a setting, checked."""
-    word, values = call(name, text)
-    limits = rules[one_of(name, word, rules)]
-    if len(values) != len(limits):
-        raise InputError(f"`{name}` {word} takes {len(limits)} numbers, got {text!r}.")
-    for value, (argument, limit) in zip(values, limits.items(), strict=True):
-        number(f"{name} {argument}", value, **limit)
-    if word == "uniform":
-        number(f"{name} high", values[1], at_least=values[0])
-    return word, values
-
-
 def _factors(
     speeds: Sequence[float] | Tensor | str | None,
 ) -> tuple[Tensor, int | None]:
     """Factors of the first clients and of all others; how many clients there are."""
     listed, known = [], None
     if isinstance(speeds, str):
-        _, (count, factor) = _setting("speeds", speeds, _SPEEDS)
+        _, (count, factor) = setting("speeds", speeds, _SPEEDS)
         if count % 1:
             raise InputError(f"`speeds count` must be a whole number, got {count}.")
         listed = [factor] * int(count)
@@ -319,100 +300,15 @@ def _factors(
         listed = speeds.tolist() if isinstance(speeds, Tensor) else list(speeds)
         known = len(listed)
         for client, value in enumerate(listed):
-            number(f"speeds[{client}]", value, **_POSITIVE)
+            number(f"speeds[{client}]", value, **POSITIVE)
     return torch.tensor([*listed, 1.0], dtype=torch.float64), known
-
-
-def _identities(name: str, names: Tensor, known: int | None = None) -> None:
-    wrong = names < 0 if known is None else (names < 0) | (names >= known)
-    if wrong.any():
-        rule = "at least 0" if known is None else f"between 0 and {known - 1}"
-        raise InputError(f"`{name}` must be {rule}, got {int(names[wrong][0])}.")
 
 
 def _pairs(edges: Int[Tensor, "e 2"]) -> Int[Tensor, "e 2"]:
     """The edges with the smaller identity first: an edge has no direction."""
-    _identities("edges", edges)
+    identities("edges", edges)
     loops = edges[:, 0] == edges[:, 1]
     if loops.any():
         pair = edges[loops][0].tolist()
         raise InputError(f"`edges` must join two different clients, got {pair}.")
     return edges.sort(dim=1).values
-
-
-def _numbers(first: Int[Tensor, " n"], count: int) -> Int[Tensor, "n {count}"]:
-    """Row j is first[j] .. first[j] + count - 1."""
-    _identities("first", first)
-    return first[:, None] + torch.arange(integer("count", count, at_least=0))
-
-
-def _uniforms(
-    stream: int, names: Int[Tensor, "n k"], first: Int[Tensor, " n"], count: int
-) -> Float64[Tensor, "n {count}"]:
-    """Row j holds draws number first[j] .. of its k names, inside (0, 1)."""
-    state = torch.tensor(stream)
-    for name in names.long().unbind(1):
-        state = mix(state + mix(name))
-    z = mix(state[:, None] + mix(_numbers(first.long(), count)))
-    # 52 bits and a half fit into a double; one more bit, and some would round to 1.
-    return (((z >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52
-
-
-def _draw(
-    law: str,
-    stream: int,
-    names: Int[Tensor, "n k"],
-    first: Int[Tensor, " n"],
-    count: int,
-) -> Float64[Tensor, "n {count}"]:
-    """Row j holds times number first[j] .. of its k names."""
-    word, values = call("law", law)
-    if word == "lognormal":
-        # Box and Muller (1958): z = sqrt(-2 log u) sin(pi v), v uniform on (-1/2, 1/2).
-        draws = _uniforms(stream, names, 2 * first.long(), 2 * count)
-        u, v = draws[:, ::2], draws[:, 1::2] - 0.5
-        z = _exp(_log(-2 * _log(u)) / 2) * _sin(math.pi * v)
-        return values[0] * _exp(values[1] * z)
-    u = _uniforms(stream, names, first, count)
-    if word == "constant":
-        return torch.full_like(u, values[0])
-    if word == "exponential":
-        return -values[0] * _log(u)
-    if word == "pareto":
-        return values[0] * _exp(-_log(u) / values[1])
-    return values[0] + (values[1] - values[0]) * u
-
-
-# Only sums, products and quotients, which IEEE 754 rounds in one way. Functions of
-# libraries differ in the last digit, by machine and by the place of a value in a block.
-_ARTANH = [1 / (2 * k + 1) for k in range(12)]
-_EXP = [1 / math.factorial(k) for k in range(15)]
-_SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(12)]
-
-
-def _series(x: Tensor, coefficients: Sequence[float]) -> Tensor:
-    """The sum of coefficients[k] x^k."""
-    total = torch.zeros_like(x)
-    for coefficient in reversed(coefficients):
-        total = total * x + coefficient
-    return total
-
-
-def _log(x: Tensor) -> Tensor:
-    """With x = m 2^e: log m + e log 2, where log m = 2 artanh((m - 1) / (m + 1))."""
-    m, e = torch.frexp(x)
-    low = m < math.sqrt(0.5)
-    m, e = torch.where(low, 2 * m, m), e.double() - low.double()
-    s = (m - 1) / (m + 1)
-    return 2 * s * _series(s * s, _ARTANH) + e * math.log(2)
-
-
-def _exp(x: Tensor) -> Tensor:
-    """A power 2^k, k whole, written as bits, times exp(x - k log 2)."""
-    k = (x / math.log(2)).round()
-    power = ((k.long() + 1023) << 52).view(torch.float64)
-    return power * _series(x - k * math.log(2), _EXP)
-
-
-def _sin(x: Tensor) -> Tensor:
-    return x * _series(x * x, _SIN)

@@ -22,6 +22,9 @@ from .ascents import (
     product,
 )
 
+_NEARLY = 0.01
+"""Relative gap at which a start is worth keeping that holds all pairs."""
+
 _DIRECT = 2500
 """Pairs in a working set from which on conjugate gradients are faster."""
 
@@ -75,6 +78,20 @@ class PairProblem(NamedTuple):
     # Times the trace of L, added to M + L: for rows with mean 0 that changes nothing,
     # and it keeps the inverse of a large L small.
     even: Float[np.ndarray, "g g"]
+
+    def even_start(self) -> Float[np.ndarray, " p"] | None:
+        """Equal multipliers, if they are nearly the best, else None.
+
+        With 1 / s = 1 + n lam they draw all rows together by the factor s, which is the
+        projection if every distance is too large by the same factor.
+        """
+        squared = between(self.gram, self.pairs)
+        if not (squared > self.limits).all():
+            return None
+        s = float(np.sqrt(self.limits / squared).mean())
+        even = np.full(len(squared), (1 / s - 1) / float(self.mass.sum()))
+        found = self.evaluate(even)
+        return even if found.gap <= _NEARLY * found.objective else None
 
     def evaluate(self, multipliers: Float[np.ndarray, " p"]) -> Point:
         """The problem at these multipliers."""

@@ -21,7 +21,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from . import seeds
 from .checks import InputError, TrainingError, integer
-from .clocks import Rings
+from .clocks import Clock, Rings
 from .oracle import Simulation
 from .types import Clients, Program, State
 
@@ -71,17 +71,6 @@ class Asynchronous(NamedTuple):
     meet: Callable[[State, int, int], None] | None = (
         None  # two clients whose edge rings
     )
-
-
-@runtime_checkable
-class Clock(Protocol):
-    """How long tasks take, and when a client may begin one."""
-
-    def durations(self, clients: Tensor, first: Tensor, count: int) -> Tensor:
-        """(n, count) of each client's tasks number first, first + 1, ..."""
-
-    def ready(self, client: int, time: float) -> float:
-        """When a client begins that could begin at this time."""
 
 
 class Event(NamedTuple):

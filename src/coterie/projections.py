@@ -187,7 +187,7 @@ def _project_groups(
         together,
         even / len(mass),
     )
-    first = None if start is None else start.take(pairs.flat)
+    first = problem.even_start() if start is None else start.take(pairs.flat)
     best, steps = ascend(problem, tolerance, first)
     inner, _, shrink = best.parts
     mixing = means + shrink[together, None] * product(inner * mass, around)

@@ -116,7 +116,7 @@ def _meet(
     for partner in pairs:
         swap = own[partner]  # swap @ x is x[partner], several times faster
         g = oracle.grads((own + swap) / 2 @ x)
-        products[everyone, partner] = torch.linalg.vecdot(g, swap @ g)
+        products[everyone, partner] = (g @ g.T)[everyone, partner]
         met[everyone, partner] = True
     # Who had no partner met oneself.
     return products.fill_diagonal_(0), met.fill_diagonal_(False)

@@ -14,7 +14,7 @@ from .partners import NEAR, UNDECIDED, gap_threshold, supported
 
 _MARKS = {
     NEAR: ("near, supported by the data", "circle", "#D55E00"),
-    UNDECIDED: ("undecided", "x-thin-open", "#666666"),
+    UNDECIDED: ("undecided", "x-thin-open", "#CC79A7"),
 }
 
 
