@@ -9,8 +9,9 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/coterie run examples/digits.toml
 
+# Two processes of one thread each: more would wait for each other.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

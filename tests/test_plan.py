@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import coterie as co
 from coterie.checks import InputError
 from coterie.cli import app
+from coterie.clocks import clock
 from coterie.data.federation import Federation, Part
 from coterie.data.splits import divide
 from coterie.data.synthetic import linear
@@ -20,7 +21,9 @@ from coterie.models import build, ravel
 from coterie.planning.pilot import Look, combined, look, pilot, steadied, together
 from coterie.planning.plans import plan_study, verdict
 from coterie.planning.prospects import Findings, prospects_of, structure_of
+from coterie.planning.waiting import waiting
 from coterie.similarity.samples import dealt
+from coterie.theory.asynchrony import speed_up
 from coterie.theory.collaboration import count_near
 
 
@@ -433,6 +436,41 @@ def test_a_larger_pilot_is_proposed_where_it_would_tell(study_file):
     told = table["verdict"] != "cannot tell"
     assert (table.loc[told, "pilot_for_an_answer"] == 1).all()
     assert (table.loc[~told, "pilot_for_an_answer"] > 1).all()
+
+
+def test_waiting_costs_what_table_3_2_says_for_equal_tasks():
+    seconds = [1.0, 2.0, 4.0]
+    found = waiting(clock("constant(1)", speeds=seconds), 3)
+    assert found.round == 4
+    assert found.speed_up == pytest.approx(speed_up(torch.tensor(seconds)))
+    assert found.idle.tolist() == pytest.approx([0.75, 0.5, 0.0])
+    assert found.weights.tolist() == pytest.approx([4 / 7, 2 / 7, 1 / 7])
+
+
+def test_times_that_vary_make_rounds_longer():
+    """The mean of the larger of two exponential times of mean 1 is 3 / 2."""
+    found = waiting(clock("exponential(1)"), 2)
+    assert found.round == pytest.approx(1.5, rel=0.1)  # 1,000 rounds: 3 per cent
+    assert found.speed_up == pytest.approx(1.5, rel=0.1)
+
+
+def test_the_command_says_what_asynchrony_would_save(study_file):
+    rows = [f"{i},{c},{10.0 if i == 5 else 1.0}" for i in range(6) for c in range(3)]
+    times = study_file.parent / "times.csv"
+    times.write_text("\n".join(["client,number,seconds", *rows]))
+    result = invoke("plan", study_file, "--quiet", "--times", times)
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    # Five of six wait for nine tenths; (5 x 10 + 1) / 6 = 8.5.
+    assert "A round takes 10 s, in which clients wait for 75% of their time" in words
+    assert "8.5 times as many gradients" in words
+    assert "client 5, then counts 0.02" in words  # 1 / 51
+    times.write_text("client,number,seconds\n0,0,-1")
+    result = invoke("plan", study_file, "--quiet", "--times", times)
+    assert isinstance(result.exception, InputError)
+    times.write_text("client,number,seconds\n0,0,1")
+    result = invoke("plan", study_file, "--quiet", "--times", times)
+    assert "clients 0 to 5" in str(result.exception)
 
 
 @pytest.mark.parametrize(

@@ -83,15 +83,23 @@ def plan(
     samples: Annotated[
         int, typer.Option(help="Plan for so many samples of each client.")
     ] = 0,
+    times: Annotated[
+        Path | None,
+        typer.Option(help="Measured compute times, a CSV: client, number, seconds."),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Where the plan is written.")
     ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress bar.")] = False,
 ) -> None:
     """Say how much learning together can help each client, before training."""
+    from .clocks import trace
     from .config import read_study
     from .planning.plans import plan_study
+    from .planning.waiting import in_words, waiting
 
+    if times is not None:
+        trace(times)  # refused before any work
     sys.path.insert(0, str(path.parent))  # for "module:function" beside the study
     study = read_study(path, overrides or [])
     with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
@@ -104,9 +112,13 @@ def plan(
             samples=samples,
             progress=show,
         )
+    lines = found.summary()
+    if times is not None:
+        count = len(found.clients)
+        lines += in_words(waiting(trace(times, clients=count), count), found.clients)
     folder = Path("runs") / f"plan-{study.identity}" if folder is None else folder
     found.write(folder)
-    for line in found.summary():
+    for line in lines:
         out.print(line)
     print_plan(found.table())
     out.print(f"plan: {folder / 'plan.html'}", soft_wrap=True)

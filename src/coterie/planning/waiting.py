@@ -1,0 +1,54 @@
+"""What waiting costs, from how long clients computed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ..clocks import Clock
+from ..theory.asynchrony import limit_weights
+
+_TASKS = 1000
+"""So many tasks of each client are looked at; a trace is repeated."""
+
+
+class Waiting(NamedTuple):
+    """Rounds in which everybody waits, against tasks in which nobody does."""
+
+    round: float  # mean time of a round: of its slowest task
+    speed_up: float  # by which more gradients arrive where nobody waits
+    idle: Float64[Tensor, " n"]  # share of time for which each client waits in rounds
+    weights: Float64[Tensor, " n"]  # of the losses that constant small steps minimise
+
+
+def waiting(clock: Clock, clients: int) -> Waiting:
+    """What it would save these clients not to wait.
+
+    With equal tasks, `speed_up` is `mean_m s_max / s_m`, as in Table 3.2; times that
+    vary make rounds longer still.
+    """
+    names = torch.arange(clients)
+    times = clock.durations(names, torch.zeros_like(names), _TASKS)
+    mean, longest = times.mean(1), float(times.max(0).values.mean())
+    return Waiting(
+        longest,
+        float((longest / mean).mean()),
+        1 - mean / longest,
+        limit_weights(mean),
+    )
+
+
+def in_words(found: Waiting, names: list[int]) -> list[str]:
+    """The same for people."""
+    slow = int(found.idle.argmin())
+    share, even = float(found.weights[slow]), 1 / len(names)
+    return [
+        f"A round takes {found.round:.3g} s, in which clients wait for "
+        f"{float(found.idle.mean()):.0%} of their time on average. Without waiting, "
+        f"{found.speed_up:.2g} times as many gradients arrive in the same time.",
+        f"The slowest, client {names[slow]}, then counts {share:.2g} in a common "
+        f"model, not {even:.2g}; personal models need not be common.",
+    ]
