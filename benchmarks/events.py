@@ -1,9 +1,10 @@
 """Asynchronous events: tasks in flight computed together, against one by one.
 
-    python benchmarks/events.py [--device cuda] [--events 3000] [--million]
+    python benchmarks/events.py [--device cuda] [--law "exponential(1)"] [--spread 1]
+        [--events 3000] [--million]
 
-100 clients with an MLP, batch 16, at paces of a lognormal law around speeds that differ
-by a factor of ten. Both ways go through the same events in turns in one process; the
+100 clients with an MLP, batch 16, at paces of a law around speeds that differ by a
+factor `spread`. Both ways go through the same events in turns in one process; the
 median of the turns' ratios is printed. `--million` times 1,000,000 events of 1,000
 clients with a linear model.
 """
@@ -11,6 +12,7 @@ clients with a linear model.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 
@@ -19,7 +21,7 @@ import torch
 from coterie import Simulation
 from coterie.asynchronous.sgd import async_sgd
 from coterie.clocks import clock
-from coterie.data.federation import Table, federate
+from coterie.data.federation import Federation, Table, federate
 from coterie.data.splits import divide
 from coterie.data.synthetic import linear
 from coterie.events import Run
@@ -29,7 +31,7 @@ from coterie.models import linear as linear_model
 TURNS = 5
 
 
-def images(clients: int) -> Simulation:
+def images(clients: int) -> Federation:
     rng = torch.Generator().manual_seed(0)
     samples = 40 * clients
     table = Table(
@@ -45,8 +47,8 @@ def images(clients: int) -> Simulation:
     return federate(table, owner, role)
 
 
-def speeds(clients: int) -> list[float]:
-    return torch.logspace(0, 1, clients).tolist()
+def speeds(clients: int, spread: float = 10.0) -> list[float]:
+    return torch.logspace(0, math.log10(spread), clients).tolist()
 
 
 def advance(run: Run, events: int, device: str) -> float:
@@ -58,12 +60,12 @@ def advance(run: Run, events: int, device: str) -> float:
     return time.perf_counter() - start
 
 
-def grouped_and_single(device: str, events: int) -> None:
+def grouped_and_single(device: str, events: int, law: str, spread: float) -> None:
     data = images(100)
     module = build(lambda: mlp((784,), 10, hidden=[80, 60]), 0)
     clients = Simulation(data, module, batch_size=16, device=device)
     x = ravel(module).to(device).repeat(100, 1)
-    paces = clock("lognormal(1, 0.3)", speeds=speeds(100))
+    paces = clock(law, speeds=speeds(100, spread))
     runs = [
         Run(async_sgd(lr=0.01), clients, x, clock=paces, grouped=way)
         for way in (True, False)
@@ -73,7 +75,8 @@ def grouped_and_single(device: str, events: int) -> None:
     turns = [[advance(run, events, device) for run in runs] for _ in range(TURNS)]
     ratio = statistics.median(single / grouped for grouped, single in turns)
     ms = 1e3 * statistics.median(grouped for grouped, _ in turns) / events
-    print(f"MLP 784-80-60-10, N=100, batch 16, {device}: {ratio:.1f}x, ", end="")
+    print(f"MLP 784-80-60-10, N=100, batch 16, {device}, {law}, ", end="")
+    print(f"speeds differ by {spread:g}: {ratio:.1f}x, ", end="")
     print(f"{ms:.3f} ms an event")
 
 
@@ -93,12 +96,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--events", type=int, default=1000)
+    parser.add_argument("--law", default="lognormal(1, 0.3)")
+    parser.add_argument("--spread", type=float, default=10.0)
     parser.add_argument("--million", action="store_true")
     given = parser.parse_args()
     if given.million:
         million(1_000_000)
     else:
-        grouped_and_single(given.device, given.events)
+        grouped_and_single(given.device, given.events, given.law, given.spread)
 
 
 if __name__ == "__main__":

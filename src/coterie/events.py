@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -143,9 +142,7 @@ class Run:
         self._ends = self._places(rings)
         self._drawn_rings: list[deque[float]] = [deque() for _ in self._ends]
         n = len(x)
-        self._durations = np.zeros((n, 0))
-        self._drawn_from = np.full(n, -1)
-        self.gradients = 0.0
+        self._drawn: list[deque[float]] = [deque() for _ in range(n)]
         if start is not None:
             self._take(copy.deepcopy(start))
             return
@@ -301,16 +298,11 @@ class Run:
         self._order += 1
 
     def _duration(self, client: int, number: int) -> float:
-        first = self._drawn_from[client]
-        if first < 0 or number >= first + _DRAWN:
-            if not self._durations.shape[1]:
-                self._durations = np.zeros((len(self._drawn_from), _DRAWN))
-            drawn = self._clock.durations(
-                torch.tensor([self._names[client]]), torch.tensor([number]), _DRAWN
-            )
-            self._durations[client] = drawn[0].numpy()
-            first = self._drawn_from[client] = number
-        return float(self._durations[client, number - first])
+        drawn = self._drawn[client]
+        if not drawn:
+            name, first = torch.tensor([self._names[client]]), torch.tensor([number])
+            drawn.extend(self._clock.durations(name, first, _DRAWN)[0].tolist())
+        return drawn.popleft()
 
     def _answers_of(self, clients: list[int]) -> tuple[Tensor, ...]:
         """The answers of these clients, computed with all that are under way."""

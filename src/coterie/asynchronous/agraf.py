@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of, stochastic
@@ -117,13 +118,9 @@ def agraf(
 
 def refuse_apart(near: Tensor) -> None:
     """Refuses a graph in which some node cannot reach some other."""
-    reached = torch.zeros(len(near), dtype=torch.bool).index_fill(
-        0, torch.tensor(0), True
-    )
-    for _ in range(len(near)):
-        reached = reached | near[reached].any(0)
-    if not bool(reached.all()):
-        lost = int((~reached).nonzero()[0])
+    _, part = connected_components(near.cpu().numpy())
+    if part.any():
         raise InputError(
-            f"`mixing` must join all nodes, but there is no way from node 0 to {lost}."
+            "`mixing` must join all nodes, but there is no way from node 0 to "
+            f"{int(part.argmax())}."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -48,6 +49,10 @@ class Plan:
         `alone` and `together` are the samples of each client with which training alone
         and learning with the others are equally precise.
         """
+        return self._table.copy()
+
+    @functools.cached_property
+    def _table(self) -> pd.DataFrame:
         likely, least, most, _ = self.prospects
         sizes, answers = self.findings.sizes, self._answers()
         rows: list[dict[str, Any]] = []
