@@ -1,12 +1,13 @@
 """Asynchronous events: tasks in flight computed together, against one by one.
 
     python benchmarks/events.py [--device cuda] [--law "exponential(1)"] [--spread 1]
-        [--events 3000] [--million]
+        [--events 3000] [--compile] [--million]
 
 100 clients with an MLP, batch 16, at paces of a law around speeds that differ by a
 factor `spread`. Both ways go through the same events in turns in one process; the
-median of the turns' ratios is printed. `--million` times 1,000,000 events of 1,000
-clients with a linear model.
+median of the turns' ratios is printed. With `--compile` both ways use compiled
+gradients, and a third, one by one without, is compared as well. `--million` times
+1,000,000 events of 1,000 clients with a linear model.
 """
 
 from __future__ import annotations
@@ -60,24 +61,33 @@ def advance(run: Run, events: int, device: str) -> float:
     return time.perf_counter() - start
 
 
-def grouped_and_single(device: str, events: int, law: str, spread: float) -> None:
+def grouped_and_single(
+    device: str, events: int, law: str, spread: float, compiled: bool
+) -> None:
     data = images(100)
     module = build(lambda: mlp((784,), 10, hidden=[80, 60]), 0)
-    clients = Simulation(data, module, batch_size=16, device=device)
     x = ravel(module).to(device).repeat(100, 1)
     paces = clock(law, speeds=speeds(100, spread))
-    runs = [
-        Run(async_sgd(lr=0.01), clients, x, clock=paces, grouped=way)
-        for way in (True, False)
-    ]
+    ways = [(True, compiled), (False, compiled)] + [(False, False)] * compiled
+    runs = []
+    for grouped, compiles in ways:
+        clients = Simulation(
+            data, module, batch_size=16, device=device, compiled=compiles
+        )
+        if not grouped:
+            clients.width = lambda count: count  # type: ignore[method-assign]
+        runs.append(Run(async_sgd(lr=0.01), clients, x, clock=paces, grouped=grouped))
     for run in runs:
         advance(run, 200, device)
     turns = [[advance(run, events, device) for run in runs] for _ in range(TURNS)]
-    ratio = statistics.median(single / grouped for grouped, single in turns)
-    ms = 1e3 * statistics.median(grouped for grouped, _ in turns) / events
+    ms = 1e3 * statistics.median(turn[0] for turn in turns) / events
     print(f"MLP 784-80-60-10, N=100, batch 16, {device}, {law}, ", end="")
-    print(f"speeds differ by {spread:g}: {ratio:.1f}x, ", end="")
-    print(f"{ms:.3f} ms an event")
+    print(f"speeds differ by {spread:g}, {ms:.3f} ms an event: ", end="")
+    names = ["compiled one by one" if compiled else "one by one", "one by one"]
+    for j, name in enumerate(names[: len(ways) - 1], start=1):
+        ratio = statistics.median(turn[j] / turn[0] for turn in turns)
+        print(f"{ratio:.1f}x {name}", end=". " if j == len(ways) - 1 else ", ")
+    print()
 
 
 def million(events: int) -> None:
@@ -98,12 +108,15 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1000)
     parser.add_argument("--law", default="lognormal(1, 0.3)")
     parser.add_argument("--spread", type=float, default=10.0)
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--million", action="store_true")
     given = parser.parse_args()
     if given.million:
         million(1_000_000)
     else:
-        grouped_and_single(given.device, given.events, given.law, given.spread)
+        grouped_and_single(
+            given.device, given.events, given.law, given.spread, given.compile
+        )
 
 
 if __name__ == "__main__":

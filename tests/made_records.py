@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -81,6 +86,66 @@ def make_records(
         rounds=pd.DataFrame(costs),
         weights=matrices,
     )
+
+
+def make_timed(
+    *,
+    durations: Sequence[float] = (1.0,) * 11 + (4.0,),
+    waiting: tuple[str, ...] = ("fedavg", "ditto"),
+    period: float = 4.0,
+    most: int = 5000,
+    **options: Any,
+) -> Records:
+    """Records of a study on a virtual clock: client i always takes durations[i].
+
+    Clients of `waiting` algorithms begin together, when the slowest of them is done;
+    others never wait. Delays are those of all but `local`, whose clients share nothing.
+    """
+    records = make_records(n=len(durations), **options)
+    study = records.study | {"time": {"period": period, "law": "constant(1)"}}
+    end = records.study["run"]["rounds"] * period
+    tables: dict[str, list[pd.DataFrame]] = {"delays": [], "spans": [], "work": []}
+    updates = {}
+    for label, seed in records.metrics.groupby(["algorithm", "seed"]).groups:
+        waits = max(durations) if label in waiting else 0.0
+        # Where nobody waits, a task begins exactly when the one before it ends.
+        tasks = [
+            (k * waits, i, k * waits + seconds)
+            if waits
+            else (k * seconds, i, (k + 1) * seconds)
+            for i, seconds in enumerate(durations)
+            for k in range(math.ceil(end / max(seconds, waits)))
+        ]
+        spans = pd.DataFrame(sorted(tasks), columns=["begin", "client", "end"])
+        groups = spans.assign(end=spans["end"].clip(upper=end)).groupby("client")
+        busy = groups["end"].sum() - groups["begin"].sum()
+        work = pd.DataFrame({"busy": busy, "idle": end - busy}).reset_index()
+        # What waits arrives together, when a round ends, and is recorded then.
+        spans["arrived"] = spans["begin"] + waits if waits else spans["end"]
+        done = spans[spans["arrived"] <= end].sort_values(["end", "client"])
+        work["tasks"] = done.groupby("client").size().reindex(work.index, fill_value=0)
+        kept = (done.sort_index() if waits else spans)[["client", "begin", "end"]]
+        found: dict[str, pd.DataFrame] = {"spans": kept[:most], "work": work}
+        if not waits and label != "local":
+            late = Counter(
+                place + 1 - int((done["end"] <= begin).sum())
+                for place, begin in enumerate(done["begin"])
+            )
+            columns = {"delay": list(late), "count": list(late.values())}
+            found["delays"] = pd.DataFrame(columns)
+        for name, table in found.items():
+            tables[name].append(table.assign(algorithm=label, seed=seed))
+        updates[label, seed] = done["arrived"].to_numpy()
+    rounds = records.rounds.assign(time=period * records.rounds["round"])
+    rounds["updates"] = [
+        int((updates[row.algorithm, row.seed] <= row.time).sum())
+        for row in rounds.itertuples()
+    ]
+    joined = {
+        name: pd.concat(some, ignore_index=True) if some else pd.DataFrame()
+        for name, some in tables.items()
+    }
+    return replace(records, study=study, rounds=rounds, **joined)
 
 
 def written(records: Records, folder: Path) -> str:

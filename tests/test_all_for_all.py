@@ -488,7 +488,7 @@ def test_a_newcomer_gets_the_model_that_fits_it_best():
     oracle = Simulation(newcomers, module, batch_size=0, dtype=REAL).at(1)
     personal = federation.optima[:6]  # as if training had been perfect
     state = algorithm.init(torch.zeros(8, 10, dtype=REAL))
-    found = models_for(algorithm, state, personal, oracle)
+    found = models_for(algorithm.welcome, state, personal, oracle)
     assert_close(found, federation.optima[[6, 7]])
 
 

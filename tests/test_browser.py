@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie import report
-from made_records import make_records, rendered
+from made_records import make_records, make_timed, rendered
 
 
 @pytest.mark.browser
@@ -95,3 +95,29 @@ def test_a_browser_draws_the_edge_cases(tmp_path: Path) -> None:
     assert 'class="notice script-error"' not in document
     assert "CONSOLE" not in log
     assert document.count("plotly-graph-div") >= 8
+
+
+@pytest.mark.browser
+def test_a_browser_draws_a_study_in_virtual_time(tmp_path: Path) -> None:
+    records = make_timed(labels=("local", "fedavg", "asgd"), seeds=1)
+    path = report.write_report(records, tmp_path / "report.html")
+    act = """<script>
+    (async () => {
+      const plot = document.getElementById("timeline-figure-plot");
+      const button = plot.layout.updatemenus[0].buttons[2];
+      await Plotly.update(plot, button.args[0], button.args[1]);
+      const bars = plot.querySelectorAll(".trace.bars .point").length;
+      document.body.dataset.bars = bars;
+      document.body.dataset.heading = plot.querySelector(".gtitle").textContent;
+    })();
+    </script></body>"""
+    path.write_text(path.read_text("utf-8").replace("</body>\n", act), "utf-8")
+    document, log = rendered(path, tmp_path / "profile")
+    assert 'class="notice script-error"' not in document
+    assert "CONSOLE" not in log, log
+    found = dict(re.findall(r'data-(\w+)="([^"]*)"', document))
+    # A grey bar for each of twelve clients; eleven compute 16 times and one four times.
+    assert int(found["bars"]) == 12 + 11 * 16 + 4
+    assert found["heading"] == "asgd: idle 0 % of the time"
+    delays = document[document.index('<figure id="delays-figure"') :]
+    assert "How late answers arrived" in delays[: delays.index("</figure>")]

@@ -18,9 +18,11 @@ from typer.testing import CliRunner
 
 from coterie import cli, experiment
 from coterie.algorithms import ALGORITHMS
+from coterie.asynchronous import METHODS
 from coterie.config import read_study
 from coterie.data.datasets import DATASETS
 from coterie.data.splits import SPLITS
+from coterie.graphs import GRAPHS
 from coterie.models import MODELS
 from coterie.record import Folder, load_records
 
@@ -124,9 +126,11 @@ def test_the_table_fits_eighty_columns_without_cutting_words(here, monkeypatch):
     ("shelf", "registry"),
     [
         ("algorithms", ALGORITHMS),
+        ("asynchronous", METHODS),
         ("datasets", DATASETS),
         ("splits", SPLITS),
         ("models", MODELS),
+        ("graphs", GRAPHS),
     ],
 )
 def test_list_names_everything_there_is(shelf, registry, monkeypatch):
@@ -135,7 +139,7 @@ def test_list_names_everything_there_is(shelf, registry, monkeypatch):
     assert code == 0
     for name in registry:
         assert name in output
-    assert called("list")[1].count("what it is") == 4
+    assert called("list")[1].count("what it is") == 6
 
 
 def test_list_names_the_reference_of_every_published_method(monkeypatch):

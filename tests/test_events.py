@@ -14,8 +14,10 @@ from coterie.asynchronous.all_for_all import async_all_for_all
 from coterie.asynchronous.ditto import async_ditto
 from coterie.asynchronous.sgd import async_sgd
 from coterie.checks import InputError, TrainingError
-from coterie.events import Asynchronous, Run, run_events
+from coterie.clocks import Delays
+from coterie.events import Asynchronous, Kind, Run, Task, run_events
 from coterie.oracle import Simulation
+from coterie.record import pack, unpack
 from coterie.rounds import run_rounds
 from quadratics import REAL, D, hessians, quadratics, simulate
 
@@ -413,7 +415,11 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
 
     none = torch.zeros(0, dtype=REAL)
     method = Asynchronous(
-        init, lambda state, i: (state[i], none), arrive, lambda s: s, steps
+        init,
+        lambda state, i: Task((state[i], none), work=3),
+        arrive,
+        lambda s: s,
+        kinds=(Kind(steps, "each"),),
     )
     run = Run(method, simulation, x, clock=ORDINARY)
     finished = [0] * 6
@@ -428,3 +434,204 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
             torch.testing.assert_close(
                 run.personal()[client], history[count - 1][client], **EXACT
             )
+
+
+def one_gradient(state, client):
+    return Task((state[client],))
+
+
+def local_steps(**changes) -> Asynchronous:
+    """Every client takes steps of its own model, the state."""
+
+    def arrive(state, now):
+        state[now.clients] -= 0.1 * now.answers[0]
+        return now.clients
+
+    method = Asynchronous(
+        lambda models: models.clone(),
+        one_gradient,
+        arrive,
+        lambda state: state,
+        info=lambda state: {"floats": 0.0},
+    )
+    return method._replace(**changes)
+
+
+def arrivals(run, count):
+    """Times and clients of the next answers."""
+    events = [run.step() for _ in range(count)]
+    return [(event.time, *event.clients) for event in events]
+
+
+STEADY = Paces(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, jitter=0.0)
+
+
+def test_messages_travel_to_a_client_and_back(simulation, x):
+    links = Delays("constant(0.25)")
+    run = Run(async_sgd(), simulation, x, clock=STEADY, links=links)
+    assert arrivals(run, 4) == [(1.5, 0), (2.5, 1), (3.0, 0), (3.5, 2)]
+    # Client 0 computes from 0.25 to 1.25, and again from 1.75 to 2.75.
+    assert run.idle[0] == pytest.approx(3.5 - 2 - 0.25)
+
+
+def test_messages_of_a_client_have_numbers_of_their_own(simulation, x):
+    links = Delays("exponential(1)", seed=7)
+    run = Run(async_sgd(), simulation, x, clock=STEADY, links=links)
+    names, none = torch.arange(6), torch.zeros(6, dtype=torch.long)
+    drawn = links.relayed(names, none, 6).tolist()
+    free, number = [0.0] * 6, [0] * 6
+    for _ in range(12):
+        event = run.step()
+        (i,) = event.clients
+        there, back = drawn[i][2 * number[i] : 2 * number[i] + 2]
+        assert event.time == pytest.approx(free[i] + there + i + 1 + back, rel=1e-12)
+        free[i], number[i] = event.time, number[i] + 1
+        if number[i] == 3:
+            break
+
+
+def test_with_one_place_everybody_has_its_turn(simulation, x):
+    """SGD on the clients one after the other, with nothing late."""
+    run = Run(async_sgd(lr=0.1), simulation, x, clock=STEADY, capacity=1)
+    model, time = x[0].clone(), 0.0
+    for turn in range(1, 4):
+        for i in range(6):
+            model = model - 0.1 * question(simulation, i, turn, model)
+            time += i + 1
+            event = run.step()
+            assert (event.time, event.clients, event.delays) == (time, [i], [1])
+            torch.testing.assert_close(event.state.x, model, **EXACT)
+
+
+def test_places_are_taken_in_the_order_in_which_clients_wait(simulation, x):
+    run = Run(async_sgd(), simulation, x, clock=STEADY, capacity=2)
+    # 0: 0-1, 1: 0-2, 2: 1-4, 3: 2-6, 4: 4-9, 5: 6-12, and 0 again: 9-10.
+    found = arrivals(run, 7)
+    assert found == [(1, 0), (2, 1), (4, 2), (6, 3), (9, 4), (10, 0), (12, 5)]
+    assert run.idle[:2] == [10.0, 8.0]  # client 1 is at work from 10 to 12
+
+
+def test_never_more_are_at_work_than_there_are_places(simulation, x):
+    methods = [
+        async_sgd(),
+        async_sgd(wait=4),
+        async_sgd(assign="random"),
+        local_steps(),
+    ]
+    for method in methods:
+        run = Run(method, simulation, x, clock=ORDINARY, capacity=3, seed=1)
+        spans = []
+        for _ in range(60):
+            spans += run.step().spans
+        for _, begin, _ in spans:
+            assert sum(b <= begin < e for _, b, e in spans) <= 3
+        assert {client for client, _, _ in spans} == set(range(6))
+
+
+def test_until_a_time_is_event_by_event(simulation, x):
+    """Stopping at times changes nothing, and nothing after a time has happened."""
+    steps = Run(async_sgd(), simulation, x, clock=ORDINARY)
+    ticks = Run(async_sgd(), simulation, x, clock=ORDINARY)
+    for tick in range(1, 30):
+        events = list(ticks.until(0.9 * tick))
+        assert ticks.time == 0.9 * tick
+        for event in events:
+            other = steps.step()
+            assert event[:4] == other[:4]
+            assert 0.9 * (tick - 1) < event.time <= 0.9 * tick
+        assert torch.equal(steps.state.x, ticks.state.x)
+    assert list(ticks.until(ticks.time)) == []
+
+
+def test_what_ends_at_a_time_has_ended(simulation, x):
+    clock = Paces(*[0.1] * 6, jitter=0.0)
+    run = Run(local_steps(), simulation, x, clock=clock)
+    for tick in range(1, 40):  # sums of 0.1 are larger or smaller than products
+        list(run.until(tick * 0.1))
+        assert run.tasks == [tick] * 6
+        assert run.idle == [0.0] * 6
+
+
+def test_a_task_takes_as_long_as_its_work(simulation, x):
+    def three(clients, rows):
+        return clients.grad(rows) + clients.grad(rows) + clients.grad(rows)
+
+    method = local_steps(
+        kinds=(Kind(three, "each"),),
+        task=lambda state, client: Task((state[client],), work=3),
+    )
+    run = Run(method, simulation, x, clock=STEADY)
+    assert arrivals(run, 3) == [(3, 0), (6, 1), (6, 0)]
+    assert run.gradients.tolist() == [18, 9, 0, 0, 0, 0]  # minibatches of three
+    # Single samples that a task says beside: one more is a third of a minibatch.
+    method = local_steps(
+        task=lambda state, client: Task((state[client],), work=1, samples=1.0)
+    )
+    run = Run(method, simulation, x, clock=STEADY)
+    assert arrivals(run, 1) == [(1 + 1 / 3, 0)]
+    assert run.gradients.tolist() == [4, 0, 0, 0, 0, 0]
+
+
+def test_a_task_may_name_the_round_whose_samples_it_uses(simulation, x):
+    method = local_steps(
+        task=lambda state, client: Task((state[client],), round=70 + client)
+    )
+    run = Run(method, simulation, x, clock=STEADY)
+    run.step()
+    g = question(simulation, 0, 70, x[0])
+    torch.testing.assert_close(run.personal()[0], x[0] - 0.1 * g, **EXACT)
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_kinds_have_their_own_programs_and_arrive_apart(simulation, x, grouped):
+    """Clients 0 to 2 add what others subtract, and answers of two kinds never mix."""
+
+    def pair(clients, rows):
+        return rows, -clients.grad(rows)
+
+    seen = []
+
+    def arrive(state, now):
+        seen.append((now.kind, now.clients, now.delays))
+        state[now.clients] -= 0.1 * now.answers[now.kind]
+        return now.clients
+
+    method = local_steps(
+        kinds=(Kind(), Kind(pair)),
+        task=lambda state, client: Task((state[client],), kind=int(client < 3)),
+        arrive=arrive,
+        together=True,
+    )
+    run = Run(method, simulation, x, clock=EQUAL, grouped=grouped)
+    models = x.clone()
+    # In the order in which tasks were handed out, which is then that of the kinds.
+    orders = [[0, 1, 2, 3, 4, 5], [3, 4, 5, 0, 1, 2], [3, 4, 5, 0, 1, 2]]
+    for number, order in enumerate(orders, 1):
+        seen.clear()
+        assert run.step().clients == order
+        late = [order.index(client) + 1 for client in range(6)]
+        assert seen == [(0, [3, 4, 5], late[3:]), (1, [0, 1, 2], late[:3])]
+        for i in range(6):
+            sign = 1 if i < 3 else -1
+            models[i] += sign * 0.1 * question(simulation, i, number, models[i])
+        torch.testing.assert_close(run.personal(), models, **EXACT)
+
+
+def test_tasks_that_wait_survive_a_file(simulation, x):
+    """Tuples come back as lists, of which the tasks of a client are made again."""
+    method = async_sgd(assign="random")
+    options = {"clock": ORDINARY, "seed": 3, "capacity": 2}
+    whole = Run(method, simulation, x, **options)
+    while not (any(whole.moment().waiting) and whole.moment().queued):
+        whole.step()
+    moment = whole.moment()
+    fresh = Run(method, simulation, x, **options).moment()
+    rest = Run(method, simulation, x, **options, start=unpack(pack(moment), fresh))
+    for _ in range(60):
+        assert whole.step()[:4] == rest.step()[:4]
+    assert torch.equal(whole.personal(), rest.personal())
+
+
+def test_capacity_is_a_positive_number(simulation, x):
+    with pytest.raises(InputError, match="`capacity` must be at least 1, got 0"):
+        Run(async_sgd(), simulation, x, clock=EQUAL, capacity=0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie import cells
+from coterie import training
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
 from coterie.config import study
@@ -143,7 +143,7 @@ def test_a_finished_study_is_not_run_again(finished, monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("training began again")
 
-    monkeypatch.setattr(cells, "run_rounds", refuse)
+    monkeypatch.setattr(training, "run_rounds", refuse)
     seen: list[Progress] = []
     again = run_study(finished.study, resume=finished.folder, progress=seen.append)
     pd.testing.assert_frame_equal(again.records.metrics, finished.records.metrics)

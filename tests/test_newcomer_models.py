@@ -45,7 +45,7 @@ def test_every_algorithm_gives_every_newcomer_a_model_of_its_own(name):
     def models_with(features: torch.Tensor) -> torch.Tensor:
         later = replace(everybody, features=features).select(torch.tensor([6, 7]))
         oracle = Simulation(later, module, **options).at(3, purpose="welcome")
-        return models_for(case.build(everybody), last.state, personal, oracle)
+        return models_for(case.build(everybody).welcome, last.state, personal, oracle)
 
     here = models_with(everybody.features)
     assert here.shape == (2, x.shape[1])
@@ -174,12 +174,12 @@ def test_without_a_welcome_a_newcomer_takes_the_model_that_fits_best():
     everybody = small_federation(8)
     x = starting_rows(everybody.select(torch.arange(6)), Setting())
     plain = Algorithm(lambda x: x, lambda state, oracle, rng: (state, {}))
-    found = models_for(plain, None, x, newcomers_of(everybody, 6))
+    found = models_for(plain.welcome, None, x, newcomers_of(everybody, 6))
     best = training_losses(newcomers_of(everybody, 6), x).argmin(1)
     assert torch.equal(found, x[best])
     wrong = plain._replace(welcome=lambda state, oracle: x)
     with pytest.raises(InputError, match=r"shape \(2, 19\), got \(6, 19\)"):
-        models_for(wrong, None, x, newcomers_of(everybody, 6))
+        models_for(wrong.welcome, None, x, newcomers_of(everybody, 6))
 
 
 def test_newcomers_learn_more_from_those_who_are_like_them(tmp_path):

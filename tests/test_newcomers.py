@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie import cells, ground, report
+from coterie import cells, ground, report, training
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError, TrainingError
 from coterie.conformance import small_federation
@@ -320,7 +320,7 @@ def test_going_on_after_a_stop_among_the_newcomers_equals_not_stopping(
             trained.append(r.t)
             yield r
 
-    monkeypatch.setattr(cells, "run_rounds", counted)
+    monkeypatch.setattr(training, "run_rounds", counted)
     resumed = run_study(two_seeds.study, resume=folder)
     assert len(trained) == 3 * ROUNDS  # three other cells; the first had trained
     assert_same(two_seeds, resumed)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from coterie import cells, ground, report, trials
+from coterie import ground, report, training
 from coterie.checks import TrainingError
 from coterie.config import study
 from coterie.data.federation import Federation
@@ -288,8 +288,7 @@ def test_a_finished_search_is_not_made_again(tuned, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(trials, "run_rounds", refuse)
-    monkeypatch.setattr(cells, "run_rounds", refuse)
+    monkeypatch.setattr(training, "run_rounds", refuse)
     again = run_study(tuned.study, resume=tuned.folder)
     assert searches(again) == searches(tuned)
 

@@ -1,17 +1,20 @@
-"""Chapter 3 of Even's thesis: asynchronous SGD with a server, in virtual time.
+"""Chapters 3 and 5 of Even's thesis; chapter 5 is in files of its own.
 
-The thesis measures on a node of 48 cores. Here tasks take random times, and all else is
-computed as it would be there. Losses are least squares, |a'x - b|^2 / 2, and a gap is
-F(x) - min F of the training objective. Settings are given as `name=value`.
+Chapter 3 is asynchronous SGD with a server, here in virtual time. The thesis measures
+on a node of 48 cores. Here tasks take random times, and all else is computed as it
+would be there. Losses are least squares, |a'x - b|^2 / 2, and a gap is F(x) - min F of
+the training objective. Settings are given as `name=value`.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib.util
 import math
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +22,7 @@ from torch import Tensor
 
 import coterie as co
 from coterie.asynchronous.sgd import async_sgd
-from coterie.checks import integer, one_of
+from coterie.checks import integer, number, one_of
 from coterie.clocks import Clock, clock
 from coterie.data.federation import Federation, Part
 from coterie.events import Asynchronous, run_events
@@ -480,9 +483,9 @@ def draw(folder: Path, found: dict[str, dict[str, Tuned]]) -> None:
     figure.write_html(folder / "figure31.html")
 
 
-def record(folder: Path, claims: Sequence[Claim]) -> None:
+def record(path: Path, claims: Sequence[Claim]) -> None:
     """Writes all claims as a table."""
-    with (folder / "chapter3.csv").open("w", newline="") as file:
+    with path.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(Claim._fields)
         table.writerows(claims)
@@ -517,8 +520,35 @@ def chapter3(overrides: Sequence[str]) -> list[Claim]:
     folder = Path("runs") / "even2024-chapter3"
     folder.mkdir(parents=True, exist_ok=True)
     draw(folder, found)
-    record(folder, claims)
+    record(folder / "chapter3.csv", claims)
     return claims
 
 
-ITEMS = {"chapter3": chapter3}
+def beside(name: str) -> ModuleType:
+    """Another file of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def chapter5(overrides: Sequence[str]) -> list[Claim]:
+    """Experiments on chapter 5: AGRAF, graphs and loss networks (two minutes).
+
+    Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
+    """
+    given = settings(overrides, share=1.0, seed=0)
+    share = number("share", given["share"], above=0, at_most=1)
+    seed = integer("seed", given["seed"], at_least=0)
+    folder = Path("runs") / "even2024-chapter5"
+    folder.mkdir(parents=True, exist_ok=True)
+    claims = []
+    for part in ("chapter5_events", "chapter5_recursions", "chapter5_networks"):
+        claims += beside(part).claims(folder, share, seed)
+    claims.sort(key=lambda claim: claim.what.partition(",")[0])  # by experiment
+    record(folder / "chapter5.csv", claims)
+    return claims
+
+
+ITEMS = {"chapter3": chapter3, "chapter5": chapter5}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import torch
@@ -17,9 +18,10 @@ from .ground import Ground, build_algorithm
 from .metrics import TASKS
 from .newcomers import Newcomers, described, models_for
 from .oracle import Simulation
-from .record import SNAPSHOT_CLIENTS, Cell, Folder, unpack
-from .rounds import Round, run_rounds
-from .types import Algorithm
+from .record import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
+from .rounds import Lapse, Round
+from .training import Training, training_of
+from .types import State
 
 _SNAPSHOTS = 50
 """Collaboration matrices kept of each cell, about."""
@@ -33,44 +35,38 @@ def run_cell(
 ) -> None:
     """Runs one algorithm on one seed from where it stands to its end."""
     run, simulation = study.run, ground.simulation
-    algorithm = build_algorithm(entry, ground.federation)
+    method = build_algorithm(entry, ground.federation, timed=study.time is not None)
+    training = training_of(study, method, ground, seed)
     names = ground.federation.clients.tolist()
     cell = folder.cell(entry.label, seed) or Cell(entry.label, seed, clients=names)
     if cell.done:
         tell(run.rounds, None)
         return
-    start = algorithm.init(ground.x)
+    start = training.init()
     try:
         if cell.rounds:
             cell = replace(cell, state=restored(cell, start, folder))
         else:
             cell = replace(cell, state=start)
-            cell = _evaluated(cell, study, algorithm, simulation, {})
+            cell = _evaluated(cell, study, training, simulation, {})
         saved = began = time.monotonic()
-        for r in run_rounds(
-            algorithm,
-            simulation,
-            ground.x,
-            rounds=run.rounds,
-            seed=seed,
-            participation=run.participation,
-            start=(cell.t, cell.state),
-        ):
+        for r in training.rounds(rounds=run.rounds, start=(cell.t, cell.state)):
             refuse_nonfinite_state(r, cell, ground.x.shape[1])
             # Whenever an interruption comes, `cell` is as it was after some round.
             after = _counted(cell, r, time.monotonic() - began)
             evaluates = r.t % run.every == 0 or r.t == run.rounds
             if evaluates:
-                after = _evaluated(after, study, algorithm, simulation, r.info)
+                after = _evaluated(after, study, training, simulation, r.info)
             cell = after
             tell(r.t, _score(cell, simulation) if evaluates else None)
             if time.monotonic() - saved >= run.checkpoint_seconds:
                 folder.save(cell)
                 saved = time.monotonic()
             began = time.monotonic()
-        x = algorithm.personal(cell.state, simulation.at(cell.t, purpose="use"))
+        x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
         if ground.newcomers is not None:
-            cell = _welcomed(cell, study, entry, ground.newcomers, x, folder)
+            state = training.inner(cell.state)
+            cell = _welcomed(cell, state, study, entry, ground.newcomers, x, folder)
     except (TrainingError, KeyboardInterrupt) as error:
         if cell.rounds:
             folder.save(cell)
@@ -86,6 +82,7 @@ def run_cell(
 
 def _welcomed(
     cell: Cell,
+    state: State,
     study: Study,
     entry: Entry,
     newcomers: Newcomers,
@@ -96,6 +93,7 @@ def _welcomed(
 
     Args:
         cell: as it is after the last round.
+        state: of the algorithm, then.
         study: says what is evaluated.
         entry: the algorithm.
         newcomers: those who were held out.
@@ -103,9 +101,10 @@ def _welcomed(
         folder: where the models go.
     """
     folder.save(cell)  # before what may take long
-    algorithm = build_algorithm(entry, newcomers.everybody)
+    timed = study.time is not None
+    method = build_algorithm(entry, newcomers.everybody, timed=timed)
     oracle = newcomers.simulation.at(cell.t, purpose="welcome")
-    rows = models_for(algorithm, cell.state, x, oracle)
+    rows = models_for(method.welcome, state, x, oracle)
     names = newcomers.federation.clients.tolist()
     refuse_nonfinite(rows, "a newcomer's model", replace(cell, clients=names))
     folder.save_models(cell.label, cell.seed, rows, of="newcomers")
@@ -127,7 +126,7 @@ def restored(cell: Cell, like: Any, folder: Folder) -> Any:
 
 def _counted(cell: Cell, r: Round, seconds: float) -> Cell:
     """The cell after a round."""
-    return replace(
+    after = replace(
         cell,
         t=r.t,
         state=r.state,
@@ -135,17 +134,33 @@ def _counted(cell: Cell, r: Round, seconds: float) -> Cell:
         floats=cell.floats + float(r.info.get("floats", 0.0)),
         seconds=cell.seconds + seconds,
     )
+    return after if r.lapse is None else _lapsed(after, r.lapse)
+
+
+def _lapsed(cell: Cell, lapse: Lapse) -> Cell:
+    """The cell with a record of what virtual time brought."""
+    delays = Counter(cell.delays)
+    delays.update(lapse.delays)
+    room = max(0, SPANS - len(cell.spans))
+    return replace(
+        cell,
+        time=lapse.time,
+        updates=cell.updates + lapse.updates,
+        delays=dict(delays),
+        spans=[*cell.spans, *lapse.spans[:room]] if room else cell.spans,
+        work={"busy": lapse.busy, "idle": lapse.idle, "tasks": lapse.tasks},
+    )
 
 
 def _evaluated(
     cell: Cell,
     study: Study,
-    algorithm: Algorithm,
+    training: Training,
     simulation: Simulation,
     info: dict[str, Tensor | float],
 ) -> Cell:
     """The cell with a record of the personal models on their own clients' parts."""
-    x = algorithm.personal(cell.state, simulation.at(cell.t, purpose="use"))
+    x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, "a personal model", cell)
     values = _measures(study, simulation, x)
     row = {
@@ -155,6 +170,8 @@ def _evaluated(
         "seconds": cell.seconds,
         **_scalars(info),
     }
+    if study.time is not None:
+        row |= {"time": cell.time, "updates": cell.updates}
     cell = replace(cell, metrics=[*cell.metrics, values], rounds=[*cell.rounds, row])
     return _with_snapshot(cell, study, info.get("weights"))
 
@@ -215,11 +232,12 @@ def refuse_nonfinite_state(r: Round, cell: Cell, parameters: int) -> None:
 
 
 def _tensors(state: Any) -> Iterator[Tensor]:
-    """All tensors of nested tuples."""
+    """All tensors of nested tuples and dataclasses."""
     if isinstance(state, Tensor):
         yield state
-    elif isinstance(state, tuple):
-        for part in state:
+    elif isinstance(state, tuple) or is_dataclass(state):
+        parts = state if isinstance(state, tuple) else vars(state).values()
+        for part in parts:
             yield from _tensors(part)
 
 

@@ -128,7 +128,10 @@ def plan(
 @app.command("list")
 def list_(
     what: Annotated[
-        str, typer.Argument(help="algorithms, datasets, splits or models.")
+        str,
+        typer.Argument(
+            help="algorithms, asynchronous, datasets, splits, models or graphs."
+        ),
     ] = "",
 ) -> None:
     """List what a study can name, with options and their defaults."""
@@ -161,13 +164,28 @@ def report(
 @app.command()
 def check(
     factory: Annotated[str, typer.Argument(help="module:factory, or a name of ours.")],
+    twin: Annotated[
+        str,
+        typer.Option(
+            help="What an asynchronous method is in rounds, as module:factory."
+        ),
+    ] = "",
 ) -> None:
     """Run the conformance suite on an algorithm, ours or your own."""
+    from .asynchronous import METHODS
     from .config import algorithm_factory
     from .conformance import check_algorithm
+    from .conformance_time import Twin, check_asynchronous, is_asynchronous
 
     sys.path.insert(0, str(Path.cwd()))
-    findings = check_algorithm(algorithm_factory(factory))
+    made: Any = algorithm_factory(factory, timed=factory in METHODS)
+    like: Any = algorithm_factory(twin) if twin else None
+    if is_asynchronous(made):
+        findings = check_asynchronous(made, twin=Twin(like) if like else None)
+    elif like:
+        raise InputError(f"`--twin` is for asynchronous methods, got {twin!r}.")
+    else:
+        findings = check_algorithm(made)
     table = Table(title=f"conformance of {factory}")
     for column in ("check", "result", "what was found"):
         table.add_column(column)
@@ -193,8 +211,10 @@ def reproduce(
 
 def print_summary(summary: Any) -> None:
     """Prints the comparison of algorithms, one row each, for 80 columns."""
-    rounds, seeds = summary["round"].max(), summary["seeds"].max()
-    title = f"test data, round {rounds}, {seeds} seed{'s' if seeds > 1 else ''}"
+    when, seeds = f"round {summary['round'].max()}", summary["seeds"].max()
+    if "time" in summary:
+        when = f"after {summary['time'].max():.4g} virtual seconds"
+    title = f"test data, {when}, {seeds} seed{'s' if seeds > 1 else ''}"
     columns: dict[str, Callable[[Any], str]] = {
         _mean_heading(summary): _mean,
         "weighted\nmean": lambda row: _number(row["weighted_mean"]),
@@ -203,6 +223,10 @@ def print_summary(summary: Any) -> None:
         "gradient\ncount": lambda row: _scaled(row["gradients"], 1000, _THOUSANDS),
         "sent": lambda row: _scaled(row["bytes"], 1024, _BYTES),
     }
+    if "updates" in summary:
+        # There is no room for both; the report has them.
+        del columns["weighted\nmean"]
+        columns["updates"] = lambda row: _scaled(row["updates"], 1000, _THOUSANDS)
     _print_rows(title, columns, summary)
 
 
@@ -333,15 +357,19 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
 def _shelves() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
     """What can be listed: a registry, and how many leading parameters to hide."""
     from .algorithms import ALGORITHMS
+    from .asynchronous import METHODS
     from .data.datasets import DATASETS
     from .data.splits import SPLITS
+    from .graphs import GRAPHS
     from .models import MODELS
 
     return {
         "algorithms": (ALGORITHMS, None),
+        "asynchronous": (METHODS, None),
         "datasets": (DATASETS, 0),
         "splits": (SPLITS, None),
         "models": (MODELS, None),
+        "graphs": (GRAPHS, None),
     }
 
 

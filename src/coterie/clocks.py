@@ -130,7 +130,7 @@ class _Periods:
         return lengths.cumsum(0).tolist()
 
 
-def trace(path: str | Path, *, clients: int | None = None) -> Clock:
+def trace(path: str | Path, *, clients: int | None = None) -> Replayed:
     """A clock that replays measured times; a client's list starts again at its end.
 
     Args:
@@ -152,7 +152,7 @@ def trace(path: str | Path, *, clients: int | None = None) -> Clock:
     lists = [[found[i][c] for c in range(len(found[i]))] for i in range(total)]
     lengths = torch.tensor([len(times) for times in lists])
     seconds = torch.tensor(list(chain(*lists)), dtype=torch.float64)
-    return _Replayed(seconds, lengths.cumsum(0) - lengths, lengths)
+    return Replayed(seconds, lengths.cumsum(0) - lengths, lengths)
 
 
 def _measured(path: Path) -> dict[int, dict[int, float]]:
@@ -184,19 +184,26 @@ def _measured(path: Path) -> dict[int, dict[int, float]]:
 
 
 @dataclass(frozen=True)
-class _Replayed:
+class Replayed:
+    """A clock of measured times."""
+
     seconds: Tensor  # all clients' times, one list behind the other
     starts: Tensor  # (N,) where the list of each begins
     lengths: Tensor  # (N,)
 
+    def __len__(self) -> int:
+        return len(self.starts)
+
     def durations(
         self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
     ) -> Float64[Tensor, "n {count}"]:
-        identities("clients", clients, len(self.starts))
+        """The measured times; see `Clock`."""
+        identities("clients", clients, len(self))
         which = numbers(first, count) % self.lengths[clients, None]
         return self.seconds[self.starts[clients, None] + which]
 
     def ready(self, client: int, time: float) -> float:
+        """At once; see `Clock`."""
         return time
 
 
@@ -221,6 +228,13 @@ class Delays:
     ) -> Float64[Tensor, "e {count}"]:
         """Row j holds delays first[j] .. first[j] + count - 1 of the edge edges[j]."""
         return draw(self.law, key(self.seed, "delay"), _pairs(edges), first, count)
+
+    def relayed(
+        self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
+    ) -> Float64[Tensor, "n {count}"]:
+        """Row j holds delays between client clients[j] and whoever relays messages."""
+        identities("clients", clients)
+        return draw(self.law, key(self.seed, "relay"), clients[:, None], first, count)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A study as its author wrote it: TOML tables, checked before any work is done.
 
-    [data] [split] [model] [[algorithm]] [run] [tune]
+    [data] [split] [model] [[algorithm]] [run] [time] [tune]
 
 Which options a table may have is read from the signatures of what it names, so nothing
 is declared twice.
@@ -21,14 +21,17 @@ from typing import Any
 
 from . import checks
 from .algorithms import ALGORITHMS
+from .asynchronous import IN_TIME, METHODS
 from .checks import InputError, imported, integer, number, one_of, parameters_of
 from .data.splits import SPLITS
+from .events import Asynchronous
 from .ingredients import ingredients_of
 from .models import MODELS
+from .timing import Time
 from .tuning import Tune, space_of, tune_of
 from .types import Algorithm
 
-TABLES = ("name", "data", "split", "model", "algorithm", "run", "tune")
+TABLES = ("name", "data", "split", "model", "algorithm", "run", "time", "tune")
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class Study:
     algorithms: tuple[Entry, ...]
     run: Run
     tune: Tune | None = None
+    time: Time | None = None
 
     def resolved(self) -> dict[str, Any]:
         """The study as nested plain values, as it is kept with its results."""
@@ -105,6 +109,8 @@ class Study:
             ],
             "run": asdict(self.run) | {"seeds": list(self.run.seeds)},
         }
+        if self.time is not None:
+            tables["time"] = self.time.table()
         return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})
 
     @property
@@ -180,18 +186,24 @@ def study(tables: dict[str, Any]) -> Study:
             raise InputError(
                 f"`{name}.seed` must be a whole number, got {table['seed']!r}."
             )
-    entries = _entries(tables)
+    entries, timed = _entries(tables), "time" in tables
     if not entries:
         raise InputError("a study needs at least one [[algorithm]] with a `name`.")
     tune = tune_of(_table(tables, "tune")) if "tune" in tables else None
+    run = _run(_table(tables, "run"))
+    read = _labelled([_entry(entry, timed) for entry in entries])
+    time = _time(_table(tables, "time"), read) if timed else None
+    if time is not None:
+        time.refuse_longer(run.rounds * time.period)
     return Study(
         _text("name", tables.get("name", "study")),
         data,
         split,
         model,
-        _searched(_labelled([_entry(entry) for entry in entries]), tune),
-        _run(_table(tables, "run")),
+        _searched(read, tune, timed),
+        run,
         tune,
+        time,
     )
 
 
@@ -213,9 +225,21 @@ def factory(
     return made
 
 
-def algorithm_factory(name: str) -> Callable[..., Algorithm]:
-    """The factory of an algorithm, ours or one's own."""
-    return factory("algorithm", name, ALGORITHMS)
+def algorithm_factory(
+    name: str, *, timed: bool = False
+) -> Callable[..., Algorithm | Asynchronous]:
+    """The factory of an algorithm, ours or one's own.
+
+    Args:
+        name: of ours, or "module:function".
+        timed: whether it is for a study of time, which has more of them.
+    """
+    if not timed and name in METHODS:
+        raise InputError(
+            f"{name} does not go by rounds: it needs a table [time] in the study."
+        )
+    more = {**METHODS, **IN_TIME} if timed else {}
+    return factory("algorithm", name, {**ALGORITHMS, **more})
 
 
 def _text(name: str, value: Any) -> str:
@@ -241,9 +265,9 @@ def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(table)
 
 
-def _known(name: str) -> dict[str, Any]:
+def _known(name: str, timed: bool) -> dict[str, Any]:
     """The options of an algorithm: its keywords and its ingredients."""
-    maker = algorithm_factory(name)
+    maker = algorithm_factory(name, timed=timed)
     recipes = parameters_of(_recipe_options)
     names = {ingredient: recipes["text"] for ingredient in ingredients_of(maker)}
     return {**parameters_of(maker), **names}
@@ -253,21 +277,23 @@ def _recipe_options(*, text: str = "") -> None:
     """Stands for the option of an ingredient: a text."""
 
 
-def _entry(table: Any) -> Entry:
+def _entry(table: Any, timed: bool) -> Entry:
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise InputError(f"every [[algorithm]] needs a `name`, got {table!r}.")
     options = _options(table)
     tune = options.pop("tune", {})
-    checks.options("algorithm", table["name"], _known(table["name"]), options)
+    checks.options("algorithm", table["name"], _known(table["name"], timed), options)
     label = _text("algorithm.label", table.get("label", table["name"]))
     if not isinstance(tune, dict):
         raise InputError(f"`tune` of {label} must be a table, got {tune!r}.")
     return Entry(table["name"], label, options, tune)
 
 
-def _searched(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, ...]:
+def _searched(
+    entries: tuple[Entry, ...], tune: Tune | None, timed: bool
+) -> tuple[Entry, ...]:
     """The entries, each with all that is searched for it."""
-    known = [_known(entry.name) for entry in entries]
+    known = [_known(entry.name, timed) for entry in entries]
     for key in [] if tune is None else tune.space:
         if not any(key in options for options in known):
             options = {option: None for each in known for option in each}
@@ -296,13 +322,35 @@ def _labelled(entries: list[Entry]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _run(table: dict[str, Any]) -> Run:
-    names = [f.name for f in fields(Run)]
+def _refuse_other_options(name: str, table: dict[str, Any], of: type) -> None:
+    names = [f.name for f in fields(of)]
     for key in table:
         if key not in names:
             raise InputError(
-                f"[run] has no option {key!r}.{checks.suggestion(key, names)}"
+                f"[{name}] has no option {key!r}.{checks.suggestion(key, names)}"
             )
+
+
+def _time(table: dict[str, Any], entries: tuple[Entry, ...]) -> Time:
+    _refuse_other_options("time", table, Time)
+    speeds = table.pop("speeds", "")
+    checks.options("time", "time", parameters_of(Time, ingredients=0), table)
+    if not isinstance(speeds, str | list | tuple):
+        raise InputError(
+            f"`time.speeds` must be a list of numbers or text, got {speeds!r}."
+        )
+    given = speeds if isinstance(speeds, str) else tuple(speeds)
+    return Time(speeds=given, **table).with_period(most_steps(entries))
+
+
+def most_steps(entries: Sequence[Entry]) -> int:
+    """The largest number of local steps in a round of any algorithm."""
+    counts = [entry.options.get("steps", 1) for entry in entries]
+    return max([steps for steps in counts if isinstance(steps, int)], default=1)
+
+
+def _run(table: dict[str, Any]) -> Run:
+    _refuse_other_options("run", table, Run)
     checks.options("run", "run", parameters_of(Run, ingredients=0), table)
     seeds = table.get("seeds", [0])
     is_list = isinstance(seeds, list | tuple)
@@ -360,7 +408,7 @@ def _override_algorithm(
                 f"only {', '.join(called)}.{checks.suggestion(name, called)}"
             )
     else:
-        known = [_known(str(e.get("name"))) for e in entries]
+        known = [_known(str(e.get("name")), "time" in tables) for e in entries]
         pairs = zip(entries, known, strict=True)
         entries = [entry for entry, options in pairs if key in options]
         if not entries:

@@ -17,7 +17,7 @@ import io
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -58,12 +58,17 @@ __all__ = [
     "Trace",
     "check_algorithm",
     "common_optimum",
+    "findings_of",
     "leaves",
     "relabelled",
     "small_federation",
     "starting_rows",
     "trace",
 ]
+
+
+Tested = TypeVar("Tested")
+"""What a check is run on."""
 
 
 class NotApplicable(Exception):
@@ -440,12 +445,21 @@ def check_algorithm(
     Raises:
         InputError: for an ingredient, option or check that does not exist.
     """
-    case = Case(factory, options or {})
+    return findings_of(CHECKS, Case(factory, options or {}), skip, report)
+
+
+def findings_of(
+    checks: Mapping[str, Callable[[Tested], None]],
+    case: Tested,
+    skip: Collection[str],
+    report: Callable[[Finding], None] | None,
+) -> list[Finding]:
+    """What each of these checks found; see `check_algorithm`."""
     for name in skip:
-        if name not in CHECKS:
-            raise InputError(f"there is no check {name!r}.{suggestion(name, CHECKS)}")
+        if name not in checks:
+            raise InputError(f"there is no check {name!r}.{suggestion(name, checks)}")
     findings = []
-    for name, check in CHECKS.items():
+    for name, check in checks.items():
         finding = _found(name, check, case, name in skip)
         findings.append(finding)
         if report is not None:
@@ -454,7 +468,7 @@ def check_algorithm(
 
 
 def _found(
-    name: str, check: Callable[[Case], None], case: Case, skipped: bool
+    name: str, check: Callable[[Tested], None], case: Tested, skipped: bool
 ) -> Finding:
     if skipped:
         return Finding(name, "skipped", "skipped on request.")

@@ -4,12 +4,13 @@
         print(event.time, event.clients, event.delays)
 
 A client that begins a task gets its rows, a snapshot, and its answer depends on nothing
-else; so all tasks that are under way are computed together, in one vectorised pass,
-when the first of their answers is needed. The draws of a client's task number c are
-those of round c + 1 in `coterie.rounds`: without delays, events are rounds.
+else; so all tasks of a kind that are under way are computed together, in one vectorised
+pass, when the first of their answers is needed. The draws of a client's task number c
+are those of round c + 1 in `coterie.rounds`: without delays, events are rounds.
 
-Beside tasks, pairs of clients may meet, when an edge of a graph rings; that takes no
-time. Events are ordered by time and then by the order in which they were foreseen.
+Beside tasks, pairs of clients may meet, when an edge of a graph rings: that takes no
+time, or, in a loss network, both compute and are busy until they have exchanged their
+models. Events are ordered by time and then by the order in which they were foreseen.
 Tasks that end at the very same time arrive one after the other, or together if the
 method says so.
 """
@@ -19,26 +20,53 @@ from __future__ import annotations
 import copy
 import heapq
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from . import seeds
 from .checks import InputError, TrainingError, integer
-from .clocks import Clock, Rings
+from .clocks import Clock, Delays, Rings
 from .oracle import Simulation
-from .types import Clients, Program, State
+from .types import Clients, Info, Oracle, Program, State
 
 _DRAWN = 64
 """Durations of a client, or rings of an edge, that are drawn at once."""
 
+ROUNDING = 1e-9
+"""Relative: a sum of many equal times may exceed their product by so much."""
+
+
+def gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """A client program: one gradient."""
+    return clients.grad(x)
+
+
+class Kind(NamedTuple):
+    """A kind of task: a client program, and whose samples it uses."""
+
+    program: Program = gradient
+    verb: str = "grads"  # of the oracle, whose draws in rounds these are
+    reads: int | None = None  # how many of a task's rows; None: all
+
+
+class Task(NamedTuple):
+    """What a client is asked to compute, as it is when the client is asked."""
+
+    rows: tuple[Tensor, ...]
+    kind: int = 0  # which of the method's
+    round: int | None = None  # whose samples it uses; None: one more than its number
+    work: float = 1.0  # gradients of a minibatch that it takes
+    samples: float = 0.0  # gradients of single samples, beside these
+
 
 class Arrivals(NamedTuple):
-    """A task that ended, or several at the same time."""
+    """A task that ended, or several of a kind at the same time."""
 
     time: float
     clients: list[int]  # in the order in which their ends were foreseen
@@ -46,6 +74,7 @@ class Arrivals(NamedTuple):
     delays: list[int]  # answers that arrived since a task began, its own with them
     k: int  # answers that arrived before these
     seed: int
+    kind: int = 0
 
     def generator(self) -> torch.Generator:
         """A stream for what the method draws now."""
@@ -56,20 +85,28 @@ class Asynchronous(NamedTuple):
     """A method whose clients need not wait for each other.
 
     The state belongs to one run, and `arrive` changes it in place: a new (N, D) tensor
-    for each of a million events would be most of the work.
+    for each of a million events would be most of the work. It is a dataclass of
+    tensors, numbers and lists of numbers.
     """
 
     init: Callable[[Tensor], State]
-    task: Callable[[State, int], tuple[Tensor, ...]]
-    """The rows with which a client begins a task now."""
+    task: Callable[[State, int], Task]
+    """What a client that begins now is asked."""
     arrive: Callable[[State, Arrivals], Iterable[int]]
     """Takes answers in; returns who gets a new task, also one who is still busy."""
     personal: Callable[[State], Float[Tensor, "n d"]]
-    program: Program | None = None  # None: a gradient at the first row
+    welcome: Callable[[State, Oracle], Tensor] | None = None
+    """As of an `Algorithm`: models for clients that were not there in training."""
+    info: Callable[[State], Info] = lambda state: {"floats": state.floats}
+    """As of a round, but `floats` is the number of values sent since the start."""
+    kinds: tuple[Kind, ...] = (Kind(),)
     together: bool = False  # whether tasks that end at the same time arrive at once
-    meet: Callable[[State, int, int], None] | None = (
-        None  # two clients whose edge rings
-    )
+    meet: Callable[[State, int, int], None] | None = None
+    """Two clients whose edge rings."""
+    edges: Int[Tensor, "e 2"] | None = None  # the pairs of those who may meet
+    couples: bool = False
+    """Tasks begin in pairs only, where an edge rings between two who are free."""
+    sends: bool = True  # whether tasks and answers travel; else links cost no time
 
 
 class Event(NamedTuple):
@@ -80,6 +117,8 @@ class Event(NamedTuple):
     delays: list[int]
     updates: int  # answers that have arrived so far
     state: State
+    spans: list[tuple[int, float, float]]
+    """Who has begun since the event before, and from when to when each computes."""
 
 
 class Moment(NamedTuple):
@@ -88,17 +127,24 @@ class Moment(NamedTuple):
     time: float
     updates: int
     order: int  # events foreseen so far
+    lost: int  # rings that found a busy end
     queue: list[tuple[float, int, int]]  # time, order, client or -1 - edge
     state: State
     rows: tuple[Tensor, ...]  # (N, ...) what clients compute on
-    answers: tuple[Tensor, ...]  # (N, ...), as far as they are computed
+    answers: list[list[Tensor]]  # by kind, (N, ...) each, as far as they are computed
     computed: list[bool]
+    kinds: list[int]
+    rounds: list[int]  # whose samples a task uses
+    work: list[float]
     began: list[int]  # answers that had arrived when the task began
     numbers: list[int]  # tasks that a client has begun
     busy: list[bool]
-    waiting: list[deque[tuple[tuple[Tensor, ...], int]]]
-    since: list[float]  # when a client became idle or busy
-    idle: list[float]  # how long it was idle before
+    waiting: list[list[Any]]  # by client: tasks that it will do, each with its `began`
+    queued: list[int]  # clients who would begin, were not so many others at work
+    spans: list[tuple[float, float]]  # from when to when each computes, or has
+    begun: list[tuple[int, float, float]]  # those that no event has told of yet
+    idle: list[float]  # how long before that it did not
+    gradients: Float64[Tensor, " n"]  # of single samples, in answers that arrived
     rung: list[int]  # rings of each edge so far
     ring: list[float]  # when it rings next
 
@@ -114,6 +160,8 @@ class Run:
         *,
         clock: Clock,
         rings: Rings | None = None,
+        links: Delays | None = None,
+        capacity: int | None = None,
         seed: int = 0,
         start: Moment | None = None,
         grouped: bool = True,
@@ -124,20 +172,30 @@ class Run:
             method: who reacts to what.
             simulation: the clients.
             x: starting models.
-            clock: how long tasks take.
+            clock: how long the gradient of a minibatch takes.
             rings: when pairs of clients meet; None: never.
+            links: how long messages travel: to a client and back for every task, or
+                over the edge that rings; None: no time.
+            capacity: how many clients may be at work at once; the others wait for their
+                turn. None: all.
             seed: names what the method draws.
             start: where another run stopped, to go on from there.
             grouped: compute tasks that are under way together; False, one by one.
         """
         if len(x) != len(simulation):
             raise InputError(f"`x` must have {len(simulation)} rows, got {len(x)}.")
-        if (rings is None) != (method.meet is None):
+        if (rings is None) != (method.meet is None and not method.couples):
             needs = "needs" if rings is None else "cannot use"
             raise InputError(f"the method {needs} `rings`, when pairs of clients meet.")
+        if capacity is not None:
+            integer("capacity", capacity, at_least=1)
+            if method.couples:
+                raise InputError("`capacity` cannot be set where tasks begin in pairs.")
         self._method, self._simulation, self._clock = method, simulation, clock
-        self._rings = rings
+        self._rings, self._links = rings, links
+        self._capacity = len(x) if capacity is None else capacity
         self._seed, self._grouped = seed, grouped
+        self._samples = simulation.batch_counts.tolist()
         self._names = simulation.federation.clients.tolist()
         self._ends = self._places(rings)
         self._drawn_rings: list[deque[float]] = [deque() for _ in self._ends]
@@ -147,47 +205,33 @@ class Run:
             self._take(copy.deepcopy(start))
             return
         state = method.init(x)
-        rows = tuple(
-            torch.zeros((n, *row.shape), dtype=row.dtype, device=row.device)
-            for row in method.task(state, 0)
-        )
-        self._take(
-            Moment(
-                time=0.0,
-                updates=0,
-                order=0,
-                queue=[],
-                state=state,
-                rows=rows,
-                answers=(),
-                computed=[False] * n,
-                began=[0] * n,
-                numbers=[0] * n,
-                busy=[False] * n,
-                waiting=[deque() for _ in range(n)],
-                since=[0.0] * n,
-                idle=[0.0] * n,
-                rung=[0] * len(self._ends),
-                ring=[0.0] * len(self._ends),
-            )
-        )
+        self._take(_beginning(method, state, n, len(self._ends)))
         for edge in range(len(self._ends)):
             self._ring_again(edge)
-        for client in range(n):
+        for client in () if method.couples else range(n):
             self._hand(client)
 
     def _take(self, moment: Moment) -> None:
         self._now = moment
-        self.time, self.updates, self._order = moment.time, moment.updates, moment.order
-        self._answers = moment.answers
+        self.time, self.updates, self.lost = moment.time, moment.updates, moment.lost
+        self._order = moment.order
+        self._at_work = sum(moment.busy)
+        # In a file, answers lie on the CPU, and there are lists in place of tuples.
+        times: tuple[list[Any], ...] = (moment.queue, moment.spans, moment.begun)
+        for listed in times:
+            listed[:] = [tuple(values) for values in listed]
+        device = moment.rows[0].device
+        for kind, kept in enumerate(moment.answers):
+            moment.answers[kind] = [answer.to(device) for answer in kept]
+        for waits in moment.waiting:
+            for place, ((rows, *rest), version) in enumerate(waits):
+                there = tuple(row.to(device) for row in rows)
+                waits[place] = [Task(there, *rest), version]
 
     def moment(self) -> Moment:
         """A copy of where the run stands, to resume from."""
         now = self._now._replace(
-            time=self.time,
-            updates=self.updates,
-            order=self._order,
-            answers=self._answers,
+            time=self.time, updates=self.updates, order=self._order, lost=self.lost
         )
         return copy.deepcopy(now)
 
@@ -199,11 +243,23 @@ class Run:
     @property
     def idle(self) -> list[float]:
         """How long each client has been idle so far."""
-        now = self._now
         return [
-            spent + (0.0 if busy else self.time - since)
-            for spent, busy, since in zip(now.idle, now.busy, now.since, strict=True)
+            # Until the last task began, if it has, and since it ended, if it has.
+            spent - max(0.0, begin - self.time) + max(0.0, self.time - end)
+            for spent, (begin, end) in zip(self._now.idle, self._now.spans, strict=True)
         ]
+
+    @property
+    def tasks(self) -> list[int]:
+        """How many tasks each client has finished."""
+        now = self._now
+        pairs = zip(now.numbers, now.busy, strict=True)
+        return [begun - busy for begun, busy in pairs]
+
+    @property
+    def gradients(self) -> Float64[Tensor, " n"]:
+        """Gradients of single samples in all answers of each client so far."""
+        return self._now.gradients
 
     def personal(self) -> Float[Tensor, "n d"]:
         """The models of all clients now."""
@@ -231,126 +287,265 @@ class Run:
             drawn.extend(times[0].tolist())
         now.ring[edge] = drawn.popleft()
         now.rung[edge] += 1
-        heapq.heappush(now.queue, (now.ring[edge], self._order, -1 - edge))
+        self._foresee(now.ring[edge], -1 - edge)
+
+    def _foresee(self, time: float, what: int) -> None:
+        heapq.heappush(self._now.queue, (time, self._order, what))
         self._order += 1
 
-    def _meet(self) -> None:
+    def _meet(self, until: float) -> None:
         """Lets all pairs meet whose edge rings before the next arrival."""
         queue, meet = self._now.queue, self._method.meet
-        while queue and queue[0][2] < 0:
+        while queue and queue[0][2] < 0 and queue[0][0] <= until:
             self.time, _, code = heapq.heappop(queue)
-            assert meet is not None  # or there would be no edge
-            meet(self._now.state, *self._ends[-1 - code])
-            self._ring_again(-1 - code)
+            edge = -1 - code
+            if meet is None:
+                self._couple(edge)
+            else:
+                meet(self._now.state, *self._ends[edge])
+            self._ring_again(edge)
+
+    def _couple(self, edge: int) -> None:
+        """Two who are free begin tasks that end together; else the ring is lost."""
+        now, pair = self._now, self._ends[edge]
+        if now.busy[pair[0]] or now.busy[pair[1]]:
+            self.lost += 1
+            return
+        ends = []
+        for client in pair:
+            self._record(client, self._method.task(now.state, client), self.updates)
+            ends.append(self._compute_until(client, self.time))
+        travel = 0.0
+        if self._links is not None:
+            names = torch.tensor([[self._names[client] for client in pair]])
+            number = torch.tensor([now.rung[edge] - 1])
+            travel = float(self._links.delays(names, number, 1))
+        for client in pair:
+            self._foresee(max(ends) + travel, client)
 
     def step(self) -> Event:
         """Goes on to the next arrival; pairs that meet before it do so."""
+        event = self._next(sys.float_info.max)
+        if event is not None:
+            return event
+        missing = [i for i, busy in enumerate(self._now.busy) if busy]
+        names = ", ".join(str(self._names[i]) for i in missing[:5])
+        raise TrainingError(
+            f"nothing will ever happen after time {self.time:g} and {self.updates} "
+            f"updates: all wait for clients whose task never ends ({names})."
+        )
+
+    def until(self, time: float) -> Iterator[Event]:
+        """Goes on until that time, arrival by arrival."""
+        while (event := self._next(time * (1 + ROUNDING))) is not None:
+            yield event
+        self.time = max(self.time, time)
+
+    def _next(self, until: float) -> Event | None:
+        """The next arrival, if it is not after that time."""
         now = self._now
-        self._meet()
-        if not now.queue or math.isinf(now.queue[0][0]):
-            missing = [i for i, busy in enumerate(now.busy) if busy]
-            names = ", ".join(str(self._names[i]) for i in missing[:5])
-            raise TrainingError(
-                f"nothing will ever happen after time {self.time:g} and {self.updates} "
-                f"updates: all wait for clients whose task never ends ({names})."
-            )
+        self._meet(until)
+        if not now.queue or now.queue[0][0] > until:
+            return None
         self.time = now.queue[0][0]
         clients = [heapq.heappop(now.queue)[2]]
         while self._method.together and now.queue and now.queue[0][0] == self.time:
             if now.queue[0][2] < 0:
                 break
             clients.append(heapq.heappop(now.queue)[2])
-        answers = self._answers_of(clients)
-        delays = []
-        for j, client in enumerate(clients):
-            delays.append(self.updates + j + 1 - now.began[client])
-            now.busy[client], now.since[client] = False, self.time
-            if now.waiting[client]:
-                self._begin(client, *now.waiting[client].popleft())
-        arrivals = Arrivals(
-            self.time, clients, answers, delays, self.updates, self._seed
-        )
+        delays = [
+            self.updates + j + 1 - now.began[client] for j, client in enumerate(clients)
+        ]
+        arrivals = self._arrivals(clients, delays)
         self.updates += len(clients)
-        for client in self._method.arrive(now.state, arrivals):
-            self._hand(client)
-        return Event(self.time, clients, delays, self.updates, now.state)
+        self._at_work -= len(clients)
+        for client in clients:
+            now.busy[client] = False
+            now.gradients[client] += self._samples[client] * now.work[client]
+            if now.waiting[client]:
+                self._begin(client, *now.waiting[client].pop(0))
+        for some in arrivals:
+            for client in self._method.arrive(now.state, some):
+                self._hand(client)
+        while now.queued and self._at_work < self._capacity:
+            self._give(now.queued.pop(0))
+        begun = now.begun[:]
+        now.begun.clear()
+        return Event(self.time, clients, delays, self.updates, now.state, begun)
+
+    def _arrivals(self, clients: list[int], delays: list[int]) -> list[Arrivals]:
+        """What has arrived, kind by kind."""
+        kinds, now = self._now.kinds, (self.updates, self._seed)
+        if len(clients) == 1 or len(self._method.kinds) == 1:
+            kind = kinds[clients[0]]
+            answers = self._answers_of(clients, kind)
+            return [Arrivals(self.time, clients, answers, delays, *now, kind)]
+        found = []
+        for kind in sorted({kinds[client] for client in clients}):
+            pairs = [
+                (client, delay)
+                for client, delay in zip(clients, delays, strict=True)
+                if kinds[client] == kind
+            ]
+            some, late = (list(part) for part in zip(*pairs, strict=True))
+            answers = self._answers_of(some, kind)
+            found.append(Arrivals(self.time, some, answers, late, *now, kind))
+        return found
 
     def _hand(self, client: int) -> None:
-        """Gives a client a task, which it begins now or after those that it has."""
-        rows = self._method.task(self._now.state, client)
-        if self._now.busy[client]:
-            kept = tuple(row.clone() for row in rows)
-            self._now.waiting[client].append((kept, self.updates))
-        else:
-            self._begin(client, rows, self.updates)
-
-    def _begin(self, client: int, rows: tuple[Tensor, ...], version: int) -> None:
+        """Gives a client a task, or a place behind those who wait to be at work."""
         now = self._now
-        for kept, row in zip(now.rows, rows, strict=True):
-            kept[client] = row
-        start = self._clock.ready(self._names[client], self.time)
-        end = start + self._duration(client, now.numbers[client])
-        now.idle[client] += start - now.since[client]
-        now.computed[client], now.busy[client] = False, True
-        now.began[client], now.since[client] = version, start
-        now.numbers[client] += 1
-        heapq.heappush(now.queue, (end, self._order, client))
-        self._order += 1
+        full = self._at_work >= self._capacity or len(now.queued) > 0
+        if full and not now.busy[client]:
+            now.queued.append(client)
+        else:
+            self._give(client)
 
-    def _duration(self, client: int, number: int) -> float:
+    def _give(self, client: int) -> None:
+        """Gives a client a task, which it begins now or after those that it has."""
+        task = self._method.task(self._now.state, client)
+        if self._now.busy[client]:
+            kept = task._replace(rows=tuple(row.clone() for row in task.rows))
+            self._now.waiting[client].append([kept, self.updates])
+        else:
+            self._begin(client, task, self.updates)
+
+    def _record(self, client: int, task: Task, version: int) -> None:
+        """Notes with what a client begins."""
+        now = self._now
+        rows, kind, number, work, samples = task
+        for kept, row in zip(now.rows, rows, strict=False):
+            kept[client] = row
+        now.computed[client], now.busy[client] = False, True
+        now.began[client], now.kinds[client] = version, kind
+        now.work[client] = work + samples / self._samples[client]
+        now.numbers[client] += 1
+        now.rounds[client] = now.numbers[client] if number is None else number
+        self._at_work += 1
+
+    def _begin(self, client: int, task: Any, version: int) -> None:
+        self._record(client, task, version)
+        if self._links is None or not self._method.sends:
+            self._foresee(self._compute_until(client, self.time), client)
+            return
+        name = torch.tensor([self._names[client]])
+        number = torch.tensor([2 * (self._now.numbers[client] - 1)])
+        there, back = self._links.relayed(name, number, 2)[0].tolist()
+        end = self._compute_until(client, self.time + there)
+        self._foresee(end + back, client)
+
+    def _compute_until(self, client: int, time: float) -> float:
+        """When a client who may begin at that time will have computed its task."""
+        now = self._now
+        start = begins(self._clock, self._names[client], time)
         drawn = self._drawn[client]
         if not drawn:
-            name, first = torch.tensor([self._names[client]]), torch.tensor([number])
+            name = torch.tensor([self._names[client]])
+            first = torch.tensor([now.numbers[client] - 1])
             drawn.extend(self._clock.durations(name, first, _DRAWN)[0].tolist())
-        return drawn.popleft()
+        duration = drawn.popleft() * now.work[client]
+        refuse_seconds(duration, self._names[client], now.numbers[client] - 1)
+        now.idle[client] += start - now.spans[client][1]
+        now.spans[client] = start, start + duration
+        now.begun.append((client, start, start + duration))
+        return start + duration
 
-    def _answers_of(self, clients: list[int]) -> tuple[Tensor, ...]:
+    def _answers_of(self, clients: list[int], kind: int) -> tuple[Tensor, ...]:
         """The answers of these clients, computed with all that are under way."""
         now = self._now
         missing = [i for i in clients if not now.computed[i]]
         if missing:
             if self._grouped:
+                of_kind = zip(now.busy, now.computed, now.kinds, strict=True)
                 missing = [
                     i
-                    for i, (busy, computed) in enumerate(
-                        zip(now.busy, now.computed, strict=True)
-                    )
-                    if busy and not computed
+                    for i, (busy, computed, its) in enumerate(of_kind)
+                    if busy and not computed and its == kind
                 ]
-                self._compute(missing)
+                self._compute(missing, kind)
             else:
                 for client in missing:
-                    self._compute([client])
+                    self._compute([client], kind)
         if len(clients) == 1:
-            return tuple(answer[clients[0]][None] for answer in self._answers)
-        return tuple(answer[clients] for answer in self._answers)
+            return tuple(answer[clients[0]][None] for answer in now.answers[kind])
+        return tuple(answer[clients] for answer in now.answers[kind])
 
-    def _compute(self, clients: list[int]) -> None:
-        now, program = self._now, self._method.program
-        who = torch.tensor(clients, device=now.rows[0].device)
-        asked = self._simulation.staggered(
-            who,
-            [now.numbers[i] for i in clients],
-            verb="grads" if program is None else "each",
-        )
-        rows = tuple(row[who] for row in now.rows)
-        found = (gradient if program is None else program)(asked, *rows)
+    def _compute(self, clients: list[int], kind: int) -> None:
+        now, (program, verb, reads) = self._now, self._method.kinds[kind]
+        # A compiled kernel is made anew for every size, so there are few of them: some
+        # client is asked several times.
+        spare = self._simulation.width(len(clients)) - len(clients)
+        places = torch.tensor(clients + clients[:1] * spare, device=now.rows[0].device)
+        rounds = [now.rounds[i] for i in clients]
+        rounds += rounds[:1] * spare
+        asked = self._simulation.staggered(places, rounds, verb=verb)
+        found = program(asked, *(row[places] for row in now.rows[:reads]))
+        who = places[: len(clients)]
         found = found if isinstance(found, tuple) else (found,)
-        if not self._answers:
+        found = tuple(answer[: len(clients)] for answer in found)
+        if not now.answers[kind]:
             n = len(now.busy)
-            self._answers = tuple(
+            now.answers[kind] = [
                 torch.zeros((n, *answer.shape[1:]), dtype=answer.dtype).to(answer)
                 for answer in found
-            )
-        for kept, answer in zip(self._answers, found, strict=True):
+            ]
+        for kept, answer in zip(now.answers[kind], found, strict=True):
             kept[who] = answer
         for client in clients:
             now.computed[client] = True
 
 
-def gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """A client program: one gradient."""
-    return clients.grad(x)
+def refuse_seconds(seconds: float, client: int, number: int) -> None:
+    """Refuses a time that no computation takes; one may take for ever."""
+    if not seconds >= 0:
+        raise InputError(
+            f"`clock` must give times of at least 0, got {seconds} for client "
+            f"{client}, task {number}."
+        )
+
+
+def begins(clock: Clock, client: int, time: float) -> float:
+    """When a client may begin, by a clock that must not go backwards."""
+    start = clock.ready(client, time)
+    if not time <= start < math.inf:
+        raise InputError(
+            f"`clock` must let client {client} begin at {time} or at a later time, "
+            f"got {start}."
+        )
+    return start
+
+
+def _beginning(method: Asynchronous, state: State, n: int, edges: int) -> Moment:
+    """Before anybody has a task."""
+    rows = tuple(
+        torch.zeros((n, *row.shape), dtype=row.dtype, device=row.device)
+        for row in method.task(copy.deepcopy(state), 0).rows  # a try
+    )
+    return Moment(
+        time=0.0,
+        updates=0,
+        order=0,
+        lost=0,
+        queue=[],
+        state=state,
+        rows=rows,
+        answers=[[] for _ in method.kinds],
+        computed=[False] * n,
+        kinds=[0] * n,
+        rounds=[0] * n,
+        work=[0.0] * n,
+        began=[0] * n,
+        numbers=[0] * n,
+        busy=[False] * n,
+        waiting=[[] for _ in range(n)],
+        queued=[],
+        spans=[(0.0, 0.0)] * n,
+        begun=[],
+        idle=[0.0] * n,
+        gradients=torch.zeros(n, dtype=torch.float64),
+        rung=[0] * edges,
+        ring=[0.0] * edges,
+    )
 
 
 def run_events(

@@ -23,6 +23,7 @@ from .kernels import can_compile
 from .models import with_row
 from .newcomers import hold_out
 from .record import Folder, Records, versions
+from .training import training_of
 from .trials import refuse_settings, search_for, tuned
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Progress(NamedTuple):
     done: int  # rounds of all cells so far
     total: int
     score: float | None  # mean validation score, where just evaluated
+    time: float | None = None  # virtual seconds, where a study has them
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,11 @@ def run_study(
         )
     ground = prepare(study, study.run.seeds[0])
     for entry in study.algorithms:
-        build_algorithm(entry, ground.federation).init(ground.x)
+        timed = study.time is not None
+        method = build_algorithm(entry, ground.federation, timed=timed)
+        training_of(study, method, ground, study.run.seeds[0]).init()
         if ground.newcomers is not None:
-            build_algorithm(entry, ground.newcomers.everybody)
+            build_algorithm(entry, ground.newcomers.everybody, timed=timed)
     refuse_settings(study, ground)
     for seed in study.run.seeds[1:]:
         # Refuses what a later seed could not be run with.
@@ -154,7 +158,10 @@ def run_study(
         ground = prepare(study, seed) if seed != study.run.seeds[0] else ground
         folder.describe(seed, ground.federation)
         for entry in study.algorithms:
-            shows = functools.partial(_teller, progress, seed=seed, total=total)
+            period = None if study.time is None else study.time.period
+            shows = functools.partial(
+                _teller, progress, seed=seed, total=total, period=period
+            )
             search = searches[entry.label, seed]
             if search is not None:
                 entry = tuned(study, entry, search, ground, folder, shows, finished)
@@ -172,9 +179,11 @@ def _teller(
     *,
     seed: int,
     total: int,
+    period: float | None,
 ) -> Tell:
     def tell(t: int, score: float | None) -> None:
         if progress is not None:
-            progress(Progress(label, seed, t, finished + t, total, score))
+            time = None if period is None else t * period
+            progress(Progress(label, seed, t, finished + t, total, score, time))
 
     return tell

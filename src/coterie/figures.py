@@ -5,7 +5,7 @@ What "final" means and which seeds and clients count is said in `tables`.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from .checks import InputError
+from .courses import course_of
 from .marks import (
     LABELLED,
     Style,
@@ -53,15 +54,18 @@ from .tables import (
     population,
     runs_of,
     score_of,
+    seed_means,
     setting_text,
     tuned_options,
     worst_decile,
 )
 
-Axis = Literal["round", "gradients", "bytes"]
+Axis = Literal["round", "time", "updates", "gradients", "bytes"]
 
 _AXES = {
     "round": "round",
+    "time": "virtual seconds",
+    "updates": "updates: answers of clients that arrived",
     "gradients": "per-sample gradient evaluations, all clients",
     "bytes": "bytes sent, all clients",
 }
@@ -142,16 +146,24 @@ def _gain_bars(
     return finish(figure, figure.layout.title.text, 480, menu=True)
 
 
-def curves(records: Records, against: Axis = "round") -> go.Figure:
+def curves(records: Records, against: Axis | None = None) -> go.Figure:
     """Mean test score and loss over time, with buttons that change the horizontal axis.
 
     Lines are means over clients and seeds; bands reach from the lowest to the highest
-    seed. Against gradients or bytes, a point stands at the mean count of the seeds.
+    seed. Against a count, a point stands at its mean over the seeds.
+
+    Args:
+        records: of the study.
+        against: an axis; None takes virtual time where there is [time], and rounds
+            elsewhere. In virtual time rounds are ticks, and no axis.
 
     Raises:
         InputError: when the records hold no such axis.
     """
-    axes = [a for a in get_args(Axis) if a == "round" or a in records.rounds]
+    course = course_of(records)
+    counts = [a for a in ("updates", "gradients", "bytes") if a in records.rounds]
+    axes = [course.axis, *counts]
+    against = course.axis if against is None else against
     if against not in axes:
         raise InputError(f"`against` must be one of {axes}, but is {against!r}.")
     score = score_of(records)
@@ -176,7 +188,9 @@ def curves(records: Records, against: Axis = "round") -> go.Figure:
         for axis in axes
     ]
     menu = menu_of(buttons, active=axes.index(against))
-    figure.update_layout(updatemenus=[menu | {"type": "buttons", "direction": "right"}])
+    if len(axes) <= 3:  # more do not fit side by side on a narrow screen
+        menu |= {"type": "buttons", "direction": "right"}
+    figure.update_layout(updatemenus=[menu])
     figure.update_layout(hovermode="x unified")
     figure.update_xaxes(title=_AXES[against], row=len(shown))
     figure.update_yaxes(tickformat=score.ticks, title=score.words, row=1)
@@ -198,11 +212,7 @@ def _add_curve(
     places: dict[str, list[list[float | None]]],
 ) -> None:
     """Adds the mean line and, given several seeds, their band; notes places on axes."""
-    runs = runs_of(records, label)
-    values = runs.astype({column: float}).groupby(["round", "seed"])[column]
-    means = values.agg(lambda some: some.mean(skipna=False)).unstack("seed")
-    # Rounds in which nothing was evaluated are no points at all.
-    means = means.replace([np.inf, -np.inf], np.nan).dropna(how="all")
+    means = seed_means(runs_of(records, label), column)
     x = {axis: _places(records, label, means, axis) for axis in places}
     common = {"legendgroup": escape(label), "row": row, "col": 1}
     if means.shape[1] > 1:
@@ -235,8 +245,9 @@ def _add_curve(
 def _places(
     records: Records, label: str, means: pd.DataFrame, axis: str
 ) -> list[float | None]:
-    if axis == "round":
-        return [float(t) for t in means.index]
+    course = course_of(records)
+    if axis == course.axis:
+        return [course.place(t) for t in means.index]
     mine = records.rounds[records.rounds["algorithm"] == label]
     mine = mine[mine["seed"].isin(means.columns)]
     return _listed(mine.groupby("round")[axis].mean().reindex(means.index))
@@ -323,7 +334,7 @@ def trials(records: Records) -> go.Figure:
     Raises:
         InputError: when nothing was tried.
     """
-    score, table = score_of(records), last_trials(records)
+    score, table, course = score_of(records), last_trials(records), course_of(records)
     if table.empty:
         raise InputError("the records have no trials: [tune] searches options.")
     options = [o for o in tuned_options(records) if table[o].notna().any()]
@@ -345,7 +356,7 @@ def trials(records: Records) -> go.Figure:
             },
             hovertext=[
                 f"{escape(setting_text(row[options]))}<br>seed {row['seed']}, "
-                f"{row['rounds']} rounds"
+                f"{course.length(int(row['rounds']))}"
                 for _, row in mine.iterrows()
             ],
         )
@@ -417,7 +428,7 @@ def collaboration(records: Records, algorithm: str | None = None) -> go.Figure:
     names = [f"client {client}" for client in clients["client"]]
     figure = heat_map(matrices, rounds, names)
     draw_cluster_lines(figure, clients)
-    add_slider(figure, [frame.name for frame in figure.frames])
+    add_slider(figure, [frame.name for frame in figure.frames], course_of(records))
     ticks = {"showgrid": False, "zeroline": False, "constrain": "domain"}
     if len(clients) <= LABELLED:
         ticks |= {"tickvals": list(range(len(clients))), "tickfont": {"size": 10}}
@@ -431,26 +442,26 @@ def collaboration(records: Records, algorithm: str | None = None) -> go.Figure:
 
 
 def partners(records: Records) -> go.Figure:
-    """How many others a client learns from, over rounds, mean over clients and seeds.
+    """How many others a client learns from, over time, mean over clients and seeds.
 
     Where true clusters are known, solid lines count partners inside one's own cluster
     and dotted lines those outside.
     """
-    table, figure = partner_counts(records), go.Figure()
+    table, figure, course = partner_counts(records), go.Figure(), course_of(records)
     known = bool(table["inside"].notna().any())
     kinds = {"inside": "solid", "outside": "dot"} if known else {"all": "solid"}
     for label, style in styles_of(records).items():
         mine = table[table["algorithm"] == label]
         for kind, dash in kinds.items() if len(mine) else ():
             figure.add_scatter(
-                x=mine["round"].to_numpy(),
+                x=course.period * mine["round"].to_numpy(),
                 y=mine[kind].to_numpy(),
                 mode="lines+markers",
                 name=escape(label) + (f", {kind}" if known else ""),
                 line={"color": style.colour, "dash": dash, "width": 2},
                 marker={"size": 5},
             )
-    figure.update_xaxes(title="round")
+    figure.update_xaxes(title=course.words)
     figure.update_yaxes(title="partners per client", rangemode="tozero")
     return finish(figure, "Number of partners", 400)
 

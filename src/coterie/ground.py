@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from . import checks
 from .checks import InputError, parameters_of
-from .config import Entry, Study, algorithm_factory, factory
+from .config import Entry, Study, algorithm_factory, factory, most_steps
 from .data.datasets import load
 from .data.federation import Federation
 from .data.splits import divide
+from .events import Asynchronous
 from .ingredients import RECIPES, ingredients_of
 from .kernels import can_compile
 from .metrics import TASKS
@@ -112,9 +113,11 @@ def folds_of(study: Study, federation: Federation, seed: int) -> list[Federation
     return folded(federation, study.tune.folds, seed)
 
 
-def build_algorithm(entry: Entry, federation: Federation) -> Algorithm:
+def build_algorithm(
+    entry: Entry, federation: Federation, *, timed: bool = False
+) -> Algorithm | Asynchronous:
     """The algorithm of an entry, its ingredients made for this federation."""
-    maker = algorithm_factory(entry.name)
+    maker = algorithm_factory(entry.name, timed=timed)
     options = dict(entry.options)
     given = []
     for name in ingredients_of(maker):
@@ -124,9 +127,14 @@ def build_algorithm(entry: Entry, federation: Federation) -> Algorithm:
     if ":" in str(options.get("criterion", "")):
         options["criterion"] = checks.imported("criterion", options["criterion"])
     algorithm = maker(*given, **options)
-    if not isinstance(algorithm, Algorithm):
+    if isinstance(algorithm, Asynchronous) and not timed:
         raise InputError(
-            f"{entry.name} must return a coterie Algorithm, got {algorithm!r}."
+            f"{entry.name} does not go by rounds: it needs a table [time] in the study."
+        )
+    if not isinstance(algorithm, Algorithm | Asynchronous):
+        raise InputError(
+            f"{entry.name} must return a coterie Algorithm, or an Asynchronous method, "
+            f"got {algorithm!r}."
         )
     return algorithm
 
@@ -177,9 +185,9 @@ def wants_compiling(study: Study, device: torch.device) -> bool:
     """Whether a study is long enough for compiling, or says so itself."""
     if study.run.compile != "auto":
         return study.run.compile == "always"
-    counts = [e.options.get("steps", 1) for e in study.algorithms]
-    longest = max([steps for steps in counts if isinstance(steps, int)], default=1)
-    return longest * study.run.rounds >= _COMPILE_AFTER[device.type]
+    return (
+        most_steps(study.algorithms) * study.run.rounds >= _COMPILE_AFTER[device.type]
+    )
 
 
 def _compiled(study: Study, device: torch.device) -> bool:

@@ -28,6 +28,7 @@ from .checks import (
     stochastic,
 )
 from .data.federation import Federation
+from .graphs import edges_of, gossip_matrix
 from .similarity.partners import ESTIMATES, estimated_weights
 from .transport import dissimilarities
 from .weights import among, interpolation, same_cluster, water_filling, within
@@ -219,10 +220,23 @@ def _from_file(name: str, path: str) -> Tensor:
         raise InputError(f"`{name}` cannot be read from {path}: {reason}.") from None
 
 
+def mixing(choice: str, federation: Federation) -> Tensor:
+    """(N, N) doubly stochastic Metropolis weights of a graph, by name or from a file.
+
+    `complete`, `ring`, `grid` and so on (`coterie list graphs`) join the clients in the
+    order of their numbers; a CSV file with the columns v and w names the edges.
+    """
+    if Path(choice).suffix == ".npy":
+        return stochastic("mixing", _from_file("mixing", choice), len(federation))
+    n = len(federation)
+    return gossip_matrix(edges_of(choice, n), n)
+
+
 RECIPES: dict[str, tuple[Callable[[str, Federation], Any], str]] = {
     "sizes": (sizes, "samples"),
     "weights": (weights, "clusters"),
     "biases": (biases, "clusters"),
+    "mixing": (mixing, "ring"),
     "precision": (precision, "samples"),
     "radius": (radius, "transport"),
 }

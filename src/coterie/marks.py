@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from .courses import Course, in_seconds
 from .record import Records
 from .tables import baseline_of, cluster_name, labels_of
 
@@ -183,15 +184,19 @@ def menu_of(buttons: Sequence[object], active: int = 0) -> dict[str, object]:
     }
 
 
-def add_slider(figure: go.Figure, names: list[str]) -> None:
-    """Adds a slider over the frames and a button that plays them."""
+def add_slider(figure: go.Figure, names: list[str], course: Course) -> None:
+    """Adds a slider over the frames, named by rounds, and a button that plays them."""
     if len(names) < 2:
         return
     still = {"mode": "immediate", "transition": {"duration": 0}}
     jump = still | {"frame": {"duration": 0, "redraw": True}}
     play = still | {"frame": {"duration": 400, "redraw": True}}
+    labels = [
+        in_seconds(course.place(int(name))) if course.timed else name for name in names
+    ]
     steps = [
-        {"label": name, "method": "animate", "args": [[name], jump]} for name in names
+        {"label": label, "method": "animate", "args": [[name], jump]}
+        for label, name in zip(labels, names, strict=True)
     ]
     buttons = [
         {"label": "Play", "method": "animate", "args": [names, play]},
@@ -200,7 +205,7 @@ def add_slider(figure: go.Figure, names: list[str]) -> None:
     slider = {
         "steps": steps,
         "active": len(names) - 1,
-        "currentvalue": {"prefix": "round "},
+        "currentvalue": {"prefix": "virtual time " if course.timed else "round "},
         "pad": {"t": 60},
     }
     menu = menu_of(buttons) | {

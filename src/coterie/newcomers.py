@@ -8,6 +8,7 @@ has finished, its `welcome` gives each of them a model, which is evaluated on it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from .checks import InputError
 from .data.federation import Federation
 from .oracle import Simulation
 from .selection import best_fit
-from .types import Algorithm, Oracle, State
+from .types import Oracle, State
 
 
 class Newcomers(NamedTuple):
@@ -63,20 +64,23 @@ def on_the_device_of(trained: Simulation, newcomers: Federation) -> Federation:
 
 
 def models_for(
-    algorithm: Algorithm, state: State, personal: Float[Tensor, "n d"], oracle: Oracle
+    welcome: Callable[[State, Oracle], Tensor] | None,
+    state: State,
+    personal: Float[Tensor, "n d"],
+    oracle: Oracle,
 ) -> Float[Tensor, "m d"]:
     """A model for every newcomer.
 
     Args:
-        algorithm: built for all clients, the newcomers last.
+        welcome: of an algorithm built for all clients, the newcomers last.
         state: of those who trained.
         personal: their models; where the algorithm has no `welcome`, a newcomer takes
             the one of least loss on its training data.
         oracle: asks the newcomers.
     """
-    if algorithm.welcome is None:
+    if welcome is None:
         return personal[best_fit(oracle, personal)]
-    x = algorithm.welcome(state, oracle)
+    x = welcome(state, oracle)
     wanted = (len(oracle.active), personal.shape[1])
     if x.shape != wanted:
         raise InputError(

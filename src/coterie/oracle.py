@@ -104,25 +104,34 @@ class Simulation:
     ) -> _SimulatedClients:
         """The clients at these positions, each in a round of its own.
 
-        Their samples are those that `grads`, or a first program of `each`, would use in
-        these rounds: a client that is alone in being early or late is told the same.
+        Their samples are those that this verb would use in these rounds when it is
+        asked first: a client that is alone in being early or late is told the same.
 
         Args:
             who: positions of the clients.
             rounds: of each of them.
-            verb: `grads` or `each`.
+            verb: `grads`, `each`, `blended` or `compare`.
         """
         active = torch.zeros(len(self), dtype=torch.bool).index_fill(0, who.cpu(), True)
         oracle = self.at(0, active)
 
         def keys(number: int) -> list[int]:
-            if verb == "grads":
+            if verb != "each":
                 return [seeds.key(self.seed, "step", t, verb, number) for t in rounds]
             calls = [seeds.key(self.seed, "step", t, verb, 0) for t in rounds]
             return [seeds.key(call, number) for call in calls]
 
         draw = _FreshMinibatches(self, who, keys)
-        return _SimulatedClients(oracle, who, draw, self.batch_counts)
+        costs = oracle._only(who, self.batch_counts)
+        return _SimulatedClients(oracle, who, draw, costs, keys)
+
+    def width(self, clients: int) -> int:
+        """How many clients to ask at once where so many are to be asked, or more."""
+        if not self.kernel.compiled:
+            return clients
+        on_gpu = self.federation.features.is_cuda  # where all cost as much as few
+        widths = [len(self)] if on_gpu else _steady_widths(len(self))
+        return next(width for width in widths if width >= clients)
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
@@ -156,17 +165,22 @@ class Simulation:
         return Batch(index, mask / mask.sum(1, keepdim=True).to(self._real))
 
     def halves(
-        self, who: Int[Tensor, " m"], stream: int, samples: int | None
+        self,
+        who: Int[Tensor, " m"],
+        stream: int | Sequence[int],
+        samples: int | None,
     ) -> tuple[Batch, Batch, Tensor]:
         """Two random disjoint halves of each client's training data, and their size.
 
         Args:
             who: positions of the clients.
-            stream: names the random order.
+            stream: names the random order, of all or of each.
             samples: how many samples the two halves have together; None takes all.
         """
         index, mask = self.federation.train.rows(who)
-        order = seeds.bits(stream, self.federation.clients[who], index.shape[1])
+        names = self.federation.clients[who]
+        keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)
+        order = seeds.bits(keys, names, index.shape[1])[0]
         order = order.masked_fill(~mask, torch.iinfo(order.dtype).max).argsort(1)
         index = index.gather(1, order)
         used = mask.sum(1)
@@ -527,6 +541,7 @@ class _SimulatedClients:
         who: Int[Tensor, " n"],
         draw: Callable[[], Batch],
         cost: Float[Tensor, " m"],
+        streams: Callable[[int], list[int]] | None = None,
     ) -> None:
         """Prepares the clients at positions `who`.
 
@@ -536,9 +551,10 @@ class _SimulatedClients:
             draw: gives the samples of the next question.
             cost: what a gradient of each sample adds to the count of every client; on
                 the CPU, so that questions need not wait for the device.
+            streams: names the random orders of a comparison, one for each client.
         """
         self._oracle, self._who = oracle, who
-        self._draw, self._cost = draw, cost
+        self._draw, self._cost, self._streams = draw, cost, streams
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row j is the gradient of client j's samples at points[j]."""
@@ -555,6 +571,18 @@ class _SimulatedClients:
         """Row j is the Hessian on client j's samples, times vectors[j]."""
         self._oracle.gradients += 2 * self._cost
         return self._oracle._kernel.hvp(points, vectors, self._draw())
+
+    def half_grads(
+        self, points: Float[Tensor, "n d"], samples: int | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of both halves of the data that a comparison uses, and its size."""
+        assert self._streams is not None  # asked of staggered clients only
+        first, second, used = self._oracle._simulation.halves(
+            self._who, self._streams(0), samples
+        )
+        self._oracle.gradients[self._who.cpu()] += used.cpu().double()
+        grad = self._oracle._kernel.grad
+        return grad(points, first), grad(points, second), used
 
     def held(self) -> _SimulatedClients:
         """The same clients with one minibatch for every question to come."""

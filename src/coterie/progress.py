@@ -29,7 +29,8 @@ def study_progress(
 
         def show(p: experiment.Progress) -> None:
             score = "" if p.score is None else f" validation {p.score:.3f}"
-            update(p.done, p.total, f"{p.label}, seed {p.seed}{score}")
+            when = "" if p.time is None else f", time {p.time:.4g}"
+            update(p.done, p.total, f"{p.label}, seed {p.seed}{when}{score}")
 
         yield show
 

@@ -17,7 +17,7 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,9 @@ from .checks import InputError
 from .data.federation import PARTS, Federation
 from .tuning import COLUMNS, Search, search_of
 from .types import State
+
+SPANS = 5_000
+"""So many times of computing, of the beginning of a cell, are kept for its timeline."""
 
 SNAPSHOT_CLIENTS = 200
 """With more clients, collaboration matrices are not kept: they grow as N^2."""
@@ -62,6 +65,13 @@ class Records:
     newcomers: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, trial, rounds, score, status, ..., one column for each option
     trials: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # with [time], whose rounds are ticks; `rounds` then has time and updates as well:
+    # algorithm, seed, delay, count of the answers that arrived with this delay
+    delays: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # algorithm, seed, client, begin, end of each computation, of the start of a run
+    spans: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # algorithm, seed, client, busy, idle (virtual seconds), tasks
+    work: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 @dataclass
@@ -82,15 +92,28 @@ class Cell:
     snapshots: list[Tensor] = field(default_factory=list)  # (N, N) each
     clients: list[int] = field(default_factory=list)  # identities; empty: 0 .. N-1
     newcomers: dict[str, Tensor] = field(default_factory=dict)  # columns, (M,) each
+    time: float = 0.0  # virtual seconds, where a study has a table [time]
+    updates: int = 0  # answers of clients that arrived
+    delays: dict[int, int] = field(default_factory=dict)  # how often each was seen
+    # Position of a client, and from when to when it computed, at the beginning.
+    spans: list[tuple[int, float, float]] = field(default_factory=list)
+    work: dict[str, Tensor] = field(default_factory=dict)  # columns, (N,) each
 
 
 def pack(state: State) -> Any:
-    """A state of nested NamedTuples as nested dictionaries."""
+    """A state of nested NamedTuples and dataclasses as nested dictionaries.
+
+    What is in lists, which may grow, is of the simplest types: tuples become lists.
+    """
     if isinstance(state, tuple):
         names = getattr(state, "_fields", None) or range(len(state))
         return {
             str(name): pack(value) for name, value in zip(names, state, strict=True)
         }
+    if is_dataclass(state):
+        return {name: pack(value) for name, value in vars(state).items()}
+    if isinstance(state, list):
+        return [_listed(value) for value in state]
     return state.detach().cpu() if isinstance(state, Tensor) else state
 
 
@@ -102,7 +125,16 @@ def unpack(packed: Any, like: State) -> State:
         ]
         named = getattr(like, "_make", None)
         return named(values) if named is not None else tuple(values)
+    if is_dataclass(like) and not isinstance(like, type):
+        parts = {name: unpack(packed[name], old) for name, old in vars(like).items()}
+        return replace(like, **parts)
     return packed.to(like.device) if isinstance(like, Tensor) else packed
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_listed(part) for part in value]
+    return value.detach().cpu() if isinstance(value, Tensor) else value
 
 
 @contextlib.contextmanager
@@ -236,7 +268,8 @@ class Folder:
         """Writes the tables for people and returns them."""
         records = load_records(self.path)
         names = ["metrics", "rounds", "clients"]
-        names += [] if records.newcomers.empty else ["newcomers"]
+        more = ["newcomers", "delays", "spans", "work"]
+        names += [name for name in more if not getattr(records, name).empty]
         for name in names:
             with replacing(self.path / f"{name}.csv") as file:
                 getattr(records, name).to_csv(file, index=False)
@@ -294,6 +327,9 @@ def load_records(path: Path | str) -> Records:
         },
         newcomers=_newcomers(loaded),
         trials=_trials([_load_search(f) for f in path.glob("tuning/*.json")], order),
+        delays=_joined([_delays(cell) for cell in loaded if cell.delays]),
+        spans=_joined([_spans(cell) for cell in loaded if cell.spans]),
+        work=_joined([_work(cell) for cell in loaded if cell.work]),
     )
 
 
@@ -432,7 +468,27 @@ def _newcomers(cells: list[Cell]) -> pd.DataFrame:
         if cell.newcomers:
             columns = {name: v.numpy() for name, v in cell.newcomers.items()}
             tables.append(_with_cell(pd.DataFrame(columns), cell))
-    return _concatenated(tables) if tables else pd.DataFrame()
+    return _joined(tables)
+
+
+def _delays(cell: Cell) -> pd.DataFrame:
+    """Rows for each delay of an answer that was seen."""
+    rows = sorted(cell.delays.items())
+    return _with_cell(pd.DataFrame(rows, columns=["delay", "count"]), cell)
+
+
+def _spans(cell: Cell) -> pd.DataFrame:
+    """Rows for each time that a client computed, as far as they are kept."""
+    table = pd.DataFrame(cell.spans, columns=["client", "begin", "end"])
+    table["client"] = np.array(cell.clients)[table["client"]]
+    return _with_cell(table.sort_values("begin", ignore_index=True), cell)
+
+
+def _work(cell: Cell) -> pd.DataFrame:
+    """Rows for each client: how long it computed and waited, and how many tasks."""
+    table = pd.DataFrame({name: v.numpy() for name, v in cell.work.items()})
+    table.insert(0, "client", cell.clients)
+    return _with_cell(table, cell)
 
 
 def _trials(searches: list[Search], order: list[str]) -> pd.DataFrame:
@@ -461,6 +517,11 @@ def _with_cell(table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
     table.insert(0, "seed", cell.seed)
     table.insert(0, "algorithm", cell.label)
     return table
+
+
+def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """The tables one below the other; an empty one where there are none."""
+    return _concatenated(tables) if tables else pd.DataFrame()
 
 
 def _concatenated(tables: list[pd.DataFrame]) -> pd.DataFrame:

@@ -16,6 +16,7 @@ import tomli_w
 from plotly.offline import get_plotlyjs
 
 from .checks import InputError
+from .courses import course_of, in_seconds
 from .figures import (
     clients,
     collaboration,
@@ -28,6 +29,7 @@ from .figures import (
 )
 from .page import in_bytes, joined, large, page, plot, table_of
 from .record import Records, replacing
+from .sections import chosen_section, newcomers_section, time_section
 from .tables import (
     CROWD,
     at_equal_cost,
@@ -40,33 +42,32 @@ from .tables import (
     final_scores,
     is_crowd,
     labels_of,
-    last_trials,
     lead_of,
-    newcomer_labels,
-    newcomer_summary,
     over_seeds,
     partner_counts,
     population,
     ranking,
     score_of,
-    searched,
     shortfalls,
     standard_error,
     summary,
-    value_text,
 )
-from .tuning import rungs
+from .timelines import delays, timeline
+from .waits import wait_summary
 
 __all__ = [
     "clients",
     "collaboration",
     "curves",
+    "delays",
     "gains",
     "newcomers",
     "partners",
     "spread",
     "summary",
+    "timeline",
     "trials",
+    "wait_summary",
     "write_report",
 ]
 
@@ -92,11 +93,12 @@ def _document(records: Records) -> str:
         "summary": ("Result", _result_section(records, table)),
         "gains": ("Who gains and who loses", _gains_section(records, table)),
         "curves": ("Progress", _curves_section(records, table)),
+        "time": ("Time", time_section(records)),
         "spread": ("Spread and worst clients", _spread_section(records, table)),
         "collaboration": ("Who learned with whom", _partners_section(records)),
-        "newcomers": ("Newcomers", _newcomers_section(records)),
+        "newcomers": ("Newcomers", newcomers_section(records)),
         "clients": ("The clients", _clients_section(records)),
-        "chosen": ("What was chosen, and from what", _chosen_section(records)),
+        "chosen": ("What was chosen, and from what", chosen_section(records)),
         "made": ("How this was made", _made_section(records)),
     }
     sections = {key: section for key, section in sections.items() if section[1]}
@@ -113,6 +115,7 @@ def _header(records: Records) -> str:
         "Clients": _counted(records),
         "Model": _described(study.get("model")),
         "Task": records.task,
+        "Virtual time": _described(_set(study.get("time"))),
         "Algorithms": ", ".join(labels_of(records)),
         "Seeds": ", ".join(str(seed) for seed in seeds),
         "Versions": ", ".join(f"{k} {v}" for k, v in records.versions.items()),
@@ -130,6 +133,13 @@ def _header(records: Records) -> str:
     return f"<dl>{items}</dl>{note}{notice}"
 
 
+def _set(table: object) -> object:
+    """The table without what is empty or zero, which means that there is none."""
+    if not isinstance(table, dict):
+        return table
+    return {key: value for key, value in table.items() if value}
+
+
 def _counted(records: Records) -> str:
     """How many clients there are, and how many of them joined only after training."""
     held = records.study.get("run", {}).get("newcomers", 0)
@@ -145,9 +155,16 @@ def _described(table: object) -> str:
         return "" if table is None else str(table)
     options = {k: v for k, v in table.items() if k not in ("name", "note")}
     options = {k: v for k, v in options.items() if v is not None}
-    text = ", ".join(f"{key} = {value}" for key, value in options.items())
+    text = ", ".join(f"{key} = {_shortened(value)}" for key, value in options.items())
     name = str(table.get("name", ""))
     return f"{name} ({text})" if name and text else name or text
+
+
+def _shortened(value: object) -> str:
+    """A value as text; of a long list, such as one entry per client, the beginning."""
+    if isinstance(value, list) and len(value) > 12:
+        return f"[{', '.join(map(str, value[:6]))}, ... {len(value)} values]"
+    return str(value)
 
 
 def _shortfalls(records: Records) -> str:
@@ -157,18 +174,24 @@ def _shortfalls(records: Records) -> str:
         return ""
     more = f"; and {len(missing) - 12} more" if len(missing) > 12 else ""
     return (
-        f"This study is not complete: some runs ended before round {goal} "
+        "This study is not complete: some runs ended before "
+        f"{course_of(records).at(goal)} "
         f"({'; '.join(missing[:12])}{more}). What is there is shown. Of each "
         "algorithm, only the seeds that got furthest count."
     )
 
 
 def _result_section(records: Records, table: pd.DataFrame) -> str:
-    score = score_of(records)
+    score, course = score_of(records), course_of(records)
     verdict, best = _verdict(records, table)
     local = baseline_of(records)
     headers = ["algorithm", "mean", "± s.e.", "weighted mean", "worst client"]
-    headers += ["worst tenth", "better than local", "gradients", "bytes", "rounds"]
+    headers += ["worst tenth", "better than local", "gradients", "bytes"]
+    counts = {"round": large}
+    if course.timed:
+        counts = {"updates": large, "time": in_seconds}
+    counts = {name: show for name, show in counts.items() if name in table}
+    headers += [{"time": "virtual time", "round": "rounds"}.get(c, c) for c in counts]
     rows = []
     for label, row in table.iterrows():
         error, share = row["standard_error"], row["better_than_local"]
@@ -178,16 +201,12 @@ def _result_section(records: Records, table: pd.DataFrame) -> str:
         cells += [score.show(row[k]) for k in ("weighted_mean", "worst_client")]
         cells += [score.show(row["worst_decile"])]
         cells += [f"{100 * share:.0f} %" if np.isfinite(share) else "–"]
-        cells += [
-            large(row["gradients"]),
-            in_bytes(row["bytes"]),
-            f"{row['round']:.0f}",
-        ]
-        rows.append(cells)
+        cells += [large(row["gradients"]), in_bytes(row["bytes"])]
+        rows.append([*cells, *(show(row[name]) for name, show in counts.items())])
     marked = list(table.index).index(best) if best is not None else None
     way = "higher" if score.sign > 0 else "lower"
     caption = (
-        f"{score.words.capitalize()} at the last round ({way} is better), "
+        f"{score.words.capitalize()} {course.end} ({way} is better), "
         "mean over seeds. Costs are totals over all clients."
     )
     text = f"<p>{escape(verdict)}</p>"
@@ -222,7 +241,8 @@ def _verdict(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
     means = f"{first} has the best mean {score.words}, {score.show(best)}, "
     means += f"and {second} comes next with {score.show(next_best)}"
     if table["round"].loc[[first, second]].nunique() > 1:
-        return f"{means}; they ran for different numbers of rounds.", None
+        lengths = "virtual times" if course_of(records).timed else "numbers of rounds"
+        return f"{means}; they ran for different {lengths}.", None
     if len(lead) < 2:
         return f"{means}; without two seeds of both, chance cannot be ruled out.", None
     mean, error = float(lead.mean()), standard_error(lead)
@@ -269,7 +289,8 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
     if all(row[4] == "0" for row in rows):
         headers, rows = headers[:4] + headers[5:], [row[:4] + row[5:] for row in rows]
     caption = f"Clients with a better, worse and equal {score.words} than {local}."
-    uneven = "These runs ended at different rounds, so like is not compared with like."
+    uneven = f"These runs ended at different {course_of(records).axis}s, so like is "
+    uneven += "not compared with like."
     uneven = f'<p class="notice">{uneven}</p>' if table["round"].nunique() > 1 else ""
     return (
         f"<p>{escape(sentence)}.</p>{uneven}"
@@ -279,12 +300,13 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
 
 
 def _curves_section(records: Records, table: pd.DataFrame) -> str:
-    score = score_of(records)
+    score, course = score_of(records), course_of(records)
     ranked = ranking(table["mean"], score.sign)
     text = ""
     if ranked:
         (low, least), (high, most) = ranked[0], ranked[-1]
-        text = f"At the last round the mean {score.words} goes from "
+        text = f"{course.end.capitalize()}{',' * course.timed} the mean {score.words} "
+        text += "goes from "
         text += f"{score.show(least)} ({low}) to {score.show(most)} ({high}). "
     sent = table["bytes"].dropna()
     if len(sent) and sent.max() > sent.min():
@@ -303,7 +325,7 @@ def _equal_costs(records: Records, table: pd.DataFrame) -> str:
     """The score of every algorithm when it had spent what the cheapest one spends."""
     score = score_of(records)
     columns, headers = [], ["algorithm"]
-    for cost, show in (("gradients", large), ("bytes", in_bytes)):
+    for cost, show in (("updates", large), ("gradients", large), ("bytes", in_bytes)):
         if cost in records.rounds:
             budget, means = at_equal_cost(records, cost)
             if budget > 0:
@@ -311,7 +333,7 @@ def _equal_costs(records: Records, table: pd.DataFrame) -> str:
                 columns.append(means)
     if not columns:
         return ""
-    headers.append("at the last round")
+    headers.append(course_of(records).end)
     rows = [
         [str(label)]
         + [score.show(means.get(label, np.nan)) for means in columns]
@@ -367,7 +389,8 @@ def _partners_section(records: Records) -> str:
         parts.append(f"<p>Matrices of more than {CROWD} clients are not drawn.</p>")
     else:
         parts.append(_matrices(records, labels))
-    figure = plot(partners(records), "partners-figure", "Number of partners by round")
+    words = f"Number of partners by {course_of(records).axis}"
+    figure = plot(partners(records), "partners-figure", words)
     return "".join([*parts, figure])
 
 
@@ -380,7 +403,7 @@ def _matrices(records: Records, labels: list[str]) -> str:
         key = f"collaboration-{number}"
         options.append(f'<option value="{key}">{escape(label)}</option>')
         drawn = collaboration(records, label)
-        words = f"Collaboration matrix of {label} over rounds"
+        words = f"Collaboration matrix of {label} over {course_of(records).axis}s"
         figures.append(plot(drawn, key, words, group="matrix", hidden=number > 0))
     known = (records.clients["cluster"] >= 0).any()
     order = " Clients are ordered by true cluster; lines are the boundaries."
@@ -391,40 +414,6 @@ def _matrices(records: Records, labels: list[str]) -> str:
         '<p><label>Algorithm <select data-chooses="matrix" autocomplete="off">'
         f"{''.join(options)}</select></label></p>{''.join(figures)}"
     )
-
-
-def _newcomers_section(records: Records) -> str:
-    """How those fare who were held out of training; nothing where nobody was."""
-    if not newcomer_labels(records):
-        return ""
-    score, table = score_of(records), newcomer_summary(records)
-    local = baseline_of(records)
-    count = int((table["newcomers"] / table["seeds"]).max())
-    text = f"{count:,} client{' was' if count == 1 else 's were'} held out with each "
-    text += "seed and took no part in training or in choosing anything. Each joined "
-    text += "when training had ended and got a model from what the others had learned"
-    text += f"; with {local} it trained by itself. " if local is not None else ". "
-    ranked = ranking(table["mean"], score.sign)
-    if ranked:
-        best, most = ranked[-1]
-        text += f"Newcomers fare best with {best} (mean {score.words} "
-        text += f"{score.show(most)})"
-        alone = dict(ranked).get(str(local))
-        if alone is not None and best != local:
-            text += f"; training alone gives {score.show(alone)}"
-        text += "."
-    headers = ["algorithm", "mean", "± s.e.", "worst newcomer", "better than alone"]
-    rows = []
-    for label, row in table.iterrows():
-        error, share = row["standard_error"], row["better_than_local"]
-        short = score.show(error) if score.ticks else f"{error:.2g}"
-        cells = [str(label), score.show(row["mean"])]
-        cells += [short if np.isfinite(error) else "unknown"]
-        cells += [score.show(row["worst"])]
-        rows.append([*cells, f"{100 * share:.0f} %" if np.isfinite(share) else "–"])
-    caption = f"{score.words.capitalize()} of the newcomers, each with its own model."
-    figure = plot(newcomers(records), "newcomers-figure", "Newcomers by algorithm")
-    return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
 
 
 def _clients_section(records: Records) -> str:
@@ -452,87 +441,10 @@ def _clients_section(records: Records) -> str:
         cells += [score.show(float(means[a].loc[cluster])) for a in labels]
         rows.append(cells)
     headers = ["cluster", "clients", "train", "validation", "test", *labels]
-    caption = f"Samples, and mean {score.words} at the last round, by cluster."
+    end = course_of(records).end
+    caption = f"Samples, and mean {score.words} {end}, by cluster."
     figure = plot(clients(records), "clients-figure", "Data and score by client")
     return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
-
-
-def _chosen_section(records: Records) -> str:
-    """What [tune] searched and found; nothing where there is no such table."""
-    tune, table = records.study.get("tune"), records.trials
-    if tune is None:
-        return ""
-    seeds = sorted(set(records.metrics["seed"]))
-    headers = ["algorithm", "option", "searched"]
-    headers += [*(f"chosen, seed {seed}" for seed in seeds), "settings", "rounds"]
-    rows = []
-    for label, space in searched(records).items():
-        mine = table[table["algorithm"] == label] if len(table) else table
-        best = mine[mine["status"] == "chosen"].set_index("seed") if len(mine) else mine
-        for option in [o for o in mine if o in space] if len(mine) else space:
-            cells = [label, option, _range_text(space[option])]
-            cells += [
-                value_text(best.loc[seed, option]) if seed in best.index else "–"
-                for seed in seeds
-            ]
-            rows.append([*cells, *_spent(mine)])
-        if not space:
-            rows.append([label, "as written", *["–"] * (3 + len(seeds))])
-    caption = "Settings and rounds of training are those of one seed's search."
-    figure = ""
-    if len(last_trials(records)):
-        figure = "<p>A star was chosen."
-        if "dropped" in set(table["status"]):
-            figure += (
-                " A hollow dot was dropped after fewer rounds than the others, so "
-            )
-            figure += "its score cannot be compared with theirs."
-        figure += "</p>"
-        figure += plot(trials(records), "trials-figure", "Settings that were tried")
-    text = _search_text(tune, records)
-    return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
-
-
-def _search_text(tune: dict[str, Any], records: Records) -> str:
-    """How settings were chosen, in a few sentences."""
-    score, folds = score_of(records).words.removeprefix("test "), tune["folds"]
-    data = f"{folds} folds of its training and validation data"
-    text = "Every algorithm had the same budget, in rounds and not in gradients: "
-    text += f"{tune['trials']} settings with each seed, by {tune['search']} search "
-    text += "(or all, where there are fewer). A "
-    text += (
-        f"setting is judged by the mean {score} of the clients' own models, each on "
-    )
-    text += f"{data if folds else 'its validation data'}. "
-    rounds = tune["rounds"] or records.study["run"]["rounds"]
-    first, *others = rungs(tune["trials"], rounds, tune["halving"])
-    text += f"All settings train for {first.rounds} rounds"
-    text += "".join(f", the best {r.trials} go on to round {r.rounds}" for r in others)
-    text += ". "
-    statuses = list(records.trials["status"]) if len(records.trials) else []
-    if "failed" in statuses:
-        text += f"{statuses.count('failed')} could not be trained: their models became "
-        text += "infinite. "
-    text += "Each seed chose for itself, and the algorithm then ran with what was "
-    return text + "chosen. Test data chose nothing."
-
-
-def _spent(mine: pd.DataFrame) -> list[str]:
-    """How many settings and rounds of training the searches of the seeds took."""
-    if mine.empty:
-        return ["–", "–"]
-    by_seed = mine.groupby("seed")
-    pairs = [by_seed["trial"].nunique(), by_seed["spent"].sum()]
-    ends = [(int(counts.min()), int(counts.max())) for counts in pairs]
-    return [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in ends]
-
-
-def _range_text(values: Any) -> str:
-    """A list or range that was searched, in words."""
-    if not isinstance(values, dict):
-        return ", ".join(value_text(value) for value in values)
-    low, high = value_text(values["from"]), value_text(values["to"])
-    return f"{low} to {high}" + (" (log)" if values["scale"] == "log" else "")
 
 
 def _made_section(records: Records) -> str:
@@ -540,11 +452,11 @@ def _made_section(records: Records) -> str:
     # The note describes the data; it is no option that a study could set.
     if isinstance(study.get("data"), dict):
         study["data"].pop("note", None)
-    configuration = tomli_w.dumps(study)
+    configuration, course = tomli_w.dumps(study), course_of(records)
     return (
         "<p>Everything above is computed from the study's records. Test data chose "
-        "nothing: no round, no step size and no seed. Scores are those of the last "
-        "round, whatever the rounds before it showed.</p>"
+        f"nothing: no {course.axis}, no step size and no seed. Scores are those "
+        f"{course.end}, whatever came before it.</p>"
         "<p>To make it again, save the following as <code>study.toml</code> and run"
         f"</p><pre>coterie run study.toml</pre><pre>{escape(configuration)}</pre>"
     )

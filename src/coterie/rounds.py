@@ -10,12 +10,24 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from . import seeds
 from .checks import integer, number
 from .types import Algorithm, Federated, Info, State
+
+
+class Lapse(NamedTuple):
+    """What virtual time brought in a round."""
+
+    time: float  # at its end
+    updates: int  # answers of clients that arrived
+    delays: list[int]  # of these answers, where nobody waits
+    spans: list[tuple[int, float, float]]  # position of a client, from when to when
+    busy: Float64[Tensor, " n"]  # seconds that each client has computed since the start
+    idle: Float64[Tensor, " n"]  # and has not
+    tasks: Int[Tensor, " n"]  # that it has finished
 
 
 class Round(NamedTuple):
@@ -26,6 +38,7 @@ class Round(NamedTuple):
     info: Info
     gradients: Float[Tensor, " n"]  # single-sample gradients of each client
     active: Bool[Tensor, " n"]
+    lapse: Lapse | None = None  # where there is a clock
 
 
 def participants(clients: int, share: float, seed: int, t: int) -> Bool[Tensor, " n"]:

@@ -3,6 +3,7 @@
 Everywhere, "final" means the last recorded round, never the best one, and only seeds
 that got as far as the furthest seed of the same algorithm are used. Clients without
 test samples are left out. A score that is not a number stays one: it is never skipped.
+With [time], rounds are ticks of a virtual clock, see `courses`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from .checks import InputError
+from .courses import course_of
 from .metrics import TASKS
 from .record import Records
 
@@ -118,6 +120,16 @@ def runs_of(records: Records, label: str) -> pd.DataFrame:
     table = population(records)
     tested = table.loc[table["tested"], "client"]
     return mine[(reached == mine["round"].max()) & mine["client"].isin(tested)]
+
+
+def seed_means(runs: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Means over clients of some runs, by round and seed; NaN where not finite.
+
+    Rounds in which nothing was evaluated are left out.
+    """
+    values = runs.astype({column: float}).groupby(["round", "seed"])[column]
+    means = values.agg(lambda some: some.mean(skipna=False)).unstack("seed")
+    return means.replace([np.inf, -np.inf], np.nan).dropna(how="all")
 
 
 def final_scores(records: Records, label: str) -> pd.DataFrame:
@@ -231,7 +243,8 @@ def summary(records: Records) -> pd.DataFrame:
     `weighted_mean` weighs clients by training samples; `worst_decile` is the mean of
     the worst ceil(N / 10) clients; `better_than_local` is the share of clients strictly
     better than `local` (NaN without it); `gradients` and `bytes` are totals over
-    clients, means over seeds.
+    clients, means over seeds. With [time], `updates` counts the answers of clients that
+    arrived until the virtual `time` of the end, in seconds.
     """
     local, rows = baseline_of(records), {}
     sizes = records.clients.set_index(["seed", "client"])["train"].unstack("client")
@@ -253,7 +266,7 @@ def summary(records: Records) -> pd.DataFrame:
             gained = final_gains(records, label)
             more, _, _ = count_gains(over_seeds(records, gained))
             row["better_than_local"] = more / len(values) if len(gained) else np.nan
-        row |= _costs(records, label)
+        row |= costs_of(records, label)
         row["round"] = runs_of(records, label)["round"].max()
         row["seeds"] = len(scores)
         rows[label] = row
@@ -326,16 +339,20 @@ def standard_error(values: pd.Series) -> float:
     return float(np.std(values.to_numpy(), ddof=1)) / len(values) ** 0.5
 
 
-def _costs(records: Records, label: str) -> dict[str, float]:
-    """Counters at the last round, mean over the seeds that are used."""
+def costs_of(records: Records, label: str) -> dict[str, float]:
+    """Counters at the last round, mean over the seeds that are used.
+
+    Those of [time] are there where they were recorded.
+    """
     runs = runs_of(records, label)
     mine = records.rounds[records.rounds["algorithm"] == label]
     used = mine["seed"].isin(runs["seed"].unique())
     mine = mine[used & (mine["round"] <= runs["round"].max())]
     last = mine.sort_values("round").groupby("seed").last()
+    timed = [name for name in ("updates", "time") if name in last]
     return {
         name: float(last[name].mean()) if name in last else np.nan
-        for name in ("gradients", "bytes")
+        for name in ("gradients", "bytes", *timed)
     }
 
 
@@ -347,9 +364,9 @@ def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
 
     Args:
         records: of a study.
-        cost: `gradients` or `bytes`, a column of `records.rounds`.
+        cost: `gradients`, `bytes` or `updates`, a column of `records.rounds`.
     """
-    finals = {label: _costs(records, label)[cost] for label in labels_of(records)}
+    finals = {label: costs_of(records, label)[cost] for label in labels_of(records)}
     paid = [value for value in finals.values() if value > 0]
     if not paid:
         return 0.0, pd.Series(dtype=float)
@@ -457,6 +474,7 @@ def shortfalls(records: Records) -> tuple[int, list[str]]:
 
     A run of the study that left nothing is missing too.
     """
+    course = course_of(records)
     reached = records.metrics.groupby(["algorithm", "seed"])["round"].max()
     seeds = set(records.metrics["seed"])
     run = records.study.get("run", {})
@@ -472,5 +490,5 @@ def shortfalls(records: Records) -> tuple[int, list[str]]:
             if got is None:
                 missing.append(f"{label}, seed {seed}: not there")
             elif got < goal:
-                missing.append(f"{label}, seed {seed}: up to round {got}")
+                missing.append(f"{label}, seed {seed}: up to {course.at(int(got))}")
     return goal, missing

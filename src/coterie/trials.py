@@ -17,9 +17,8 @@ from .metrics import TASKS
 from .newcomers import on_the_device_of
 from .oracle import Simulation
 from .record import Cell, Folder
-from .rounds import run_rounds
+from .training import Training, training_of
 from .tuning import Rung, Search, Step, choose, rungs, settings_of
-from .types import Algorithm
 
 
 def search_for(study: Study, entry: Entry, seed: int) -> Search | None:
@@ -40,7 +39,8 @@ def refuse_settings(study: Study, ground: Ground) -> None:
         for setting in [s for each in searches if each for s in each.settings]:
             try:
                 other = replace(entry, options=entry.options | setting)
-                build_algorithm(other, ground.federation).init(ground.x)
+                timed = study.time is not None
+                build_algorithm(other, ground.federation, timed=timed).init(ground.x)
             except InputError as error:
                 text = ", ".join(f"{key} = {value!r}" for key, value in setting.items())
                 raise InputError(
@@ -112,8 +112,10 @@ def _trained(
     since, states, scores = search.since(rung.rounds), [], []
     t, kept = folder.trial(search.label, search.seed, trial) or (0, [])
     for number, ground in enumerate(grounds):
-        algorithm = build_algorithm(entry, ground.federation)
-        state, names = algorithm.init(ground.x), ground.federation.clients.tolist()
+        timed = study.time is not None
+        method = build_algorithm(entry, ground.federation, timed=timed)
+        training = training_of(study, method, ground, search.seed)
+        state, names = training.init(), ground.federation.clients.tolist()
         cell = Cell(search.label, search.seed, t=t, state=state, clients=names)
         if kept:
             state = restored(replace(cell, state=kept[number]), state, folder)
@@ -121,20 +123,12 @@ def _trained(
         before = number * (rung.rounds - since) - since
         tell = tells(before)
         try:
-            for r in run_rounds(
-                algorithm,
-                ground.simulation,
-                ground.x,
-                rounds=rung.rounds,
-                seed=search.seed,
-                participation=study.run.participation,
-                start=(t, state),
-            ):
+            for r in training.rounds(rounds=rung.rounds, start=(t, state)):
                 cell = replace(cell, t=r.t, state=r.state)
                 refuse_nonfinite_state(r, cell, ground.x.shape[1])
                 if r.t < rung.rounds:
                     tell(r.t, None)
-            scores.append(_validated(cell, algorithm, ground.simulation))
+            scores.append(_validated(cell, training, ground.simulation))
         except TrainingError:
             return Step(trial, rung.rounds, before + cell.t, ())
         states.append(cell.state)
@@ -144,9 +138,9 @@ def _trained(
     return Step(trial, rung.rounds, search.cost(rung.rounds), tuple(scores))
 
 
-def _validated(cell: Cell, algorithm: Algorithm, simulation: Simulation) -> float:
+def _validated(cell: Cell, training: Training, simulation: Simulation) -> float:
     """The mean validation score of the personal models; nothing else is looked at."""
-    x = algorithm.personal(cell.state, simulation.at(cell.t, purpose="use"))
+    x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, "a personal model", cell)
     name = TASKS[simulation.federation.task].score
     score = float(simulation.evaluate(x, "validation")[name].double().mean())

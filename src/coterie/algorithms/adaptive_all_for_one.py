@@ -109,7 +109,7 @@ def adaptive_all_for_one(
     number("memory", memory, at_least=0, below=1)
     number("confidence", confidence, at_least=0)
     one_of("rule", rule, ("paper", "normalised"))
-    phi = _criterion(criterion, lam)
+    phi = criterion_of(criterion, lam)
 
     def weigh(belief: Belief, active: Tensor) -> tuple[Tensor, Info]:
         s = estimated_precision(belief) if precision is None else precision
@@ -159,7 +159,7 @@ def adaptive_all_for_one(
     return Algorithm(init, step, welcome=welcome)
 
 
-def _criterion(
+def criterion_of(
     criterion: str | Callable[[Tensor], Tensor], lam: float
 ) -> Callable[[Tensor], Tensor]:
     """Phi of Definition 1, checked."""

@@ -29,21 +29,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of, stochastic
-from ..events import Arrivals, Asynchronous
+from ..events import Arrivals, Asynchronous, Task
+from ..graphs import refuse_apart
+from ..weights import links
 
 MIXES = ("matrix", "neighbours", "pairs")
 
 
 @dataclass
 class State:
-    """The models, and how many gradients have arrived."""
+    """The models, how many gradients have arrived, and how many values were sent."""
 
     x: Tensor  # (N, D)
     k: int = 0
+    floats: float = 0.0
 
 
 def agraf(
@@ -80,8 +82,9 @@ def agraf(
             f"{float(columns[worst]):.6g}."
         )
     near = (mixing != 0) | torch.eye(len(mixing), dtype=torch.bool)
-    refuse_apart(near)
+    refuse_apart("mixing", near.nonzero(), len(mixing))
     circles = [row.nonzero()[:, 0] for row in near]
+    used = links(mixing)
 
     def init(x: Tensor) -> State:
         stochastic("mixing", mixing, len(x))
@@ -91,9 +94,12 @@ def agraf(
         before, state.k = state.k, state.k + len(clients)
         if mix == "matrix" and before // every < state.k // every:
             state.x.copy_(mixing.to(state.x) @ state.x)
+            state.floats += used * state.x.shape[1]
         if mix == "neighbours":
             for v in clients:
                 state.x[circles[v]] = state.x[circles[v]].mean(0)
+                # Models come to v, and their mean goes out.
+                state.floats += 2 * (len(circles[v]) - 1) * state.x.shape[1]
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         if order == "mix_then_step":
@@ -105,22 +111,15 @@ def agraf(
 
     def meet(state: State, v: int, w: int) -> None:
         state.x[v] = state.x[w] = (state.x[v] + state.x[w]) / 2
+        state.floats += 2 * state.x.shape[1]
 
     return Asynchronous(
         init,
-        lambda state, client: (state.x[client],),
+        lambda state, client: Task((state.x[client],)),
         arrive,
         lambda state: state.x,
+        info=lambda state: {"floats": state.floats, "weights": mixing},
         together=True,
         meet=meet if mix == "pairs" else None,
+        edges=near.triu(1).nonzero() if mix == "pairs" else None,
     )
-
-
-def refuse_apart(near: Tensor) -> None:
-    """Refuses a graph in which some node cannot reach some other."""
-    _, part = connected_components(near.cpu().numpy())
-    if part.any():
-        raise InputError(
-            "`mixing` must join all nodes, but there is no way from node 0 to "
-            f"{int(part.argmax())}."
-        )

@@ -21,17 +21,18 @@ import torch
 from torch import Tensor
 
 from ..checks import number, stochastic
-from ..events import Arrivals, Asynchronous
+from ..events import Arrivals, Asynchronous, Task
 from ..weights import spectral_radius
 from . import steps
 
 
 @dataclass
 class State:
-    """The models, and L L^T."""
+    """The models, L L^T, and how many values were sent."""
 
     x: Tensor  # (N, D)
     product: Tensor  # (N, N)
+    floats: float = 0.0
 
 
 def async_all_for_all(
@@ -51,14 +52,15 @@ def async_all_for_all(
     steps.checked(rule)
     stochastic("weights", weights, len(weights))
     size = lr / spectral_radius(weights) if safe else lr
+    product = weights.double() @ weights.double().T
+    partners = ((product != 0).sum(0) - (product.diagonal() != 0).long()).tolist()
 
     def init(x: Tensor) -> State:
         stochastic("weights", weights, len(x))
-        exact = weights.double()
-        return State(weights.to(x) @ x, (exact @ exact.T).to(x))
+        return State(weights.to(x) @ x, product.to(x))
 
-    def task(state: State, client: int) -> tuple[Tensor, ...]:
-        return (state.x[client],)
+    def task(state: State, client: int) -> Task:
+        return Task((state.x[client],))
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         (g,) = now.answers
@@ -66,6 +68,15 @@ def async_all_for_all(
             late = [steps.factor(rule, len(state.x), tau) for tau in now.delays]
             g = g * torch.tensor(late, dtype=g.dtype, device=g.device)[:, None]
         state.x.addmm_(state.product[:, now.clients], g, alpha=-size)
+        # A gradient goes to all partners.
+        state.floats += sum(partners[client] for client in now.clients) * g.shape[1]
         return now.clients
 
-    return Asynchronous(init, task, arrive, lambda state: state.x, together=True)
+    return Asynchronous(
+        init,
+        task,
+        arrive,
+        lambda state: state.x,
+        info=lambda state: {"floats": state.floats, "weights": weights},
+        together=True,
+    )

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..algorithms.ditto import ditto_round
 from ..checks import integer, number, positive
 from ..descent import descent
-from ..events import Arrivals, Asynchronous
+from ..events import Arrivals, Asynchronous, Kind, Task
 from ..weights import shares_of
 from . import steps as delays
 
@@ -37,6 +37,7 @@ class State:
     began: Tensor  # (N, D)
     v: Tensor  # (N, D)
     none: Tensor  # (0,) in place of momentum
+    floats: float = 0.0  # sent so far
 
 
 def async_ditto(
@@ -74,9 +75,11 @@ def async_ditto(
         w = x.mean(0)
         return State(w, w.repeat(len(x), 1), x.clone(), x.new_zeros(0))
 
-    def task(state: State, client: int) -> tuple[Tensor, ...]:
+    def task(state: State, client: int) -> Task:
         state.began[client] = state.w
-        return state.w, state.v[client], state.none, state.none
+        state.floats += len(state.w)
+        rows = (state.w, state.v[client], state.none, state.none)
+        return Task(rows, work=2 * steps)
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         w_i, v_i = now.answers[:2]
@@ -84,9 +87,17 @@ def async_ditto(
         share = (shares[now.clients] * torch.tensor(late, dtype=torch.float64)).to(w_i)
         state.w.add_(share @ (w_i - state.began[now.clients]))
         state.v[now.clients] = v_i
+        state.floats += w_i.numel()
         return now.clients
 
     program = functools.partial(
         ditto_round, steps=steps, t=0, lam=lam, **settings._asdict()
     )
-    return Asynchronous(init, task, arrive, lambda state: state.v, program, True)
+    return Asynchronous(
+        init,
+        task,
+        arrive,
+        lambda state: state.v,
+        kinds=(Kind(program, "each"),),
+        together=True,
+    )

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of
-from ..events import Arrivals, Asynchronous
+from ..events import Arrivals, Asynchronous, Kind, Task
+from ..types import Clients
 from . import steps
 
 
@@ -39,9 +40,10 @@ class State:
     x: Tensor  # (D,)
     mean: Tensor  # (D,) sum of answered points times their step sizes
     total: float  # of these step sizes
-    points: Tensor  # (N, D) where each worker computes
+    workers: int
     sum: Tensor  # (D,) of the buffered steps
     held: list[int] = field(default_factory=list)  # who waits
+    floats: float = 0.0  # sent so far
 
 
 def async_sgd(
@@ -74,19 +76,20 @@ def async_sgd(
         integer("wait", wait, at_least=1, at_most=len(x))
         start = x.mean(0)
         zero = torch.zeros_like(start)
-        return State(start, zero, 0.0, start.repeat(len(x), 1), zero.clone())
+        return State(start, zero, 0.0, len(x), zero.clone())
 
-    def task(state: State, client: int) -> tuple[Tensor, ...]:
-        state.points[client] = state.x
-        return (state.x,)
+    def task(state: State, client: int) -> Task:
+        state.floats += len(state.x)
+        return Task((state.x,))
 
     def arrive(state: State, now: Arrivals) -> list[int]:
-        workers = len(state.points)
+        workers, late = state.workers, zip(now.clients, now.delays, strict=True)
         begin: list[int] = []
-        for client, g, tau in zip(now.clients, now.answers[0], now.delays, strict=True):
-            gamma = lr * steps.factor(rule, workers, tau)
+        state.floats += now.answers[0].numel()
+        for j, (client, tau) in enumerate(late):
+            g, gamma = now.answers[0][j], lr * steps.factor(rule, workers, tau)
             if average and tau <= now.k:  # the first gradients, at the start, count not
-                state.mean.add_(state.points[client], alpha=gamma)
+                state.mean.add_(now.answers[1][j], alpha=gamma)
                 state.total += gamma
             state.held.append(client)
             if wait == 1:
@@ -107,6 +110,12 @@ def async_sgd(
 
     def personal(state: State) -> Tensor:
         x = state.mean / state.total if average and state.total else state.x
-        return x.repeat(len(state.points), 1)
+        return x.repeat(state.workers, 1)
 
-    return Asynchronous(init, task, arrive, personal)
+    kind = Kind(_gradient_and_point) if average else Kind()
+    return Asynchronous(init, task, arrive, personal, kinds=(kind,))
+
+
+def _gradient_and_point(clients: Clients, x: Tensor) -> tuple[Tensor, Tensor]:
+    """A client program: a gradient, and where it was taken."""
+    return clients.grad(x), x

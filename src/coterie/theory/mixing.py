@@ -33,11 +33,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import checks
 from ..checks import InputError
+from ..graphs import degrees, eigengap, neighbours, nodes_of
 
 _SHARE = 1 - math.exp(-1)
 # A ring of one edge in 1 / p seconds has chance 1 - 1/e, and finds it idle with 1/e.
@@ -191,47 +192,6 @@ def estimated_rho_bar(
     return -math.expm1(slope / 2)
 
 
-# Graphs.
-
-
-def eigengap(edges: Int[Tensor, "e 2"], weights: Float[Tensor, " e"]) -> float:
-    """lambda_2, the second smallest eigenvalue of the weighted Laplacian.
-
-    Raises:
-        InputError: if edges of positive weight do not connect all nodes.
-    """
-    nodes = _nodes(edges)
-    if weights.shape != (len(edges),):
-        raise InputError(
-            f"`weights` must have shape ({len(edges)},), one entry per edge, "
-            f"got {tuple(weights.shape)}."
-        )
-    if (checks.finite("weights", weights) < 0).any():
-        raise InputError(f"`weights` must be non-negative, got {float(weights.min())}.")
-    incidence = torch.zeros(len(edges), nodes, dtype=torch.float64)
-    incidence.scatter_(1, edges[:, :1], 1.0).scatter_(1, edges[:, 1:], -1.0)
-    values = torch.linalg.eigvalsh(
-        incidence.T @ (weights.double()[:, None] * incidence)
-    )
-    # Rounding of eigenvalues is relative to the largest.
-    if not values[1] > 1e-13 * nodes * values[-1]:
-        raise InputError(
-            f"`edges` of positive weight must connect all {nodes} nodes, "
-            "but the eigengap lambda_2 is 0."
-        )
-    return float(values[1])
-
-
-def neighbours(edges: Int[Tensor, "e 2"]) -> Bool[Tensor, "e e"]:
-    """True where two edges share a node; an edge is its own neighbour."""
-    return (edges[:, None, :, None] == edges[None, :, None, :]).any(-1).any(-1)
-
-
-def degrees(edges: Int[Tensor, "e 2"]) -> Int[Tensor, " n"]:
-    """The number of edges at each node."""
-    return torch.bincount(edges.flatten(), minlength=_nodes(edges))
-
-
 # Loss networks: a pair of nodes is busy while it computes and exchanges models, and
 # nobody waits for busy nodes.
 
@@ -243,7 +203,7 @@ def busy_times(
 ) -> Float[Tensor, " e"]:
     """`tau'_vw = tau_vw + max(tau_v, tau_w)`, from delays of links and of nodes."""
     checks.positive("links", links, len(edges))
-    checks.positive("computing", computing, _nodes(edges))
+    checks.positive("computing", computing, nodes_of(edges))
     return links + computing[edges].amax(1)
 
 
@@ -343,18 +303,6 @@ def loss_activations(
 def _over_neighbours(edges: Tensor, values: Tensor) -> Tensor:
     """The largest value among the neighbours of each edge."""
     return torch.where(neighbours(edges), values, 0).amax(1)
-
-
-def _nodes(edges: Tensor) -> int:
-    """n, if no edge is a loop, negative, or there twice."""
-    ordered = edges.sort(1).values
-    if not len(edges) or (edges < 0).any() or (edges[:, 0] == edges[:, 1]).any():
-        raise InputError(
-            f"`edges` must be pairs of different nodes 0, 1, ..., got {edges.tolist()}."
-        )
-    if len(ordered.unique(dim=0)) < len(edges):
-        raise InputError(f"`edges` must not repeat a pair, got {edges.tolist()}.")
-    return int(edges.max()) + 1
 
 
 def _doubly_stochastic(matrices: Tensor) -> Tensor:

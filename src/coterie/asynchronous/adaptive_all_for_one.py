@@ -1,0 +1,308 @@
+"""Adaptive All-for-one without waiting: each client serves its readers in turn.
+
+Client i shows the others its model as a page x~_i. Client k computes for one reader
+after the other, at the page as it is when k comes to it, and when it has finished
+
+    x_i <- x_i - lr c alpha_ik g_k(x~_i),
+
+with c as for a late gradient. When k has served all its readers, itself among them, it
+turns its own page, x~_k <- x_k, and begins again. So a slow client is late in what it
+gives and slows nobody. Every `every` turns a client first computes gradients of two
+halves of its data at its own model, shows them, and compares its own halves with those
+of all readers who show some; what has been found of a reader when it ends its own
+comparisons changes its weights. Messages hold one page and what belongs to it, so that
+there is one model for each client under way, never one for each pair.
+
+Where no time passes, or all turns take equally long, this is adaptive All-for-one.
+
+References:
+    Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
+    personalized distributed learning with heterogeneous clients", NeurIPS 2025, for
+    rounds; without waiting, it is ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..algorithms.adaptive_all_for_one import criterion_of
+from ..beliefs import Belief, estimated_precision, learn, no_belief
+from ..checks import InputError, integer, number, one_of, positive
+from ..events import Arrivals, Asynchronous, Kind, Task
+from ..selection import mean_of_partners
+from ..types import Clients, Comparison, Oracle
+from ..weights import collaboration_weights, normalised
+from . import steps
+
+GRADIENT, OWN, COMPARED = range(3)
+
+
+@dataclass
+class State:
+    """Models, pages, what is seen and believed, and whom each client serves."""
+
+    x: Tensor  # (N, D)
+    page: Tensor  # (N, D) the models that others see
+    halves: tuple[Tensor, Tensor, Tensor]  # (N, D) each: a page, gradients of halves
+    seen: Comparison  # since each reader's last change of weights
+    belief: Belief
+    alpha: Tensor  # (N, N), like all that is seen and believed on the CPU
+    kinds: list[int]  # what each client does in this part of its turn
+    turns: list[int]  # that it has ended
+    left: list[list[int]]  # the readers that it has not served yet
+    reader: list[int]  # whom it serves
+    since: list[float]  # when its turn began
+    held: list[int]  # who has ended a turn, and has not begun the next
+    floats: float = 0.0
+
+
+def async_adaptive_all_for_one(
+    sizes: Tensor,
+    precision: Tensor | None,
+    *,
+    lr: float = 0.1,
+    every: int = 20,
+    estimator: str = "split",
+    samples: int = 0,
+    memory: float = 0.8,
+    confidence: float = 0.5,
+    criterion: str = "binary",
+    lam: float = 0.1,
+    weighting: str = "paper",
+    rule: str = "constant",
+) -> Asynchronous:
+    """Adaptive All-for-one for clients that work at their own pace.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
+            estimates it from the comparisons.
+        lr: step size.
+        every: turns between two comparisons.
+        estimator: `split` (unbiased) or `plain`.
+        samples: training samples each client compares with; 0 takes them all.
+        memory: weight of past comparisons, 0 forgets them at once.
+        confidence: standard errors by which a ratio must differ to be changed.
+        criterion: `binary` or `continuous`.
+        lam: threshold of the binary criterion.
+        weighting: weights of the `paper`, or rows `normalised` to sum 1.
+        rule: `constant`, or `adaptive` to the delay of a gradient.
+    """
+    number("lr", lr, above=0)
+    integer("every", every, at_least=1)
+    one_of("estimator", estimator, ("split", "plain"))
+    if integer("samples", samples, at_least=0) == 1:
+        raise InputError("`samples` must be 0 (all) or at least 2, got 1.")
+    number("memory", memory, at_least=0, below=1)
+    number("confidence", confidence, at_least=0)
+    one_of("weighting", weighting, ("paper", "normalised"))
+    steps.checked(rule)
+    phi = criterion_of(criterion, lam)
+    used = sizes.clamp(max=samples) if samples else sizes
+    sent = 3 if estimator == "split" else 2
+
+    def init(x: Tensor) -> State:
+        n = len(x)
+        positive("sizes", sizes, n)
+        if precision is not None:
+            positive("precision", precision, n)
+        blank = torch.zeros_like(x)
+        return State(
+            x.clone(),
+            x.clone(),
+            (x.clone(), blank, blank.clone()),
+            _nothing_seen(x),
+            no_belief(x[:, :0].cpu()),
+            torch.eye(n, dtype=x.dtype),
+            [OWN] * n,
+            [0] * n,
+            [[] for _ in range(n)],
+            list(range(n)),
+            [0.0] * n,
+            [],
+        )
+
+    def task(state: State, client: int) -> Task:
+        kind, i = state.kinds[client], state.reader[client]
+        t = state.turns[client] + 1
+        if kind == GRADIENT:
+            return Task((state.page[i],), kind, t)
+        rows = tuple(part[i] for part in state.halves)
+        if kind == OWN:
+            rows = (state.x[client], *rows[1:])
+        return Task(rows, kind, t, work=0, samples=float(used[client]))
+
+    def arrive(state: State, now: Arrivals) -> list[int]:
+        k = torch.tensor(now.clients)
+        i = torch.tensor([state.reader[client] for client in now.clients])
+        if now.kind == GRADIENT:
+            (g,) = now.answers
+            late = [steps.factor(rule, len(state.x), tau) for tau in now.delays]
+            share = (state.alpha[i, k] * torch.tensor(late, dtype=torch.float64)).to(g)
+            state.x.index_add_(0, i.to(g.device), share[:, None] * g, alpha=-lr)
+            state.floats += 2 * int((i != k).sum()) * state.x.shape[1]
+        elif now.kind == OWN:
+            _show(state, k, *now.answers)
+        else:
+            seen = state.seen
+            for j, part in enumerate((seen.cross, seen.spread, seen.noise)):
+                part[i, k] = now.answers[0][:, j].cpu()
+            seen.known[i, k] = True
+            # The reader's model comes, with one gradient or those of two halves.
+            state.floats += sent * len(k) * state.x.shape[1]
+        ended = [client for client in now.clients if not serve(state, client)]
+        goes_on = [client for client in now.clients if client not in ended]
+        if now.kind == COMPARED:
+            weigh(state, ended)
+        elif now.kind == GRADIENT:
+            state.held += ended
+            ended = []
+        begin = released(state, now.time) if state.held else []
+        for client in begin:
+            state.page[client] = state.x[client]
+            state.turns[client] += 1
+            state.since[client] = now.time
+        for client in ended + begin:
+            proceed(state, client)
+        return goes_on + ended + begin
+
+    def released(state: State, time: float) -> list[int]:
+        """Those who begin their next turn.
+
+        It is all who ended one, save that where no time passes at all, nobody begins a
+        turn before those have ended who began the one before at the same instant.
+        """
+        n, held = len(state.x), set(state.held)
+        here = [j for j in range(n) if state.since[j] == time and j not in held]
+        behind = min((state.turns[j] for j in here), default=math.inf)
+        free = [k for k in state.held if state.turns[k] < behind]
+        state.held = [k for k in state.held if state.turns[k] >= behind]
+        return free
+
+    def serve(state: State, client: int) -> bool:
+        """Goes on to the next reader, if there is one."""
+        left, kind = state.left[client], state.kinds[client]
+        while left:
+            reader = left.pop(0)
+            wanted = state.alpha[reader, client] if kind == GRADIENT else None
+            if wanted is None or float(wanted) > 0:
+                state.reader[client] = reader
+                return True
+        return False
+
+    def weigh(state: State, readers: list[int]) -> None:
+        """Lets these readers learn from what was seen of the others."""
+        if not readers:
+            return
+        rows = torch.zeros(len(state.x), dtype=torch.bool)
+        rows[readers] = True
+        state.belief = learn(
+            state.belief,
+            state.seen._replace(known=state.seen.known & rows[:, None]),
+            split=estimator == "split",
+            memory=memory,
+            confidence=confidence,
+        )
+        state.seen.known[rows] = False
+        s = estimated_precision(state.belief) if precision is None else precision
+        alpha = collaboration_weights(state.belief.ratio, s.to(state.alpha), phi)
+        state.alpha = alpha if weighting == "paper" else normalised(alpha)
+
+    def proceed(state: State, client: int) -> None:
+        """Begins the next part of a client's turn, or its next turn."""
+        n, kind = len(state.x), state.kinds[client]
+        others = [(client + j) % n for j in range(1, n)]
+        if kind == GRADIENT and state.turns[client] % every == 0:
+            state.kinds[client], state.reader[client] = OWN, client
+            return
+        if kind == OWN:
+            shown = state.seen.samples.tolist()
+            state.kinds[client] = COMPARED
+            state.left[client] = [i for i in others if shown[i]]
+        else:
+            state.kinds[client] = GRADIENT
+            readers = (state.alpha[:, client] > 0).tolist()
+            state.left[client] = [i for i in [client, *others] if readers[i]]
+        if not serve(state, client):  # nobody shows anything yet
+            weigh(state, [client])
+            proceed(state, client)
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        return mean_of_partners(oracle, state.x, state.alpha.to(state.x))
+
+    return Asynchronous(
+        init,
+        task,
+        arrive,
+        lambda state: state.x,
+        welcome,
+        lambda state: {"floats": state.floats, "weights": state.alpha},
+        kinds=(
+            Kind(verb="blended", reads=1),
+            Kind(functools.partial(_own, samples=samples or None), "compare", 1),
+            Kind(functools.partial(_compared, samples=samples or None), "compare"),
+        ),
+        together=True,
+    )
+
+
+def _nothing_seen(x: Tensor) -> Comparison:
+    """What clients have seen of each other before they compare anything."""
+    pair = torch.zeros(len(x), len(x), dtype=x.dtype)
+    single = torch.zeros(len(x), dtype=x.dtype)
+    return Comparison(
+        pair,
+        single,
+        pair.clone(),
+        single.clone(),
+        pair.clone(),
+        single.clone(),
+        pair.bool(),
+    )
+
+
+def _show(
+    state: State, k: Tensor, page: Tensor, a: Tensor, b: Tensor, used: Tensor
+) -> None:
+    """Notes where clients k stand, their gradients there, and what these tell."""
+    for kept, new in zip(state.halves, (page, a, b), strict=True):
+        kept[k.to(new.device)] = new
+    state.seen.own[k] = (a * b).sum(1).cpu()
+    state.seen.own_spread[k] = (a - b).square().sum(1).cpu() / 4
+    state.seen.samples[k] = used.cpu().to(state.seen.samples)
+    state.seen.known[k, k] = True
+
+
+class _Halving(Clients, Protocol):
+    def half_grads(
+        self, points: Tensor, samples: int | None
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+def _own(clients: _Halving, x: Tensor, *, samples: int | None) -> tuple[Tensor, ...]:
+    """A client program: gradients of two halves at one's own model."""
+    return (x, *clients.half_grads(x, samples))
+
+
+def _compared(
+    clients: _Halving, x: Tensor, a: Tensor, b: Tensor, *, samples: int | None
+) -> Tensor:
+    """A client program: cross, spread and noise of a `Comparison` with a reader.
+
+    Args:
+        clients: who compare.
+        x: the readers' models.
+        a: gradients there of a half of the reader's data.
+        b: of the other half.
+        samples: how many are compared with; None takes all.
+    """
+    mine_a, mine_b, _ = clients.half_grads(x, samples)
+    u, v = a - mine_a, b - mine_b
+    noise = ((a - b) * (mine_a - mine_b)).sum(1)
+    return torch.stack([(u * v).sum(1), (u - v).square().sum(1) / 4, noise], 1)

@@ -1,0 +1,80 @@
+"""SGD on a loss network: neighbours who are both free compute and exchange models.
+
+When the edge {v, w} of the graph rings and neither v nor w is busy, both begin a
+gradient at their own models and send these to each other. When both are done,
+
+    x_v <- (x_v + x_w) / 2 - lr g_v(x_v),  x_w <- (x_v + x_w) / 2 - lr g_w(x_w)  (5.7)
+
+with the models as they were, and both are free again. If one of them is busy the ring
+is lost, and nobody waits: so messages may take time, nothing is overwritten, and nobody
+can block anybody for ever. Edges should ring at the rates of Theorem 5.5
+(`coterie.theory.mixing.loss_rates`), for which neighbours need to know of each other
+only how long they take.
+
+References:
+    Even, Koloskova, Massoulié, "Asynchronous SGD on graphs: a unified framework for
+    asynchronous decentralized and federated optimization", AISTATS 2024, arXiv
+    2311.00465, section 5.
+
+Differences: samples of a gradient are drawn when an exchange begins, not after the last
+one; models are the same at both times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..checks import number, stochastic
+from ..events import Arrivals, Asynchronous, Task
+from ..graphs import refuse_apart
+
+
+@dataclass
+class State:
+    """The models, and how many values were sent."""
+
+    x: Tensor  # (N, D)
+    floats: float = 0.0
+
+
+def loss_network(mixing: Tensor, *, lr: float = 0.1) -> Asynchronous:
+    """SGD of neighbours who are busy while they exchange their models.
+
+    Args:
+        mixing: (N, N) stochastic; an entry that is not 0 makes two nodes neighbours,
+            whose edge may ring.
+        lr: step size of a node.
+    """
+    number("lr", lr, above=0)
+    stochastic("mixing", mixing, len(mixing))
+    near = (mixing != 0) | torch.eye(len(mixing), dtype=torch.bool)
+    refuse_apart("mixing", near.nonzero(), len(mixing))
+
+    def init(x: Tensor) -> State:
+        stochastic("mixing", mixing, len(x))
+        return State(x.clone())
+
+    def task(state: State, client: int) -> Task:
+        return Task((state.x[client],))
+
+    def arrive(state: State, now: Arrivals) -> list[int]:
+        pairs = torch.tensor(now.clients, device=state.x.device).view(-1, 2)
+        (g,) = now.answers
+        mean = state.x[pairs].mean(1, keepdim=True)  # (P, 1, D)
+        state.x[pairs] = mean - lr * g.view(*pairs.shape, -1)
+        state.floats += g.numel()
+        return []
+
+    return Asynchronous(
+        init,
+        task,
+        arrive,
+        lambda state: state.x,
+        info=lambda state: {"floats": state.floats, "weights": mixing},
+        together=True,
+        edges=(near | near.T).triu(1).nonzero(),
+        couples=True,
+    )
