@@ -12,7 +12,7 @@ from coterie.checks import InputError
 from coterie.clocks import Rings, clock
 from coterie.events import Run, run_events
 from coterie.rounds import run_rounds
-from quadratics import REAL, hessians, quadratics, simulate, start
+from quadratics import REAL, D, hessians, quadratics, simulate, start
 from test_events import EQUAL, EXACT, UNEVEN, Paces, question
 
 J = torch.full((6, 6), 1 / 6, dtype=REAL)
@@ -233,3 +233,33 @@ def test_rings_must_fit_the_method_and_the_clients(simulation, x):
     far = Rings(torch.tensor([[0, 9]]), torch.ones(1, dtype=torch.float64))
     with pytest.raises(InputError, match="names client 9"):
         Run(agraf(RING, mix="pairs"), simulation, x, clock=EQUAL, rings=far)
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_balanced_steps_make_slow_nodes_count_alike(balanced):
+    """With small steps nodes end at sum_i p_i A_i x = sum_i p_i b_i, p the pace or not.
+
+    The distance to the optimum is of the order of the step size times the spread.
+    """
+    full = simulate(quadratics())
+    a, b = hessians(quadratics())
+    pace = torch.tensor([1.0, 2.0, 3.0, 1.0, 4.0, 2.0], dtype=REAL)
+    shares = (
+        torch.ones(6, dtype=REAL) / 6 if balanced else (1 / pace) / (1 / pace).sum()
+    )
+    target = torch.linalg.solve(
+        (shares[:, None, None] * a).sum(0), (shares[:, None] * b).sum(0)
+    )
+    off = []
+    for lr in (0.04, 0.01):
+        method = agraf(J, lr=lr, balanced=balanced)
+        x = torch.zeros(6, D, dtype=REAL)
+        run = Run(method, full, x, clock=clock("lognormal(1, 0.1)", speeds=pace))
+        mean = torch.zeros(D, dtype=REAL)
+        for k in range(3000):
+            run.step()
+            if k >= 2000:
+                mean += run.personal().mean(0) / 1000
+        off.append(float((mean - target).norm() / target.norm()))
+    assert off[1] < 0.05
+    assert off[1] < 0.5 * off[0] or off[0] < 0.01

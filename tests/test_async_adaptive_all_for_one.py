@@ -61,20 +61,6 @@ def twins(clients: int = 6, size: int = 30, groups: int = 2) -> co.Simulation:
     return co.Simulation(federation, module, batch_size=4, dtype=REAL)
 
 
-def test_where_all_turns_take_equally_long_it_is_that_of_rounds():
-    simulation = twins(size=400, groups=1)  # so that all have equally many readers
-    sizes = simulation.federation.train.size
-    x = torch.zeros(6, 10, dtype=REAL)
-    options = {"lr": 0.001, "every": 3}
-    method = async_adaptive_all_for_one(sizes, None, **options)
-    run = Run(method, simulation, x, clock=clock("constant(2)"))
-    for r in run_rounds(adaptive_all_for_one(None, **options), simulation, x, rounds=7):
-        while min(run.state.turns) < r.t:
-            run.step()
-        assert bool((r.info["weights"] > 0).all())
-        torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
-
-
 def half_gradients(simulation, k, t, point, samples):
     """Of client k in round t at a point, asked alone."""
     stream = co.seeds.key(simulation.seed, "step", t, "compare", 0)
@@ -90,7 +76,7 @@ class Plain:
         n = len(x)
         self.simulation, self.paces = simulation, paces
         self.lr, self.every, self.lam, self.samples = lr, every, lam, samples
-        self.x, self.page = x.clone(), x.clone()
+        self.x = x.clone()
         self.shown, self.scores = {}, [{} for _ in range(n)]
         self.alpha, self.turns = torch.eye(n, dtype=REAL), [0] * n
         self.answers, self.order = 0, 0
@@ -114,15 +100,15 @@ class Plain:
                     distance = float((a - c) @ (b - d))
                     yield used
                     self.scores[i][k] = distance
-                self.learn(k)
+                for reader in range(n):
+                    self.learn(reader)
             for i in [i for i in [k, *others] if self.alpha[i, k] > 0]:
                 if self.alpha[i, k] == 0:
                     continue
-                g, began = self.gradient(k, t, self.page[i]), self.answers
+                g, began = self.gradient(k, t, self.x[i]), self.answers
                 yield 1.0
                 late = min(1.0, n / (self.answers - began))
                 self.x[i] -= self.lr * late * float(self.alpha[i, k]) * g
-            self.page[k] = self.x[k]
             self.turns[k] += 1
 
     def gradient(self, k, t, point):
@@ -134,7 +120,9 @@ class Plain:
 
     def learn(self, k):
         """Equal precisions; without memory the newest ratio counts."""
-        own, found = self.scores[k][k], self.scores[k]
+        found = self.scores[k]
+        self.own[k] = found.get(k, self.own[k])
+        own = self.own[k]
         for i, distance in found.items():
             if i != k:
                 ratio = max(0.0, 1 - distance / own) if own > 0 else 0.0
@@ -145,7 +133,7 @@ class Plain:
 
     def run(self, until):
         n = len(self.x)
-        self.ratios = torch.eye(n, dtype=REAL)
+        self.ratios, self.own = torch.eye(n, dtype=REAL), [0.0] * n
         processes, queue, numbers = [self.client(k) for k in range(n)], [], [0] * n
 
         def ask(k, time):

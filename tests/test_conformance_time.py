@@ -385,10 +385,6 @@ def test_in_runs_of_the_checks_all_answer_at_unequal_pace():
 
 MINE = """
 from coterie.asynchronous.local import own_pace
-from coterie.algorithms.local import local
-
-def right(*, lr: float = 0.1):
-    return own_pace(lr=lr)
 
 def wrong(*, lr: float = 0.1):
     return own_pace(lr=lr / 2)
@@ -399,8 +395,6 @@ def wrong(*, lr: float = 0.1):
     ("arguments", "code", "words"),
     [
         (["async_all_for_all"], 0, "without_delays passed"),
-        (["mine_in_time:right"], 0, "without_delays skipped"),
-        (["mine_in_time:right", "--twin", "local"], 0, "without_delays passed"),
         (["mine_in_time:wrong", "--twin", "local"], 1, "without_delays failed"),
         (["local", "--twin", "local"], 2, "`--twin` is for asynchronous methods"),
         (["async_ditot"], 2, "Did you mean"),

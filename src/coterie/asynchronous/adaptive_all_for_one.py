@@ -1,19 +1,21 @@
 """Adaptive All-for-one without waiting: each client serves its readers in turn.
 
-Client i shows the others its model as a page x~_i. Client k computes for one reader
-after the other, at the page as it is when k comes to it, and when it has finished
+Client k computes for one reader i after the other, at the model x~_i that i has when k
+comes to it, and when it has finished
 
     x_i <- x_i - lr c alpha_ik g_k(x~_i),
 
-with c as for a late gradient. When k has served all its readers, itself among them, it
-turns its own page, x~_k <- x_k, and begins again. So a slow client is late in what it
-gives and slows nobody. Every `every` turns a client first computes gradients of two
-halves of its data at its own model, shows them, and compares its own halves with those
-of all readers who show some; what has been found of a reader when it ends its own
-comparisons changes its weights. Messages hold one page and what belongs to it, so that
-there is one model for each client under way, never one for each pair.
+with c as for a late gradient. When k has served all its readers, itself among them, its
+turn ends, and it begins again. So a slow client is late in what it gives, takes what
+the others give as fast as they do, and slows nobody. Every `every` turns a client first
+computes gradients of two halves of its data at its own model and shows them. Then it
+compares those of all readers who show some with its own at the same models; when it has
+ended that, all readers learn from what has been found of them until then. Messages hold
+one model and what belongs to it, so that there is one for each client under way, never
+one for each pair.
 
-Where no time passes, or all turns take equally long, this is adaptive All-for-one.
+Where no time passes this is adaptive All-for-one, turn by turn: answers of the same
+instant are taken at the same models.
 
 References:
     Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
@@ -48,9 +50,11 @@ class State:
     """Models, pages, what is seen and believed, and whom each client serves."""
 
     x: Tensor  # (N, D)
-    page: Tensor  # (N, D) the models that others see
+    page: Tensor  # (N, D) the models as others see them
+    moved: list[int]  # whose model has changed since
+    time: float
     halves: tuple[Tensor, Tensor, Tensor]  # (N, D) each: a page, gradients of halves
-    seen: Comparison  # since each reader's last change of weights
+    seen: Comparison  # since weights changed last
     belief: Belief
     alpha: Tensor  # (N, N), like all that is seen and believed on the CPU
     kinds: list[int]  # what each client does in this part of its turn
@@ -116,6 +120,8 @@ def async_adaptive_all_for_one(
         return State(
             x.clone(),
             x.clone(),
+            [],
+            0.0,
             (x.clone(), blank, blank.clone()),
             _nothing_seen(x),
             no_belief(x[:, :0].cpu()),
@@ -139,6 +145,9 @@ def async_adaptive_all_for_one(
         return Task(rows, kind, t, work=0, samples=float(used[client]))
 
     def arrive(state: State, now: Arrivals) -> list[int]:
+        if now.time > state.time:
+            state.page[state.moved] = state.x[state.moved]
+            state.moved, state.time = [], now.time
         k = torch.tensor(now.clients)
         i = torch.tensor([state.reader[client] for client in now.clients])
         if now.kind == GRADIENT:
@@ -146,6 +155,7 @@ def async_adaptive_all_for_one(
             late = [steps.factor(rule, len(state.x), tau) for tau in now.delays]
             share = (state.alpha[i, k] * torch.tensor(late, dtype=torch.float64)).to(g)
             state.x.index_add_(0, i.to(g.device), share[:, None] * g, alpha=-lr)
+            state.moved += i.tolist()
             state.floats += 2 * int((i != k).sum()) * state.x.shape[1]
         elif now.kind == OWN:
             _show(state, k, *now.answers)
@@ -158,8 +168,8 @@ def async_adaptive_all_for_one(
             state.floats += sent * len(k) * state.x.shape[1]
         ended = [client for client in now.clients if not serve(state, client)]
         goes_on = [client for client in now.clients if client not in ended]
-        if now.kind == COMPARED:
-            weigh(state, ended)
+        if now.kind == COMPARED and ended:
+            weigh(state)
         elif now.kind == GRADIENT:
             state.held += ended
             ended = []
@@ -196,20 +206,16 @@ def async_adaptive_all_for_one(
                 return True
         return False
 
-    def weigh(state: State, readers: list[int]) -> None:
-        """Lets these readers learn from what was seen of the others."""
-        if not readers:
-            return
-        rows = torch.zeros(len(state.x), dtype=torch.bool)
-        rows[readers] = True
+    def weigh(state: State) -> None:
+        """Lets all readers learn from what was seen since they did so last."""
         state.belief = learn(
             state.belief,
-            state.seen._replace(known=state.seen.known & rows[:, None]),
+            state.seen,
             split=estimator == "split",
             memory=memory,
             confidence=confidence,
         )
-        state.seen.known[rows] = False
+        state.seen.known.zero_()
         s = estimated_precision(state.belief) if precision is None else precision
         alpha = collaboration_weights(state.belief.ratio, s.to(state.alpha), phi)
         state.alpha = alpha if weighting == "paper" else normalised(alpha)
@@ -230,7 +236,7 @@ def async_adaptive_all_for_one(
             readers = (state.alpha[:, client] > 0).tolist()
             state.left[client] = [i for i in [client, *others] if readers[i]]
         if not serve(state, client):  # nobody shows anything yet
-            weigh(state, [client])
+            weigh(state)
             proceed(state, client)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:

@@ -35,6 +35,7 @@ from ..checks import InputError, integer, number, one_of, stochastic
 from ..events import Arrivals, Asynchronous, Task
 from ..graphs import refuse_apart
 from ..weights import links
+from .steps import balance
 
 MIXES = ("matrix", "neighbours", "pairs")
 
@@ -44,6 +45,7 @@ class State:
     """The models, how many gradients have arrived, and how many values were sent."""
 
     x: Tensor  # (N, D)
+    answers: list[int]  # of each node
     k: int = 0
     floats: float = 0.0
 
@@ -55,6 +57,7 @@ def agraf(
     mix: str = "matrix",
     every: int = 1,
     order: str = "step_then_mix",
+    balanced: bool = False,
 ) -> Asynchronous:
     """SGD of nodes that do not wait, on a graph.
 
@@ -66,6 +69,8 @@ def agraf(
             its `neighbours` take their mean; or `pairs` meet by themselves.
         every: of how many gradients one is followed by mixing with the matrix.
         order: `step_then_mix` or `mix_then_step`.
+        balanced: steps are the larger the more rarely a node finishes, so that all
+            count alike.
     """
     number("lr", lr, above=0)
     one_of("mix", mix, MIXES)
@@ -88,7 +93,7 @@ def agraf(
 
     def init(x: Tensor) -> State:
         stochastic("mixing", mixing, len(x))
-        return State(x.clone())
+        return State(x.clone(), [0] * len(x))
 
     def mixed(state: State, clients: list[int]) -> None:
         before, state.k = state.k, state.k + len(clients)
@@ -104,7 +109,13 @@ def agraf(
     def arrive(state: State, now: Arrivals) -> list[int]:
         if order == "mix_then_step":
             mixed(state, now.clients)
-        state.x[now.clients] -= lr * now.answers[0]
+        g = now.answers[0]
+        for client in now.clients:
+            state.answers[client] += 1
+        if balanced:
+            shares = [balance(state.answers, client) for client in now.clients]
+            g = g * torch.tensor(shares, dtype=torch.float64).to(g)[:, None]
+        state.x[now.clients] -= lr * g
         if order == "step_then_mix":
             mixed(state, now.clients)
         return now.clients
@@ -121,5 +132,5 @@ def agraf(
         info=lambda state: {"floats": state.floats, "weights": mixing},
         together=True,
         meet=meet if mix == "pairs" else None,
-        edges=near.triu(1).nonzero() if mix == "pairs" else None,
+        edges=(near | near.T).triu(1).nonzero() if mix == "pairs" else None,
     )

@@ -40,7 +40,7 @@ class State:
     x: Tensor  # (D,)
     mean: Tensor  # (D,) sum of answered points times their step sizes
     total: float  # of these step sizes
-    workers: int
+    answers: list[int]  # of each worker
     sum: Tensor  # (D,) of the buffered steps
     held: list[int] = field(default_factory=list)  # who waits
     floats: float = 0.0  # sent so far
@@ -52,6 +52,7 @@ def async_sgd(
     rule: str = "constant",
     wait: int = 1,
     assign: str = "same",
+    balanced: bool = False,
     average: bool = False,
 ) -> Asynchronous:
     """Asynchronous SGD on one model, with delay-adaptive steps, buffers, or barriers.
@@ -62,6 +63,8 @@ def async_sgd(
         wait: how many gradients the server waits for before a step.
         assign: who gets the next task: the `same` worker, or a `random` one, who may
             have others before it. Random assignment makes all workers count alike.
+        balanced: steps are the larger the more rarely a worker answers, so that all
+            count alike at everybody's own pace.
         average: personal models are the average of all points at which gradients were
             taken, weighted by their step sizes, in place of the last model.
     """
@@ -76,18 +79,22 @@ def async_sgd(
         integer("wait", wait, at_least=1, at_most=len(x))
         start = x.mean(0)
         zero = torch.zeros_like(start)
-        return State(start, zero, 0.0, len(x), zero.clone())
+        return State(start, zero, 0.0, [0] * len(x), zero.clone())
 
     def task(state: State, client: int) -> Task:
         state.floats += len(state.x)
         return Task((state.x,))
 
     def arrive(state: State, now: Arrivals) -> list[int]:
-        workers, late = state.workers, zip(now.clients, now.delays, strict=True)
+        workers = len(state.answers)
+        late = zip(now.clients, now.delays, strict=True)
         begin: list[int] = []
         state.floats += now.answers[0].numel()
         for j, (client, tau) in enumerate(late):
             g, gamma = now.answers[0][j], lr * steps.factor(rule, workers, tau)
+            state.answers[client] += 1
+            if balanced:
+                gamma *= steps.balance(state.answers, client)
             if average and tau <= now.k:  # the first gradients, at the start, count not
                 state.mean.add_(now.answers[1][j], alpha=gamma)
                 state.total += gamma
@@ -110,7 +117,7 @@ def async_sgd(
 
     def personal(state: State) -> Tensor:
         x = state.mean / state.total if average and state.total else state.x
-        return x.repeat(state.workers, 1)
+        return x.repeat(len(state.answers), 1)
 
     kind = Kind(_gradient_and_point) if average else Kind()
     return Asynchronous(init, task, arrive, personal, kinds=(kind,))

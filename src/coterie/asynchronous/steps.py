@@ -1,4 +1,4 @@
-"""How much an answer counts that is late by tau answers."""
+"""How much an answer counts that is late, or of one who answers rarely."""
 
 from __future__ import annotations
 
@@ -22,3 +22,14 @@ def factor(rule: str, workers: int, tau: int) -> float:
     (1.0, 0.25)
     """
     return min(1.0, workers / tau) if rule == "adaptive" else 1.0
+
+
+def balance(answers: list[int], client: int) -> float:
+    """The factor by which clients count alike, whoever answers how often: p_bar / p_i.
+
+    Shares p_i of all answers are those until now.
+
+    >>> balance([6, 2], 0), balance([6, 2], 1)
+    (0.6666666666666666, 2.0)
+    """
+    return sum(answers) / len(answers) / answers[client]
