@@ -115,7 +115,7 @@ def test_a_model_that_cannot_be_used_is_refused_before_anything_is_written(
 
 def test_a_factory_must_return_an_algorithm(tmp_path, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "wrong", lambda *, lr=0.1: lr)
-    with pytest.raises(InputError, match="wrong must return a coterie Algorithm, got"):
+    with pytest.raises(InputError, match="wrong must return a coterie Algorithm, or"):
         run_study(made(algorithm=[{"name": "wrong"}]), runs=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from coterie import cli, report
 from coterie.algorithms import ALGORITHMS
+from coterie.asynchronous import METHODS
 from coterie.checks import InputError
 from coterie.config import read_study, study
 from coterie.experiment import run_study
@@ -71,10 +72,11 @@ def test_shared_ranges_own_ranges_and_the_default(tmp_path):
 
 @pytest.mark.parametrize("name", OWN)
 def test_without_a_space_the_step_size_and_the_own_parameter_are_searched(name):
-    (entry,) = made({"space": {}}, algorithm=[{"name": name}]).algorithms
+    more = {"algorithm": [{"name": name}]} | ({"time": {}} if name in METHODS else {})
+    (entry,) = made({"space": {}}, **more).algorithms
     assert set(OWN[name]) < set(entry.tune)
     assert "lr" in entry.tune
-    (entry,) = made({"space": {"lr": [1]}}, algorithm=[{"name": name}]).algorithms
+    (entry,) = made({"space": {"lr": [1]}}, **more).algorithms
     assert set(entry.tune) == {"lr"}
 
 

@@ -72,6 +72,13 @@ class Time:
             raise InputError(
                 f"`time.speeds` must have one entry per client, {clients}, got {known}."
             )
+        if isinstance(self.speeds, str) and self.speeds and clients is not None:
+            count = call("time.speeds", self.speeds)[1][0]
+            if count > clients:
+                raise InputError(
+                    f"`time.speeds` must not name more stragglers than there are "
+                    f"clients, {clients}, got {self.speeds!r}."
+                )
         return clock(self.law, self.speeds or None, self.availability, seed)
 
     def messages(self, seed: int) -> Delays | None:
