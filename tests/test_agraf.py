@@ -235,7 +235,7 @@ def test_rings_must_fit_the_method_and_the_clients(simulation, x):
         Run(agraf(RING, mix="pairs"), simulation, x, clock=EQUAL, rings=far)
 
 
-@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize("balanced", [0.0, 10.0])
 def test_balanced_steps_make_slow_nodes_count_alike(balanced):
     """With small steps nodes end at sum_i p_i A_i x = sum_i p_i b_i, p the pace or not.
 
@@ -252,7 +252,7 @@ def test_balanced_steps_make_slow_nodes_count_alike(balanced):
     )
     off = []
     for lr in (0.04, 0.01):
-        method = agraf(J, lr=lr, balanced=balanced)
+        method = agraf(J, lr=lr, balance=balanced)
         x = torch.zeros(6, D, dtype=REAL)
         run = Run(method, full, x, clock=clock("lognormal(1, 0.1)", speeds=pace))
         mean = torch.zeros(D, dtype=REAL)

@@ -121,6 +121,8 @@ class Plain:
     def learn(self, k):
         """Equal precisions; without memory the newest ratio counts."""
         found = self.scores[k]
+        if not found.keys() - {k}:
+            return
         self.own[k] = found.get(k, self.own[k])
         own = self.own[k]
         for i, distance in found.items():
@@ -139,8 +141,9 @@ class Plain:
         def ask(k, time):
             work = next(processes[k])
             name, number = torch.tensor([k]), torch.tensor([numbers[k]])
-            length = float(self.paces.durations(name, number, 1)) * work
-            numbers[k] += 1
+            gradients = int(work)  # which is a whole number here
+            length = float(self.paces.durations(name, number, gradients).sum())
+            numbers[k] += gradients
             heapq.heappush(queue, (time + length, k))
 
         for k in range(n):

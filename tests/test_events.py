@@ -10,15 +10,17 @@ import torch
 
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.ditto import ditto
+from coterie.asynchronous.agraf import agraf
 from coterie.asynchronous.all_for_all import async_all_for_all
 from coterie.asynchronous.ditto import async_ditto
 from coterie.asynchronous.sgd import async_sgd
 from coterie.checks import InputError, TrainingError
-from coterie.clocks import Delays
+from coterie.clocks import Delays, Rings
 from coterie.events import Asynchronous, Kind, Run, Task, run_events
 from coterie.oracle import Simulation
 from coterie.record import pack, unpack
 from coterie.rounds import run_rounds
+from coterie.theory.asynchrony import applied_steps, delays_of, practical_steps
 from quadratics import REAL, D, hessians, quadratics, simulate
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}  # sums in another order, in float64
@@ -277,18 +279,22 @@ def test_fast_clients_count_more_unless_tasks_are_assigned_at_random(x):
     assert float((fair - even).norm()) < 0.3 * apart
 
 
-def test_the_average_is_that_of_points_weighted_by_steps(simulation, x):
-    method = async_sgd(lr=0.05, rule="adaptive", average=True)
-    run = Run(method, simulation, x, clock=ORDINARY)
-    total, weight = torch.zeros(D, dtype=REAL), 0.0
-    for _ in range(80):
-        points = run.moment().rows[0]
+@pytest.mark.parametrize("updates", [4, 40, 81])
+def test_the_average_is_that_of_models_weighted_by_applied_steps(
+    simulation, x, updates
+):
+    """Section 3.2: sum_k gamma_hat_k x_k, with gradients on their way at the stop."""
+    run = Run(
+        async_sgd(lr=0.05, rule="adaptive", average=True), simulation, x, clock=ORDINARY
+    )
+    models, order = [], []
+    for _ in range(updates):
         event = run.step()
-        (client,), (tau,) = event.clients, event.delays
-        if event.updates - tau > 0:  # began after the first answer
-            gamma = 0.05 * min(1.0, 6 / tau)
-            total, weight = total + gamma * points[client], weight + gamma
-    torch.testing.assert_close(run.personal()[0], total / weight, **EXACT)
+        models.append(event.state.x.clone())
+        order += event.clients
+    steps = applied_steps(delays_of(torch.tensor(order), 6), practical_steps(0.05, 6))
+    expected = (steps[:, None] * torch.stack(models)).sum(0) / steps.sum()
+    torch.testing.assert_close(run.personal()[0], expected, **EXACT)
 
 
 WEIGHTS = torch.block_diag(
@@ -635,3 +641,74 @@ def test_tasks_that_wait_survive_a_file(simulation, x):
 def test_capacity_is_a_positive_number(simulation, x):
     with pytest.raises(InputError, match="`capacity` must be at least 1, got 0"):
         Run(async_sgd(), simulation, x, clock=EQUAL, capacity=0)
+
+
+def test_a_buffer_takes_the_mean_of_its_answers_and_lets_all_go_on(simulation, x):
+    """FedBuff: the server's model moves at every third answer, nobody waits."""
+    run = Run(
+        async_sgd(lr=0.1, wait=3, go_on=True), simulation, x, clock=UNEVEN, seed=1
+    )
+    began, numbers = [x[0].clone() for _ in range(6)], [1] * 6
+    model, kept = x[0].clone(), []
+    for _ in range(60):
+        event = run.step()
+        (client,) = event.clients
+        kept.append(question(simulation, client, numbers[client], began[client]))
+        numbers[client] += 1
+        if len(kept) == 3:
+            model = model - 0.1 * torch.stack(kept).mean(0)
+            kept = []
+        began[client] = model.clone()
+        torch.testing.assert_close(event.state.x, model, **EXACT)
+    assert max(run.idle) == 0
+
+
+def test_a_task_that_waits_travels_meanwhile(simulation, x):
+    """It begins when it has come and the client is free, not when the answer is back.
+
+    Every message takes 10 s and every task 1 s. Client 0 gets three tasks at time 0,
+    which come at 10 and are done at 11, 12 and 13; answers arrive at 21, 22 and 23.
+    """
+
+    def arrive(state, now):
+        state.append((now.time, now.clients[0]))
+        return [0, 0] if now.clients == [5] and now.k == 0 else []
+
+    none = torch.zeros(1, dtype=REAL)
+    method = Asynchronous(
+        lambda models: [],
+        lambda state, client: Task((none,)),
+        arrive,
+        lambda state: x,
+        info=lambda state: {"floats": 0.0},
+        kinds=(Kind(lambda clients, rows: rows),),
+    )
+    paces = Paces(1.0, 1.0, 1.0, 1.0, 1.0, 0.0, jitter=0.0)
+    run = Run(method, simulation, x, clock=paces, links=Delays("constant(10)"))
+    for _ in run.until(100.0):
+        pass
+    # Client 5 answers at 20; then client 0, which is free since 11, gets two tasks.
+    assert [time for time, client in run.state if client == 0] == [21.0, 41.0, 42.0]
+
+
+@pytest.mark.parametrize("time", [math.nan, math.inf, -1.0])
+def test_a_time_to_stop_at_is_a_number(simulation, x, time):
+    with pytest.raises(InputError, match="`time` must be"):
+        list(Run(async_sgd(), simulation, x, clock=EQUAL).until(time))
+
+
+def test_who_gets_a_task_is_a_client(simulation, x):
+    for wrong in (-1, 6):
+        method = async_sgd()._replace(arrive=lambda state, now, wrong=wrong: [wrong])
+        with pytest.raises(InputError, match=f"from 0 to 5, got {wrong}"):
+            Run(method, simulation, x, clock=EQUAL).step()
+
+
+def test_rings_join_everybody_and_instant_messages_have_no_links(simulation, x):
+    matrix = torch.full((6, 6), 1 / 6, dtype=REAL)
+    apart = Rings(torch.tensor([[0, 1], [2, 3], [4, 5]]), torch.ones(3, dtype=REAL))
+    with pytest.raises(InputError, match="no way from node 0 to 2"):
+        Run(agraf(matrix, mix="pairs"), simulation, x, clock=EQUAL, rings=apart)
+    links = Delays("constant(5)")
+    with pytest.raises(InputError, match="`links` cannot be set"):
+        Run(agraf(matrix), simulation, x, clock=EQUAL, links=links)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coterie.asynchronous.loss_network import loss_network
-from coterie.checks import InputError
+from coterie.checks import InputError, TrainingError
 from coterie.clocks import Delays, Rings, clock
 from coterie.events import Arrivals, Run
 from coterie.graphs import edges_of, gossip_matrix
@@ -266,3 +266,42 @@ def test_bad_options_are_refused(simulation, x):
     five = gossip_matrix(edges_of("ring", 5), 5)
     with pytest.raises(InputError, match=r"must have shape \(6, 6\)"):
         Run(loss_network(five), simulation, x, clock=UNEVEN, rings=rings)
+
+
+class Away(Paces):
+    """Client 0 is off until time 500."""
+
+    def ready(self, client, time):
+        return max(time, 500.0) if client == 0 else time
+
+
+def test_who_is_off_blocks_nobody(simulation, x):
+    """A ring that finds one of both off is lost."""
+    matrix, rings, _ = network("complete")
+    run = Run(loss_network(matrix), simulation, x, clock=Away(*PACES), rings=rings)
+    done = [0] * 6
+    for event in run.until(400.0):
+        for client in event.clients:
+            done[client] += 1
+    assert done[0] == 0
+    assert min(done[1:]) > 20
+
+
+class Hub(Paces):
+    """Client 0 never ends its task."""
+
+    def durations(self, clients, first, count):
+        return (
+            super()
+            .durations(clients, first, count)
+            .masked_fill((clients == 0)[:, None], torch.inf)
+        )
+
+
+def test_a_hub_that_never_returns_is_said(simulation, x):
+    matrix, rings, _ = network("star")
+    run = Run(loss_network(matrix), simulation, x, clock=Hub(*PACES), rings=rings)
+    with pytest.raises(TrainingError, match="nothing will ever happen"):
+        for _ in range(100):
+            run.step()
+    assert list(run.until(1000.0)) == []

@@ -29,7 +29,7 @@ EVERY = [
     {"name": "local"},
     {"name": "async_ditto", "rule": "adaptive"},
     {"name": "async_sgd", "assign": "random"},
-    {"name": "agraf", "mix": "pairs"},
+    {"name": "loss_network"},
     {"name": "async_adaptive_all_for_one", "every": 2},
 ]
 RECORDED = ("metrics", "rounds", "clients", "delays", "spans", "work")

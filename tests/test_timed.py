@@ -311,7 +311,7 @@ def test_any_order_of_arrivals_keeps_the_books(simulation, number):
     now = together.moment()
     busy = [client for client in range(6) if now.busy[client]]
     flight = [together.updates - now.began[client] for client in busy]
-    waits = [together.updates - v for kept in now.waiting for _, v in kept]
+    waits = [together.updates - v for kept in now.waiting for _, v, _ in kept]
     # Every answer adds one to all that are under way and to those that wait: there
     # are never more of them than clients.
     assert total + sum(flight) + sum(waits) <= 6 * together.updates

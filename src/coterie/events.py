@@ -30,13 +30,16 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from . import seeds
-from .checks import InputError, TrainingError, integer
+from .checks import InputError, TrainingError, integer, number, one_of
 from .clocks import Clock, Delays, Rings
+from .graphs import refuse_apart
 from .oracle import Simulation
 from .types import Clients, Info, Oracle, Program, State
 
 _DRAWN = 64
 """Durations of a client, or rings of an edge, that are drawn at once."""
+
+_FOREVER = sys.float_info.max
 
 ROUNDING = 1e-9
 """Relative: a sum of many equal times may exceed their product by so much."""
@@ -106,7 +109,8 @@ class Asynchronous(NamedTuple):
     edges: Int[Tensor, "e 2"] | None = None  # the pairs of those who may meet
     couples: bool = False
     """Tasks begin in pairs only, where an edge rings between two who are free."""
-    sends: bool = True  # whether tasks and answers travel; else links cost no time
+    messages: str = "relayed"
+    """Tasks and answers travel if `relayed`; `none` are sent, or they are `instant`."""
 
 
 class Event(NamedTuple):
@@ -138,8 +142,10 @@ class Moment(NamedTuple):
     work: list[float]
     began: list[int]  # answers that had arrived when the task began
     numbers: list[int]  # tasks that a client has begun
+    drawn: list[int]  # gradients whose times were drawn
     busy: list[bool]
-    waiting: list[list[Any]]  # by client: tasks that it will do, each with its `began`
+    waiting: list[list[Any]]
+    """By client: tasks that it will do, each with its `began`, and when it comes."""
     queued: list[int]  # clients who would begin, were not so many others at work
     spans: list[tuple[float, float]]  # from when to when each computes, or has
     begun: list[tuple[int, float, float]]  # those that no event has told of yet
@@ -187,6 +193,12 @@ class Run:
         if (rings is None) != (method.meet is None and not method.couples):
             needs = "needs" if rings is None else "cannot use"
             raise InputError(f"the method {needs} `rings`, when pairs of clients meet.")
+        one_of("messages", method.messages, ("relayed", "none", "instant"))
+        if links is not None and method.messages == "instant":
+            raise InputError(
+                "`links` cannot be set for a method whose messages take no time; a "
+                f"loss network has links; got {links.law!r}."
+            )
         if capacity is not None:
             integer("capacity", capacity, at_least=1)
             if method.couples:
@@ -198,6 +210,8 @@ class Run:
         self._samples = simulation.batch_counts.tolist()
         self._names = simulation.federation.clients.tolist()
         self._ends = self._places(rings)
+        if rings is not None:
+            refuse_apart("rings", torch.tensor(self._ends), len(x))
         self._drawn_rings: list[deque[float]] = [deque() for _ in self._ends]
         n = len(x)
         self._drawn: list[deque[float]] = [deque() for _ in range(n)]
@@ -216,6 +230,9 @@ class Run:
         self.time, self.updates, self.lost = moment.time, moment.updates, moment.lost
         self._order = moment.order
         self._at_work = sum(moment.busy)
+        self._returning = sum(
+            what >= 0 and math.isfinite(time) for time, _, what in moment.queue
+        )
         # In a file, answers lie on the CPU, and there are lists in place of tuples.
         times: tuple[list[Any], ...] = (moment.queue, moment.spans, moment.begun)
         for listed in times:
@@ -224,9 +241,9 @@ class Run:
         for kind, kept in enumerate(moment.answers):
             moment.answers[kind] = [answer.to(device) for answer in kept]
         for waits in moment.waiting:
-            for place, ((rows, *rest), version) in enumerate(waits):
+            for place, ((rows, *rest), version, comes) in enumerate(waits):
                 there = tuple(row.to(device) for row in rows)
-                waits[place] = [Task(there, *rest), version]
+                waits[place] = [Task(there, *rest), version, comes]
 
     def moment(self) -> Moment:
         """A copy of where the run stands, to resume from."""
@@ -292,11 +309,14 @@ class Run:
     def _foresee(self, time: float, what: int) -> None:
         heapq.heappush(self._now.queue, (time, self._order, what))
         self._order += 1
+        self._returning += what >= 0 and math.isfinite(time)
 
     def _meet(self, until: float) -> None:
         """Lets all pairs meet whose edge rings before the next arrival."""
         queue, meet = self._now.queue, self._method.meet
         while queue and queue[0][2] < 0 and queue[0][0] <= until:
+            if until == _FOREVER and not self._returning and not self._can_couple():
+                return
             self.time, _, code = heapq.heappop(queue)
             edge = -1 - code
             if meet is None:
@@ -305,10 +325,21 @@ class Run:
                 meet(self._now.state, *self._ends[edge])
             self._ring_again(edge)
 
+    def _can_couple(self) -> bool:
+        """Whether there are two who may begin together, now or later."""
+        busy = self._now.busy
+        return self._method.couples and any(
+            not busy[v] and not busy[w] for v, w in self._ends
+        )
+
     def _couple(self, edge: int) -> None:
         """Two who are free begin tasks that end together; else the ring is lost."""
         now, pair = self._now, self._ends[edge]
-        if now.busy[pair[0]] or now.busy[pair[1]]:
+        if any(
+            now.busy[client]
+            or begins(self._clock, self._names[client], self.time) > self.time
+            for client in pair
+        ):
             self.lost += 1
             return
         ends = []
@@ -325,11 +356,11 @@ class Run:
 
     def step(self) -> Event:
         """Goes on to the next arrival; pairs that meet before it do so."""
-        event = self._next(sys.float_info.max)
+        event = self._next(_FOREVER)
         if event is not None:
             return event
         missing = [i for i, busy in enumerate(self._now.busy) if busy]
-        names = ", ".join(str(self._names[i]) for i in missing[:5])
+        names = ", ".join(str(self._names[i]) for i in missing[:5]) or "there are none"
         raise TrainingError(
             f"nothing will ever happen after time {self.time:g} and {self.updates} "
             f"updates: all wait for clients whose task never ends ({names})."
@@ -337,6 +368,7 @@ class Run:
 
     def until(self, time: float) -> Iterator[Event]:
         """Goes on until that time, arrival by arrival."""
+        number("time", time, at_least=0)
         while (event := self._next(time * (1 + ROUNDING))) is not None:
             yield event
         self.time = max(self.time, time)
@@ -345,7 +377,8 @@ class Run:
         """The next arrival, if it is not after that time."""
         now = self._now
         self._meet(until)
-        if not now.queue or now.queue[0][0] > until:
+        # What is left may be rings alone, or tasks that never end.
+        if not now.queue or now.queue[0][0] > until or now.queue[0][2] < 0:
             return None
         self.time = now.queue[0][0]
         clients = [heapq.heappop(now.queue)[2]]
@@ -359,6 +392,7 @@ class Run:
         arrivals = self._arrivals(clients, delays)
         self.updates += len(clients)
         self._at_work -= len(clients)
+        self._returning -= len(clients)
         for client in clients:
             now.busy[client] = False
             now.gradients[client] += self._samples[client] * now.work[client]
@@ -395,6 +429,11 @@ class Run:
     def _hand(self, client: int) -> None:
         """Gives a client a task, or a place behind those who wait to be at work."""
         now = self._now
+        if not 0 <= client < len(now.busy):
+            raise InputError(
+                f"`arrive` must return clients from 0 to {len(now.busy) - 1}, "
+                f"got {client}."
+            )
         full = self._at_work >= self._capacity or len(now.queued) > 0
         if full and not now.busy[client]:
             now.queued.append(client)
@@ -403,52 +442,74 @@ class Run:
 
     def _give(self, client: int) -> None:
         """Gives a client a task, which it begins now or after those that it has."""
-        task = self._method.task(self._now.state, client)
-        if self._now.busy[client]:
+        now = self._now
+        task = self._method.task(now.state, client)
+        place = now.numbers[client] + len(now.waiting[client])
+        comes = self.time + self._travel(client, 2 * place)
+        if now.busy[client]:
             kept = task._replace(rows=tuple(row.clone() for row in task.rows))
-            self._now.waiting[client].append([kept, self.updates])
+            now.waiting[client].append([kept, self.updates, comes])
         else:
-            self._begin(client, task, self.updates)
+            self._begin(client, task, self.updates, comes)
+
+    def _travel(self, client: int, message: int) -> float:
+        """How long a message to or from a client travels."""
+        if self._links is None or self._method.messages == "none":
+            return 0.0
+        name, first = torch.tensor([self._names[client]]), torch.tensor([message])
+        return float(self._links.relayed(name, first, 1))
 
     def _record(self, client: int, task: Task, version: int) -> None:
         """Notes with what a client begins."""
         now = self._now
-        rows, kind, number, work, samples = task
+        rows, kind, draws, work, samples = task
+        if len(rows) > len(now.rows) or not work >= 0:
+            raise InputError(
+                f"a task must have at most {len(now.rows)} rows, as the first had, and "
+                f"work of at least 0, got {len(rows)} and {work}."
+            )
         for kept, row in zip(now.rows, rows, strict=False):
             kept[client] = row
         now.computed[client], now.busy[client] = False, True
         now.began[client], now.kinds[client] = version, kind
         now.work[client] = work + samples / self._samples[client]
         now.numbers[client] += 1
-        now.rounds[client] = now.numbers[client] if number is None else number
+        now.rounds[client] = now.numbers[client] if draws is None else draws
         self._at_work += 1
 
-    def _begin(self, client: int, task: Any, version: int) -> None:
+    def _begin(self, client: int, task: Any, version: int, comes: float) -> None:
+        """Lets a client begin a task that comes to it at that time."""
         self._record(client, task, version)
-        if self._links is None or not self._method.sends:
-            self._foresee(self._compute_until(client, self.time), client)
-            return
-        name = torch.tensor([self._names[client]])
-        number = torch.tensor([2 * (self._now.numbers[client] - 1)])
-        there, back = self._links.relayed(name, number, 2)[0].tolist()
-        end = self._compute_until(client, self.time + there)
-        self._foresee(end + back, client)
+        # One that came before the client was free begins when it was: while its answer
+        # travels, a client goes on. Answers arrive in the order of tasks.
+        end = self._compute_until(client, max(comes, self._now.spans[client][1]))
+        back = self._travel(client, 2 * self._now.numbers[client] - 1)
+        self._foresee(max(self.time, end + back), client)
 
     def _compute_until(self, client: int, time: float) -> float:
         """When a client who may begin at that time will have computed its task."""
         now = self._now
         start = begins(self._clock, self._names[client], time)
-        drawn = self._drawn[client]
-        if not drawn:
-            name = torch.tensor([self._names[client]])
-            first = torch.tensor([now.numbers[client] - 1])
-            drawn.extend(self._clock.durations(name, first, _DRAWN)[0].tolist())
-        duration = drawn.popleft() * now.work[client]
-        refuse_seconds(duration, self._names[client], now.numbers[client] - 1)
+        duration, left = 0.0, now.work[client]
+        while left > 0:  # a draw for every gradient, the last may be a part of one
+            duration += min(1.0, left) * self._seconds(client)
+            left -= 1
         now.idle[client] += start - now.spans[client][1]
         now.spans[client] = start, start + duration
         now.begun.append((client, start, start + duration))
         return start + duration
+
+    def _seconds(self, client: int) -> float:
+        """How long a client's next gradient takes."""
+        now, drawn = self._now, self._drawn[client]
+        if not drawn:
+            name = torch.tensor([self._names[client]])
+            first = torch.tensor([now.drawn[client]])
+            drawn.extend(self._clock.durations(name, first, _DRAWN)[0].tolist())
+        seconds = drawn.popleft()
+        refuse_seconds(seconds, self._names[client], now.drawn[client])
+        now.drawn[client] += 1
+        return seconds
 
     def _answers_of(self, clients: list[int], kind: int) -> tuple[Tensor, ...]:
         """The answers of these clients, computed with all that are under way."""
@@ -536,6 +597,7 @@ def _beginning(method: Asynchronous, state: State, n: int, edges: int) -> Moment
         work=[0.0] * n,
         began=[0] * n,
         numbers=[0] * n,
+        drawn=[0] * n,
         busy=[False] * n,
         waiting=[[] for _ in range(n)],
         queued=[],

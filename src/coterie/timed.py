@@ -35,6 +35,7 @@ class Paced(NamedTuple):
     time: float  # when the last of them did
     busy: Float64[Tensor, " n"]  # seconds that each client has computed
     tasks: Int[Tensor, " n"]  # turns in which it took part
+    drawn: Int[Tensor, " n"]  # gradients whose times were drawn
 
 
 class _Turn(NamedTuple):
@@ -60,8 +61,8 @@ class Pace(NamedTuple):
 def paced(algorithm: Algorithm, x: Float[Tensor, "n d"]) -> Paced:
     """An algorithm before its first turn."""
     n = len(x)
-    busy, tasks = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64)
-    return Paced(algorithm.init(x), 0, 0.0, busy, tasks)
+    busy, none = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64)
+    return Paced(algorithm.init(x), 0, 0.0, busy, none, none)
 
 
 def run_waiting(
@@ -130,36 +131,48 @@ def _turn(
     participation: float,
 ) -> _Turn:
     """The next turn of an algorithm, as in `coterie.rounds`, and how long it takes."""
-    number = now.turns + 1
-    active = participants(len(simulation), participation, seed, number)
-    oracle = simulation.at(number, active)
-    rng = seeds.generator(seed, "algorithm", number)
+    turn = now.turns + 1
+    active = participants(len(simulation), participation, seed, turn)
+    oracle = simulation.at(turn, active)
+    rng = seeds.generator(seed, "algorithm", turn)
     state, info = algorithm.step(now.state, oracle, rng)
     who = active.nonzero()[:, 0]
     names = simulation.federation.clients.cpu()[who]
     gradients = oracle.gradients.cpu()
     work = gradients[who] / simulation.batch_counts[who]
-    first = torch.full_like(names, now.turns)
-    seconds = work * pace.clock.durations(names, first, 1)[:, 0]
+    seconds = _seconds(pace.clock, names, now.drawn[who], work)
     there = back = torch.zeros_like(seconds)
     if pace.links is not None and float(info.get("floats", 0.0)) > 0:
-        there, back = pace.links.relayed(names, 2 * first, 2).unbind(1)
+        there, back = pace.links.relayed(names, 2 * now.tasks[who], 2).unbind(1)
     spans, ends = [], [now.time] * min(pace.capacity or len(who), len(who))
     rows = zip(who.tolist(), names.tolist(), seconds.tolist(), there, back, strict=True)
     for client, name, length, out, home in rows:
-        refuse_seconds(length, name, now.turns)
+        refuse_seconds(length, name, int(now.drawn[client]))
         # Whoever comes next takes the place that is free first.
         begin = begins(pace.clock, name, heapq.heappop(ends) + float(out))
         spans.append((client, begin, begin + length))
         heapq.heappush(ends, begin + length + float(home))
     after = Paced(
         state,
-        number,
+        turn,
         max(ends),
         now.busy.index_add(0, who, seconds),
         now.tasks.index_add(0, who, torch.ones_like(who)),
+        now.drawn.index_add(0, who, work.ceil().long()),
     )
     return _Turn(after, info, gradients, active, spans)
+
+
+def _seconds(clock: Clock, names: Tensor, first: Tensor, work: Tensor) -> Tensor:
+    """How long so many gradients of each client take, from these numbers on.
+
+    There is a draw for every gradient; the last one may be a part of one.
+    """
+    most = int(work.ceil().max())
+    parts = (work[:, None] - torch.arange(most)).clamp(0, 1)
+    drawn = clock.durations(names, first, most)
+    # What is not used may be infinite.
+    return torch.where(parts > 0, parts * drawn, 0.0).sum(1)
 
 
 def _refuse_standstill(at_once: int, time: float) -> None:

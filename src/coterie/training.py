@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from .clocks import Rings
@@ -88,9 +87,10 @@ def pace_of(
     edges = method.edges.cpu()
     rates = time.rates(len(edges))
     if method.couples and not time.rings:
-        # Theorem 5.5, for what is typical of every node and edge.
-        busy = time.typical + time.typical_message
-        rates = loss_rates(edges, torch.full_like(rates, busy))
+        # Theorem 5.5, for what is typical of every node, and of messages.
+        seconds = time.medians(pace.clock, ground.federation.clients.cpu())
+        busy = time.typical_message + seconds[edges].amax(1)
+        rates = loss_rates(edges, busy)
     return pace._replace(
         rings=Rings(ground.federation.clients.cpu()[edges], rates, seed)
     )

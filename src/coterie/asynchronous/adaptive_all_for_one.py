@@ -207,15 +207,17 @@ def async_adaptive_all_for_one(
         return False
 
     def weigh(state: State) -> None:
-        """Lets all readers learn from what was seen since they did so last."""
+        """Lets readers learn from those who were seen since they did so last."""
+        others = ~torch.eye(len(state.x), dtype=torch.bool)
+        rows = (state.seen.known & others).any(1)
         state.belief = learn(
             state.belief,
-            state.seen,
+            state.seen._replace(known=state.seen.known & rows[:, None]),
             split=estimator == "split",
             memory=memory,
             confidence=confidence,
         )
-        state.seen.known.zero_()
+        state.seen.known[rows] = False
         s = estimated_precision(state.belief) if precision is None else precision
         alpha = collaboration_weights(state.belief.ratio, s.to(state.alpha), phi)
         state.alpha = alpha if weighting == "paper" else normalised(alpha)

@@ -35,7 +35,7 @@ from ..checks import InputError, integer, number, one_of, stochastic
 from ..events import Arrivals, Asynchronous, Task
 from ..graphs import refuse_apart
 from ..weights import links
-from .steps import balance
+from . import steps
 
 MIXES = ("matrix", "neighbours", "pairs")
 
@@ -57,7 +57,7 @@ def agraf(
     mix: str = "matrix",
     every: int = 1,
     order: str = "step_then_mix",
-    balanced: bool = False,
+    balance: float = 0.0,
 ) -> Asynchronous:
     """SGD of nodes that do not wait, on a graph.
 
@@ -69,13 +69,14 @@ def agraf(
             its `neighbours` take their mean; or `pairs` meet by themselves.
         every: of how many gradients one is followed by mixing with the matrix.
         order: `step_then_mix` or `mix_then_step`.
-        balanced: steps are the larger the more rarely a node finishes, so that all
-            count alike.
+        balance: steps are the longer the more rarely a node finishes, so that all count
+            alike; this is the largest factor, 0 leaves steps as they are.
     """
     number("lr", lr, above=0)
     one_of("mix", mix, MIXES)
     integer("every", every, at_least=1)
     one_of("order", order, ("step_then_mix", "mix_then_step"))
+    steps.checked_balance(balance)
     if every > 1 and mix != "matrix":
         raise InputError(f"`every` must be 1 where `mix` is {mix}, got {every}.")
     stochastic("mixing", mixing, len(mixing))
@@ -112,8 +113,8 @@ def agraf(
         g = now.answers[0]
         for client in now.clients:
             state.answers[client] += 1
-        if balanced:
-            shares = [balance(state.answers, client) for client in now.clients]
+        if balance:
+            shares = [steps.balance(balance, state.answers, c) for c in now.clients]
             g = g * torch.tensor(shares, dtype=torch.float64).to(g)[:, None]
         state.x[now.clients] -= lr * g
         if order == "step_then_mix":
@@ -131,6 +132,7 @@ def agraf(
         lambda state: state.x,
         info=lambda state: {"floats": state.floats, "weights": mixing},
         together=True,
+        messages="instant",
         meet=meet if mix == "pairs" else None,
         edges=(near | near.T).triu(1).nonzero() if mix == "pairs" else None,
     )

@@ -73,5 +73,5 @@ def own_pace(
         welcome,
         kinds=(Kind(program, "each"),),
         together=True,
-        sends=False,
+        messages="none",
     )

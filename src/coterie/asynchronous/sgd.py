@@ -4,12 +4,14 @@
 
 and m goes on from the new x. With tau answers since m began, its own counted,
 
-    gamma = lr                   (rule `constant`)
-    gamma = lr min(1, M / tau)   (rule `adaptive`, M workers)
+    gamma = lr                       (rule `constant`)
+    gamma = lr min(1, M / tau)       (rule `adaptive`, M workers)
+    gamma = lr min(1, M / (2 tau))   (rule `heterogeneous`)
 
-The rules of Theorems 3.1 to 3.3 have this form (`coterie.theory.asynchrony`). With
-`wait = M` it is minibatch SGD: the server waits for so many gradients, whose mean is
-the step, and then all who wait go on. Fewer are a buffer, as in FedBuff.
+as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 (`coterie.theory.asynchrony`). With `wait`
+the server waits for so many gradients, whose mean is the step, and then all go on who
+waited: `wait = M` is minibatch SGD. With `go_on` workers do not wait meanwhile: the
+server has a buffer, as in FedBuff.
 
 References:
     Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD beats minibatch SGD under
@@ -28,8 +30,7 @@ import torch
 from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of
-from ..events import Arrivals, Asynchronous, Kind, Task
-from ..types import Clients
+from ..events import Arrivals, Asynchronous, Task
 from . import steps
 
 
@@ -41,6 +42,8 @@ class State:
     mean: Tensor  # (D,) sum of answered points times their step sizes
     total: float  # of these step sizes
     answers: list[int]  # of each worker
+    points: Tensor  # (N, D) where each worker computes; (N, 0) if not needed
+    began: list[int]  # answers that had arrived when it began
     sum: Tensor  # (D,) of the buffered steps
     held: list[int] = field(default_factory=list)  # who waits
     floats: float = 0.0  # sent so far
@@ -51,27 +54,34 @@ def async_sgd(
     lr: float = 0.1,
     rule: str = "constant",
     wait: int = 1,
+    go_on: bool = False,
     assign: str = "same",
-    balanced: bool = False,
+    balance: float = 0.0,
     average: bool = False,
 ) -> Asynchronous:
     """Asynchronous SGD on one model, with delay-adaptive steps, buffers, or barriers.
 
     Args:
         lr: the largest step size.
-        rule: `constant`, or `adaptive` to the delay of a gradient.
+        rule: `constant`, or `adaptive` to the delay of a gradient, or `heterogeneous`.
         wait: how many gradients the server waits for before a step.
+        go_on: whether workers go on at once, and only the server waits.
         assign: who gets the next task: the `same` worker, or a `random` one, who may
             have others before it. Random assignment makes all workers count alike.
-        balanced: steps are the larger the more rarely a worker answers, so that all
-            count alike at everybody's own pace.
+        balance: steps are the longer the more rarely a worker answers, so that all
+            count alike at their own pace; this is the largest factor, 0 leaves steps as
+            they are.
         average: personal models are the average of all points at which gradients were
-            taken, weighted by their step sizes, in place of the last model.
+            taken or are under way, weighted by their step sizes, in place of the last
+            model.
     """
     number("lr", lr, above=0)
     steps.checked(rule)
     integer("wait", wait, at_least=1)
     one_of("assign", assign, ("same", "random"))
+    steps.checked_balance(balance)
+    if average and assign == "random":
+        raise InputError("`average` must be false where `assign` is random, got true.")
     if assign == "random" and wait > 1:
         raise InputError(f"`wait` must be 1 where `assign` is random, got {wait}.")
 
@@ -79,10 +89,21 @@ def async_sgd(
         integer("wait", wait, at_least=1, at_most=len(x))
         start = x.mean(0)
         zero = torch.zeros_like(start)
-        return State(start, zero, 0.0, [0] * len(x), zero.clone())
+        return State(
+            start,
+            zero,
+            0.0,
+            [0] * len(x),
+            x.new_zeros(len(x), len(start) if average else 0),
+            [0] * len(x),
+            zero.clone(),
+        )
 
     def task(state: State, client: int) -> Task:
         state.floats += len(state.x)
+        if average:
+            state.points[client] = state.x
+            state.began[client] = sum(state.answers)
         return Task((state.x,))
 
     def arrive(state: State, now: Arrivals) -> list[int]:
@@ -93,22 +114,23 @@ def async_sgd(
         for j, (client, tau) in enumerate(late):
             g, gamma = now.answers[0][j], lr * steps.factor(rule, workers, tau)
             state.answers[client] += 1
-            if balanced:
-                gamma *= steps.balance(state.answers, client)
-            if average and tau <= now.k:  # the first gradients, at the start, count not
-                state.mean.add_(now.answers[1][j], alpha=gamma)
+            gamma *= steps.balance(balance, state.answers, client)
+            if average and state.began[client]:  # gradients at the start count not
+                state.mean.add_(state.points[client], alpha=gamma)
                 state.total += gamma
             state.held.append(client)
             if wait == 1:
                 state.x.sub_(g, alpha=gamma)
             else:
                 state.sum.add_(g, alpha=gamma / wait)
+            if go_on:
+                begin.append(client)
             if len(state.held) < wait:
                 continue
             if wait > 1:
                 state.x.sub_(state.sum)
                 state.sum.zero_()
-            begin += state.held
+            begin += [] if go_on else state.held
             state.held.clear()
         if assign == "random":
             rng = now.generator()
@@ -116,13 +138,18 @@ def async_sgd(
         return begin
 
     def personal(state: State) -> Tensor:
-        x = state.mean / state.total if average and state.total else state.x
+        x = averaged(state) if average else state.x
         return x.repeat(len(state.answers), 1)
 
-    kind = Kind(_gradient_and_point) if average else Kind()
-    return Asynchronous(init, task, arrive, personal, kinds=(kind,))
+    def averaged(state: State) -> Tensor:
+        """The average with gradients under way as if they arrived now."""
+        mean, total, k = state.mean.clone(), state.total, sum(state.answers)
+        waits = set() if go_on else set(state.held)
+        for client, began in enumerate(state.began):
+            if began and client not in waits:
+                late = steps.factor(rule, len(state.began), max(1, k - began))
+                mean.add_(state.points[client], alpha=lr * late)
+                total += lr * late
+        return mean / total if total else state.x
 
-
-def _gradient_and_point(clients: Clients, x: Tensor) -> tuple[Tensor, Tensor]:
-    """A client program: a gradient, and where it was taken."""
-    return clients.grad(x), x
+    return Asynchronous(init, task, arrive, personal)
