@@ -22,19 +22,35 @@ import heapq
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Float64
 from torch import Tensor
 
-from . import seeds
 from .checks import InputError, TrainingError, integer, number, one_of
 from .clocks import Clock, Delays, Rings
 from .graphs import refuse_apart
+from .moments import Moment, beginning
 from .oracle import Simulation
-from .types import Clients, Info, Oracle, Program, State
+from .tasks import Arrivals, Asynchronous, Kind, Task, gradient
+from .types import State
+
+__all__ = [
+    "ROUNDING",
+    "Arrivals",
+    "Asynchronous",
+    "Event",
+    "Kind",
+    "Moment",
+    "Run",
+    "Task",
+    "begins",
+    "gradient",
+    "refuse_seconds",
+    "run_events",
+]
 
 _DRAWN = 64
 """Durations of a client, or rings of an edge, that are drawn at once."""
@@ -43,74 +59,6 @@ _FOREVER = sys.float_info.max
 
 ROUNDING = 1e-9
 """Relative: a sum of many equal times may exceed their product by so much."""
-
-
-def gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """A client program: one gradient."""
-    return clients.grad(x)
-
-
-class Kind(NamedTuple):
-    """A kind of task: a client program, and whose samples it uses."""
-
-    program: Program = gradient
-    verb: str = "grads"  # of the oracle, whose draws in rounds these are
-    reads: int | None = None  # how many of a task's rows; None: all
-
-
-class Task(NamedTuple):
-    """What a client is asked to compute, as it is when the client is asked."""
-
-    rows: tuple[Tensor, ...]
-    kind: int = 0  # which of the method's
-    round: int | None = None  # whose samples it uses; None: one more than its number
-    work: float = 1.0  # gradients of a minibatch that it takes
-    samples: float = 0.0  # gradients of single samples, beside these
-
-
-class Arrivals(NamedTuple):
-    """A task that ended, or several of a kind at the same time."""
-
-    time: float
-    clients: list[int]  # in the order in which their ends were foreseen
-    answers: tuple[Tensor, ...]  # (m, ...) what their programs returned
-    delays: list[int]  # answers that arrived since a task began, its own with them
-    k: int  # answers that arrived before these
-    seed: int
-    kind: int = 0
-
-    def generator(self) -> torch.Generator:
-        """A stream for what the method draws now."""
-        return seeds.generator(self.seed, "events", self.k)
-
-
-class Asynchronous(NamedTuple):
-    """A method whose clients need not wait for each other.
-
-    The state belongs to one run, and `arrive` changes it in place: a new (N, D) tensor
-    for each of a million events would be most of the work. It is a dataclass of
-    tensors, numbers and lists of numbers.
-    """
-
-    init: Callable[[Tensor], State]
-    task: Callable[[State, int], Task]
-    """What a client that begins now is asked."""
-    arrive: Callable[[State, Arrivals], Iterable[int]]
-    """Takes answers in; returns who gets a new task, also one who is still busy."""
-    personal: Callable[[State], Float[Tensor, "n d"]]
-    welcome: Callable[[State, Oracle], Tensor] | None = None
-    """As of an `Algorithm`: models for clients that were not there in training."""
-    info: Callable[[State], Info] = lambda state: {"floats": state.floats}
-    """As of a round, but `floats` is the number of values sent since the start."""
-    kinds: tuple[Kind, ...] = (Kind(),)
-    together: bool = False  # whether tasks that end at the same time arrive at once
-    meet: Callable[[State, int, int], None] | None = None
-    """Two clients whose edge rings."""
-    edges: Int[Tensor, "e 2"] | None = None  # the pairs of those who may meet
-    couples: bool = False
-    """Tasks begin in pairs only, where an edge rings between two who are free."""
-    messages: str = "relayed"
-    """Tasks and answers travel if `relayed`; `none` are sent, or they are `instant`."""
 
 
 class Event(NamedTuple):
@@ -123,36 +71,6 @@ class Event(NamedTuple):
     state: State
     spans: list[tuple[int, float, float]]
     """Who has begun since the event before, and from when to when each computes."""
-
-
-class Moment(NamedTuple):
-    """A run between two events: all that is needed to go on from there."""
-
-    time: float
-    updates: int
-    order: int  # events foreseen so far
-    lost: int  # rings that found a busy end
-    queue: list[tuple[float, int, int]]  # time, order, client or -1 - edge
-    state: State
-    rows: tuple[Tensor, ...]  # (N, ...) what clients compute on
-    answers: list[list[Tensor]]  # by kind, (N, ...) each, as far as they are computed
-    computed: list[bool]
-    kinds: list[int]
-    rounds: list[int]  # whose samples a task uses
-    work: list[float]
-    began: list[int]  # answers that had arrived when the task began
-    numbers: list[int]  # tasks that a client has begun
-    drawn: list[int]  # gradients whose times were drawn
-    busy: list[bool]
-    waiting: list[list[Any]]
-    """By client: tasks that it will do, each with its `began`, and when it comes."""
-    queued: list[int]  # clients who would begin, were not so many others at work
-    spans: list[tuple[float, float]]  # from when to when each computes, or has
-    begun: list[tuple[int, float, float]]  # those that no event has told of yet
-    idle: list[float]  # how long before that it did not
-    gradients: Float64[Tensor, " n"]  # of single samples, in answers that arrived
-    rung: list[int]  # rings of each edge so far
-    ring: list[float]  # when it rings next
 
 
 class Run:
@@ -219,7 +137,7 @@ class Run:
             self._take(copy.deepcopy(start))
             return
         state = method.init(x)
-        self._take(_beginning(method, state, n, len(self._ends)))
+        self._take(beginning(method, state, n, len(self._ends)))
         for edge in range(len(self._ends)):
             self._ring_again(edge)
         for client in () if method.couples else range(n):
@@ -574,40 +492,6 @@ def begins(clock: Clock, client: int, time: float) -> float:
             f"got {start}."
         )
     return start
-
-
-def _beginning(method: Asynchronous, state: State, n: int, edges: int) -> Moment:
-    """Before anybody has a task."""
-    rows = tuple(
-        torch.zeros((n, *row.shape), dtype=row.dtype, device=row.device)
-        for row in method.task(copy.deepcopy(state), 0).rows  # a try
-    )
-    return Moment(
-        time=0.0,
-        updates=0,
-        order=0,
-        lost=0,
-        queue=[],
-        state=state,
-        rows=rows,
-        answers=[[] for _ in method.kinds],
-        computed=[False] * n,
-        kinds=[0] * n,
-        rounds=[0] * n,
-        work=[0.0] * n,
-        began=[0] * n,
-        numbers=[0] * n,
-        drawn=[0] * n,
-        busy=[False] * n,
-        waiting=[[] for _ in range(n)],
-        queued=[],
-        spans=[(0.0, 0.0)] * n,
-        begun=[],
-        idle=[0.0] * n,
-        gradients=torch.zeros(n, dtype=torch.float64),
-        rung=[0] * edges,
-        ring=[0.0] * edges,
-    )
 
 
 def run_events(
