@@ -2,8 +2,8 @@
 
 Not here, since they are elsewhere: `async_all_for_all` at uneven paces by a loop
 (`test_events`), `async_adaptive_all_for_one` as independent processes
-(`test_async_adaptive_all_for_one`), what `loss_network`, `neighbours` and `pairs` end
-at (`test_loss_network`, `test_agraf`).
+(`test_async_adaptive_all_for_one`), what `loss_network`, `neighbours`, `pairs` and a
+complete graph end at (`test_loss_network`, `test_agraf`).
 """
 
 from __future__ import annotations
@@ -397,7 +397,7 @@ def test_theorem_3_1_holds_for_every_order_of_arrivals(order):
 
 def test_stragglers_change_the_error_of_adaptive_steps_by_less_than_three():
     """Check 2 of the specification, whose factor it is; steps of earlier work fail."""
-    workers, calls = 6, 900
+    workers, calls = 6, 600
     eigenvalues = torch.logspace(-1, 0, 4, dtype=REAL)
     full = answering(workers_alike(workers), lambda who, t, x: eigenvalues * x)
     x = torch.ones(workers, 4, dtype=REAL)
@@ -415,7 +415,7 @@ def test_stragglers_change_the_error_of_adaptive_steps_by_less_than_three():
     found = {slow: error(adaptive, slow) for slow in (1, 10, 100, 1000)}
     gaps = [gap for gap, _ in found.values()]
     assert max(gaps) <= 3 * min(gaps)
-    assert found[100][1] > 300 and found[1000][1] < 10  # late, and never
+    assert found[100][1] > 300 and found[1000][1] < 10  # they are late, or never come
     cautious = [
         error(async_sgd(lr=1 / (4 * found[slow][1])), slow)[0] for slow in (1, 100)
     ]
@@ -454,7 +454,7 @@ def test_noise_costs_as_much_as_in_sequential_sgd(calls):
     Columns of the targets are replicas with noise of their own.
     """
     rng = torch.Generator().manual_seed(3)
-    samples, replicas, workers, lr = 64, 200, 6, 0.05
+    samples, replicas, workers, lr = 2000, 200, 6, 0.02
     q = torch.linalg.qr(torch.randn(samples, 3, generator=rng, dtype=REAL))[0]
     features = q * (samples * torch.tensor([1.0, 1.5, 2.0], dtype=REAL) / 2).sqrt()
     targets = torch.randn(samples, replicas, generator=rng, dtype=REAL)
@@ -491,9 +491,11 @@ def test_noise_costs_as_much_as_in_sequential_sgd(calls):
         w = w - lr * 2 * a[:, None] * (a @ w - b)
         total += w / calls
     sequential = excess(total)
-    # Four standard errors; the share that is left over, 1 / 40 or less; and noise
-    # that grows with the distance, of the order of lr beta M / 2 at most.
-    rest = 1 / (lr * calls) + lr * 2.0 * workers / 2
+    # Four standard errors, of replicas and of how often a sample is drawn, which is the
+    # same for all; the share that is left over; and noise that grows with the distance,
+    # by tr(H) / 2 + beta for a step of 1 and features that are nearly Gaussian.
+    chance = 4 * math.sqrt(2 / samples)
+    rest = chance + 1 / (lr * calls) + lr * (4.5 / 2 + 2)
     for found in (ours, sequential):
         error = 4 * float(found.std()) / math.sqrt(replicas)
         assert abs(float(found.mean()) - expected) < error + rest * expected
@@ -506,7 +508,7 @@ def test_who_finishes_next_is_drawn_anew_from_memoryless_clocks():
     Counts are binomial; 4.5 standard deviations are missed once in 150,000 times, and
     42 are looked at. Pairs do not overlap, so that they are independent.
     """
-    speeds, calls = [1.0, 2.0, 0.5, 3.0, 1.5, 1.0], 3000
+    speeds, calls = [1.0, 2.0, 0.5, 3.0, 1.5, 1.0], 2400
     p = np.array([1 / s for s in speeds])
     p /= p.sum()
     paces = clock("exponential(1.3)", speeds=speeds, seed=8)
@@ -605,14 +607,11 @@ def test_asynchronous_sgd_ends_at_the_optimum_of_rates():
     tends_to(target, find, STEP)
 
 
-@pytest.mark.parametrize(
-    "mixing", [torch.full((6, 6), 1 / 6, dtype=REAL), MIXING], ids=["all", "graph"]
-)
-def test_agraf_ends_at_the_optimum_of_rates_at_every_node(mixing):
+def test_agraf_ends_at_the_optimum_of_rates_at_every_node_of_a_graph():
     target = optimum(RATES).repeat(6, 1)
 
     def find(lr):
-        return ends_at(agraf(mixing, lr=lr), quadratics(), updates_for(lr, 6 * STEP))
+        return ends_at(agraf(MIXING, lr=lr), quadratics(), updates_for(lr, 6 * STEP))
 
     tends_to(target, find, 6 * STEP)
 

@@ -147,9 +147,11 @@ def async_sgd(
         waits = set() if go_on else set(state.held)
         for client, began in enumerate(state.began):
             if began and client not in waits:
-                late = steps.factor(rule, len(state.began), max(1, k - began))
-                mean.add_(state.points[client], alpha=lr * late)
-                total += lr * late
+                gamma = lr * steps.factor(rule, len(state.began), max(1, k - began))
+                if state.answers[client]:
+                    gamma *= steps.balance(balance, state.answers, client)
+                mean.add_(state.points[client], alpha=gamma)
+                total += gamma
         return mean / total if total else state.x
 
     return Asynchronous(init, task, arrive, personal)
