@@ -234,6 +234,14 @@ def test_bad_options_are_refused(options, words):
         async_adaptive_all_for_one(SAMPLES, None, **options)
 
 
+def test_a_single_sample_cannot_be_compared():
+    sizes = SAMPLES.clone()
+    sizes[3] = 1
+    method = async_adaptive_all_for_one(sizes, None)
+    with pytest.raises(InputError, match="two training samples .* 1 of client 3"):
+        Run(method, simulate(quadratics()), start(), clock=clock("constant(1)"))
+
+
 def test_sizes_of_others_are_refused():
     method = async_adaptive_all_for_one(torch.ones(4), None)
     with pytest.raises(InputError, match="`sizes` must have"):

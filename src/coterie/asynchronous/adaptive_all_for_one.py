@@ -114,6 +114,11 @@ def async_adaptive_all_for_one(
     def init(x: Tensor) -> State:
         n = len(x)
         positive("sizes", sizes, n)
+        if float(sizes.min()) < 2:
+            raise InputError(
+                "comparing gradients needs two training samples of every client, but "
+                f"`sizes` has {float(sizes.min()):g} of client {int(sizes.argmin())}."
+            )
         if precision is not None:
             positive("precision", precision, n)
         blank = torch.zeros_like(x)
