@@ -238,7 +238,7 @@ def test_a_single_sample_cannot_be_compared():
     sizes = SAMPLES.clone()
     sizes[3] = 1
     method = async_adaptive_all_for_one(sizes, None)
-    with pytest.raises(InputError, match="two training samples .* 1 of client 3"):
+    with pytest.raises(InputError, match=r"two training samples .* 1 of client 3"):
         Run(method, simulate(quadratics()), start(), clock=clock("constant(1)"))
 
 
