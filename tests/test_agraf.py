@@ -239,27 +239,41 @@ def test_rings_must_fit_the_method_and_the_clients(simulation, x):
 def test_balanced_steps_make_slow_nodes_count_alike(balanced):
     """With small steps nodes end at sum_i p_i A_i x = sum_i p_i b_i, p the pace or not.
 
-    The distance to the optimum is of the order of the step size times the spread.
+    The distance to that optimum is of the order of the step size; to the other one it
+    is what the two are apart.
     """
     full = simulate(quadratics())
     a, b = hessians(quadratics())
     pace = torch.tensor([1.0, 2.0, 3.0, 1.0, 4.0, 2.0], dtype=REAL)
-    shares = (
-        torch.ones(6, dtype=REAL) / 6 if balanced else (1 / pace) / (1 / pace).sum()
+    by_pace, alike = 1 / pace / (1 / pace).sum(), torch.full((6,), 1 / 6, dtype=REAL)
+    paced, fair = (
+        torch.linalg.solve(
+            (shares[:, None, None] * a).sum(0), (shares[:, None] * b).sum(0)
+        )
+        for shares in (by_pace, alike)
     )
-    target = torch.linalg.solve(
-        (shares[:, None, None] * a).sum(0), (shares[:, None] * b).sum(0)
+    target, other = (fair, paced) if balanced else (paced, fair)
+    method = agraf(J, lr=0.02, balance=balanced)
+    x = torch.zeros(6, D, dtype=REAL)
+    run = Run(method, full, x, clock=clock("lognormal(1, 0.1)", speeds=pace))
+    mean = torch.zeros(D, dtype=REAL)
+    for k in range(1200):
+        run.step()
+        if k >= 800:
+            mean += run.personal().mean(0) / 400
+    assert float((mean - target).norm()) < 0.25 * float((other - target).norm())
+
+
+def test_balanced_steps_have_a_limit():
+    """One that is 100 times as slow as five others takes no step of 80 times the size.
+
+    Its factor would be about 500 / 6 at its first answer.
+    """
+    full = simulate(quadratics())
+    pace = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 100.0], dtype=REAL)
+    x = torch.zeros(6, D, dtype=REAL)
+    run = Run(
+        agraf(J, lr=0.02, balance=5.0), full, x, clock=clock("constant(1)", speeds=pace)
     )
-    off = []
-    for lr in (0.04, 0.01):
-        method = agraf(J, lr=lr, balance=balanced)
-        x = torch.zeros(6, D, dtype=REAL)
-        run = Run(method, full, x, clock=clock("lognormal(1, 0.1)", speeds=pace))
-        mean = torch.zeros(D, dtype=REAL)
-        for k in range(3000):
-            run.step()
-            if k >= 2000:
-                mean += run.personal().mean(0) / 1000
-        off.append(float((mean - target).norm() / target.norm()))
-    assert off[1] < 0.05
-    assert off[1] < 0.5 * off[0] or off[0] < 0.01
+    sizes = [float(run.personal().norm()) for _ in range(250) if run.step()]
+    assert max(sizes) < 3 * sizes[90]

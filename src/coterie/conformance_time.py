@@ -448,9 +448,9 @@ def check_known_optimum(case: TimedCase) -> None:
     assert federation.optima is not None
     start = (starting_rows(federation, setting) - federation.optima).norm()
     left = 1.0
-    # With a curvature of 1 and a step size of 0.05, 200 steps leave 4e-5, and a step
-    # may take an answer of every client to every other.
-    while left >= 1e-3 and run.updates < 200 * CLIENTS**2:
+    # With a curvature of 1 and a step size of 0.05, 150 steps leave 5e-4, and a step
+    # may take an answer of every client to half of the others.
+    while left >= 1e-3 and run.updates < 75 * CLIENTS**2:
         _went_on(run, CLIENTS)
         left = float((run.personal() - federation.optima).norm() / start)
     assert left < 1e-3, f"after {run.updates} answers {left:.2g} of the way is left."
