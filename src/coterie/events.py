@@ -194,7 +194,7 @@ class Run:
     @property
     def gradients(self) -> Float64[Tensor, " n"]:
         """Gradients of single samples in all answers of each client so far."""
-        return self._now.gradients
+        return torch.tensor(self._now.gradients, dtype=torch.float64)
 
     def personal(self) -> Float[Tensor, "n d"]:
         """The models of all clients now."""

@@ -6,7 +6,6 @@ import copy
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 
 from .tasks import Asynchronous
@@ -38,7 +37,7 @@ class Moment(NamedTuple):
     spans: list[tuple[float, float]]  # from when to when each computes, or has
     begun: list[tuple[int, float, float]]  # those that no event has told of yet
     idle: list[float]  # how long before that it did not
-    gradients: Float64[Tensor, " n"]  # of single samples, in answers that arrived
+    gradients: list[float]  # of single samples, in answers that arrived
     rung: list[int]  # rings of each edge so far
     ring: list[float]  # when it rings next
 
@@ -71,7 +70,7 @@ def beginning(method: Asynchronous, state: State, n: int, edges: int) -> Moment:
         spans=[(0.0, 0.0)] * n,
         begun=[],
         idle=[0.0] * n,
-        gradients=torch.zeros(n, dtype=torch.float64),
+        gradients=[0.0] * n,
         rung=[0] * edges,
         ring=[0.0] * edges,
     )
