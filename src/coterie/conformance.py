@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +35,8 @@ from .conformance_cases import (
     agree,
     close,
     common_optimum,
+    draws_nothing_global,
+    has_shape_and_dtype,
     leaves,
     relabelled,
     same,
@@ -123,14 +124,9 @@ def check_same_seed_same_result(case: Case) -> None:
 def check_no_global_randomness(case: Case) -> None:
     """A run takes nothing from the global generators of torch and NumPy."""
     federation = small_federation()
-    torch_before = torch.get_rng_state()
-    numpy_before = repr(np.random.get_state())  # noqa: NPY002
-    trace(case.build(federation), federation, Setting())
-    assert torch.equal(torch.get_rng_state(), torch_before), (
-        "the run drew from torch's global generator; use the `rng` of `step`."
-    )
-    assert repr(np.random.get_state()) == numpy_before, (  # noqa: NPY002
-        "the run drew from NumPy's global generator; use the `rng` of `step`."
+    draws_nothing_global(
+        lambda: trace(case.build(federation), federation, Setting()),
+        "the `rng` of `step`",
     )
 
 
@@ -141,13 +137,7 @@ def check_shapes_and_dtype(case: Case) -> None:
         setting = Setting(dtype=dtype)
         run = trace(case.build(federation), federation, setting)
         x = starting_rows(federation, setting)
-        shape = tuple(run.personal.shape)
-        assert shape == tuple(x.shape), f"models {tuple(x.shape)} became {shape}."
-        assert run.personal.dtype == dtype, f"{dtype} became {run.personal.dtype}."
-        assert run.personal.isfinite().all(), "models are not finite."
-        for name, value in leaves(run.states[-1]).items():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                assert value.dtype == dtype, f"`{name}` is {value.dtype}, not {dtype}."
+        has_shape_and_dtype(run.personal, run.states[-1], x)
 
 
 def check_relabelling(case: Case) -> None:

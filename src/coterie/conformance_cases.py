@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
@@ -292,3 +293,32 @@ def close(first: Tensor, second: Tensor, why: str, tolerance: float = _CLOSE) ->
     """Raises AssertionError when models differ by more than rounding."""
     gap = float((first - second).abs().max() / second.abs().max().clamp(min=1))
     assert gap <= tolerance, f"{why}: models differ by {gap:.2g}."
+
+
+def draws_nothing_global(run: Callable[[], object], instead: str) -> None:
+    """Raises AssertionError if `run` draws from a global generator.
+
+    Args:
+        run: what is watched.
+        instead: the generator that it should draw from.
+    """
+    torch_before = torch.get_rng_state()
+    numpy_before = repr(np.random.get_state())  # noqa: NPY002
+    run()
+    assert torch.equal(torch.get_rng_state(), torch_before), (
+        f"the run drew from torch's global generator; use {instead}."
+    )
+    assert repr(np.random.get_state()) == numpy_before, (  # noqa: NPY002
+        f"the run drew from NumPy's global generator; use {instead}."
+    )
+
+
+def has_shape_and_dtype(personal: Tensor, state: State, x: Tensor) -> None:
+    """Raises AssertionError unless models and state are like the first rows x."""
+    wanted, shape = tuple(x.shape), tuple(personal.shape)
+    assert shape == wanted, f"models {wanted} became {shape}."
+    assert personal.dtype == x.dtype, f"{x.dtype} became {personal.dtype}."
+    assert personal.isfinite().all(), "models are not finite."
+    for name, value in leaves(state).items():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            assert value.dtype == x.dtype, f"`{name}` is {value.dtype}, not {x.dtype}."

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
@@ -53,6 +52,8 @@ from .conformance_cases import (
     agree,
     close,
     common_optimum,
+    draws_nothing_global,
+    has_shape_and_dtype,
     leaves,
     relabelled,
     same,
@@ -88,6 +89,7 @@ class Twin(NamedTuple):
     factory: Factory
     options: Mapping[str, object] = {}  # of the method, for which that holds
     clients: int = CLIENTS  # with so many
+    names: Mapping[str, str] = {}  # that options of the method have in the algorithm
 
 
 @dataclass(frozen=True)
@@ -225,14 +227,9 @@ def check_same_seed_same_result(case: TimedCase) -> None:
 def check_no_global_randomness(case: TimedCase) -> None:
     """A run takes nothing from the global generators of torch and NumPy."""
     federation = small_federation()
-    torch_before = torch.get_rng_state()
-    numpy_before = repr(np.random.get_state())  # noqa: NPY002
-    _went_on(begun(case.build(federation), federation)).personal()
-    assert torch.equal(torch.get_rng_state(), torch_before), (
-        "the run drew from torch's global generator; use that of the arrivals."
-    )
-    assert repr(np.random.get_state()) == numpy_before, (  # noqa: NPY002
-        "the run drew from NumPy's global generator; use that of the arrivals."
+    draws_nothing_global(
+        lambda: _went_on(begun(case.build(federation), federation)).personal(),
+        "that of the arrivals",
     )
 
 
@@ -242,15 +239,8 @@ def check_shapes_and_dtype(case: TimedCase) -> None:
     for dtype in (torch.float32, torch.float64):
         setting = Setting(dtype=dtype)
         run = _went_on(begun(case.build(federation), federation, setting))
-        wanted = tuple(starting_rows(federation, setting).shape)
-        personal = run.personal()
-        shape = tuple(personal.shape)
-        assert shape == wanted, f"models {wanted} became {shape}."
-        assert personal.dtype == dtype, f"{dtype} became {personal.dtype}."
-        assert personal.isfinite().all(), "models are not finite."
-        for name, value in leaves(run.state).items():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                assert value.dtype == dtype, f"`{name}` is {value.dtype}, not {dtype}."
+        x = starting_rows(federation, setting)
+        has_shape_and_dtype(run.personal(), run.state, x)
 
 
 def check_info(case: TimedCase) -> None:
@@ -335,10 +325,11 @@ def check_without_delays(case: TimedCase) -> None:
     """Where nobody is late, models are those of the method of rounds, its twin."""
     if case.twin is None:
         raise NotApplicable("no method of rounds was named, its `twin`.")
-    maker, options, clients = case.twin
+    maker, options, clients, names = case.twin
     federation = small_federation(clients)
     options = {**case.shell.defaults, **case.options, **options}
-    shared = {n: v for n, v in options.items() if n in Case(maker).defaults}
+    called = {names.get(n, n): v for n, v in options.items()}
+    shared = {n: v for n, v in called.items() if n in Case(maker).defaults}
     algorithm = Case(maker, shared).build(federation)
     run = begun(case.build(federation, options=options), federation, paces=_NO_TIME)
     simulation = Simulation(
@@ -532,39 +523,13 @@ class _Models(NamedTuple):
     x: Tensor  # (N, D)
 
 
-def _adaptive(
-    precision: Tensor | None,
-    *,
-    lr: float = 0.1,
-    every: int = 20,
-    estimator: str = "split",
-    samples: int = 0,
-    memory: float = 0.8,
-    confidence: float = 0.5,
-    criterion: str = "binary",
-    lam: float = 0.1,
-    weighting: str = "paper",
-) -> Algorithm:
-    """Adaptive All-for-one, whose `rule` is another than that for late answers."""
-    return adaptive_all_for_one(
-        precision,
-        lr=lr,
-        every=every,
-        estimator=estimator,
-        samples=samples,
-        memory=memory,
-        confidence=confidence,
-        criterion=criterion,
-        lam=lam,
-        rule=weighting,
-    )
-
-
 TWINS: dict[Maker, Twin] = {
     agraf: Twin(
         _decentralised, {"mix": "matrix", "every": 1, "order": "step_then_mix"}
     ),
-    async_adaptive_all_for_one: Twin(_adaptive),
+    async_adaptive_all_for_one: Twin(
+        adaptive_all_for_one, names={"rule": "late", "weighting": "rule"}
+    ),
     async_all_for_all: Twin(all_for_all),
     async_ditto: Twin(ditto),
     async_sgd: Twin(_minibatch, {"wait": CLIENTS, "assign": "same", "average": False}),

@@ -102,12 +102,7 @@ def adaptive_all_for_one(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
     )
     integer("steps", steps, at_least=1)
-    integer("every", every, at_least=1)
-    one_of("estimator", estimator, ("split", "plain"))
-    if integer("samples", samples, at_least=0) == 1:
-        raise InputError("`samples` must be 0 (all) or at least 2, got 1.")
-    number("memory", memory, at_least=0, below=1)
-    number("confidence", confidence, at_least=0)
+    check_comparisons(every, estimator, samples, memory, confidence)
     one_of("rule", rule, ("paper", "normalised"))
     phi = criterion_of(criterion, lam)
 
@@ -157,6 +152,18 @@ def adaptive_all_for_one(
         return mean_of_partners(oracle, state.x, alpha)
 
     return Algorithm(init, step, welcome=welcome)
+
+
+def check_comparisons(
+    every: int, estimator: str, samples: int, memory: float, confidence: float
+) -> None:
+    """Refuses options by which gradients cannot be compared."""
+    integer("every", every, at_least=1)
+    one_of("estimator", estimator, ("split", "plain"))
+    if integer("samples", samples, at_least=0) == 1:
+        raise InputError("`samples` must be 0 (all) or at least 2, got 1.")
+    number("memory", memory, at_least=0, below=1)
+    number("confidence", confidence, at_least=0)
 
 
 def criterion_of(

@@ -33,9 +33,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..algorithms.adaptive_all_for_one import criterion_of
+from ..algorithms.adaptive_all_for_one import check_comparisons, criterion_of
 from ..beliefs import Belief, estimated_precision, learn, no_belief
-from ..checks import InputError, integer, number, one_of, positive
+from ..checks import InputError, number, one_of, positive
 from ..events import Arrivals, Asynchronous, Kind, Task
 from ..selection import mean_of_partners
 from ..types import Clients, Comparison, Oracle
@@ -99,12 +99,7 @@ def async_adaptive_all_for_one(
         rule: `constant`, or `adaptive` to the delay of a gradient.
     """
     number("lr", lr, above=0)
-    integer("every", every, at_least=1)
-    one_of("estimator", estimator, ("split", "plain"))
-    if integer("samples", samples, at_least=0) == 1:
-        raise InputError("`samples` must be 0 (all) or at least 2, got 1.")
-    number("memory", memory, at_least=0, below=1)
-    number("confidence", confidence, at_least=0)
+    check_comparisons(every, estimator, samples, memory, confidence)
     one_of("weighting", weighting, ("paper", "normalised"))
     steps.checked(rule)
     phi = criterion_of(criterion, lam)
