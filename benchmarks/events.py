@@ -21,13 +21,13 @@ import torch
 
 from coterie import Simulation
 from coterie.asynchronous.sgd import async_sgd
-from coterie.clocks import clock
 from coterie.data.federation import Federation, Table, federate
 from coterie.data.splits import divide
 from coterie.data.synthetic import linear
-from coterie.events import Run
-from coterie.models import build, mlp, ravel
-from coterie.models import linear as linear_model
+from coterie.engine.clocks import clock
+from coterie.engine.events import Run
+from coterie.models.zoo import build, mlp, ravel
+from coterie.models.zoo import linear as linear_model
 
 TURNS = 5
 

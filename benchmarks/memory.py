@@ -17,8 +17,8 @@ from torch import nn
 
 from coterie import Simulation, Table, federate, run_rounds
 from coterie.algorithms import fedavg, local
-from coterie.kernels import _BUDGET
-from coterie.models import build, lenet, linear, ravel
+from coterie.clients.kernels import _BUDGET
+from coterie.models.zoo import build, lenet, linear, ravel
 from coterie.types import Algorithm
 
 

@@ -37,10 +37,10 @@ from torch import Tensor
 from coterie import Simulation
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
-from coterie.ingredients import RECIPES, ingredients_of
-from coterie.kernels import Batch
-from coterie.models import build, ravel
+from coterie.clients.kernels import Batch
+from coterie.models.zoo import build, ravel
 from coterie.seeds import generator
+from coterie.study.ingredients import RECIPES, ingredients_of
 from coterie.types import Algorithm
 
 STEPS = 10  # local steps of a round, in methods that have them

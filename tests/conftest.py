@@ -9,26 +9,10 @@ import torch
 from jaxtyping import config
 
 from coterie import seeds
-from coterie.data.federation import Federation, Table, federate
-from coterie.experiment import Result, run_study
-from tuning_studies import made
-
-SIZES = (7, 4, 9, 5, 8, 6)  # training samples of the six clients
-
-
-def divided(
-    table: Table, sizes=SIZES, clusters: torch.Tensor | None = None
-) -> Federation:
-    """Gives client i sizes[i] training samples, two for validation and one to test."""
-    owner, role = [], []
-    for client, size in enumerate(sizes):
-        owner += [client] * (size + 3)
-        role += [0] * size + [1, 1, 2]
-    return federate(table, torch.tensor(owner), torch.tensor(role), clusters=clusters)
-
-
-def samples(sizes=SIZES) -> int:
-    return sum(sizes) + 3 * len(sizes)
+from coterie.data.federation import Federation, Table
+from coterie.study.experiment import Result, run_study
+from support.federations import SIZES, divided, samples
+from support.tuning_studies import made
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ import pytest
 import coterie as co
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
-from coterie.config import Run, study
-from coterie.ground import build_algorithm, prepare
-from coterie.ingredients import RECIPES, ingredients_of
+from coterie.study.config import Run, study_of
+from coterie.study.ingredients import RECIPES, ingredients_of
+from coterie.study.setup import build_algorithm, prepare
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -75,7 +75,7 @@ def given(tmp_path_factory) -> dict[str, Any]:
         "algorithm": [{"name": "local"}],
     }
     folder = tmp_path_factory.mktemp("given")
-    result = co.run_study(study(tables), runs=folder)
+    result = co.run_study(study_of(tables), runs=folder)
     ground = prepare(result.study, 0)
     return {
         "np": np,
@@ -119,7 +119,7 @@ def test_toml_blocks_are_valid_and_whole_studies_are_accepted(page):
     for block in blocks(page, "toml"):
         tables = tomllib.loads(block)
         if {"data", "algorithm"} <= tables.keys():
-            study(tables)
+            study_of(tables)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

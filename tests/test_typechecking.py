@@ -8,8 +8,8 @@ from beartype.roar import BeartypeException
 from jaxtyping import AnnotationError, TypeCheckError
 
 from coterie.algorithms.local import local
-from coterie.weights import spectral_radius
-from typechecking import check
+from coterie.collaboration.weights import spectral_radius
+from support.typechecking import check
 
 
 def test_a_wrong_shape_is_refused_at_every_call():

@@ -20,8 +20,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 import coterie as co
-from coterie.figures import partner_counts, runs_of, score_of
-from coterie.record import Records, load_records
+from coterie.records.folders import Records, load_records
+from coterie.report.figures import partner_counts, runs_of, score_of
 
 HERE = Path(__file__).parent
 STUDY = HERE.parents[1] / "examples" / "digits.toml"

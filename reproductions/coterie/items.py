@@ -11,13 +11,13 @@ import pandas as pd
 import torch
 
 import coterie as co
+from coterie.cli.reproductions import Claim, run_shown
 from coterie.data.federation import Part
 from coterie.data.splits import divide
 from coterie.data.synthetic import linear
-from coterie.models import build, ravel
+from coterie.models.zoo import build, ravel
 from coterie.planning.pilot import pilot
 from coterie.planning.prospects import prospects_of
-from coterie.reproduce import Claim, run_shown
 
 HERE = Path(__file__).parent
 ORACLE = "oracle (true clusters)"

@@ -22,14 +22,14 @@ from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.time_adaptive_all_for_all import time_adaptive_all_for_all
 from coterie.checks import InputError, one_of
-from coterie.reproduce import Claim, run_shown
-from coterie.rounds import Round, run_rounds
+from coterie.cli.reproductions import Claim, run_shown
+from coterie.collaboration.weights import same_cluster, within
+from coterie.engine.rounds import Round, run_rounds
 from coterie.seeds import generator
 from coterie.theory.collaboration import all_for_one_weights
 from coterie.theory.lower_bounds import fano_calls, hard_instance
 from coterie.theory.rates import Losses, precision_step
 from coterie.types import Algorithm
-from coterie.weights import same_cluster, within
 
 HERE = Path(__file__).parent
 EXPECTED = tomllib.loads((HERE / "expected.toml").read_text())

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 import coterie as co
 from coterie.asynchronous.agraf import agraf
 from coterie.asynchronous.loss_network import loss_network
-from coterie.clocks import Clock, Rings, clock
+from coterie.cli.reproductions import Claim
 from coterie.data.datasets import load
 from coterie.data.federation import PARTS, Federation, Table, federate
 from coterie.data.splits import divide
-from coterie.events import Asynchronous, run_events
-from coterie.graphs import edges_of, gossip_matrix
-from coterie.models import build, linear, mlp, ravel, with_row
-from coterie.reproduce import Claim
+from coterie.engine.clocks import Clock, Rings, clock
+from coterie.engine.events import Asynchronous, run_events
+from coterie.graphs.families import edges_of, gossip_matrix
+from coterie.models.zoo import build, linear, mlp, ravel, with_row
 from coterie.seeds import generator
 from coterie.theory.mixing import loss_rates
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from coterie.checks import InputError
-from coterie.clocks import Rings
-from coterie.graphs import edges_of, eigengap, gossip_matrix, neighbours
-from coterie.networks import admitted, rung
-from coterie.reproduce import Claim
+from coterie.cli.reproductions import Claim
+from coterie.engine.clocks import Rings
+from coterie.graphs.capacities import admitted
+from coterie.graphs.families import edges_of, eigengap, gossip_matrix, neighbours
 from coterie.seeds import key
 from coterie.theory.mixing import (
     fixed_mixing,
@@ -61,7 +61,7 @@ def exchanges(
     edges: Tensor, busy: Tensor, until: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """When exchanges of a loss network begin, and on which edges."""
-    rings = rung(Rings(edges, loss_rates(edges, busy), seed=seed), until)
+    rings = Rings(edges, loss_rates(edges, busy), seed=seed).until(until)
     kept = admitted(edges, rings, busy[rings.which])
     return rings.times[kept].numpy(), rings.which[kept].numpy()
 
@@ -359,7 +359,7 @@ def deadlock_claims(share: float, seed: int) -> list[Claim]:
 
 def overlapping(edges: Tensor, busy: Tensor, until: float, seed: int) -> np.ndarray:
     """Models if every ring begins an exchange, whose end overwrites both models."""
-    rings = rung(Rings(edges, loss_rates(edges, busy), seed=seed), until)
+    rings = Rings(edges, loss_rates(edges, busy), seed=seed).until(until)
     x = np.zeros(int(edges.max()) + 1)
     x[0] = 1.0
     pairs = edges.numpy()

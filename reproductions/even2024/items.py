@@ -23,11 +23,11 @@ from torch import Tensor
 import coterie as co
 from coterie.asynchronous.sgd import async_sgd
 from coterie.checks import integer, number, one_of
-from coterie.clocks import Clock, clock
+from coterie.cli.reproductions import Claim
 from coterie.data.federation import Federation, Part
-from coterie.events import Asynchronous, run_events
-from coterie.models import build, linear
-from coterie.reproduce import Claim
+from coterie.engine.clocks import Clock, clock
+from coterie.engine.events import Asynchronous, run_events
+from coterie.models.zoo import build, linear
 from coterie.seeds import generator
 from coterie.theory.asynchrony import (
     cautious_steps,

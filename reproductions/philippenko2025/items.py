@@ -12,10 +12,10 @@ import pandas as pd
 import torch
 
 import coterie as co
-from coterie.reproduce import Claim, run_shown
+from coterie.cli.reproductions import Claim, run_shown
+from coterie.collaboration.weights import binary
 from coterie.seeds import generator
 from coterie.theory.all_for_one import quadratic_heterogeneity, sufficient_cluster
-from coterie.weights import binary
 
 HERE = Path(__file__).parent
 EXPECTED = tomllib.loads((HERE / "expected.toml").read_text())

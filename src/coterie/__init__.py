@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from .algorithms import ALGORITHMS
 from .checks import InputError, TrainingError
+from .clients.simulation import Simulation
 from .data.federation import Federation, Table, federate
-from .models import with_group_norm
-from .oracle import Simulation
-from .rounds import run_rounds
+from .engine.rounds import run_rounds
+from .models.zoo import with_group_norm
 from .types import Algorithm, Clients, Comparison, Info, Oracle
 
 if TYPE_CHECKING:
-    from .config import Study, read_study, study
-    from .experiment import Result, run_study
     from .planning.plans import plan_study
+    from .study.config import Study, read_study, study_of
+    from .study.experiment import Result, run_study
 
 # These bring pandas with them, which an algorithm or a site does not need.
 _LATE = {
-    "Study": "config",
-    "read_study": "config",
-    "study": "config",
-    "Result": "experiment",
-    "run_study": "experiment",
+    "Study": "study.config",
+    "read_study": "study.config",
+    "study_of": "study.config",
+    "Result": "study.experiment",
+    "run_study": "study.experiment",
     "plan_study": "planning.plans",
 }
 
@@ -62,6 +62,6 @@ __all__ = [
     "read_study",
     "run_rounds",
     "run_study",
-    "study",
+    "study_of",
     "with_group_norm",
 ]

@@ -19,7 +19,7 @@ References:
     Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
     personalized distributed learning with heterogeneous clients", NeurIPS 2025.
 
-Differences: partial participation is ours (`coterie.weights.among`);
+Differences: partial participation is ours (`coterie.collaboration.weights.among`);
 `rule="normalised"` divides rows by their sums, as the authors' code does but not the
 paper.
 """
@@ -32,12 +32,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..beliefs import Belief, estimated_precision, learn, no_belief
 from ..checks import InputError, integer, number, one_of, positive
-from ..descent import descent, follow, velocity
-from ..selection import mean_of_partners
-from ..types import Algorithm, Info, Oracle
-from ..weights import (
+from ..collaboration.beliefs import Belief, estimated_precision, learn, no_belief
+from ..collaboration.best_fit import mean_of_partners
+from ..collaboration.weights import (
     among,
     binary,
     collaboration_weights,
@@ -48,6 +46,8 @@ from ..weights import (
     normalised,
     valid_criterion,
 )
+from ..optim.steps import descent, follow, velocity
+from ..types import Algorithm, Info, Oracle
 
 
 class State(NamedTuple):
@@ -96,7 +96,7 @@ def adaptive_all_for_one(
         rule: `paper` weights or rows `normalised` to sum 1.
         momentum: of the steps.
         weight_decay: of the steps.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
     """
     move = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, one_of, stochastic
-from ..descent import descend, descent, velocity
+from ..collaboration.weights import links, spectral_radius
+from ..optim.steps import descend, descent, velocity
 from ..types import Algorithm, Info, Oracle
-from ..weights import links, spectral_radius
 from .local import State
 
 
@@ -59,7 +59,7 @@ def all_for_all(
             client can use alone a stable one.
         momentum: of the steps.
         weight_decay: of every client's own loss.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -19,10 +19,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..checks import integer, square
-from ..descent import descent, follow, velocity
-from ..selection import mean_of_partners
+from ..collaboration.best_fit import mean_of_partners
+from ..collaboration.weights import among, links
+from ..optim.steps import descent, follow, velocity
 from ..types import Algorithm, Info, Oracle
-from ..weights import among, links
 from .local import State
 
 
@@ -48,7 +48,7 @@ def all_for_one(
         one_at_a_time: only one client, drawn at random, computes in a step.
         momentum: of the steps.
         weight_decay: of the steps.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -26,9 +26,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import integer, number, positive
-from ..descent import Descent, descend, descent, step_size, velocity
+from ..collaboration.weights import averaging, shares_of
+from ..optim.steps import Descent, descend, descent, step_size, velocity
 from ..types import Algorithm, Clients, Info, Oracle
-from ..weights import averaging, shares_of
 
 
 class State(NamedTuple):
@@ -124,7 +124,7 @@ def apfl(
         weighting: `samples` or `uniform` weights of the average.
         momentum: of the steps of w and v.
         weight_decay: of the steps of w and v.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, number, positive
+from ..collaboration.weights import averaging, shares_of
 from ..types import Algorithm, Clients, Info, Oracle
-from ..weights import averaging, shares_of
 
 
 class State(NamedTuple):

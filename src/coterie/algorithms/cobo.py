@@ -30,10 +30,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..checks import integer, number
-from ..descent import descend, descent, step_size, velocity
-from ..graphs import matchings
+from ..collaboration.weights import links, normalised
+from ..graphs.families import matchings
+from ..optim.steps import descend, descent, step_size, velocity
 from ..types import Algorithm, Info, Oracle
-from ..weights import links, normalised
 
 
 class State(NamedTuple):
@@ -67,7 +67,7 @@ def cobo(
             clients, or more, lets all pairs meet.
         momentum: of the gradient steps.
         weight_decay: of the gradient steps.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -24,9 +24,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import integer, number, positive
-from ..descent import descent, proximal_sgd, sgd, velocity
+from ..collaboration.weights import averaging, shares_of
+from ..optim.steps import descent, proximal_sgd, sgd, velocity
 from ..types import Algorithm, Clients, Info, Oracle
-from ..weights import averaging, shares_of
 
 
 class State(NamedTuple):
@@ -86,7 +86,7 @@ def ditto(
         weighting: `samples` or `uniform` weights of the average.
         momentum: of both kinds of steps.
         weight_decay: of both kinds of steps.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

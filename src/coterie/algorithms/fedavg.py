@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, positive
-from ..descent import descent, sgd, velocity
+from ..collaboration.weights import averaging, shares_of
+from ..optim.steps import descent, sgd, velocity
 from ..types import Algorithm, Info, Oracle
-from ..weights import averaging, shares_of
 from .local import State
 
 
@@ -45,7 +45,7 @@ def fedavg(
         weighting: `samples` or `uniform` weights of the average.
         momentum: of the local steps.
         weight_decay: of the local steps.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -15,7 +15,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..checks import integer, number
-from ..descent import descent, sgd, velocity
+from ..optim.steps import descent, sgd, velocity
 from ..types import Algorithm, Oracle
 from .fedavg import fedavg
 from .local import State
@@ -44,7 +44,7 @@ def fedavg_finetune(
         weighting: `samples` or `uniform` weights of the average.
         momentum: of the local steps.
         weight_decay: of the local steps and of tuning.
-        schedule: of FedAvg's step size, see `coterie.descent`.
+        schedule: of FedAvg's step size, see `coterie.optim.steps`.
         tune_steps: gradient steps before use.
         tune_lr: their step size.
     """

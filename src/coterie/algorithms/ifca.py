@@ -32,10 +32,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import integer, number, positive
-from ..descent import descent, sgd, velocity
-from ..selection import best_fit, training_losses
+from ..collaboration.best_fit import best_fit, training_losses
+from ..collaboration.weights import same_cluster, shares_of
+from ..optim.steps import descent, sgd, velocity
 from ..types import Algorithm, Info, Oracle
-from ..weights import same_cluster, shares_of
 
 
 class State(NamedTuple):
@@ -74,7 +74,7 @@ def ifca(
         weighting: `samples` or `uniform` weights of the averages.
         momentum: of the local steps.
         weight_decay: of the local steps.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -2,15 +2,15 @@
 
     minimise (1/n) sum_i a_i f_i(x_i)   subject to |x_i - x_j|^2 <= t D_ij for all pairs
 
-where D is the dissimilarity of data (`coterie.transport`) and a_i is in proportion to
-sample sizes, 1 on average. t = 0 is one model for all, a large t is local training. In
+where D is the dissimilarity of data (`similarity.transport`) and a_i is in proportion
+to sample sizes, 1 on average. t = 0 is one model for all, a large t local training. In
 every round the clients S of the round return fresh gradients G_i(x_i) of a_i f_i, and
 
     g' = G_i(x_i) for i in S, g_i else
     nu = g / n + (g' - g) / |S|
     x <- Proj(x - eta nu),   g <- g'
 
-with the projection of `coterie.projections` onto all constraints. nu is an unbiased
+with the projection of `optim.projections` onto all constraints. nu is an unbiased
 estimate of the gradient of the objective if S is drawn uniformly, and what it knows of
 the absent keeps its variance low.
 
@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from ..checks import dissimilarity, number, positive
-from ..descent import descent, step_size
-from ..projections import onto_balls, project
+from ..optim.projections import onto_balls, project
+from ..optim.steps import descent, step_size
 from ..types import Algorithm, Info, Oracle
 
 
@@ -69,7 +69,7 @@ def karula(
         t: the mean of the bounds on squared distances of models.
         lr: step size of a client that nobody holds back.
         weight_decay: factor of the model that is added to its gradient.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
         tolerance: relative duality gap of the projection.
     """
     dissimilarity("radius", radius, len(radius))

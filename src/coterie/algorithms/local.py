@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..checks import integer
-from ..descent import descent, sgd, velocity
+from ..optim.steps import descent, sgd, velocity
 from ..types import Algorithm, Info, Oracle
 
 
@@ -50,7 +50,7 @@ def local(
         steps: gradient steps in one round.
         momentum: of the gradient steps.
         weight_decay: of the gradient steps.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -37,9 +37,9 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, number, one_of, positive
-from ..descent import Descent, descend, descent, sgd, velocity
+from ..collaboration.weights import averaging, shares_of
+from ..optim.steps import Descent, descend, descent, sgd, velocity
 from ..types import Algorithm, Clients, Info, Oracle
-from ..weights import averaging, shares_of
 
 
 class State(NamedTuple):
@@ -116,7 +116,7 @@ def per_fedavg(
         tune_steps: steps of size alpha before use; F_i has one.
         momentum: of the local steps.
         weight_decay: of the local steps.
-        schedule: of `lr`, see `coterie.descent`.
+        schedule: of `lr`, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -27,9 +27,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import integer, number, positive
-from ..descent import Descent, descend, descent, proximal_sgd, velocity
+from ..collaboration.weights import averaging, shares_of
+from ..optim.steps import Descent, descend, descent, proximal_sgd, velocity
 from ..types import Algorithm, Clients, Info, Oracle
-from ..weights import averaging, shares_of
 
 
 class State(NamedTuple):
@@ -96,7 +96,7 @@ def pfedme(
         weighting: `samples` or `uniform` weights of the average.
         momentum: of the steps of w_i.
         weight_decay: of the inner steps, where the loss is.
-        schedule: of `lr`, counted in local rounds, see `coterie.descent`.
+        schedule: of `lr`, counted in local rounds, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -35,8 +35,8 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, number, one_of, square
+from ..collaboration.weights import links, spectral_radius, within
 from ..types import Algorithm, Info, Oracle
-from ..weights import links, spectral_radius, within
 
 
 class State(NamedTuple):

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, number, positive
-from ..descent import descend, descent, velocity
+from ..collaboration.weights import among, links, normalised, shares_of
+from ..optim.steps import descend, descent, velocity
 from ..types import Algorithm, Info, Oracle
-from ..weights import among, links, normalised, shares_of
 
 
 class State(NamedTuple):
@@ -63,7 +63,7 @@ def wga_bc(
         weighting: `samples` or `uniform` weights of the others.
         momentum: of the steps.
         weight_decay: of the steps.
-        schedule: of the step size, see `coterie.descent`.
+        schedule: of the step size, see `coterie.optim.steps`.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule

@@ -1,10 +1,10 @@
-"""Methods for clients that compute at their own pace, driven by `coterie.events`."""
+"""Methods for clients that compute at their own pace, driven by `engine.events`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..events import Asynchronous
+from ..engine.events import Asynchronous
 from .adaptive_all_for_one import async_adaptive_all_for_one
 from .agraf import agraf
 from .all_for_all import async_all_for_all

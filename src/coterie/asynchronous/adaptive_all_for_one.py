@@ -34,12 +34,12 @@ import torch
 from torch import Tensor
 
 from ..algorithms.adaptive_all_for_one import check_comparisons, criterion_of
-from ..beliefs import Belief, estimated_precision, learn, no_belief
 from ..checks import InputError, number, one_of, positive
-from ..events import Arrivals, Asynchronous, Kind, Task
-from ..selection import mean_of_partners
+from ..collaboration.beliefs import Belief, estimated_precision, learn, no_belief
+from ..collaboration.best_fit import mean_of_partners
+from ..collaboration.weights import collaboration_weights, normalised
+from ..engine.events import Arrivals, Asynchronous, Kind, Task
 from ..types import Clients, Comparison, Oracle
-from ..weights import collaboration_weights, normalised
 from . import steps
 
 GRADIENT, OWN, COMPARED = range(3)

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of, stochastic
-from ..events import Arrivals, Asynchronous, Task
-from ..graphs import refuse_apart
-from ..weights import links
+from ..collaboration.weights import links
+from ..engine.events import Arrivals, Asynchronous, Task
+from ..graphs.families import refuse_apart
 from . import steps
 
 MIXES = ("matrix", "neighbours", "pairs")

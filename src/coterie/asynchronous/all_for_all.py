@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from ..checks import number, stochastic
-from ..events import Arrivals, Asynchronous, Task
-from ..weights import spectral_radius
+from ..collaboration.weights import spectral_radius
+from ..engine.events import Arrivals, Asynchronous, Task
 from . import steps
 
 

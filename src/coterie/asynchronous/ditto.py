@@ -23,9 +23,9 @@ from torch import Tensor
 
 from ..algorithms.ditto import ditto_round
 from ..checks import integer, number, positive
-from ..descent import descent
-from ..events import Arrivals, Asynchronous, Kind, Task
-from ..weights import shares_of
+from ..collaboration.weights import shares_of
+from ..engine.events import Arrivals, Asynchronous, Kind, Task
+from ..optim.steps import descent
 from . import steps as delays
 
 

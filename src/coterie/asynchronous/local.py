@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..checks import InputError, integer
-from ..descent import descent, sgd, velocity
-from ..events import Arrivals, Asynchronous, Kind, Task
+from ..engine.events import Arrivals, Asynchronous, Kind, Task
+from ..optim.steps import descent, sgd, velocity
 from ..types import Oracle
 
 

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from ..checks import number, stochastic
-from ..events import Arrivals, Asynchronous, Task
-from ..graphs import refuse_apart
+from ..engine.events import Arrivals, Asynchronous, Task
+from ..graphs.families import refuse_apart
 
 
 @dataclass

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of
-from ..events import Arrivals, Asynchronous, Task
+from ..engine.events import Arrivals, Asynchronous, Task
 from . import steps
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from ..checks import InputError, one_of, suggestion
-from ..metrics import TASKS
+from ..models.objectives import TASKS
 from .federation import Table
 
 _IS_TEST = "is_test"

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..checks import InputError, finite, integer, one_of
-from ..metrics import TASKS
+from ..models.objectives import TASKS
 from .federation import Table
 
 # Two samples to train on, one to choose with and one to test on.

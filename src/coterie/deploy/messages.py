@@ -4,7 +4,7 @@
 
 with numbers in little-endian order. The header holds every field of the message and
 the name, dtype and shape of each tensor, whose values follow one after the other.
-Nothing is pickled: client programs travel by name, such as `coterie.descent:sgd`.
+Nothing is pickled: client programs travel by name, such as `coterie.optim.steps:sgd`.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ def _refuse_unsuitable(options: dict[str, object]) -> None:
 def program_name(program: Program) -> str:
     """The name `module:function` under which a site finds the program.
 
-    >>> from coterie.descent import sgd
+    >>> from coterie.optim.steps import sgd
     >>> program_name(sgd)
-    'coterie.descent:sgd'
+    'coterie.optim.steps:sgd'
     """
     module = getattr(program, "__module__", None) or "?"
     name = getattr(program, "__qualname__", repr(program))

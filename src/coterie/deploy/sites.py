@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..checks import InputError
+from ..clients.kernels import Batch
+from ..clients.simulation import SimulatedOracle, Simulation
 from ..data.federation import PARTS, Federation, Part
-from ..kernels import Batch
-from ..oracle import SimulatedOracle, Simulation
 from .messages import Answer, Holding, Question, decode, encode, find_program
 
 _WHOLE = ("features", "targets", "clients")
@@ -61,7 +61,7 @@ class Site:
         dtype: torch.dtype = torch.float32,
         allowed: Sequence[str] = ("coterie.",),
     ) -> None:
-        """Sets up the site; see `coterie.oracle.Simulation`.
+        """Sets up the site; see `coterie.clients.simulation.Simulation`.
 
         Args:
             federation: of this one client.

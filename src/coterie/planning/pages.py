@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 from scipy.cluster.hierarchy import leaves_list, linkage
 
-from ..marks import client_ticks, finish, heat_map
-from ..page import page, plot, table_of
+from ..report.html import page, plot, table_of
+from ..report.styles import client_ticks, finish, heat_map
 from .prospects import structure_of
 
 if TYPE_CHECKING:

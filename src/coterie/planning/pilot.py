@@ -23,13 +23,13 @@ from torch import Tensor
 
 from ..algorithms.local import State
 from ..checks import InputError, TrainingError
+from ..clients.simulation import Simulation
+from ..collaboration.weights import same_cluster
 from ..data.federation import Federation, Part
-from ..descent import descent, sgd, velocity
-from ..oracle import Simulation
-from ..rounds import run_rounds
+from ..engine.rounds import run_rounds
+from ..optim.steps import descent, sgd, velocity
 from ..similarity.samples import dealt
 from ..types import Algorithm, Clients, Federated, Info, Oracle
-from ..weights import same_cluster
 from .prospects import Findings, structure_of
 
 FEWEST = 8

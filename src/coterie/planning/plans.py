@@ -14,9 +14,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from ..checks import InputError, integer, number
-from ..config import Study
-from ..ground import prepare, simulation_of
-from ..record import replacing
+from ..records.folders import replacing
+from ..study.config import Study
+from ..study.setup import prepare, simulation_of
 from .pilot import pilot
 from .prospects import (
     Findings,

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ..clocks import Clock
+from ..engine.clocks import Clock
 from ..theory.asynchrony import limit_weights
 
 _TASKS = 1000

@@ -24,7 +24,7 @@ def gradient_distances(
     The product of two independent estimates of a vector d of length |d| has variance
     2 d'S d + tr S^2 for their covariance S, which is at most 2 |d|^2 s + s^2 with
     s^2 = tr S^2. What halves of two clients have in common by chance measures s, as in
-    `coterie.beliefs`. Pairs with an inactive client have an infinite error.
+    `collaboration.beliefs`. Pairs with an inactive client have an infinite error.
 
     Args:
         oracle: asks the clients.

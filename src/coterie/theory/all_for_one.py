@@ -1,7 +1,7 @@
 """Executable theory of adaptive All-for-one: what the theorems promise, in numbers.
 
 Client i follows `x_i <- x_i - eta_i^t sum_k alpha_ik g_k(x_i)` with the weights of
-Definition 1 (`coterie.weights`). Its loss R_i is beta-smooth and satisfies
+Definition 1 (`collaboration.weights`). Its loss R_i is beta-smooth and satisfies
 `|grad R_i|^2 >= 2 mu (R_i - R_i^*)`; its excess loss is `R_i(x_i) - R_i^*`. All bounds
 unroll
 
@@ -34,7 +34,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .. import checks
-from ..weights import Criterion
+from ..collaboration.weights import Criterion
 
 Steps = Callable[[int], float]
 """The step size eta^t of round t = 1, 2, ..."""

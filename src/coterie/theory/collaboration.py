@@ -37,7 +37,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import checks
-from ..weights import collaboration_radius, spectral_radius, within
+from ..collaboration.weights import collaboration_radius, spectral_radius, within
 from .rates import (
     Losses,
     calls_for,

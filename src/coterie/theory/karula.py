@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import InputError, integer, number
-from ..projections import project
+from ..optim.projections import project
 
 
 def optima_bound(distance: float, *, lipschitz: float, growth: float) -> float:

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from .. import checks
 from ..checks import InputError
-from ..graphs import degrees, eigengap, neighbours, nodes_of
+from ..graphs.families import degrees, eigengap, neighbours, nodes_of
 
 _SHARE = 1 - math.exp(-1)
 # A ring of one edge in 1 / p seconds has chance 1 - 1/e, and finds it idle with 1/e.

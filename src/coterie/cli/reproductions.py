@@ -1,0 +1,97 @@
+"""Published experiments: ours next to the published value, and whether they agree.
+
+A paper is a folder of `reproductions/` with a file `items.py`, whose `ITEMS` maps a
+name to a function `(overrides) -> list[Claim]`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from ..checks import InputError, one_of
+from ..study.config import Study
+from ..study.experiment import Result, run_study
+from .progress import study_progress
+
+
+class Claim(NamedTuple):
+    """One published value or statement, and what we found."""
+
+    what: str
+    published: str
+    ours: str
+    agrees: bool | None  # None: shown, not judged
+    note: str = ""
+
+
+def run_shown(study: Study) -> Result:
+    """Runs a study with a progress bar on the terminal."""
+    with study_progress(Console(stderr=True), study.name) as show:
+        return run_study(study, progress=show)
+
+
+Item = Callable[[Sequence[str]], list[Claim]]
+
+
+def papers() -> Path:
+    """The folder of reproductions, beside the source or in an installed package."""
+    here = Path(__file__).parents[1]
+    for folder in (here.parents[1] / "reproductions", here / "reproductions"):
+        if folder.is_dir():
+            return folder
+    raise InputError("the folder `reproductions` was not installed.")
+
+
+def items_of(paper: str) -> dict[str, Item]:
+    """The items of a paper by name."""
+    known = {path.parent.name: path for path in papers().glob("*/items.py")}
+    one_of("paper", paper, known)
+    spec = importlib.util.spec_from_file_location(f"reproduce_{paper}", known[paper])
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    items: dict[str, Item] = module.ITEMS
+    return items
+
+
+def reproduce_items(
+    paper: str, item: str, overrides: Sequence[str], console: Console
+) -> bool:
+    """Runs the items, prints their claims, and says whether all agree.
+
+    Args:
+        paper: a folder of `reproductions/`; empty lists what there is.
+        item: one of its items, or `all`, one after the other; empty lists them.
+        overrides: settings as for `coterie run --set`.
+        console: where to print.
+    """
+    if not paper or not item:
+        names = (
+            [paper] if paper else [p.parent.name for p in papers().glob("*/items.py")]
+        )
+        for name in sorted(names):
+            for each, function in items_of(name).items():
+                first = (function.__doc__ or "").split("\n")[0]
+                console.print(f"coterie reproduce {name} {each}: {first}")
+        return True
+    items = items_of(paper)
+    if item == "all":
+        # Every one of them is run, also after one that does not agree.
+        found = [reproduce_items(paper, each, overrides, console) for each in items]
+        return all(found)
+    one_of("item", item, [*items, "all"])
+    claims = items[item](overrides)
+    table = Table(title=f"{paper}, {item}")
+    for column in ("claim", "published", "ours", "agrees", "note"):
+        table.add_column(column)
+    for claim in claims:
+        verdict = {True: "yes", False: "NO", None: "-"}[claim.agrees]
+        table.add_row(claim.what, claim.published, claim.ours, verdict, claim.note)
+    console.print(table)
+    return all(claim.agrees is not False for claim in claims)

@@ -1,0 +1,1 @@
+"""Who answers: gradients of many models at once, minibatches, and simulated clients."""

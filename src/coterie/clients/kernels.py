@@ -1,0 +1,370 @@
+"""Losses, gradients and measures of many models at once.
+
+Every question to the clients comes down to one shape: row j of `points` (n, D) is a
+model, and its samples are weighted, so that the loss of row j is
+
+    sum_b weight[j, b] loss(model(points[j], features[index[j, b]]), targets[...]).
+
+A minibatch has weights 1/B, a whole part weights 1/size with zeros where it is padded,
+and a blend of many clients' minibatches the products with the collaboration weights, so
+that sum_k alpha_ik g_k(x_i) is the gradient of one loss and costs one backward pass.
+
+How rows are run depends on the device and the model, by rule and not by timing, because
+results must not depend on how busy a machine is (`benchmarks/` has the measurements):
+
+- one vectorised pass over all rows (`torch.func.vmap`), compiled on CUDA;
+- on the CPU, models with convolutions and more than 64 samples a row: row after row,
+  one thread for each core, since the grouped convolutions that vectorising makes are
+  slow there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ..models.objectives import Task
+from ..models.zoo import layout
+
+_BUDGET = {"cpu": 2**25, "cuda": 2**29}
+"""Values that the intermediate results of one chunk of rows may take up."""
+
+_LONG_ROW = 64
+"""Samples a row beyond which CPU convolutions run row after row."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of each row, or the same ones for all rows, and their weights."""
+
+    index: Int[Tensor, "n b"] | Int[Tensor, " b"]
+    weight: Float[Tensor, "n b"]
+
+    @property
+    def width(self) -> int:
+        """Samples a row, b."""
+        return self.index.shape[-1]
+
+    def __getitem__(self, rows: Any) -> Batch:
+        index = self.index if self.index.dim() == 1 else self.index[rows]
+        return Batch(index, self.weight[rows])
+
+
+class Kernel:
+    """Evaluates a module with n different parameter rows on samples of one table."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        task: Task,
+        features: Tensor,
+        targets: Tensor,
+        *,
+        by_row: bool | None = None,
+        compiled: bool = False,
+    ) -> None:
+        """Prepares a kernel.
+
+        Args:
+            module: architecture; its own parameters are not used.
+            task: loss and measures.
+            features: (M, ...) on the device where the work is done.
+            targets: (M, ...) on the same device.
+            by_row: run rows one after the other; None decides by the rule above.
+            compiled: compile gradients (seconds at first, faster after).
+        """
+        self.layout = layout(module)
+        self._module = copy.deepcopy(module).to(features.device, features.dtype)
+        if features.device.type == "cpu":
+            self._module = _weights_first(self._module)
+        self._task = task
+        self._features, self._targets = features, targets
+        self._by_row, self.compiled = by_row, compiled
+        self._convolves = any(
+            isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
+        )
+        self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    @property
+    def parameters(self) -> int:
+        """D, the length of a row."""
+        return sum(self.layout.sizes)
+
+    def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
+        """Row j is the gradient of row j's weighted loss."""
+        alone = self._rows_alone(batch)
+        if not alone and self.chunk(batch.width) >= len(points):
+            return self._run("grad", (slice(None), batch), points)
+        out = torch.empty_like(points)
+        if alone:
+            self._grads_of_rows(points, batch, out)
+        else:
+            for rows, piece in self._chunks(batch):
+                out[rows] = self._run("grad", (rows, piece), points)
+        return out
+
+    def hvp(
+        self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"], batch: Batch
+    ) -> Float[Tensor, "n d"]:
+        """Row j is the Hessian of row j's weighted loss, times vectors[j]."""
+        return torch.cat(
+            [self._run("hvp", piece, points, vectors) for piece in self._chunks(batch)]
+        )
+
+    def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
+        """Entry j is row j's weighted loss."""
+        return self.measure(points, batch)["loss"]
+
+    @torch.no_grad()
+    def measure(
+        self, points: Float[Tensor, "n d"], batch: Batch
+    ) -> dict[str, Float[Tensor, " n"]]:
+        """The weighted loss and every measure of the task, for each row."""
+        pieces = [self._run("measure", piece, points) for piece in self._chunks(batch)]
+        return {
+            name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]
+        }
+
+    def chunk(self, samples: int, extra: int = 0) -> int:
+        """How many rows of that many samples fit into one chunk.
+
+        Args:
+            samples: samples a row.
+            extra: further rows of D values that the caller keeps for each row.
+        """
+        row = samples * self._values_per_sample + (3 + extra) * self.parameters
+        return max(1, _BUDGET[self._features.device.type] // row)
+
+    @cached_property
+    def _values_per_sample(self) -> int:
+        """Values that one sample's features, activations and their gradients hold."""
+        total = [self._features[:1].numel()]
+        hooks = [
+            layer.register_forward_hook(lambda _m, _i, out: total.append(out.numel()))
+            for layer in self._module.modules()
+            if not list(layer.children())
+        ]
+        with torch.no_grad():
+            self._module(self._features[:1])
+        for hook in hooks:
+            hook.remove()
+        return 2 * sum(total)
+
+    def _chunks(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
+        size = self.chunk(batch.width)
+        for first in range(0, len(batch.weight), size):
+            rows = slice(first, first + size)
+            yield rows, batch[rows]
+
+    def _rows_alone(self, batch: Batch) -> bool:
+        if self._by_row is not None:
+            return self._by_row
+        on_cpu = self._features.device.type == "cpu"
+        return on_cpu and self._convolves and batch.width > _LONG_ROW
+
+    def _grads_of_rows(self, points: Tensor, batch: Batch, out: Tensor) -> None:
+        """Writes gradients row after row: in debug mode here, else in threads.
+
+        Each thread has one core and a copy of the module, whose parameters are swapped
+        in a call: that is faster than all cores at one small convolution.
+        """
+        workers = 1 if self._by_row else torch.get_num_threads()
+
+        def work(first: int) -> None:
+            module = copy.deepcopy(self._module) if workers > 1 else self._module
+            for j in range(first, len(points), workers):
+                out[j] = self._grad_of_row(module, points[j], *self._used(batch, j))
+
+        if workers == 1:
+            return work(0)
+        try:
+            with ThreadPoolExecutor(workers, initializer=_use_one_core) as pool:
+                list(pool.map(work, range(workers)))
+        finally:
+            torch.set_num_threads(workers)  # some libraries share the workers' setting
+
+    def _data(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        return self._features[index], self._targets[index]
+
+    def _used(self, batch: Batch, j: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, targets and weights of the samples of row j that have a weight."""
+        index = batch.index if batch.index.dim() == 1 else batch.index[j]
+        used = batch.weight[j] != 0
+        return *self._data(index[used]), batch.weight[j][used]
+
+    def _grad_of_row(
+        self,
+        module: nn.Module,
+        row: Tensor,
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+    ) -> Tensor:
+        point = row.detach().requires_grad_()
+        with torch.enable_grad():
+            outputs = functional_call(module, self.layout.unravel(point), (features,))
+            losses = self._task.loss(outputs, targets)
+            return torch.autograd.grad((losses * weight).sum(), point)[0]
+
+    def _run(self, name: str, piece: tuple[slice, Batch], *rows: Tensor) -> Any:
+        """Applies the vectorised program `name` to one chunk of rows."""
+        chosen, batch = piece
+        features, targets = self._data(batch.index)
+        inputs = (*(row[chosen] for row in rows), features, targets, batch.weight)
+        compiled = self.compiled and name == "grad"
+        if compiled:  # for this layout: one model for all is a row without stride
+            inputs = tuple(part.contiguous() for part in inputs)
+        shared = batch.index.dim() == 1
+        key = (name, shared, batch.weight.shape if compiled else None)
+        with repeatable():
+            if key not in self._programs:
+                program = self._vectorised(name, shared)
+                self._programs[key] = (
+                    compile_for(program, inputs) if compiled else program
+                )
+            result = self._programs[key](*inputs)
+        # A captured graph writes every answer into the same memory.
+        return result.clone() if compiled and features.is_cuda else result
+
+    def _vectorised(self, name: str, shared: bool) -> Callable[..., Any]:
+        makers = {"grad": self._grads, "hvp": self._hvps, "measure": self._measures}
+        return makers[name](None if shared else 0)
+
+    # In each of these `data` is the dimension along which rows have their own samples,
+    # or None when all rows share them.
+
+    def _grads(self, data: int | None) -> Callable[..., Tensor]:
+        rows = vmap(grad(self._loss), in_dims=(0, data, data, 0))
+
+        def program(points: Tensor, *batch: Tensor) -> Tensor:
+            return self.layout.ravel(rows(self.layout.unravel(points), *batch))
+
+        return program
+
+    def _hvps(self, data: int | None) -> Callable[..., Tensor]:
+        def hvp(
+            point: dict[str, Tensor], vector: dict[str, Tensor], *batch: Tensor
+        ) -> dict[str, Tensor]:
+            def gradient(p: dict[str, Tensor]) -> dict[str, Tensor]:
+                return grad(self._loss)(p, *batch)
+
+            return jvp(gradient, (point,), (vector,))[1]
+
+        rows = vmap(hvp, in_dims=(0, 0, data, data, 0))
+
+        def program(points: Tensor, vectors: Tensor, *batch: Tensor) -> Tensor:
+            unravel = self.layout.unravel
+            return self.layout.ravel(rows(unravel(points), unravel(vectors), *batch))
+
+        return program
+
+    def _measures(self, data: int | None) -> Callable[..., dict[str, Tensor]]:
+        measures = {"loss": self._task.loss, **self._task.measures}
+
+        def measure(
+            point: dict[str, Tensor], features: Tensor, targets: Tensor, weight: Tensor
+        ) -> dict[str, Tensor]:
+            outputs = functional_call(self._module, point, (features,))
+            return {
+                name: (measure(outputs, targets) * weight).sum()
+                for name, measure in measures.items()
+            }
+
+        rows = vmap(measure, in_dims=(0, data, data, 0))
+        return lambda points, *batch: rows(self.layout.unravel(points), *batch)
+
+    def _loss(
+        self,
+        point: dict[str, Tensor],
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+    ) -> Tensor:
+        outputs = functional_call(self._module, point, (features,))
+        return (self._task.loss(outputs, targets) * weight).sum()
+
+
+class _WeightsFirst(nn.Module):
+    """A linear layer that computes W h' and not h W'.
+
+    With one W for each client, the CPU's batched product of a thin h is twice as fast
+    this way round, and where all clients share the samples h it is a single product.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, h: Tensor) -> Tensor:
+        out = self.weight @ h.mT
+        # Added before turning back, so that memory is walked in one order.
+        return (out if self.bias is None else out + self.bias[:, None]).mT
+
+
+def _weights_first(module: nn.Module) -> nn.Module:
+    """The module with its plain linear layers computed weights first."""
+    if type(module) is nn.Linear:
+        return _WeightsFirst(module)
+    for parent in module.modules():
+        for name, layer in parent.named_children():
+            if type(layer) is nn.Linear:
+                setattr(parent, name, _WeightsFirst(layer))
+    return module
+
+
+def repeatable() -> contextlib.AbstractContextManager[None]:
+    """Settings of torch for a kernel: convolutions that repeat bit by bit.
+
+    Whether they may use TensorFloat32 stays as the user has set it; torch's default is
+    that they may.
+    """
+    return torch.backends.cudnn.flags(
+        enabled=True,
+        benchmark=False,
+        deterministic=True,
+        allow_tf32=torch.backends.cudnn.allow_tf32,
+    )
+
+
+def compile_for(
+    program: Callable[..., Tensor], inputs: tuple[Tensor, ...]
+) -> Callable[..., Tensor]:
+    """The program compiled for inputs of exactly these shapes.
+
+    It is first traced to plain tensor operations. On CUDA it is captured as a graph and
+    a call checks the shapes of its inputs and nothing else; on the CPU, where a step of
+    a small model takes as long as such checks, not even that.
+    """
+    traced = make_fx(program)(*inputs)
+    if not inputs[0].is_cuda:
+        return torch._inductor.compile(traced, list(inputs))
+    with warnings.catch_warnings():
+        # Lower precision would be faster, and not what was asked for.
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+        compiled = torch.compile(traced, dynamic=False, mode="reduce-overhead")
+        compiled(*inputs)
+    return compiled
+
+
+def _use_one_core() -> None:
+    torch.set_num_threads(1)
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether this machine has what torch.compile needs."""
+    if device.type == "cuda":
+        return True
+    return shutil.which("g++") is not None or shutil.which("clang++") is not None

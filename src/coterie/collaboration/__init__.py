@@ -1,0 +1,1 @@
+"""Whom to trust: weights, what is believed of others, and whose model fits best."""

@@ -1,0 +1,138 @@
+"""What clients come to believe about each other from comparisons of their gradients.
+
+A belief holds running averages of the estimated squared distance |grad R_k(x_i) -
+grad R_i(x_i)|^2 and of the own squared norm |grad R_i(x_i)|^2, kept apart because the
+mean of a quotient is not the quotient of means, and the ratio
+
+    r_ik = clip(1 - distance_ik / own_i, 0, 1)
+
+that is acted upon. How sure an average is follows from the halves: with S the
+covariance of a half-gradient, <a, b> has variance 2 mu'S mu + tr(S^2), which is at most
+2 |mu|^2 s + s^2 for s^2 = tr(S^2). The product of the differences of halves of two
+clients, <a_i - b_i, a_k - b_k>, has mean zero and variance 4 tr(S_i S_k), so that its
+mean square over k measures s^2 where clients are equally noisy; where they are not, the
+error is a scale and no bound.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..types import Comparison
+from .weights import similarity_ratio
+
+
+class Belief(NamedTuple):
+    """Averages over past comparisons, their weights, and the ratios believed in."""
+
+    distance: Float[Tensor, "n n"]  # sums of estimates times their weights
+    own: Float[Tensor, " n"]
+    noise: Float[Tensor, " n"]  # of s^2
+    variance: Float[Tensor, " n"]  # of the gradient noise of one sample
+    mass: Float[Tensor, "n n"]  # sum of the weights
+    squares: Float[Tensor, "n n"]  # sum of their squares
+    ratio: Float[Tensor, "n n"]
+
+
+def no_belief(x: Float[Tensor, "n d"]) -> Belief:
+    """What is believed before any comparison: everybody is alone."""
+    pair, single = x.new_zeros(len(x), len(x)), x.new_zeros(len(x))
+    return Belief(pair, single, single, single, pair, pair, torch.eye(len(x)).to(x))
+
+
+def learn(
+    belief: Belief,
+    seen: Comparison,
+    *,
+    split: bool,
+    memory: float,
+    confidence: float,
+) -> Belief:
+    """The belief after one more comparison.
+
+    The variance of one sample is own_spread times the number m of samples, which takes
+    the halves to be equal. With an odd m they differ by one sample, and the estimate is
+    too large by a factor m^2 / (m^2 - 1).
+
+    Args:
+        belief: so far.
+        seen: the new comparison; pairs that it does not know keep their belief.
+        split: use the unbiased products of halves, else squared norms of the pooled
+            gradients.
+        memory: factor by which what was seen before counts less than what is new.
+        confidence: a ratio changes only if it differs from the one believed by more
+            than so many standard errors; 0 always believes the newest.
+    """
+    distance = seen.cross if split else seen.cross + seen.spread
+    own = seen.own if split else seen.own + seen.own_spread
+    others = seen.known & ~torch.eye(len(own), dtype=torch.bool, device=own.device)
+    pairs = others.sum(1).clamp(min=1)
+    noise = (seen.noise.square() * others).sum(1) / pairs / 4
+    alone = seen.known.diagonal()
+
+    def average(old: Tensor, new: Tensor | float, known: Tensor) -> Tensor:
+        return torch.where(known, memory * old + (1 - memory) * new, old)
+
+    now = Belief(
+        average(belief.distance, distance, seen.known),
+        average(belief.own, own, alone),
+        average(belief.noise, noise, alone),
+        average(belief.variance, seen.own_spread * seen.samples, alone),
+        average(belief.mass, 1.0, seen.known),
+        torch.where(
+            seen.known,
+            memory**2 * belief.squares + (1 - memory) ** 2,
+            belief.squares,
+        ),
+        belief.ratio,
+    )
+    ratio, error = estimate(now)
+    new = (ratio - belief.ratio).abs() > confidence * error
+    # Asked for apart, since 0 times an infinite error is no number.
+    new |= (belief.mass == 0) | (confidence == 0)
+    ratio = similarity_ratio(
+        _mean(now.distance, now.mass), _mean(now.own, now.mass.diagonal())
+    )
+    return now._replace(ratio=torch.where(seen.known & new, ratio, belief.ratio))
+
+
+def estimate(belief: Belief) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
+    """The ratios 1 - distance / own before clipping, and upper bounds of their errors.
+
+    Where the own squared norm is not positive, a ratio means nothing: its error is
+    infinite.
+    """
+    once = belief.mass.diagonal()
+    distance = _mean(belief.distance, belief.mass)
+    own = _mean(belief.own, once)[:, None]
+    s = _mean(belief.noise, once).sqrt()[:, None]
+    counted = _mean(belief.squares, belief.mass.square())  # 1 / comparisons in effect
+    own_variance = (2 * own.clamp(min=0) * s + s.square()) * counted.diagonal()[:, None]
+    # The difference of two gradients has twice the covariance of one.
+    variance = (2 * distance.clamp(min=0) * (2 * s) + (2 * s).square()) * counted
+    positive = torch.where(own > 0, own, 1)
+    slope = distance / positive
+    error = (variance + slope.square() * own_variance).sqrt() / positive
+    return 1 - slope, torch.where(own > 0, error, torch.inf)
+
+
+def estimated_precision(belief: Belief) -> Float[Tensor, " n"]:
+    """sigma_k^-2 of one sample; the mean over the others where nothing was seen yet."""
+    seen = belief.mass.diagonal() > 0
+    variance = _mean(belief.variance, belief.mass.diagonal())
+    # Halves that agree exactly show no noise; only proportions matter, so precisions
+    # are relative to the noisiest client and end at a million times its own.
+    largest = torch.where(seen, variance, 0).max()
+    relative = variance / torch.where(largest > 0, largest, 1)
+    precision = 1 / torch.where(seen, relative, 1).clamp(min=1e-6)
+    mean = (precision * seen).sum() / seen.sum().clamp(min=1)
+    return torch.where(seen, precision, torch.where(mean > 0, mean, 1))
+
+
+def _mean(total: Tensor, mass: Tensor) -> Tensor:
+    """The weighted mean, 0 where nothing was seen."""
+    return total / torch.where(mass > 0, mass, 1)

@@ -1,0 +1,58 @@
+"""Which of several models fits a client best, judged by its training data.
+
+A clustering method asks this in every round, and so does a newcomer that looks for a
+model to begin with.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..types import Clients, Oracle
+from .weights import normalised
+
+
+def losses_of(
+    clients: Clients, losses: Float[Tensor, "n c"], candidates: Float[Tensor, "n c d"]
+) -> Float[Tensor, "n c"]:
+    """A client program: the loss of each candidate on all of the training data."""
+    del losses  # the place for the result
+    data = clients.whole()
+    return torch.stack([data.loss(points) for points in candidates.unbind(1)], 1)
+
+
+def training_losses(
+    oracle: Oracle, candidates: Float[Tensor, "c d"]
+) -> Float[Tensor, "n c"]:
+    """Training loss of every client at every candidate, NaN for inactive clients."""
+    n = len(oracle.active)
+    unknown = candidates.new_full((n, len(candidates)), torch.nan)
+    return oracle.each(losses_of, unknown, candidates.expand(n, -1, -1))[0]
+
+
+def best_fit(oracle: Oracle, candidates: Float[Tensor, "c d"]) -> Int[Tensor, " n"]:
+    """The candidate of least training loss, for every active client; ties: the first.
+
+    Entries of inactive clients are 0.
+    """
+    return training_losses(oracle, candidates).nan_to_num(torch.inf).argmin(1)
+
+
+def mean_of_partners(
+    oracle: Oracle, x: Float[Tensor, "n d"], weights: Float[Tensor, "n n"]
+) -> Float[Tensor, "m d"]:
+    """For every newcomer the mean of the models that its best fit learned with.
+
+        sum_k alpha_bk x_k / sum_k alpha_bk
+
+    where b is the client whose model has the least loss on the newcomer's training
+    data: whoever resembles b has reason to trust whom b trusts.
+
+    Args:
+        oracle: asks the m newcomers.
+        x: models of those who trained.
+        weights: alpha, how those who trained weigh each other.
+    """
+    return normalised(weights)[best_fit(oracle, x)] @ x

@@ -1,0 +1,1 @@
+"""What every method must do, as checks that anybody can run on theirs."""

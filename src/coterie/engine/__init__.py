@@ -1,0 +1,1 @@
+"""What happens when: rounds, events in virtual time, and the clocks behind them."""

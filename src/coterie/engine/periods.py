@@ -1,0 +1,270 @@
+"""Rounds of equal virtual time, of methods that wait and of methods that do not.
+
+Round t of either generator is the state at time t times `period`. A method that goes
+round by round (here: a turn) computes a turn when it begins, since only then it is
+known how long it takes; its result counts when the slowest client has finished.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+from .. import seeds
+from ..checks import InputError, integer, number
+from ..clients.simulation import Simulation
+from ..types import Algorithm, Info, State
+from .clocks import Clock, Delays, Rings
+from .events import ROUNDING, Asynchronous, Moment, Run, begins, refuse_seconds
+from .rounds import Lapse, Round, participants
+
+_AT_ONCE = 100
+"""So many turns, or answers of every client, at the same time have no end."""
+
+
+class Paced(NamedTuple):
+    """An algorithm that waits, between two of its turns."""
+
+    state: State
+    turns: int  # that have ended
+    time: float  # when the last of them did
+    busy: Float64[Tensor, " n"]  # seconds that each client has computed
+    tasks: Int[Tensor, " n"]  # turns in which it took part
+    drawn: Int[Tensor, " n"]  # gradients whose times were drawn
+
+
+class _Turn(NamedTuple):
+    """A turn that has begun."""
+
+    after: Paced
+    info: Info
+    gradients: Float64[Tensor, " n"]
+    active: Bool[Tensor, " n"]
+    spans: list[tuple[int, float, float]]
+
+
+class Pace(NamedTuple):
+    """How long things take; see `coterie.engine.events.Run`."""
+
+    clock: Clock
+    period: float  # seconds of a round
+    links: Delays | None = None
+    capacity: int | None = None
+    rings: Rings | None = None
+
+
+def paced(algorithm: Algorithm, x: Float[Tensor, "n d"]) -> Paced:
+    """An algorithm before its first turn."""
+    n = len(x)
+    busy, none = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64)
+    return Paced(algorithm.init(x), 0, 0.0, busy, none, none)
+
+
+def run_waiting(
+    algorithm: Algorithm,
+    simulation: Simulation,
+    x: Float[Tensor, "n d"],
+    *,
+    pace: Pace,
+    rounds: int,
+    seed: int = 0,
+    participation: float = 1.0,
+    start: tuple[int, Paced] | None = None,
+) -> Iterator[Round]:
+    """Yields rounds of an algorithm whose turns last until the slowest has finished.
+
+    A client's share of a turn takes as long as its gradients in it, and as messages
+    travel to it and back where the algorithm sends any.
+
+    Args:
+        algorithm: what to run.
+        simulation: the clients.
+        x: starting models.
+        pace: how long things take.
+        rounds: the last round.
+        seed: names the random streams of the loop.
+        participation: share of the clients that take part in a turn.
+        start: a round that was finished before and its state, to go on from there.
+    """
+    integer("rounds", rounds, at_least=1)
+    number("participation", participation, above=0, at_most=1)
+    done, now = start if start is not None else (0, paced(algorithm, x))
+    turn, at_once = None, 0
+    for t in range(done + 1, rounds + 1):
+        info: Info = {"floats": 0.0}
+        gradients = torch.zeros(len(simulation), dtype=torch.float64)
+        active = torch.zeros(len(simulation), dtype=torch.bool)
+        spans, updates, until = [], 0, t * pace.period
+        while True:
+            if turn is None:
+                turn = _turn(algorithm, simulation, now, pace, seed, participation)
+            if turn.after.time > until * (1 + ROUNDING):
+                break
+            at_once = at_once + 1 if turn.after.time == now.time else 0
+            _refuse_standstill(at_once, now.time)
+            now, floats = turn.after, float(info["floats"])
+            info = {**turn.info, "floats": floats + turn.info.get("floats", 0.0)}
+            gradients += turn.gradients
+            active |= turn.active
+            spans += turn.spans
+            updates += int(turn.active.sum())
+            turn = None
+        busy = now.busy.clone()
+        for client, begin, end in turn.spans:  # as far as it has come
+            busy[client] += max(0.0, min(end, until) - begin)
+        idle = (until - busy).clamp(min=0)  # of rounding
+        lapse = Lapse(until, updates, [], spans, busy, idle, now.tasks)
+        yield Round(t, now, info, gradients, active, lapse)
+
+
+def _turn(
+    algorithm: Algorithm,
+    simulation: Simulation,
+    now: Paced,
+    pace: Pace,
+    seed: int,
+    participation: float,
+) -> _Turn:
+    """The next turn of an algorithm, as in `engine.rounds`, and how long it takes."""
+    turn = now.turns + 1
+    active = participants(len(simulation), participation, seed, turn)
+    oracle = simulation.at(turn, active)
+    rng = seeds.generator(seed, "algorithm", turn)
+    state, info = algorithm.step(now.state, oracle, rng)
+    who = active.nonzero()[:, 0]
+    names = simulation.federation.clients.cpu()[who]
+    gradients = oracle.gradients.cpu()
+    work = gradients[who] / simulation.batch_counts[who]
+    seconds = _seconds(pace.clock, names, now.drawn[who], work)
+    there = back = torch.zeros_like(seconds)
+    if pace.links is not None and float(info.get("floats", 0.0)) > 0:
+        there, back = pace.links.relayed(names, 2 * now.tasks[who], 2).unbind(1)
+    spans, ends = [], [now.time] * min(pace.capacity or len(who), len(who))
+    rows = zip(who.tolist(), names.tolist(), seconds.tolist(), there, back, strict=True)
+    for client, name, length, out, home in rows:
+        refuse_seconds(length, name, int(now.drawn[client]))
+        # Whoever comes next takes the place that is free first.
+        begin = begins(pace.clock, name, heapq.heappop(ends) + float(out))
+        spans.append((client, begin, begin + length))
+        heapq.heappush(ends, begin + length + float(home))
+    after = Paced(
+        state,
+        turn,
+        max(ends),
+        now.busy.index_add(0, who, seconds),
+        now.tasks.index_add(0, who, torch.ones_like(who)),
+        now.drawn.index_add(0, who, work.ceil().long()),
+    )
+    return _Turn(after, info, gradients, active, spans)
+
+
+def _seconds(clock: Clock, names: Tensor, first: Tensor, work: Tensor) -> Tensor:
+    """How long so many gradients of each client take, from these numbers on.
+
+    There is a draw for every gradient; the last one may be a part of one.
+    """
+    most = int(work.ceil().max())
+    parts = (work[:, None] - torch.arange(most)).clamp(0, 1)
+    drawn = clock.durations(names, first, most)
+    # What is not used may be infinite.
+    return torch.where(parts > 0, parts * drawn, 0.0).sum(1)
+
+
+def _refuse_standstill(at_once: int, time: float) -> None:
+    if at_once >= _AT_ONCE:
+        raise InputError(
+            f"what clients are asked must take time, but at {time:g} virtual seconds "
+            f"{at_once} turns in a row took none, so that no round would ever end."
+        )
+
+
+def run_without_waiting(
+    method: Asynchronous,
+    simulation: Simulation,
+    x: Float[Tensor, "n d"],
+    *,
+    pace: Pace,
+    rounds: int,
+    seed: int = 0,
+    start: tuple[int, Moment] | None = None,
+) -> Iterator[Round]:
+    """Yields rounds of a method that reacts to answers as they arrive.
+
+    Args:
+        method: what to run.
+        simulation: the clients.
+        x: starting models.
+        pace: how long things take.
+        rounds: the last round.
+        seed: names what the method draws.
+        start: a round that was finished before and its state, to go on from there.
+    """
+    integer("rounds", rounds, at_least=1)
+    done, moment = start if start is not None else (0, None)
+    run = _run(method, simulation, x, pace, seed, moment)
+    everybody = torch.ones(len(simulation), dtype=torch.bool)
+    # What was sent with the first tasks belongs to the first round.
+    floats = 0.0 if done == 0 else float(method.info(run.state).get("floats", 0.0))
+    at_once = 0
+    for t in range(done + 1, rounds + 1):
+        updates, gradients, until = run.updates, run.gradients.clone(), t * pace.period
+        delays: list[int] = []
+        spans: list[tuple[int, float, float]] = []
+        last = run.time
+        for event in run.until(until):
+            at_once = at_once + 1 if event.time == last else 0
+            last = event.time
+            _refuse_standstill(at_once // len(simulation), last)
+            delays += event.delays
+            spans += event.spans
+        info = method.info(run.state)
+        before, floats = floats, float(info.get("floats", 0.0))
+        idle = torch.tensor(run.idle, dtype=torch.float64)
+        lapse = Lapse(
+            until,
+            run.updates - updates,
+            delays,
+            spans,
+            run.time - idle,
+            idle,
+            torch.tensor(run.tasks),
+        )
+        gradients, info = run.gradients - gradients, {**info, "floats": floats - before}
+        yield Round(t, run.moment(), info, gradients, everybody, lapse)
+
+
+def begun(
+    method: Asynchronous,
+    simulation: Simulation,
+    x: Float[Tensor, "n d"],
+    pace: Pace,
+    seed: int,
+) -> Moment:
+    """A method whose clients have just begun their first tasks."""
+    return _run(method, simulation, x, pace, seed, None).moment()
+
+
+def _run(
+    method: Asynchronous,
+    simulation: Simulation,
+    x: Tensor,
+    pace: Pace,
+    seed: int,
+    start: Moment | None,
+) -> Run:
+    return Run(
+        method,
+        simulation,
+        x,
+        clock=pace.clock,
+        rings=pace.rings,
+        links=pace.links,
+        capacity=pace.capacity,
+        seed=seed,
+        start=start,
+    )

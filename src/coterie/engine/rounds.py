@@ -1,0 +1,84 @@
+"""The synchronous loop: a plain generator that the caller drives.
+
+for r in run_rounds(algorithm, simulation, x, rounds=100, seed=0):
+    print(r.t, r.info)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+from .. import seeds
+from ..checks import integer, number
+from ..types import Algorithm, Federated, Info, State
+
+
+class Lapse(NamedTuple):
+    """What virtual time brought in a round."""
+
+    time: float  # at its end
+    updates: int  # answers of clients that arrived
+    delays: list[int]  # of these answers, where nobody waits
+    spans: list[tuple[int, float, float]]  # position of a client, from when to when
+    busy: Float64[Tensor, " n"]  # seconds that each client has computed since the start
+    idle: Float64[Tensor, " n"]  # and has not
+    tasks: Int[Tensor, " n"]  # that it has finished
+
+
+class Round(NamedTuple):
+    """One finished round."""
+
+    t: int  # counted from 1
+    state: State
+    info: Info
+    gradients: Float[Tensor, " n"]  # single-sample gradients of each client
+    active: Bool[Tensor, " n"]
+    lapse: Lapse | None = None  # where there is a clock
+
+
+def participants(clients: int, share: float, seed: int, t: int) -> Bool[Tensor, " n"]:
+    """Who takes part in round t: a random set of a fixed size, never empty.
+
+    >>> participants(5, 0.4, seed=0, t=1).sum()
+    tensor(2)
+    """
+    chosen = max(1, round(share * clients))
+    order = torch.randperm(clients, generator=seeds.generator(seed, "active", t))
+    return torch.zeros(clients, dtype=torch.bool).index_fill(0, order[:chosen], True)
+
+
+def run_rounds(
+    algorithm: Algorithm,
+    federated: Federated,
+    x: Float[Tensor, "n d"],
+    *,
+    rounds: int,
+    seed: int = 0,
+    participation: float = 1.0,
+    start: tuple[int, State] | None = None,
+) -> Iterator[Round]:
+    """Yields rounds 1 .. rounds of an algorithm.
+
+    Args:
+        algorithm: what to run.
+        federated: the clients.
+        x: starting models.
+        rounds: the last round.
+        seed: names the random streams of the loop.
+        participation: share of the clients that take part in a round.
+        start: a round that was finished before and its state, to go on from there.
+    """
+    integer("rounds", rounds, at_least=1)
+    number("participation", participation, above=0, at_most=1)
+    done, state = start if start is not None else (0, algorithm.init(x))
+    for t in range(done + 1, rounds + 1):
+        active = participants(len(federated), participation, seed, t)
+        oracle = federated.at(t, active)
+        rng = seeds.generator(seed, "algorithm", t)
+        state, info = algorithm.step(state, oracle, rng)
+        yield Round(t, state, info, oracle.gradients, active)

@@ -1,0 +1,1 @@
+"""Who meets whom: graphs by name, gossip matrices, spectra and capacities."""

@@ -1,0 +1,154 @@
+"""Networks with capacities: which rings find both ends free, and which are lost.
+
+An exchange on an edge that rings at time t keeps both its ends busy until t plus its
+length. It begins only if, at t, each end has fewer than `capacity` exchanges going on,
+and the edge itself fewer than `edge_capacity`; otherwise the ring is lost, and nobody
+waits. What ends at t is over at t. With capacity 1 this is a loss network.
+
+`admitted` counts exchanges that did begin. `thinned` counts lost rings too, as if they
+had begun: fewer are kept, but whether one is depends on the rings before it alone, and
+not on what became of them, which is what proofs need (truncated Poisson processes).
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, Definition 4.3.1, Assumption 4.5.1 and 5.5.2,
+    hal tel-04877971.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64, Int
+from torch import Tensor
+
+from ..checks import InputError, integer
+
+
+class RingTimes(NamedTuple):
+    """Rings of all edges of a graph, in the order of their times."""
+
+    times: Float64[Tensor, " m"]
+    which: Int[Tensor, " m"]  # positions of their edges
+
+
+def admitted(
+    edges: Int[Tensor, "e 2"],
+    rings: RingTimes,
+    lengths: Float64[Tensor, " m"],
+    *,
+    capacity: int = 1,
+    edge_capacity: int | None = None,
+) -> Bool[Tensor, " m"]:
+    """Which rings begin an exchange, one after the other.
+
+    >>> line = torch.tensor([[0, 1], [1, 2]])
+    >>> times = torch.tensor([0.0, 0.5, 1.0, 1.5], dtype=torch.float64)
+    >>> rings = RingTimes(times, torch.tensor([0, 1, 1, 0]))
+    >>> admitted(line, rings, torch.ones_like(times))
+    tensor([ True, False,  True, False])
+
+    Args:
+        edges: pairs of nodes.
+        rings: their times, ascending, and positions in `edges`.
+        lengths: how long the exchange of each ring takes if it begins.
+        capacity: exchanges in which a node can take part at once.
+        edge_capacity: exchanges at once on an edge; None: any number.
+    """
+    _check(edges, rings, lengths, capacity, edge_capacity)
+    nodes = int(edges.max()) + 1 if len(edges) else 0
+    # Ends of what goes on, by node and then by edge.
+    ends: list[list[float]] = [[] for _ in range(nodes + len(edges))]
+    limits = [capacity] * nodes + [edge_capacity or len(rings.times) + 1] * len(edges)
+    pairs, result = edges.tolist(), []
+    for time, edge, length in zip(
+        rings.times.tolist(), rings.which.tolist(), lengths.tolist(), strict=True
+    ):
+        places = (*pairs[edge], nodes + edge)
+        free = True
+        for place in places:
+            going = ends[place]
+            while going and going[0] <= time:
+                heapq.heappop(going)
+            free = free and len(going) < limits[place]
+        if free:
+            for place in places:
+                heapq.heappush(ends[place], time + length)
+        result.append(free)
+    return torch.tensor(result, dtype=torch.bool)
+
+
+def thinned(
+    edges: Int[Tensor, "e 2"],
+    rings: RingTimes,
+    lengths: Float64[Tensor, " m"],
+    *,
+    capacity: int = 1,
+    edge_capacity: int | None = None,
+) -> Bool[Tensor, " m"]:
+    """Which rings are kept if lost ones count too; arguments as for `admitted`.
+
+    All that are kept are admitted as well, for then even fewer exchanges go on.
+    """
+    _check(edges, rings, lengths, capacity, edge_capacity)
+    kept = torch.ones(len(rings.times), dtype=torch.bool)
+    ends = rings.times + lengths
+    ringing = edges[rings.which]  # (m, 2)
+    for node in edges.unique().tolist():
+        here = (ringing == node).any(1)
+        kept[here] &= _going(rings.times[here], ends[here]) < capacity
+    if edge_capacity is not None:
+        for edge in range(len(edges)):
+            here = rings.which == edge
+            kept[here] &= _going(rings.times[here], ends[here]) < edge_capacity
+    return kept
+
+
+def _going(times: Tensor, ends: Tensor) -> Tensor:
+    """How many of the rings before each ring would still go on at its time."""
+    over = torch.searchsorted(ends.sort().values, times, right=True)
+    # Those without a length are over as they begin, also others at the same time that
+    # come only now or later, and are none of those before.
+    instant = ends <= times
+    alike = torch.searchsorted(times[instant], times, right=True)
+    over -= alike - (instant.cumsum(0) - instant.long())
+    return torch.arange(len(times)) - over
+
+
+def _check(
+    edges: Tensor,
+    rings: RingTimes,
+    lengths: Tensor,
+    capacity: int,
+    edge_capacity: int | None,
+) -> None:
+    integer("capacity", capacity, at_least=1)
+    if edge_capacity is not None:
+        integer("edge_capacity", edge_capacity, at_least=1)
+    times, which = rings
+    if not len(times) == len(which) == len(lengths):
+        raise InputError(
+            "`rings` and `lengths` must have one entry per ring, got "
+            f"{len(times)}, {len(which)} and {len(lengths)}."
+        )
+    for name, values in {"times": times, "lengths": lengths}.items():
+        wrong = ~((values >= 0) & values.isfinite())
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise InputError(
+                f"`{name}` must be finite and at least 0, but entry {row} is "
+                f"{float(values[row]):g}."
+            )
+    if (times.diff() < 0).any():
+        row = int((times.diff() < 0).nonzero()[0])
+        raise InputError(
+            f"`times` must be ascending, but {float(times[row]):g} is before "
+            f"{float(times[row + 1]):g}."
+        )
+    if len(which) and not 0 <= int(which.min()) <= int(which.max()) < len(edges):
+        raise InputError(
+            f"`rings` must name edges 0 to {len(edges) - 1}, got "
+            f"{int(which.min())} to {int(which.max())}."
+        )

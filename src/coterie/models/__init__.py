@@ -1,0 +1,1 @@
+"""Models as rows of numbers, small models by name, and what is minimised."""

@@ -1,0 +1,231 @@
+"""The dual problems of `coterie.optim.projections`, small and in double precision.
+
+Rows of v are known by their products v v^T alone. See `coterie.optim.newton` for what a
+problem has to offer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .newton import (
+    ROUNDING,
+    DenseModel,
+    Model,
+    Point,
+    conjugate_gradients,
+    dot,
+    inverse,
+    product,
+)
+
+_NEARLY = 0.01
+"""Relative gap at which a start is worth keeping that holds all pairs."""
+
+_DIRECT = 2500
+"""Pairs in a working set from which on conjugate gradients are faster."""
+
+
+class Pairs(NamedTuple):
+    """The pairs i < j that are tied, and where they stand in a matrix (n, n)."""
+
+    i: Int[np.ndarray, " p"]
+    j: Int[np.ndarray, " p"]
+    flat: Int[np.ndarray, " p"]
+
+
+def tied_pairs(radius: Float[np.ndarray, "n n"]) -> Pairs:
+    """The pairs with a finite radius."""
+    i, j = np.nonzero(np.triu(np.isfinite(radius), 1))
+    return Pairs(i, j, i * len(radius) + j)
+
+
+def between(gram: Float[np.ndarray, "n n"], pairs: Pairs) -> Float[np.ndarray, " p"]:
+    """Squared distances of pairs, from the products of their rows."""
+    own = gram.diagonal()
+    return own[pairs.i] + own[pairs.j] - 2 * gram.take(pairs.flat)
+
+
+def _symmetric(
+    n: int, values: Float[np.ndarray, " p"], flat: Int[np.ndarray, " p"]
+) -> Float[np.ndarray, "{n} {n}"]:
+    """The matrix with these entries, and the same below the diagonal."""
+    matrix = np.zeros((n, n))
+    matrix.flat[flat] = values
+    return matrix + matrix.T
+
+
+def _laplacian(
+    n: int, weights: Float[np.ndarray, " p"], flat: Int[np.ndarray, " p"]
+) -> Float[np.ndarray, "{n} {n}"]:
+    """The Laplacian of a graph with weights on some pairs."""
+    matrix = -_symmetric(n, weights, flat)
+    matrix.flat[:: n + 1] = -matrix.sum(1)
+    return matrix
+
+
+class PairProblem(NamedTuple):
+    """The dual problem: x = (M + L)^-1 M v with masses M on the diagonal."""
+
+    gram: Float[np.ndarray, "g g"]  # v v^T; where models are tied, v is 0 on average
+    limits: Float[np.ndarray, " p"]  # squared radii
+    mass: Float[np.ndarray, " g"]  # clients that a row stands for
+    pairs: Pairs
+    together: Int[np.ndarray, " g"]  # the set of tied models of each row
+    # Times the trace of L, added to M + L: for rows with mean 0 that changes nothing,
+    # and it keeps the inverse of a large L small.
+    even: Float[np.ndarray, "g g"]
+
+    def even_start(self) -> Float[np.ndarray, " p"] | None:
+        """Equal multipliers, if they are nearly the best, else None.
+
+        With 1 / s = 1 + n lam they draw all rows together by the factor s, which is the
+        projection if every distance is too large by the same factor.
+        """
+        squared = between(self.gram, self.pairs)
+        if not (squared > self.limits).all():
+            return None
+        s = float(np.sqrt(self.limits / squared).mean())
+        even = np.full(len(squared), (1 / s - 1) / float(self.mass.sum()))
+        found = self.evaluate(even)
+        return even if found.gap <= _NEARLY * found.objective else None
+
+    def evaluate(self, multipliers: Float[np.ndarray, " p"]) -> Point:
+        """The problem at these multipliers."""
+        mass, pairs, limits = self.mass, self.pairs, self.limits
+        system = _laplacian(len(mass), multipliers, pairs.flat)
+        system += self.even * system.trace()
+        system.flat[:: len(mass) + 1] += mass
+        inner = inverse(system)  # (M + L)^-1
+        mixed = product(inner * mass, self.gram)  # x v^T
+        moved = product(mixed * mass, inner)  # x x^T
+        squared = np.maximum(between(moved, pairs), 0)
+        tension = multipliers * squared
+        # <x_i - x_j, v_i - v_j>, whose sum with the multipliers is <v, v - x>.
+        work = dot(multipliers, between((mixed + mixed.T) / 2, pairs))
+        # Towards the mean, until every pair is near enough.
+        group, sets = self.together[pairs.i], int(self.together.max()) + 1
+        shrink = np.ones(sets)
+        np.minimum.at(shrink, group, np.sqrt(limits / np.maximum(squared, limits)))
+        spread = np.bincount(self.together, mass * moved.diagonal(), sets)
+        pull = np.bincount(group, tension, sets)
+        extra = dot(1 - shrink, pull + 0.5 * (1 - shrink) * spread)
+        price, stress = dot(multipliers, limits), float(tension.sum())
+        return Point(
+            multipliers,
+            squared,
+            value=0.5 * (work - price),
+            objective=0.5 * (work - stress) + extra,
+            gap=0.5 * (price - stress) + extra,
+            rounding=ROUNDING * (work + float(multipliers.sum() * moved.max())),
+            parts=(inner, moved, shrink),
+        )
+
+    def model(self, point: Point, chosen: Int[np.ndarray, " m"]) -> Model:
+        """The curvature at a point on some pairs."""
+        inner, moved, _ = point.parts
+        some = Pairs(*(part[chosen] for part in self.pairs))
+        if len(chosen) > _DIRECT:
+            return _ImplicitModel(inner, moved, some)
+        curvature = _differences(inner, some)
+        curvature *= _differences(moved, some)
+        return DenseModel(curvature)
+
+    def choose(
+        self, held: Bool[np.ndarray, " p"], violated: Float[np.ndarray, " p"], room: int
+    ) -> Int[np.ndarray, " m"]:
+        """All that are held, and the most violated pairs of every model."""
+        n = len(self.mass)
+        wanted = max(n, room, int(held.sum()) // 2)
+        if int((violated > 0).sum()) > wanted:
+            # Of every model, since the most violated of all repeat each other.
+            matrix = _symmetric(n, violated, self.pairs.flat)
+            few = min(n, -(-wanted // n))
+            least = np.partition(matrix, n - few, axis=1)[:, n - few]
+            near = matrix >= np.minimum(least[:, None], least)
+            violated = violated * near.take(self.pairs.flat)
+        return np.flatnonzero(held | (violated > 0))
+
+
+class _ImplicitModel(NamedTuple):
+    """The curvature on so many pairs that its matrix would be too large."""
+
+    inner: Float[np.ndarray, "g g"]
+    moved: Float[np.ndarray, "g g"]
+    pairs: Pairs
+
+    @property
+    def diagonal(self) -> Float[np.ndarray, " m"]:
+        """Of the curvature."""
+        return between(self.inner, self.pairs) * between(self.moved, self.pairs)
+
+    def times(self, p: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
+        """The product H p."""
+        laplacian = _laplacian(len(self.inner), p, self.pairs.flat)
+        bent = product(self.inner, laplacian, self.moved)
+        return between((bent + bent.T) / 2, self.pairs)
+
+    def solve(
+        self,
+        free: Bool[np.ndarray, " m"],
+        b: Float[np.ndarray, " f"],
+        shift: Float[np.ndarray, " f"],
+    ) -> Float[np.ndarray, " f"] | None:
+        """The product (H + shift)^-1 b on the free pairs."""
+        return conjugate_gradients(self, free, b, shift)
+
+
+def _differences(
+    matrix: Float[np.ndarray, "g g"], pairs: Pairs
+) -> Float[np.ndarray, "m m"]:
+    """<e_ij, matrix e_kl> for all pairs ij and kl."""
+    half = (matrix.take(pairs.i, 0) - matrix.take(pairs.j, 0)).T.copy()
+    whole = half.take(pairs.i, 0)
+    whole -= half.take(pairs.j, 0)
+    return whole
+
+
+class BallProblem(NamedTuple):
+    """The dual problem for one point p and the balls around some centres."""
+
+    gram: Float[np.ndarray, "n n"]  # <centre_k - p, centre_l - p>
+    limits: Float[np.ndarray, " n"]  # squared radii
+    stiffness: float
+
+    def evaluate(self, multipliers: Float[np.ndarray, " n"]) -> Point:
+        """The problem at these multipliers."""
+        own, limits = self.gram.diagonal(), self.limits
+        total = float(multipliers.sum())
+        pull = product(self.gram, multipliers) / (1 + total)  # <x - p, centre_k - p>
+        moved = dot(pull, multipliers) / (1 + total)  # |x - p|^2
+        squared = np.maximum(own - 2 * pull + moved, 0)
+        excess = max(0.0, float((squared - limits).max()))
+        penalty = 0.5 * self.stiffness * excess**2
+        # At the maximum, the excess is this.
+        soft = total / (2 * self.stiffness)
+        return Point(
+            multipliers,
+            squared - soft,
+            value=0.5 * dot(multipliers, own - pull - limits) - total * soft / 4,
+            objective=0.5 * moved + penalty,
+            gap=0.5 * dot(multipliers, limits - squared) + total * soft / 4 + penalty,
+            rounding=ROUNDING * total * float(own.max()),
+            parts=(pull, moved, total),
+        )
+
+    def model(self, point: Point, chosen: Int[np.ndarray, " m"]) -> Model:
+        """The curvature at a point for some balls."""
+        pull, moved, total = point.parts
+        some = self.gram[np.ix_(chosen, chosen)] + moved
+        some -= np.add.outer(pull[chosen], pull[chosen])
+        return DenseModel(some / (1 + total) + 1 / (4 * self.stiffness))
+
+    def choose(
+        self, held: Bool[np.ndarray, " n"], violated: Float[np.ndarray, " n"], room: int
+    ) -> Int[np.ndarray, " m"]:
+        """All that are held or violated."""
+        del room
+        return np.flatnonzero(held | (violated > 0))

@@ -1,0 +1,116 @@
+"""What a search for settings has tried so far, and what it has chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Setting = dict[str, Any]
+"""Values of the options that are tuned."""
+
+COLUMNS = ("algorithm", "seed", "trial", "rounds", "score", "status", "spent", "chosen")
+"""What is recorded of every trial, beside the options."""
+
+
+class Rung(NamedTuple):
+    """So many trials train until that round."""
+
+    trials: int
+    rounds: int
+
+
+class Step(NamedTuple):
+    """A trial that came to the end of a rung, or failed on its way there."""
+
+    trial: int
+    rounds: int  # of the rung
+    spent: int  # rounds that were trained for it, over all folds
+    scores: tuple[float, ...]  # of each fold; none where training failed
+
+    @property
+    def score(self) -> float:
+        """Mean validation score over the folds."""
+        return math.fsum(self.scores) / len(self.scores) if self.scores else math.nan
+
+
+@dataclass(frozen=True)
+class Search:
+    """All that was tried for one algorithm and seed, and what was chosen."""
+
+    label: str
+    seed: int
+    folds: int  # trainings of each trial
+    settings: tuple[Setting, ...]
+    rungs: tuple[Rung, ...]
+    steps: tuple[Step, ...] = ()
+    chosen: int | None = None
+
+    @property
+    def best(self) -> Setting:
+        """What was chosen; nothing before the end."""
+        return {} if self.chosen is None else self.settings[self.chosen]
+
+    def status(self, step: Step) -> str:
+        """What became of a trial after a rung."""
+        if not step.scores:
+            return "failed"
+        if step.rounds == self.rungs[-1].rounds:
+            return "chosen" if step.trial == self.chosen else "finished"
+        if any(s.rounds > step.rounds and s.trial == step.trial for s in self.steps):
+            return "went on"
+        return "waiting" if self.chosen is None else "dropped"
+
+    def since(self, rounds: int) -> int:
+        """The round at which the rung that ends at `rounds` begins."""
+        return max((r.rounds for r in self.rungs if r.rounds < rounds), default=0)
+
+    def cost(self, rounds: int) -> int:
+        """Rounds of training that bring one trial through the rung."""
+        return self.folds * (rounds - self.since(rounds))
+
+    @property
+    def planned(self) -> int:
+        """Rounds of training that the search takes if nothing fails."""
+        return sum(rung.trials * self.cost(rung.rounds) for rung in self.rungs)
+
+    @property
+    def passed(self) -> int:
+        """How many of the planned rounds lie behind."""
+        return sum(self.cost(step.rounds) for step in self.steps)
+
+    def step(self, trial: int, rounds: int) -> Step | None:
+        """What came of a trial in a rung, if it is known."""
+        return next((s for s in self.steps if s[:2] == (trial, rounds)), None)
+
+
+def search_of(table: Mapping[str, Any]) -> Search:
+    """The search that `dataclasses.asdict` and JSON made lists of."""
+    return Search(
+        table["label"],
+        table["seed"],
+        table["folds"],
+        tuple(table["settings"]),
+        tuple(Rung(*rung) for rung in table["rungs"]),
+        tuple(Step(a, b, c, tuple(d)) for a, b, c, d in table["steps"]),
+        table["chosen"],
+    )
+
+
+def rungs(trials: int, rounds: int, factor: int) -> tuple[Rung, ...]:
+    """How many trials train until which round.
+
+    One in `factor`, rounded up, goes on for `factor` times as long, while two are left.
+
+    >>> rungs(8, 100, 3)
+    (Rung(trials=8, rounds=33), Rung(trials=3, rounds=100))
+    """
+    counts = [trials]
+    while factor > 1 and factor ** len(counts) <= rounds:
+        left = -(-counts[-1] // factor)
+        if left < 2:
+            break
+        counts.append(left)
+    ends = [rounds // factor**j for j in range(len(counts))]
+    return tuple(Rung(*pair) for pair in zip(counts, reversed(ends), strict=True))

@@ -1,0 +1,79 @@
+"""In what a study is counted: in rounds, or in the virtual seconds of [time].
+
+With [time], a recorded round is a tick: round t is at the virtual time t * period, and
+who must not wait for others has done more by then.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ..records.folders import Records
+
+
+class Course(NamedTuple):
+    """What the recorded rounds of a study are, and how they are written."""
+
+    axis: Literal["round", "time"]
+    period: float  # of a tick in virtual seconds; 1 where rounds are rounds
+    end: str  # when final scores were taken, in words
+    words: str  # of an axis
+
+    @property
+    def timed(self) -> bool:
+        """Whether there is a virtual clock."""
+        return self.axis == "time"
+
+    def place(self, t: float) -> float:
+        """Where round t stands on an axis."""
+        return float(self.period * t)
+
+    def at(self, t: float) -> str:
+        """Round t as a place, in words."""
+        if self.timed:
+            return f"virtual time {in_seconds(self.place(t))}"
+        return f"round {t:.0f}"
+
+    def length(self, t: float) -> str:
+        """So many rounds, in words."""
+        if self.timed:
+            return virtual_seconds(self.place(t))
+        return f"{t:.0f} rounds"
+
+
+def course_of(records: Records) -> Course:
+    """In what the study is counted."""
+    table = records.study.get("time")
+    if table is None:
+        return Course("round", 1.0, "at the last round", "round")
+    period = float(table["period"])
+    ends = records.metrics.groupby("algorithm")["round"].max().unique()
+    # Runs that were interrupted have no common end.
+    end = "at the end of each run"
+    if len(ends) == 1:
+        end = f"at the end, after {virtual_seconds(period * float(ends[0]))}"
+    return Course("time", period, end, "virtual seconds")
+
+
+def in_seconds(value: float) -> str:
+    """A time with its unit.
+
+    >>> in_seconds(12345.6), in_seconds(0.25)
+    ('12,346 s', '0.25 s')
+    """
+    return f"{_number(value)} s" if np.isfinite(value) else "unknown"
+
+
+def virtual_seconds(value: float) -> str:
+    """A time in words.
+
+    >>> virtual_seconds(1), virtual_seconds(80.5)
+    ('1 virtual second', '80.5 virtual seconds')
+    """
+    return f"{_number(value)} virtual second{'s' * (value != 1)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,453 @@
+"""One HTML page that answers who gains, who loses and who learned with whom.
+
+The page is a function of a study's records. It holds all it needs, plotly.js too, and
+its content security policy forbids it to fetch anything: it opens from disk, offline.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tomli_w
+from plotly.offline import get_plotlyjs
+
+from ..checks import InputError
+from ..records.folders import Records, replacing
+from .axes import course_of, in_seconds
+from .figures import (
+    clients,
+    collaboration,
+    curves,
+    gains,
+    partners,
+    spread,
+)
+from .html import in_bytes, joined, large, page, plot, table_of
+from .sections import chosen_section, newcomers_section, time_section
+from .tables import (
+    CROWD,
+    at_equal_cost,
+    baseline_of,
+    by_cluster,
+    cluster_means,
+    cluster_name,
+    count_gains,
+    final_gains,
+    final_scores,
+    is_crowd,
+    labels_of,
+    lead_of,
+    over_seeds,
+    partner_counts,
+    population,
+    ranking,
+    score_of,
+    shortfalls,
+    standard_error,
+    summary,
+)
+
+
+def write_report(records: Records, path: Path) -> Path:
+    """The path of the page, which is there in full or not at all.
+
+    Raises:
+        InputError: when the records hold no results.
+    """
+    if records.metrics.empty:
+        raise InputError("the records hold no results yet; there is nothing to report.")
+    document = _document(records)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write_text(document, encoding="utf-8")
+    return path
+
+
+def _document(records: Records) -> str:
+    table = summary(records)
+    sections = {
+        "summary": ("Result", _result_section(records, table)),
+        "gains": ("Who gains and who loses", _gains_section(records, table)),
+        "curves": ("Progress", _curves_section(records, table)),
+        "time": ("Time", time_section(records)),
+        "spread": ("Spread and worst clients", _spread_section(records, table)),
+        "collaboration": ("Who learned with whom", _partners_section(records)),
+        "newcomers": ("Newcomers", newcomers_section(records)),
+        "clients": ("The clients", _clients_section(records)),
+        "chosen": ("What was chosen, and from what", chosen_section(records)),
+        "made": ("How this was made", _made_section(records)),
+    }
+    sections = {key: section for key, section in sections.items() if section[1]}
+    title = str(records.study.get("name", "Study"))
+    return page(title, _header(records), sections, get_plotlyjs())
+
+
+def _header(records: Records) -> str:
+    study = records.study
+    seeds = sorted(records.metrics["seed"].unique())
+    lines = {
+        "Data": _described(study.get("data")),
+        "Split": _described(study.get("split")),
+        "Clients": _counted(records),
+        "Model": _described(study.get("model")),
+        "Task": records.task,
+        "Virtual time": _described(_set(study.get("time"))),
+        "Algorithms": ", ".join(labels_of(records)),
+        "Seeds": ", ".join(str(seed) for seed in seeds),
+        "Versions": ", ".join(f"{k} {v}" for k, v in records.versions.items()),
+    }
+    items = "".join(
+        f"<dt>{key}</dt><dd>{escape(value)}</dd>"
+        for key, value in lines.items()
+        if value
+    )
+    table = study.get("data")
+    note = table.get("note") if isinstance(table, dict) else None
+    note = f"<p>{escape(str(note))}</p>" if note else ""
+    short = _shortfalls(records)
+    notice = f'<p class="notice">{escape(short)}</p>' if short else ""
+    return f"<dl>{items}</dl>{note}{notice}"
+
+
+def _set(table: object) -> object:
+    """The table without what is empty or zero, which means that there is none."""
+    if not isinstance(table, dict):
+        return table
+    return {key: value for key, value in table.items() if value}
+
+
+def _counted(records: Records) -> str:
+    """How many clients there are, and how many of them joined only after training."""
+    held = records.study.get("run", {}).get("newcomers", 0)
+    if not held:
+        return f"{records.clients['client'].nunique():,}"
+    count = int(records.clients.groupby("seed").size().max()) + held
+    return f"{count:,}, of whom {held:,} are held out of training"
+
+
+def _described(table: object) -> str:
+    """A table of the configuration as one line: its name, then its options."""
+    if not isinstance(table, dict):
+        return "" if table is None else str(table)
+    options = {k: v for k, v in table.items() if k not in ("name", "note")}
+    options = {k: v for k, v in options.items() if v is not None}
+    text = ", ".join(f"{key} = {_shortened(value)}" for key, value in options.items())
+    name = str(table.get("name", ""))
+    return f"{name} ({text})" if name and text else name or text
+
+
+def _shortened(value: object) -> str:
+    """A value as text; of a long list, such as one entry per client, the beginning."""
+    if isinstance(value, list) and len(value) > 12:
+        return f"[{', '.join(map(str, value[:6]))}, ... {len(value)} values]"
+    return str(value)
+
+
+def _shortfalls(records: Records) -> str:
+    """A sentence on what is missing of an interrupted study, or nothing."""
+    goal, missing = shortfalls(records)
+    if not missing:
+        return ""
+    more = f"; and {len(missing) - 12} more" if len(missing) > 12 else ""
+    return (
+        "This study is not complete: some runs ended before "
+        f"{course_of(records).at(goal)} "
+        f"({'; '.join(missing[:12])}{more}). What is there is shown. Of each "
+        "algorithm, only the seeds that got furthest count."
+    )
+
+
+def _result_section(records: Records, table: pd.DataFrame) -> str:
+    score, course = score_of(records), course_of(records)
+    verdict, best = _verdict(records, table)
+    local = baseline_of(records)
+    headers = ["algorithm", "mean", "± s.e.", "weighted mean", "worst client"]
+    headers += ["worst tenth", "better than local", "gradients", "bytes"]
+    counts = {"round": large}
+    if course.timed:
+        counts = {"updates": large, "time": in_seconds}
+    counts = {name: show for name, show in counts.items() if name in table}
+    headers += [{"time": "virtual time", "round": "rounds"}.get(c, c) for c in counts]
+    rows = []
+    for label, row in table.iterrows():
+        error, share = row["standard_error"], row["better_than_local"]
+        cells = [str(label), score.show(row["mean"])]
+        short = score.show(error) if score.ticks else f"{error:.2g}"
+        cells += [short if np.isfinite(error) else "unknown"]
+        cells += [score.show(row[k]) for k in ("weighted_mean", "worst_client")]
+        cells += [score.show(row["worst_decile"])]
+        cells += [f"{100 * share:.0f} %" if np.isfinite(share) else "–"]
+        cells += [large(row["gradients"]), in_bytes(row["bytes"])]
+        rows.append([*cells, *(show(row[name]) for name, show in counts.items())])
+    marked = list(table.index).index(best) if best is not None else None
+    way = "higher" if score.sign > 0 else "lower"
+    caption = (
+        f"{score.words.capitalize()} {course.end} ({way} is better), "
+        "mean over seeds. Costs are totals over all clients."
+    )
+    text = f"<p>{escape(verdict)}</p>"
+    if local is None:
+        text += "<p>No local baseline was run, so nothing says who gains over it.</p>"
+    if int(table["seeds"].max()) == 1:
+        text += "<p>There is a single seed: the spread over seeds is unknown.</p>"
+    bad = [str(a) for a in table.index if not np.isfinite(table.loc[a, "mean"])]
+    if bad:
+        text += (
+            f'<p class="notice">Scores of {escape(", ".join(bad))} are not all '
+            "finite numbers: training diverged or was not evaluated.</p>"
+        )
+    return text + table_of(headers, rows, caption, marked=marked)
+
+
+def _verdict(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
+    """What the means say in one sentence, and the label of a clear best, if any.
+
+    The best is clear when its lead over the next exceeds the standard error of their
+    difference, paired by seed, and both ran equally long.
+    """
+    score = score_of(records)
+    ranked = ranking(table["mean"], score.sign)
+    if not ranked:
+        return "No algorithm has a mean test score.", None
+    first, best = ranked[-1]
+    if len(ranked) == 1:
+        return f"The mean {score.words} of {first} is {score.show(best)}.", None
+    second, next_best = ranked[-2]
+    lead = lead_of(records, first, second)
+    means = f"{first} has the best mean {score.words}, {score.show(best)}, "
+    means += f"and {second} comes next with {score.show(next_best)}"
+    if table["round"].loc[[first, second]].nunique() > 1:
+        lengths = "virtual times" if course_of(records).timed else "numbers of rounds"
+        return f"{means}; they ran for different {lengths}.", None
+    if len(lead) < 2:
+        return f"{means}; without two seeds of both, chance cannot be ruled out.", None
+    mean, error = float(lead.mean()), standard_error(lead)
+    size = f"a mean difference of {score.show_gain(mean)} "
+    size += f"with a standard error of {score.show_gain(error).lstrip('+')} "
+    size += f"over {len(lead)} seeds"
+    if mean > error:
+        return f"{means}: {size}.", first
+    return f"{means}, but the two cannot be told apart: {size}.", None
+
+
+def _gains_section(records: Records, table: pd.DataFrame) -> str:
+    score, local = score_of(records), baseline_of(records)
+    others = [label for label in labels_of(records) if label != local]
+    if local is None:
+        return "<p>No local baseline was run, so gains and losses are not known.</p>"
+    if not others:
+        return "<p>Only training alone was run; there is nothing to compare.</p>"
+    rows, losers = [], {}
+    for label in others:
+        gained = final_gains(records, label)
+        mean = over_seeds(records, gained)
+        more, less, equal = count_gains(mean)
+        cells = [label, str(more), str(less), str(equal)]
+        cells += [str(len(mean) - more - less - equal)]
+        cells += [score.show_gain(mean.mean(skipna=False))]
+        worst = mean.min()
+        lost = f"{score.show_gain(worst)} (client {mean.idxmin()})" if less else "none"
+        rows.append([*cells, lost])
+        losers[label] = less
+    count = final_scores(records, local).shape[1]
+    fewest = min(losers.values())
+    kindest = [label for label, less in losers.items() if less == fewest]
+    losing = f"{fewest} of {count} clients do worse than alone"
+    losing = losing if fewest else "no client does worse than alone"
+    sentence = f"With {joined(kindest)}, {losing}"
+    most = max(losers.values())
+    if most > fewest:
+        hardest = [label for label, less in losers.items() if less == most]
+        sentence += f"; with {joined(hardest)}, {most} do"
+    headers = ["algorithm", "gain", "lose", "equal", "not comparable"]
+    headers += ["mean change", "largest loss"]
+    # A column that only unlucky studies need.
+    if all(row[4] == "0" for row in rows):
+        headers, rows = headers[:4] + headers[5:], [row[:4] + row[5:] for row in rows]
+    caption = f"Clients with a better, worse and equal {score.words} than {local}."
+    uneven = f"These runs ended at different {course_of(records).axis}s, so like is "
+    uneven += "not compared with like."
+    uneven = f'<p class="notice">{uneven}</p>' if table["round"].nunique() > 1 else ""
+    return (
+        f"<p>{escape(sentence)}.</p>{uneven}"
+        + table_of(headers, rows, caption)
+        + plot(gains(records), "gains-figure", "Difference to training alone by client")
+    )
+
+
+def _curves_section(records: Records, table: pd.DataFrame) -> str:
+    score, course = score_of(records), course_of(records)
+    ranked = ranking(table["mean"], score.sign)
+    text = ""
+    if ranked:
+        (low, least), (high, most) = ranked[0], ranked[-1]
+        text = f"{course.end.capitalize()}{',' * course.timed} the mean {score.words} "
+        text += "goes from "
+        text += f"{score.show(least)} ({low}) to {score.show(most)} ({high}). "
+    sent = table["bytes"].dropna()
+    if len(sent) and sent.max() > sent.min():
+        text += f"{sent.idxmax()} sent the most, {in_bytes(sent.max())}, "
+        text += f"and {sent.idxmin()} the least, {in_bytes(sent.min())}. "
+    several = int(table["seeds"].max()) > 1
+    band = "The band reaches from the lowest to the highest seed. "
+    alone = "There is one seed, so there is no band: the spread over seeds is unknown. "
+    text += band if several else alone
+    text += "Click a name to hide or show it."
+    figure = plot(curves(records), "curves-figure", "Test score and loss over time")
+    return f"<p>{escape(text)}</p>{figure}{_equal_costs(records, table)}"
+
+
+def _equal_costs(records: Records, table: pd.DataFrame) -> str:
+    """The score of every algorithm when it had spent what the cheapest one spends."""
+    score = score_of(records)
+    columns, headers = [], ["algorithm"]
+    for cost, show in (("updates", large), ("gradients", large), ("bytes", in_bytes)):
+        if cost in records.rounds:
+            budget, means = at_equal_cost(records, cost)
+            if budget > 0:
+                headers.append(f"after {show(budget)} {cost}".replace("B bytes", "B"))
+                columns.append(means)
+    if not columns:
+        return ""
+    headers.append(course_of(records).end)
+    rows = [
+        [str(label)]
+        + [score.show(means.get(label, np.nan)) for means in columns]
+        + [score.show(table.loc[label, "mean"])]
+        for label in table.index
+    ]
+    caption = (
+        f"{score.words.capitalize()} at equal cost: the last evaluation of each "
+        "algorithm before it had spent more than the cheapest one does in all. "
+        "Losses that a method evaluates, and tuning before use, count as no gradients."
+    )
+    return table_of(headers, rows, caption)
+
+
+def _spread_section(records: Records, table: pd.DataFrame) -> str:
+    score = score_of(records)
+    count = final_scores(records, labels_of(records)[0]).shape[1]
+    tenth = -(-count // 10)
+    ranked = ranking(table["worst_decile"], score.sign)
+    text = ""
+    if ranked:
+        (low, least), (high, most) = ranked[0], ranked[-1]
+        text = f"The worst tenth of the clients ({tenth} of {count}) fares best with "
+        text += f"{high} (mean {score.words} {score.show(most)})"
+        text += f" and worst with {low} ({score.show(least)})" if low != high else ""
+        text += ". "
+    text += "The box holds the middle half of the clients; whiskers reach to the "
+    text += "extremes. Scores that are not finite are not drawn."
+    figure = plot(spread(records), "spread-figure", "Final test scores by algorithm")
+    return f"<p>{escape(text)}</p>{figure}"
+
+
+def _partners_section(records: Records) -> str:
+    labels = [a for a in labels_of(records) if any(a == b for b, _ in records.weights)]
+    if not labels:
+        return "<p>No algorithm of this study recorded collaboration weights.</p>"
+    counts = partner_counts(records)
+    last = counts.groupby("algorithm").last()
+    last = last.loc[labels]
+    (low, least), (high, most) = (ranking(last["all"], 1)[j] for j in (0, -1))
+    text = f"At the end a client of {high} learns on average from {most:.1f} others"
+    text += f", and a client of {low} from {least:.1f}." if low != high else "."
+    known = bool(last["inside"].notna().any())
+    columns = ["all", "inside", "outside"] if known else ["all"]
+    headers = ["algorithm", "others", "in own cluster", "outside"][: len(columns) + 1]
+    rows = [
+        [str(label), *(f"{row[name]:.1f}" for name in columns)]
+        for label, row in last.iterrows()
+    ]
+    caption = "Others with a positive weight in the last snapshot, mean over clients."
+    parts = [f"<p>{escape(text)}</p>", table_of(headers, rows, caption)]
+    if is_crowd(records):
+        parts.append(f"<p>Matrices of more than {CROWD} clients are not drawn.</p>")
+    else:
+        parts.append(_matrices(records, labels))
+    words = f"Number of partners by {course_of(records).axis}"
+    figure = plot(partners(records), "partners-figure", words)
+    return "".join([*parts, figure])
+
+
+def _matrices(records: Records, labels: list[str]) -> str:
+    """A list to choose an algorithm from, and a figure for each."""
+    local = baseline_of(records)
+    options, figures = [], []
+    # Training alone is the least telling matrix: last.
+    for number, label in enumerate(sorted(labels, key=lambda a: a == local)):
+        key = f"collaboration-{number}"
+        options.append(f'<option value="{key}">{escape(label)}</option>')
+        drawn = collaboration(records, label)
+        words = f"Collaboration matrix of {label} over {course_of(records).axis}s"
+        figures.append(plot(drawn, key, words, group="matrix", hidden=number > 0))
+    known = (records.clients["cluster"] >= 0).any()
+    order = " Clients are ordered by true cluster; lines are the boundaries."
+    return (
+        "<p>A dark square in row i and column k: client i gives a large weight to "
+        f"client k.{order if known else ''} The darkest colour stands for the largest "
+        "weight given to another client, or more.</p>"
+        '<p><label>Algorithm <select data-chooses="matrix" autocomplete="off">'
+        f"{''.join(options)}</select></label></p>{''.join(figures)}"
+    )
+
+
+def _clients_section(records: Records) -> str:
+    score, table = score_of(records), by_cluster(population(records))
+    known = int(table.loc[table["cluster"] >= 0, "cluster"].nunique())
+    text = f"{len(table):,} client{'s' * (len(table) != 1)}"
+    text += f" in {known} known cluster{'s' * (known != 1)}" if known else ""
+    text += "" if known else "; their true clusters are not known"
+    sizes = table["train"]
+    text += f". They have {sizes.min():,.0f} to {sizes.max():,.0f} training samples, "
+    text += f"{sizes.median():,.0f} at the median."
+    untested = int((~table["tested"]).sum())
+    text += f" {untested} lack test samples and are left out." if untested else ""
+    varied = records.clients.groupby("client")[["cluster", "train", "test"]].nunique()
+    if (varied > 1).any(axis=None):
+        text += " The data were split anew for every seed: sizes are means over seeds, "
+        text += "and a client whose cluster changes counts as of unknown cluster."
+    labels = labels_of(records)
+    finals = {a: over_seeds(records, final_scores(records, a)) for a in labels}
+    means = {a: cluster_means(records, values) for a, values in finals.items()}
+    rows = []
+    for cluster, members in table.groupby("cluster", sort=False):
+        cells = [cluster_name(int(str(cluster))), f"{len(members):,}"]
+        cells += [f"{members[p].sum():,.0f}" for p in ("train", "validation", "test")]
+        cells += [score.show(float(means[a].loc[cluster])) for a in labels]
+        rows.append(cells)
+    headers = ["cluster", "clients", "train", "validation", "test", *labels]
+    end = course_of(records).end
+    caption = f"Samples, and mean {score.words} {end}, by cluster."
+    figure = plot(clients(records), "clients-figure", "Data and score by client")
+    return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
+
+
+def _made_section(records: Records) -> str:
+    study = _storable(records.study)
+    # The note describes the data; it is no option that a study could set.
+    if isinstance(study.get("data"), dict):
+        study["data"].pop("note", None)
+    configuration, course = tomli_w.dumps(study), course_of(records)
+    return (
+        "<p>Everything above is computed from the study's records. Test data chose "
+        f"nothing: no {course.axis}, no step size and no seed. Scores are those "
+        f"{course.end}, whatever came before it.</p>"
+        "<p>To make it again, save the following as <code>study.toml</code> and run"
+        f"</p><pre>coterie run study.toml</pre><pre>{escape(configuration)}</pre>"
+    )
+
+
+def _storable(value: Any) -> Any:
+    """The value as TOML can hold it; None is left out, the unknown becomes text."""
+    if isinstance(value, dict):
+        return {str(k): _storable(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [_storable(v) for v in value if v is not None]
+    if isinstance(value, np.generic | np.ndarray):
+        return _storable(value.tolist())
+    return value if isinstance(value, bool | int | float | str) else str(value)

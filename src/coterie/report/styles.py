@@ -1,0 +1,286 @@
+"""What figures are made of: colours, boxes, bounds of clusters, menus and looks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ..records.folders import Records
+from .axes import Course, in_seconds
+from .tables import baseline_of, cluster_name, labels_of
+
+# Okabe and Ito's colours without yellow and black, then two of Tol's: distinct in
+# the common kinds of colour blindness, and dark enough on white.
+_COLOURS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #882255 #999933".split()
+_GREY = "#666666"
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_PIXELS = 400_000  # entries of all shown snapshots of one algorithm
+LABELLED = 40  # so many clients still fit as tick labels
+
+
+class Style(NamedTuple):
+    """How an algorithm is drawn, the same in every figure."""
+
+    colour: str
+    dash: str
+
+    def faint(self, opacity: float) -> str:
+        """The colour with an opacity, as CSS."""
+        red, green, blue = (int(self.colour[j : j + 2], 16) for j in (1, 3, 5))
+        return f"rgba({red},{green},{blue},{opacity})"
+
+
+def styles_of(records: Records) -> dict[str, Style]:
+    """A style for every algorithm; training alone is grey."""
+    local, styles, used = baseline_of(records), {}, 0
+    for label in labels_of(records):
+        if label == local:
+            styles[label] = Style(_GREY, "dash")
+            continue
+        lap, place = divmod(used, len(_COLOURS))
+        styles[label] = Style(_COLOURS[place], _DASHES[lap % len(_DASHES)])
+        used += 1
+    return styles
+
+
+def escape(text: object) -> str:
+    """The text as a figure shows it: plotly reads names and titles as HTML."""
+    return html.escape(str(text), quote=False)
+
+
+def heading(label: str) -> str:
+    """The label as a title has room for it."""
+    return escape(label if len(label) <= 32 else label[:31] + "…")
+
+
+def bold(text: str) -> str:
+    """The text in bold type, as plotly reads it."""
+    return f"<b>{text}</b>"
+
+
+def boxes(
+    values: dict[str, pd.Series], styles: dict[str, Style], *, dots: bool
+) -> go.Figure:
+    """One horizontal box per algorithm, with a dot per client if asked."""
+    figure = go.Figure()
+    for place, (label, series) in enumerate(values.items()):
+        finite = series[np.isfinite(series)]
+        if finite.empty:
+            continue
+        low, lower, middle, upper, high = np.quantile(finite, [0, 0.25, 0.5, 0.75, 1])
+        figure.add_box(
+            y=[place],
+            q1=[lower],
+            median=[middle],
+            q3=[upper],
+            lowerfence=[low],
+            upperfence=[high],
+            orientation="h",
+            width=0.6,
+            name=escape(label),
+            line={"color": styles[label].colour, "width": 1.5},
+            fillcolor=styles[label].faint(0.12),
+            showlegend=False,
+        )
+        if dots:
+            # Spread by the golden ratio: even, and the same at every drawing.
+            shift = 0.4 * (np.arange(len(finite)) * 0.618034 % 1 - 0.5)
+            figure.add_scatter(
+                x=finite.to_numpy(),
+                y=place + shift,
+                mode="markers",
+                marker={"color": styles[label].colour, "size": 6, "opacity": 0.7},
+                hovertext=[f"client {client}" for client in finite.index],
+                hovertemplate="%{hovertext}<br>%{x:.4g}",
+                name=escape(label),
+                showlegend=False,
+            )
+    figure.update_yaxes(
+        tickvals=list(range(len(values))),
+        ticktext=[escape(label) for label in values],
+        range=[len(values) - 0.5, -0.5],
+        showgrid=False,
+        zeroline=False,
+    )
+    return figure
+
+
+def _cluster_runs(table: pd.DataFrame) -> list[tuple[int, int, int]]:
+    """Cluster, first and last place of every cluster among ordered clients."""
+    cluster = table["cluster"].to_numpy()
+    return [
+        (
+            int(c),
+            int(np.flatnonzero(cluster == c)[0]),
+            int(np.flatnonzero(cluster == c)[-1]),
+        )
+        for c in dict.fromkeys(cluster)
+    ]
+
+
+def draw_cluster_lines(figure: go.Figure, table: pd.DataFrame) -> None:
+    """Draws the boundaries of clusters on a matrix."""
+    for _, first, _ in _cluster_runs(table)[1:]:
+        line = {"color": "#D55E00", "width": 1.5}
+        figure.add_vline(x=first - 0.5, line=line)
+        figure.add_hline(y=first - 0.5, line=line)
+
+
+def draw_cluster_bounds(figure: go.Figure, table: pd.DataFrame) -> None:
+    """Draws the boundaries of clusters along a row of clients, and names them."""
+    runs = _cluster_runs(table)
+    if len(runs) == 1:
+        return
+    for cluster, first, last in runs:
+        if first:
+            line = {"color": "#999999", "width": 1, "dash": "dot"}
+            figure.add_vline(x=first - 0.5, line=line)
+        if len(runs) <= 12:
+            name = cluster_name(cluster)
+            figure.add_annotation(
+                x=(first + last) / 2,
+                y=1,
+                yref="paper",
+                yanchor="bottom",
+                showarrow=False,
+                text=name if len(runs) <= 4 else name.removeprefix("cluster "),
+                font={"size": 12, "color": "#555555"},
+            )
+
+
+def client_ticks(names: list[str], *, single: bool) -> dict[str, object]:
+    """An axis of clients, or of groups of them; too many clients go unnamed."""
+    if single and len(names) > LABELLED:
+        return {
+            "showticklabels": False,
+            "showgrid": False,
+            "title": "clients, by cluster",
+        }
+    return {
+        "tickvals": list(range(len(names))),
+        "ticktext": names,
+        "showgrid": False,
+        "title": "client" if single else "",
+    }
+
+
+def menu_of(buttons: Sequence[object], active: int = 0) -> dict[str, object]:
+    """A menu above the figure, at its left."""
+    return {
+        "buttons": buttons,
+        "active": active,
+        "x": 0,
+        "xanchor": "left",
+        "y": 1,
+        "yanchor": "bottom",
+        "pad": {"b": 26},
+        "bgcolor": "#ffffff",
+        "bordercolor": "#999999",
+    }
+
+
+def add_slider(figure: go.Figure, names: list[str], course: Course) -> None:
+    """Adds a slider over the frames, named by rounds, and a button that plays them."""
+    if len(names) < 2:
+        return
+    still = {"mode": "immediate", "transition": {"duration": 0}}
+    jump = still | {"frame": {"duration": 0, "redraw": True}}
+    play = still | {"frame": {"duration": 400, "redraw": True}}
+    labels = [
+        in_seconds(course.place(int(name))) if course.timed else name for name in names
+    ]
+    steps = [
+        {"label": label, "method": "animate", "args": [[name], jump]}
+        for label, name in zip(labels, names, strict=True)
+    ]
+    buttons = [
+        {"label": "Play", "method": "animate", "args": [names, play]},
+        {"label": "Pause", "method": "animate", "args": [[None], jump]},
+    ]
+    slider = {
+        "steps": steps,
+        "active": len(names) - 1,
+        "currentvalue": {"prefix": "virtual time " if course.timed else "round "},
+        "pad": {"t": 60},
+    }
+    menu = menu_of(buttons) | {
+        "type": "buttons",
+        "direction": "right",
+        "pad": {"b": 6},
+    }
+    figure.update_layout(sliders=[slider], updatemenus=[menu | {"showactive": False}])
+
+
+def finish(
+    figure: go.Figure,
+    title: str,
+    height: int,
+    rows: list[str] | None = None,
+    *,
+    menu: bool = False,
+) -> go.Figure:
+    """The figure with title, size and calm looks; `rows` add to the height."""
+    title = title if title.startswith("<b>") else bold(title)
+    heading = {"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"}
+    legend = {"orientation": "h", "x": 0, "yref": "container", "y": 0}
+    figure.update_layout(
+        template="none",
+        title=heading | {"font": {"size": 15}},
+        height=height + 46 * len(rows or []),
+        margin={"l": 64, "r": 16, "t": 110 if menu else 64, "b": 60},
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
+        legend=legend | {"yanchor": "bottom", "traceorder": "normal"},
+        modebar={"color": "#bbbbbb", "activecolor": "#555555"},
+    )
+    grid = {"gridcolor": "#e8e8e8", "title_font_size": 13, "automargin": True}
+    figure.update_xaxes(**grid, zeroline=False, title_standoff=12)
+    figure.update_yaxes(**grid, title_standoff=12)
+    return figure
+
+
+def whiskers(gained: pd.DataFrame, mean: pd.Series) -> dict[str, object] | None:
+    """From the lowest to the highest seed, or nothing if there is one seed."""
+    if len(gained) < 2:
+        return None
+    low, high = gained.min().reindex(mean.index), gained.max().reindex(mean.index)
+    return {
+        "array": (high - mean).to_numpy(),
+        "arrayminus": (mean - low).to_numpy(),
+        "color": "#444444",
+        "thickness": 1,
+        "width": 2 if len(mean) <= LABELLED else 0,
+    }
+
+
+def heat_map(matrices: np.ndarray, rounds: np.ndarray, names: list[str]) -> go.Figure:
+    """The last matrix, and a frame named by its round for each."""
+    away = matrices[:, ~np.eye(len(names), dtype=bool)]
+    largest = float(np.nanmax(away, initial=0.0))
+    frames = [
+        go.Frame(data=[go.Heatmap(z=matrix.astype(np.float32))], name=str(int(t)))
+        for t, matrix in zip(rounds, matrices, strict=True)
+    ]
+    return go.Figure(
+        go.Heatmap(
+            z=matrices[-1].astype(np.float32),
+            zmin=0,
+            zmax=largest if largest > 0 else 1,
+            colorscale=[[0, "#ffffff"], [0.5, "#6baed6"], [1, "#08306b"]],
+            colorbar={"title": {"text": "weight"}, "thickness": 12, "len": 0.9},
+            customdata=np.array([[(a, b) for b in names] for a in names]),
+            hovertemplate="%{customdata[0]} learns from %{customdata[1]}<br>"
+            "weight %{z:.4f}<extra></extra>",
+        ),
+        frames=frames,
+    )
+
+
+def thinned(count: int, n: int) -> np.ndarray:
+    """Which of `count` snapshots of n clients to show, with the first and the last."""
+    most = int(np.clip(_PIXELS // n**2, 8, 60))
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))

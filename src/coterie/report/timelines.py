@@ -1,0 +1,238 @@
+"""Figures of a study in virtual time: who computed when, and how late answers were."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ..checks import InputError
+from ..records.folders import Records
+from .styles import bold, escape, finish, heading, menu_of, styles_of
+from .tables import labels_of
+from .waiting import (
+    Timeline,
+    delay_counts,
+    delayed_labels,
+    idle_share,
+    mean_delay,
+    timeline_of,
+)
+
+_IDLE = "#e9e9e9"
+_BINS = 60
+_WIDE = 3
+"""Delays of so many times the number of clients need a logarithmic axis."""
+
+
+def timeline(records: Records) -> go.Figure:
+    """When each client computed, at the beginning of a run, one view per algorithm.
+
+    A row is a client, the slowest at the top; a bar is one computation, and a gap is
+    time in which the client was idle. Clients and seconds are the same in all views:
+    see `waits.timeline_of`. The view at the start is that of the most idle clients.
+
+    Raises:
+        InputError: when too little was recorded.
+    """
+    drawn = timeline_of(records)
+    if drawn is None:
+        raise InputError("the records do not say when clients computed.")
+    there = set(drawn.spans["algorithm"])
+    labels = [label for label in labels_of(records) if label in there]
+    idle = {label: idle_share(records, label) for label in labels}
+    first = max(labels, key=lambda a: idle[a] if np.isfinite(idle[a]) else -1)
+    figure, buttons, titles = go.Figure(_idle_rows(drawn)), [], []
+    for label in labels:
+        figure.add_trace(_bars(records, drawn, label))
+        figure.data[-1].visible = label == first
+        share = idle[label]
+        known = f": idle {100 * share:.0f} % of the time"
+        titles.append(bold(heading(label) + (known if np.isfinite(share) else "")))
+        seen = [True, *(other == label for other in labels)]
+        args = [{"visible": seen}, {"title.text": titles[-1]}]
+        buttons.append({"label": escape(label), "method": "update", "args": args})
+    place = labels.index(first)
+    if len(labels) > 1:
+        figure.update_layout(updatemenus=[menu_of(buttons, active=place)])
+    rows = len(drawn.clients)
+    figure.update_layout(barmode="overlay", bargap=0.15)
+    figure.update_xaxes(title="virtual seconds", range=[0, drawn.until], showgrid=False)
+    figure.update_yaxes(
+        title="client",
+        tickvals=list(range(rows)),
+        ticktext=[str(client) for client in drawn.clients],
+        range=[rows - 0.4, -0.6],
+        showgrid=False,
+        zeroline=False,
+    )
+    return finish(figure, titles[place], 230 + 17 * rows, menu=len(labels) > 1)
+
+
+def _idle_rows(drawn: Timeline) -> go.Bar:
+    """The whole time of each client, on which its computations are drawn."""
+    return go.Bar(
+        x=[drawn.until] * len(drawn.clients),
+        y=list(range(len(drawn.clients))),
+        orientation="h",
+        marker={"color": _IDLE},
+        name="idle",
+        hoverinfo="skip",
+        showlegend=True,
+    )
+
+
+def _bars(records: Records, drawn: Timeline, label: str) -> go.Bar:
+    """The computations of an algorithm."""
+    mine = drawn.spans[drawn.spans["algorithm"] == label]
+    place = {client: row for row, client in enumerate(drawn.clients)}
+    return go.Bar(
+        base=mine["begin"].to_numpy(),
+        x=(mine["end"] - mine["begin"]).to_numpy(),
+        y=mine["client"].map(place).to_numpy(),
+        orientation="h",
+        marker={
+            "color": styles_of(records)[label].colour,
+            "line": {"color": "#ffffff", "width": 0.7},
+        },
+        name="computes",
+        customdata=mine[["client", "begin", "end"]].to_numpy(float),
+        hovertemplate="client %{customdata[0]}: %{customdata[1]:.4g} to "
+        "%{customdata[2]:.4g} s<extra></extra>",
+        showlegend=True,
+    )
+
+
+def delays(records: Records) -> go.Figure:
+    """How late answers arrived, one row per algorithm that takes late ones.
+
+    A delay counts the answers that arrived since a client began, its own with them.
+    Every answer adds one to the delays of all that are under way, and those are at most
+    as many as there are clients: so the mean delay is at most their number, the dotted
+    line, whatever the paces. Where delays reach far beyond it, axes are logarithmic.
+
+    Raises:
+        InputError: when no algorithm takes late answers.
+    """
+    labels = delayed_labels(records)
+    if not labels:
+        raise InputError("the records have no delays: no algorithm takes late answers.")
+    counts = {label: delay_counts(records, label) for label in labels}
+    clients = int(records.clients.groupby("seed").size().max())
+    largest = int(max(count.index.max() for count in counts.values()))
+    wide = largest > _WIDE * clients
+    edges = _edges(max(largest, clients), wide=wide)
+    shares = {label: _shares(count, edges) for label, count in counts.items()}
+    # The mean is marked above the highest bar.
+    top = max(float(share.max()) for share in shares.values())
+    low = 0.5 * min(float(share[share > 0].min()) for share in shares.values())
+    mark = top * (top / low) ** 0.12 if wide else 1.12 * top
+    top = top * (top / low) ** 0.24 if wide else 1.24 * top
+    titles = [
+        f"{heading(label)}: mean {mean_delay(count):.1f}, largest {count.index.max():,}"
+        for label, count in counts.items()
+    ]
+    figure = make_subplots(
+        rows=len(labels),
+        cols=1,
+        shared_xaxes=True,
+        subplot_titles=titles,
+        vertical_spacing=min(0.12, 0.4 / len(labels)),
+    )
+    for row, label in enumerate(labels, start=1):
+        place = {"row": row, "col": 1}
+        colour = styles_of(records)[label].colour
+        figure.add_trace(_histogram(shares[label], edges, colour), **place)
+        reach = [low if wide else 0.0, top]
+        figure.add_trace(_client_line(clients, reach, row), **place)
+        figure.add_trace(_mean_mark(mean_delay(counts[label]), mark, row), **place)
+    _scale_axes(figure, edges, [low, top], wide=wide)
+    figure.update_annotations(font_size=13, x=0, xanchor="left")
+    figure.update_xaxes(title="delay, in answers", row=len(labels))
+    return finish(figure, "How late answers arrived", 150 + 170 * len(labels))
+
+
+def _edges(largest: int, *, wide: bool) -> np.ndarray:
+    """Bounds of bins of whole numbers, of equal widths or of equal ratios."""
+    if wide:
+        return np.unique(np.geomspace(1, largest + 1, _BINS // 2).round())
+    width = -(-largest // _BINS)
+    return np.arange(1, largest + 1 + width, width)
+
+
+def _shares(counts: pd.Series, edges: np.ndarray) -> np.ndarray:
+    """The share of all answers in each bin."""
+    found, _ = np.histogram(counts.index, bins=edges - 0.5, weights=counts)
+    return found / found.sum()
+
+
+def _histogram(shares: np.ndarray, edges: np.ndarray, colour: str) -> go.Bar:
+    lower, upper = edges[:-1], edges[1:]
+    words = [
+        f"delay {a:.0f}" if b - a == 1 else f"delay {a:.0f} to {b - 1:.0f}"
+        for a, b in zip(lower, upper, strict=True)
+    ]
+    return go.Bar(
+        x=lower - 0.5,  # whole numbers stand in the middle of their bins
+        y=np.where(shares > 0, shares, np.nan),
+        offset=0,
+        width=upper - lower,
+        marker={"color": colour, "line": {"color": "#ffffff", "width": 0.5}},
+        hovertext=words,
+        hovertemplate="%{hovertext}: %{y:.2%} of the answers<extra></extra>",
+        showlegend=False,
+    )
+
+
+def _client_line(clients: int, reach: list[float], row: int) -> go.Scatter:
+    return go.Scatter(
+        x=[clients, clients],
+        y=reach,
+        mode="lines",
+        line={"color": "#222222", "dash": "dot", "width": 2},
+        name=f"number of clients, {clients:,}",
+        legendgroup="clients",
+        showlegend=row == 1,
+        hoverinfo="skip",
+    )
+
+
+def _mean_mark(mean: float, height: float, row: int) -> go.Scatter:
+    return go.Scatter(
+        x=[mean],
+        y=[height],
+        mode="markers",
+        marker={"symbol": "diamond", "size": 11, "color": "#222222"},
+        name="mean delay",
+        legendgroup="mean",
+        showlegend=row == 1,
+        hovertemplate="mean delay: %{x:.4g}<extra></extra>",
+    )
+
+
+def _scale_axes(
+    figure: go.Figure, edges: np.ndarray, reach: list[float], *, wide: bool
+) -> None:
+    """The same axes for every algorithm."""
+    ends = [float(edges[0]) - 0.5, float(edges[-1]) - 0.5]
+    if wide:
+        ends, reach = ([math.log10(v) for v in some] for some in (ends, reach))
+        figure.update_xaxes(type="log", tickvals=_decades(float(edges[-1])))
+        figure.update_yaxes(type="log", dtick=1)
+    elif edges[-1] <= 10:
+        figure.update_xaxes(dtick=1)
+    figure.update_xaxes(range=ends)
+    figure.update_yaxes(
+        range=reach if wide else [0, reach[1]],
+        tickformat="~%",
+        title="share of answers",
+    )
+
+
+def _decades(largest: float) -> list[int]:
+    """Round numbers that are about equally far apart on a logarithmic axis."""
+    powers = range(int(math.log10(largest)) + 1)
+    return [digit * 10**power for power in powers for digit in (1, 3)]

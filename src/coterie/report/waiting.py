@@ -1,0 +1,222 @@
+"""What waiting cost in virtual time: numbers of a study with [time].
+
+Clients that wait for each other are idle, and those that do not answer with delay: for
+a model that others have changed meanwhile. What "final" means and which seeds count is
+said in `tables`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..checks import InputError
+from ..records.folders import Records
+from .axes import course_of
+from .tables import baseline_of, costs_of, labels_of, runs_of, score_of, seed_means
+
+SHOWN = 30
+"""So many clients have a row in a timeline."""
+
+_TASKS = 3000
+"""So many computations of one algorithm fit into a timeline."""
+
+_TURNS = 4
+"""So often the slowest client begins to compute in a timeline, about."""
+
+_ROUNDING = 1e-9
+"""Relative: a score that lacks less is reached, and a smaller share is none."""
+
+
+class Timeline(NamedTuple):
+    """Who computed when, at the beginning of a run with the first seed."""
+
+    seed: int
+    clients: list[int]  # those shown, the slowest first
+    total: int  # clients there are
+    until: float  # virtual seconds; everything before is known of every algorithm
+    spans: pd.DataFrame  # of `Records.spans`, those shown
+
+
+def is_timed(records: Records) -> bool:
+    """Whether the study ran on a virtual clock."""
+    return course_of(records).timed
+
+
+def wait_summary(records: Records) -> pd.DataFrame:
+    """One row per algorithm: what waiting cost, and what was gained by not waiting.
+
+    `idle` is the share of their time in which clients computed nothing; `updates` are
+    answers that arrived until the `time` of the end, `pace` is updates per virtual
+    second; `mean_delay` and `largest_delay` are counted in answers (NaN where no
+    answer can be late). `reached` is the virtual time of the first evaluation whose
+    mean test score is as good as `common_score`, and `speed_up` says how many times
+    earlier that is than in the slowest algorithm. Means over seeds.
+
+    Raises:
+        InputError: without [time].
+    """
+    if not is_timed(records):
+        raise InputError("the records have no virtual time: a study needs [time].")
+    goal, labels = common_score(records), labels_of(records)
+    table = pd.DataFrame(index=pd.Index(labels, name="algorithm"))
+    table["idle"] = [idle_share(records, label) for label in labels]
+    costs = [costs_of(records, label) for label in labels]
+    for name in ("updates", "time"):
+        table[name] = [cost.get(name, np.nan) for cost in costs]
+    table["pace"] = (table["updates"] / table["time"]).where(table["time"] > 0)
+    counts = [delay_counts(records, label) for label in labels]
+    table["mean_delay"] = [mean_delay(count) for count in counts]
+    table["largest_delay"] = [
+        float(count.index.max()) if len(count) else np.nan for count in counts
+    ]
+    table["reached"] = [_reached(records, label, goal) for label in labels]
+    late = table["reached"].max()
+    table["speed_up"] = (late / table["reached"]).where(table["reached"] > 0)
+    return table
+
+
+def common_score(records: Records) -> float:
+    """The best mean test score that every algorithm reaches, at any evaluation.
+
+    Algorithms without any finite score do not count; NaN if all are such. It describes
+    curves, and chooses nothing.
+    """
+    sign = score_of(records).sign
+    curves = [sign * _curve(records, label) for label in labels_of(records)]
+    bests = [float(curve.max()) for curve in curves if curve.notna().any()]
+    return sign * min(bests) if bests else float("nan")
+
+
+def _curve(records: Records, label: str) -> pd.Series:
+    """The mean test score over clients and seeds, by round."""
+    means = seed_means(runs_of(records, label), score_of(records).column)
+    return means.mean(axis=1, skipna=False)
+
+
+def _reached(records: Records, label: str, goal: float) -> float:
+    """The virtual time of the first evaluation that is as good as the goal."""
+    curve, sign = _curve(records, label), score_of(records).sign
+    there = curve.index[sign * (curve - goal) >= -_ROUNDING * abs(goal)]
+    return course_of(records).place(int(there[0])) if len(there) else float("nan")
+
+
+def idle_share(records: Records, label: str) -> float:
+    """The share of all clients' time in which they computed nothing."""
+    mine = _used(records, records.work, label)
+    if mine.empty:
+        return float("nan")
+    sums = mine.groupby("seed")[["busy", "idle"]].sum()
+    total = sums.sum(axis=1)
+    share = float((sums["idle"] / total.where(total > 0)).mean())
+    return share if abs(share) > _ROUNDING else 0.0
+
+
+def _used(records: Records, table: pd.DataFrame, label: str) -> pd.DataFrame:
+    """The rows of an algorithm, of those seeds that count."""
+    if table.empty:
+        return table
+    seeds = runs_of(records, label)["seed"].unique()
+    return table[(table["algorithm"] == label) & table["seed"].isin(seeds)]
+
+
+def delay_counts(records: Records, label: str) -> pd.Series:
+    """How many answers arrived with each delay, over seeds; empty if none can."""
+    mine = _used(records, records.delays, label)
+    # Who trains alone has no model that others could change meanwhile.
+    if mine.empty or label == baseline_of(records):
+        return pd.Series(dtype=float)
+    counts = mine.groupby("delay")["count"].sum()
+    return counts[counts > 0].astype(float)
+
+
+def mean_delay(counts: pd.Series) -> float:
+    """The mean over answers; NaN without any."""
+    if counts.empty:
+        return float("nan")
+    return float(np.average(counts.index.to_numpy(float), weights=counts))
+
+
+def delayed_labels(records: Records) -> list[str]:
+    """The algorithms that take late answers."""
+    return [a for a in labels_of(records) if len(delay_counts(records, a))]
+
+
+def timeline_of(records: Records) -> Timeline | None:
+    """What a timeline shows, the same clients and seconds for every algorithm.
+
+    It lasts until the slowest client has begun to compute about four times, or for less
+    where so much is not recorded or has too many parts to be read. With more than SHOWN
+    clients, some are left out, evenly between the slowest and the fastest.
+
+    Returns:
+        None where too little was recorded.
+    """
+    spans = records.spans
+    if spans.empty:
+        return None
+    labels = [a for a in labels_of(records) if a in set(spans["algorithm"])]
+    seed = int(spans["seed"].min())
+    spans = spans[(spans["seed"] == seed) & spans["algorithm"].isin(labels)]
+    by_label = spans.groupby("algorithm")
+    turn = max((_longest_turn(mine) for _, mine in by_label), default=0.0)
+    known = [_known_until(records, str(a), mine) for a, mine in by_label]
+    until = min([_TURNS * turn, *known])
+    order = _slowest_first(records, spans, seed)
+    kept = np.linspace(0, len(order) - 1, min(len(order), SHOWN)).round().astype(int)
+    clients = [order[place] for place in kept]
+    shown = spans[spans["client"].isin(clients)]
+    for _, mine in shown.groupby("algorithm"):
+        begins = np.sort(mine["begin"].to_numpy())
+        if len(begins) > _TASKS and begins[_TASKS] > 0:
+            until = min(until, float(begins[_TASKS]))
+    if until <= 0:
+        return None
+    # A round number of seconds, and no more than what is known.
+    unit = 10.0 ** (math.floor(math.log10(until)) - 2)
+    until = unit * math.floor(until / unit * (1 + _ROUNDING))
+    return Timeline(seed, clients, len(order), until, shown[shown["begin"] < until])
+
+
+def _longest_turn(spans: pd.DataFrame) -> float:
+    """The longest mean time from one beginning to the next, of any client."""
+    groups = spans.groupby("client")
+    first, last, count = (groups["begin"].agg(f) for f in ("min", "max", "count"))
+    once = (groups["end"].max() - first)[count == 1]
+    turns = ((last - first) / (count - 1))[count > 1]
+    return float(pd.concat([once, turns]).max())
+
+
+def _known_until(records: Records, label: str, spans: pd.DataFrame) -> float:
+    """Until when all computations of a cell are among the spans.
+
+    That is until the end where spans make up all the time in which clients were busy.
+    Else the record ends with the last beginning; but those who wait are recorded when
+    all of them are done, and nobody begins again before.
+    """
+    work, seed = records.work, spans["seed"].iloc[0]
+    if len(work):
+        work = work[(work["algorithm"] == label) & (work["seed"] == seed)]
+    if work.empty:
+        return float(spans["begin"].max())
+    end = float((work["busy"] + work["idle"]).max())
+    found = (spans["end"].clip(upper=end) - spans["begin"]).clip(lower=0).sum()
+    if work["busy"].sum() - found <= 1e-6 * end:
+        return end
+    waits = _used(records, records.delays, label).empty
+    whole = waits and len(spans) >= work["tasks"].sum()
+    return float(spans["end" if whole else "begin"].max())
+
+
+def _slowest_first(records: Records, spans: pd.DataFrame, seed: int) -> list[int]:
+    """The clients of a seed by the mean time of their computations.
+
+    Who computed nothing in what is known comes last.
+    """
+    mean = (spans["end"] - spans["begin"]).groupby(spans["client"]).mean()
+    clients = np.sort(records.clients.loc[records.clients["seed"] == seed, "client"])
+    known = mean.reindex(clients).fillna(-1.0).to_numpy()
+    return [int(clients[place]) for place in np.argsort(-known, kind="stable")]

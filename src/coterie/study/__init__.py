@@ -1,0 +1,1 @@
+"""From a study's tables to its results: configuration, set-up, training, search."""

@@ -1,0 +1,421 @@
+"""A study as its author wrote it: TOML tables, checked before any work is done.
+
+    [data] [split] [model] [[algorithm]] [run] [time] [tune]
+
+Which options a table may have is read from the signatures of what it names, so nothing
+is declared twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from .. import checks
+from ..algorithms import ALGORITHMS
+from ..asynchronous import IN_TIME, METHODS
+from ..checks import InputError, imported, integer, number, one_of, parameters_of
+from ..data.splits import SPLITS
+from ..engine.events import Asynchronous
+from ..models.zoo import MODELS
+from ..types import Algorithm
+from .ingredients import ingredients_of
+from .search import Tune, space_of, tune_of
+from .virtual_time import Time
+
+TABLES = ("name", "data", "split", "model", "algorithm", "run", "time", "tune")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The table [run]: how long, how often, where."""
+
+    rounds: int = 100
+    seeds: tuple[int, ...] = (0,)
+    batch_size: int = 16  # 0 takes the whole training part
+    participation: float = 1.0  # share of the clients in a round
+    newcomers: int = 0  # clients held out of training, who join afterwards
+    evaluate_every: int = 0  # rounds; 0 evaluates about fifty times
+    evaluate_train: bool = True
+    device: str = "cpu"
+    dtype: str = "float32"
+    compile: str = "auto"  # auto, always, never
+    loop: bool = False  # debug mode, client after client
+    checkpoint_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        integer("run.rounds", self.rounds, at_least=1)
+        integer("run.batch_size", self.batch_size, at_least=0)
+        number("run.participation", self.participation, above=0, at_most=1)
+        integer("run.newcomers", self.newcomers, at_least=0)
+        integer("run.evaluate_every", self.evaluate_every, at_least=0)
+        number("run.checkpoint_seconds", self.checkpoint_seconds, at_least=0)
+        one_of("run.dtype", self.dtype, ("float32", "float64"))
+        one_of("run.compile", self.compile, ("auto", "always", "never"))
+        if not self.seeds:
+            raise InputError("`run.seeds` must have at least one seed, got none.")
+        for seed in self.seeds:
+            if self.seeds.count(seed) > 1:
+                raise InputError(f"`run.seeds` must differ, got {seed} twice.")
+
+    @property
+    def every(self) -> int:
+        """Rounds between two evaluations."""
+        return self.evaluate_every or max(1, self.rounds // 50)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One [[algorithm]] of a study."""
+
+    name: str
+    label: str
+    options: dict[str, Any] = field(default_factory=dict)
+    tune: dict[str, Any] = field(default_factory=dict)  # all that is searched for it
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked study."""
+
+    name: str
+    data: dict[str, Any]
+    split: dict[str, Any]
+    model: dict[str, Any]
+    algorithms: tuple[Entry, ...]
+    run: Run
+    tune: Tune | None = None
+    time: Time | None = None
+
+    def resolved(self) -> dict[str, Any]:
+        """The study as nested plain values, as it is kept with its results."""
+        tables = {
+            "name": self.name,
+            "data": self.data,
+            "split": self.split,
+            "model": self.model,
+            "algorithm": [
+                {"name": e.name, "label": e.label, **e.options}
+                | ({"tune": e.tune} if e.tune else {})
+                for e in self.algorithms
+            ],
+            "run": asdict(self.run) | {"seeds": list(self.run.seeds)},
+        }
+        if self.time is not None:
+            tables["time"] = self.time.table()
+        return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})
+
+    @property
+    def identity(self) -> str:
+        """The study's name, as a file's, and a short hash of all its settings.
+
+        Where a setting names a file or a module, the hash covers what is in it, and it
+        covers the source of this package: old results are never taken for new ones.
+        """
+        text = json.dumps(self.resolved(), sort_keys=True, default=str)
+        hashed = hashlib.blake2b(text.encode(), digest_size=4)
+        own = sorted(Path(__file__).parents[1].rglob("*.py"))
+        for path in [*_files_named(self.resolved()), *own]:
+            hashed.update(path.read_bytes())
+        digest = hashed.hexdigest()
+        return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', self.name)[:60]}-{digest}"
+
+
+def _files_named(value: Any) -> Iterator[Path]:
+    """The files that texts in nested tables name, as a path or as "module:name"."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _files_named(inner)
+    elif isinstance(value, str) and len(value) < 1000:
+        if Path(value).is_file():
+            yield Path(value)
+        elif re.fullmatch(r"[\w.]+:\w+", value):
+            module = sys.modules.get(value.partition(":")[0])
+            source = getattr(module, "__file__", None)
+            if source is not None:
+                yield Path(source)
+
+
+def read_study(path: Path | str, overrides: Sequence[str] = ()) -> Study:
+    """The study in a TOML file, with overrides such as "run.rounds=10"."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin with a BOM
+    except OSError as error:
+        raise InputError(
+            f"the study {path} cannot be read: {error.strerror}."
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(f"the study {path} is not text in UTF-8.") from None
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"the study {path} is not valid TOML: {error}.") from None
+    tables.setdefault("name", path.stem)
+    for override in overrides:
+        _override(tables, override)
+    return study_of(tables)
+
+
+def study_of(tables: dict[str, Any]) -> Study:
+    """The study of nested tables, as in TOML, checked."""
+    for name in tables:
+        if name not in TABLES:
+            raise InputError(
+                f"a study has no table [{name}].{checks.suggestion(name, TABLES)}"
+            )
+    data = _table(tables, "data")
+    if "name" not in data:
+        raise InputError("[data] needs a `name`; see `coterie list datasets`.")
+    _text("data.name", data["name"])
+    split = {"name": "natural", **_table(tables, "split")}
+    one_of("split.name", _text("split.name", split["name"]), SPLITS)
+    model = {"name": "mlp", **_table(tables, "model")}
+    named = factory("model", _text("model.name", model["name"]), MODELS)
+    checks.options("model", model["name"], parameters_of(named), _options(model))
+    for name, table in (("data", data), ("split", split)):
+        if not isinstance(table.get("seed", 0), int):
+            raise InputError(
+                f"`{name}.seed` must be a whole number, got {table['seed']!r}."
+            )
+    entries, timed = _entries(tables), "time" in tables
+    if not entries:
+        raise InputError("a study needs at least one [[algorithm]] with a `name`.")
+    tune = tune_of(_table(tables, "tune")) if "tune" in tables else None
+    run = _run(_table(tables, "run"))
+    read = _labelled([_entry(entry, timed) for entry in entries])
+    time = _time(_table(tables, "time"), read) if timed else None
+    if time is not None:
+        time.refuse_longer(run.rounds * time.period)
+    return Study(
+        _text("name", tables.get("name", "study")),
+        data,
+        split,
+        model,
+        _searched(read, tune, timed),
+        run,
+        tune,
+        time,
+    )
+
+
+def factory(
+    section: str, name: str, registry: dict[str, Callable[..., Any]]
+) -> Callable[..., Any]:
+    """What a name stands for: an entry of the registry or "module:attribute"."""
+    if ":" not in name:
+        one_of(f"{section}.name", name, registry)
+        return registry[name]
+    made = imported(f"{section}.name", name)
+    try:
+        inspect.signature(made)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"`{section}.name` {name!r} must be a function whose options can be read, "
+            f"got {made!r}."
+        ) from None
+    return made
+
+
+def algorithm_factory(
+    name: str, *, timed: bool = False
+) -> Callable[..., Algorithm | Asynchronous]:
+    """The factory of an algorithm, ours or one's own.
+
+    Args:
+        name: of ours, or "module:function".
+        timed: whether it is for a study of time, which has more of them.
+    """
+    if not timed and name in METHODS:
+        raise InputError(
+            f"{name} does not go by rounds: it needs a table [time] in the study."
+        )
+    more = {**METHODS, **IN_TIME} if timed else {}
+    return factory("algorithm", name, {**ALGORITHMS, **more})
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"`{name}` must be text, got {value!r}.")
+    return value
+
+
+def _entries(tables: dict[str, Any]) -> list[Any]:
+    """The algorithms, also where there is one, written as [algorithm]."""
+    entries = tables.get("algorithm", [])
+    return entries if isinstance(entries, list) else [entries]
+
+
+def _options(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in ("name", "label")}
+
+
+def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
+    table = tables.get(name, {})
+    if not isinstance(table, dict):
+        raise InputError(f"[{name}] must be a table, got {table!r}.")
+    return dict(table)
+
+
+def _known(name: str, timed: bool) -> dict[str, Any]:
+    """The options of an algorithm: its keywords and its ingredients."""
+    maker = algorithm_factory(name, timed=timed)
+    recipes = parameters_of(_recipe_options)
+    names = {ingredient: recipes["text"] for ingredient in ingredients_of(maker)}
+    return {**parameters_of(maker), **names}
+
+
+def _recipe_options(*, text: str = "") -> None:
+    """Stands for the option of an ingredient: a text."""
+
+
+def _entry(table: Any, timed: bool) -> Entry:
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        raise InputError(f"every [[algorithm]] needs a `name`, got {table!r}.")
+    options = _options(table)
+    tune = options.pop("tune", {})
+    checks.options("algorithm", table["name"], _known(table["name"], timed), options)
+    label = _text("algorithm.label", table.get("label", table["name"]))
+    if not isinstance(tune, dict):
+        raise InputError(f"`tune` of {label} must be a table, got {tune!r}.")
+    return Entry(table["name"], label, options, tune)
+
+
+def _searched(
+    entries: tuple[Entry, ...], tune: Tune | None, timed: bool
+) -> tuple[Entry, ...]:
+    """The entries, each with all that is searched for it."""
+    known = [_known(entry.name, timed) for entry in entries]
+    for key in [] if tune is None else tune.space:
+        if not any(key in options for options in known):
+            options = {option: None for each in known for option in each}
+            raise InputError(
+                f"[tune.space] no algorithm has an option {key!r}."
+                f"{checks.suggestion(key, options)}"
+            )
+    for entry in entries:
+        if entry.tune and tune is None:
+            raise InputError(f"`tune` of {entry.label} needs a table [tune].")
+    if tune is None:
+        return entries
+    return tuple(
+        replace(e, tune=space_of(tune, e.tune, e.options, options, e.name))
+        for e, options in zip(entries, known, strict=True)
+    )
+
+
+def _labelled(entries: list[Entry]) -> tuple[Entry, ...]:
+    labels = [entry.label for entry in entries]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError(
+                f"two algorithms are called {label!r}; give each its own `label`."
+            )
+    return tuple(entries)
+
+
+def _refuse_other_options(name: str, table: dict[str, Any], of: type) -> None:
+    names = [f.name for f in fields(of)]
+    for key in table:
+        if key not in names:
+            raise InputError(
+                f"[{name}] has no option {key!r}.{checks.suggestion(key, names)}"
+            )
+
+
+def _time(table: dict[str, Any], entries: tuple[Entry, ...]) -> Time:
+    _refuse_other_options("time", table, Time)
+    speeds = table.pop("speeds", "")
+    checks.options("time", "time", parameters_of(Time, ingredients=0), table)
+    if not isinstance(speeds, str | list | tuple):
+        raise InputError(
+            f"`time.speeds` must be a list of numbers or text, got {speeds!r}."
+        )
+    given = speeds if isinstance(speeds, str) else tuple(speeds)
+    return Time(speeds=given, **table).with_period(most_steps(entries))
+
+
+def most_steps(entries: Sequence[Entry]) -> int:
+    """The largest number of local steps in a round of any algorithm."""
+    counts = [entry.options.get("steps", 1) for entry in entries]
+    return max([steps for steps in counts if isinstance(steps, int)], default=1)
+
+
+def _run(table: dict[str, Any]) -> Run:
+    _refuse_other_options("run", table, Run)
+    checks.options("run", "run", parameters_of(Run, ingredients=0), table)
+    seeds = table.get("seeds", [0])
+    is_list = isinstance(seeds, list | tuple)
+    if not is_list or not all(isinstance(seed, int) for seed in seeds):
+        raise InputError(f"`run.seeds` must be a list of whole numbers, got {seeds!r}.")
+    for seed in seeds:  # which tables hold as 64-bit integers
+        integer("run.seeds", seed, at_least=0, at_most=2**63 - 1)
+    return Run(**{**table, "seeds": tuple(seeds)})
+
+
+def _override(tables: dict[str, Any], text: str) -> None:
+    """Applies "table.key=value", "algorithm.key=..." or "algorithm.NAME.key=..."."""
+    path, equals, value = text.partition("=")
+    table, *keys = [key.strip() for key in path.split(".")]
+    is_name = table == "name" and not keys
+    # The label of an algorithm may have dots.
+    is_setting = len(keys) == 1 or (table == "algorithm" and len(keys) > 1)
+    is_space = table == "tune" and len(keys) == 2 and keys[0] == "space"
+    if not equals or not all(keys) or not (is_name or is_setting or is_space):
+        raise InputError(f"`--set` must read table.key=value, got {text!r}.")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    if is_name:
+        tables["name"] = parsed
+    elif table == "algorithm":
+        _override_algorithm(tables, ".".join(keys[:-1]), keys[-1], parsed, text)
+    elif is_space:
+        tune = _table(tables, "tune")
+        tables["tune"] = {**tune, "space": {**_table(tune, "space"), keys[1]: parsed}}
+    else:
+        tables[table] = {**_table(tables, table), keys[0]: parsed}
+
+
+def _override_algorithm(
+    tables: dict[str, Any], name: str, key: str, value: Any, text: str
+) -> None:
+    """Sets an option of the algorithms of that name or label, or of all that have it.
+
+    Args:
+        tables: the study, which is changed.
+        name: a label or name; empty takes every algorithm with such an option.
+        key: the option.
+        value: its new value.
+        text: the override as it was written.
+    """
+    entries = [e for e in _entries(tables) if isinstance(e, dict)]
+    if name:
+        called = [str(e.get("label", e.get("name"))) for e in entries]
+        entries = [e for e in entries if name in (e.get("label"), e.get("name"))]
+        if not entries:
+            raise InputError(
+                f"`--set` {text}: the study has no algorithm {name!r}, "
+                f"only {', '.join(called)}.{checks.suggestion(name, called)}"
+            )
+    else:
+        known = [_known(str(e.get("name")), "time" in tables) for e in entries]
+        pairs = zip(entries, known, strict=True)
+        entries = [entry for entry, options in pairs if key in options]
+        if not entries:
+            options = {option: None for each in known for option in each}
+            raise InputError(
+                f"`--set` {text}: no algorithm has an option {key!r}."
+                f"{checks.suggestion(key, options)}"
+            )
+    for entry in entries:
+        entry[key] = value

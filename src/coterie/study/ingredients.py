@@ -1,0 +1,265 @@
+"""What a study gives an algorithm beside numbers: sizes, weights, biases, precisions.
+
+A factory's positional parameters are ingredients. Each has a recipe here, which makes
+it for a federation from a short text of the study, such as `weights = "clusters"`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import (
+    InputError,
+    call,
+    dissimilarity,
+    integer,
+    number,
+    one_of,
+    positive,
+    square,
+    stochastic,
+)
+from ..collaboration.weights import (
+    among,
+    interpolation,
+    same_cluster,
+    water_filling,
+    within,
+)
+from ..data.federation import Federation
+from ..graphs.families import edges_of, gossip_matrix
+from ..similarity.partners import ESTIMATES, estimated_weights
+from ..similarity.transport import dissimilarities
+
+
+def sizes(choice: str, federation: Federation) -> Tensor:
+    """(N,) training samples of each client."""
+    one_of("sizes", choice, ("samples",))
+    return federation.train.size
+
+
+def weights(choice: str, federation: Federation) -> Tensor:
+    """(N, N) weights whose rows sum to 1, by one of these names, or from a file.
+
+    `clusters`, `uniform` and `alone`; `mixture(alpha)` is alpha for the others and the
+    rest for oneself; from known optima, `biases(threshold)` joins those no further than
+    that, and `water_filling(c)` weighs their squared distances against the variance.
+    From S training samples of every client, `means(S)`, `moments(S)`, `mmd(S)` and
+    `sliced(S)` join those who are near by these distances, and `unlabelled_means(S)`
+    and so on do without labels; a second number is the threshold for squared distances
+    in place of the widest gap among them (see `coterie.similarity.partners`).
+    """
+    n = len(federation)
+    if Path(choice).suffix in (".csv", ".npy"):
+        total, mine = _in_files(federation)
+        given = stochastic("weights", _from_file("weights", choice), total)
+        if n < total:
+            present = torch.zeros(total, dtype=torch.bool).index_fill(0, mine, True)
+            given = among(given, present)
+        return given[mine][:, mine]
+    name, arguments = call("weights", choice)
+    numbers = ("biases", "mixture", "water_filling")
+    estimates = (*ESTIMATES, *(f"unlabelled_{estimate}" for estimate in ESTIMATES))
+    one_of("weights", name, ("clusters", "uniform", "alone", *numbers, *estimates))
+    if name in estimates:
+        return _estimated(name, arguments, choice, federation)
+    if arguments and name not in numbers:
+        raise InputError(f"`weights` {name} takes no numbers, got {choice!r}.")
+    if name == "uniform":
+        return torch.full((n, n), 1 / n)
+    if name == "alone":
+        return torch.eye(n)
+    if name == "clusters":
+        return same_cluster(_clusters("weights", federation))
+    if len(arguments) != 1 or (name != "mixture" and federation.optima is None):
+        needs = "" if name == "mixture" else " and a federation with known optima"
+        raise InputError(
+            f"`weights` {name} needs one number{needs}, "
+            f"got {choice!r} for `{federation.name}`."
+        )
+    if name == "mixture":
+        alpha = number("weights", arguments[0], at_least=0, at_most=1)
+        return interpolation(alpha, n)
+    if name == "biases":
+        threshold = number("weights", arguments[0], at_least=0)
+        return within(_distances(federation), threshold)
+    c = number("weights", arguments[0], above=0)
+    return water_filling(_distances(federation).square() / 2, c)
+
+
+def _estimated(
+    name: str, arguments: tuple[float, ...], choice: str, federation: Federation
+) -> Tensor:
+    """Weights from S samples of every client."""
+    if len(arguments) not in (1, 2) or arguments[0] % 1:
+        raise InputError(
+            f"`weights` {name} needs a whole number of samples, and may have a "
+            f"threshold, got {choice!r}."
+        )
+    samples = integer("weights", int(arguments[0]), at_least=4)
+    try:
+        found = estimated_weights(name, federation, samples, *arguments[1:])
+        return found.to(torch.float32)
+    except InputError as error:
+        raise InputError(f"`weights` {choice!r} cannot be made: {error}") from error
+
+
+def biases(choice: str, federation: Federation) -> Tensor:
+    """(N, N) bounds b_ik on the gap f_i(x_k^*) - f_i(x_i^*) >= 0, or a file of them.
+
+    `clusters` is 0 within a cluster and 1 between two, or the number in brackets;
+    `optima` is half the squared distance of known optima, times the curvature of the
+    losses in brackets: a loss |x - x_i^*|^2 without a factor 1/2 has `optima(2)`.
+    """
+    if Path(choice).suffix in (".csv", ".npy"):
+        total, mine = _in_files(federation)
+        given = square("biases", _from_file("biases", choice), total)
+        return given[mine][:, mine]
+    name, arguments = call("biases", choice)
+    one_of("biases", name, ("clusters", "optima"))
+    if len(arguments) > 1:
+        raise InputError(f"`biases` {name} takes one number at most, got {choice!r}.")
+    scale = number("biases", arguments[0] if arguments else 1.0, above=0)
+    if name == "clusters":
+        label = _clusters("biases", federation)
+        return scale * (label[:, None] != label[None, :]).to(torch.float32)
+    if federation.optima is None:
+        raise InputError(
+            f"`biases` optima needs known optima, but `{federation.name}` has none."
+        )
+    return scale * _distances(federation).square() / 2
+
+
+def radius(choice: str, federation: Federation) -> Tensor:
+    """(N, N) how far apart two models may be, squared and up to a factor, or a file.
+
+    `transport(size, most)` is how differently the training data of two clients lie to
+    a reference of that size (100), from at most so many samples of each (0: all), and
+    `cosine(size, most)` the same with another ground cost, for classes (see
+    `similarity.transport`). `clusters` is 0 within a true cluster and 1 between two,
+    `optima` the squared distance of known optima. A file may have infinite entries.
+    """
+    if Path(choice).suffix in (".csv", ".npy"):
+        total, mine = _in_files(federation)
+        given = dissimilarity("radius", _from_file("radius", choice), total)
+        return given[mine][:, mine]
+    name, arguments = call("radius", choice)
+    one_of("radius", name, ("transport", "cosine", "clusters", "optima"))
+    if len(arguments) > (2 if name in ("transport", "cosine") else 0):
+        raise InputError(f"`radius` {name} takes fewer numbers, got {choice!r}.")
+    if name == "clusters":
+        label = _clusters("radius", federation)
+        return (label[:, None] != label[None, :]).to(torch.float32)
+    if name == "optima":
+        if federation.optima is None:
+            raise InputError(
+                f"`radius` optima needs known optima, but `{federation.name}` has none."
+            )
+        return _distances(federation).square()
+    size, most = (*arguments, *(100.0, 0.0)[len(arguments) :])
+    if size % 1 or most % 1:
+        raise InputError(f"`radius` {name} takes whole numbers, got {choice!r}.")
+    return dissimilarities(
+        federation,
+        size=integer("radius", int(size), at_least=1),
+        most=integer("radius", int(most), at_least=0),
+        cosine=name == "cosine",
+    )
+
+
+def _clusters(name: str, federation: Federation) -> Tensor:
+    """(N,) the known clusters."""
+    if federation.clusters is None:
+        raise InputError(
+            f"`{name}` clusters needs known clusters, but `{federation.name}` has none."
+        )
+    return federation.clusters
+
+
+def _distances(federation: Federation) -> Tensor:
+    """(N, N) distances between known optima, exactly 0 where these are the same."""
+    assert federation.optima is not None  # the caller has refused that
+    mode = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(federation.optima, federation.optima, compute_mode=mode)
+
+
+def precision(choice: str, federation: Federation) -> Tensor | None:
+    """(N,) `samples`, `equal`, `estimated` during training, or a file's name."""
+    if Path(choice).suffix in (".csv", ".npy"):
+        values = _from_file("precision", choice).flatten()
+        total, mine = _in_files(federation)
+        return positive("precision", values, total)[mine]
+    one_of("precision", choice, ("samples", "equal", "estimated"))
+    if choice == "estimated":
+        return None
+    size = federation.train.size.to(torch.float32)
+    return size if choice == "samples" else torch.ones_like(size)
+
+
+def _in_files(federation: Federation) -> tuple[int, Tensor]:
+    """How many clients a file is about, and where in it these clients stand.
+
+    Where clients are held out of training, a file is about them too.
+    """
+    if federation.everybody is None:
+        return len(federation), torch.arange(len(federation))
+    return federation.everybody, federation.clients
+
+
+def _from_file(name: str, path: str) -> Tensor:
+    try:
+        with warnings.catch_warnings():  # that a file is empty, which its shape tells
+            warnings.simplefilter("ignore", UserWarning)
+            is_csv = path.endswith(".csv")
+            values = np.loadtxt(path, delimiter=",") if is_csv else np.load(path)
+        return torch.tensor(values, dtype=torch.float32)
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"`{name}` cannot be read from {path}: {reason}.") from None
+
+
+def mixing(choice: str, federation: Federation) -> Tensor:
+    """(N, N) doubly stochastic Metropolis weights of a graph, by name or from a file.
+
+    `complete`, `ring`, `grid` and so on (`coterie list graphs`) join the clients in the
+    order of their numbers; a CSV file with the columns v and w names the edges.
+    """
+    if Path(choice).suffix == ".npy":
+        return stochastic("mixing", _from_file("mixing", choice), len(federation))
+    n = len(federation)
+    return gossip_matrix(edges_of(choice, n), n)
+
+
+RECIPES: dict[str, tuple[Callable[[str, Federation], Any], str]] = {
+    "sizes": (sizes, "samples"),
+    "weights": (weights, "clusters"),
+    "biases": (biases, "clusters"),
+    "mixing": (mixing, "ring"),
+    "precision": (precision, "samples"),
+    "radius": (radius, "transport"),
+}
+"""Name of an ingredient -> its recipe and what it is made from by default."""
+
+
+def ingredients_of(factory: Callable[..., Any]) -> list[str]:
+    """The names of a factory's positional parameters, each with a recipe."""
+    names = [
+        name
+        for name, p in inspect.signature(factory).parameters.items()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    for name in names:
+        if name not in RECIPES:
+            raise InputError(
+                f"the ingredient `{name}` is not known; a factory may ask for "
+                f"{', '.join(sorted(RECIPES))} and takes options by keyword only."
+            )
+    return names

@@ -1,0 +1,99 @@
+"""Clients that are held out of training and join afterwards.
+
+A federation goes on after its models are trained: somebody new comes with a little data
+and wants a model from what the others have learned. A study can hold clients out for
+that. They take no part in training, in ingredients or in any choice; when an algorithm
+has finished, its `welcome` gives each of them a model, which is evaluated on its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .. import seeds
+from ..checks import InputError
+from ..clients.simulation import Simulation
+from ..collaboration.best_fit import best_fit
+from ..data.federation import Federation
+from ..types import Oracle, State
+
+
+class Newcomers(NamedTuple):
+    """Those who were held out, and what is needed to welcome them."""
+
+    everybody: Federation  # those who trained, then the newcomers
+    simulation: Simulation  # of the newcomers alone
+
+    @property
+    def federation(self) -> Federation:
+        """The newcomers."""
+        return self.simulation.federation
+
+
+def hold_out(
+    federation: Federation, count: int, seed: int
+) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
+    """Positions of those who train and of `count` newcomers, each in rising order.
+
+    Who is held out depends on the seed alone; with a larger count the same clients are
+    held out and more.
+
+    Raises:
+        InputError: when fewer than two clients would be left to train.
+    """
+    n = len(federation)
+    if n - count < 2:
+        raise InputError(
+            "`run.newcomers` must leave at least two clients to train, but "
+            f"`{federation.name}` has {n} clients and {count} were to be held out."
+        )
+    order = torch.randperm(n, generator=seeds.generator(seed, "newcomers"))
+    return order[count:].sort().values, order[:count].sort().values
+
+
+def on_the_device_of(trained: Simulation, newcomers: Federation) -> Federation:
+    """The newcomers with the samples that those who train have in memory already."""
+    there = trained.federation
+    return replace(newcomers, features=there.features, targets=there.targets)
+
+
+def models_for(
+    welcome: Callable[[State, Oracle], Tensor] | None,
+    state: State,
+    personal: Float[Tensor, "n d"],
+    oracle: Oracle,
+) -> Float[Tensor, "m d"]:
+    """A model for every newcomer.
+
+    Args:
+        welcome: of an algorithm built for all clients, the newcomers last.
+        state: of those who trained.
+        personal: their models; where the algorithm has no `welcome`, a newcomer takes
+            the one of least loss on its training data.
+        oracle: asks the newcomers.
+    """
+    if welcome is None:
+        return personal[best_fit(oracle, personal)]
+    x = welcome(state, oracle)
+    wanted = (len(oracle.active), personal.shape[1])
+    if x.shape != wanted:
+        raise InputError(
+            f"`welcome` must give models of shape {wanted}, got {tuple(x.shape)}."
+        )
+    return x
+
+
+def described(federation: Federation) -> dict[str, Tensor]:
+    """Identity, true cluster (-1 unknown) and training samples of each newcomer."""
+    clients, clusters = federation.clients, federation.clusters
+    return {
+        "client": clients,
+        "cluster": torch.full_like(clients, -1) if clusters is None else clusters,
+        "train": federation.train.size,
+    }

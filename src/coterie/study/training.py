@@ -1,0 +1,252 @@
+"""One algorithm on one seed: trained, evaluated and recorded from start to end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import InputError, TrainingError
+from ..clients.simulation import Simulation
+from ..data.federation import PARTS
+from ..engine.rounds import Lapse, Round
+from ..models.objectives import TASKS
+from ..records.folders import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
+from ..types import State
+from .config import Entry, Study
+from .loops import Training, training_of
+from .newcomers import Newcomers, described, models_for
+from .setup import Ground, build_algorithm
+
+_SNAPSHOTS = 50
+"""Collaboration matrices kept of each cell, about."""
+
+Tell = Callable[[int, float | None], None]
+"""Called after every round with its number, and with a score where there is one."""
+
+
+def run_cell(
+    study: Study, entry: Entry, seed: int, ground: Ground, folder: Folder, tell: Tell
+) -> None:
+    """Runs one algorithm on one seed from where it stands to its end."""
+    run, simulation = study.run, ground.simulation
+    method = build_algorithm(entry, ground.federation, timed=study.time is not None)
+    training = training_of(study, method, ground, seed)
+    names = ground.federation.clients.tolist()
+    cell = folder.cell(entry.label, seed) or Cell(entry.label, seed, clients=names)
+    if cell.done:
+        tell(run.rounds, None)
+        return
+    start = training.init()
+    try:
+        if cell.rounds:
+            cell = replace(cell, state=restored(cell, start, folder))
+        else:
+            cell = replace(cell, state=start)
+            cell = _evaluated(cell, study, training, simulation, {})
+        saved = began = time.monotonic()
+        for r in training.rounds(rounds=run.rounds, start=(cell.t, cell.state)):
+            refuse_nonfinite_state(r, cell, ground.x.shape[1])
+            # Whenever an interruption comes, `cell` is as it was after some round.
+            after = _counted(cell, r, time.monotonic() - began)
+            evaluates = r.t % run.every == 0 or r.t == run.rounds
+            if evaluates:
+                after = _evaluated(after, study, training, simulation, r.info)
+            cell = after
+            tell(r.t, _score(cell, simulation) if evaluates else None)
+            if time.monotonic() - saved >= run.checkpoint_seconds:
+                folder.save(cell)
+                saved = time.monotonic()
+            began = time.monotonic()
+        x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
+        if ground.newcomers is not None:
+            state = training.inner(cell.state)
+            cell = _welcomed(cell, state, study, entry, ground.newcomers, x, folder)
+    except (TrainingError, KeyboardInterrupt) as error:
+        if cell.rounds:
+            folder.save(cell)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise TrainingError(
+            f"{error}; what was before is kept in {folder.path}, and a smaller step "
+            "size usually helps."
+        ) from None
+    folder.save_models(entry.label, seed, x)
+    folder.save(replace(cell, done=True))
+
+
+def _welcomed(
+    cell: Cell,
+    state: State,
+    study: Study,
+    entry: Entry,
+    newcomers: Newcomers,
+    x: Tensor,
+    folder: Folder,
+) -> Cell:
+    """The cell with a record of the models that newcomers get, which are kept too.
+
+    Args:
+        cell: as it is after the last round.
+        state: of the algorithm, then.
+        study: says what is evaluated.
+        entry: the algorithm.
+        newcomers: those who were held out.
+        x: the personal models of those who trained.
+        folder: where the models go.
+    """
+    folder.save(cell)  # before what may take long
+    timed = study.time is not None
+    method = build_algorithm(entry, newcomers.everybody, timed=timed)
+    oracle = newcomers.simulation.at(cell.t, purpose="welcome")
+    rows = models_for(method.welcome, state, x, oracle)
+    names = newcomers.federation.clients.tolist()
+    refuse_nonfinite(rows, "a newcomer's model", replace(cell, clients=names))
+    folder.save_models(cell.label, cell.seed, rows, of="newcomers")
+    table = described(newcomers.federation)
+    table |= _measures(study, newcomers.simulation, rows)
+    return replace(cell, newcomers={k: v.cpu() for k, v in table.items()})
+
+
+def restored(cell: Cell, like: Any, folder: Folder) -> Any:
+    """The state of a cell that was read from its file."""
+    try:
+        return unpack(cell.state, like)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the checkpoint of {cell.label!r} in {folder.path} was written by another "
+            "version of the algorithm; use a new folder."
+        ) from error
+
+
+def _counted(cell: Cell, r: Round, seconds: float) -> Cell:
+    """The cell after a round."""
+    after = replace(
+        cell,
+        t=r.t,
+        state=r.state,
+        gradients=cell.gradients + float(r.gradients.sum()),
+        floats=cell.floats + float(r.info.get("floats", 0.0)),
+        seconds=cell.seconds + seconds,
+    )
+    return after if r.lapse is None else _lapsed(after, r.lapse)
+
+
+def _lapsed(cell: Cell, lapse: Lapse) -> Cell:
+    """The cell with a record of what virtual time brought."""
+    delays = Counter(cell.delays)
+    delays.update(lapse.delays)
+    room = max(0, SPANS - len(cell.spans))
+    return replace(
+        cell,
+        time=lapse.time,
+        updates=cell.updates + lapse.updates,
+        delays=dict(delays),
+        spans=[*cell.spans, *lapse.spans[:room]] if room else cell.spans,
+        work={"busy": lapse.busy, "idle": lapse.idle, "tasks": lapse.tasks},
+    )
+
+
+def _evaluated(
+    cell: Cell,
+    study: Study,
+    training: Training,
+    simulation: Simulation,
+    info: dict[str, Tensor | float],
+) -> Cell:
+    """The cell with a record of the personal models on their own clients' parts."""
+    x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
+    refuse_nonfinite(x, "a personal model", cell)
+    values = _measures(study, simulation, x)
+    row = {
+        "round": cell.t,
+        "gradients": cell.gradients,
+        "bytes": cell.floats * x.element_size(),
+        "seconds": cell.seconds,
+        **_scalars(info),
+    }
+    if study.time is not None:
+        row |= {"time": cell.time, "updates": cell.updates}
+    cell = replace(cell, metrics=[*cell.metrics, values], rounds=[*cell.rounds, row])
+    return _with_snapshot(cell, study, info.get("weights"))
+
+
+def _measures(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Tensor]:
+    """What is known of each client's own model on its own parts, (N,) each."""
+    values: dict[str, Tensor] = {}
+    for part in PARTS:
+        if part != "train" or study.run.evaluate_train:
+            measures = simulation.evaluate(x, part)
+            values |= {f"{part}_{name}": v.cpu() for name, v in measures.items()}
+    optima = simulation.federation.optima
+    if optima is not None and optima.shape == x.shape:
+        values["distance"] = (x - optima).square().sum(1).cpu()
+    return values
+
+
+def _score(cell: Cell, simulation: Simulation) -> float:
+    """The mean validation score of the last evaluation."""
+    name = TASKS[simulation.federation.task].score
+    return float(cell.metrics[-1][f"validation_{name}"].mean())
+
+
+def _scalars(info: dict[str, Tensor | float]) -> dict[str, float]:
+    """Means over clients of what a round tells about itself."""
+    named = {k: v for k, v in info.items() if k not in ("floats", "weights")}
+    return {k: float(torch.as_tensor(v).double().mean()) for k, v in named.items()}
+
+
+def _with_snapshot(cell: Cell, study: Study, weights: Tensor | float | None) -> Cell:
+    if not isinstance(weights, Tensor) or len(weights) > SNAPSHOT_CLIENTS:
+        return cell
+    evaluations = max(1, study.run.rounds // study.run.every)
+    stride = max(1, evaluations // _SNAPSHOTS)
+    number = len(cell.rounds) - 1
+    if number % stride and cell.t != study.run.rounds and number != 1:
+        return cell
+    return replace(
+        cell,
+        snapshot_rounds=[*cell.snapshot_rounds, cell.t],
+        snapshots=[*cell.snapshots, weights.detach().to("cpu", torch.float32)],
+    )
+
+
+def refuse_nonfinite_state(r: Round, cell: Cell, parameters: int) -> None:
+    """Stops training where anything of the size of a model is not finite."""
+    after = replace(cell, t=r.t)
+    for tensor in _tensors(r.state):
+        if tensor.is_floating_point() and tensor.shape[-1:] == (parameters,):
+            rows = tensor.reshape(-1, parameters)
+            if len(rows) == len(cell.clients):
+                refuse_nonfinite(rows, "a model", after)
+            elif not bool(rows.sum().isfinite()):
+                raise TrainingError(
+                    f"{cell.label} (seed {cell.seed}): a model that clients share is "
+                    f"not finite after round {r.t}"
+                )
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    """All tensors of nested tuples and dataclasses."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, tuple) or is_dataclass(state):
+        parts = state if isinstance(state, tuple) else vars(state).values()
+        for part in parts:
+            yield from _tensors(part)
+
+
+def refuse_nonfinite(x: Tensor, what: str, cell: Cell) -> None:
+    """Stops training where a row is not finite, and says whose."""
+    bad = ~torch.isfinite(x.sum(1))
+    if bad.any():
+        client = cell.clients[int(bad.nonzero()[0])]
+        raise TrainingError(
+            f"{cell.label} (seed {cell.seed}): client {client} has {what} that is "
+            f"not finite after round {cell.t}"
+        )

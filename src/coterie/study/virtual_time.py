@@ -1,0 +1,139 @@
+"""The table [time] of a study: how long things take, so that results are in time.
+
+A study of rounds becomes one of time: `run.rounds` rounds of `period` virtual seconds
+each, in which every client does as much as it can. Algorithms that go round by round
+wait for the slowest client; the others (`coterie.asynchronous`) do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import InputError, call, integer, number
+from ..engine.clocks import Clock, Delays, Replayed, clock, trace
+from ..engine.laws import LAWS, POSITIVE, setting
+
+_LOOKED_AT = 200
+"""Clients, and tasks of each, whose times say what is typical."""
+
+_CYCLES = 1e5  # a tenth of what clocks sum up, as clients may begin after the end
+
+
+@dataclass(frozen=True)
+class Time:
+    """The table [time]."""
+
+    law: str = "constant(1)"  # seconds of a minibatch's gradient
+    speeds: str | tuple[float, ...] = ()  # factors of these; (): all are equal
+    availability: str = "always"  # or on_off(on, off)
+    trace: str = ""  # a file of measured times, in place of a law
+    links: str = ""  # law of the seconds that a message travels; empty: none
+    rings: float = 0.0  # of an edge per second, where pairs meet; 0: what fits
+    capacity: int = 0  # clients that may be at work at once; 0: all
+    period: float = 0.0  # seconds of a round; 0: of a typical round of local steps
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be used."""
+        number("time.rings", self.rings, at_least=0, at_most=1e12)
+        integer("time.capacity", self.capacity, at_least=0)
+        number("time.period", self.period, at_least=0, at_most=1e12)
+        given = (self.law, self.speeds or (), self.availability)
+        if self.trace and given != ("constant(1)", (), "always"):
+            raise InputError(
+                "`time.trace` gives the times of all clients, so that `time.law`, "
+                "`time.speeds` and `time.availability` must not be set, got "
+                f"{self.trace!r}."
+            )
+        if isinstance(self.speeds, tuple):
+            for client, speed in enumerate(self.speeds):
+                number(f"time.speeds[{client}]", speed, **POSITIVE)
+        setting("time.law", self.law, LAWS)
+        if self.links:
+            setting("time.links", self.links, LAWS)
+        self.clock(0)
+        if not self.typical:
+            raise InputError(f"`time.law` must take some time, got {self.law!r}.")
+
+    def clock(self, seed: int, clients: int | None = None) -> Clock:
+        """How long clients compute, for one seed of the study.
+
+        Args:
+            seed: of the study.
+            clients: how many there are, who then all need times; None: not known.
+        """
+        if self.trace:
+            return trace(self.trace, clients=clients)
+        known = len(self.speeds) if isinstance(self.speeds, tuple) else 0
+        if known and clients is not None and known != clients:
+            raise InputError(
+                f"`time.speeds` must have one entry per client, {clients}, got {known}."
+            )
+        if isinstance(self.speeds, str) and self.speeds and clients is not None:
+            count = call("time.speeds", self.speeds)[1][0]
+            if count > clients:
+                raise InputError(
+                    f"`time.speeds` must not name more stragglers than there are "
+                    f"clients, {clients}, got {self.speeds!r}."
+                )
+        return clock(self.law, self.speeds or None, self.availability, seed)
+
+    def messages(self, seed: int) -> Delays | None:
+        """How long messages travel."""
+        return Delays(self.links, seed) if self.links else None
+
+    @property
+    def typical(self) -> float:
+        """The median time of a gradient."""
+        times = self.clock(0)
+        known = len(self.speeds) if isinstance(self.speeds, tuple) else 0
+        known = len(times) if isinstance(times, Replayed) else known
+        names = torch.arange(known or _LOOKED_AT)
+        drawn = times.durations(names, torch.zeros_like(names), _LOOKED_AT)
+        median = float(drawn.median())
+        # Where no time is drawn, rounds last exactly as long as they take.
+        return median if drawn.min() == drawn.max() else float(f"{median:.3g}")
+
+    @staticmethod
+    def medians(times: Clock, names: Tensor) -> Tensor:
+        """The median time of a gradient of each client."""
+        drawn = times.durations(names, torch.zeros_like(names), _LOOKED_AT)
+        return drawn.median(1).values
+
+    @property
+    def typical_message(self) -> float:
+        """The median time for which a message travels."""
+        messages = self.messages(0)
+        if messages is None:
+            return 0.0
+        names = torch.arange(_LOOKED_AT)
+        return float(messages.relayed(names, names, _LOOKED_AT).median())
+
+    def with_period(self, steps: int) -> Time:
+        """The same with a period, where none is set: of so many typical gradients."""
+        return self if self.period else replace(self, period=self.typical * steps)
+
+    def refuse_longer(self, seconds: float) -> None:
+        """Refuses a study in which clients would go on and off too often."""
+        word, means = call("time.availability", self.availability)
+        if word == "on_off" and seconds > _CYCLES * sum(means):
+            raise InputError(
+                f"`time.availability` must change less often: {seconds:g} virtual "
+                f"seconds of the study are more than {_CYCLES:g} times on and off, got "
+                f"{self.availability!r}."
+            )
+
+    def rates(self, edges: int) -> Tensor:
+        """Rings per second of each edge."""
+        rate = self.rings or 1 / self.typical
+        return torch.full((edges,), rate, dtype=torch.float64)
+
+    def table(self) -> dict[str, Any]:
+        """As it stands in a file."""
+        speeds = self.speeds
+        return vars(self) | {
+            "speeds": list(speeds) if isinstance(speeds, tuple) else speeds
+        }

@@ -1,0 +1,472 @@
+"""Claims about the methods: limit cases, closed forms and loops over modules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from coterie import seeds
+from coterie.algorithms import ALGORITHMS
+from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
+from coterie.algorithms.all_for_one import all_for_one
+from coterie.algorithms.fedavg import fedavg
+from coterie.algorithms.fedavg_finetune import fedavg_finetune
+from coterie.algorithms.local import local
+from coterie.checks import InputError
+from coterie.clients.simulation import Simulation
+from coterie.data import synthetic
+from coterie.data.federation import federate
+from coterie.models import zoo as models
+from coterie.types import Comparison
+
+REAL = torch.float64
+# Some dozen steps in double precision, with the operations in another order.
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+N, D = 6, 26
+SIZES = torch.tensor([7, 4, 9, 5, 8, 6])
+ACTIVE = torch.tensor([True, False, True, True, False, True])
+STEPS = {"lr": 0.2, "steps": 3, "momentum": 0.5, "weight_decay": 0.01}
+
+
+def net() -> nn.Module:
+    return models.build(lambda: models.linear((12,), 2), 0, REAL)
+
+
+def simulate(federation, batch_size: int = 0) -> Simulation:
+    return Simulation(federation, net(), batch_size=batch_size, dtype=REAL)
+
+
+def start() -> torch.Tensor:
+    rng = torch.Generator().manual_seed(0)
+    return torch.randn(N, D, generator=rng, dtype=REAL) / 2
+
+
+def equal_start() -> torch.Tensor:
+    return start()[:1].expand(N, D).clone()
+
+
+def train(algorithm, simulation, x, rounds=4, active=None):
+    """All rounds' states and infos, the first state being that before any round."""
+    states, infos = [algorithm.init(x)], []
+    for t in range(1, rounds + 1):
+        state, info = algorithm.step(
+            states[-1], simulation.at(t, active), seeds.generator(0, t)
+        )
+        states.append(state)
+        infos.append(info)
+    return states, infos
+
+
+def mine(federation, client: int) -> torch.Tensor:
+    index, first, size = federation.train
+    return index[first[client] : first[client] + size[client]]
+
+
+def gradient(federation, row, index) -> torch.Tensor:
+    twin = models.with_row(net(), row)
+    outputs = twin(federation.features[index])
+    nn.functional.cross_entropy(outputs, federation.targets[index]).backward()
+    return torch.cat([p.grad.flatten() for p in twin.parameters()])
+
+
+def test_local_training_equals_torch_sgd_on_one_module_per_client(classification):
+    simulation = simulate(classification, 3)
+    states, infos = train(local(**STEPS), simulation, start())
+    for i in range(N):
+        twin = models.with_row(net(), start()[i])
+        optimiser = torch.optim.SGD(
+            twin.parameters(), lr=0.2, momentum=0.5, weight_decay=0.01
+        )
+        here = mine(classification, i)
+        for t in range(1, 5):
+            for question in range(3):
+                stream = seeds.key(simulation.at(t).stream("each", 0), question)
+                draws = seeds.below(SIZES[[i]], stream, torch.tensor([i]), 3)[0]
+                index = here[draws]
+                optimiser.zero_grad()
+                outputs = twin(classification.features[index])
+                loss = nn.functional.cross_entropy(
+                    outputs, classification.targets[index]
+                )
+                loss.backward()
+                optimiser.step()
+        assert_close(states[-1].x[i], models.ravel(twin), **EXACT)
+    assert all(info["floats"] == 0 for info in infos)
+
+
+def test_fedsgd_with_uniform_weights_is_gradient_descent_on_the_mean_loss(
+    classification,
+):
+    algorithm = fedavg(SIZES, lr=0.3, steps=1, weighting="uniform")
+    states, infos = train(algorithm, simulate(classification), start())
+    w = start().mean(0)
+    for _ in range(4):
+        g = [gradient(classification, w, mine(classification, i)) for i in range(N)]
+        w = w - 0.3 * torch.stack(g).mean(0)
+    assert_close(states[-1].x, w.expand(N, D), **EXACT)
+    # Down to everybody and up again.
+    assert all(info["floats"] == 2 * N * D for info in infos)
+
+
+def test_fedsgd_weighted_by_samples_is_gradient_descent_on_the_pooled_data(
+    classification,
+):
+    algorithm = fedavg(SIZES, lr=0.3, steps=1)
+    states, _ = train(algorithm, simulate(classification), start())
+    w = start().mean(0)
+    pooled = torch.cat([mine(classification, i) for i in range(N)])
+    for _ in range(4):
+        w = w - 0.3 * gradient(classification, w, pooled)
+    assert_close(states[-1].x, w.expand(N, D), **EXACT)
+
+
+def test_fedavg_averages_locally_trained_copies(classification):
+    algorithm = fedavg(SIZES, lr=0.3, steps=3)
+    states, _ = train(algorithm, simulate(classification), start(), 2)
+    w = start().mean(0)
+    for _ in range(2):
+        copies = []
+        for i in range(N):
+            copy = w
+            for _ in range(3):
+                copy = copy - 0.3 * gradient(
+                    classification, copy, mine(classification, i)
+                )
+            copies.append(copy)
+        w = (SIZES.to(REAL) / SIZES.sum()) @ torch.stack(copies)
+    assert_close(states[-1].x, w.expand(N, D), **EXACT)
+
+
+def test_fedavg_averages_over_the_clients_of_the_round_only(classification):
+    algorithm = fedavg(SIZES, lr=0.3)
+    states, infos = train(algorithm, simulate(classification), start(), 2, ACTIVE)
+    w = start().mean(0)
+    pooled = torch.cat(
+        [mine(classification, i) for i in ACTIVE.nonzero()[:, 0].tolist()]
+    )
+    for _ in range(2):
+        w = w - 0.3 * gradient(classification, w, pooled)
+    assert_close(states[-1].x, w.expand(N, D), **EXACT)
+    assert infos[0]["floats"] == 2 * 4 * D
+
+
+def test_fedavg_keeps_the_momentum_of_clients_that_take_no_part(classification):
+    algorithm = fedavg(SIZES, momentum=0.9)
+    simulation = simulate(classification)
+    states, _ = train(algorithm, simulation, start(), 1)
+    after, _ = algorithm.step(
+        states[-1], simulation.at(2, ACTIVE), seeds.generator(0, 2)
+    )
+    assert torch.equal(after.v[~ACTIVE], states[-1].v[~ACTIVE])
+    assert (after.v[ACTIVE] != states[-1].v[ACTIVE]).any(1).all()
+
+
+def test_fine_tuning_of_no_steps_is_fedavg(classification):
+    simulation = simulate(classification, 3)
+    tuned = fedavg_finetune(SIZES, tune_steps=0, **STEPS)
+    plain = fedavg(SIZES, **STEPS)
+    states, _ = train(tuned, simulation, start())
+    expected, _ = train(plain, simulation, start())
+    oracle = simulation.at(4, purpose="use")
+    assert torch.equal(states[-1].x, expected[-1].x)
+    assert torch.equal(tuned.personal(states[-1], oracle), expected[-1].x)
+
+
+def test_fine_tuning_is_local_descent_from_the_global_model(classification):
+    simulation = simulate(classification)
+    algorithm = fedavg_finetune(
+        SIZES, tune_steps=2, tune_lr=0.7, weight_decay=0.1, momentum=0.9
+    )
+    states, _ = train(algorithm, simulation, start())
+    before = states[-1].x.clone()
+    found = algorithm.personal(states[-1], simulation.at(4, purpose="use"))
+    for i in range(N):
+        row = before[i]
+        for _ in range(2):
+            g = gradient(classification, row, mine(classification, i)) + 0.1 * row
+            row = row - 0.7 * g
+        assert_close(found[i], row, **EXACT)
+    assert torch.equal(states[-1].x, before)
+
+
+def test_all_for_one_with_identity_weights_is_local_training(classification):
+    simulation = simulate(classification)
+    ours, infos = train(all_for_one(torch.eye(N), **STEPS), simulation, start())
+    alone, _ = train(local(**STEPS), simulation, start())
+    assert_close(ours[-1].x, alone[-1].x, **EXACT)
+    assert infos[-1]["floats"] == 0
+
+
+def test_all_for_one_with_uniform_weights_from_an_equal_start_is_fedsgd(classification):
+    simulation = simulate(classification)
+    uniform = torch.full((N, N), 1 / N, dtype=REAL)
+    ours, infos = train(all_for_one(uniform, lr=0.3), simulation, equal_start())
+    together, _ = train(
+        fedavg(SIZES, lr=0.3, weighting="uniform"), simulation, equal_start()
+    )
+    assert_close(ours[-1].x, together[-1].x, **EXACT)
+    # Over every ordered pair a model goes out and a gradient comes back.
+    assert infos[-1]["floats"] == 2 * N * (N - 1) * D
+
+
+def test_all_for_one_follows_the_weighted_sum_of_gradients(classification):
+    rng = torch.Generator().manual_seed(1)
+    weights = torch.rand(N, N, generator=rng, dtype=REAL)  # rows need not sum to 1
+    algorithm = all_for_one(weights, lr=0.05, steps=2)
+    states, infos = train(algorithm, simulate(classification), start(), 1)
+    for i in range(N):
+        row = start()[i]
+        for _ in range(2):
+            g = [
+                gradient(classification, row, mine(classification, k)) for k in range(N)
+            ]
+            row = row - 0.05 * weights[i] @ torch.stack(g)
+        assert_close(states[-1].x[i], row, **EXACT)
+    assert infos[0]["floats"] == 2 * 2 * N * (N - 1) * D
+
+
+def test_all_for_one_among_some_clients_rescales_their_weights(classification):
+    rng = torch.Generator().manual_seed(1)
+    weights = torch.rand(N, N, generator=rng, dtype=REAL)
+    algorithm = all_for_one(weights, lr=0.05, weight_decay=0.1, momentum=0.5)
+    states, infos = train(algorithm, simulate(classification), start(), 1, ACTIVE)
+    for i in range(N):
+        expected = start()[i]
+        if ACTIVE[i]:
+            kept = weights[i] * ACTIVE
+            kept = kept * weights[i].sum() / kept.sum()
+            g = [
+                gradient(classification, expected, mine(classification, k))
+                for k in range(N)
+            ]
+            expected = expected - 0.05 * (kept @ torch.stack(g) + 0.1 * expected)
+        assert_close(states[-1].x[i], expected, **EXACT)
+    assert torch.equal(states[-1].x[~ACTIVE], start()[~ACTIVE])
+    assert infos[0]["floats"] == 2 * 4 * 3 * D
+
+
+class Scripted:
+    """An oracle whose comparisons are written by the test and whose gradients are 0."""
+
+    def __init__(self, seen: Comparison, active: torch.Tensor | None = None) -> None:
+        self.seen = seen
+        self.active = seen.known.diagonal() if active is None else active
+        self.compared = 0
+
+    def grads(self, x):
+        return torch.zeros_like(x)
+
+    def blended(self, x, weights):
+        return torch.zeros_like(x)
+
+    def compare(self, x, *, samples=None):
+        self.compared += 1
+        return self.seen
+
+    def each(self, program, *rows, **options):
+        raise NotImplementedError
+
+
+def comparison(ratio: torch.Tensor, known: torch.Tensor | None = None) -> Comparison:
+    """What noiseless clients with these similarity ratios would see."""
+    n = len(ratio)
+    if known is None:
+        known = torch.ones(n, n, dtype=torch.bool)
+    one, zero = torch.ones(n, dtype=REAL), torch.zeros(n, n, dtype=REAL)
+    return Comparison(1 - ratio, one, zero, 0.01 * one, zero, 10 * one, known)
+
+
+def weights_of(algorithm, *oracles) -> torch.Tensor:
+    """The weights after rounds with these oracles."""
+    state = algorithm.init(torch.zeros(len(oracles[0].active), 2, dtype=REAL))
+    for t, oracle in enumerate(oracles):
+        state, info = algorithm.step(state, oracle, seeds.generator(t))
+    return info["weights"]
+
+
+RATIO = torch.tensor([[1.0, 0.5, 0.0], [0.05, 1.0, 0.8], [0.2, 0.9, 1.0]], dtype=REAL)
+PRECISION = torch.tensor([1.0, 2.0, 4.0], dtype=REAL)
+
+
+def test_twins_with_equal_noise_get_uniform_weights():
+    twins = Scripted(comparison(torch.ones(4, 4, dtype=REAL)))
+    for criterion in ("binary", "continuous"):
+        for rule in ("paper", "normalised"):
+            algorithm = adaptive_all_for_one(
+                torch.ones(4), criterion=criterion, rule=rule
+            )
+            found = weights_of(algorithm, twins)
+            assert_close(found, torch.full((4, 4), 0.25, dtype=REAL), **EXACT)
+
+
+def test_binary_weights_are_those_of_the_closed_form():
+    algorithm = adaptive_all_for_one(PRECISION, lam=0.1)
+    found = weights_of(algorithm, Scripted(comparison(RATIO)))
+    near = (RATIO >= 0.1).to(REAL)
+    # alpha_ik = 1{r_ik >= lam} s_k / sum_j s_j r_ij 1{r_ij >= lam}
+    expected = near * PRECISION / (PRECISION * RATIO * near).sum(1, keepdim=True)
+    assert_close(found, expected, **EXACT)
+
+
+def test_continuous_weights_are_those_of_the_closed_form():
+    algorithm = adaptive_all_for_one(PRECISION, criterion="continuous")
+    found = weights_of(algorithm, Scripted(comparison(RATIO)))
+    # alpha_ik = s_k r_ik / sum_j s_j r_ij^2
+    expected = PRECISION * RATIO / (PRECISION * RATIO**2).sum(1, keepdim=True)
+    assert_close(found, expected, **EXACT)
+
+
+def test_a_criterion_may_be_any_function_of_definition_1():
+    algorithm = adaptive_all_for_one(PRECISION, criterion=lambda r: r**2)
+    found = weights_of(algorithm, Scripted(comparison(RATIO)))
+    expected = PRECISION * RATIO**2 / (PRECISION * RATIO**3).sum(1, keepdim=True)
+    assert_close(found, expected, **EXACT)
+    with pytest.raises(InputError, match=r"phi\(x\) <= x"):
+        adaptive_all_for_one(PRECISION, criterion=lambda r: 2 * r)
+
+
+@pytest.mark.parametrize("criterion", ["binary", "continuous"])
+def test_normalised_rows_sum_to_one_and_those_of_the_paper_to_no_less(criterion):
+    oracle = Scripted(comparison(RATIO))
+    paper = weights_of(adaptive_all_for_one(PRECISION, criterion=criterion), oracle)
+    ours = weights_of(
+        adaptive_all_for_one(PRECISION, criterion=criterion, rule="normalised"), oracle
+    )
+    one = torch.ones(3, dtype=REAL)
+    assert_close(ours.sum(1), one, **EXACT)
+    assert (paper.sum(1) >= 1 - 1e-12).all()
+    assert_close(ours, paper / paper.sum(1, keepdim=True), **EXACT)
+
+
+def test_estimators_use_what_they_promise():
+    seen = comparison(RATIO)._replace(spread=torch.full((3, 3), 0.3, dtype=REAL))
+    split = adaptive_all_for_one(PRECISION, criterion="continuous")
+    plain = adaptive_all_for_one(PRECISION, criterion="continuous", estimator="plain")
+    # Plain norms are larger by the spread: 0.3 of distances and 0.01 of the own one.
+    off = 1 - torch.eye(3, dtype=REAL)
+    biased = (1 - (1 - RATIO + 0.3 * off) / 1.01).clamp(0, 1) * off + torch.eye(3)
+    for algorithm, ratio in ((split, RATIO), (plain, biased)):
+        expected = PRECISION * ratio / (PRECISION * ratio**2).sum(1, keepdim=True)
+        assert_close(weights_of(algorithm, Scripted(seen)), expected, **EXACT)
+
+
+def test_precision_is_estimated_from_the_noise_of_the_clients():
+    noise = torch.tensor([0.01, 0.02, 0.04], dtype=REAL)
+    samples = torch.tensor([10.0, 10.0, 5.0], dtype=REAL)
+    seen = comparison(torch.ones(3, 3, dtype=REAL))
+    seen = seen._replace(own_spread=noise, samples=samples)
+    found = weights_of(adaptive_all_for_one(None), Scripted(seen))
+    # The variance of one sample is own_spread times samples: 0.1, 0.2, 0.2.
+    expected = torch.tensor([0.5, 0.25, 0.25], dtype=REAL).expand(3, 3)
+    assert_close(found, expected, **EXACT)
+
+
+def test_estimated_precision_does_not_depend_on_how_often_a_client_was_compared():
+    ratio = torch.ones(3, 3, dtype=REAL)
+    active = torch.tensor([True, True, False])
+    some = Scripted(comparison(ratio, active[:, None] & active))
+    everybody = Scripted(comparison(ratio))
+    algorithm = adaptive_all_for_one(None, every=1, confidence=0.0)
+    found = weights_of(algorithm, some, everybody)
+    assert_close(found, torch.full((3, 3), 1 / 3, dtype=REAL), **EXACT)
+
+
+def test_estimated_precision_bears_that_some_clients_were_never_compared():
+    ratio = torch.ones(3, 3, dtype=REAL)
+    active = torch.tensor([True, True, False])
+    some = Scripted(comparison(ratio, active[:, None] & active))
+    found = weights_of(adaptive_all_for_one(None), some)
+    half = torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 0]], dtype=REAL)
+    assert_close(found, half, **EXACT)
+
+
+@pytest.mark.parametrize(("steps", "every"), [(1, 1), (1, 3), (3, 2), (5, 20)])
+def test_comparisons_are_made_every_so_many_steps_exactly(steps, every):
+    algorithm = adaptive_all_for_one(PRECISION, steps=steps, every=every)
+    state = algorithm.init(torch.zeros(3, 2, dtype=REAL))
+    for t in range(10):
+        oracle = Scripted(comparison(RATIO))
+        state, info = algorithm.step(state, oracle, seeds.generator(t))
+        due = sum(s % every == 0 for s in range(t * steps, (t + 1) * steps))
+        assert oracle.compared == due
+        # A comparison sends a model and gets two gradients over each of 6 links; a step
+        # sends a model and gets one gradient over each link with a weight.
+        links = int((info["weights"] != 0).sum()) - 3
+        assert info["floats"] == due * 3 * 6 * 2 + steps * 2 * links * 2
+
+
+@pytest.mark.parametrize("estimator", ["plain", "split"])
+def test_clusters_are_found_at_the_start_of_the_noiseless_problem(estimator):
+    table = synthetic.linear(clients=6, dimension=2, samples=200, seed=1)
+    owner = table.group
+    role = torch.tensor([0] * 180 + [1] * 10 + [2] * 10).repeat(6)
+    federation = federate(table, owner, role, clusters=table.clusters)
+    module = models.build(lambda: models.linear((2,), 1, bias=False), 0, REAL)
+    simulation = Simulation(federation, module, batch_size=2, dtype=REAL)
+    algorithm = adaptive_all_for_one(torch.ones(6), estimator=estimator, lr=0.25)
+    _, infos = train(algorithm, simulation, torch.zeros(6, 2, dtype=REAL), 1)
+    same = table.clusters[:, None] == table.clusters
+    assert torch.equal(infos[0]["weights"] != 0, same)
+
+
+def test_variances_tell_the_speed_up_over_training_alone():
+    twins = Scripted(comparison(torch.ones(4, 4, dtype=REAL)))
+    algorithm = adaptive_all_for_one(torch.ones(4), criterion="continuous")
+    state = algorithm.init(torch.zeros(4, 2, dtype=REAL))
+    _, info = algorithm.step(state, twins, seeds.generator(0))
+    quarter = torch.full((4,), 0.25, dtype=REAL)
+    assert_close(info["effective_variance"], quarter, **EXACT)
+    assert_close(info["noise_variance"], quarter, **EXACT)
+
+
+def test_adaptive_collaboration_leaves_inactive_clients_alone(classification):
+    algorithm = adaptive_all_for_one(SIZES.to(REAL), momentum=0.5, weight_decay=0.1)
+    states, infos = train(algorithm, simulate(classification, 3), start(), 3, ACTIVE)
+    assert torch.equal(states[-1].x[~ACTIVE], start()[~ACTIVE])
+    assert (states[-1].x[ACTIVE] != start()[ACTIVE]).any(1).all()
+    for info in infos:
+        assert (info["weights"][:, ~ACTIVE] == 0).all()
+        assert (info["weights"][~ACTIVE] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("every", 0, "`every` must be at least 1, got 0"),
+        ("estimator", "spilt", "`estimator` must be one of .*Did you mean 'split'"),
+        ("samples", 1, r"`samples` must be 0 \(all\) or at least 2, got 1"),
+        ("samples", -1, "`samples` must be at least 0, got -1"),
+        ("memory", 1.0, r"`memory` must be less than 1, got 1\.0"),
+        ("confidence", -1.0, r"`confidence` must be at least 0, got -1\.0"),
+        ("rule", "other", "`rule` must be one of normalised, paper, got 'other'"),
+        ("criterion", "binray", "`criterion` must be one of .*Did you mean 'binary'"),
+        ("lam", 0.0, r"`lam` must be greater than 0, got 0\.0"),
+    ],
+)
+def test_bad_options_of_adaptive_collaboration_are_refused(option, value, message):
+    with pytest.raises(InputError, match=message):
+        adaptive_all_for_one(PRECISION, **{option: value})
+
+
+def test_bad_options_of_the_others_are_refused():
+    with pytest.raises(InputError, match="`weighting` must be one of"):
+        fedavg(SIZES, weighting="sample")
+    with pytest.raises(InputError, match="`tune_steps` must be at least 0, got -1"):
+        fedavg_finetune(SIZES, tune_steps=-1)
+    with pytest.raises(InputError, match="`tune_lr` must be greater than 0"):
+        fedavg_finetune(SIZES, tune_lr=0.0)
+    with pytest.raises(InputError, match=r"`weights` must have shape \(3, 3\)"):
+        all_for_one(torch.ones(3, 2))
+    with pytest.raises(InputError, match="`weights` must be non-negative, but row 1"):
+        all_for_one(torch.tensor([[1.0, 0.0], [2.0, -1.0]]))
+    with pytest.raises(
+        InputError, match=r"`weights` must have shape \(6, 6\).*\(2, 2\)"
+    ):
+        all_for_one(torch.eye(2)).init(start())
+
+
+def test_every_algorithm_is_registered_under_the_name_of_its_factory():
+    for name, factory in ALGORITHMS.items():
+        assert factory.__name__ == name

@@ -1,0 +1,770 @@
+"""Claims about All-for-all: its forms, special cases, participation, stability."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from coterie import seeds
+from coterie.algorithms.all_for_all import all_for_all
+from coterie.algorithms.all_for_one import all_for_one
+from coterie.algorithms.fedavg import fedavg
+from coterie.algorithms.local import local
+from coterie.algorithms.time_adaptive_all_for_all import time_adaptive_all_for_all
+from coterie.checks import InputError
+from coterie.clients.simulation import Simulation
+from coterie.collaboration import weights
+from coterie.data.datasets import load
+from coterie.data.splits import divide
+from coterie.engine.rounds import run_rounds
+from coterie.models import zoo as models
+from coterie.study.ingredients import biases
+from coterie.study.ingredients import weights as weights_of
+from coterie.study.newcomers import models_for
+
+REAL = torch.float64
+# Some dozen steps in double precision, with the operations in another order.
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+N, D = 6, 3
+ALL = torch.ones(N, dtype=torch.bool)
+
+
+class Answers:
+    """An oracle that can be asked for gradients alone."""
+
+    active: torch.Tensor
+
+    def blended(self, x, alpha):
+        raise NotImplementedError
+
+    def compare(self, x, *, samples=None):
+        raise NotImplementedError
+
+    def each(self, program, *rows, **options):
+        raise NotImplementedError
+
+
+class Quadratics(Answers):
+    """An oracle of f_i(x) = (x - best_i)' A_i (x - best_i) / 2, with noise if asked."""
+
+    def __init__(self, matrices, best, *, active=None, noise=0.0, rng=None):
+        self.matrices, self.best = matrices, best
+        everybody = torch.ones(len(best), dtype=torch.bool)
+        self.active = everybody if active is None else active
+        self.noise, self.rng = noise, rng
+
+    def grads(self, x):
+        g = torch.einsum("ide,ie->id", self.matrices, x - self.best)
+        if self.noise:
+            g = g + self.noise * torch.randn(x.shape, generator=self.rng, dtype=x.dtype)
+        return g * self.active[:, None]
+
+
+def problem(seed=0, n=N, d=D):
+    """Random curvatures from 1 to 3 and random optima."""
+    rng = torch.Generator().manual_seed(seed)
+    q = torch.linalg.qr(torch.randn(n, d, d, generator=rng, dtype=REAL))[0]
+    curvature = 1 + 2 * torch.rand(n, d, generator=rng, dtype=REAL)
+    matrices = q @ torch.diag_embed(curvature) @ q.mT
+    return matrices, torch.randn(n, d, generator=rng, dtype=REAL)
+
+
+def random_weights(seed=0, n=N):
+    rng = torch.Generator().manual_seed(seed)
+    return weights.normalised(torch.rand(n, n, generator=rng, dtype=REAL))
+
+
+def start(seed=0, n=N, d=D):
+    rng = torch.Generator().manual_seed(100 + seed)
+    return torch.randn(n, d, generator=rng, dtype=REAL)
+
+
+def equal_start():
+    return start()[:1].expand(N, D).clone()
+
+
+def trained(algorithm, x, rounds=10, seed=0, noise=0.3, activity=None, data=None):
+    """Personal models after some rounds, and the last info."""
+    matrices, best = problem() if data is None else data
+    rng = torch.Generator().manual_seed(seed)
+    state, info = algorithm.init(x), {}
+    for t in range(rounds):
+        active = None if activity is None else activity[t]
+        oracle = Quadratics(matrices, best, active=active, noise=noise, rng=rng)
+        state, info = algorithm.step(state, oracle, seeds.generator(0, t))
+    return algorithm.personal(state, Quadratics(matrices, best)), info
+
+
+def some_activity(rounds=10):
+    rng = torch.Generator().manual_seed(7)
+    active = torch.rand(rounds, N, generator=rng) < 0.5
+    active[:, 0] |= ~active.any(1)
+    return active
+
+
+SETTINGS = {"momentum": 0.5, "weight_decay": 0.1, "steps": 2, "schedule": "inverse(9)"}
+
+
+# The update and its two forms.
+
+
+@pytest.mark.parametrize("settings", [{}, SETTINGS], ids=["plain", "settings"])
+@pytest.mark.parametrize("some", [False, True], ids=["all", "some"])
+@pytest.mark.parametrize("lam", [random_weights(), None], ids=["random", "threshold"])
+def test_both_forms_give_the_same_models_and_so_does_a_plain_loop(lam, some, settings):
+    best = problem()[1]
+    lam = weights.within(torch.cdist(best, best), 1.5) if lam is None else lam
+    activity = some_activity() if some else None
+    given = {"lr": 0.1, **settings}
+    direct, _ = trained(all_for_all(lam, **given), start(), activity=activity)
+    factored, _ = trained(
+        all_for_all(lam, form="factored", **given), start(), activity=activity
+    )
+    assert_close(direct, factored, **EXACT)
+
+    matrices, best = problem()
+    rng = torch.Generator().manual_seed(0)
+    eta = 0.1 / float(torch.linalg.eigvalsh(lam @ lam.T).max())
+    y, v, t = start(), torch.zeros(N, D, dtype=REAL), 0
+    for round_ in range(10):
+        who = range(N) if activity is None else activity[round_].nonzero()[:, 0]
+        for _ in range(settings.get("steps", 1)):
+            x = torch.stack([sum(lam[i, k] * y[k] for k in range(N)) for i in range(N)])
+            noise = 0.3 * torch.randn(N, D, generator=rng, dtype=REAL)
+            total = torch.zeros(N, D, dtype=REAL)
+            for i in who:
+                g = matrices[i] @ (x[i] - best[i]) + noise[i]
+                g = g + settings.get("weight_decay", 0.0) * x[i]
+                for k in range(N):
+                    total[k] += lam[i, k] * g
+            v = settings.get("momentum", 0.0) * v + total
+            decay = 9 / (9 + t) if settings else 1
+            y, t = y - eta * decay * v, t + 1
+    expected = torch.stack([sum(lam[i, k] * y[k] for k in range(N)) for i in range(N)])
+    assert_close(direct, expected, **EXACT)
+
+
+def test_what_is_sent_is_counted_along_the_links_of_each_form():
+    best = problem()[1]
+    lam = weights.within(torch.cdist(best, best), 1.5)
+    two_hops = (lam @ lam.T) > 0
+    assert int((lam > 0).sum()) < int(two_hops.sum()) < N * N  # neither is trivial
+    active = torch.tensor([True, True, False, True, False, True])
+    for who in (ALL, active):
+        _, direct = trained(
+            all_for_all(lam, steps=3), start(), 1, activity=who.expand(1, N)
+        )
+        _, factored = trained(
+            all_for_all(lam, steps=3, form="factored"),
+            start(),
+            1,
+            activity=who.expand(1, N),
+        )
+        # A gradient to every other client that it moves.
+        sent = sum(int(two_hops[:, j].sum()) - 1 for j in range(N) if who[j])
+        assert direct["floats"] == 3 * sent * D
+        # A gradient along every link, and a model back.
+        sent = sum(int((lam[j] > 0).sum()) - 1 for j in range(N) if who[j])
+        assert factored["floats"] == 3 * 2 * sent * D
+        assert torch.equal(direct["weights"], lam)
+
+
+# Special cases of the weights.
+
+
+def test_identity_weights_are_local_training_bit_by_bit():
+    ours, info = trained(all_for_all(torch.eye(N), lr=0.2), start())
+    matrices, best = problem()
+    rng = torch.Generator().manual_seed(0)
+    x = start()
+    for _ in range(10):
+        g = Quadratics(matrices, best, noise=0.3, rng=rng).grads(x)
+        x = x.add(g, alpha=-0.2)
+    assert torch.equal(ours, x)
+    assert info["floats"] == 0
+
+
+def test_identity_weights_are_local_training_on_real_data_too(classification):
+    module = models.build(lambda: models.linear((12,), 2), 0, REAL)
+    simulation = Simulation(classification, module, batch_size=0, dtype=REAL)
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 26, generator=rng, dtype=REAL) / 2
+    given = {"lr": 0.2, **SETTINGS}
+    for algorithm in (all_for_all(torch.eye(6), **given), local(**given)):
+        rounds = run_rounds(algorithm, simulation, x, rounds=4)
+        found = list(rounds)[-1].state.x
+        if algorithm.welcome is None:
+            ours = found
+    assert_close(ours, found, **EXACT)
+
+
+def test_uniform_weights_are_one_model_that_follows_the_mean_gradient():
+    lam = torch.full((N, N), 1 / N, dtype=REAL)
+    ours, _ = trained(all_for_all(lam, lr=0.2), start())
+    matrices, best = problem()
+    rng = torch.Generator().manual_seed(0)
+    x = start().mean(0)
+    for _ in range(10):
+        oracle = Quadratics(matrices, best, noise=0.3, rng=rng)
+        x = x - 0.2 * oracle.grads(x.expand(N, D)).mean(0)
+    assert_close(ours, x.expand(N, D), **EXACT)
+    assert_close(ours, ours[:1].expand(N, D), rtol=0, atol=1e-14)
+
+
+class Blending(Quadratics):
+    """Also answers what All-for-one asks, with the noise of `grads`."""
+
+    def blended(self, x, alpha):
+        noise = self.noise * torch.randn(x.shape, generator=self.rng, dtype=x.dtype)
+        moved = x[:, None] - self.best[None, :]
+        g = torch.einsum("kde,ike->ikd", self.matrices, moved) + noise[None, :]
+        return torch.einsum("ik,ikd->id", alpha, g)
+
+
+def test_clusters_make_all_for_all_and_all_for_one_the_same_minibatch_descent():
+    label = torch.tensor([0, 1, 0, 2, 1, 0])
+    lam = weights.same_cluster(label, torch.ones(N, dtype=REAL))
+    assert_close(lam @ lam.T, lam, rtol=0, atol=1e-15)
+    matrices, best = problem()
+    ours, _ = trained(all_for_all(lam, lr=0.2), equal_start())
+    rng = torch.Generator().manual_seed(0)
+    algorithm = all_for_one(lam, lr=0.2)
+    state = algorithm.init(equal_start())
+    for t in range(10):
+        oracle = Blending(matrices, best, noise=0.3, rng=rng)
+        state, _ = algorithm.step(state, oracle, seeds.generator(0, t))
+    assert_close(ours, state.x, **EXACT)
+    rng = torch.Generator().manual_seed(0)
+    x = equal_start()
+    for _ in range(10):
+        g = Quadratics(matrices, best, noise=0.3, rng=rng).grads(x)
+        for cluster in range(3):
+            x[label == cluster] -= 0.2 * g[label == cluster].mean(0)
+    assert_close(ours, x, **EXACT)
+
+
+def test_without_clusters_all_for_all_and_all_for_one_differ():
+    lam = random_weights()
+    ours, _ = trained(all_for_all(lam, lr=0.2, safe=False), equal_start(), noise=0)
+    matrices, best = problem()
+    state = all_for_one(lam, lr=0.2).init(equal_start())
+    for t in range(10):
+        oracle = Blending(matrices, best)
+        state, _ = all_for_one(lam, lr=0.2).step(state, oracle, seeds.generator(t))
+    assert (ours - state.x).abs().max() > 0.1
+
+
+# Properties.
+
+
+def test_relabelling_clients_relabels_the_models():
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    matrices, best = problem()
+    lam = random_weights()
+    here, _ = trained(all_for_all(lam), start(), noise=0, data=(matrices, best))
+    there, _ = trained(
+        all_for_all(lam[order][:, order]),
+        start()[order],
+        noise=0,
+        data=(matrices[order], best[order]),
+    )
+    assert_close(there, here[order], **EXACT)
+
+
+def test_scaling_gradients_is_scaling_the_step():
+    matrices, best = problem()
+    lam = random_weights()
+    here, _ = trained(all_for_all(lam, lr=0.3), start(), noise=0)
+    there, _ = trained(
+        all_for_all(lam, lr=0.1), start(), noise=0, data=(3 * matrices, best)
+    )
+    assert_close(here, there, **EXACT)
+
+
+def test_identical_clients_without_noise_follow_descent_scaled_by_row_sums_of_w():
+    matrices, best = problem()
+    same = matrices[:1].expand(N, D, D), best[:1].expand(N, D)
+    lam = random_weights()
+    ours, _ = trained(
+        all_for_all(lam, lr=0.1, safe=False), equal_start(), 1, noise=0, data=same
+    )
+    g = matrices[0] @ (equal_start()[0] - best[0])
+    scale = (lam @ lam.T).sum(1)
+    assert (scale - 1).abs().max() > 0.01  # W is no gossip matrix
+    assert_close(ours, equal_start() - 0.1 * scale[:, None] * g, **EXACT)
+
+
+@pytest.mark.parametrize("some", [False, True], ids=["all", "some"])
+def test_models_never_leave_the_range_of_the_weights(some):
+    label = torch.tensor([0, 1, 0, 2, 1, 0])
+    lam = weights.same_cluster(label, torch.ones(N, dtype=REAL))
+    activity = some_activity() if some else None
+    algorithm = all_for_all(lam, momentum=0.5, weight_decay=0.1)
+    x, _ = trained(algorithm, start(), activity=activity)
+    first = algorithm.init(start()).x
+    basis = torch.linalg.svd(lam)[0][:, :3]  # three clusters
+    for rows in (x, x - first):
+        assert_close(basis @ (basis.T @ rows), rows, **EXACT)
+
+
+def test_a_start_outside_the_range_would_never_be_corrected():
+    # As printed, with unequal starts, the update keeps their differences for ever.
+    lam = torch.full((N, N), 1 / N, dtype=REAL)
+    matrices, best = problem()
+    x = start()
+    for _ in range(200):
+        x = x - 0.2 * (lam @ lam.T) @ Quadratics(matrices, best).grads(x)
+    kept = x - x.mean(0)
+    assert_close(kept, start() - start().mean(0), **EXACT)
+    ours, _ = trained(all_for_all(lam, lr=0.2), start(), 200, noise=0)
+    assert_close(ours, ours[:1].expand(N, D), rtol=0, atol=1e-12)
+    a, b = matrices.sum(0), torch.einsum("ide,ie->d", matrices, best)
+    assert_close(ours[0], torch.linalg.solve(a, b), rtol=0, atol=1e-9)
+
+
+def test_an_equal_start_is_kept():
+    lam = random_weights()
+    assert_close(all_for_all(lam).init(equal_start()).x, equal_start(), **EXACT)
+
+
+# Who takes part.
+
+
+def test_active_clients_compute_and_everybody_receives():
+    lam = random_weights()
+    active = torch.tensor([False, False, True, False, True, False])
+    ours, _ = trained(
+        all_for_all(lam, lr=0.1, safe=False),
+        equal_start(),
+        1,
+        noise=0,
+        activity=active[None],
+    )
+    matrices, best = problem()
+    g = Quadratics(matrices, best).grads(equal_start())
+    product = lam @ lam.T
+    expected = equal_start()
+    for i in range(N):
+        for j in (2, 4):  # left out, and nobody else's share grows
+            expected[i] -= 0.1 * product[i, j] * g[j]
+    assert_close(ours, expected, **EXACT)
+    assert (ours != equal_start()).any(1).all()
+
+
+def test_one_client_at_a_time_moves_on_average_by_an_nth_of_all_together():
+    lam = random_weights()
+    algorithm = all_for_all(lam, lr=0.1)
+    x = algorithm.init(start()).x
+    together, _ = trained(algorithm, start(), 1, noise=0)
+    one_by_one = [
+        trained(algorithm, start(), 1, noise=0, activity=row[None])[0]
+        for row in torch.eye(N, dtype=torch.bool)
+    ]
+    assert_close(torch.stack(one_by_one).mean(0) - x, (together - x) / N, **EXACT)
+
+
+def test_participation_of_one_nth_is_the_asynchronous_oracle(classification):
+    module = models.build(lambda: models.linear((12,), 2), 0, REAL)
+    simulation = Simulation(classification, module, batch_size=2, dtype=REAL)
+    lam = random_weights()
+    x = torch.zeros(6, 26, dtype=REAL)
+    woken = []
+    before = x
+    for r in run_rounds(
+        all_for_all(lam, lr=0.1, safe=False),
+        simulation,
+        x,
+        rounds=60,
+        participation=1 / 6,
+    ):
+        assert int(r.active.sum()) == 1
+        client = int(r.active.nonzero())
+        woken.append(client)
+        g = simulation.at(r.t, r.active).grads(before)[client]
+        expected = before - 0.1 * (lam @ lam.T)[:, [client]] * g
+        assert_close(r.state.x, expected, **EXACT)
+        before = r.state.x
+    # Each of six clients is expected ten times in sixty rounds.
+    counts = torch.bincount(torch.tensor(woken), minlength=6)
+    assert counts.min() >= 3
+    assert counts.max() <= 20
+
+
+# Stability.
+
+
+def star(n=50):
+    far = torch.ones(n, n, dtype=REAL)
+    far[0] = far[:, 0] = 0
+    return weights.within(far, 0.5)
+
+
+def test_on_a_star_the_printed_step_diverges_and_the_safe_one_does_not():
+    # Fifty identical clients of smoothness 1, noiseless, and the step 1 / (2 L).
+    n = 50
+    data = torch.eye(1, dtype=REAL).expand(n, 1, 1), torch.zeros(n, 1, dtype=REAL)
+    x = torch.ones(n, 1, dtype=REAL)
+    printed, info = trained(
+        all_for_all(star(), lr=0.5, safe=False), x, 30, noise=0, data=data
+    )
+    assert info["spectral_radius"] == pytest.approx(12.5, abs=0.3)
+    assert printed.abs().max() > 1e6
+    safe, _ = trained(all_for_all(star(), lr=0.5), x, 200, noise=0, data=data)
+    assert safe.square().mean() < 0.02  # of 1 at the start
+    # But who everybody listens to, learns little from each: the mean is no promise.
+    assert safe[0].abs() > 0.5
+    even, info = trained(
+        all_for_all(weights.metropolis(star()), lr=0.5), x, 30, noise=0, data=data
+    )
+    assert info["spectral_radius"] == pytest.approx(1)
+    assert even.abs().max() < 1e-3
+
+
+def test_the_safe_step_is_the_given_one_over_the_spectral_radius():
+    lam = random_weights()
+    rho = weights.spectral_radius(lam)
+    assert rho > 1.01
+    safe, info = trained(all_for_all(lam, lr=0.1), start())
+    bare, _ = trained(all_for_all(lam, lr=0.1 / rho, safe=False), start())
+    assert_close(safe, bare, **EXACT)
+    assert info["spectral_radius"] == pytest.approx(rho)
+
+
+def test_all_for_all_arrives_at_the_best_models_of_its_form():
+    matrices, best = problem()
+    lam = 0.5 * torch.eye(N, dtype=REAL)
+    lam += 0.5 * weights.same_cluster(torch.arange(N) % 2, torch.ones(N, dtype=REAL))
+    lam[1] = lam[0]  # a rank below N, so that not every model can be reached
+    ours, _ = trained(all_for_all(lam, lr=0.6), start(), 400, noise=0)
+    # min over y of the mean of f_i((L y)_i): solve its normal equations.
+    blocks = torch.block_diag(*matrices)
+    spread = torch.kron(lam, torch.eye(D, dtype=REAL))
+    y = torch.linalg.lstsq(
+        spread.T @ blocks @ spread, spread.T @ blocks @ best.flatten(), driver="gelsd"
+    )[0]
+    # What the slowest direction leaves, (1 - 0.6 * 0.25 / 1.3)^400, and rounding.
+    assert_close(ours, (spread @ y).reshape(N, D), rtol=0, atol=1e-8)
+    assert (ours - best).abs().max() > 0.1
+
+
+# On data.
+
+
+def means(seed=0, **options):
+    """Few samples of eight clients in two far clusters."""
+    table = load("mean_estimation", clients=8, samples=10, spread=3.0, seed=seed)
+    federation = divide(table, "natural", seed=seed, **options)
+    module = models.build(lambda: models.linear((1,), 10, bias=False), 0, REAL)
+    return federation, Simulation(federation, module, batch_size=1, dtype=REAL)
+
+
+def distance_to_optima(algorithm, federation, simulation, rounds=60):
+    x = torch.zeros(len(federation), 10, dtype=REAL)
+    last = list(run_rounds(algorithm, simulation, x, rounds=rounds))[-1].state
+    found = algorithm.personal(last, simulation.at(rounds, purpose="use"))
+    return float((found - federation.optima).square().sum(1).mean())
+
+
+def test_where_clusters_are_known_all_for_all_beats_local_training_and_one_model():
+    federation, simulation = means()
+    lam = weights_of("clusters", federation)
+    given = {"lr": 0.2, "schedule": "inverse(5)"}
+    ours = distance_to_optima(all_for_all(lam, **given), federation, simulation)
+    alone = distance_to_optima(local(**given), federation, simulation)
+    sizes = federation.train.size
+    one = distance_to_optima(fedavg(sizes, **given), federation, simulation)
+    assert ours < 0.6 * alone
+    assert ours < 0.1 * one
+
+
+def test_a_newcomer_gets_the_model_that_fits_it_best():
+    federation, _ = means()
+    everybody = weights_of("clusters", federation)
+    algorithm = all_for_all(everybody, lr=0.2)
+    newcomers = federation.select(torch.tensor([6, 7]))
+    module = models.build(lambda: models.linear((1,), 10, bias=False), 0, REAL)
+    oracle = Simulation(newcomers, module, batch_size=0, dtype=REAL).at(1)
+    personal = federation.optima[:6]  # as if training had been perfect
+    state = algorithm.init(torch.zeros(8, 10, dtype=REAL))
+    found = models_for(algorithm.welcome, state, personal, oracle)
+    assert_close(found, federation.optima[[6, 7]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.0}, r"`lr` must be greater than 0, got 0\.0"),
+        ({"form": "y"}, "`form` must be one of direct, factored, got 'y'"),
+        ({"steps": 0}, "`steps` must be at least 1, got 0"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        all_for_all(random_weights(), **options)
+
+
+def test_weights_whose_rows_do_not_sum_to_one_are_refused():
+    with pytest.raises(InputError, match="every row of `weights` must sum to 1"):
+        all_for_all(2 * torch.eye(3))
+    with pytest.raises(InputError, match=r"`weights` must have shape \(6, 6\)"):
+        all_for_all(torch.eye(3)).init(start())
+
+
+# The time-adaptive variant.
+
+
+def line(n=N):
+    """Optima on a line and the gaps between them, for curvature 1."""
+    place = torch.linspace(0, 1, n, dtype=REAL)
+    return place[:, None], (place[:, None] - place).square() / 2
+
+
+@pytest.mark.parametrize("phase_init", ["continue", "mix", "restart"])
+@pytest.mark.parametrize("some", [False, True], ids=["all", "some"])
+def test_phases_are_those_of_algorithm_2(phase_init, some):
+    best, gap = line()
+    lr, mu, noise, first = 0.4, 1.0, 0.5, 0.25
+    matrices = torch.ones(N, 1, 1, dtype=REAL)
+    algorithm = time_adaptive_all_for_all(
+        gap, lr=lr, mu=mu, noise=noise, start=first, phase_init=phase_init
+    )
+    rounds = 250 if some else 120
+    rng = torch.Generator().manual_seed(3)
+    activity = torch.rand(rounds, N, generator=rng) < (0.5 if some else 2.0)
+    activity[:, 0] |= ~activity.any(1)
+    state = algorithm.init(start(d=1))
+    x, p, seen = None, 0, 0
+    for t in range(rounds):
+        oracle = Quadratics(matrices, best, active=activity[t])
+        state, info = algorithm.step(state, oracle, seeds.generator(t))
+        while True:
+            eps = first / 2**p
+            near = 2 * gap <= eps
+            lam = near.to(REAL) / near.sum(1, keepdim=True)
+            product = lam @ lam.T
+            rho = float(torch.linalg.eigvalsh(product).max())
+            variance = noise * float((1 / near.sum(1).to(REAL)).mean())
+            eta = lr / rho * min(1.0, mu * eps / variance)
+            ratio = first / eps if phase_init == "restart" else min(8.0, first / eps)
+            calls = max(1, math.ceil(math.log(ratio) / (eta * mu)))
+            if x is None:
+                x = lam @ start(d=1)
+            if seen < calls * N:
+                break
+            p, seen = p + 1, 0
+            if phase_init != "continue":
+                eps = first / 2**p
+                near = 2 * gap <= eps
+                lam = near.to(REAL) / near.sum(1, keepdim=True)
+                x = lam @ (x if phase_init == "mix" else start(d=1))
+        x = x - eta * product @ (activity[t][:, None] * (x - best))
+        seen += int(activity[t].sum())
+        assert info["eps"] == pytest.approx(eps)
+        assert info["floats"] == int((product > 0)[:, activity[t]].sum()) - int(
+            activity[t].sum()
+        )
+        assert_close(state.x, x, **EXACT)
+    assert p >= 4  # so that there was something to see
+    assert (lam > 0).sum() < N * N
+
+
+def test_ever_fewer_clients_are_trusted_until_everybody_is_alone():
+    _, gap = line()
+    algorithm = time_adaptive_all_for_all(gap, noise=0.0, lr=0.5)
+    state = algorithm.init(start(d=1))
+    counts = []
+    for t in range(300):
+        oracle = Quadratics(torch.ones(N, 1, 1, dtype=REAL), line()[0])
+        state, info = algorithm.step(state, oracle, seeds.generator(t))
+        counts.append(int((info["weights"] > 0).sum()))
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == N * N
+    assert counts[-1] == N
+    assert_close(state.x, line()[0], rtol=0, atol=1e-6)
+
+
+def test_convex_phases_have_the_length_and_step_of_proposition_3():
+    _, gap = line()
+    noise, diameter = 2.0, 1.5
+    algorithm = time_adaptive_all_for_all(
+        gap, lr=10.0, noise=noise, diameter=diameter, regularity="convex"
+    )
+    zero = torch.zeros(N, 1, dtype=REAL)
+    pull = Quadratics(torch.zeros(N, 1, 1, dtype=REAL), zero)
+    pull.grads = lambda x: torch.ones_like(x)
+    state = algorithm.init(zero)
+    length = {}
+    for t in range(600):
+        before = state.x
+        state, info = algorithm.step(state, pull, seeds.generator(t))
+        eps = info["eps"]
+        length[eps] = length.get(eps, 0) + 1
+        lam = info["weights"]
+        eta = eps / (2 * noise * float(lam.square().sum()) / N)
+        assert_close(before - state.x, eta * (lam @ lam.T).sum(1, keepdim=True))
+    for eps in list(length)[:-1]:
+        inverse = float((1 / (2 * gap <= eps).sum(1).to(REAL)).mean())
+        assert length[eps] == math.ceil(4 * diameter**2 * noise * inverse / eps**2)
+
+
+def test_the_printed_step_of_proposition_3_depends_on_the_unit_of_the_loss():
+    # Times 2 for all losses: eps and B double, D stays; a step must halve.
+    def steps(unit, n=4, d=1.0, b=1.0, eps=0.1, inverse=2.0):
+        calls = 4 * (d * b * unit / (eps * unit)) ** 2 * inverse
+        printed = 2 * n * d**2 / (calls * (b * unit) ** 2 * inverse)
+        return printed, math.sqrt(printed * n / 2)
+
+    printed, right = (steps(2.0)[k] / steps(1.0)[k] for k in (0, 1))
+    assert right == pytest.approx(1 / 2)
+    assert printed == pytest.approx(1 / 4)
+
+
+def bernoulli(n=60, seed=0):
+    """Section 6.4 of the report: coins of different chances."""
+    rng = torch.Generator().manual_seed(seed)
+    chance = torch.rand(n, 1, generator=rng, dtype=REAL)
+    return chance, (chance - chance.T).square() / 2
+
+
+class Coins(Answers):
+    """Gradients of (x - coin)^2 / 2."""
+
+    def __init__(self, chance, rng):
+        self.active = torch.ones(len(chance), dtype=torch.bool)
+        self.chance, self.rng = chance, rng
+
+    def grads(self, x):
+        return x - torch.bernoulli(self.chance, generator=self.rng)
+
+
+def test_time_adaptive_all_for_all_beats_training_alone_and_one_model_throughout():
+    chance, gap = bernoulli()
+    # The mean variance of a coin, and the mean excess of x = 0.
+    adaptive = time_adaptive_all_for_all(gap, lr=0.5, noise=1 / 6, start=1 / 6)
+    inverse = {"lr": 1.0, "schedule": "inverse(1)"}  # steps 1 / (t + 1): plain means
+    methods = {
+        "ours": adaptive,
+        "alone": all_for_all(torch.eye(60), **inverse),
+        "one": all_for_all(torch.full((60, 60), 1 / 60), **inverse),
+    }
+    error = {}
+    for name, algorithm in methods.items():
+        rng = torch.Generator().manual_seed(1)
+        state = algorithm.init(torch.zeros(60, 1, dtype=REAL))
+        for t in range(1, 501):
+            state, _ = algorithm.step(state, Coins(chance, rng), seeds.generator(t))
+            if t in (5, 20, 100, 500):
+                excess = (state.x - chance).square().mean() / 2
+                error[name, t] = float(excess)
+    for t in (5, 20, 100, 500):
+        assert error["ours", t] < 0.8 * error["alone", t]
+        assert error["ours", t] < 0.5 * error["one", t]
+    # One model stops at half the variance of the chances, about 1/24.
+    assert error["one", 500] == pytest.approx(float(chance.var()) / 2, rel=0.1)
+    assert error["ours", 500] < error["ours", 100] < error["ours", 20]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": -1.0}, r"`noise` must be at least 0, got -1\.0"),
+        ({"start": 0.0}, "`start` must be greater than 0"),
+        ({"phase_init": "stop"}, "`phase_init` must be one of continue, mix, restart"),
+        ({"regularity": "smooth"}, "`regularity` must be one of convex, strongly"),
+    ],
+)
+def test_bad_options_of_the_adaptive_variant_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        time_adaptive_all_for_all(line()[1], **options)
+
+
+def test_negative_biases_are_refused():
+    with pytest.raises(InputError, match="`biases` must be non-negative, but row 0"):
+        time_adaptive_all_for_all(-torch.ones(2, 2))
+    with pytest.raises(InputError, match=r"`biases` must have shape \(6, 6\)"):
+        time_adaptive_all_for_all(torch.ones(2, 2)).init(start())
+
+
+# Recipes.
+
+
+def linear(**options):
+    table = load("linear", clients=30, dimension=3, samples=8, **options)
+    return divide(table, "natural", seed=0)
+
+
+def test_mixtures_and_water_filling_come_from_a_study():
+    federation = linear(variation=0.5)
+    assert_close(weights_of("mixture(0.3)", federation), weights.interpolation(0.3, 30))
+    a = biases("optima", federation)
+    assert_close(
+        weights_of("water_filling(0.1)", federation), weights.water_filling(a, 0.1)
+    )
+
+
+def test_both_methods_take_every_kind_of_weights():
+    federation = linear(variation=0.5)
+    x = torch.zeros(30, 3, dtype=REAL)
+    for choice in ("mixture(0.5)", "water_filling(1)", "biases(2)", "clusters"):
+        lam = weights_of(choice, federation)
+        for method in (all_for_one, all_for_all):
+            assert method(lam).init(x).x.shape == x.shape
+
+
+def test_biases_are_gaps_between_known_optima():
+    federation = linear(variation=0.5)
+    best = federation.optima
+    found = biases("optima", federation)
+    for i, k in ((0, 1), (4, 28), (7, 7)):
+        expected = float((best[i] - best[k]) @ (best[i] - best[k])) / 2
+        assert float(found[i, k]) == pytest.approx(expected)
+    assert_close(biases("optima(2)", federation), 2 * found)
+
+
+def test_clients_with_the_same_optimum_have_no_bias_at_all():
+    federation = linear(variation=0.0)
+    same = federation.clusters[:, None] == federation.clusters
+    assert (biases("optima", federation)[same] == 0).all()
+    assert_close(weights_of("biases(0)", federation), (same / 15).to(REAL))
+    assert torch.equal(biases("clusters", federation), (~same).float())
+    assert torch.equal(biases("clusters(0.5)", federation), 0.5 * (~same).float())
+
+
+def test_biases_come_from_a_file(classification, tmp_path):
+    values = np.abs(np.arange(6)[:, None] - np.arange(6)) / 10
+    np.save(tmp_path / "b.npy", values)
+    found = biases(str(tmp_path / "b.npy"), classification)
+    assert_close(found, torch.tensor(values, dtype=torch.float32))
+    some = classification.select(torch.tensor([1, 4]))
+    assert_close(biases(str(tmp_path / "b.npy"), some), found[[1, 4]][:, [1, 4]])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "choice", "message"),
+    [
+        (weights_of, "mixture", "mixture needs one number, got 'mixture'"),
+        (weights_of, "mixture(2)", "`weights` must be at most 1, got 2"),
+        (weights_of, "water_filling(1)", "needs one number and a federation with"),
+        (biases, "optima", "`biases` optima needs known optima, but `classification`"),
+        (biases, "clusters(1, 2)", "clusters takes one number at most"),
+        (biases, "clusters(0)", "`biases` must be greater than 0"),
+        (biases, "cluster", "Did you mean 'clusters'"),
+    ],
+)
+def test_wrong_recipes_are_refused(classification, recipe, choice, message):
+    with pytest.raises(InputError, match=message):
+        recipe(choice, classification)
+
+
+def test_an_empty_volume_of_water_is_refused():
+    with pytest.raises(InputError, match="`weights` must be greater than 0"):
+        weights_of("water_filling(0)", linear())
+
+
+def test_clusters_that_nobody_knows_have_no_biases(images):
+    with pytest.raises(InputError, match="`biases` clusters needs known clusters"):
+        biases("clusters", images)

@@ -1,0 +1,242 @@
+"""Claims about ARUBA: independent loops, limit cases, and what its step sizes do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from coterie import seeds
+from coterie.algorithms.aruba import aruba
+from coterie.algorithms.fedavg import fedavg
+from coterie.algorithms.fedavg_finetune import fedavg_finetune
+from coterie.algorithms.local import local
+from coterie.checks import InputError
+from coterie.clients.simulation import Simulation
+from coterie.data.federation import Table, federate
+from coterie.engine.rounds import run_rounds
+from coterie.models import zoo as models
+
+REAL = torch.float64
+# Some dozen steps in double precision, with the operations in another order.
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+N, D = 6, 26
+SIZES = torch.tensor([7, 4, 9, 5, 8, 6])
+ACTIVE = torch.tensor([True, False, True, True, False, True])
+
+
+def net() -> nn.Module:
+    return models.build(lambda: models.linear((12,), 2), 0, REAL)
+
+
+def start() -> torch.Tensor:
+    rng = torch.Generator().manual_seed(0)
+    return torch.randn(N, D, generator=rng, dtype=REAL) / 2
+
+
+def simulate(federation, batch_size: int = 0) -> Simulation:
+    return Simulation(federation, net(), batch_size=batch_size, dtype=REAL)
+
+
+def train(algorithm, oracles, x):
+    """The state and info after a round with each of these oracles."""
+    state, info = algorithm.init(x), {}
+    for t, oracle in enumerate(oracles):
+        state, info = algorithm.step(state, oracle, seeds.generator(0, t))
+    return state, info
+
+
+def gradient(simulation, row, t: int, client: int, question: int) -> torch.Tensor:
+    """Of a question of a client program in round t, by one module and by hand."""
+    federation = simulation.federation
+    index, first, size = federation.train
+    here = index[first[client] : first[client] + size[client]]
+    if simulation.batch_size:
+        stream = seeds.key(simulation.at(t).stream("each", 0), question)
+        sizes, name = torch.tensor([len(here)]), torch.tensor([client])
+        here = here[seeds.below(sizes, stream, name, simulation.batch_size)[0]]
+    twin = models.with_row(net(), row)
+    outputs = twin(federation.features[here])
+    nn.functional.cross_entropy(outputs, federation.targets[here]).backward()
+    return torch.cat([p.grad.flatten() for p in twin.parameters()])
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_it_is_algorithm_2_around_fedavg(classification, weighting):
+    simulation = simulate(classification, 3)
+    algorithm = aruba(SIZES, lr=0.3, steps=3, zeta=0.5, p=2.0, weighting=weighting)
+    state, info = train(algorithm, [simulation.at(t, ACTIVE) for t in (1, 2)], start())
+    eps, zeta, p = 0.3 * 0.5, 0.5, 2.0
+    w, who = start().mean(0), ACTIVE.nonzero()[:, 0].tolist()
+    b, g = torch.full_like(w, eps**2), torch.full_like(w, zeta**2)
+    share = {i: float(SIZES[i]) if weighting == "samples" else 1.0 for i in who}
+    for t in (1, 2):
+        eta = (b / g).sqrt()
+        b, g = b + eps**2 / (t + 1) ** p, g + zeta**2 / (t + 1) ** p
+        total = torch.zeros_like(w)
+        for i in who:
+            mine = w.clone()
+            for question in range(3):
+                slope = gradient(simulation, mine, t, i, question)
+                g = g + slope**2 / len(who)
+                mine = mine - eta * slope
+            b = b + (mine - w) ** 2 / 2 / len(who)
+            total = total + share[i] / sum(share.values()) * mine
+        w = total
+    assert_close(state.w, w, **EXACT)
+    assert_close(state.b, b, **EXACT)
+    assert_close(state.g, g, **EXACT)
+    # Model and step sizes go down, the model and squared gradients up.
+    assert info["floats"] == 4 * 4 * D
+    assert info["step_size"] == pytest.approx(float((b / g).sqrt().mean()))
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_step_sizes_that_resist_all_change_give_fedavg(classification, weighting):
+    simulation = simulate(classification, 3)
+    options = {"lr": 0.3, "steps": 3, "weighting": weighting}
+    oracles = [simulation.at(t, ACTIVE) for t in (1, 2, 3)]
+    again = [simulation.at(t, ACTIVE) for t in (1, 2, 3)]
+    ours, _ = train(aruba(SIZES, zeta=1e8, **options), oracles, start())
+    theirs, _ = train(fedavg(SIZES, **options), again, start())
+    # Gradients of order 1 against zeta^2 = 1e16.
+    assert_close(ours.w, theirs.x[0], **EXACT)
+
+
+class Scripted:
+    """An oracle of two clients whose gradients do not depend on the model."""
+
+    active = torch.tensor([True, True])
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+        self.asked = 0
+
+    def each(self, program, *rows, **options):
+        return program(self, *rows, **options)
+
+    def grad(self, points):
+        """Coordinate 0 always points the same way, coordinate 1 to and fro."""
+        self.asked += 1
+        back = -1.0 if self.asked % 2 else 1.0
+        return self.scale * points.new_tensor([1.0, back, 0.0]).expand_as(points)
+
+    def unused(self, *arguments, **options):
+        raise NotImplementedError
+
+    grads = blended = compare = loss = hvp = held = whole = unused
+
+
+def test_steps_grow_where_local_runs_lead_somewhere_and_shrink_where_they_shake():
+    state, _ = train(
+        aruba(torch.ones(2), lr=0.1, steps=8),
+        [Scripted() for _ in range(5)],
+        torch.zeros(2, 3),
+    )
+    eta = (state.b / state.g).sqrt()
+    # Eight steps one way are (8 eta)^2 / 2 for 8 squared gradients: eta^2 times 4.
+    assert eta[0] > 1.5 * 0.1
+    # To and fro leads nowhere: b grows by its small regular term only.
+    assert eta[1] < 0.5 * 0.1
+    # Where nothing happens nothing is learnt.
+    assert eta[2] == pytest.approx(0.1)
+
+
+def test_the_first_round_has_a_closed_form():
+    lr, zeta, p, steps = 0.1, 2.0, 0.5, 4
+    algorithm = aruba(torch.ones(2), lr=lr, zeta=zeta, p=p, steps=steps)
+    state, _ = train(algorithm, [Scripted()], torch.zeros(2, 3, dtype=REAL))
+    eps, fade = lr * zeta, 1 + 2**-p
+    travelled = torch.tensor([(steps * lr) ** 2 / 2, 0.0, 0.0], dtype=REAL)
+    squares = torch.tensor([steps, steps, 0.0], dtype=REAL)
+    assert_close(state.b, eps**2 * fade + travelled, **EXACT)
+    assert_close(state.g, zeta**2 * fade + squares, **EXACT)
+
+
+def test_the_unit_of_the_loss_does_not_matter_if_zeta_has_it_too():
+    paths = []
+    for unit in (1.0, 7.0):
+        algorithm = aruba(torch.ones(2), lr=0.1 / unit, zeta=2.0 * unit, steps=3)
+        oracles = [Scripted(unit) for _ in range(4)]
+        paths.append(train(algorithm, oracles, torch.zeros(2, 3, dtype=REAL))[0].w)
+    assert_close(paths[0], paths[1], **EXACT)
+
+
+def test_it_is_tuned_with_the_learnt_steps_and_nothing_is_learnt_in_use(classification):
+    simulation = simulate(classification, 3)
+    algorithm = aruba(SIZES, lr=0.3, steps=3, tune_steps=2)
+    state, _ = train(algorithm, [simulation.at(1)], start())
+    before = [part.clone() for part in state[:3]]
+    found = algorithm.personal(state, simulation.at(1))
+    for i in range(N):
+        row = state.w
+        for k in range(2):
+            eta = (state.b / state.g).sqrt()
+            row = row - eta * gradient(simulation, row, 1, i, k)
+        assert_close(found[i], row, **EXACT)
+    assert all(map(torch.equal, before, state[:3]))
+
+
+def test_newcomers_tune_the_global_model_on_their_own_training_data(classification):
+    four = aruba(SIZES[:4], lr=0.3)
+    five = aruba(SIZES[[0, 1, 2, 3, 5]], lr=0.3, tune_steps=2)
+    state = four.init(start()[:4])
+    newcomer = simulate(classification.only(5))
+    assert five.welcome is not None
+    found = five.welcome(state, newcomer.at(1, purpose="use"))
+    row, everybody = state.w, simulate(classification)
+    for k in range(2):
+        row = row - 0.3 * gradient(everybody, row, 1, 5, k)
+    assert_close(found, row[None], **EXACT)
+
+
+def scales(clients: int) -> Simulation:
+    """Regression with one steep and four flat directions, six samples each.
+
+    Clients differ in the steep direction and share the flat ones, which a step size
+    that suits the steep one reaches slowly.
+    """
+    rng = seeds.generator("tests", "scales")
+    owner = torch.arange(clients).repeat_interleave(6 + 1 + 30)
+    role = torch.tensor([0] * 6 + [1] + [2] * 30).repeat(clients)
+    features = torch.randn(len(owner), 5, generator=rng, dtype=REAL)
+    features[:, 1:] *= 0.2
+    best = torch.full((clients, 5), 5.0, dtype=REAL)
+    best[:, 0] = torch.randn(clients, generator=rng, dtype=REAL)
+    noise = 0.1 * torch.randn(len(owner), generator=rng, dtype=REAL)
+    targets = (features * best[owner]).sum(1) + noise
+    table = Table("scales", features, targets, "regression", 1)
+    module = models.build(lambda: models.linear((5,), 1, bias=False), 0, REAL)
+    return Simulation(federate(table, owner, role), module, batch_size=4, dtype=REAL)
+
+
+def test_learnt_steps_help_where_directions_have_different_scales():
+    simulation, x = scales(8), torch.zeros(8, 5, dtype=REAL)
+    sizes, same = simulation.federation.train.size, {"lr": 0.1, "steps": 10}
+
+    def loss(algorithm) -> float:
+        *_, last = run_rounds(algorithm, simulation, x, rounds=25)
+        used = algorithm.personal(last.state, simulation.at(25, purpose="use"))
+        return float(simulation.evaluate(used, "test")["loss"].mean())
+
+    ours = loss(aruba(sizes, tune_steps=10, **same))
+    tuned = fedavg_finetune(sizes, tune_steps=10, tune_lr=0.1, **same)
+    assert ours < loss(tuned) / 1.5
+    assert ours < loss(local(**same)) / 2
+    assert ours < loss(fedavg(sizes, **same)) / 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("lr", 0.0, r"`lr` must be at least 1e-09, got 0\.0"),
+        ("zeta", 0.0, r"`zeta` must be at least 1e-09, got 0\.0"),
+        ("p", -1.0, r"`p` must be greater than 0, got -1\.0"),
+        ("weighting", "sample", "`weighting` must be one of"),
+        ("tune_steps", -1, "`tune_steps` must be at least 0, got -1"),
+    ],
+)
+def test_bad_options_are_refused(option, value, message):
+    with pytest.raises(InputError, match=message):
+        aruba(SIZES, **{option: value})

@@ -1,0 +1,248 @@
+"""Adaptive All-for-one without waiting: against rounds, and against plain processes."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import pytest
+import torch
+
+import coterie as co
+from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
+from coterie.asynchronous.adaptive_all_for_one import async_adaptive_all_for_one
+from coterie.checks import InputError
+from coterie.data.datasets import load
+from coterie.data.splits import divide
+from coterie.engine.clocks import clock
+from coterie.engine.events import Run
+from coterie.engine.rounds import run_rounds
+from coterie.models.zoo import build, linear
+from support.quadratics import SAMPLES, quadratics, simulate, start
+
+REAL = torch.float64
+EXACT = {"rtol": 1e-11, "atol": 1e-12}  # sums in another order, in float64
+OPTIONS = {"lr": 0.05, "every": 4}
+
+
+@pytest.mark.parametrize("criterion", ["binary", "continuous"])
+@pytest.mark.parametrize("estimator", ["split", "plain"])
+@pytest.mark.parametrize("samples", [0, 4])
+@pytest.mark.parametrize("weighting", ["paper", "normalised"])
+def test_where_no_time_passes_it_is_that_of_rounds(
+    criterion, estimator, samples, weighting
+):
+    """Also where clients have unequally many readers."""
+    simulation, x = simulate(quadratics(), batch_size=3), start()
+    options = {"criterion": criterion, "estimator": estimator, "samples": samples}
+    method = async_adaptive_all_for_one(
+        SAMPLES, None, weighting=weighting, rule="adaptive", **OPTIONS, **options
+    )
+    rounds = adaptive_all_for_one(None, rule=weighting, **OPTIONS, **options)
+    run = Run(method, simulation, x, clock=clock("constant(0)"))
+    gradients, floats = torch.zeros(6, dtype=REAL), 0.0
+    for r in run_rounds(rounds, simulation, x, rounds=10):
+        while min(run.state.turns) < r.t:
+            run.step()
+        torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
+        torch.testing.assert_close(run.state.alpha, r.info["weights"], **EXACT)
+        gradients, floats = gradients + r.gradients, floats + r.info["floats"]
+        assert torch.equal(run.gradients, gradients)
+        assert run.state.floats == floats
+    readers = (run.state.alpha > 0).sum(0).tolist()
+    assert 1 < max(readers)
+
+
+def twins(clients: int = 6, size: int = 30, groups: int = 2) -> co.Simulation:
+    """Groups of equally many clients, far from each other, with equal amounts."""
+    table = load("linear", clients=clients, clusters=groups, samples=size, noise=0.1)
+    module = build(lambda: linear((10,), 1, bias=False), 0)
+    federation = divide(table, "natural", seed=0)
+    return co.Simulation(federation, module, batch_size=4, dtype=REAL)
+
+
+def half_gradients(simulation, k, t, point, samples):
+    """Of client k in round t at a point, asked alone."""
+    stream = co.seeds.key(simulation.seed, "step", t, "compare", 0)
+    first, second, _ = simulation.halves(torch.tensor([k]), stream, samples)
+    grad = simulation.kernel.grad
+    return grad(point[None], first)[0], grad(point[None], second)[0]
+
+
+class Plain:
+    """Every client as a process that says how long it takes, and goes on then."""
+
+    def __init__(self, simulation, x, paces, *, lr, every, lam, samples):
+        n = len(x)
+        self.simulation, self.paces = simulation, paces
+        self.lr, self.every, self.lam, self.samples = lr, every, lam, samples
+        self.x = x.clone()
+        self.shown, self.scores = {}, [{} for _ in range(n)]
+        self.alpha, self.turns = torch.eye(n, dtype=REAL), [0] * n
+        self.answers, self.order = 0, 0
+
+    def client(self, k):
+        n = len(self.x)
+        others = [(k + j) % n for j in range(1, n)]
+        size = int(self.simulation.federation.train.size[k])
+        used = min(size, self.samples) / self.simulation.batch_size
+        while True:
+            t = self.turns[k] + 1
+            if self.turns[k] % self.every == 0:
+                at = self.x[k].clone()
+                mine = half_gradients(self.simulation, k, t, at, self.samples)
+                yield used
+                self.shown[k] = at, *mine
+                self.scores[k][k] = float(mine[0] @ mine[1])
+                for i in [i for i in others if i in self.shown]:
+                    at, a, b = self.shown[i]
+                    c, d = half_gradients(self.simulation, k, t, at, self.samples)
+                    distance = float((a - c) @ (b - d))
+                    yield used
+                    self.scores[i][k] = distance
+                for reader in range(n):
+                    self.learn(reader)
+            for i in [i for i in [k, *others] if self.alpha[i, k] > 0]:
+                if self.alpha[i, k] == 0:
+                    continue
+                g, began = self.gradient(k, t, self.x[i]), self.answers
+                yield 1.0
+                late = min(1.0, n / (self.answers - began))
+                self.x[i] -= self.lr * late * float(self.alpha[i, k]) * g
+            self.turns[k] += 1
+
+    def gradient(self, k, t, point):
+        """By the oracle's blend with a weight for one pair."""
+        points = point.repeat(len(self.x), 1)
+        weights = torch.zeros(len(self.x), len(self.x), dtype=REAL)
+        weights[0, k] = 1
+        return self.simulation.at(t).blended(points, weights)[0]
+
+    def learn(self, k):
+        """Equal precisions; without memory the newest ratio counts."""
+        found = self.scores[k]
+        if not found.keys() - {k}:
+            return
+        self.own[k] = found.get(k, self.own[k])
+        own = self.own[k]
+        for i, distance in found.items():
+            if i != k:
+                ratio = max(0.0, 1 - distance / own) if own > 0 else 0.0
+                self.ratios[k, i] = min(1.0, ratio)
+        trusted = (self.ratios[k] >= self.lam).double()
+        self.alpha[k] = trusted / trusted.sum()
+        self.scores[k] = {}
+
+    def run(self, until):
+        n = len(self.x)
+        self.ratios, self.own = torch.eye(n, dtype=REAL), [0.0] * n
+        processes, queue, numbers = [self.client(k) for k in range(n)], [], [0] * n
+
+        def ask(k, time):
+            work = next(processes[k])
+            name, number = torch.tensor([k]), torch.tensor([numbers[k]])
+            gradients = int(work)  # which is a whole number here
+            length = float(self.paces.durations(name, number, gradients).sum())
+            numbers[k] += gradients
+            heapq.heappush(queue, (time + length, k))
+
+        for k in range(n):
+            ask(k, 0.0)
+        while queue[0][0] <= until:
+            time, k = heapq.heappop(queue)
+            self.answers += 1
+            ask(k, time)
+
+
+def test_at_any_pace_clients_are_independent_processes():
+    simulation = twins()
+    sizes, x = simulation.federation.train.size, torch.zeros(6, 10, dtype=REAL)
+    paces = clock("lognormal(1, 0.4)", speeds=[1, 2, 1.5, 3, 1, 12], seed=3)
+    options = {"lr": 0.01, "every": 3, "lam": 0.2, "samples": 12}
+    plain = Plain(simulation, x, paces, **options)
+    plain.run(400.0)
+    method = async_adaptive_all_for_one(
+        sizes,
+        torch.ones(6, dtype=REAL),
+        memory=0.0,
+        confidence=0.0,
+        weighting="normalised",
+        rule="adaptive",
+        **options,
+    )
+    run = Run(method, simulation, x, clock=paces)
+    for _ in run.until(400.0):
+        pass
+    assert run.updates == plain.answers > 500
+    assert run.state.turns == plain.turns
+    torch.testing.assert_close(run.state.alpha, plain.alpha, **EXACT)
+    torch.testing.assert_close(run.personal(), plain.x, rtol=1e-9, atol=1e-10)
+
+
+def test_a_slow_client_slows_nobody_and_groups_are_found():
+    simulation = twins(8, 200)
+    federation = simulation.federation
+    x = torch.zeros(8, 10, dtype=REAL)
+    options = {"lr": 0.05, "every": 20, "samples": 40}
+    method = async_adaptive_all_for_one(federation.train.size, None, **options)
+    ended = []
+    for slow in (1.0, 1000.0):
+        paces = clock("lognormal(1, 0.2)", speeds=[slow, *[1.0] * 7], seed=1)
+        run = Run(method, simulation, x, clock=paces)
+        for _ in run.until(500.0):
+            pass
+        ended.append(run.state.turns)
+    assert min(ended[1][1:]) >= 0.9 * min(ended[0][1:])
+    same = federation.clusters[:, None] == federation.clusters
+    fast = torch.arange(8) > 0
+    found = run.state.alpha[fast][:, fast] > 0
+    assert bool((found == same[fast][:, fast]).double().mean() > 0.9)
+    wrong = (run.personal() - federation.optima).square().sum(1)[fast]
+    assert float(wrong.max()) < 0.1
+    assert not math.isnan(float(run.personal().sum()))
+
+
+def test_a_newcomer_gets_the_mean_of_its_best_fits_partners():
+    simulation = twins()
+    sizes, x = simulation.federation.train.size, torch.zeros(6, 10, dtype=REAL)
+    method = async_adaptive_all_for_one(sizes, None, lr=0.05, samples=8)
+    run = Run(method, simulation, x, clock=clock("constant(1)"))
+    for _ in run.until(100.0):
+        pass
+    rows = method.welcome(run.state, simulation.at(1, purpose="welcome"))
+    losses = torch.stack(
+        [simulation.evaluate(row.repeat(6, 1), "train")["loss"] for row in run.state.x]
+    )
+    for row, best in zip(rows, losses.argmin(0).tolist(), strict=True):
+        alpha = run.state.alpha[best]
+        torch.testing.assert_close(row, alpha @ run.state.x / alpha.sum(), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"every": 0}, "`every` must be at least 1"),
+        ({"samples": 1}, "`samples` must be 0"),
+        ({"rule": "late"}, "`rule` must be one of"),
+        ({"criterion": "ternary"}, "`criterion` must be one of"),
+        ({"weighting": "samples"}, "`weighting` must be one of"),
+        ({"lr": math.nan}, "`lr` must be a finite number"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        async_adaptive_all_for_one(SAMPLES, None, **options)
+
+
+def test_a_single_sample_cannot_be_compared():
+    sizes = SAMPLES.clone()
+    sizes[3] = 1
+    method = async_adaptive_all_for_one(sizes, None)
+    with pytest.raises(InputError, match=r"two training samples .* 1 of client 3"):
+        Run(method, simulate(quadratics()), start(), clock=clock("constant(1)"))
+
+
+def test_sizes_of_others_are_refused():
+    method = async_adaptive_all_for_one(torch.ones(4), None)
+    with pytest.raises(InputError, match="`sizes` must have"):
+        Run(method, simulate(quadratics()), start(), clock=clock("constant(1)"))

@@ -1,0 +1,307 @@
+"""SGD on loss networks: (5.7) by plain loops, who is busy, no deadlock, mixing."""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+import torch
+
+from coterie.asynchronous.loss_network import loss_network
+from coterie.checks import InputError, TrainingError
+from coterie.engine.clocks import Delays, Rings, clock
+from coterie.engine.events import Arrivals, Run
+from coterie.graphs.capacities import admitted
+from coterie.graphs.families import edges_of, gossip_matrix
+from coterie.theory.mixing import busy_times, loss_rates
+from support.paces import EXACT, UNEVEN, Paces, question
+from support.quadratics import REAL, hessians, quadratics, simulate, start
+
+PACES = [1.0, 2.0, 0.5, 1.5, 1.0, 4.0]
+STEADY = Paces(*PACES, jitter=0.0)
+
+
+def network(text, *, seed=0, rate=None):
+    """The gossip matrix of a graph of six, its rings, and how long edges are busy."""
+    edges = edges_of(text, 6)
+    busy = torch.tensor(PACES, dtype=REAL)[edges].amax(1)
+    rates = loss_rates(edges, busy) if rate is None else torch.full_like(busy, rate)
+    return gossip_matrix(edges, 6), Rings(edges, rates, seed=seed), busy
+
+
+@pytest.fixture(scope="module")
+def simulation():
+    return simulate(quadratics(), batch_size=3)
+
+
+@pytest.fixture(scope="module")
+def x():
+    return start()
+
+
+@pytest.mark.parametrize("text", ["ring", "star", "complete"])
+def test_events_are_the_exchanges_that_networks_admit_and_updates_are_5_7(
+    simulation, x, text
+):
+    matrix, rings, busy = network(text)
+    found = rings.until(60.0)
+    kept = admitted(rings.edges, found, busy[found.which])
+    run = Run(loss_network(matrix, lr=0.1), simulation, x, clock=STEADY, rings=rings)
+    exchanges = sorted(
+        (time + float(busy[edge]), time, *rings.edges[edge].tolist())
+        for time, edge in zip(
+            found.times[kept].tolist(), found.which[kept].tolist(), strict=True
+        )
+    )
+    models, numbers = x.clone(), [0] * 6
+    for end, _, v, w in exchanges[:25]:
+        for client in (v, w):
+            numbers[client] += 1
+        gv, gw = (
+            question(simulation, client, numbers[client], models[client])
+            for client in (v, w)
+        )
+        mean = (models[v] + models[w]) / 2
+        models[v], models[w] = mean - 0.1 * gv, mean - 0.1 * gw
+        event = run.step()
+        assert sorted(event.clients) == [v, w]
+        assert event.time == pytest.approx(end, rel=1e-12)
+        torch.testing.assert_close(run.personal(), models, **EXACT)
+    # Every ring so far began an exchange or is lost.
+    before = found.times < run.time
+    assert run.lost == int((before & ~kept).sum())
+
+
+def exchanges(run, count):
+    """Time, clients and from when to when each has computed, event by event."""
+    computes = {}
+    for _ in range(count):
+        event = run.step()
+        computes |= {client: span for client, *span in event.spans}
+        yield event.time, event.clients, [computes[i] for i in event.clients]
+
+
+def test_nobody_is_in_two_exchanges_at_once(simulation, x):
+    matrix, rings, _ = network("complete", rate=3.0)
+    links = Delays("exponential(0.7)", seed=2)
+    run = Run(
+        loss_network(matrix), simulation, x, clock=UNEVEN, rings=rings, links=links
+    )
+    free = [0.0] * 6
+    for time, (v, w), (one, other) in exchanges(run, 120):
+        # Both begin at a ring that found both free, and are free when both are done.
+        assert one[0] == other[0] >= max(free[v], free[w])
+        assert time > max(one[1], other[1])
+        free[v] = free[w] = time
+    assert run.lost > 120
+
+
+def test_a_star_has_one_exchange_at_a_time(simulation, x):
+    matrix, rings, _ = network("star", rate=2.0)
+    run = Run(loss_network(matrix), simulation, x, clock=UNEVEN, rings=rings)
+    last = 0.0
+    for time, clients, spans in exchanges(run, 50):
+        assert 0 in clients
+        assert spans[0][0] >= last
+        last = time
+
+
+def test_the_mean_moves_by_a_share_of_every_gradient(simulation, x):
+    matrix, rings, _ = network("ring")
+    run = Run(loss_network(matrix, lr=0.2), simulation, x, clock=UNEVEN, rings=rings)
+    mean = x.mean(0)
+    for _ in range(40):
+        event = run.step()
+        now = run.moment()
+        for client in event.clients:
+            mean = mean - 0.2 / 6 * now.answers[0][0][client]
+        torch.testing.assert_close(run.personal().mean(0), mean, **EXACT)
+    # Two models travel in each exchange.
+    assert event.state.floats == 40 * 2 * x.shape[1]
+
+
+def test_pairs_that_end_together_are_pairs_one_after_the_other(x):
+    method = loss_network(network("ring")[0], lr=0.1)
+    g = torch.randn(4, x.shape[1], dtype=REAL, generator=torch.Generator())
+
+    def arrived(state, clients, answers):
+        method.arrive(state, Arrivals(1.0, clients, (answers,), [1], 0, 0))
+        return state.x
+
+    both = arrived(method.init(x), [0, 1, 3, 2], g)
+    state = method.init(x)
+    arrived(state, [0, 1], g[:2])
+    assert torch.equal(both, arrived(state, [3, 2], g[2:]))
+    assert torch.equal(both[4:], x[4:])
+
+
+def test_nodes_reach_the_common_optimum():
+    full = simulate(quadratics())
+    a, b = hessians(quadratics())
+    optimum = torch.linalg.solve(a.mean(0), b.mean(0))
+    edges = edges_of("complete", 6)
+    rings = Rings(edges, torch.full((15,), 0.1, dtype=REAL))
+    paces = Paces(*[0.1] * 6, jitter=0.0)  # all take part equally often
+    method = loss_network(gossip_matrix(edges, 6), lr=0.03)
+    run = Run(method, full, start(), clock=paces, rings=rings)
+    models = []
+    for k in range(800):
+        run.step()
+        if k >= 200:
+            models.append(run.personal().mean(0))
+    off = torch.stack(models).mean(0) - optimum
+    # A bias of the order of the step size, and chance: as for pairs in `test_agraf`.
+    assert float(off.norm() / optimum.norm()) < 0.05
+
+
+def test_going_on_from_a_moment_is_not_having_stopped(simulation, x):
+    matrix, rings, _ = network("ring")
+    options = {"clock": UNEVEN, "rings": rings, "links": Delays("uniform(0.1, 2)")}
+    whole = Run(loss_network(matrix), simulation, x, **options)
+    for _ in range(15):
+        whole.step()
+    rest = Run(loss_network(matrix), simulation, x, start=whole.moment(), **options)
+    for _ in range(25):
+        assert whole.step()[:4] == rest.step()[:4]
+    assert torch.equal(whole.personal(), rest.personal())
+    assert whole.lost == rest.lost
+
+
+def rematching(edges, exchanges, seed):
+    """Gossip that never waits: whoever is free takes a free neighbour at once.
+
+    Exchanges take random times. Returns their edges, in order of their ends.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    n = int(edges.max()) + 1
+    busy, queue, log = [False] * n, [], []
+
+    def search(v, time):
+        near = [
+            (e, pair[0] + pair[1] - v)
+            for e, pair in enumerate(edges.tolist())
+            if v in pair and not busy[pair[0] + pair[1] - v]
+        ]
+        if busy[v] or not near:
+            return
+        e, w = near[int(torch.randint(len(near), (1,), generator=rng))]
+        busy[v] = busy[w] = True
+        length = 0.5 + float(torch.rand(1, generator=rng))
+        heapq.heappush(queue, (time + length, e, v, w))
+
+    for v in torch.randperm(n, generator=rng).tolist():
+        search(v, 0.0)
+    while len(log) < exchanges:
+        time, e, v, w = heapq.heappop(queue)
+        busy[v] = busy[w] = False
+        log.append(e)
+        search(v, time)
+        search(w, time)
+    return log
+
+
+def test_without_waiting_a_matching_freezes_and_with_exponential_waits_it_does_not():
+    edges = edges_of("ring", 8)
+    log = rematching(edges, 1500, seed=0)
+    assert len(set(log[-500:])) == 4  # a perfect matching of eight, for ever
+    spread = [float(x.norm()) for x in averaged(edges, log)]
+    assert spread[-1] == pytest.approx(spread[-500], rel=1e-9) and spread[-1] > 0.1
+
+    rates = loss_rates(edges, torch.ones(8, dtype=REAL))
+    rings = Rings(edges, rates).until(600.0)
+    kept = admitted(edges, rings, torch.ones_like(rings.times))
+    log = rings.which[kept].tolist()
+    assert len(set(log[-100:])) == 8
+    assert float(averaged(edges, log)[-1].norm()) < 1e-6
+
+
+def averaged(edges, log):
+    """Models off their mean after each of these exchanges, from 1 at node 0."""
+    x = torch.zeros(int(edges.max()) + 1, dtype=REAL)
+    x[0] = 1.0
+    models = []
+    for e in log:
+        x[edges[e]] = x[edges[e]].mean()
+        models.append(x - x.mean())
+    return models
+
+
+def test_messages_that_take_time_lengthen_exchanges(simulation, x):
+    matrix, rings, _ = network("ring")
+    links = Delays("constant(3)")
+    run = Run(
+        loss_network(matrix), simulation, x, clock=STEADY, rings=rings, links=links
+    )
+    computing = torch.tensor(PACES, dtype=REAL)
+    whole = busy_times(rings.edges, torch.full((6,), 3.0, dtype=REAL), computing)
+    pairs = {tuple(sorted(edge)): e for e, edge in enumerate(rings.edges.tolist())}
+    for time, clients, spans in exchanges(run, 30):
+        edge = pairs[tuple(sorted(clients))]
+        assert time - spans[0][0] == pytest.approx(float(whole[edge]), rel=1e-9)
+
+
+def test_a_slow_node_keeps_only_its_neighbours_waiting_now_and_then(simulation, x):
+    """One node takes a thousand times longer; far from it exchanges go on."""
+    edges = edges_of("line", 6)
+    rates = torch.full((5,), 0.5, dtype=REAL)
+    paces = clock("constant(1)", speeds=[1000.0, 1, 1, 1, 1, 1])
+    method = loss_network(gossip_matrix(edges, 6))
+    run = Run(method, simulation, x, clock=paces, rings=Rings(edges, rates))
+    times = [0] * 6
+    for event in run.until(300.0):
+        for client in event.clients:
+            times[client] += 1
+    assert times[0] == 0 and min(times[2:]) > 20
+
+
+def test_bad_options_are_refused(simulation, x):
+    apart = torch.block_diag(torch.ones(3, 3), torch.ones(3, 3)).to(REAL) / 3
+    with pytest.raises(InputError, match="no way from node 0 to 3"):
+        loss_network(apart)
+    matrix, rings, _ = network("ring")
+    with pytest.raises(InputError, match="`lr` must be greater than 0"):
+        loss_network(matrix, lr=0.0)
+    with pytest.raises(InputError, match="needs `rings`"):
+        Run(loss_network(matrix), simulation, x, clock=UNEVEN)
+    five = gossip_matrix(edges_of("ring", 5), 5)
+    with pytest.raises(InputError, match=r"must have shape \(6, 6\)"):
+        Run(loss_network(five), simulation, x, clock=UNEVEN, rings=rings)
+
+
+class Away(Paces):
+    """Client 0 is off until time 500."""
+
+    def ready(self, client, time):
+        return max(time, 500.0) if client == 0 else time
+
+
+def test_who_is_off_blocks_nobody(simulation, x):
+    """A ring that finds one of both off is lost."""
+    matrix, rings, _ = network("complete")
+    run = Run(loss_network(matrix), simulation, x, clock=Away(*PACES), rings=rings)
+    done = [0] * 6
+    for event in run.until(400.0):
+        for client in event.clients:
+            done[client] += 1
+    assert done[0] == 0
+    assert min(done[1:]) > 20
+
+
+class Hub(Paces):
+    """Client 0 never ends its task."""
+
+    def durations(self, clients, first, count):
+        return (
+            super()
+            .durations(clients, first, count)
+            .masked_fill((clients == 0)[:, None], torch.inf)
+        )
+
+
+def test_a_hub_that_never_returns_is_said(simulation, x):
+    matrix, rings, _ = network("star")
+    run = Run(loss_network(matrix), simulation, x, clock=Hub(*PACES), rings=rings)
+    with pytest.raises(TrainingError, match="nothing will ever happen"):
+        for _ in range(100):
+            run.step()
+    assert list(run.until(1000.0)) == []

@@ -1,0 +1,473 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+import torch
+
+from coterie.algorithms import ALGORITHMS
+from coterie.asynchronous import METHODS
+from coterie.cli import commands as cli
+from coterie.data.datasets import DATASETS
+from coterie.data.splits import SPLITS
+from coterie.graphs.families import GRAPHS
+from coterie.models.zoo import MODELS
+from coterie.records.folders import Folder, load_records
+from coterie.study import experiment
+from coterie.study.config import read_study
+from support.called import called
+
+TABLES = {
+    "name": "tiny",
+    "data": {"name": "digits"},
+    "split": {"name": "iid", "clients": 4, "max_samples": 30},
+    "model": {"name": "mlp", "hidden": [4]},
+    "run": {"rounds": 2, "batch_size": 4},
+    "algorithm": [{"name": "local", "lr": 0.3}, {"name": "fedavg", "lr": 0.3}],
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder to work in, with study.toml."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("COLUMNS", "80")
+    write()
+    return tmp_path
+
+
+def write(name: str = "study.toml", **tables: object) -> None:
+    Path(name).write_text(tomli_w.dumps({**TABLES, **tables}))
+
+
+def refused(capsys, monkeypatch, *words: str) -> str:
+    """The one sentence of a command that fails; raises unless it is one, on stderr."""
+    before = sorted(Path().rglob("*"))
+    monkeypatch.setattr(sys, "argv", ["coterie", *words])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    written = capsys.readouterr()
+    assert caught.value.code == 2
+    assert written.out == ""
+    lines = written.err.strip().splitlines()
+    assert len(lines) == 1, written.err
+    message = lines[0].removeprefix("Error: ")
+    assert "Traceback" not in message
+    assert message.endswith((".", "?"))
+    # A suggestion is a second sentence; there is no other.
+    assert not re.search(r"\w\. [A-Z]", message.split(" Did you mean")[0]), message
+    assert sorted(Path().rglob("*")) == before, "something was written"
+    return message
+
+
+def test_run_prints_a_table_and_writes_a_report(here):
+    code, output, errors = called("run", "study.toml", "--quiet")
+    assert (code, errors) == (0, "")
+    folder = Path("runs") / read_study("study.toml").identity
+    for name in ("report.html", "metrics.csv", "rounds.csv", "clients.csv"):
+        assert (folder / name).stat().st_size > 0
+    assert f"report: {folder / 'report.html'}" in output
+    rows = [line.split() for line in output.splitlines()]
+    local = next(row for row in rows if row[:1] == ["local"])
+    metrics = pd.read_csv(folder / "metrics.csv").query("round == 2")
+    mean = metrics.query("algorithm == 'local'")["test_accuracy"].mean()
+    assert float(local[1]) == pytest.approx(mean, abs=1e-4)
+    assert not (here / "weights.npz").exists()
+
+
+def test_the_table_fits_eighty_columns_without_cutting_words(here, monkeypatch):
+    labels = ["adaptive_all_for_one", "fedavg_finetune", "oracle [true clusters]"]
+    summary = pd.DataFrame(
+        {
+            "mean": [0.77221, 0.5, 123.456],
+            "standard_error": [0.0123, float("nan"), 0.03],
+            "weighted_mean": [0.7734, 0.5, 1.2e-7],
+            "worst_client": [0.1, 0.1, 0.1],
+            "worst_decile": [0.6389, 0.5, 1.0],
+            "better_than_local": [1.0, 0.0, float("nan")],
+            "gradients": [0.0, 6400.0, 1.234e12],
+            "bytes": [0.0, 1023.0, 1.5 * 2**30],
+            "round": [10, 10, 10],
+            "seeds": [3, 3, 3],
+        },
+        index=pd.Index(labels, name="algorithm"),
+    )
+    with cli.out.capture() as capture:
+        monkeypatch.setattr(cli.out, "_width", 80)
+        cli.print_summary(summary)
+    text = capture.get()
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
+    for word in ("adaptive_all_for_one", "0.7722 ± 0.01", "[true", "decile", "1.5 GiB"):
+        assert word in text
+    for word in ("6.4 k", "1.23 T", "1023 B", "100%", "0%", "0 B"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("shelf", "registry"),
+    [
+        ("algorithms", ALGORITHMS),
+        ("asynchronous", METHODS),
+        ("datasets", DATASETS),
+        ("splits", SPLITS),
+        ("models", MODELS),
+        ("graphs", GRAPHS),
+    ],
+)
+def test_list_names_everything_there_is(shelf, registry, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, output, _ = called("list", shelf)
+    assert code == 0
+    for name in registry:
+        assert name in output
+    assert called("list")[1].count("what it is") == 6
+
+
+def test_list_names_the_reference_of_every_published_method(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    output = "".join(called("list", "algorithms")[1].split())
+    for name, factory in ALGORITHMS.items():
+        reference = "".join(cli._reference(factory).split())
+        assert (reference in output and len(reference) > 20) or name == "local"
+
+
+def test_a_run_that_is_resumed_by_name_goes_on(here):
+    called("run", "study.toml", "--quiet")
+    folder = next(Path("runs").iterdir())
+    code, output, _ = called("run", "study.toml", "--resume", str(folder), "--quiet")
+    assert code == 0
+    assert str(folder) in output
+    assert list(Path("runs").iterdir()) == [folder]
+
+
+def test_labels_may_have_any_signs(here):
+    labels = ["a/b", "a b", "[/] [red]x", "μ-σ 学习", "l" * 200]
+    write(algorithm=[{"name": "local", "label": label} for label in labels])
+    code, output, _ = called("run", "study.toml")
+    assert code == 0
+    assert "[/] [red]x" in output
+    folder = next(Path("runs").iterdir())
+    assert len(list((folder / "cells").iterdir())) == len(labels)
+    assert load_records(folder).rounds["algorithm"].unique().tolist() == labels
+
+
+def test_own_pieces_beside_the_study_are_found(here):
+    study_folder = here / "inner"
+    study_folder.mkdir()
+    (study_folder / "mine_cli.py").write_text(
+        textwrap.dedent(
+            """
+            from torch import nn
+            from coterie.algorithms.local import local
+            from coterie.data.datasets import digits
+
+            def data():
+                return digits()
+
+            def model(shape, outputs):
+                return nn.Linear(shape[0], outputs)
+
+            def method(*, lr: float = 0.1):
+                return local(lr=lr)
+            """
+        )
+    )
+    write(
+        "inner/study.toml",
+        data={"name": "mine_cli:data"},
+        model={"name": "mine_cli:model"},
+        algorithm=[{"name": "mine_cli:method", "lr": 0.2}],
+    )
+    code, output, _ = called("run", "inner/study.toml", "--quiet")
+    assert code == 0
+    assert "mine_cli:method" in output
+
+
+def test_check_passes_ours_and_fails_a_bad_one(here):
+    Path("bad_method.py").write_text(
+        textwrap.dedent(
+            """
+            from coterie.algorithms.local import local
+
+            def forgetful(*, lr: float = 0.1):
+                good = local(lr=lr)
+                def step(state, oracle, rng):
+                    state.x.add_(1.0)
+                    return good.step(state, oracle, rng)
+                return good._replace(step=step)
+            """
+        )
+    )
+    code, output, _ = called("check", "local")
+    assert code == 0
+    assert "failed" not in output
+    code, output, _ = called("check", "bad_method:forgetful")
+    assert code == 1
+    assert "failed" in output
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("algorithm.lrr=1", "no algorithm has an option 'lrr'. Did you mean 'lr'?"),
+        ("algorithm.lr=-1", "`lr` must be greater than 0, got -1."),
+        ("algorithm.lr=nan", "`lr` must be a finite number, got nan."),
+        ("algorithm.lr=inf", "`lr` must be a finite number, got inf."),
+        ("algorithm.schedule=step", "schedule"),
+        ("algorithm.fedavg.label=local", "two algorithms are called 'local'"),
+        ("split.clients=0", "`clients` must be at least 1, got 0."),
+        ("split.clients=1000", "1000 clients of at least 10 samples need 10000, but"),
+        (
+            "split.min_classes=11",
+            "`min_classes` is 11, but the training data of client",
+        ),
+        ("split.colour=3", "[split] iid has no option 'colour'."),
+        ("data.colour=3", "[data] digits has no option 'colour'."),
+        ("data.name=digit", "Did you mean 'digits'?"),
+        ("model.name=cnn", "[model] cnn has no option 'hidden'."),
+        ("model.hidden=32", "`model.hidden` must be a list of whole numbers, got 32."),
+        ('model.hidden="32"', "must be a list of whole numbers, got '32'."),
+        (
+            "model.hidden=[-1]",
+            "`hidden` must be a list of whole numbers of at least 1, got [-1].",
+        ),
+        ("run.device=cuda", "`device` cuda needs a CUDA GPU, but torch sees none."),
+        ("run.device=tpu", "`run.device` must be cpu or cuda, got 'tpu'."),
+        ("run.device=meta", "`run.device` must be cpu or cuda, got 'meta'."),
+        ("run.seeds=[]", "`run.seeds` must have at least one seed, got none."),
+        ("run.seeds=[-1]", "`run.seeds` must be at least 0, got -1."),
+        ("run.rounds=0", "`run.rounds` must be at least 1, got 0."),
+        ("run.participation=0", "`run.participation` must be greater than 0, got 0."),
+        ("rum.rounds=1", "a study has no table [rum]. Did you mean 'run'?"),
+        ("run.rounds", "`--set` must read table.key=value, got 'run.rounds'."),
+    ],
+)
+def test_a_mistake_gives_one_sentence_and_writes_nothing(
+    here, capsys, monkeypatch, override, message
+):
+    if override == "run.device=cuda":
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = refused(capsys, monkeypatch, "run", "study.toml", "--set", override)
+    assert message in found
+
+
+def test_a_study_that_cannot_be_read_is_named(here, capsys, monkeypatch):
+    found = refused(capsys, monkeypatch, "run", "no.toml")
+    assert "the study no.toml cannot be read: No such file or directory." in found
+    Path("bad.toml").write_text("[data\nname = 3")
+    found = refused(capsys, monkeypatch, "run", "bad.toml")
+    assert "the study bad.toml is not valid TOML" in found
+    Path("empty.toml").write_text("")
+    found = refused(capsys, monkeypatch, "run", "empty.toml")
+    assert "[data] needs a `name`" in found
+
+
+def weights_from(values) -> None:
+    np.savetxt("w.csv", values, delimiter=",")
+    write(algorithm=[{"name": "all_for_one", "weights": "w.csv"}])
+
+
+def test_wrong_weights_in_a_file_are_refused(here, capsys, monkeypatch):
+    weights_from(np.eye(3))
+    found = refused(capsys, monkeypatch, "run", "study.toml")
+    assert found == (
+        "`weights` must have shape (4, 4), one row per client, got (3, 3)."
+    )
+    weights_from(np.diag([1, 1, 0.5, 1]))
+    found = refused(capsys, monkeypatch, "run", "study.toml")
+    assert found == "every row of `weights` must sum to 1, but row 2 sums to 0.5."
+
+
+CSV = {
+    "good": "client,target,a\n" + "".join(f"{i % 2},{i % 3},1\n" for i in range(12)),
+    "few": "client,target,a\n" + 8 * "0,1,2.0\n" + "1,0,1.0\n",
+    "one class": "client,target,a\n" + 8 * "0,1,2.0\n" + 8 * "1,1,1.0\n",
+    "labels": "client,target,a\n" + 8 * "0,1,2.0\n" + 8 * "1,-3,1.0\n",
+    "damaged": "client,target,a\n0,1,2,3\n",
+    "words": "client,target,a\n" + 8 * "0,1,tall\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("few", {}, "every client must have at least 4 samples, but client 1"),
+        (
+            "one class",
+            {},
+            "the training data of client 0 of `my` have 1",
+        ),
+        (
+            "labels",
+            {},
+            "class labels of my.csv must be 0, 1, 2, ..., but row 9 holds -3",
+        ),
+        ("damaged", {}, "rows of my.csv have more cells than its header."),
+        ("words", {}, "column 'a' of my.csv must hold finite numbers, but row 1"),
+        (None, {}, "there is no data file my.csv"),
+    ],
+)
+def test_wrong_data_are_refused(here, capsys, monkeypatch, content, options, message):
+    if content is not None:
+        Path("my.csv").write_text(CSV[content])
+    data = {"name": "file", "path": "my.csv", "task": "classification"}
+    write(data=data, split={"name": "natural", **options})
+    assert message in refused(capsys, monkeypatch, "run", "study.toml")
+
+
+def test_data_that_are_not_there_are_named_with_a_remedy(here, capsys, monkeypatch):
+    monkeypatch.setenv("COTERIE_DATA", str(here))
+    found = refused(
+        capsys, monkeypatch, "run", "study.toml", "--set", "data.name=mnist"
+    )
+    assert "download" in found
+    assert str(here) in found
+
+
+def test_a_damaged_data_file_is_named(here, capsys, monkeypatch):
+    (here / "mnist").mkdir()
+    for name in ("train-images-idx3", "train-labels-idx1"):
+        (here / "mnist" / f"{name}-ubyte.gz").write_bytes(b"not gzip")
+    for name in ("t10k-images-idx3", "t10k-labels-idx1"):
+        (here / "mnist" / f"{name}-ubyte.gz").write_bytes(b"not gzip")
+    words = ["--set", "data.name=mnist", "--set", f"data.data_dir={here}"]
+    found = refused(capsys, monkeypatch, "run", "study.toml", *words)
+    assert "train-images-idx3-ubyte.gz" in found
+
+
+def test_a_file_in_the_way_of_the_run_folder_is_named(here, capsys, monkeypatch):
+    Path("runs").write_text("a file")
+    found = refused(capsys, monkeypatch, "run", "study.toml", "--quiet")
+    assert "the run folder runs/tiny-" in found
+    assert "cannot be written: Not a directory." in found
+
+
+def test_a_disk_that_fills_up_gives_one_sentence(here, capsys, monkeypatch):
+    def full(self, cell):
+        raise OSError(28, "No space left on device", "cells/local-0.pt")
+
+    monkeypatch.setattr(Folder, "save", full)
+    monkeypatch.setattr(sys, "argv", ["coterie", "run", "study.toml", "--quiet"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    expected = "Error: cells/local-0.pt cannot be used: No space left on device.\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_resuming_another_study_is_refused(here, capsys, monkeypatch):
+    called("run", "study.toml", "--quiet")
+    folder = str(next(Path("runs").iterdir()))
+    words = ["--resume", folder, "--set", "run.rounds=3", "--quiet"]
+    found = refused(capsys, monkeypatch, "run", "study.toml", *words)
+    assert "`run.rounds` is 3 here and 2 there" in found
+    found = refused(capsys, monkeypatch, "run", "study.toml", "--resume", "runs")
+    assert found == "there is no run to resume in runs: it has no study.toml."
+
+
+def test_divergence_gives_one_sentence_and_can_be_reported(here, capsys, monkeypatch):
+    words = ["--set", "algorithm.fedavg.lr=1e38", "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["coterie", "run", "study.toml", *words])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("Error: fedavg (seed 0): client 0 has a model that is not")
+    assert len(error.splitlines()) == 1
+    folder = next(Path("runs").iterdir())
+    code, output, _ = called("report", str(folder))
+    assert code == 0
+    assert (folder / "report.html").exists()
+    assert "local" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["list", "modles"], "Did you mean 'models'?"),
+        (["report", "."], "'.' is not the folder of a run that has begun"),
+        (["report", "nowhere"], "'nowhere' is not the folder of a run that has begun"),
+        (["report", "study.toml"], "'study.toml' is not the folder of a run"),
+        (["check", "locla"], "Did you mean 'local'?"),
+        (["check", "no_such_module:f"], "'no_such_module:f' cannot be imported"),
+        (["check", "math:pi"], "must be a function"),
+        (["check", "math:sqrt"], "the ingredient `x` is not known"),
+        (["reproduce", "philipenko"], "`paper` must be one of"),
+    ],
+)
+def test_other_commands_refuse_in_one_sentence(
+    here, capsys, monkeypatch, words, message
+):
+    assert message in refused(capsys, monkeypatch, *words)
+
+
+def test_an_unknown_item_of_a_paper_is_refused(here, capsys, monkeypatch):
+    from coterie.cli.reproductions import items_of, papers
+
+    paper = sorted(path.parent.name for path in papers().glob("*/items.py"))[0]
+    assert items_of(paper)
+    found = refused(capsys, monkeypatch, "reproduce", paper, "no_such_item")
+    assert "`item` must be one of" in found
+
+
+def test_ctrl_c_says_how_to_go_on(here, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "run_study", interrupted)
+    code, _, errors = called("run", "study.toml", "--quiet")
+    assert code == 130
+    assert "run the same command again" in errors
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+MAIN = "import sys; from coterie.cli import main; main()"
+
+
+def test_a_real_command_fails_with_code_two_and_no_traceback(here):
+    ended = subprocess.run(
+        [sys.executable, "-c", MAIN, "run", "study.toml", "--set", "run.rounds=0"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr == "Error: `run.rounds` must be at least 1, got 0.\n"
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been(here, tmp_path):
+    entries = [{"name": "adaptive_all_for_one", "every": 3, "momentum": 0.5}]
+    # Sixty rounds, since some pass before the first checkpoint is seen; evaluations
+    # would take longer than they.
+    run = {"rounds": 60, "batch_size": 4, "checkpoint_seconds": 0.0}
+    write(algorithm=entries, run=run | {"evaluate_every": 30})
+    study = read_study("study.toml")
+    checkpoint = Path("runs") / study.identity / "cells" / "adaptive_all_for_one-0.pt"
+    words = [sys.executable, "-c", MAIN, "run", "study.toml", "--quiet"]
+    process = subprocess.Popen(words, env=ENVIRONMENT)
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    stopped = Folder(checkpoint.parents[1]).cell("adaptive_all_for_one", 0)
+    assert 0 < stopped.t < 60
+    assert not stopped.done
+    resumed = experiment.run_study(study)
+    once = read_study("study.toml", ["run.checkpoint_seconds=1e6"])
+    whole = experiment.run_study(once, runs=tmp_path / "whole")
+    pd.testing.assert_frame_equal(resumed.records.metrics, whole.records.metrics)
+    assert torch.equal(resumed.models(), whole.models())

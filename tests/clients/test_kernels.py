@@ -1,0 +1,197 @@
+"""Claims about losses, gradients and measures of many models at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.testing import assert_close
+
+from coterie.clients import kernels
+from coterie.clients.kernels import Batch, Kernel
+from coterie.models import zoo as models
+from coterie.models.objectives import TASKS
+
+REAL = torch.float64
+# Sums of at most some hundred products in double precision, in another order.
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+
+
+def mlp() -> nn.Module:
+    return models.build(
+        lambda: models.mlp((4,), 3, hidden=(5,), activation="tanh"), 0, REAL
+    )
+
+
+def cnn() -> nn.Module:
+    return models.build(lambda: models.cnn((1, 10, 10), 3, width=2), 0, REAL)
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=rng, dtype=REAL)
+
+
+def classes(count: int) -> torch.Tensor:
+    return torch.randint(0, 3, (count,), generator=torch.Generator().manual_seed(9))
+
+
+def rows(module: nn.Module, n: int) -> torch.Tensor:
+    return models.ravel(module) + drawn(n, len(models.ravel(module)), seed=5) / 4
+
+
+def batches(n: int, samples: int, table: int) -> dict[str, Batch]:
+    """Samples of each row, samples that all rows share, and weights with zeros."""
+    rng = torch.Generator().manual_seed(2)
+    weight = torch.rand(n, samples, generator=rng, dtype=REAL)
+    weight[0, :2] = 0
+    own = torch.randint(0, table, (n, samples), generator=rng)
+    return {"own": Batch(own, weight), "shared": Batch(own[0], weight)}
+
+
+def loss_of_row(module, row, features, targets, index, weight) -> torch.Tensor:
+    """The weighted loss of one row, by hand on an nn.Module of its own."""
+    outputs = functional_call(module, models.layout(module).unravel(row), features)
+    return (TASKS["classification"].loss(outputs, targets)[index] * weight).sum()
+
+
+def gradient_loop(module, points, features, targets, batch) -> torch.Tensor:
+    out = []
+    for j, point in enumerate(points):
+        twin = models.with_row(module, point)
+        index = batch.index if batch.index.dim() == 1 else batch.index[j]
+        losses = nn.functional.cross_entropy(
+            twin(features[index]), targets[index], reduction="none"
+        )
+        (losses @ batch.weight[j]).backward()
+        out.append(torch.cat([p.grad.flatten() for p in twin.parameters()]))
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("by_row", [False, True, None])
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_gradients_equal_autograd_on_one_module_per_row(kind, by_row):
+    features, targets = drawn(20, 4), classes(20)
+    kernel = Kernel(mlp(), TASKS["classification"], features, targets, by_row=by_row)
+    points, batch = rows(mlp(), 6), batches(6, 7, 20)[kind]
+    expected = gradient_loop(mlp(), points, features, targets, batch)
+    assert_close(kernel.grad(points, batch), expected, **EXACT)
+
+
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_hessian_products_equal_double_backward(kind):
+    features, targets = drawn(20, 4), classes(20)
+    module = mlp()
+    kernel = Kernel(module, TASKS["classification"], features, targets)
+    points, batch = rows(module, 4), batches(4, 7, 20)[kind]
+    vectors = drawn(*points.shape, seed=8)
+    found = kernel.hvp(points, vectors, batch)
+    for j in range(4):
+        index = batch.index if kind == "shared" else batch.index[j]
+
+        def loss(row, index=index, j=j):
+            return loss_of_row(module, row, features, targets, index, batch.weight[j])
+
+        _, expected = torch.autograd.functional.hvp(loss, points[j], vectors[j])
+        assert_close(found[j], expected, **EXACT)
+
+
+def test_hessian_products_of_linear_regression_have_a_closed_form():
+    features, targets = drawn(9, 3), drawn(9, seed=1)
+    module = models.build(lambda: models.linear((3,), 1, bias=False), 0, REAL)
+    kernel = Kernel(module, TASKS["regression"], features, targets)
+    batch = Batch(torch.arange(9), torch.full((2, 9), 1 / 9, dtype=REAL))
+    vectors = drawn(2, 3, seed=2)
+    expected = 2 / 9 * vectors @ features.T @ features
+    assert_close(kernel.hvp(drawn(2, 3), vectors, batch), expected, **EXACT)
+
+
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_losses_and_measures_equal_a_loop_over_modules(kind):
+    features, targets = drawn(20, 4), classes(20)
+    kernel = Kernel(mlp(), TASKS["classification"], features, targets)
+    points, batch = rows(mlp(), 5), batches(5, 7, 20)[kind]
+    found = kernel.measure(points, batch)
+    for j in range(5):
+        twin = models.with_row(mlp(), points[j])
+        index = batch.index if kind == "shared" else batch.index[j]
+        outputs, truth = twin(features[index]).detach(), targets[index]
+        losses = -outputs.log_softmax(1)[torch.arange(7), truth]
+        right = (outputs.argmax(1) == truth).to(REAL)
+        assert_close(found["loss"][j], losses @ batch.weight[j], **EXACT)
+        assert_close(found["accuracy"][j], right @ batch.weight[j], **EXACT)
+    assert_close(kernel.loss(points, batch), found["loss"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("budget", [1, 300, 10_000])
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_the_answer_does_not_depend_on_the_size_of_a_chunk(monkeypatch, kind, budget):
+    features, targets = drawn(20, 4), classes(20)
+    kernel = Kernel(mlp(), TASKS["classification"], features, targets)
+    points, batch = rows(mlp(), 6), batches(6, 7, 20)[kind]
+    vectors = drawn(*points.shape, seed=8)
+    at_once = (
+        kernel.grad(points, batch),
+        kernel.hvp(points, vectors, batch),
+        kernel.loss(points, batch),
+    )
+    monkeypatch.setitem(kernels._BUDGET, "cpu", budget)
+    assert (kernel.chunk(7) < 6) == (budget < 10_000)
+    in_pieces = (
+        kernel.grad(points, batch),
+        kernel.hvp(points, vectors, batch),
+        kernel.loss(points, batch),
+    )
+    for one, other in zip(at_once, in_pieces, strict=True):
+        assert_close(one, other, **EXACT)
+
+
+def test_a_chunk_of_rows_keeps_to_the_budget():
+    features, targets = drawn(20, 4), classes(20)
+    kernel = Kernel(mlp(), TASKS["classification"], features, targets)
+    # Features 4, the same flattened 4, hidden 5 and activated 5, outputs 3, and their
+    # gradients; three copies of the 5 (4 + 1) + 3 (5 + 1) = 43 parameters.
+    row = 7 * 2 * (4 + 4 + 5 + 5 + 3) + 3 * 43
+    assert kernel.chunk(7) == 2**25 // row
+    assert kernel.chunk(10**9) == 1
+    assert kernel.chunk(7, extra=2) == 2**25 // (row + 2 * 43)
+
+
+def test_the_rule_for_convolutions_changes_nothing_but_the_order_of_work():
+    features, targets = drawn(30, 1, 10, 10), classes(30)
+    task = TASKS["classification"]
+    points = rows(cnn(), 3)
+    rng = torch.Generator().manual_seed(4)
+    long = torch.randint(0, 30, (3, kernels._LONG_ROW + 1), generator=rng)
+    weight = torch.rand(3, long.shape[1], generator=rng, dtype=REAL)
+    weight[1, 5:] = 0
+    batch = Batch(long, weight)
+    expected = gradient_loop(cnn(), points, features, targets, batch)
+    for by_row in (None, True, False):
+        kernel = Kernel(cnn(), task, features, targets, by_row=by_row)
+        assert kernel._rows_alone(batch) is (by_row is not False)
+        assert_close(kernel.grad(points, batch), expected, **EXACT)
+    short = Batch(long[:, :4], weight[:, :4])
+    assert not Kernel(cnn(), task, features, targets)._rows_alone(short)
+
+
+def test_frozen_parameters_take_part_but_get_no_gradient():
+    module = mlp()
+    module[1].weight.requires_grad_(False)
+    features, targets = drawn(8, 4), classes(8)
+    kernel = Kernel(module, TASKS["classification"], features, targets)
+    row = models.ravel(module)
+    batch = Batch(torch.arange(8), torch.full((1, 8), 1 / 8, dtype=REAL))
+    twin = models.with_row(module, row)
+    nn.functional.cross_entropy(twin(features), targets).backward()
+    expected = [p.grad.flatten() for p in twin.parameters() if p.requires_grad]
+    assert_close(kernel.grad(row[None], batch)[0], torch.cat(expected), **EXACT)
+
+
+def test_a_kernel_leaves_the_module_that_it_is_given_alone():
+    module = models.build(lambda: models.linear((4,), 3), 0, torch.float32)
+    before = models.ravel(module)
+    Kernel(module, TASKS["classification"], drawn(5, 4), classes(5))
+    assert models.ravel(module).dtype == torch.float32
+    assert torch.equal(models.ravel(module), before)

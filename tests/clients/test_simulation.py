@@ -1,0 +1,704 @@
+"""Claims about the simulated clients and their answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from coterie import seeds
+from coterie.checks import InputError
+from coterie.clients import kernels
+from coterie.clients.kernels import can_compile
+from coterie.clients.simulation import Simulation
+from coterie.data.federation import Table, federate
+from coterie.models import zoo as models
+from coterie.models.objectives import TASKS
+
+REAL = torch.float64
+# Sums of at most some hundred products in double precision, in another order.
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+
+
+def module(federation) -> nn.Module:
+    shape = tuple(federation.features.shape[1:])
+    if federation.task == "regression":
+        return models.build(lambda: models.linear(shape, 1, bias=False), 0, REAL)
+    return models.build(
+        lambda: models.mlp(shape, federation.outputs, hidden=(3,), activation="tanh"),
+        0,
+        REAL,
+    )
+
+
+def simulate(federation, **settings) -> Simulation:
+    return Simulation(
+        federation, module(federation), **{"dtype": REAL, "batch_size": 3, **settings}
+    )
+
+
+def rows(simulation: Simulation) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(1)
+    size = simulation.kernel.parameters
+    return torch.randn(len(simulation), size, generator=rng, dtype=REAL) / 2
+
+
+def mine(federation, client: int, name="train") -> torch.Tensor:
+    """Where the samples of a client lie."""
+    index, start, size = federation.part(name)
+    return index[start[client] : start[client] + size[client]]
+
+
+def gradient(federation, row, index) -> torch.Tensor:
+    """The gradient of the mean loss of these samples, on an nn.Module of its own."""
+    twin = models.with_row(module(federation), row)
+    outputs = twin(federation.features[index])
+    if federation.task == "regression":
+        loss = nn.functional.mse_loss(outputs[:, 0], federation.targets[index])
+    else:
+        loss = nn.functional.cross_entropy(outputs, federation.targets[index])
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in twin.parameters()])
+
+
+def draws(federation, client: int, size: int, stream: int) -> torch.Tensor:
+    """The minibatch of a client in a stream."""
+    here = mine(federation, client)
+    limit = torch.tensor([len(here)])
+    return here[seeds.below(limit, stream, federation.clients[[client]], size)[0]]
+
+
+def test_the_full_gradient_is_that_of_all_training_samples(classification):
+    simulation = simulate(classification, batch_size=0)
+    x = rows(simulation)
+    found = simulation.at(1).grads(x)
+    for i in range(6):
+        expected = gradient(classification, x[i], mine(classification, i))
+        assert_close(found[i], expected, **EXACT)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_gradients_are_those_of_the_minibatches_that_the_streams_name(
+    classification, loop
+):
+    simulation = simulate(classification, seed=4, loop=loop)
+    x = rows(simulation)
+    oracle = simulation.at(7)
+    for question in (0, 1):
+        found = oracle.grads(x)
+        stream = simulation.at(7).stream("grads", question)
+        for i in range(6):
+            batch = draws(classification, i, 3, stream)
+            assert_close(found[i], gradient(classification, x[i], batch), **EXACT)
+
+
+WEIGHTS = {
+    "dense": lambda rng: torch.rand(6, 6, generator=rng, dtype=REAL),
+    "identity": lambda rng: torch.eye(6, dtype=REAL),
+    "uneven": lambda rng: torch.rand(6, 6, generator=rng, dtype=REAL).tril(),
+    "sparse": lambda rng: torch.diag(torch.rand(5, generator=rng, dtype=REAL), 1),
+    "zero": lambda rng: torch.zeros(6, 6, dtype=REAL),
+}
+
+
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize("batch_size", [0, 3])
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_a_blend_is_the_weighted_sum_of_gradients_at_the_reader(
+    classification, kind, batch_size, loop
+):
+    weights = WEIGHTS[kind](torch.Generator().manual_seed(3))
+    simulation = simulate(classification, batch_size=batch_size, loop=loop)
+    x = rows(simulation)
+    found = simulation.at(2).blended(x, weights)
+    stream = simulation.at(2).stream("blended", 0)
+    for i in range(6):
+        expected = torch.zeros_like(x[i])
+        for k in range(6):
+            batch = draws(classification, k, 3, stream)
+            if batch_size == 0:
+                batch = mine(classification, k)
+            expected += weights[i, k] * gradient(classification, x[i], batch)
+        assert_close(found[i], expected, **EXACT)
+
+
+def test_a_blend_with_other_weights_in_the_same_round_is_right_too(classification):
+    simulation = simulate(classification, batch_size=0)
+    x, oracle = rows(simulation), simulate(classification, batch_size=0).at(1)
+    oracle.blended(x, torch.eye(6, dtype=REAL))
+    uniform = torch.full((6, 6), 1 / 6, dtype=REAL)
+    assert_close(
+        oracle.blended(x, uniform), simulation.at(1).blended(x, uniform), **EXACT
+    )
+
+
+@pytest.mark.parametrize("kind", ["dense", "uneven", "sparse"])
+def test_inactive_clients_neither_read_nor_contribute(classification, kind):
+    weights = WEIGHTS[kind](torch.Generator().manual_seed(3))
+    active = torch.tensor([True, True, False, True, False, True])
+    simulation = simulate(classification, batch_size=0)
+    x = rows(simulation)
+    oracle = simulation.at(1, active)
+    assert torch.equal(oracle.active, active)
+    blend, g = oracle.blended(x, weights), oracle.grads(x)
+    for i in range(6):
+        expected = torch.zeros_like(x[i])
+        for k in range(6):
+            if active[i] and active[k]:
+                full = gradient(classification, x[i], mine(classification, k))
+                expected += weights[i, k] * full
+        assert_close(blend[i], expected, **EXACT)
+        own = gradient(classification, x[i], mine(classification, i))
+        assert_close(g[i], own * active[i], **EXACT)
+
+
+@pytest.mark.parametrize("kind", ["dense", "uneven"])
+def test_data_of_a_client_without_weight_may_even_be_nan(classification, kind):
+    weights = WEIGHTS[kind](torch.Generator().manual_seed(3))
+    weights[:, 4] = 0
+    features = classification.features.clone()
+    features[mine(classification, 4)] = math.nan
+    spoilt = replace(classification, features=features)
+    x = rows(simulate(classification))
+    expected = simulate(classification).at(1).blended(x, weights)
+    assert_close(simulate(spoilt).at(1).blended(x, weights), expected, **EXACT)
+
+
+def test_data_of_an_inactive_client_may_even_be_nan(classification):
+    active = torch.tensor([True, True, True, True, False, True])
+    features = classification.features.clone()
+    features[mine(classification, 4)] = math.nan
+    oracle = simulate(replace(classification, features=features)).at(1, active)
+    x = rows(simulate(classification))
+    assert oracle.grads(x).isfinite().all()
+    assert oracle.compare(x).cross.isfinite().all()
+    assert oracle.blended(x, torch.full((6, 6), 1 / 6, dtype=REAL)).isfinite().all()
+
+
+def test_a_comparison_is_made_of_the_gradients_of_two_halves(classification):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    seen = simulation.at(3).compare(x)
+    stream = simulation.at(3).stream("compare", 0)
+    first, second, used = simulation.halves(torch.arange(6), stream, None)
+    assert seen.samples.tolist() == used.tolist() == [7, 4, 9, 5, 8, 6]
+    halves = []
+    for k in range(6):
+        one = first.index[k][first.weight[k] > 0]
+        two = second.index[k][second.weight[k] > 0]
+        # Disjoint, half each, and together all training samples of the client.
+        assert len(one) == len(mine(classification, k)) // 2
+        both = torch.cat([one, two]).sort().values
+        assert torch.equal(both, mine(classification, k).sort().values)
+        halves.append((one, two))
+    for i in range(6):
+        a_i, b_i = (gradient(classification, x[i], half) for half in halves[i])
+        assert_close(seen.own[i], a_i @ b_i, **EXACT)
+        assert_close(seen.own_spread[i], (a_i - b_i).square().sum() / 4, **EXACT)
+        for k in range(6):
+            a_k, b_k = (gradient(classification, x[i], half) for half in halves[k])
+            u, v = a_i - a_k, b_i - b_k
+            assert_close(seen.cross[i, k], u @ v, **EXACT)
+            assert_close(seen.spread[i, k], (u - v).square().sum() / 4, **EXACT)
+            if i != k:  # the diagonal tells nothing that `own_spread` does not
+                noise = (a_i - b_i) @ (a_k - b_k)
+                assert_close(seen.noise[i, k], noise, **EXACT)
+            # What the paper's estimator takes: the norm of the pooled difference.
+            pooled = ((u + v) / 2).square().sum()
+            assert_close(seen.cross[i, k] + seen.spread[i, k], pooled, **EXACT)
+    assert seen.known.all()
+
+
+def test_halves_differ_between_rounds_and_clients_but_not_between_runs(classification):
+    simulation = simulate(classification)
+    everybody = torch.arange(6)
+    one, _, _ = simulation.halves(everybody, 1, None)
+    again, _, _ = simulation.halves(everybody, 1, None)
+    other, _, _ = simulation.halves(everybody, 2, None)
+    assert torch.equal(one.index, again.index)
+    assert not torch.equal(one.index, other.index)
+    alone, _, _ = simulation.halves(torch.tensor([3]), 1, None)
+    kept = one.index[3][one.weight[3] > 0]
+    assert torch.equal(alone.index[0][alone.weight[0] > 0], kept)
+
+
+def test_a_comparison_with_few_samples_uses_so_many(classification):
+    simulation = simulate(classification)
+    first, second, used = simulation.halves(torch.arange(6), 1, 6)
+    assert used.tolist() == [6, 4, 6, 5, 6, 6]
+    assert (first.weight > 0).sum(1).tolist() == [3, 2, 3, 2, 3, 3]
+    assert (second.weight > 0).sum(1).tolist() == [3, 2, 3, 3, 3, 3]
+    seen = simulation.at(1).compare(rows(simulation), samples=6)
+    assert seen.samples.tolist() == used.tolist()
+
+
+def test_comparisons_know_only_pairs_of_active_clients(classification):
+    active = torch.tensor([True, False, True, True, True, False])
+    simulation = simulate(classification)
+    x = rows(simulation)
+    some = simulation.at(1, active).compare(x)
+    everybody = simulation.at(1).compare(x)
+    pair = active[:, None] & active
+    assert torch.equal(some.known, pair)
+    assert_close(some.cross, everybody.cross * pair, **EXACT)
+    assert_close(some.own, everybody.own * active, **EXACT)
+    assert_close(some.noise, everybody.noise * pair, **EXACT)
+    assert (some.samples[~active] == 0).all()
+
+
+def test_comparing_needs_two_samples():
+    table = Table("t", torch.ones(7, 2), torch.zeros(7), "regression", 1)
+    owner = torch.tensor([0, 0, 0, 0, 1, 1, 1])
+    role = torch.tensor([0, 0, 1, 2, 0, 1, 2])
+    simulation = simulate(federate(table, owner, role))
+    x = rows(simulation)
+    with pytest.raises(InputError, match=r"two training samples.*client 1 has one"):
+        simulation.at(1).compare(x)
+    with pytest.raises(InputError, match="`samples` must be at least 2, got 1"):
+        simulation.at(1).compare(x, samples=1)
+
+
+def test_products_of_halves_are_unbiased_and_squared_norms_are_not(regression):
+    """Against the closed forms of sampling without replacement.
+
+    Of the n samples of a client with single-sample gradients of mean mu and total
+    variance s, two halves of m samples have E<a, b> = |mu|^2 - s/(n-1), since two
+    different samples have covariance -s/(n-1); and E|(a+b)/2|^2 is the usual
+    |mu|^2 + s/m (n-m)/(n-1). As n grows these are the spec's |mu|^2 and |mu|^2 + s/m.
+    """
+    simulation = simulate(regression)
+    x = rows(simulation)
+    clients, m, repetitions = [0, 2, 4], 4, 150
+    active = torch.zeros(6, dtype=torch.bool)
+    active[clients] = True
+    seen = [simulation.at(t, active).compare(x, samples=m) for t in range(repetitions)]
+    split = torch.stack([s.cross for s in seen])
+    plain = torch.stack([s.cross + s.spread for s in seen])
+    own = torch.stack([s.own for s in seen])
+    own_plain = torch.stack([s.own + s.own_spread for s in seen])
+
+    def moments(k: int, row: torch.Tensor) -> tuple[torch.Tensor, float, int]:
+        index = mine(regression, k)
+        g = torch.stack(
+            [gradient(regression, row, index[[j]]) for j in range(len(index))]
+        )
+        return g.mean(0), float((g - g.mean(0)).square().sum(1).mean()), len(index)
+
+    def agree(values: torch.Tensor, expected: float) -> None:
+        # Four standard errors of the mean, level 6e-5.
+        error = 4 * float(values.std()) / repetitions**0.5
+        assert abs(float(values.mean()) - expected) < error
+
+    for i in clients:
+        mu_i, s_i, n_i = moments(i, x[i])
+        agree(own[:, i], float(mu_i @ mu_i) - s_i / (n_i - 1))
+        larger = s_i / m * (n_i - m) / (n_i - 1)
+        agree(own_plain[:, i], float(mu_i @ mu_i) + larger)
+        for k in set(clients) - {i}:
+            mu_k, s_k, n_k = moments(k, x[i])
+            apart = float((mu_i - mu_k).square().sum())
+            agree(split[:, i, k], apart - s_i / (n_i - 1) - s_k / (n_k - 1))
+            bias = s_i / m * (n_i - m) / (n_i - 1) + s_k / m * (n_k - m) / (n_k - 1)
+            agree(plain[:, i, k], apart + bias)
+
+
+@pytest.mark.parametrize("budget", [1, 2000])
+def test_answers_do_not_depend_on_the_size_of_a_chunk(
+    classification, monkeypatch, budget
+):
+    def ask() -> list[torch.Tensor]:
+        simulation = simulate(classification)
+        x, oracle = rows(simulation), simulation.at(1)
+        weights = WEIGHTS["uneven"](torch.Generator().manual_seed(3))
+        values = [oracle.grads(x), oracle.blended(x, weights), *oracle.compare(x)]
+        return [*values, *simulation.evaluate(x, "train").values()]
+
+    at_once = ask()
+    monkeypatch.setitem(kernels._BUDGET, "cpu", budget)
+    for one, other in zip(at_once, ask(), strict=True):
+        assert_close(one, other, **EXACT)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the largest number of values that any operation gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for value in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(value, torch.Tensor):
+                self.values = max(self.values, value.untyped_storage().nbytes() // 8)
+        return out
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_no_question_makes_a_tensor_of_all_pairs_of_models(monkeypatch, kind):
+    n, width = 16, 100
+    rng = torch.Generator().manual_seed(0)
+    owner = torch.arange(n).repeat_interleave(6)
+    role = torch.tensor([0, 0, 0, 0, 1, 2]).repeat(n)
+    features = torch.randn(len(owner), width, generator=rng, dtype=REAL)
+    table = Table("wide", features, features[:, 0], "regression", 1)
+    simulation = simulate(federate(table, owner, role), batch_size=1)
+    x = rows(simulation)
+    weights = torch.rand(n, n, generator=rng, dtype=REAL)
+    if kind == "sparse":
+        weights = weights * (torch.arange(n) % 4 == 0)
+    # Room for a few rows at a time; the true budget would hold this tiny federation.
+    monkeypatch.setitem(kernels._BUDGET, "cpu", 200 * width)
+    oracle = simulation.at(1)
+    with Largest() as largest:
+        oracle.blended(x, weights)
+        oracle.compare(x)
+    assert largest.values < n * n * width / 2
+    assert largest.values >= n * width  # it did watch
+
+
+def test_by_default_a_chunk_of_pairs_is_bounded_whatever_the_number_of_clients():
+    features = torch.zeros(6, 1000, dtype=REAL)
+    table = Table("wide", features, torch.zeros(6), "regression", 1)
+    role = torch.tensor([0, 0, 0, 0, 1, 2])
+    simulation = simulate(federate(table, torch.zeros(6, dtype=torch.long), role))
+    # A pair keeps two gradients, their differences and products: 9 rows of D at most.
+    assert simulation.kernel.chunk(2, extra=6) * 9 * 1000 <= 2**25
+
+
+def twice(clients, x, y):
+    """A program that asks all three questions and changes both of its rows."""
+    g = clients.grad(x)
+    loss = clients.loss(x - g)
+    turned = clients.hvp(x, g)
+    return x - 0.1 * g, y + loss[:, None] * turned
+
+
+def one_step(clients, x, *, size: float):
+    return x - size * clients.grad(x)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_program_does_the_same_row_by_row(classification, loop):
+    simulation = simulate(classification, loop=loop)
+    x = rows(simulation)
+    y = x.flip(0)
+    at_once = simulation.at(5).each(twice, x, y)
+    for k in range(6):
+        site = simulate(classification.only(k))
+        alone = site.at(5).each(twice, x[k, None], y[k, None])
+        for whole, part in zip(at_once, alone, strict=True):
+            assert_close(part[0], whole[k], **EXACT)
+
+
+def test_a_program_asks_the_minibatches_that_the_streams_name(classification):
+    simulation = simulate(classification, seed=2)
+    x = rows(simulation)
+    oracle = simulation.at(4)
+    oracle.each(one_step, x, size=1.0)
+    (found,) = oracle.each(one_step, x, size=0.5)
+    # The first question of the second program of this round.
+    stream = seeds.key(simulation.at(4).stream("each", 1), 0)
+    for i in range(6):
+        batch = draws(classification, i, 3, stream)
+        expected = x[i] - 0.5 * gradient(classification, x[i], batch)
+        assert_close(found[i], expected, **EXACT)
+
+
+def held_then_fresh(clients, first, second, third):
+    held = clients.held()
+    return held.grad(first), held.grad(second), clients.grad(third)
+
+
+def test_a_held_minibatch_serves_all_questions_and_others_stay_fresh(classification):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    found = simulation.at(3).each(held_then_fresh, x, x / 2, x)
+    call = simulation.at(3).stream("each")
+    for i in range(6):
+        for answer, point, question in zip(
+            found, (x, x / 2, x), (0, 0, 1), strict=True
+        ):
+            batch = draws(classification, i, 3, seeds.key(call, question))
+            assert_close(answer[i], gradient(classification, point[i], batch), **EXACT)
+
+
+def whole_gradient(clients, x):
+    return clients.whole().grad(x)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_the_whole_data_of_a_client_can_be_asked_whatever_the_minibatch(
+    classification, loop
+):
+    simulation = simulate(classification, loop=loop)
+    x = rows(simulation)
+    oracle = simulation.at(3)
+    found = oracle.each(whole_gradient, x)[0]
+    for i in range(6):
+        expected = gradient(classification, x[i], mine(classification, i))
+        assert_close(found[i], expected, **EXACT)
+    assert_close(oracle.gradients, classification.train.size.double())
+
+
+def test_a_program_leaves_the_rows_of_inactive_clients_as_they_were(classification):
+    active = torch.tensor([True, False, True, True, False, True])
+    simulation = simulate(classification)
+    x = rows(simulation)
+    everybody = simulation.at(1).each(twice, x, x)
+    some = simulation.at(1, active).each(twice, x, x)
+    for whole, part in zip(everybody, some, strict=True):
+        assert torch.equal(part[~active], x[~active])
+        assert_close(part[active], whole[active], **EXACT)
+
+
+def test_an_error_in_debug_mode_names_client_and_round(classification):
+    def broken(clients, x):
+        raise ValueError("no luck")
+
+    simulation = simulate(classification, loop=True)
+    with pytest.raises(RuntimeError, match="client 0, round 3: no luck"):
+        simulation.at(3).each(broken, rows(simulation))
+
+
+@pytest.mark.parametrize("verb", ["grads", "blended", "compare"])
+def test_answers_do_not_depend_on_what_else_was_asked(classification, verb):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    weights = torch.full((6, 6), 1 / 6, dtype=REAL)
+    questions = {
+        "grads": lambda oracle: oracle.grads(x),
+        "blended": lambda oracle: oracle.blended(x, weights),
+        "compare": lambda oracle: oracle.compare(x).cross,
+    }
+    alone = questions[verb](simulation.at(6))
+    oracle = simulation.at(6)
+    for other in questions.keys() - {verb}:
+        questions[other](oracle)
+    oracle.each(twice, x, x)
+    simulation.at(5).grads(x)
+    assert torch.equal(questions[verb](oracle), alone)
+
+
+def test_rounds_purposes_and_seeds_have_streams_of_their_own(classification):
+    x = rows(simulate(classification))
+    answers = [
+        simulate(classification).at(1).grads(x),
+        simulate(classification).at(2).grads(x),
+        simulate(classification).at(1, purpose="use").grads(x),
+        simulate(classification, seed=1).at(1).grads(x),
+    ]
+    for i, one in enumerate(answers):
+        for other in answers[i + 1 :]:
+            assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("batch_size", [0, 3])
+def test_a_client_asked_alone_gives_exactly_its_row(classification, batch_size):
+    simulation = simulate(classification, batch_size=batch_size)
+    x = rows(simulation)
+    everybody = simulation.at(2).grads(x)
+    for k in range(6):
+        site = simulate(classification.only(k), batch_size=batch_size)
+        assert_close(site.at(2).grads(x[k, None])[0], everybody[k], **EXACT)
+
+
+@pytest.mark.parametrize("name", ["train", "validation", "test"])
+def test_evaluation_equals_a_loop_over_clients_with_modules(classification, name):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    found = simulation.evaluate(x, name)
+    for k in range(6):
+        index = mine(classification, k, name)
+        twin = models.with_row(module(classification), x[k])
+        outputs = twin(classification.features[index]).detach()
+        truth = classification.targets[index]
+        loss = nn.functional.cross_entropy(outputs, truth)
+        right = (outputs.argmax(1) == truth).to(REAL).mean()
+        assert_close(found["loss"][k], loss, **EXACT)
+        assert_close(found["accuracy"][k], right, **EXACT)
+
+
+def test_evaluation_of_long_parts_is_merged_from_pieces(classification, monkeypatch):
+    x = rows(simulate(classification))
+    whole = simulate(classification).evaluate(x, "train")
+    monkeypatch.setattr("coterie.clients.simulation._EVALUATED_AT_ONCE", 2)
+    pieces = simulate(classification).evaluate(x, "train")
+    assert_close(pieces, whole, **EXACT)
+
+
+SIZES = torch.tensor([7.0, 4, 9, 5, 8, 6], dtype=REAL)
+
+
+@pytest.mark.parametrize("batch_size", [0, 3])
+def test_gradients_are_counted_sample_by_sample(classification, batch_size):
+    simulation = simulate(classification, batch_size=batch_size)
+    x = rows(simulation)
+    batch = SIZES if batch_size == 0 else torch.full((6,), 3.0, dtype=REAL)
+    active = torch.tensor([True, True, False, True, False, True])
+    oracle = simulation.at(1, active)
+    oracle.grads(x)
+    assert_close(oracle.gradients, batch * active)
+    oracle = simulation.at(1)
+    oracle.blended(x, torch.ones(6, 6, dtype=REAL).tril())
+    # Client k is asked by the readers i >= k.
+    readers = torch.tensor([6.0, 5, 4, 3, 2, 1], dtype=REAL)
+    assert_close(oracle.gradients, readers * batch)
+    oracle = simulation.at(1, active)
+    oracle.each(twice, x, x)
+    # One gradient, one loss that costs none, and a Hessian product that costs two.
+    assert_close(oracle.gradients, 3 * batch * active)
+
+
+def test_a_comparison_counts_every_gradient_that_it_evaluates(
+    classification, monkeypatch
+):
+    simulation = simulate(classification)
+    evaluated = 0
+    grad = simulation.kernel.grad
+
+    def counting(points, batch):
+        nonlocal evaluated
+        evaluated += int((batch.weight != 0).sum())
+        return grad(points, batch)
+
+    monkeypatch.setattr(simulation.kernel, "grad", counting)
+    oracle = simulation.at(1)
+    oracle.compare(rows(simulation))
+    assert float(oracle.gradients.sum()) == evaluated
+
+
+def test_a_simulation_leaves_module_and_data_alone(classification):
+    net = models.build(lambda: models.linear((12,), 2), 0, torch.float32)
+    before = models.ravel(net)
+    features = classification.features.clone()
+    simulation = Simulation(classification, net, dtype=REAL)
+    simulation.at(1).grads(torch.zeros(6, 26, dtype=REAL))
+    assert torch.equal(classification.features, features)
+    assert torch.equal(models.ravel(net), before)
+
+
+def test_questions_do_not_modify_their_arguments(classification):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    weights = torch.rand(6, 6, dtype=REAL, generator=torch.Generator().manual_seed(0))
+    before = x.clone(), weights.clone()
+    oracle = simulation.at(1)
+    oracle.grads(x)
+    oracle.blended(x, weights)
+    oracle.compare(x)
+    oracle.each(twice, x, x)
+    assert torch.equal(x, before[0]) and torch.equal(weights, before[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_answers_have_the_precision_of_the_models(classification, dtype):
+    simulation = simulate(classification, dtype=dtype)
+    x = rows(simulation).to(dtype)
+    oracle = simulation.at(1)
+    assert oracle.grads(x).dtype == dtype
+    assert oracle.blended(x, torch.eye(6, dtype=dtype)).dtype == dtype
+    assert oracle.compare(x).cross.dtype == dtype
+    assert simulation.evaluate(x, "test")["loss"].dtype == dtype
+
+
+def test_images_give_the_same_gradients_in_debug_mode(images):
+    net = models.build(lambda: models.cnn((1, 10, 10), 3, width=2), 0, REAL)
+    weights = torch.full((3, 3), 1 / 3, dtype=REAL)
+    x = models.ravel(net).expand(3, -1).clone()
+    answers = []
+    for loop in (False, True):
+        # 3 clients of 30 samples: blends are longer than a short row of images.
+        simulation = Simulation(images, net, batch_size=30, dtype=REAL, loop=loop)
+        oracle = simulation.at(1)
+        answers.append((oracle.blended(x, weights), oracle.grads(x)))
+    for one, other in zip(*answers, strict=True):
+        assert_close(one, other, **EXACT)
+
+
+def test_bad_settings_are_refused_by_name(classification):
+    with pytest.raises(InputError, match="`batch_size` must be at least 0, got -1"):
+        simulate(classification, batch_size=-1)
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="`device` cuda"):
+            simulate(classification, device="cuda")
+
+
+def test_every_task_can_be_asked():
+    rng = torch.Generator().manual_seed(0)
+    features = torch.randn(12, 3, generator=rng, dtype=REAL)
+    targets = {
+        "regression": features.sum(1),
+        "binary": (features[:, 0] > 0).long(),
+        "classification": features.argmax(1),
+        "segmentation": (features > 0).to(torch.uint8),
+    }
+    outputs = {"classification": 3, "segmentation": 3}
+    owner = torch.arange(2).repeat_interleave(6)
+    role = torch.tensor([0, 0, 0, 0, 1, 2]).repeat(2)
+    assert targets.keys() == TASKS.keys()
+    for task, truth in targets.items():
+        table = Table(task, features, truth, task, outputs.get(task, 1))
+        net = models.build(lambda t=table: models.linear((3,), t.outputs), 0, REAL)
+        simulation = Simulation(federate(table, owner, role), net, dtype=REAL)
+        x = models.ravel(net).expand(2, -1).clone()
+        g = simulation.at(1).grads(x)
+        assert g.shape == x.shape and g.isfinite().all() and (g != 0).any()
+
+
+@pytest.mark.parametrize("verb", ["grads", "blended", "compare", "each"])
+def test_debug_mode_names_the_client_in_errors_of_every_verb(verb, regression):
+    simulation = simulate(regression, loop=True)
+    x = rows(simulation)
+
+    def fail_at_client_2(points, batch, original=simulation.kernel.grad):
+        mine = regression.train.index[regression.train.start[2] :]
+        mine = set(mine[: int(regression.train.size[2])].tolist())
+        if mine & set(batch.index.flatten().tolist()):
+            raise ValueError("bad sample")
+        return original(points, batch)
+
+    simulation.kernel.grad = fail_at_client_2
+    oracle = simulation.at(7)
+    everyone = torch.full((len(x), len(x)), 1 / len(x), dtype=x.dtype)
+    ask = {
+        "grads": lambda: oracle.grads(x),
+        "blended": lambda: oracle.blended(x, everyone),
+        "compare": lambda: oracle.compare(x),
+        "each": lambda: oracle.each(gradient_step, x),
+    }
+    with pytest.raises(RuntimeError, match=r"client 2, round 7: bad sample"):
+        ask[verb]()
+
+
+def gradient_step(clients, x):
+    return x - clients.grad(x)
+
+
+@pytest.mark.skipif(
+    not can_compile(torch.device("cpu")), reason="compiling needs a C++ compiler"
+)
+def test_compiled_gradients_equal_the_others_to_rounding(regression):
+    plain, compiled = simulate(regression), simulate(regression, compiled=True)
+    x = rows(plain)
+    n = len(x)
+    weights = torch.eye(n, dtype=x.dtype)
+    weights[0] = 1 / n  # uneven: one client reads all, the rest themselves
+    active = torch.arange(n) != 1
+    for who in (None, active):
+        ours, theirs = compiled.at(3, who), plain.at(3, who)
+        # Sums in another order: some ulps of float64.
+        close = {"rtol": 1e-12, "atol": 1e-12}
+        torch.testing.assert_close(ours.grads(x), theirs.grads(x), **close)
+        for matrix in (weights, torch.full_like(weights, 1 / n)):
+            torch.testing.assert_close(
+                ours.blended(x, matrix), theirs.blended(x, matrix), **close
+            )
+    # One model for all, as a server sends it, has rows without a stride of their own.
+    same, ours, theirs = x[:1].expand_as(x), compiled.at(3), plain.at(3)
+    torch.testing.assert_close(ours.grads(same), theirs.grads(same), **close)

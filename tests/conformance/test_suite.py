@@ -1,0 +1,433 @@
+"""Every registered algorithm passes every check, and every check catches a culprit."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from coterie.algorithms import ALGORITHMS
+from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
+from coterie.algorithms.fedavg import fedavg
+from coterie.algorithms.local import State, local
+from coterie.checks import InputError, integer
+from coterie.conformance.suite import (
+    CHECKS,
+    Case,
+    Finding,
+    NotApplicable,
+    check_algorithm,
+    common_optimum,
+    leaves,
+    relabelled,
+    small_federation,
+)
+from coterie.optim.steps import descent, velocity
+from coterie.types import Algorithm
+
+# A method that draws clients at random draws positions: equal in law, not in value.
+BY_POSITION = {("cobo", "relabelling")}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_passes_every_check(name, check):
+    if (name, check) in BY_POSITION:
+        pytest.skip("pairs of clients are drawn by position.")
+    try:
+        CHECKS[check](Case(ALGORITHMS[name]))
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
+SETTINGS = {"momentum": 0.5, "weight_decay": 0.01, "steps": 2, "schedule": "inverse(9)"}
+SENSITIVE = (
+    "inputs_untouched",
+    "shapes_and_dtype",
+    "relabelling",
+    "client_by_client",
+    "resuming",
+    "local_limit",
+    "inactive_rows",
+)
+
+
+@pytest.mark.parametrize("check", SENSITIVE)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithms_pass_with_momentum_and_schedules_too(name, check):
+    if (name, check) in BY_POSITION:
+        pytest.skip("pairs of clients are drawn by position.")
+    case = Case(ALGORITHMS[name])
+    options = {n: v for n, v in SETTINGS.items() if n in case.defaults}
+    try:
+        CHECKS[check](Case(ALGORITHMS[name], options))
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
+def estimated_precision(*, lr: float = 0.1) -> Algorithm:
+    return adaptive_all_for_one(None, lr=lr)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_adaptive_collaboration_passes_when_it_estimates_the_precision(check):
+    try:
+        CHECKS[check](Case(estimated_precision))
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
+def one_step(clients, x, *, lr: float):
+    return x - lr * clients.grad(x)
+
+
+def around(change) -> Algorithm:
+    """Local training whose step is wrapped by change(step)."""
+    inner = local()
+    return inner._replace(step=change(inner.step))
+
+
+def modifies_its_input() -> Algorithm:
+    def change(step):
+        def wrong(state, oracle, rng):
+            new, info = step(state, oracle, rng)
+            state.x.copy_(new.x)
+            return new, info
+
+        return wrong
+
+    return around(change)
+
+
+def modifies_its_ingredient(sizes) -> Algorithm:
+    def change(step):
+        def wrong(state, oracle, rng):
+            sizes.add_(1)
+            return step(state, oracle, rng)
+
+        return wrong
+
+    return around(change)
+
+
+def noisy(draw):
+    def change(step):
+        def wrong(state, oracle, rng):
+            new, info = step(state, oracle, rng)
+            noise = torch.as_tensor(draw(new.x, rng)).to(new.x)
+            return new._replace(x=new.x + 1e-3 * noise), info
+
+        return wrong
+
+    return change
+
+
+def draws_from_torch() -> Algorithm:
+    return around(noisy(lambda x, rng: torch.rand(x.shape)))
+
+
+def draws_from_numpy() -> Algorithm:
+    import numpy
+
+    return around(noisy(lambda x, rng: numpy.random.rand(*x.shape)))  # noqa: NPY002
+
+
+def depends_on_the_order() -> Algorithm:
+    return around(noisy(lambda x, rng: torch.arange(len(x))[:, None]))
+
+
+def draws_one_number_per_row() -> Algorithm:
+    return around(noisy(lambda x, rng: torch.rand(len(x), 1, generator=rng)))
+
+
+def hides_its_state() -> Algorithm:
+    rounds = [0]
+
+    def change(step):
+        def wrong(state, oracle, rng):
+            rounds[0] += 1
+            new, info = step(state, oracle, rng)
+            return new._replace(x=new.x / rounds[0]), info
+
+        return wrong
+
+    return around(change)
+
+
+class Growing(NamedTuple):
+    x: Tensor
+    past: tuple[Tensor, ...]
+
+
+def grows_its_state() -> Algorithm:
+    def step(state, oracle, rng):
+        x = oracle.each(one_step, state.x, lr=0.1)[0]
+        return Growing(x, (*state.past, x)), {"floats": 0.0}
+
+    return Algorithm(lambda x: Growing(x, ()), step)
+
+
+def forgets_the_precision() -> Algorithm:
+    return local()._replace(personal=lambda state, oracle: state.x.double())
+
+
+def averages_the_idle(sizes) -> Algorithm:
+    """Counts gradients of zero as if inactive clients had sent them, and moves them."""
+    rule = descent(lr=0.1, momentum=0.0, weight_decay=0.1, schedule="constant")
+
+    def step(state, oracle, rng):
+        g = oracle.grads(state.x) + 0.1 * state.x
+        return State(state.x - 0.1 * g, state.v, state.t + 1), {"floats": 0.0}
+
+    return Algorithm(lambda x: State(x, velocity(rule, x), 0), step)
+
+
+def checks_nothing(*, lr: float = 0.1, steps: int = 1) -> Algorithm:
+    return local()
+
+
+def refuses_without_a_name(*, steps: int = 1) -> Algorithm:
+    try:
+        integer("steps", steps, at_least=1)
+    except InputError:
+        raise InputError("something is wrong.") from None
+    return local()
+
+
+def never_moves() -> Algorithm:
+    return Algorithm(
+        lambda x: State(x, x[:, :0], 0), lambda state, o, r: (state, {"floats": 0.0})
+    )
+
+
+def says_nothing() -> Algorithm:
+    def change(step):
+        return lambda state, oracle, rng: (step(state, oracle, rng)[0], {})
+
+    return around(change)
+
+
+def sends_less_than_nothing() -> Algorithm:
+    def change(step):
+        return lambda state, oracle, rng: (
+            step(state, oracle, rng)[0],
+            {"floats": -1.0},
+        )
+
+    return around(change)
+
+
+def needs_company() -> Algorithm:
+    def change(step):
+        def wrong(state, oracle, rng):
+            new, info = step(state, oracle, rng)
+            others = (new.x.sum(0) - new.x) / (len(new.x) - 1)
+            return new._replace(x=(new.x + others) / 2), info
+
+        return wrong
+
+    return around(change)
+
+
+def ignores_its_weights(weights, *, lr: float = 0.1) -> Algorithm:
+    return fedavg(torch.ones(len(weights)), lr=lr)
+
+
+def treats_clients_by_their_number(sizes) -> Algorithm:
+    """In debug mode a program sees one row at a time, else all."""
+
+    def step(state, oracle, rng):
+        x = oracle.each(mixing_program, state.x)[0]
+        return State(x, state.v, 0), {"floats": 0.0}
+
+    return Algorithm(lambda x: State(x, x[:, :0], 0), step)
+
+
+def mixing_program(clients, x):
+    return x.mean(0) - 0.1 * clients.grad(x)
+
+
+def runs_a_closure(*, lr: float = 0.1) -> Algorithm:
+    """A function inside a function has no name by which a site could find it."""
+
+    def step(state, oracle, rng):
+        def program(clients, x):
+            return x - lr * clients.grad(x)
+
+        return State(oracle.each(program, state.x)[0], state.v, 0), {"floats": 0.0}
+
+    return Algorithm(lambda x: State(x, x[:, :0], 0), step)
+
+
+def welcomes_all_with_one_model() -> Algorithm:
+    return local()._replace(welcome=lambda state, oracle: state.x[:1])
+
+
+def welcomes_with_rounded_models() -> Algorithm:
+    inner = local()
+
+    def welcome(state, oracle):
+        return inner.welcome(state, oracle).to(torch.float32)
+
+    return inner._replace(welcome=welcome)
+
+
+def welcomes_with_nothing() -> Algorithm:
+    inner = local()
+
+    def welcome(state, oracle):
+        return inner.welcome(state, oracle) / 0
+
+    return inner._replace(welcome=welcome)
+
+
+def averages_newcomers() -> Algorithm:
+    inner = local()
+
+    def welcome(state, oracle):
+        x = inner.welcome(state, oracle)
+        return x.mean(0).expand_as(x)
+
+    return inner._replace(welcome=welcome)
+
+
+def trains_on_while_it_welcomes() -> Algorithm:
+    inner = local()
+
+    def welcome(state, oracle):
+        state.x.add_(1)
+        return inner.welcome(state, oracle)
+
+    return inner._replace(welcome=welcome)
+
+
+def uses_up_its_ingredient_in_welcome(sizes) -> Algorithm:
+    inner = local()
+
+    def welcome(state, oracle):
+        sizes.zero_()
+        return inner.welcome(state, oracle)
+
+    return inner._replace(welcome=welcome)
+
+
+CULPRITS = [
+    ("newcomers", welcomes_all_with_one_model),
+    ("newcomers", welcomes_with_rounded_models),
+    ("newcomers", welcomes_with_nothing),
+    ("newcomers", averages_newcomers),
+    ("newcomers", trains_on_while_it_welcomes),
+    ("newcomers", uses_up_its_ingredient_in_welcome),
+    ("sites", runs_a_closure),
+    ("inputs_untouched", modifies_its_input),
+    ("inputs_untouched", modifies_its_ingredient),
+    ("same_seed_same_result", draws_from_torch),
+    ("no_global_randomness", draws_from_torch),
+    ("no_global_randomness", draws_from_numpy),
+    ("relabelling", depends_on_the_order),
+    ("relabelling", draws_one_number_per_row),
+    ("identical_clients", depends_on_the_order),
+    ("resuming", hides_its_state),
+    ("resuming", grows_its_state),
+    ("shapes_and_dtype", forgets_the_precision),
+    ("inactive_rows", averages_the_idle),
+    ("bad_options", checks_nothing),
+    ("bad_options", refuses_without_a_name),
+    ("bad_ingredients", ignores_its_weights),
+    ("known_optimum", never_moves),
+    ("inactive_rows", never_moves),
+    ("info", says_nothing),
+    ("info", sends_less_than_nothing),
+    ("one_client", needs_company),
+    ("local_limit", ignores_its_weights),
+    ("client_by_client", treats_clients_by_their_number),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "factory"), CULPRITS, ids=[f"{c}-{f.__name__}" for c, f in CULPRITS]
+)
+def test_a_wrong_algorithm_is_caught(check, factory):
+    with torch.random.fork_rng(devices=[]), pytest.raises(AssertionError):
+        CHECKS[check](Case(factory))
+
+
+def test_every_check_has_a_culprit_but_that_of_the_data_of_others():
+    # An algorithm cannot reach data, so only an oracle could fail `inactive_data`.
+    assert {check for check, _ in CULPRITS} == CHECKS.keys() - {"inactive_data"}
+
+
+def test_findings_come_one_by_one_in_the_order_of_the_checks():
+    told: list[Finding] = []
+    findings = check_algorithm(local, report=told.append)
+    assert told == findings
+    assert [finding.check for finding in findings] == list(CHECKS)
+    outcomes = {finding.check: finding.outcome for finding in findings}
+    assert outcomes.pop("local_limit") == "skipped"
+    assert set(outcomes.values()) == {"passed"}
+
+
+def test_a_crash_is_a_finding_and_the_other_checks_go_on():
+    def broken(*, lr: float = 0.1) -> Algorithm:
+        raise ZeroDivisionError("no luck")
+
+    findings = check_algorithm(broken)
+    assert len(findings) == len(CHECKS)
+    outcome = {finding.check: finding for finding in findings}
+    assert outcome["info"] == Finding("info", "failed", "ZeroDivisionError: no luck")
+
+
+def test_checks_can_be_skipped_by_name():
+    findings = check_algorithm(local, skip=[name for name in CHECKS if name != "info"])
+    assert {f.check for f in findings if f.outcome != "skipped"} == {"info"}
+    with pytest.raises(InputError, match=r"no check 'infos'.*Did you mean 'info'"):
+        check_algorithm(local, skip=["infos"])
+
+
+def test_unknown_ingredients_and_options_are_refused():
+    def unusual(temperature, *, lr: float = 0.1) -> Algorithm:
+        return local()
+
+    with pytest.raises(
+        InputError,
+        match=r"`temperature` is not known.*precision, radius, sizes, weights",
+    ):
+        check_algorithm(unusual)
+    with pytest.raises(InputError, match=r"no option 'lrr'.*Did you mean 'lr'"):
+        check_algorithm(local, options={"lrr": 1.0})
+
+
+def test_relabelled_clients_keep_identity_and_data():
+    federation = small_federation()
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    other = relabelled(federation, order)
+    assert torch.equal(other.clients, order)
+    for j, i in enumerate(order.tolist()):
+        for name in ("train", "validation", "test"):
+            here, there = federation.only(i), other.only(j)
+            assert torch.equal(here.features, there.features), name
+            assert torch.equal(here.part(name).size, there.part(name).size), name
+
+
+def test_the_common_optimum_is_one():
+    federation = common_optimum()
+    for i in range(len(federation)):
+        index = federation.only(i).train.index
+        features = federation.only(i).features[index]
+        error = features @ federation.optima[i] - federation.only(i).targets[index]
+        # Rounding of a product of five numbers.
+        assert_close(error, torch.zeros_like(error), rtol=0, atol=1e-13)
+        # The Hessian 2 X'X / m is diagonal with entries from 1 to 3.
+        hessian = 2 * features.T @ features / len(features)
+        off = hessian - hessian.diag().diag()
+        assert_close(off, torch.zeros_like(off), rtol=0, atol=1e-13)
+        assert (hessian.diag() >= 1 - 1e-12).all()
+        assert (hessian.diag() <= 3 + 1e-12).all()
+
+
+def test_leaves_are_named_by_their_paths():
+    inner = State(torch.ones(1, 1), torch.ones(1, 0), 4)
+    assert list(leaves((inner, 2))) == ["0.x", "0.v", "0.t", "1"]

@@ -1,0 +1,152 @@
+"""Claims about the synchronous loop."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from coterie.algorithms.fedavg import fedavg
+from coterie.algorithms.local import local
+from coterie.checks import InputError
+from coterie.clients.simulation import Simulation
+from coterie.engine import rounds
+from coterie.models import zoo as models
+
+
+def simulate(federation) -> Simulation:
+    net = models.build(lambda: models.linear((12,), 2), 0, torch.float64)
+    return Simulation(federation, net, batch_size=3, dtype=torch.float64)
+
+
+def start() -> torch.Tensor:
+    rng = torch.Generator().manual_seed(0)
+    return torch.randn(6, 26, generator=rng, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(1.0, 10), (0.5, 5), (0.34, 3), (0.01, 1)]
+)
+def test_every_round_has_the_same_number_of_participants_and_never_none(
+    share, expected
+):
+    sizes = {
+        int(rounds.participants(10, share, seed=0, t=t).sum()) for t in range(1, 30)
+    }
+    assert sizes == {expected}
+
+
+def test_participants_are_seeded_and_change_from_round_to_round():
+    def who(seed: int, t: int) -> list[bool]:
+        return rounds.participants(10, 0.5, seed, t).tolist()
+
+    assert who(0, 1) == who(0, 1)
+    assert who(0, 1) != who(0, 2)
+    assert who(0, 1) != who(1, 1)
+
+
+def test_everybody_takes_part_equally_often():
+    turns = sum(rounds.participants(6, 0.5, 0, t).double() for t in range(400))
+    # Each client's count is binomial(400, 1/2); four standard deviations are 40.
+    assert ((turns - 200).abs() < 40).all()
+
+
+def test_rounds_are_numbered_from_one_and_carry_what_happened(classification):
+    run = rounds.run_rounds(
+        local(steps=2),
+        simulate(classification),
+        start(),
+        rounds=3,
+        participation=0.5,
+    )
+    found = list(run)
+    assert [r.t for r in found] == [1, 2, 3]
+    for r in found:
+        assert torch.equal(r.active, rounds.participants(6, 0.5, 0, r.t))
+        # Two steps with minibatches of three.
+        assert r.gradients.tolist() == [6.0 if a else 0.0 for a in r.active]
+        assert r.state.t == 2 * r.t
+        assert r.info == {"floats": 0.0}
+
+
+def test_resuming_equals_not_stopping(classification):
+    sizes = classification.train.size
+    settings = {"rounds": 6, "seed": 3, "participation": 0.5}
+
+    def algorithm():
+        return fedavg(sizes, momentum=0.9, schedule="inverse(5)")
+
+    whole = list(
+        rounds.run_rounds(algorithm(), simulate(classification), start(), **settings)
+    )
+    rest = list(
+        rounds.run_rounds(
+            algorithm(),
+            simulate(classification),
+            torch.zeros(6, 26, dtype=torch.float64),
+            start=(2, whole[1].state),
+            **settings,
+        )
+    )
+    assert [r.t for r in rest] == [3, 4, 5, 6]
+    for one, other in zip(whole[2:], rest, strict=True):
+        assert torch.equal(one.state.x, other.state.x)
+        assert torch.equal(one.state.v, other.state.v)
+
+
+def test_a_round_is_computed_only_when_it_is_asked_for(classification):
+    asked = []
+
+    class Watched:
+        def __init__(self) -> None:
+            self.inner = simulate(classification)
+
+        def __len__(self) -> int:
+            return len(self.inner)
+
+        def at(self, t, active=None, *, purpose="step"):
+            asked.append(t)
+            return self.inner.at(t, active, purpose=purpose)
+
+    run = rounds.run_rounds(local(), Watched(), start(), rounds=10**9)
+    assert asked == []
+    list(itertools.islice(run, 2))
+    assert asked == [1, 2]
+
+
+def test_the_generator_of_a_round_is_named_by_seed_and_round(classification):
+    def draws(seed: int) -> list[float]:
+        seen: list[float] = []
+        inner = local()
+
+        def step(state, oracle, rng):
+            seen.append(float(torch.rand((), generator=rng)))
+            return inner.step(state, oracle, rng)
+
+        list(
+            rounds.run_rounds(
+                inner._replace(step=step),
+                simulate(classification),
+                start(),
+                rounds=3,
+                seed=seed,
+            )
+        )
+        return seen
+
+    assert draws(0) == draws(0)
+    assert len(set(draws(0) + draws(1))) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 0}, "`rounds` must be at least 1, got 0"),
+        ({"rounds": 1, "participation": 0.0}, "`participation` must be greater than 0"),
+        ({"rounds": 1, "participation": 1.5}, "`participation` must be at most 1"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(classification, settings, message):
+    with pytest.raises(InputError, match=message):
+        next(rounds.run_rounds(local(), simulate(classification), start(), **settings))

@@ -1,0 +1,203 @@
+"""Claims about who meets whom, and about graphs by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import networkx as nx
+import pytest
+import torch
+
+from coterie.checks import InputError
+from coterie.graphs.families import GRAPHS, degrees, edges_of, gossip_matrix, matchings
+from coterie.theory.mixing import fixed_mixing
+
+
+def drawn(active: torch.Tensor, meetings: int, seed: int = 0) -> list[list[int]]:
+    rng = torch.Generator().manual_seed(seed)
+    return matchings(active, meetings, rng).tolist()
+
+
+def pairs(matching: list[int]) -> list[tuple[int, int]]:
+    return [(i, j) for i, j in enumerate(matching) if i < j]
+
+
+@pytest.mark.parametrize("clients", range(2, 10))
+@pytest.mark.parametrize("extra", [0, 5])
+def test_every_pair_meets_exactly_once_in_a_whole_tournament(clients, extra):
+    everybody = torch.ones(clients, dtype=torch.bool)
+    rounds = drawn(everybody, clients - 1 + extra)
+    # Of an odd number one rests in every round, which takes one round more.
+    assert len(rounds) == clients - 1 + clients % 2
+    met = Counter(pair for matching in rounds for pair in pairs(matching))
+    assert met == {(i, j): 1 for i in range(clients) for j in range(i + 1, clients)}
+
+
+@pytest.mark.parametrize("clients", range(2, 10))
+def test_partners_are_mutual_nobody_meets_twice_and_one_rests_at_most(clients):
+    everybody = torch.ones(clients, dtype=torch.bool)
+    for meetings in range(clients - 1):
+        rounds = drawn(everybody, meetings, seed=meetings)
+        assert len(rounds) == meetings
+        for matching in rounds:
+            assert all(matching[j] == i for i, j in enumerate(matching))
+            assert sum(i == j for i, j in enumerate(matching)) == clients % 2
+        met = [pair for matching in rounds for pair in pairs(matching)]
+        assert len(set(met)) == len(met)
+
+
+def test_inactive_clients_meet_nobody_and_the_others_all():
+    active = torch.tensor([True, False, True, True, False, True, False])
+    rounds = drawn(active, 3)
+    met = {pair for matching in rounds for pair in pairs(matching)}
+    assert met == {(0, 2), (0, 3), (0, 5), (2, 3), (2, 5), (3, 5)}
+
+
+def test_nobody_meets_where_one_is_alone_or_no_meetings_are_wanted():
+    assert drawn(torch.tensor([True]), 5) == []
+    assert drawn(torch.tensor([False, True]), 1) == []
+    assert drawn(torch.tensor([True, True]), 0) == []
+
+
+def test_all_matchings_are_equally_likely():
+    everybody = torch.ones(6, dtype=torch.bool)
+    draws = 1500
+    met = Counter(tuple(drawn(everybody, 1, seed)[0]) for seed in range(draws))
+    # Six clients can be paired in 5 * 3 = 15 ways: counts are binomial with mean 100
+    # and a standard deviation of 9.7, and 5 of these are room for 15 of them.
+    assert len(met) == 15
+    assert all(abs(count - draws / 15) < 50 for count in met.values())
+
+
+# Graphs by name.
+
+SIZES = {
+    "barbell": 2 * 15 + 1,
+    "complete": 66,
+    "expander(3)": 18,
+    "expander": 24,
+    "grid": 3 * 3 + 2 * 4,
+    "line": 11,
+    "ring": 12,
+    "star": 11,
+}
+
+
+def as_networkx(edges: torch.Tensor) -> nx.Graph:
+    return nx.Graph(edges.tolist())
+
+
+@pytest.mark.parametrize("text", SIZES)
+def test_families_have_their_numbers_of_edges_and_join_all(text):
+    edges = edges_of(text, 12)
+    assert len(edges) == SIZES[text]
+    assert (edges[:, 0] < edges[:, 1]).all()
+    assert edges.tolist() == sorted(edges.tolist())
+    graph = as_networkx(edges)
+    assert sorted(graph) == list(range(12)) and nx.is_connected(graph)
+
+
+def test_every_graph_of_the_registry_is_tested_and_described():
+    named = {text.partition("(")[0] for text in SIZES} | {"erdos_renyi"}
+    assert set(GRAPHS) == named
+    assert all(make.__doc__ for make in GRAPHS.values())
+
+
+def test_neighbours_are_who_the_names_say():
+    assert edges_of("line", 4).tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert edges_of("star", 4).tolist() == [[0, 1], [0, 2], [0, 3]]
+    square = [[0, 1], [0, 2], [1, 3], [2, 3]]
+    assert edges_of("grid", 4).tolist() == square
+    six = [[0, 1], [0, 3], [1, 2], [1, 4], [2, 5], [3, 4], [4, 5]]
+    assert edges_of("grid", 6).tolist() == six  # rows 0 1 2 and 3 4 5
+    assert set(degrees(edges_of("expander(5)", 16)).tolist()) == {5}
+    assert edges_of("ring", 2).tolist() == edges_of("line", 2).tolist() == [[0, 1]]
+
+
+def test_random_graphs_depend_on_the_seed_alone():
+    for text in ("erdos_renyi(0.4)", "expander(4)"):
+        one, same, other = (edges_of(text, 20, seed) for seed in (1, 1, 2))
+        assert torch.equal(one, same)
+        assert one.shape != other.shape or not torch.equal(one, other)
+
+
+def test_pairs_are_edges_with_the_chance_given():
+    edges = edges_of("erdos_renyi(0.3)", 200)
+    pairs = 200 * 199 / 2
+    assert abs(len(edges) - 0.3 * pairs) < 5 * (0.21 * pairs) ** 0.5
+    assert torch.equal(edges_of("erdos_renyi(1)", 6), edges_of("complete", 6))
+
+
+def test_a_graph_comes_from_a_file(tmp_path):
+    path = tmp_path / "edges.csv"
+    path.write_text("w,v\n2,1\n0,1\n1,2\n")
+    assert edges_of(str(path), 3).tolist() == [[0, 1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("v,w\n0,1\n3,2\n", "no way from node 0 to 2"),
+        ("v,w\n0,1\n1,2\n2,4\n", "must have nodes 0 to 3, but .* names 4"),
+        ("v,w\n", "no way from node 0 to 1"),
+        ("v,w\n0,1\n1,1\n", "pairs of different nodes"),
+        ("v,w\n-1,1\n", "pairs of different nodes"),
+        ("v,w\n0,one\n", "row 1 of the graph .* must have two nodes"),
+        ("v,w\n0\n", "row 1 of the graph .* must have two nodes"),
+        ("v,u\n0,1\n", "has no column 'w'"),
+    ],
+)
+def test_bad_files_are_refused_in_one_sentence(tmp_path, rows, words):
+    path = tmp_path / "edges.csv"
+    path.write_text(rows)
+    with pytest.raises(InputError, match=words):
+        edges_of(str(path), 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "words"),
+    [
+        ("rings", 6, "`graph` must be one of .* Did you mean 'ring'"),
+        ("ring(3)", 6, "must be written `ring`, got 'ring.3.'"),
+        ("erdos_renyi", 6, "must be written `erdos_renyi.p.`"),
+        ("erdos_renyi(0.02)", 20, "`graph` must join all 20 nodes, but"),
+        ("erdos_renyi(1.5)", 6, "`graph p` must be at most 1"),
+        ("expander(3)", 7, "needs a whole degree with 7 degree even, got 3"),
+        ("expander(9)", 6, "`graph degree` must be at most 5"),
+        ("grid", 7, "7 nodes only make a line"),
+        ("barbell", 7, "needs an even number of nodes, got 7"),
+        ("ring", 1, "`number of nodes` must be at least 2, got 1"),
+        ("nowhere.csv", 3, "cannot read the graph nowhere.csv"),
+    ],
+)
+def test_graphs_that_cannot_be_are_refused_in_one_sentence(text, n, words):
+    with pytest.raises(InputError, match=words):
+        edges_of(text, n)
+
+
+@pytest.mark.parametrize("text", [*SIZES, "erdos_renyi(0.4)"])
+def test_gossip_matrices_are_those_of_metropolis_and_hastings(text):
+    edges = edges_of(text, 12)
+    matrix, degree = gossip_matrix(edges, 12), dict(as_networkx(edges).degree)
+    assert matrix.dtype == torch.float64 and torch.equal(matrix, matrix.T)
+    listed = edges.tolist()
+    for v in range(12):
+        for w in range(v):
+            share = 1 / (1 + max(degree[v], degree[w])) if [w, v] in listed else 0.0
+            assert matrix[v, w].item() == pytest.approx(share, abs=0)
+        # A sum of twelve numbers in double precision.
+        assert matrix[v].sum().item() == pytest.approx(1.0, abs=1e-14)
+        assert matrix[v, v] > 0
+    assert fixed_mixing(matrix).rho > 0
+
+
+def test_gossip_among_all_is_the_mean():
+    found = gossip_matrix(edges_of("complete", 5), 5)
+    torch.testing.assert_close(found, torch.full((5, 5), 0.2, dtype=torch.float64))
+    with pytest.raises(InputError, match="must join nodes 0 to 3, but one names 4"):
+        gossip_matrix(edges_of("line", 5), 4)
+
+
+def test_a_node_without_edges_keeps_its_model():
+    matrix = gossip_matrix(torch.tensor([[0, 1]]), 3)
+    assert matrix[2].tolist() == [0.0, 0.0, 1.0]

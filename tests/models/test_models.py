@@ -1,0 +1,227 @@
+"""Claims about models and their rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from coterie.checks import InputError
+from coterie.models import zoo as models
+
+
+def size(module: nn.Module) -> int:
+    return sum(models.layout(module).sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "outputs", "parameters"),
+    [
+        # 6 (75 + 1) + 16 (150 + 1) + 120 (400 + 1) + 84 (120 + 1) + 10 (84 + 1)
+        ("lenet", (3, 32, 32), 10, 62006),
+        # With one channel and padding: 6 (25 + 1) in the first layer.
+        ("lenet", (1, 28, 28), 10, 61706),
+        # 8 (9 + 1) + 16 (72 + 1) + 48 (400 + 1) + 10 (48 + 1)
+        ("cnn", (1, 28, 28), 10, 20986),
+        ("linear", (12,), 2, 26),
+        ("logistic", (2, 3), 1, 7),
+        # 32 (64 + 1) + 10 (32 + 1)
+        ("mlp", (64,), 10, 2410),
+    ],
+)
+def test_parameter_counts_are_those_of_the_architecture(
+    name, shape, outputs, parameters
+):
+    module = models.build(lambda: models.MODELS[name](shape, outputs), seed=0)
+    assert size(module) == parameters
+    assert module(torch.zeros(2, *shape)).shape == (2, outputs)
+
+
+def test_ravel_and_unravel_are_inverse():
+    module = models.build(lambda: models.mlp((4,), 3, hidden=(5, 2)), seed=0)
+    parts = models.layout(module).unravel(models.ravel(module))
+    named = dict(module.named_parameters())
+    assert list(parts) == list(named)
+    for name, part in parts.items():
+        assert torch.equal(part, named[name])
+    row = torch.arange(float(size(module)))
+    assert torch.equal(models.ravel(models.with_row(module, row)), row)
+
+
+def test_ravel_gives_a_copy():
+    module = models.build(lambda: models.linear((2,), 1), seed=0)
+    row = models.ravel(module)
+    before = row.clone()
+    with torch.no_grad():
+        module[1].weight.add_(1)
+    assert torch.equal(row, before)
+
+
+def test_a_module_with_a_row_computes_with_that_row_and_leaves_the_first_alone():
+    module = models.build(lambda: models.linear((3,), 1), seed=0)
+    before = models.ravel(module)
+    twin = models.with_row(module, torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert_close(twin(torch.tensor([[1.0, 1.0, 1.0]])), torch.tensor([[10.0]]))
+    assert torch.equal(models.ravel(module), before)
+    with torch.no_grad():
+        twin[1].weight.zero_()
+    assert torch.equal(models.ravel(module), before)
+
+
+def test_a_module_with_a_row_does_not_share_the_row():
+    module = models.build(lambda: models.linear((3,), 1), seed=0)
+    row = torch.ones(4)
+    twin = models.with_row(module, row)
+    with torch.no_grad():
+        twin[1].bias.zero_()
+    assert torch.equal(row, torch.ones(4))
+
+
+def test_build_is_seeded_and_leaves_the_global_generator_alone():
+    def start(seed: int) -> torch.Tensor:
+        return models.ravel(models.build(lambda: models.mlp((4,), 2), seed))
+
+    before = torch.get_rng_state()
+    first = start(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(5, generator=torch.default_generator)
+    assert torch.equal(start(3), first)
+    assert not torch.equal(start(4), first)
+
+
+def test_build_gives_the_asked_precision():
+    module = models.build(lambda: models.linear((2,), 1), 0, torch.float64)
+    assert models.ravel(module).dtype == torch.float64
+
+
+def test_build_refuses_what_is_no_module():
+    with pytest.raises(InputError, match=r"`model` must give an nn\.Module"):
+        models.build(lambda: "mlp", seed=0)
+
+
+def batch_norm_net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten())
+
+
+def test_batch_norm_is_refused_by_the_name_of_the_layer():
+    with pytest.raises(InputError, match=r"running statistics in 1, .*with_group_norm"):
+        models.build(batch_norm_net, seed=0)
+    with pytest.raises(InputError, match="running statistics in model"):
+        models.build(lambda: nn.BatchNorm1d(3), seed=0)
+    with pytest.raises(InputError, match="running statistics in 0"):
+        models.build(
+            lambda: nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True)), 0
+        )
+
+
+def test_group_norm_takes_the_place_of_batch_norm():
+    before = batch_norm_net()
+    module = models.build(lambda: models.with_group_norm(before), seed=0)
+    norm = module[1]
+    assert isinstance(norm, nn.GroupNorm)
+    assert (norm.num_groups, norm.num_channels) == (2, 6)  # gcd(8, 6) = 2
+    assert isinstance(before[1], nn.BatchNorm2d)
+    assert size(module) == sum(p.numel() for p in before.parameters())
+    alone = models.with_group_norm(nn.BatchNorm1d(8))
+    assert isinstance(alone, nn.GroupNorm) and alone.num_groups == 8
+
+
+def test_group_norm_keeps_scale_and_shift():
+    layer = nn.BatchNorm1d(4)
+    with torch.no_grad():
+        layer.weight.copy_(torch.arange(4.0))
+        layer.bias.fill_(2.0)
+    norm = models.with_group_norm(layer)
+    assert_close(norm.weight, torch.arange(4.0), check_stride=False)
+    assert_close(norm.bias, torch.full((4,), 2.0))
+
+
+def test_nested_batch_norm_is_replaced_everywhere():
+    net = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.ReLU())
+    models.refuse_unsuitable(models.with_group_norm(net))
+
+
+def test_dropout_is_refused_unless_it_does_nothing():
+    with pytest.raises(InputError, match=r"random masks in 1 .*remove the dropout"):
+        models.build(lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), seed=0)
+    models.build(lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)), seed=0)
+
+
+def test_frozen_parameters_are_no_part_of_a_row():
+    module = models.build(lambda: models.mlp((3,), 2, hidden=(4,)), seed=0)
+    module[1].weight.requires_grad_(False)
+    frozen = module[1].weight.clone()
+    # 4 biases, then 2 (4 + 1)
+    assert size(module) == 14
+    assert len(models.ravel(module)) == 14
+    twin = models.with_row(module, torch.zeros(14))
+    assert torch.equal(twin[1].weight, frozen)
+    assert (twin[3].weight == 0).all()
+
+
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(InputError, match="must have parameters to train"):
+        models.layout(nn.Flatten())
+
+
+def test_unet3d_gives_one_value_per_voxel():
+    module = models.build(lambda: models.unet3d((1, 8, 8, 8), 1, width=2), seed=0)
+    rng = torch.Generator().manual_seed(0)
+    assert module(torch.randn(2, 1, 8, 8, 8, generator=rng)).shape == (2, 1, 8, 8, 8)
+
+
+def test_unet3d_refuses_sides_that_do_not_halve():
+    with pytest.raises(InputError, match=r"divisible by 2\^depth = 4.*\(1, 6, 8, 8\)"):
+        models.unet3d((1, 6, 8, 8), 1)
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet"])
+def test_images_that_are_too_small_are_refused_with_their_shape(name):
+    with pytest.raises(InputError, match=r"larger images, got .* \(1, 6, 6\)"):
+        models.MODELS[name]((1, 6, 6), 2)
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet"])
+def test_features_that_are_no_images_are_refused_with_their_shape(name):
+    with pytest.raises(InputError, match=r"images of shape .*got .* \(20,\)"):
+        models.MODELS[name]((20,), 2)
+
+
+def test_an_unknown_activation_is_refused_with_a_suggestion():
+    with pytest.raises(InputError, match="Did you mean 'relu'"):
+        models.mlp((2,), 1, activation="rele")
+
+
+def test_logistic_regression_starts_at_zero():
+    assert (models.ravel(models.logistic((3,), 2)) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: models.mlp((2,), 1, hidden=[4, 0]),
+            r"`hidden` must be a list of whole numbers of at least 1, got \[4, 0\]\.",
+        ),
+        (lambda: models.cnn((1, 28, 28), 2, width=0), "`width` must be at least 1"),
+        (lambda: models.unet3d((1, 8, 8, 8), 1, width=0), "`width` must be at least 1"),
+        (lambda: models.unet3d((1, 8, 8, 8), 1, depth=0), "`depth` must be at least 1"),
+    ],
+)
+def test_sizes_below_one_are_refused_by_name_and_value(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("hidden", ["32", 32, [4.5], [True], [0]])
+def test_hidden_widths_that_are_no_list_of_whole_numbers_are_refused(unchecked, hidden):
+    rule = "`hidden` must be a list of whole numbers of at least 1, got"
+    with pytest.raises(InputError) as refusal:
+        models.mlp((2,), 1, hidden=hidden)
+    assert str(refusal.value) == f"{rule} {hidden!r}."
+
+
+def test_a_perceptron_without_hidden_layers_is_linear():
+    # 3 (4 + 1)
+    assert size(models.mlp((4,), 3, hidden=())) == 15

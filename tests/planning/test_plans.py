@@ -1,0 +1,493 @@
+"""`coterie plan`: noise and biases from a pilot, and what they promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+from typer.testing import CliRunner
+
+import coterie as co
+from coterie.checks import InputError
+from coterie.cli.commands import app
+from coterie.data.federation import Federation, Part
+from coterie.data.splits import divide
+from coterie.data.synthetic import linear
+from coterie.engine.clocks import clock
+from coterie.models.zoo import build, ravel
+from coterie.planning.pilot import Look, combined, look, pilot, steadied, together
+from coterie.planning.plans import plan_study, verdict
+from coterie.planning.prospects import Findings, prospects_of, structure_of
+from coterie.planning.waiting import waiting
+from coterie.similarity.samples import dealt
+from coterie.theory.asynchrony import speed_up
+from coterie.theory.collaboration import count_near
+
+
+def known(place: np.ndarray, *, noise: float = 1.0, floor: float = 1e-6) -> Findings:
+    """Findings without error about gradients at these places; samples: 1 each."""
+    n = len(place)
+    squared = ((place[:, None] - place) ** 2).sum(2)
+    return Findings(squared, np.full(n, floor), np.full(n, noise), 100.0, np.ones(n))
+
+
+def test_equal_clients_gain_their_number_and_need_a_share_of_it():
+    found = prospects_of(known(np.zeros((7, 2))))
+    np.testing.assert_allclose(found.likely.gain, 7, rtol=1e-4)
+    np.testing.assert_allclose(1 / found.likely.share, 7, rtol=3e-3)  # 7^(1 / 1024)
+    np.testing.assert_allclose(found.likely.weights, 1 / 7, rtol=1e-3)
+
+
+def test_strangers_gain_nothing():
+    place = 1e3 * np.eye(5)
+    found = prospects_of(known(place))
+    np.testing.assert_allclose(found.likely.gain, 1, rtol=1e-4)
+    np.testing.assert_allclose(found.likely.weights, np.eye(5), atol=1e-4)
+
+
+def test_least_risk_and_weights_are_those_of_a_general_solver():
+    rng = np.random.default_rng(0)
+    place = rng.normal(size=(6, 3))
+    noise = rng.uniform(0.5, 2.0, size=6)
+    found = prospects_of(known(place)._replace(variance=noise))
+    for i in range(6):
+
+        def risk(w: np.ndarray, i: int = i) -> float:
+            return float(((w @ place - place[i]) ** 2).sum() + (w**2 * noise).sum())
+
+        best = scipy.optimize.minimize(
+            risk,
+            np.full(6, 1 / 6),
+            bounds=[(0, 1)] * 6,
+            constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+            options={"ftol": 1e-12},
+        )
+        # SLSQP stops at about the root of its tolerance.
+        np.testing.assert_allclose(noise[i] / found.likely.gain[i], best.fun, rtol=1e-4)
+        np.testing.assert_allclose(found.likely.weights[i], best.x, atol=1e-3)
+
+
+def test_gain_is_at_least_what_the_theorem_promises():
+    """Uniform weights over the N_i who are near are one way to weigh, not the best."""
+    rng = np.random.default_rng(1)
+    place = np.repeat(rng.normal(size=(3, 2)), 4, 0) + 0.1 * rng.normal(size=(12, 2))
+    found = known(place)
+    eps = 0.5  # biases of at most a half, in units of the noise
+    near = count_near(torch.tensor(found.squared), eps).numpy()
+    promised = 1 / (1 / near + eps)
+    assert (prospects_of(found).likely.gain >= 0.999 * promised).all()
+
+
+def test_own_differences_bound_the_gain():
+    """|t_i|^2 = q and noise 1: weight 1 - a for oneself, the rest for n - 1 others.
+
+    The risk (1 - a)^2 + a^2 k with k = q + (1 + q) / (n - 1) is least at k / (1 + k).
+    """
+    n, q = 40, 0.5
+    own = np.random.default_rng(0).normal(size=(n, 2000))
+    own *= np.sqrt(q) / np.linalg.norm(own, axis=1, keepdims=True)
+    # The floor hides directions, as few samples would; q is seen on the diagonal.
+    found = known(own, floor=0.1)
+    shape = structure_of(found)
+    assert shape.place.shape[1] == 0
+    # Random directions have products of some sqrt(1 / 2000).
+    np.testing.assert_allclose(shape.own, q, rtol=0.03)
+    k = q + (1 + q) / (n - 1)
+    gain = prospects_of(found).likely.gain
+    np.testing.assert_allclose(gain, (1 + k) / k, rtol=0.03)
+
+
+def noisy(place: np.ndarray, dimension: int, seed: int, m: int = 50) -> Findings:
+    """Findings as from halves of m samples with unit covariance."""
+    rng = np.random.default_rng(seed)
+    n = len(place)
+    theta = np.pad(place, ((0, 0), (0, dimension - place.shape[1])))
+    a, b = theta + rng.normal(size=(2, n, dimension)) * np.sqrt(2 / m)
+    products = a @ b.T
+    own = products.diagonal()
+    return Findings(
+        own[:, None] + own - products - products.T,
+        np.full(n, 2 / m * np.sqrt(dimension)),
+        np.full(n, float(dimension)),
+        float(dimension),
+        np.full(n, float(m)),
+    )
+
+
+def test_noise_alone_shows_no_directions_and_intervals_hold_the_truth():
+    held, directions = 0, 0
+    for seed in range(40):
+        found = noisy(np.zeros((8, 1)), 20, seed)
+        directions += structure_of(found).place.shape[1] > 0
+        low, _, high = prospects_of(found).mean
+        held += low <= 8 <= high * 1.0001
+    # 90 per cent intervals: fewer than 32 of 40 has a chance of 1.5 per cent.
+    assert held >= 32
+    assert directions <= 4
+
+
+def test_planted_clusters_are_found():
+    place = np.repeat([[0.0], [2.0]], 6, 0)
+    found = noisy(place, 20, seed=0)
+    weights = prospects_of(found).likely.weights
+    inside = weights[:6, :6].sum(1)
+    assert structure_of(found).place.shape[1] == 1
+    assert (inside > 0.9).all()  # without noise .984: 1 / 15 against 4 + 1 / 15
+
+
+def regression(seed: int = 0, **options: float) -> Federation:
+    """Linear regression with noise, natural clients, all samples for training."""
+    table = linear(seed=seed, **{"clusters": 1, "spread": 1.0, "noise": 1.0, **options})
+    return divide(table, "natural", seed=seed, validation=0.01, test=0.01)
+
+
+def looked_at(federation: Federation, seed: int = 0) -> Findings:
+    d = federation.features.shape[1]
+    module = build(lambda: torch.nn.Linear(d, 1, bias=False), seed)
+    return pilot(
+        federation,
+        lambda part: co.Simulation(part, module, batch_size=0, seed=seed),
+        ravel(module),
+        lr=0.1,
+        rounds=60,
+        seed=seed,
+    )
+
+
+def test_pilot_estimates_noise_and_distances_of_a_linear_model():
+    """The loss |x'w - y|^2 has Hessian 2 I, so that |g_i - g_j| = 2 |w_i - w_j|."""
+    federation = regression(
+        clients=6, clusters=2, dimension=5, samples=4000, spread=0.5
+    )
+    found = looked_at(federation)
+    assert federation.optima is not None
+    truth = 4 * torch.cdist(federation.optima, federation.optima).square().numpy()
+    apart = ~np.eye(6, dtype=bool)
+    # Three standard errors: the floor of both, and twice the distance times its noise.
+    error = 2 * found.floor.mean() + 4 * np.sqrt(truth * found.floor.mean())
+    assert (np.abs(found.squared - truth) < 3 * error)[apart].all()
+    # At the common model w, residuals have variance 1 + |w - w_i|^2 and g is 2 r x.
+    middle = federation.optima.mean(0)
+    spread = (federation.optima - middle).square().sum(1).numpy()
+    expected = 4 * (5 * (1 + spread) + spread)
+    np.testing.assert_allclose(found.variance, expected, rtol=0.2)  # of 4,000 samples
+
+
+def cut(federation: Federation, sizes: list[int]) -> Federation:
+    """The federation with so many training samples of each client."""
+    index, _ = federation.train.rows(torch.arange(len(federation)))
+    size = torch.tensor(sizes)
+    kept = torch.cat([index[i, :m] for i, m in enumerate(sizes)])
+    return replace(federation, train=Part(kept, size.cumsum(0) - size, size))
+
+
+def least_squares(federation: Federation, weights: np.ndarray) -> np.ndarray:
+    """|w_i - w_i^*|^2 of every client's weighted least squares."""
+    assert federation.optima is not None
+    grams, sides = [], []
+    for i in range(len(federation)):
+        index = federation.train.rows(torch.tensor([i]))[0][0]
+        x, y = federation.features[index].numpy(), federation.targets[index].numpy()
+        grams.append(x.T @ x / len(x))
+        sides.append(x.T @ y / len(x))
+    mixed = np.einsum("ij,jde->ide", weights, np.array(grams))
+    w = np.linalg.solve(mixed, (weights @ np.array(sides))[..., None])[..., 0]
+    return ((w - federation.optima.numpy()) ** 2).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "clusters", "spread", "variation"),
+    [
+        ([100] * 10, 1, 0.0, 0.0),
+        ([100] * 10, 1, 0.0, 0.05),
+        ([100] * 10, 2, 2.0, 0.0),
+        ([100] * 10, 1, 0.0, 0.5),
+        ([500] + [60] * 9, 1, 0.0, 0.1),
+    ],
+    ids=["equal", "alike", "clusters", "different", "one large"],
+)
+def test_predicted_speed_up_is_the_measured_one_within_a_factor_of_two(
+    sizes, clusters, spread, variation
+):
+    alone, together_, gained, promised = [], [], [], []
+    for seed in range(3):
+        whole = regression(
+            seed,
+            clients=10,
+            clusters=clusters,
+            dimension=10,
+            samples=max(sizes) + 20,
+            spread=spread,
+            variation=variation,
+        )
+        federation = cut(whole, sizes)
+        found = prospects_of(looked_at(federation, seed)).likely
+        few = [max(12, round(s * m)) for s, m in zip(found.share, sizes, strict=True)]
+        mine = np.array(sizes) <= 100
+        alone.append(least_squares(federation, np.eye(10))[mine])
+        together_.append(least_squares(cut(whole, few), found.weights)[mine])
+        gained.append(least_squares(federation, found.weights)[mine])
+        promised.append(1 / np.mean(1 / found.gain[mine]))
+    if len(set(sizes)) == 1:
+        # With the share of samples that the plan names, together is as good as alone.
+        assert 0.5 < np.mean(together_) / np.mean(alone) < 2
+    # And with all samples it is better by the gain that the plan names.
+    assert 0.5 < np.mean(alone) / np.mean(gained) / np.mean(promised) < 2
+
+
+@pytest.mark.parametrize("n", [2, 4, 10])
+def test_the_noise_floor_is_that_of_the_gradients(n):
+    """Unequal sizes: f_i is the standard deviation of <a_i, b_i> for centred halves."""
+    dimension = 30
+    sizes = np.array([400] + [40] * (n - 1))
+    looks, products = [], []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        parts = rng.normal(size=(2, n, dimension)) / np.sqrt(sizes / 4)[:, None]
+        looks.append(stub_look(parts, sizes / 4).floor.numpy())
+        products.append((parts[0] * parts[1]).sum(1))
+    truth = np.sqrt(dimension) * 4 / sizes
+    np.testing.assert_allclose(np.std(products, 0), truth, rtol=0.35)
+    # Its square is what is right on average; 60 squares of normal products.
+    rms = np.sqrt(np.mean(np.square(looks), 0))
+    np.testing.assert_allclose(rms, truth, rtol=0.35)
+
+
+class Stub:
+    """A part of every client's samples, whose gradients are given."""
+
+    def __init__(self, gradients: np.ndarray) -> None:
+        self._g = torch.from_numpy(gradients)
+
+    def __len__(self) -> int:
+        return len(self._g)
+
+    def at(self, t: int, active=None, *, purpose="step"):
+        return self
+
+    def each(self, program: object, *rows: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self._g,)
+
+
+def stub_look(parts: np.ndarray, sizes: np.ndarray) -> Look:
+    x = torch.zeros(parts.shape[1:], dtype=torch.float64)
+    groups = torch.zeros(len(x), dtype=torch.long)
+    both = torch.from_numpy(sizes), torch.from_numpy(sizes)
+    return look(Stub(parts[0]), Stub(parts[1]), x, groups, both)
+
+
+def test_intervals_hold_the_truth_also_of_few_clients():
+    """90 per cent intervals of the mean, from two looks at equal clients."""
+    for n in (2, 4, 10):
+        held = 0
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            sizes, d = np.full(n, 25.0), 40
+            looks = [stub_look(rng.normal(size=(2, n, d)) / 5, sizes) for _ in range(2)]
+            found = combined(torch.full((n,), 100), looks)
+            low, _, high = prospects_of(found).mean
+            held += low <= n <= 1.001 * high
+        # With 90 per cent, fewer than 48 of 60 has a chance of 1 per cent.
+        assert held >= 48, n
+
+
+def test_three_clients_with_few_samples_cannot_be_told_apart():
+    federation = regression(clients=3, dimension=3, samples=12)
+    found = prospects_of(looked_at(federation))
+    verdicts = [
+        verdict(a, b) for a, b in zip(found.least.gain, found.most.gain, strict=True)
+    ]
+    assert "cannot tell" in verdicts
+    low, _, high = found.mean
+    assert high > 1.5 * low
+
+
+def test_values_are_drawn_together_where_looks_of_a_client_differ_as_much():
+    rng = np.random.default_rng(0)
+    chance = np.exp(rng.normal(size=(2, 200)))
+    drawn = steadied(chance)
+    assert drawn.std() < 0.3 * chance.mean(0).std()
+    np.testing.assert_allclose(drawn.mean(), chance.mean(), rtol=1e-12)
+    real = np.exp(rng.normal(size=200))
+    np.testing.assert_allclose(steadied(np.stack([real, real])), real, rtol=1e-12)
+
+
+def test_parts_have_every_sample_once():
+    federation = regression(clients=3, dimension=2, samples=15)
+    parts = dealt(federation, 4)
+    assert sorted(torch.cat([part.train.index for part in parts]).tolist()) == sorted(
+        federation.train.index.tolist()
+    )
+    both = together(*parts[:2])
+    everybody = torch.arange(3)
+    index, mask = both.train.rows(everybody)
+    for i in range(3):
+        mine = {int(j) for j in index[i][mask[i]]}
+        pieces = [part.train.rows(everybody) for part in parts[:2]]
+        assert mine == {int(j) for rows, kept in pieces for j in rows[i][kept[i]]}
+
+
+def test_gradients_without_noise_are_refused():
+    with pytest.raises(InputError, match="do not depend on the sample"):
+        steadied(np.zeros((2, 5)))
+
+
+STUDY = """
+name = "small"
+[data]
+name = "linear"
+clients = 6
+clusters = 2
+dimension = 3
+samples = 60
+noise = 1.0
+[split]
+name = "natural"
+[model]
+name = "linear"
+bias = false
+[run]
+rounds = 20
+seeds = [3]
+batch_size = 0
+[[algorithm]]
+name = "all_for_one"
+lr = 0.1
+"""
+
+
+@pytest.fixture
+def study_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "study.toml"
+    path.write_text(STUDY)
+    return path
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_the_command_prints_and_writes_a_plan_that_a_study_can_use(study_file):
+    result = invoke("plan", study_file, "--quiet", "--out", "here")
+    assert result.exit_code == 0, result.output
+    assert "On average, learning together is worth" in result.output
+    page = (study_file.parent / "here/plan.html").read_text()
+    assert "Who gains" in page and "Plotly.newPlot" in page
+    weights = 'algorithm.all_for_one.weights="here/weights.csv"'
+    again = invoke("run", study_file, "--quiet", "--set", weights)
+    assert again.exit_code == 0, again.output
+
+
+def test_a_plan_is_the_same_again_and_does_not_see_test_data(study_file, monkeypatch):
+    study = co.read_study(study_file)
+    first, again = plan_study(study), plan_study(study)
+    assert first.table().equals(again.table())
+
+    import coterie.study.setup as ground
+
+    honest = ground.federation_of
+
+    def garbled(study, seed):
+        federation = honest(study, seed)
+        targets = federation.targets.clone()
+        targets[federation.test.index] = 1e6
+        targets[federation.validation.index] = -1e6
+        return replace(federation, targets=targets)
+
+    monkeypatch.setattr(ground, "federation_of", garbled)
+    assert plan_study(study).table().equals(first.table())
+
+
+def test_more_samples_make_biases_matter_more(study_file):
+    study = co.read_study(study_file, ["data.variation=0.3", "data.clusters=1"])
+    now, later = plan_study(study), plan_study(study, samples=10_000)
+    assert later.prospects.likely.gain.mean() < now.prospects.likely.gain.mean()
+    assert later.table()["alone"].eq(10_000).all()
+
+
+def test_a_plan_of_classes_finds_who_labels_alike():
+    """Even and odd clients name the digits differently."""
+    study = co.study_of(
+        {
+            "name": "digits",
+            "data": {"name": "digits"},
+            "split": {"name": "label_swap", "clients": 6},
+            "model": {"name": "logistic"},
+            "run": {"rounds": 30, "seeds": [0], "batch_size": 0},
+            "algorithm": [{"name": "fedavg", "lr": 0.1, "steps": 2}],
+        }
+    )
+    plan = plan_study(study)
+    for row in plan.table().to_dict("records"):
+        alike = [int(k) for k in row["partners"].split()]
+        assert {k % 2 for k in alike[:2]} == {row["client"] % 2}
+    assert 1.5 < plan.prospects.likely.gain.mean() < 6  # three are alike
+    turned = plan.prospects.likely.weights[1::2][:, ::2].sum(1)
+    assert (turned < 0.2).all()
+
+
+def test_a_larger_pilot_is_proposed_where_it_would_tell(study_file):
+    plan = plan_study(co.read_study(study_file, ["data.clusters=1", "data.samples=30"]))
+    table = plan.table()
+    told = table["verdict"] != "cannot tell"
+    assert (table.loc[told, "pilot_for_an_answer"] == 1).all()
+    assert (table.loc[~told, "pilot_for_an_answer"] > 1).all()
+
+
+def test_waiting_costs_what_table_3_2_says_for_equal_tasks():
+    seconds = [1.0, 2.0, 4.0]
+    found = waiting(clock("constant(1)", speeds=seconds), 3)
+    assert found.round == 4
+    assert found.speed_up == pytest.approx(speed_up(torch.tensor(seconds)))
+    assert found.idle.tolist() == pytest.approx([0.75, 0.5, 0.0])
+    assert found.weights.tolist() == pytest.approx([4 / 7, 2 / 7, 1 / 7])
+
+
+def test_times_that_vary_make_rounds_longer():
+    """The mean of the larger of two exponential times of mean 1 is 3 / 2."""
+    found = waiting(clock("exponential(1)"), 2)
+    assert found.round == pytest.approx(1.5, rel=0.1)  # 1,000 rounds: 3 per cent
+    assert found.speed_up == pytest.approx(1.5, rel=0.1)
+
+
+def test_the_command_says_what_asynchrony_would_save(study_file):
+    rows = [f"{i},{c},{10.0 if i == 5 else 1.0}" for i in range(6) for c in range(3)]
+    times = study_file.parent / "times.csv"
+    times.write_text("\n".join(["client,number,seconds", *rows]))
+    result = invoke("plan", study_file, "--quiet", "--times", times)
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    # Five of six wait for nine tenths; (5 x 10 + 1) / 6 = 8.5.
+    assert "A round takes 10 s, in which clients wait for 75% of their time" in words
+    assert "8.5 times as many gradients" in words
+    assert "client 5, then counts 0.02" in words  # 1 / 51
+    times.write_text("client,number,seconds\n0,0,-1")
+    result = invoke("plan", study_file, "--quiet", "--times", times)
+    assert isinstance(result.exception, InputError)
+    times.write_text("client,number,seconds\n0,0,1")
+    result = invoke("plan", study_file, "--quiet", "--times", times)
+    assert "clients 0 to 5" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--lr", "0"], "`lr` must be greater than 0"),
+        (["--rounds", "0"], "`rounds` must be"),
+        (["--samples", "-1"], "`samples` must be"),
+        (["--seed", "-1"], "`seed` must be"),
+        (["--steps", "0"], "`steps` must be"),
+        (["--lr", "1e6"], "use a smaller step size"),
+        (["--set", "data.samples=9"], "at least 8 training samples"),
+    ],
+)
+def test_bad_input_is_one_sentence(study_file, arguments, words):
+    result = invoke("plan", study_file, "--quiet", *arguments)
+    assert result.exit_code != 0
+    assert isinstance(result.exception, (InputError, co.TrainingError))
+    assert words in str(result.exception)
+    assert not (study_file.parent / "runs").exists()

@@ -1,0 +1,140 @@
+"""Figures show the numbers of the records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from coterie import report
+from coterie.records.folders import Records
+from support.made_records import ALGORITHMS, make_records
+
+
+def test_gains_are_differences_to_local_sorted_inside_clusters() -> None:
+    records = make_records()
+    last = records.metrics[records.metrics["round"] == 4]
+    table = last.pivot_table("test_accuracy", "client", "algorithm")
+    expected = 100 * (table["ditto"] - table["local"])
+    figure = report.gains(records)
+    bars = next(trace for trace in figure.data if trace.name == "ditto")
+    for cluster, half in ((0, slice(0, 6)), (1, slice(6, 12))):
+        mine = expected[np.arange(12) % 2 == cluster]
+        np.testing.assert_allclose(bars.y[half], sorted(mine, reverse=True))
+    labels = [button.label for button in figure.layout.updatemenus[0].buttons]
+    assert labels == ["fedavg", "ditto"]
+
+
+def shown_first(records: Records) -> str:
+    """The algorithm whose bars, title and menu entry a reader of `gains` sees."""
+    figure = report.gains(records)
+    (shown,) = [trace.name for trace in figure.data if trace.visible]
+    menu = figure.layout.updatemenus[0]
+    assert menu.buttons[menu.active].label == shown
+    assert figure.layout.title.text == menu.buttons[menu.active].args[1]["title.text"]
+    assert shown in figure.layout.title.text
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("task", "column", "values", "first"),
+    [
+        ("classification", "validation_accuracy", (0.9, 0.5, 0.4), "fedavg"),
+        ("classification", "validation_accuracy", (0.9, 0.4, 0.5), "ditto"),
+        ("regression", "validation_loss", (0.1, 0.4, 0.5), "fedavg"),
+        ("classification", "validation_accuracy", (0.9, 0.5, np.nan), "fedavg"),
+        ("classification", "validation_accuracy", (np.nan,) * 3, "ditto"),
+    ],
+)
+def test_gains_begin_with_the_best_on_validation_data(
+    task: str, column: str, values: tuple[float, ...], first: str
+) -> None:
+    records = make_records(task=task)
+    given = dict(zip(ALGORITHMS, values, strict=True))
+    metrics = records.metrics.assign(
+        **{column: records.metrics["algorithm"].map(given)}
+    )
+    # What came before the last round does not count.
+    metrics.loc[metrics["round"] < 4, column] = 0.0
+    assert shown_first(replace(records, metrics=metrics)) == first
+
+
+def test_gains_begin_with_the_last_listed_where_no_validation_was_recorded() -> None:
+    assert shown_first(make_records()) == "ditto"
+    assert shown_first(make_records(labels=("ditto", "fedavg", "local"))) == "fedavg"
+
+
+def test_clients_without_validation_samples_do_not_choose_what_gains_show() -> None:
+    records = make_records()
+    scores = records.metrics["algorithm"].map({"local": 0.9, "fedavg": 0.5})
+    metrics = records.metrics.assign(validation_accuracy=scores.fillna(0.4))
+    metrics.loc[metrics["client"] == 5, "validation_accuracy"] = np.nan
+    clients = records.clients.copy()
+    clients.loc[clients["client"] == 5, "validation"] = 0
+    assert shown_first(replace(records, metrics=metrics, clients=clients)) == "fedavg"
+
+
+@pytest.mark.parametrize("against", ["round", "gradients", "bytes"])
+def test_curves_are_means_over_clients_and_seeds(against: str) -> None:
+    records = make_records()
+    figure = report.curves(records, against)
+    line = next(t for t in figure.data if t.name == "ditto")
+    mine = records.metrics[records.metrics["algorithm"] == "ditto"]
+    np.testing.assert_allclose(line.y, mine.groupby("round")["test_accuracy"].mean())
+    costs = records.rounds[records.rounds["algorithm"] == "ditto"]
+    np.testing.assert_allclose(
+        line.x,
+        costs.groupby("round")[against].mean().index
+        if against == "round"
+        else costs.groupby("round")[against].mean(),
+    )
+    band = next(t for t in figure.data if t.name == "ditto, range of seeds")
+    seeds = mine.groupby(["round", "seed"])["test_accuracy"].mean().unstack()
+    np.testing.assert_allclose(band.y[:5], seeds.max(axis=1))
+    np.testing.assert_allclose(band.y[:4:-1], seeds.min(axis=1))
+
+
+def test_collaboration_shows_snapshots_in_cluster_order() -> None:
+    records = make_records()
+    figure = report.collaboration(records, "ditto")
+    order = [*range(0, 12, 2), *range(1, 12, 2)]
+    assert list(figure.layout.xaxis.ticktext) == [str(client) for client in order]
+    snapshots = records.weights["ditto", 0]
+    assert [frame.name for frame in figure.frames] == [str(t) for t in snapshots.rounds]
+    for frame, matrix in zip(figure.frames, snapshots.matrices, strict=True):
+        np.testing.assert_allclose(frame.data[0].z, matrix[order][:, order], rtol=1e-6)
+    assert len(figure.layout.shapes) == 2
+
+
+def test_partners_are_counted_inside_and_outside_the_cluster() -> None:
+    figure = report.partners(make_records())
+    lines = {trace.name: list(trace.y) for trace in figure.data}
+    assert lines["ditto, inside"] == [5] * 5
+    assert lines["ditto, outside"] == [6] * 4 + [0]
+    assert lines["local, inside"][-1] == lines["local, outside"][-1] == 0
+
+
+def test_an_algorithm_keeps_its_colour_in_every_figure() -> None:
+    records = make_records()
+    bars = {t.name: t.marker.color for t in report.gains(records).data}
+    lines = {t.name: t.line.color for t in report.curves(records).data if t.showlegend}
+    dots = {t.name: t.marker.color for t in report.clients(records).data}
+    assert bars["ditto"] == lines["ditto"] == dots["ditto"]
+    assert len(set(lines.values())) == len(ALGORITHMS)
+
+
+def test_every_figure_function_returns_a_figure_with_a_title() -> None:
+    records = make_records()
+    for draw in (
+        report.gains,
+        report.curves,
+        report.spread,
+        report.collaboration,
+        report.partners,
+        report.clients,
+    ):
+        figure = draw(records)
+        assert isinstance(figure, go.Figure)
+        assert figure.layout.title.text

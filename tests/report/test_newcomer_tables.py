@@ -1,0 +1,207 @@
+"""What tables, figures and pages say of newcomers."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+
+from coterie import report
+from coterie.checks import InputError
+from coterie.records.folders import Records
+from coterie.report.tables import newcomer_gains, newcomer_summary, summary
+from support.called import called
+from support.made_records import Fetches, make_records, rendered, usual_page, written
+from support.newcomer_studies import TABLES
+
+
+def with_newcomers(records: Records, **scores: list[list[float]]) -> Records:
+    """Records with two newcomers of each seed; scores by algorithm, seed, newcomer."""
+    tables = []
+    column = "test_loss" if records.task == "regression" else "test_accuracy"
+    for label, by_seed in scores.items():
+        for seed, values in enumerate(by_seed):
+            table = pd.DataFrame({"client": [20 + seed, 30 + seed], column: values})
+            table.insert(0, "seed", seed)
+            table.insert(0, "algorithm", label)
+            tables.append(table)
+    study = {**records.study, "run": {**records.study["run"], "newcomers": 2}}
+    return replace(records, newcomers=pd.concat(tables, ignore_index=True), study=study)
+
+
+LOCAL = [[0.5, 0.6], [0.7, 0.8], [0.4, 0.6]]
+FEDAVG = [[0.5, 0.7], [0.6, 0.8 + 1e-12], [0.9, 0.3]]
+
+
+def test_the_table_of_newcomers_is_right_by_hand():
+    records = with_newcomers(make_records(), local=LOCAL, fedavg=FEDAVG)
+    table = newcomer_summary(records)
+    assert table.index.tolist() == ["local", "fedavg"]
+    assert table["newcomers"].tolist() == [6, 6]
+    assert table["seeds"].tolist() == [3, 3]
+    assert table.loc["fedavg", "mean"] == pytest.approx((0.6 + 0.7 + 0.6) / 3)
+    assert table.loc["fedavg", "worst"] == 0.3
+    spread = np.std([0.6, 0.7, 0.6], ddof=1) / 3**0.5
+    assert table.loc["fedavg", "standard_error"] == pytest.approx(spread)
+    # Two are better, two are equal up to rounding, two are worse.
+    assert table.loc["fedavg", "better_than_local"] == pytest.approx(2 / 6)
+    assert np.isnan(table.loc["local", "better_than_local"])
+
+
+def test_in_regression_the_worst_newcomer_has_the_largest_loss():
+    records = make_records(task="regression")
+    table = newcomer_summary(with_newcomers(records, local=LOCAL, fedavg=FEDAVG))
+    assert table.loc["fedavg", "worst"] == 0.9
+    assert table.loc["fedavg", "better_than_local"] == pytest.approx(2 / 6)
+
+
+def test_a_newcomers_score_that_is_no_number_is_not_averaged_away():
+    broken = [[np.nan, 0.6], *FEDAVG[1:]]
+    records = with_newcomers(make_records(), local=LOCAL, fedavg=broken)
+    table = newcomer_summary(records)
+    assert table.loc["fedavg", ["mean", "worst"]].isna().all()
+    assert newcomer_gains(records, "fedavg").isna().sum() == 1
+
+
+def test_without_training_alone_nobody_is_better_than_it(tmp_path):
+    records = make_records(labels=("fedavg", "ditto"))
+    records = with_newcomers(records, fedavg=FEDAVG)
+    assert newcomer_summary(records)["better_than_local"].isna().all()
+    with pytest.raises(InputError, match="named 'local'"):
+        newcomer_gains(records, "fedavg")
+    assert (
+        report.newcomers(records).layout.title.text == "<b>Scores of the newcomers</b>"
+    )
+    assert "it trained by itself" not in written(records, tmp_path)
+
+
+def held_out_at_random(records: Records) -> Records:
+    """The records without client s of seed s, who was held out."""
+    clients, metrics = records.clients, records.metrics
+    return replace(
+        records,
+        clients=clients[clients["client"] != clients["seed"]],
+        metrics=metrics[metrics["client"] != metrics["seed"]],
+        weights={},
+    )
+
+
+def test_a_client_counts_by_the_seeds_with_which_it_trained(tmp_path):
+    records = held_out_at_random(make_records())
+    last = records.metrics[records.metrics["round"] == 4]
+    sizes = records.clients[["seed", "client", "train"]]
+    table = summary(records)
+    for label in ("local", "fedavg", "ditto"):
+        mine = last[last["algorithm"] == label].merge(sizes, on=["seed", "client"])
+        by_client = mine.groupby("client")["test_accuracy"].mean()
+        assert len(by_client) == 12
+        by_seed = mine.groupby("seed")["test_accuracy"].mean()
+        weighted = [
+            np.average(some["test_accuracy"], weights=some["train"])
+            for _, some in mine.groupby("seed")
+        ]
+        row = table.loc[label]
+        assert row["mean"] == pytest.approx(by_client.mean())
+        assert row["worst_client"] == pytest.approx(by_client.min())
+        assert row["standard_error"] == pytest.approx(by_seed.std() / 3**0.5)
+        assert row["weighted_mean"] == pytest.approx(np.mean(weighted))
+        if label != "local":
+            alone = last[last["algorithm"] == "local"].groupby("client")
+            gained = by_client > alone["test_accuracy"].mean()
+            assert row["better_than_local"] == pytest.approx(gained.mean())
+    line = next(t for t in report.curves(records).data if t.name == "ditto")
+    mine = records.metrics[records.metrics["algorithm"] == "ditto"]
+    by_seed = mine.groupby(["round", "seed"])["test_accuracy"].mean()
+    np.testing.assert_allclose(line.y, by_seed.groupby("round").mean())
+    bars = next(t for t in report.gains(records).data if t.name == "ditto")
+    assert np.isfinite(bars.y).all()
+    assert "<td>not finite</td>" not in written(records, tmp_path)
+
+
+def test_a_diverged_client_is_seen_also_where_others_are_held_out():
+    records = held_out_at_random(make_records(task="regression"))
+    table = records.metrics.copy()
+    bad = (table["algorithm"] == "ditto") & (table["client"] == 1)
+    table.loc[bad & (table["seed"] == 2) & (table["round"] > 1), "test_loss"] = np.nan
+    row = summary(replace(records, metrics=table)).loc["ditto"]
+    assert row[["mean", "weighted_mean", "worst_client", "worst_decile"]].isna().all()
+
+
+def test_the_figure_has_a_dot_for_every_newcomer_at_its_gain():
+    records = with_newcomers(make_records(), local=LOCAL, fedavg=FEDAVG)
+    figure = report.newcomers(records)
+    (dots,) = [trace for trace in figure.data if trace.type == "scatter"]
+    np.testing.assert_allclose(dots.x, [0, 10, -10, 0, 50, -30], atol=1e-9)
+    assert dots.hovertext[2] == "client 21, seed 1"
+    assert figure.layout.title.text == "<b>Gain over training alone, per newcomer</b>"
+    only = with_newcomers(make_records(), local=LOCAL)
+    assert report.newcomers(only).layout.xaxis.title.text == "test accuracy"
+    with pytest.raises(InputError, match="no newcomers"):
+        report.newcomers(make_records())
+
+
+def test_the_report_says_who_was_held_out_only_where_somebody_was(tmp_path):
+    records = with_newcomers(make_records(), local=LOCAL, fedavg=FEDAVG)
+    page = written(records, tmp_path)
+    assert "2 clients were held out with each seed and took no part in training" in page
+    assert "Newcomers fare best with fedavg (mean test accuracy 63.3 %)" in page
+    assert "; training alone gives 60.0 %." in page
+    assert "<dd>14, of whom 2 are held out of training</dd>" in page
+    section = page.split('<h2 id="newcomers">')[1].split("</section>")[0]
+    row = re.search(r'<tr><th scope="row">fedavg</th>(.*?)</tr>', section)[1]
+    cells = re.findall("<td>(.*?)</td>", row)
+    assert cells == ["63.3 %", "3.3 %", "30.0 %", "33 %"]
+    assert 'id="newcomers-figure"' in section
+    assert "newcomer" not in usual_page().lower()
+
+
+def test_labels_of_newcomers_are_escaped(tmp_path):
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    pages = []
+    for label in (evil, "ditto"):
+        records = make_records(labels=("local", label), weights=False)
+        scores = {"local": LOCAL, label: FEDAVG}
+        pages.append(written(with_newcomers(records, **scores), tmp_path))
+    tags = []
+    for page in pages:
+        parser = Fetches()
+        parser.feed(page)
+        tags.append(parser.tags)
+    assert tags[0] == tags[1]
+
+
+@pytest.mark.browser
+def test_a_browser_draws_the_newcomers(tmp_path):
+    records = with_newcomers(make_records(), local=LOCAL, fedavg=FEDAVG)
+    page = report.write_report(records, tmp_path / "report.html")
+    document, log = rendered(page, tmp_path / "profile")
+    body = re.sub(r"<script.*?</script>", "", document, flags=re.DOTALL)
+    drawn = body.split('<figure id="newcomers-figure"')[1].split("</figure>")[0]
+    assert 'class="main-svg"' in drawn
+    assert drawn.count('class="trace boxes"') == 1
+    assert drawn.count('class="point"') == 6
+    assert 'class="notice script-error"' not in document
+    assert "CONSOLE" not in log
+
+
+def test_the_command_line_prints_a_second_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("COLUMNS", "80")
+    Path("study.toml").write_text(tomli_w.dumps(TABLES))
+    code, output, _ = called("run", "study.toml", "--quiet")
+    assert code == 0
+    first, second = output.split("2 newcomers, held out of training")
+    assert "worst" in first and "newcomer" in second
+    assert re.search(r"fedavg +\S+ +\S+ +\d+%", second)
+    (folder,) = Path("runs").iterdir()
+    code, again, _ = called("report", str(folder))
+    assert again.split("report:")[0] == output.split("report:")[0]
+    code, output, _ = called("run", "study.toml", "--set", "run.newcomers=0", "--quiet")
+    assert "newcomer" not in output

@@ -1,0 +1,205 @@
+"""Figures and words of studies in virtual time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from html import unescape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from coterie import report
+from coterie.report import waiting as waits
+from support.made_records import make_records, make_timed, usual_page, written
+
+LABELS = ("local", "fedavg", "asgd")
+
+
+def words_of(page: str) -> str:
+    """What a person reads, without scripts and styles."""
+    page = re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL)
+    return unescape(re.sub(r"<[^>]*>", " ", page))
+
+
+@cache
+def usual_words() -> tuple[str, str]:
+    """The page of usual records in virtual time, and what a person reads of it."""
+    with TemporaryDirectory() as folder:
+        page = written(make_timed(labels=LABELS), Path(folder))
+    return page, words_of(page)
+
+
+def test_curves_begin_with_virtual_time_and_do_not_offer_rounds() -> None:
+    records = make_timed(labels=LABELS)
+    figure = report.curves(records)
+    menu = figure.layout.updatemenus[0]
+    names = [button.label for button in menu.buttons]
+    assert names == ["by time", "by updates", "by gradients", "by bytes"]
+    assert menu.active == 0
+    line = next(t for t in figure.data if t.name == "asgd")
+    assert list(line.x) == [0, 4, 8, 12, 16]
+    assert figure.layout.xaxis2.title.text == "virtual seconds"
+    by_updates = next(
+        t for t in report.curves(records, "updates").data if t.name == "asgd"
+    )
+    assert list(by_updates.x) == [0, 45, 90, 135, 180]
+    with pytest.raises(ValueError, match="must be one of"):
+        report.curves(records, "round")
+    with pytest.raises(ValueError, match="must be one of"):
+        report.curves(make_records(n=2), "time")
+
+
+def test_a_timeline_has_a_bar_where_a_client_computed() -> None:
+    figure = report.timeline(make_timed(labels=LABELS))
+    back, *bars = figure.data
+    assert list(back.x) == [16] * 12
+    labels = [button.label for button in figure.layout.updatemenus[0].buttons]
+    assert labels == list(LABELS)
+    fedavg = bars[1]
+    assert fedavg.visible  # the most idle
+    assert not bars[0].visible
+    assert figure.layout.title.text == "<b>fedavg: idle 69 % of the time</b>"
+    found = {
+        (y, b, b + x) for y, b, x in zip(fedavg.y, fedavg.base, fedavg.x, strict=True)
+    }
+    expected = {(0, 4.0 * k, 4.0 * k + 4) for k in range(4)}
+    expected |= {(row, 4.0 * k, 4.0 * k + 1) for row in range(1, 12) for k in range(4)}
+    assert found == expected
+    assert list(figure.layout.yaxis.ticktext)[:2] == ["11", "0"]
+    assert list(figure.layout.xaxis.range) == [0, 16]
+
+
+def test_delays_are_shares_of_answers_with_mean_and_number_of_clients() -> None:
+    records = make_timed(labels=LABELS, seeds=1)
+    counts = pd.DataFrame({"delay": [1, 3, 5], "count": [1, 2, 1]})
+    records = replace(records, delays=counts.assign(algorithm="asgd", seed=0))
+    figure = report.delays(records)
+    bars, clients, mean = figure.data
+    shares = [0.25, 0, 0.5, 0, 0.25] + [0] * 7
+    np.testing.assert_allclose(np.nan_to_num(bars.y), shares)
+    assert list(bars.x + bars.width / 2) == list(range(1, 13))
+    assert list(clients.x) == [12, 12]
+    assert list(mean.x) == [3]
+    with pytest.raises(ValueError, match="no algorithm takes late answers"):
+        report.delays(replace(records, delays=pd.DataFrame()))
+
+
+def test_far_delays_are_on_logarithmic_axes_and_no_answer_is_lost() -> None:
+    records = make_timed(labels=LABELS, seeds=1)
+    counts = pd.DataFrame({"delay": [1, 10, 5000], "count": [900, 90, 10]})
+    records = replace(records, delays=counts.assign(algorithm="asgd", seed=0))
+    figure = report.delays(records)
+    bars = figure.data[0]
+    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
+    assert np.nansum(bars.y) == pytest.approx(1)
+    for delay, share in ((1, 0.9), (10, 0.09), (5000, 0.01)):
+        inside = (bars.x < delay) & (delay < bars.x + bars.width)
+        assert bars.y[inside].tolist() == pytest.approx([share])
+
+
+def test_the_number_of_clients_is_in_sight_where_delays_are_small() -> None:
+    records = make_timed(labels=LABELS, seeds=1)
+    counts = pd.DataFrame({"delay": [1], "count": [4]})
+    records = replace(records, delays=counts.assign(algorithm="asgd", seed=0))
+    low, high = report.delays(records).layout.xaxis.range
+    assert low < 1 < 12 < high
+
+
+def test_slider_and_partners_are_in_virtual_time() -> None:
+    records = make_timed(labels=LABELS, period=2.5)
+    slider = report.collaboration(records, "fedavg").layout.sliders[0]
+    assert [step.label for step in slider.steps] == [
+        "0 s",
+        "2.5 s",
+        "5 s",
+        "7.5 s",
+        "10 s",
+    ]
+    figure = report.partners(records)
+    assert list(figure.data[0].x) == [0, 2.5, 5, 7.5, 10]
+    assert figure.layout.xaxis.title.text == "virtual seconds"
+
+
+def test_the_page_says_what_waiting_cost() -> None:
+    page, text = usual_words()
+    assert '<h2 id="time">' in page
+    assert "idle for 69 % of their time with fedavg and for 0 % with local" in text
+    assert "updates per virtual second, and fedavg 3." in text
+    assert "Test accuracy at the end, after 16 virtual seconds (higher" in text
+    assert "mean delay is at most the number of clients" in text
+    assert '<h2 id="time">' not in usual_page()
+
+
+def test_a_page_in_virtual_time_does_not_speak_of_rounds() -> None:
+    before, configuration = usual_words()[1].split("coterie run study.toml")
+    assert "round" not in before
+    assert "rounds = 4" in configuration
+
+
+def test_an_interrupted_study_says_so_in_virtual_time(tmp_path: Path) -> None:
+    records = make_timed(labels=LABELS, seeds=1, durations=(1.0, 4.0))
+    late = (records.metrics["algorithm"] == "asgd") & (records.metrics["round"] > 1)
+    partial = replace(records, metrics=records.metrics[~late])
+    text = words_of(written(partial, tmp_path))
+    assert "some runs ended before virtual time 16 s" in text
+    assert "asgd, seed 0: up to virtual time 4 s" in text
+    assert "at the end of each run" in text
+    assert "round" not in text.split("coterie run study.toml")[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"durations": (1.0,), "clusters": 0, "rounds": 1}, "idle for 0 % of"),
+        ({"rounds": 1}, "after 4 virtual seconds"),
+        ({"labels": ("fedavg", "ditto")}, "takes late answers, so none"),
+        (
+            {"labels": ("asgd",)},
+            "idle for 0 % of their time with asgd",
+        ),
+        (
+            {"durations": [1 + i / 500 for i in range(500)], "weights": False},
+            "30 of 500 clients are shown",
+        ),
+        ({"task": "regression"}, "best mean test loss that all reach"),
+        ({"period": 0.001, "durations": (0.0005,) * 3}, "after 0.004 virtual seconds"),
+    ],
+)
+def test_unusual_studies_in_virtual_time_are_reported(
+    options: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    usual: dict[str, Any] = {"labels": LABELS[1:], "rounds": 4, "seeds": 1}
+    assert sentence in words_of(written(make_timed(**usual | options), tmp_path))
+
+
+@pytest.mark.parametrize("missing", ["spans", "work", "delays", "rounds"])
+def test_what_was_not_recorded_is_said_to_be_unknown(
+    missing: str, tmp_path: Path
+) -> None:
+    records = make_timed(labels=LABELS[1:], seeds=1, durations=(1.0, 4.0))
+    sentences = {
+        "spans": "do not say when clients computed",
+        "work": "do not say for how long clients were idle",
+        "delays": "takes late answers, so none",
+        "rounds": "unknown",
+    }
+    bare = records.rounds.drop(columns=["time", "updates"])
+    table = bare if missing == "rounds" else pd.DataFrame()
+    text = words_of(written(replace(records, **{missing: table}), tmp_path))
+    assert sentences[missing] in text
+
+
+def test_a_crowd_makes_a_small_page(tmp_path: Path) -> None:
+    durations = np.random.default_rng(0).lognormal(0, 1, 500).tolist()
+    records = make_timed(durations=durations, labels=LABELS, weights=False, seeds=1)
+    page = written(records, tmp_path)
+    assert len(page) < 1_000_000
+    drawn = waits.timeline_of(records)
+    assert drawn is not None
+    assert len(drawn.clients) == 30

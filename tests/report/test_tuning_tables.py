@@ -1,0 +1,321 @@
+"""How a search is written, in tables and on the command line."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from coterie import report
+from coterie.algorithms import ALGORITHMS
+from coterie.asynchronous import METHODS
+from coterie.checks import InputError
+from coterie.cli import commands as cli
+from coterie.records.folders import Folder
+from coterie.study.config import read_study, study_of
+from coterie.study.experiment import run_study
+from coterie.study.search import OWN, Tune, settings_of
+from support.tuning_studies import LOG, RANGE, TABLES, made
+
+
+def test_without_the_table_nothing_is_searched(tmp_path):
+    tables = {
+        key: value for key, value in copy.deepcopy(TABLES).items() if key != "tune"
+    }
+    del tables["algorithm"][1]["tune"]
+    asked = study_of(tables)
+    assert asked.tune is None
+    assert "tune" not in asked.resolved()
+    result = run_study(asked, runs=tmp_path)
+    assert result.records.trials.empty
+    assert not (result.folder / "tuning").exists()
+    assert not (result.folder / "tuning.csv").exists()
+    with pytest.raises(InputError, match="no choice"):
+        result.chosen()
+    with pytest.raises(InputError, match="no trials"):
+        report.trials(result.records)
+    page = report.write_report(result.records, tmp_path / "report.html")
+    assert "What was chosen" not in page.read_text("utf-8")
+
+
+def test_shared_ranges_own_ranges_and_the_default(tmp_path):
+    entries = [
+        {"name": "local"},
+        {
+            "name": "fedavg",
+            "lr": 0.5,
+            "tune": {"lr": [0.1, 0.2], "momentum": [0.0, 0.9]},
+        },
+    ]
+    spaces = [
+        e.tune for e in made({"space": {"lr": RANGE}}, algorithm=entries).algorithms
+    ]
+    assert spaces == [{"lr": LOG}, {"lr": [0.1, 0.2], "momentum": [0.0, 0.9]}]
+    entries[1]["tune"] = {"momentum": [0.0, 0.9]}
+    around = {"from": 0.05, "to": 5.0, "scale": "log"}
+    spaces = [e.tune for e in made({"space": {}}, algorithm=entries).algorithms]
+    assert spaces == [{"lr": LOG}, {"lr": around, "momentum": [0.0, 0.9]}]
+    entries[1]["tune"] = {}
+    spaces = [
+        e.tune for e in made({"space": {"lr": [1]}}, algorithm=entries).algorithms
+    ]
+    assert spaces == [{"lr": [1]}, {"lr": [1]}]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_without_a_space_the_step_size_and_the_own_parameter_are_searched(name):
+    more = {"algorithm": [{"name": name}]} | ({"time": {}} if name in METHODS else {})
+    (entry,) = made({"space": {}}, **more).algorithms
+    assert set(OWN[name]) < set(entry.tune)
+    assert "lr" in entry.tune
+    (entry,) = made({"space": {"lr": [1]}}, **more).algorithms
+    assert set(entry.tune) == {"lr"}
+
+
+def test_the_resolved_study_is_the_same_study_again(tmp_path):
+    for tune in ({}, {"space": {}}, {"space": {"steps": [1, 2], "lr": RANGE}}):
+        first = made(tune)
+        path = tmp_path / "again.toml"
+        path.write_text(tomli_w.dumps(first.resolved()))
+        again = read_study(path)
+        assert again == first
+        assert again.identity == first.identity
+        for one, two in zip(first.algorithms, again.algorithms, strict=True):
+            assert list(one.tune) == list(two.tune)  # so that draws are the same
+
+
+def test_the_order_in_which_options_are_written_changes_nothing():
+    spaces = ({"lr": [1, 2], "steps": [1, 2, 3]}, {"steps": [1, 2, 3], "lr": [1, 2]})
+    first, second = (made({"space": space}) for space in spaces)
+    assert first.identity == second.identity
+    for one, two in zip(first.algorithms, second.algorithms, strict=True):
+        found = [
+            settings_of(s.tune, e.tune, e.options, 0)
+            for s, e in ((first, one), (second, two))
+        ]
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trials": 4},
+        {"search": "grid", "space": {"lr": [0.1, 1.0], "steps": [1]}},
+        {"halving": 2},
+        {"folds": 2},
+        {"rounds": 3},
+        {"space": {"lr": {"from": 0.002, "to": 0.1}}},
+    ],
+)
+def test_the_identity_changes_with_every_key(change):
+    entries = [{"name": "local"}]
+    assert made(change, algorithm=entries).identity != made(algorithm=entries).identity
+
+
+def wrong(path: str, value: object) -> dict:
+    """The tables with one setting changed, such as "tune.space.lr"."""
+    tables = copy.deepcopy(TABLES)
+    *way, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    place = tables
+    for key in way:
+        place = place[key]
+    place[last] = value
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("tune", 3, r"\[tune\] must be a table, got 3"),
+        ("tune.trails", 3, r"\[tune\] has no option 'trails'. Did you mean 'trials'"),
+        ("tune.trials", 0, "`tune.trials` must be at least 1, got 0"),
+        ("tune.trials", "many", "`tune.trials` must be a whole number, got 'many'"),
+        ("tune.search", "gird", "`tune.search` must be one of .* Did you mean 'grid'"),
+        ("tune.halving", 0, "`tune.halving` must be at least 1, got 0"),
+        ("tune.folds", 1, "`tune.folds` must be 0 or at least 2, got 1"),
+        ("tune.rounds", -1, "`tune.rounds` must be at least 0, got -1"),
+        ("tune.space", [1], r"\[tune.space\] must be a table, got \[1\]"),
+        ("tune.space.lrr", [1], "no algorithm has an option 'lrr'. Did you mean 'lr'"),
+        ("tune.space.lr", 0.1, "`tune.space.lr` must be a list of values or a range"),
+        ("tune.space.lr", [], "`tune.space.lr` must be a list of values or a range"),
+        ("tune.space.lr", {"from": 1}, "`tune.space.lr` must be a list of values or a"),
+        ("tune.space.lr", [1, 1.0], "`tune.space.lr` must differ, got 1 twice"),
+        ("tune.space.lr", ["x"], "`tune.space.lr` must be a number, got 'x'"),
+        ("tune.space.steps", [1.5], "`tune.space.steps` must be a whole number"),
+        (
+            "tune.space.steps",
+            {"from": 1.5, "to": 3},
+            "`tune.space.steps` must be a whole number, got 1.5",
+        ),
+        (
+            "tune.space.schedule",
+            {"from": 1, "to": 3},
+            "`tune.space.schedule` must be text, got 1",
+        ),
+        (
+            "tune.space.lr",
+            {**RANGE, "scales": "log"},
+            "the range `tune.space.lr` has no 'scales'. Did you mean 'scale'",
+        ),
+        (
+            "tune.space.lr",
+            {**RANGE, "scale": "lin"},
+            "`tune.space.lr.scale` must be one of .* Did you mean 'linear'",
+        ),
+        (
+            "tune.space.lr",
+            {"from": 1.0, "to": 0.1},
+            "`tune.space.lr.to` must be greater than 1, got 0.1",
+        ),
+        (
+            "tune.space.lr",
+            {"from": 0, "to": 0.1},
+            "`tune.space.lr.from` must be greater than 0 on its logarithmic scale",
+        ),
+        (
+            "tune.space.lr",
+            {"from": "a", "to": 0.1},
+            "`tune.space.lr` must be a number, got 'a'",
+        ),
+        ("algorithm.1.tune", 3, "`tune` of fedavg must be a table, got 3"),
+        (
+            "algorithm.1.tune",
+            {"stepps": [1]},
+            r"\[algorithm.tune\] fedavg has no option 'stepps'. Did you mean 'steps'",
+        ),
+        (
+            "algorithm.1.tune",
+            {"steps": 3},
+            "`algorithm.tune.steps` must be a list of values or a range",
+        ),
+        (
+            "tune.search",
+            "grid",
+            "grid needs lists of values .* lr of local has a range",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name_with_a_suggestion(setting, value, message):
+    with pytest.raises(InputError, match=message):
+        study_of(wrong(setting, value))
+
+
+def test_ranges_of_an_algorithm_need_the_table():
+    tables = {key: value for key, value in TABLES.items() if key != "tune"}
+    with pytest.raises(InputError, match=r"`tune` of fedavg needs a table \[tune\]"):
+        study_of(tables)
+
+
+def test_an_option_that_records_call_otherwise_cannot_be_tuned(monkeypatch):
+    def mine(*, rounds: int = 1) -> None:
+        """Not run."""
+
+    monkeypatch.setitem(ALGORITHMS, "m", mine)
+    with pytest.raises(InputError, match=r"`tune.space.rounds` cannot be tuned"):
+        made({"space": {"rounds": [1, 2]}}, algorithm=[{"name": "m"}])
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder to work in, with study.toml."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("COLUMNS", "80")
+    Path("study.toml").write_text(tomli_w.dumps(TABLES))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["tune.space.lr=[0.1, -1.0]"],
+            r"\[tune.space\] gives local a setting that cannot be used, lr = -1.0: "
+            r"`lr` must be greater than 0, got -1.0\.",
+        ),
+        (
+            ["tune.space.momentum=[0.5, 1.0]"],
+            r"momentum = 1.0: `momentum` must be less",
+        ),
+        (["tune.folds=50"], "`tune.folds` = 50 needs at least 50 samples"),
+        (["tune.space.lrr=[1]"], "Did you mean 'lr'"),
+        (["tune.spce.lr=[1]"], "must read table.key=value"),
+        (["tune.trials=x"], "`tune.trials` must be a whole number, got 'x'"),
+    ],
+)
+def test_bad_input_is_refused_by_the_command_line_before_any_work(
+    here, capsys, monkeypatch, overrides, message
+):
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["coterie", "run", "study.toml", *(f"--set={o}" for o in overrides)],
+    )
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    written = capsys.readouterr()
+    assert len(written.err.strip().splitlines()) == 1
+    assert re.search(message, written.err)
+    assert [path.name for path in here.iterdir()] == ["study.toml"]
+
+
+def test_a_setting_of_a_later_seed_is_checked_before_work_too(tmp_path):
+    """With 2 trials of 40 values, the bad one is drawn by some seeds only."""
+    space = {"momentum": [number / 40 for number in range(41)]}
+    entries = [{"name": "local"}]
+    tune = {"trials": 2, "space": space}
+    asked = made(tune, algorithm=entries)
+    entry = asked.algorithms[0]
+    drawn = {
+        seed: [s["momentum"] for s in settings_of(asked.tune, entry.tune, {}, seed)]
+        for seed in range(200)
+    }
+    bad = next(seed for seed, values in drawn.items() if 1.0 in values)
+    good = next(seed for seed, values in drawn.items() if 1.0 not in values)
+    run = TABLES["run"] | {"seeds": [good, bad]}
+    with pytest.raises(InputError, match=r"momentum = 1\.0"):
+        run_study(made(tune, algorithm=entries, run=run), runs=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_set_reaches_the_table_and_its_space(here):
+    made = read_study("study.toml", ["tune.trials=4", "tune.space.lr=[0.1, 0.2]"])
+    assert made.tune == Tune(trials=4, space={"lr": [0.1, 0.2]})
+    made = read_study("study.toml", ["tune.space.momentum={from=0.1, to=0.9}"])
+    assert set(made.tune.space) == {"lr", "momentum"}
+    made = read_study("study.toml", ["algorithm.fedavg.tune={}", "tune.space={}"])
+    assert made.algorithms[1].tune == {"lr": LOG}
+
+
+def test_set_may_make_the_table(here):
+    tables = {
+        key: value for key, value in copy.deepcopy(TABLES).items() if key != "tune"
+    }
+    del tables["algorithm"][1]["tune"]
+    Path("plain.toml").write_text(tomli_w.dumps(tables))
+    made = read_study("plain.toml", ["tune.space.lr=[0.1, 0.2]"])
+    assert made.tune == Tune(space={"lr": [0.1, 0.2]})
+
+
+def test_the_command_line_prints_what_was_chosen(here):
+    words = ["run", "study.toml", "--quiet", "--set=run.rounds=2"]
+    result = CliRunner().invoke(cli.app, words)
+    assert result.exit_code == 0, result.output
+    folder = next(Path("runs").iterdir())
+    found = Folder(folder)
+    best = [found.search("local", seed).best["lr"] for seed in (0, 1)]
+    line = next(x for x in result.stdout.splitlines() if x.startswith("  local: "))
+    if best[0] == best[1]:
+        assert line == f"  local: lr = {best[0]:g} (seed 0, 1)"
+    else:
+        assert line == "  local: " + "; ".join(
+            f"lr = {lr:g} (seed {seed})" for seed, lr in enumerate(best)
+        )
+    again = CliRunner().invoke(cli.app, ["report", str(folder)])
+    assert line in again.stdout

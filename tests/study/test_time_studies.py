@@ -1,0 +1,413 @@
+"""Studies with [time]: the same again, also after a stop, and counts by hand."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from coterie.checks import InputError
+from coterie.cli.commands import main
+from coterie.records.folders import Folder, load_records
+from coterie.study.config import read_study, study_of
+from coterie.study.experiment import Progress, Result, run_study
+from support.tiny_studies import CLIENTS, TABLES
+
+FULL = {
+    "law": "lognormal(1, 0.5)",
+    "speeds": [1, 2, 1, 6],
+    "availability": "on_off(6, 1)",
+    "links": "exponential(0.2)",
+}
+# One that waits, one at each client's own pace, and those that do not wait.
+EVERY = [
+    {"name": "fedavg"},
+    {"name": "local"},
+    {"name": "async_ditto", "rule": "adaptive"},
+    {"name": "async_sgd", "assign": "random"},
+    {"name": "loss_network"},
+    {"name": "async_adaptive_all_for_one", "every": 2},
+]
+RECORDED = ("metrics", "rounds", "clients", "delays", "spans", "work")
+TICKS = 8
+
+
+def timed(entries=EVERY, time=FULL, **run):
+    """A study of four clients in virtual time, with settings of [run] changed."""
+    tables = copy.deepcopy(TABLES)
+    tables["algorithm"], tables["time"] = copy.deepcopy(entries), dict(time)
+    tables["run"] |= {"rounds": TICKS, **run}
+    return tables
+
+
+def last(result: Result, label: str) -> pd.Series:
+    """What was recorded of an algorithm at the end."""
+    rounds = result.records.rounds
+    return rounds[rounds["algorithm"] == label].iloc[-1]
+
+
+def work(result: Result, label: str) -> pd.DataFrame:
+    table = result.records.work
+    return table[table["algorithm"] == label].sort_values("client")
+
+
+def assert_same(first: Result, second: Result) -> None:
+    """Raises unless two runs have bitwise the same tables and models."""
+    for name in RECORDED:
+        tables = [pd.read_csv(r.folder / f"{name}.csv") for r in (first, second)]
+        if name == "rounds":
+            tables = [table.drop(columns="seconds") for table in tables]
+        pd.testing.assert_frame_equal(*tables, check_exact=True)
+    for entry in first.study.algorithms:
+        assert torch.equal(first.models(entry.label), second.models(entry.label))
+    assert first.records.weights.keys() == second.records.weights.keys()
+    for key, snapshots in first.records.weights.items():
+        np.testing.assert_array_equal(
+            snapshots.matrices, second.records.weights[key].matrices
+        )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Result:
+    return run_study(study_of(timed()), runs=tmp_path_factory.mktemp("r"))
+
+
+def test_the_same_study_twice_gives_bitwise_the_same(finished, tmp_path):
+    assert_same(finished, run_study(finished.study, runs=tmp_path))
+
+
+def with_stops(whole: Result, runs, *ticks: int) -> Result:
+    """The same study, interrupted at these ticks of every algorithm."""
+    stops = {(entry.label, t) for entry in whole.study.algorithms for t in ticks}
+
+    def interrupt(p: Progress) -> None:
+        if (p.label, p.t) in stops:
+            stops.remove((p.label, p.t))
+            raise KeyboardInterrupt
+
+    while stops:
+        before = set(stops)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(whole.study, runs=runs, progress=interrupt)
+        ((label, t),) = before - stops
+        cell = Folder(runs / whole.study.identity).cell(label, 0)
+        assert (cell.t, cell.done) == (t, False)
+    return run_study(whole.study, runs=runs)
+
+
+def test_going_on_after_interruptions_equals_not_stopping(finished, tmp_path):
+    assert_same(finished, with_stops(finished, tmp_path, 1, 5))
+
+
+def test_with_few_places_going_on_equals_not_stopping(tmp_path):
+    """Who waits for a place is part of a checkpoint."""
+    entries = [e for e in EVERY if e["name"] in ("fedavg", "async_sgd", "async_ditto")]
+    tables = timed(entries, {**FULL, "capacity": 2})
+    whole = run_study(study_of(tables), runs=tmp_path / "whole")
+    assert_same(whole, with_stops(whole, tmp_path, 3))
+
+
+def test_other_algorithms_and_their_order_change_nothing(finished, tmp_path):
+    tables = timed([{"name": "async_sgd", "assign": "random"}, {"name": "fedavg"}])
+    # The period is that of the longest rounds, here as there.
+    two = run_study(study_of(tables), runs=tmp_path)
+    for label in ("fedavg", "async_sgd"):
+        assert torch.equal(two.models(label), finished.models(label))
+
+
+def test_clients_are_busy_or_idle_all_the_time(finished):
+    end = TICKS * finished.study.time.period
+    table = finished.records.work
+    assert len(table) == CLIENTS * len(EVERY)
+    np.testing.assert_allclose(table["busy"] + table["idle"], end, rtol=1e-9)
+    assert (table[["busy", "idle"]] >= 0).all(axis=None)
+    ends = finished.records.rounds.groupby("algorithm")["time"].max()
+    assert set(ends) == {end}
+
+
+def test_tasks_updates_and_delays_are_counted_alike(finished):
+    delays = finished.records.delays.groupby("algorithm")["count"].sum()
+    for entry in EVERY:
+        updates = last(finished, entry["name"])["updates"]
+        assert work(finished, entry["name"])["tasks"].sum() == updates
+        assert delays.get(entry["name"], updates) == updates
+    assert "fedavg" not in delays  # where all wait, nothing is late
+
+
+def test_files_agree_with_the_records(finished):
+    for name in RECORDED:
+        written = pd.read_csv(finished.folder / f"{name}.csv")
+        table = getattr(finished.records, name)
+        pd.testing.assert_frame_equal(written, table, check_dtype=False)
+    again = load_records(finished.folder)
+    pd.testing.assert_frame_equal(again.spans, finished.records.spans)
+
+
+def test_spans_are_the_times_in_which_clients_compute(finished):
+    """As far as they are kept, one client's do not overlap, and busy is their sum."""
+    end = TICKS * finished.study.time.period
+    spans = finished.records.spans
+    for (label, client), mine in spans.groupby(["algorithm", "client"]):
+        mine = mine.sort_values("begin")
+        assert (mine["begin"].iloc[1:].values >= mine["end"].iloc[:-1].values).all()
+        if label != "fedavg":  # whose turn under way is not told yet
+            busy = (mine["end"].clip(upper=end) - mine["begin"].clip(upper=end)).sum()
+            row = work(finished, label).set_index("client").loc[client]
+            assert busy == pytest.approx(row["busy"], rel=1e-9)
+
+
+TWINS = {"fedavg": "fedavg", "local": "local", "async_ditto": "ditto"}
+TWINS |= {"async_all_for_all": "all_for_all", "all_for_one": "all_for_one"}
+
+
+@pytest.fixture(scope="module")
+def in_rounds(tmp_path_factory) -> Result:
+    tables = timed([{"name": name} for name in TWINS.values()], rounds=4)
+    del tables["time"]
+    tables["run"]["dtype"] = "float64"
+    return run_study(study_of(tables), runs=tmp_path_factory.mktemp("r"))
+
+
+@pytest.mark.parametrize(
+    ("law", "name"),
+    [*(("constant(1)", name) for name in TWINS), ("constant(0.7)", "fedavg")],
+)
+def test_at_equal_times_studies_are_those_of_rounds(in_rounds, tmp_path, law, name):
+    """A round lasts as long as its gradients: two in Ditto, and in All-for-one here."""
+    twin = TWINS[name]
+    gradients = 2 if twin in ("ditto", "all_for_one") else 1
+    period = gradients * float(law[9:-1])
+    tables = timed([{"name": name}], {"law": law, "period": period}, rounds=4)
+    tables["run"]["dtype"] = "float64"
+    result = run_study(study_of(tables), runs=tmp_path)
+    end = last(result, name)
+    assert end["gradients"] == last(in_rounds, twin)["gradients"]
+    assert (end["updates"], end["time"]) == (4 * CLIENTS, 4 * period)
+    if name == twin:
+        assert torch.equal(result.models(), in_rounds.models(twin))
+    else:  # sums over clients in another order, in double precision
+        torch.testing.assert_close(
+            result.models(), in_rounds.models(twin), rtol=1e-10, atol=1e-12
+        )
+
+
+def test_a_straggler_slows_those_who_wait_and_nobody_else(tmp_path):
+    """40 seconds, client 3 takes ten for a gradient: closed forms."""
+    names = ("fedavg", "local", "async_sgd", "async_all_for_all", "async_ditto")
+    time = {"speeds": [1, 1, 1, 10], "period": 5.0}
+    tables = timed([{"name": n} for n in names], time)
+    result = run_study(study_of(tables), runs=tmp_path)
+    assert work(result, "fedavg")["tasks"].tolist() == [4] * 4
+    assert work(result, "fedavg")["busy"].tolist() == [4.0] * 3 + [40.0]
+    assert work(result, "fedavg")["idle"].tolist() == [36.0] * 3 + [0.0]
+    for name in names[1:-1]:
+        assert work(result, name)["tasks"].tolist() == [40] * 3 + [4]
+    # Its tasks are two gradients, one of each model.
+    assert work(result, "async_ditto")["tasks"].tolist() == [20] * 3 + [2]
+    for name in names[1:]:
+        assert work(result, name)["idle"].tolist() == [0.0] * 4
+
+
+def test_costs_are_right_by_hand(tmp_path):
+    """Eight seconds of one second a gradient of four samples."""
+    entries = [{"name": "fedavg"}, {"name": "local", "steps": 2}]
+    entries += [{"name": n} for n in ("async_ditto", "async_sgd", "async_all_for_all")]
+    result = run_study(study_of(timed(entries, {"period": 1.0})), runs=tmp_path)
+    parameters = result.models().shape[1]
+    answers = {name: 32 for name in ("fedavg", "async_sgd", "async_all_for_all")}
+    answers |= {"local": 16, "async_ditto": 16}
+    for name, count in answers.items():
+        assert last(result, name)["updates"] == count
+        assert last(result, name)["gradients"] == 8 * CLIENTS * 4
+    models = {
+        "fedavg": 2 * 32,  # there and back
+        "local": 0,
+        "async_ditto": CLIENTS + 2 * 16,  # and those that begin with a model
+        "async_sgd": CLIENTS + 2 * 32,
+        "async_all_for_all": 32,  # to the one other client of the cluster
+    }
+    for name, count in models.items():
+        assert last(result, name)["bytes"] == count * parameters * 4
+
+
+def test_messages_and_places_by_hand(tmp_path):
+    """Two places, half a second there and back: 0-3, 0-3, 3-6, 3-10 of [2, 2, 2, 6]."""
+    time = {"speeds": [2, 2, 2, 6], "links": "constant(0.5)", "capacity": 2}
+    entries = [{"name": "fedavg"}, {"name": "async_sgd"}]
+    tables = timed(entries, {**time, "period": 10.0}, rounds=1)
+    result = run_study(study_of(tables), runs=tmp_path)
+    assert work(result, "fedavg")["tasks"].tolist() == [1] * 4
+    # After 6 it is client 0's turn, and at 9 client 1's, whom no place is left for
+    # before client 3 returns at 10.
+    assert work(result, "async_sgd")["tasks"].tolist() == [2, 1, 1, 1]
+    spans = result.records.spans
+    mine = spans[spans["algorithm"] == "fedavg"].sort_values("client")
+    assert mine["begin"].tolist() == [0.5, 0.5, 3.5, 3.5]
+    assert mine["end"].tolist() == [2.5, 2.5, 5.5, 9.5]
+
+
+def test_measured_times_are_replayed(tmp_path):
+    path = tmp_path / "times.csv"
+    rows = [f"{i},{c},{s}" for i in range(4) for c, s in enumerate((1, 3 + i))]
+    path.write_text("\n".join(["client,number,seconds", *rows]))
+    time = {"trace": str(path), "period": 12.0}
+    entries = [{"name": "local"}, {"name": "fedavg"}]
+    result = run_study(study_of(timed(entries, time, rounds=1)), runs=tmp_path / "r")
+    # 1, 4, 5, 8, 9, 12; 1, 5, 6, 10, 11; 1, 6, 7, 12; 1, 7, 8.
+    assert work(result, "local")["tasks"].tolist() == [6, 5, 4, 3]
+    # Turns of 1, 6, 1 seconds, and one that takes 6 more.
+    assert work(result, "fedavg")["tasks"].tolist() == [3] * 4
+
+
+def test_settings_are_chosen_within_the_same_virtual_time(tmp_path):
+    tables = timed([{"name": "fedavg"}, {"name": "async_sgd"}, {"name": "local"}])
+    tables["tune"] = {"trials": 4, "halving": 2, "space": {"lr": [0.1, 0.2, 0.4, 0.8]}}
+    result = run_study(study_of(tables), runs=tmp_path)
+    trials = result.records.trials
+    assert trials.groupby("algorithm")["spent"].sum().nunique() == 1
+    for name in ("fedavg", "async_sgd", "local"):
+        best = trials[(trials["algorithm"] == name) & (trials["status"] == "chosen")]
+        lr = float(best["lr"].iloc[0])
+        alone = run_study(
+            study_of(timed([{"name": name, "lr": lr}])), runs=tmp_path / name
+        )
+        assert torch.equal(alone.models(), result.models(name))
+
+
+def test_newcomers_join_when_the_time_is_over(tmp_path):
+    names = ("fedavg", "local", "async_ditto", "async_sgd")
+    entries = [{"name": name} for name in names]
+    result = run_study(study_of(timed(entries, newcomers=1)), runs=tmp_path)
+    table = result.records.newcomers
+    assert table["algorithm"].tolist() == list(names)
+    (joined,) = set(table["client"])
+    assert joined not in set(result.records.clients["client"])
+    assert joined not in set(result.records.work["client"])
+    for name in names:
+        assert result.newcomer_models(name).isfinite().all()
+    shared = result.models("async_sgd")[:1]
+    assert torch.equal(result.newcomer_models("async_sgd"), shared)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"dtype": "float64", "loop": True},
+        {"participation": 0.5},
+        {"rounds": 1},
+        {"batch_size": 0},
+        {"evaluate_every": 3},
+    ],
+    ids=str,
+)
+def test_settings_of_run_hold_in_time_too(finished, tmp_path, run):
+    tables = timed(EVERY[:3], **run)
+    result = run_study(study_of(tables), runs=tmp_path)
+    assert result.records.metrics["test_loss"].notna().all()
+    ends = result.records.rounds.groupby("algorithm")["round"].max()
+    assert set(ends) == {tables["run"]["rounds"]}
+    if run.get("loop"):
+        for entry in tables["algorithm"]:
+            # The one is in single and the other in double precision.
+            torch.testing.assert_close(
+                result.models(entry["name"]).float(),
+                finished.models(entry["name"]),
+                rtol=1e-4,
+                atol=1e-5,
+            )
+
+
+def test_half_of_the_clients_wait_for_each_other_only(tmp_path):
+    """Turns take one second without client 3, and ten with it."""
+    time = {"speeds": [1, 1, 1, 10], "period": 50.0}
+    tables = timed([{"name": "fedavg"}], time, rounds=1, participation=0.5)
+    result = run_study(study_of(tables), runs=tmp_path)
+    tasks = work(result, "fedavg")["tasks"].tolist()
+    turns = sum(tasks) // 2
+    slow = tasks[3]
+    assert 10 * slow + (turns - slow) <= 50 < 10 * (slow + 1) + (turns - slow + 1)
+
+
+BAD = """
+from dataclasses import dataclass
+from coterie.events import Asynchronous, Task
+
+@dataclass
+class State:
+    x: object
+    floats: float = 0.0
+
+def nothing():
+    return "nothing"
+
+def workless():
+    return Asynchronous(
+        State,
+        lambda state, client: Task((state.x[client],), work=0.0),
+        lambda state, now: now.clients,
+        lambda state: state.x,
+    )
+"""
+REFUSED = [
+    ("async_ditto", None, "async_ditto does not go by rounds: it needs a table [time]"),
+    ("bad_time:workless", None, "does not go by rounds: it needs a table [time]"),
+    ("bad_time:nothing", {}, "must return a coterie Algorithm, or an Asynchronous"),
+    ("async_ditot", {}, "Did you mean 'async_ditto'?"),
+    ("async_sgd", {"speeds": [1, 2]}, "must have one entry per client, 4, got 2"),
+    ("async_sgd", {"trace": "times.csv"}, "has 1 of client 4"),
+    ("async_sgd", {"law": "constant(0)"}, "`time.law` must take some time"),
+    ("async_sgd", {"law": "constnat(1)"}, "Did you mean 'constant'?"),
+    ("async_sgd", {"period": "soon"}, "`time.period` must be a number, got 'soon'"),
+    ("loss_network", {"capacity": 1}, "`capacity` cannot be set where tasks begin"),
+    ("fedavg", {"speeds": "stragglers(1)"}, "takes 2 numbers"),
+    ("local", {"links": "slow"}, "`time.links` must be one of"),
+]
+
+
+@pytest.mark.parametrize(("name", "time", "words"), REFUSED)
+def test_mistakes_give_one_sentence_and_nothing_is_written(
+    tmp_path, monkeypatch, capsys, name, time, words
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "bad_time.py").write_text(BAD)
+    rows = [f"{client},0,1" for client in range(5)]
+    (tmp_path / "times.csv").write_text("\n".join(["client,number,seconds", *rows]))
+    lines = ['data = {name = "digits"}', 'model = {name = "linear"}']
+    lines += ['split = {name = "iid", clients = 4, max_samples = 40}']
+    lines += ["run = {rounds = 2}", f"algorithm = [{{name = {name!r}}}]"]
+    if time is not None:
+        pairs = ", ".join(f"{key} = {value!r}" for key, value in time.items())
+        lines.append(f"time = {{{pairs}}}")
+    (tmp_path / "study.toml").write_text("\n".join(lines))
+    monkeypatch.setattr(sys, "argv", ["coterie", "run", "study.toml", "--quiet"])
+    before = {path.name for path in tmp_path.iterdir()} | {"__pycache__"}
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr().err
+    sys.modules.pop("bad_time", None)
+    assert stopped.value.code == 2
+    assert words in said and said.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} <= before
+
+
+def test_what_takes_no_time_ends_with_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "bad_time.py").write_text(BAD)
+    with pytest.raises(InputError, match="must take time, but at 0 virtual seconds"):
+        entries = [{"name": "bad_time:workless"}]
+        run_study(study_of(timed(entries, {})), runs=tmp_path / "r")
+    sys.modules.pop("bad_time", None)
+
+
+def test_a_file_of_a_study_is_read_with_time_and_overridden(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text('[data]\nname = "digits"\n[time]\n[[algorithm]]\nname = "local"\n')
+    found = read_study(path, ["time.law=constant(3)", "time.speeds=stragglers(1, 2)"])
+    assert (found.time.law, found.time.period) == ("constant(3)", 3.0)
+    assert found.resolved()["time"]["speeds"] == "stragglers(1, 2)"
+    assert study_of(found.resolved()) == found

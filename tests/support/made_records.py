@@ -1,0 +1,192 @@
+"""Records of studies that were never run, and their pages."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from coterie import report
+from coterie.records.folders import Records, Snapshots
+
+ALGORITHMS = ("local", "fedavg", "ditto")
+
+
+def make_records(
+    *,
+    n: int = 12,
+    clusters: int = 2,
+    labels: tuple[str, ...] = ALGORITHMS,
+    seeds: int = 3,
+    rounds: int = 4,
+    task: str = "classification",
+    weights: bool = True,
+    spread: float = 0.05,
+) -> Records:
+    rng = np.random.default_rng(7)
+    client = np.arange(n)
+    cluster = client % clusters if clusters else np.full(n, -1)
+    # Clients of a bad cluster for averaging lose with the later algorithms.
+    level = 0.6 + 0.1 * rng.random(n)
+    sizes = rng.integers(20, 80, n)
+    metrics, costs, matrices = [], [], {}
+    for a, label in enumerate(labels):
+        shift = 0.05 * a * np.where(cluster == 0, 1, -0.5)
+        for seed in range(seeds):
+            for t in range(rounds + 1):
+                progress = 1 - 0.6**t
+                noise = spread * rng.standard_normal(n)
+                score = np.clip((level + shift) * progress + noise, 0, 1)
+                table = {"algorithm": label, "seed": seed, "round": t, "client": client}
+                table |= {"test_loss": 2 - 1.5 * score, "train_loss": 1.9 - 1.5 * score}
+                if task != "regression":
+                    table["test_accuracy"] = score
+                metrics.append(pd.DataFrame(table))
+                cost = {"algorithm": label, "seed": seed, "round": t}
+                cost |= {"gradients": 160 * n * t, "bytes": 4000 * a * n * t}
+                costs.append(cost | {"seconds": 0.1 * t})
+            if weights:
+                kept = (cluster[:, None] == cluster) | (a < 2)
+                start = np.full((n, n), 1 / n)
+                end = kept / kept.sum(1, keepdims=True)
+                end = np.eye(n) if label == "local" else end
+                steps = np.linspace(0, 1, 5)[:, None, None]
+                matrix = (1 - steps) * start + steps * end
+                when = np.linspace(0, rounds, 5).astype(int)
+                matrices[label, seed] = Snapshots(when, matrix)
+    study = {
+        "name": "A study",
+        "data": {"name": "digits", "note": "Handwritten digits, bundled."},
+        "split": {"name": "clusters", "clients": n},
+        "model": {"name": "mlp", "hidden": [32]},
+        "run": {"rounds": rounds, "seeds": list(range(seeds)), "device": None},
+        "algorithm": [{"name": x, "label": x, "lr": 0.1} for x in labels],
+    }
+    clients = pd.DataFrame({"client": client, "cluster": cluster, "train": sizes})
+    clients["validation"], clients["test"] = sizes // 4, sizes // 3
+    clients = pd.concat([clients.assign(seed=s) for s in range(seeds)])
+    return Records(
+        study=study,
+        versions={"coterie": "0.1.0", "torch": "2.6"},
+        task=task,
+        clients=clients.reset_index(drop=True),
+        metrics=pd.concat(metrics, ignore_index=True),
+        rounds=pd.DataFrame(costs),
+        weights=matrices,
+    )
+
+
+def make_timed(
+    *,
+    durations: Sequence[float] = (1.0,) * 11 + (4.0,),
+    waiting: tuple[str, ...] = ("fedavg", "ditto"),
+    period: float = 4.0,
+    most: int = 5000,
+    **options: Any,
+) -> Records:
+    """Records of a study on a virtual clock: client i always takes durations[i].
+
+    Clients of `waiting` algorithms begin together, when the slowest of them is done;
+    others never wait. Delays are those of all but `local`, whose clients share nothing.
+    """
+    records = make_records(n=len(durations), **options)
+    study = records.study | {"time": {"period": period, "law": "constant(1)"}}
+    end = records.study["run"]["rounds"] * period
+    tables: dict[str, list[pd.DataFrame]] = {"delays": [], "spans": [], "work": []}
+    updates = {}
+    for label, seed in records.metrics.groupby(["algorithm", "seed"]).groups:
+        waits = max(durations) if label in waiting else 0.0
+        # Where nobody waits, a task begins exactly when the one before it ends.
+        tasks = [
+            (k * waits, i, k * waits + seconds)
+            if waits
+            else (k * seconds, i, (k + 1) * seconds)
+            for i, seconds in enumerate(durations)
+            for k in range(math.ceil(end / max(seconds, waits)))
+        ]
+        spans = pd.DataFrame(sorted(tasks), columns=["begin", "client", "end"])
+        groups = spans.assign(end=spans["end"].clip(upper=end)).groupby("client")
+        busy = groups["end"].sum() - groups["begin"].sum()
+        work = pd.DataFrame({"busy": busy, "idle": end - busy}).reset_index()
+        # What waits arrives together, when a round ends, and is recorded then.
+        spans["arrived"] = spans["begin"] + waits if waits else spans["end"]
+        done = spans[spans["arrived"] <= end].sort_values(["end", "client"])
+        work["tasks"] = done.groupby("client").size().reindex(work.index, fill_value=0)
+        kept = (done.sort_index() if waits else spans)[["client", "begin", "end"]]
+        found: dict[str, pd.DataFrame] = {"spans": kept[:most], "work": work}
+        if not waits and label != "local":
+            late = Counter(
+                place + 1 - int((done["end"] <= begin).sum())
+                for place, begin in enumerate(done["begin"])
+            )
+            columns = {"delay": list(late), "count": list(late.values())}
+            found["delays"] = pd.DataFrame(columns)
+        for name, table in found.items():
+            tables[name].append(table.assign(algorithm=label, seed=seed))
+        updates[label, seed] = done["arrived"].to_numpy()
+    rounds = records.rounds.assign(time=period * records.rounds["round"])
+    rounds["updates"] = [
+        int((updates[row.algorithm, row.seed] <= row.time).sum())
+        for row in rounds.itertuples()
+    ]
+    joined = {
+        name: pd.concat(some, ignore_index=True) if some else pd.DataFrame()
+        for name, some in tables.items()
+    }
+    return replace(records, study=study, rounds=rounds, **joined)
+
+
+def written(records: Records, folder: Path) -> str:
+    """The page without plotly.js, which names addresses that it does not fetch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "get_plotlyjs", str)
+        path = report.write_report(records, folder / "report.html")
+    return path.read_text("utf-8")
+
+
+@cache
+def usual_page() -> str:
+    """The page of the usual records."""
+    with TemporaryDirectory() as folder:
+        return written(make_records(), Path(folder))
+
+
+class Fetches(HTMLParser):
+    """Everything that a browser would load or follow by itself."""
+
+    def __init__(self) -> None:
+        HTMLParser.__init__(self)
+        self.found: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.found += [v or "" for k, v in attrs if k in ("src", "href", "srcset")]
+
+
+def rendered(page: Path, folder: Path) -> tuple[str, str]:
+    """The document after its scripts ran, and what the browser logged."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next(filter(None, map(shutil.which, names)), None)
+    if browser is None:
+        pytest.skip("no Chromium is installed")
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    flags += "--disable-background-networking --disable-component-update "
+    flags += "--disable-sync --enable-logging=stderr --window-size=1280,2000 "
+    flags += f"--virtual-time-budget=20000 --user-data-dir={folder} --dump-dom"
+    command = [browser, *flags.split(), page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr

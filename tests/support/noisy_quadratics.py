@@ -1,0 +1,120 @@
+"""Quadratics with Gaussian noise, and runs of the methods of chapter 8 on them.
+
+Losses are f_i(x) = (x - x_i^*)' A_i (x - x_i^*) / 2, for which much has a closed form;
+the rest is sampled, with four standard errors of room.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from coterie.collaboration import weights
+from coterie.theory.rates import Losses
+
+REAL = torch.float64
+ONE = Losses(mu=1.0, beta=1.0, variance=1.0)
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def mean_and_error(samples):
+    """The mean over runs and four standard errors: one false alarm in 30,000."""
+    return float(samples.mean()), 4 * float(samples.std()) / math.sqrt(len(samples))
+
+
+def exact_excess(losses, start, lr, calls):
+    """The largest expected excess over noise and start along curvature mu or beta."""
+    values = []
+    for noisy in (losses.mu, losses.beta):
+        for far in (losses.mu, losses.beta):
+            a, b = 0.0, 2 * start / far  # second moments
+            for _ in range(calls):
+                a = (1 - lr * noisy) ** 2 * a + lr**2 * losses.variance
+                b = (1 - lr * far) ** 2 * b
+            values.append(noisy * a / 2 + far * b / 2)
+    return max(values)
+
+
+def quadratics(seed=0, n=6, d=2, spread=1.0, alike=False):
+    """Random curvatures from 1 to 3, or the same for all, and random optima."""
+    rng = generator(seed)
+    q = torch.linalg.qr(torch.randn(n, d, d, generator=rng, dtype=REAL))[0]
+    curvature = 1 + 2 * torch.rand(n, d, generator=rng, dtype=REAL)
+    matrices = q @ torch.diag_embed(curvature) @ q.mT
+    if alike:
+        matrices = matrices[:1].expand(n, d, d)
+    return matrices, spread * torch.randn(n, d, generator=rng, dtype=REAL)
+
+
+def losses_of(matrices, variance):
+    curvature = torch.linalg.eigvalsh(matrices)
+    return Losses(float(curvature.min()), float(curvature.max()), variance)
+
+
+def excess_of(matrices, best, x):
+    moved = x - best
+    return torch.einsum("...id,ide,...ie->...i", moved, matrices, moved) / 2
+
+
+def line(n=8, d=1):
+    """Distances of points on a line."""
+    place = torch.linspace(0, 1, n, dtype=REAL)
+    return (place[:, None] - place).abs()
+
+
+def noise_like(x, sigma, rng):
+    """Noise of total variance sigma^2 for every client."""
+    d = x.shape[-1]
+    return sigma / math.sqrt(d) * torch.randn(x.shape, generator=rng, dtype=x.dtype)
+
+
+def all_for_all_runs(lam, matrices, best, x, sigma, lr, calls, *, runs=400, seed=0):
+    """Mean excess F^k of each run, shape (calls + 1, runs)."""
+    rng = generator(seed)
+    product = lam @ lam.T
+    x = x.expand(runs, *best.shape)
+    curve = [excess_of(matrices, best, x).mean(1)]
+    for _ in range(calls):
+        g = torch.einsum("ide,rie->rid", matrices, x - best) + noise_like(x, sigma, rng)
+        x = x - lr * torch.einsum("ij,rjd->rid", product, g)
+        curve.append(excess_of(matrices, best, x).mean(1))
+    return torch.stack(curve)
+
+
+def all_for_one_runs(lam, matrices, best, x, sigma, lr, calls, *, runs=400, seed=0):
+    """Excess of every client in each run, shape (calls + 1, runs, n)."""
+    rng = generator(seed)
+    x = x.expand(runs, *best.shape)
+    curve = [excess_of(matrices, best, x)]
+    for _ in range(calls):
+        shared = noise_like(x, sigma, rng)  # of contributor k, the same for all readers
+        moved = x[:, :, None] - best
+        g = torch.einsum("kde,rike->rikd", matrices, moved) + shared[:, None]
+        x = x - lr[:, None] * torch.einsum("ik,rikd->rid", lam, g)
+        curve.append(excess_of(matrices, best, x))
+    return torch.stack(curve)
+
+
+WEIGHTS = {
+    "clusters": lambda b: weights.same_cluster(
+        torch.arange(len(b)) % 2, torch.ones(len(b), dtype=REAL)
+    ),
+    "threshold": lambda b: weights.within(b, float(b.median())),
+    "mixture": lambda b: weights.interpolation(0.5, len(b)).to(REAL),
+    "random": lambda b: weights.normalised(
+        torch.rand(b.shape, generator=generator(5), dtype=REAL)
+    ),
+    "alone": lambda b: torch.eye(len(b), dtype=REAL),
+}
+every_weights = pytest.mark.parametrize("build", WEIGHTS.values(), ids=WEIGHTS)
+
+
+def first_call_below(curve, eps):
+    """The first call from which on the mean over runs is below eps."""
+    above = (curve.mean(1) > eps).nonzero()
+    return int(above[-1]) + 1 if len(above) else 0

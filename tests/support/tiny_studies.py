@@ -1,0 +1,36 @@
+"""Studies of four clients that take a moment."""
+
+from __future__ import annotations
+
+import copy
+
+from coterie.study.config import study_of
+
+CLIENTS, ROUNDS = 4, 4
+ADAPTIVE = {"name": "adaptive_all_for_one", "every": 2, "momentum": 0.5}
+TABLES = {
+    "name": "tiny",
+    "data": {"name": "digits"},
+    "split": {"name": "label_swap", "clients": CLIENTS, "max_samples": 40},
+    "model": {"name": "mlp", "hidden": [4]},
+    "run": {"rounds": ROUNDS, "batch_size": 4, "checkpoint_seconds": 0.0},
+    "algorithm": [{"name": "local", "lr": 0.3}, {"name": "fedavg", "lr": 0.3}],
+}
+LINEAR = {
+    "name": "known",
+    "data": {"name": "linear", "clients": 4, "dimension": 3, "samples": 20},
+    "model": {"name": "linear", "bias": False},
+    "run": {"rounds": 60, "batch_size": 0, "dtype": "float64"},
+    "algorithm": [{"name": "local", "lr": 0.1, "steps": 5}],
+}
+
+
+def made(tables=TABLES, **changes: object):
+    """The study of the tables with tables replaced, or settings of [run] changed."""
+    tables = copy.deepcopy(tables)
+    for name, value in changes.items():
+        if name in tables and name != "run":
+            tables[name] = value
+        else:
+            tables["run"][name] = value
+    return study_of(tables)

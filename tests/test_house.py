@@ -1,0 +1,162 @@
+"""Claims about the house: which rooms there are, and who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import coterie
+
+PACKAGE = Path(coterie.__file__).parent
+TESTS = Path(__file__).parent
+
+ROOMS = (
+    "models",
+    "graphs",
+    "optim",
+    "collaboration",
+    "theory",
+    "data",
+    "similarity",
+    "clients",
+    "algorithms",
+    "engine",
+    "asynchronous",
+    "records",
+    "report",
+    "study",
+    "planning",
+    "deploy",
+    "conformance",
+    "cli",
+)
+"""Every room may import those before it, and what stands at the top."""
+
+TOP = {"__init__", "__main__", "types", "checks", "seeds"}
+PURE = {"types", "checks", "collaboration", "optim", "graphs", "algorithms"}
+
+
+def imported_rooms(path: Path, room: str) -> set[str]:
+    """First names below `coterie` of all that a file of a room imports."""
+    depth = len(path.relative_to(PACKAGE / room).parts)
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level > depth:
+            whole = [node.module] if node.module else [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            whole = [room]
+        elif isinstance(node, ast.ImportFrom):
+            whole = [node.module or ""]
+            if node.module == "coterie":
+                whole = [f"coterie.{a.name}" for a in node.names]
+            whole = [n.partition(".")[2] for n in whole if n.startswith("coterie.")]
+        elif isinstance(node, ast.Import):
+            own = [a.name for a in node.names if a.name.startswith("coterie.")]
+            whole = [name.partition(".")[2] for name in own]
+        else:
+            continue
+        names |= {name.split(".")[0] for name in whole}
+    return names
+
+
+FILES = [(room, path) for room in ROOMS for path in (PACKAGE / room).rglob("*.py")]
+NAMES = [str(path.relative_to(PACKAGE).with_suffix("")) for _, path in FILES]
+
+
+@pytest.mark.parametrize(("room", "path"), FILES, ids=NAMES)
+def test_imports_point_one_way(room, path):
+    before = ROOMS[: ROOMS.index(room) + 1]
+    allowed = PURE if room == "algorithms" else {*before, *TOP}
+    assert imported_rooms(path, room) <= allowed
+
+
+def test_the_top_stands_on_nothing_of_the_house():
+    for name in ("types", "checks", "seeds"):
+        path = PACKAGE / f"{name}.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                own = [node.module] if node.module else [a.name for a in node.names]
+                assert set(own) <= TOP
+
+
+def test_every_module_stands_in_a_room_and_rooms_are_of_a_readable_size():
+    assert {path.stem for path in PACKAGE.glob("*.py")} <= TOP
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert rooms == set(ROOMS)
+    for room in rooms - {"algorithms"}:
+        assert 1 <= len(list((PACKAGE / room).glob("*.py"))) - 1 <= 12, room
+
+
+def test_the_reader_of_imports_sees_every_way_to_write_one():
+    lines = [
+        "from ..clients.simulation import Simulation",
+        "from .. import seeds",
+        "from .local import local",
+        "from coterie.data.federation import Federation",
+        "from coterie import types",
+        "import coterie.engine.rounds",
+        "import torch",
+    ]
+    file = PACKAGE / "algorithms" / "written.py"
+    tree = ast.parse("\n".join(lines))
+    expected = {"clients", "seeds", "algorithms", "data", "types", "engine"}
+
+    class Written(type(file)):
+        def read_text(self, *_, **__):
+            return ast.unparse(tree)
+
+    assert imported_rooms(Written(file), "algorithms") == expected
+
+
+def test_no_test_imports_another():
+    for path in TESTS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                names = [a.name for a in node.names]
+                if isinstance(node, ast.ImportFrom):
+                    names = [node.module or ""]
+                wrong = [n for n in names if n.startswith(("test_", "conftest"))]
+                assert not wrong, f"{path.name} imports {wrong}"
+
+
+HEAVY = ("pandas", "plotly", "sklearn", "typer", "rich", "ot", "flwr", "zenoh")
+
+
+@pytest.fixture(scope="module")
+def imported() -> list[set[str]]:
+    """All modules after what training, a study and its numbers need, one by one.
+
+    One process will do, since a module that was imported stays so.
+    """
+    script = """
+import sys
+import coterie.clients.simulation, coterie.algorithms
+print(*sys.modules)
+coterie.run_study, coterie.read_study
+print(*sys.modules)
+import coterie.report.tables
+print(*sys.modules)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return [set(line.split()) for line in run.stdout.splitlines()]
+
+
+def test_heavy_packages_are_not_imported_to_train(imported):
+    assert not imported[0] & set(HEAVY)
+    assert {"torch", "coterie.clients.simulation"} <= imported[0]
+
+
+def test_plots_are_not_needed_to_run_a_study(imported):
+    assert not imported[1] & {"plotly", "coterie.report.figures"}
+    assert "coterie.study.experiment" in imported[1]
+
+
+def test_numbers_of_a_study_are_computed_without_drawing(imported):
+    assert "plotly" not in imported[2]
+    assert "coterie.report.tables" in imported[2]

@@ -1,0 +1,84 @@
+"""Claims of chapter 8 about who is near whom, by gaps and by gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from coterie.theory import collaboration as theory
+from support.noisy_quadratics import REAL, generator, losses_of, quadratics
+
+
+def test_everybody_counts_itself_and_nobody_is_gained_by_a_finer_precision():
+    rng = generator(0)
+    cost = torch.rand(7, 7, generator=rng, dtype=REAL)
+    before = None
+    for eps in (0.9, 0.5, 0.2, 0.01, 0.0):
+        counts = theory.count_near(cost, eps)
+        for i in range(7):
+            others = sum(float(cost[i, j]) <= eps for j in range(7) if j != i)
+            assert int(counts[i]) == 1 + others
+        assert before is None or (counts <= before).all()
+        before = counts
+    assert (before == 1).all()
+
+
+def test_gaps_and_distances_of_quadratics_are_those_of_the_losses():
+    matrices, best = quadratics()
+    gap = theory.quadratic_gaps(matrices, best)
+    distance = theory.quadratic_distances(matrices, best)
+    for i in range(6):
+        for j in range(6):
+            x = best[j].clone().requires_grad_()
+            value = (x - best[i]) @ matrices[i] @ (x - best[i]) / 2
+            (slope,) = torch.autograd.grad(value, x)  # that of f_j is 0 there
+            assert float(gap[i, j]) == pytest.approx(value.item(), abs=1e-12)
+            assert float(distance[i, j]) == pytest.approx(float(slope.norm()))
+
+
+def test_lemma_8_5_1_and_proposition_1_bound_every_gap():
+    for seed in range(20):
+        matrices, best = quadratics(seed)
+        gap = theory.quadratic_gaps(matrices, best)
+        b = theory.quadratic_distances(matrices, best)
+        mu = losses_of(matrices, 0.0).mu
+        assert (gap <= theory.gap_of_distance(b, mu) + 1e-12).all()
+        diameter = float(torch.cdist(best, best).max())
+        assert (gap <= theory.convex_gap_of_distance(b, diameter) + 1e-12).all()
+        assert_close(theory.gradient_gap_of_distance(b), b**2)
+
+
+def moments(seed, n=4, d=3, scale=1.0):
+    """E z z' of linear regressions with z = (a, b), and their optima."""
+    rng = generator(seed)
+    root = torch.randn(n, d + 1, d + 1, generator=rng, dtype=REAL)
+    root[:, :, :d] *= scale
+    moment = root.mT @ root
+    best = torch.linalg.solve(moment[:, :d, :d], moment[:, :d, d])
+    return moment, best
+
+
+def test_moments_of_linear_regression_bound_the_distance_of_gradients():
+    for seed in range(10):
+        moment, best = moments(seed)
+        d = best.shape[1]
+        diameter = theory.linear_diameter(best)
+        for i in range(4):
+            for j in range(4):
+                change = moment[i] - moment[j]
+                at = torch.cat([best[j], -torch.ones(1, dtype=REAL)])
+                gradients = (change @ at)[:d].norm()
+                assert gradients <= diameter * change.norm() + 1e-12
+
+
+def test_the_printed_diameter_of_linear_regression_forgets_the_response():
+    # Large features make small optima, but responses differ as before.
+    moment = torch.diag(torch.tensor([100.0, 1.0])).expand(2, 2, 2).clone()
+    moment[1, 0, 1] = moment[1, 1, 0] = 1.0
+    best = torch.tensor([[0.0], [0.01]])
+    change = moment[0] - moment[1]
+    gradients = float((change @ torch.tensor([0.0, -1.0]))[0].abs())
+    printed = float(best.abs().max()) * float(change.norm())
+    assert gradients > 50 * printed
+    assert gradients <= theory.linear_diameter(best) * float(change.norm())
