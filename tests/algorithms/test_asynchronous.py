@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from coterie.asynchronous import IN_TIME, METHODS
+from coterie.asynchronous.steps import RULES
+from coterie.checks import parameters_of
 from coterie.clients.simulation import Simulation
 from coterie.conformance.cases import Case, Setting, small_federation, starting_rows
 from coterie.conformance.flows import TWINS, TimedCase, begun
@@ -46,3 +48,21 @@ def test_at_equal_times_every_so_many_answers_are_a_round(name, seconds):
         torch.testing.assert_close(run.personal(), wanted, **CLOSE)
         work = 2 if name == "async_ditto" else 1
         assert event.time == r.t * work * seconds
+
+
+RULED = [name for name in METHODS if "rule" in parameters_of(METHODS[name])]
+
+
+@pytest.mark.parametrize("name", RULED)
+def test_every_rule_for_late_answers_has_an_effect_of_its_own(name):
+    federation, ends = small_federation(), []
+    # The slow client is late by more answers than there are clients.
+    paces = clock("lognormal(1, 0.5)", speeds=[9, 1, 1, 1, 1, 1])
+    for rule in RULES:
+        method = TimedCase(OURS[name], {"rule": rule}).build(federation)
+        run = begun(method, federation, paces=paces)
+        delays = [tau for _ in range(100) for tau in run.step().delays]
+        assert max(delays) > len(federation)
+        ends.append(run.personal())
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert float((ends[one] - ends[other]).abs().max()) > 1e-6

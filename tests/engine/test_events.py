@@ -299,21 +299,35 @@ def test_without_delays_ditto_is_that_of_rounds(simulation, x, rule):
         torch.testing.assert_close(run.state.w, r.state.w, **EXACT)
 
 
-def test_all_for_all_moves_partners_by_stale_gradients(simulation, x):
-    """One gradient after the other, written out."""
+@pytest.mark.parametrize(
+    ("rule", "most"), [("constant", 80), ("adaptive", 6), ("heterogeneous", 3)]
+)
+def test_all_for_all_moves_partners_by_stale_gradients(simulation, x, rule, most):
+    """One gradient after the other, written out; `most` is what is not yet late."""
     start = x * torch.arange(1, 7)[:, None]
-    method = async_all_for_all(WEIGHTS, lr=0.1, rule="adaptive", safe=False)
+    method = async_all_for_all(WEIGHTS, lr=0.1, rule=rule, safe=False)
     run = Run(method, simulation, start, clock=UNEVEN)
     models = WEIGHTS @ start
     began, prev, numbers = models.clone(), [0] * 6, [1] * 6
     for k in range(1, 81):
         (i,) = run.step().clients
         g = question(simulation, i, numbers[i], began[i])
-        late = min(1.0, 6 / (k - prev[i]))
+        late = min(1.0, most / (k - prev[i]))
         for j in range(6):
             models[j] -= 0.1 * late * float(WEIGHTS[j] @ WEIGHTS[i]) * g
         began[i], prev[i], numbers[i] = models[i], k, numbers[i] + 1
         torch.testing.assert_close(run.personal(), models, **EXACT)
+
+
+@pytest.mark.parametrize("rule", ["constant", "adaptive", "heterogeneous"])
+def test_all_for_all_of_one_model_is_asynchronous_sgd(simulation, x, rule):
+    everybody = torch.full((6, 6), 1 / 6, dtype=REAL)
+    method = async_all_for_all(everybody, lr=0.3, rule=rule)
+    run = Run(method, simulation, x, clock=UNEVEN)
+    server = Run(async_sgd(lr=0.3 / 6, rule=rule), simulation, x, clock=UNEVEN)
+    for _ in range(60):
+        assert run.step().delays == server.step().delays
+        torch.testing.assert_close(run.personal(), server.personal(), **EXACT)
 
 
 @pytest.mark.parametrize("rule", ["constant", "adaptive"])

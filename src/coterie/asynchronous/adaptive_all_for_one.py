@@ -96,7 +96,7 @@ def async_adaptive_all_for_one(
         criterion: `binary` or `continuous`.
         lam: threshold of the binary criterion.
         weighting: weights of the `paper`, or rows `normalised` to sum 1.
-        rule: `constant`, or `adaptive` to the delay of a gradient.
+        rule: `constant`, or `adaptive` to the delay of a gradient, or `heterogeneous`.
     """
     number("lr", lr, above=0)
     check_comparisons(every, estimator, samples, memory, confidence)

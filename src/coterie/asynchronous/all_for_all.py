@@ -4,13 +4,18 @@ When client i finishes g = g_i(x_i as it was),
 
     x_j <- x_j - lr c w_ji g   for all j,    W = L L^T,
 
-and i goes on from the new x_i; c is 1, or min(1, M / tau) for a gradient that is late
-by tau answers. Tasks that end together arrive together: without delays this is
-All-for-all.
+and i goes on from the new x_i; c is 1, min(1, M / tau) or min(1, M / (2 tau)) for a
+gradient that is late by tau answers, by the rule. With x = L y this is asynchronous SGD
+on the one vector y, to which client i is a worker with the loss f_i(sum_k l_ik y_k), so
+that rules have the meaning they have there: as workers' losses differ, that of Theorem
+3.3 is `heterogeneous`. Tasks that end together arrive together: without delays this is
+All-for-all, with steps half as long if the rule is `heterogeneous`.
 
 References:
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
     federated learning", NeurIPS 2022: one agent at a time; the delays are ours.
+    Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD beats minibatch SGD under
+    arbitrary delays", NeurIPS 2022, arXiv 2206.07638: rules.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ def async_all_for_all(
     Args:
         weights: (N, N) L, rows sum to 1.
         lr: step size.
-        rule: `constant`, or `adaptive` to the delay of a gradient.
+        rule: `constant`, or `adaptive` to the delay of a gradient, or `heterogeneous`.
         safe: divide the step size by the spectral radius of L L^T, which may exceed 1.
     """
     number("lr", lr, above=0)
@@ -64,7 +69,7 @@ def async_all_for_all(
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         (g,) = now.answers
-        if rule == "adaptive":
+        if rule != "constant":
             late = [steps.factor(rule, len(state.x), tau) for tau in now.delays]
             g = g * torch.tensor(late, dtype=g.dtype, device=g.device)[:, None]
         state.x.addmm_(state.product[:, now.clients], g, alpha=-size)

@@ -57,7 +57,7 @@ def async_ditto(
         lr: step size of global and personal steps.
         steps: local gradient steps of a task, of each of the two models.
         lam: strength of the pull to the global model.
-        rule: `constant`, or `adaptive` to the delay of an answer.
+        rule: `constant`, or `adaptive` to the delay of an answer, or `heterogeneous`.
         weighting: `samples` or `uniform` weights of the average.
         weight_decay: of both kinds of steps.
     """
