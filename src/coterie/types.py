@@ -28,17 +28,17 @@ class Comparison(NamedTuple):
     """How far client k's gradient is from client i's own, both at client i's model.
 
     Every client divides its estimation data into two random halves, with gradients
-    a_k, b_k at x_i. The two halves are independent, so the inner products of `cross`
-    and `own` are unbiased; `spread` and `own_spread` estimate the noise that a squared
-    norm of the pooled gradient (a + b) / 2 would add, since
-    |(u + v) / 2|^2 = <u, v> + |u - v|^2 / 4.
+    a_k, b_k at x_i, and p_k of both halves together. The two halves are independent, so
+    the inner products of `cross` and `own` are unbiased, while the squared norms of
+    `pooled` and `own_pooled` are too large by the noise of the gradients p.
     """
 
     cross: Float[Tensor, "n n"]  # <a_i - a_k, b_i - b_k>
     own: Float[Tensor, " n"]  # <a_i, b_i>
-    spread: Float[Tensor, "n n"]  # |(a_i - a_k) - (b_i - b_k)|^2 / 4
-    own_spread: Float[Tensor, " n"]  # |a_i - b_i|^2 / 4
+    pooled: Float[Tensor, "n n"]  # |p_i - p_k|^2
+    own_pooled: Float[Tensor, " n"]  # |p_i|^2
     noise: Float[Tensor, "n n"]  # <a_i - b_i, a_k - b_k>, of mean zero for k != i
+    variance: Float[Tensor, " n"]  # an estimate of that of one sample's gradient
     samples: Float[Tensor, " n"]  # how many samples client k used
     known: Bool[Tensor, "n n"]  # pairs that took part
 

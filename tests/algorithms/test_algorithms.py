@@ -275,7 +275,7 @@ def comparison(ratio: torch.Tensor, known: torch.Tensor | None = None) -> Compar
     if known is None:
         known = torch.ones(n, n, dtype=torch.bool)
     one, zero = torch.ones(n, dtype=REAL), torch.zeros(n, n, dtype=REAL)
-    return Comparison(1 - ratio, one, zero, 0.01 * one, zero, 10 * one, known)
+    return Comparison(1 - ratio, one, 1 - ratio, one, zero, 0.1 * one, 10 * one, known)
 
 
 def weights_of(algorithm, *oracles) -> torch.Tensor:
@@ -341,10 +341,11 @@ def test_normalised_rows_sum_to_one_and_those_of_the_paper_to_no_less(criterion)
 
 
 def test_estimators_use_what_they_promise():
-    seen = comparison(RATIO)._replace(spread=torch.full((3, 3), 0.3, dtype=REAL))
+    seen = comparison(RATIO)
+    # Plain norms are larger, here by 0.3 of distances and by 0.01 of the own one.
+    seen = seen._replace(pooled=seen.pooled + 0.3, own_pooled=seen.own_pooled + 0.01)
     split = adaptive_all_for_one(PRECISION, criterion="continuous")
     plain = adaptive_all_for_one(PRECISION, criterion="continuous", estimator="plain")
-    # Plain norms are larger by the spread: 0.3 of distances and 0.01 of the own one.
     off = 1 - torch.eye(3, dtype=REAL)
     biased = (1 - (1 - RATIO + 0.3 * off) / 1.01).clamp(0, 1) * off + torch.eye(3)
     for algorithm, ratio in ((split, RATIO), (plain, biased)):
@@ -352,13 +353,37 @@ def test_estimators_use_what_they_promise():
         assert_close(weights_of(algorithm, Scripted(seen)), expected, **EXACT)
 
 
+def ratios_of_equation_1(federation, x) -> torch.Tensor:
+    """(1 - Z_ik / Z_i)_+ with gradients of all training samples, pair by pair."""
+    ratio = torch.eye(N, dtype=REAL)
+    for i in range(N):
+        own = gradient(federation, x[i], mine(federation, i))
+        for k in set(range(N)) - {i}:
+            other = gradient(federation, x[i], mine(federation, k))
+            ratio[i, k] = 1 - (own - other).square().sum() / own.square().sum()
+    return ratio.clamp(min=0)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_plain_weights_are_those_of_equation_1_whatever_the_seed(classification, loop):
+    """Also where the halves of a client's samples are unequal, since sizes are odd."""
+    x, sizes = 3 * equal_start(), SIZES.to(REAL)
+    ratio = ratios_of_equation_1(classification, x)
+    assert int(((ratio > 0.01) & (ratio < 0.99)).sum()) > N  # most say something
+    expected = sizes * ratio / (sizes * ratio**2).sum(1, keepdim=True)
+    algorithm = adaptive_all_for_one(
+        SIZES, estimator="plain", criterion="continuous", memory=0.0, confidence=0.0
+    )
+    for seed in range(3):
+        simulation = Simulation(classification, net(), seed=seed, dtype=REAL, loop=loop)
+        _, infos = train(algorithm, simulation, x, 1)
+        assert_close(infos[0]["weights"], expected, **EXACT)
+
+
 def test_precision_is_estimated_from_the_noise_of_the_clients():
-    noise = torch.tensor([0.01, 0.02, 0.04], dtype=REAL)
-    samples = torch.tensor([10.0, 10.0, 5.0], dtype=REAL)
-    seen = comparison(torch.ones(3, 3, dtype=REAL))
-    seen = seen._replace(own_spread=noise, samples=samples)
+    noise = torch.tensor([0.1, 0.2, 0.2], dtype=REAL)
+    seen = comparison(torch.ones(3, 3, dtype=REAL))._replace(variance=noise)
     found = weights_of(adaptive_all_for_one(None), Scripted(seen))
-    # The variance of one sample is own_spread times samples: 0.1, 0.2, 0.2.
     expected = torch.tensor([0.5, 0.25, 0.25], dtype=REAL).expand(3, 3)
     assert_close(found, expected, **EXACT)
 

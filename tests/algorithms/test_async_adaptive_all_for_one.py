@@ -18,7 +18,7 @@ from coterie.engine.clocks import clock
 from coterie.engine.events import Run
 from coterie.engine.rounds import run_rounds
 from coterie.models.zoo import build, linear
-from support.quadratics import SAMPLES, quadratics, simulate, start
+from support.quadratics import SAMPLES, hessians, quadratics, simulate, start
 
 REAL = torch.float64
 EXACT = {"rtol": 1e-11, "atol": 1e-12}  # sums in another order, in float64
@@ -51,6 +51,37 @@ def test_where_no_time_passes_it_is_that_of_rounds(
         assert run.state.floats == floats
     readers = (run.state.alpha > 0).sum(0).tolist()
     assert 1 < max(readers)
+
+
+def test_plain_weights_are_those_of_equation_1_at_any_pace():
+    """With steps of no length; some clients have an odd number of samples."""
+    federation, x = quadratics(), start()
+    a, b = hessians(federation)
+    g = torch.einsum("kde,ie->ikd", a, x) - b  # of client k at the model of i
+    own = g[range(6), range(6)]
+    ratio = 1 - (own[:, None] - g).square().sum(2) / own.square().sum(1)[:, None]
+    ratio = ratio.clamp(min=0)
+    sizes = SAMPLES.double()
+    expected = sizes * ratio / (sizes * ratio**2).sum(1, keepdim=True)
+    method = async_adaptive_all_for_one(
+        SAMPLES,
+        sizes,
+        estimator="plain",
+        criterion="continuous",
+        memory=0.0,
+        confidence=0.0,
+        every=2,
+        lr=1e-30,
+    )
+    paces = clock("lognormal(1, 0.4)", speeds=[1, 2, 1, 1, 3, 1])
+    for seed in range(2):
+        simulation = simulate(federation, batch_size=3)
+        simulation.seed = seed
+        run = Run(method, simulation, x, clock=paces)
+        for _ in run.until(100.0):
+            pass
+        torch.testing.assert_close(run.state.alpha, expected, **EXACT)
+    assert int((ratio > 0.01).sum()) > 8  # some others than oneself
 
 
 def twins(clients: int = 6, size: int = 30, groups: int = 2) -> co.Simulation:

@@ -199,18 +199,22 @@ def test_a_comparison_is_made_of_the_gradients_of_two_halves(classification):
     for i in range(6):
         a_i, b_i = (gradient(classification, x[i], half) for half in halves[i])
         assert_close(seen.own[i], a_i @ b_i, **EXACT)
-        assert_close(seen.own_spread[i], (a_i - b_i).square().sum() / 4, **EXACT)
+        p_i = gradient(classification, x[i], mine(classification, i))
+        assert_close(seen.own_pooled[i], p_i.square().sum(), **EXACT)
+        one, two = (len(half) for half in halves[i])
+        variance = (a_i - b_i).square().sum() / (1 / one + 1 / two)
+        assert_close(seen.variance[i], variance, **EXACT)
         for k in range(6):
             a_k, b_k = (gradient(classification, x[i], half) for half in halves[k])
             u, v = a_i - a_k, b_i - b_k
             assert_close(seen.cross[i, k], u @ v, **EXACT)
-            assert_close(seen.spread[i, k], (u - v).square().sum() / 4, **EXACT)
-            if i != k:  # the diagonal tells nothing that `own_spread` does not
+            # What the paper's estimator takes: gradients of all samples, however they
+            # were halved.
+            p_k = gradient(classification, x[i], mine(classification, k))
+            assert_close(seen.pooled[i, k], (p_i - p_k).square().sum(), **EXACT)
+            if i != k:  # the diagonal tells nothing that `variance` does not
                 noise = (a_i - b_i) @ (a_k - b_k)
                 assert_close(seen.noise[i, k], noise, **EXACT)
-            # What the paper's estimator takes: the norm of the pooled difference.
-            pooled = ((u + v) / 2).square().sum()
-            assert_close(seen.cross[i, k] + seen.spread[i, k], pooled, **EXACT)
     assert seen.known.all()
 
 
@@ -278,9 +282,9 @@ def test_products_of_halves_are_unbiased_and_squared_norms_are_not(regression):
     active[clients] = True
     seen = [simulation.at(t, active).compare(x, samples=m) for t in range(repetitions)]
     split = torch.stack([s.cross for s in seen])
-    plain = torch.stack([s.cross + s.spread for s in seen])
+    plain = torch.stack([s.pooled for s in seen])
     own = torch.stack([s.own for s in seen])
-    own_plain = torch.stack([s.own + s.own_spread for s in seen])
+    own_plain = torch.stack([s.own_pooled for s in seen])
 
     def moments(k: int, row: torch.Tensor) -> tuple[torch.Tensor, float, int]:
         index = mine(regression, k)

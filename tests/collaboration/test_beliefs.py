@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import pytest
 import torch
 from torch.testing import assert_close
 
@@ -13,6 +15,7 @@ from coterie.collaboration.beliefs import (
     estimated_precision,
     learn,
     no_belief,
+    of_each,
 )
 from coterie.types import Comparison
 
@@ -43,14 +46,16 @@ def compared(
     b = mu + deviation * torch.randn(n, d, generator=rng, dtype=REAL)
     own_a, own_b = a[range(n), range(n)], b[range(n), range(n)]
     u, v = own_a[:, None] - a, own_b[:, None] - b
+    both = (a + b) / 2
     if known is None:
         known = torch.ones(n, n, dtype=torch.bool)
     return Comparison(
         (u * v).sum(2),
         (own_a * own_b).sum(1),
-        (u - v).square().sum(2) / 4,
-        (own_a - own_b).square().sum(1) / 4,
+        ((u + v) / 2).square().sum(2),
+        both[range(n), range(n)].square().sum(1),
         ((own_a - own_b)[:, None] * (a - b)).sum(2),
+        (own_a - own_b).square().sum(1) * M / 4,
         torch.full((n,), float(M), dtype=REAL),
         known,
     )
@@ -103,6 +108,17 @@ def test_plain_estimates_are_too_large_by_the_noise_that_the_spec_states():
 
 def test_the_noise_of_a_sample_is_estimated_without_bias():
     agree(torch.stack([b.variance for b in learned(split=True)]), NOISE)
+
+
+@pytest.mark.parametrize("m", [2, 3, 4])
+def test_the_noise_of_a_sample_is_unbiased_also_where_halves_are_unequal(m):
+    """Over all ways to draw m of five samples: the variance with n - 1."""
+    g = torch.randn(5, D, generator=torch.Generator().manual_seed(7), dtype=REAL)
+    drawn = torch.stack([g[list(p)] for p in itertools.permutations(range(5), m)])
+    a, b = drawn[:, : m // 2].mean(1), drawn[:, m // 2 :].mean(1)
+    found = of_each((a, b, torch.full((len(a),), float(m), dtype=REAL)))
+    assert_close(found[2].mean(), g.var(0).sum(), rtol=1e-12, atol=0)
+    assert_close(found[1], drawn.mean(1).square().sum(1), rtol=1e-12, atol=1e-12)
 
 
 def history(rounds: int = 6) -> list[Comparison]:
@@ -261,8 +277,9 @@ def test_without_confidence_a_meaningless_own_norm_gives_up_all_beliefs():
         torch.zeros(2, 2),
         torch.ones(2),
         torch.zeros(2, 2),
-        torch.zeros(2),
+        torch.ones(2),
         torch.zeros(2, 2),
+        torch.zeros(2),
         torch.full((2,), 10.0),
         known,
     )

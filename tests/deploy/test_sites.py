@@ -198,6 +198,15 @@ def test_the_whole_training_part_gives_the_same_gradients():
     assert remote.gradients.tolist() == list(SIZES)
 
 
+def test_gradients_of_both_halves_together_do_not_depend_on_the_seed():
+    """Sites with odd sizes have unequal halves, which count by their sizes."""
+    assert any(size % 2 for size in SIZES)
+    found = [local_oracle(seed=seed)[0].compare(models()) for seed in (1, 2)]
+    same(found[0].pooled, found[1].pooled)
+    same(found[0].own_pooled, found[1].own_pooled)
+    assert not torch.equal(found[0].cross, found[1].cross)
+
+
 def test_clients_to_whom_nobody_listens_are_not_asked():
     remote, asked = local_oracle()
     weights = torch.eye(N, dtype=torch.float64)

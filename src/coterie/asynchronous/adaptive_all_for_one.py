@@ -35,7 +35,14 @@ from torch import Tensor
 
 from ..algorithms.adaptive_all_for_one import check_comparisons, criterion_of
 from ..checks import InputError, number, one_of, positive
-from ..collaboration.beliefs import Belief, estimated_precision, learn, no_belief
+from ..collaboration.beliefs import (
+    Belief,
+    estimated_precision,
+    learn,
+    no_belief,
+    of_each,
+    of_pairs,
+)
 from ..collaboration.best_fit import mean_of_partners
 from ..collaboration.weights import collaboration_weights, normalised
 from ..engine.events import Arrivals, Asynchronous, Kind, Task
@@ -53,7 +60,7 @@ class State:
     page: Tensor  # (N, D) the models as others see them
     moved: list[int]  # whose model has changed since
     time: float
-    halves: tuple[Tensor, Tensor, Tensor]  # (N, D) each: a page, gradients of halves
+    halves: tuple[Tensor, ...]  # (N, D) a page, gradients of halves; (N, 1) samples
     seen: Comparison  # since weights changed last
     belief: Belief
     alpha: Tensor  # (N, N), like all that is seen and believed on the CPU
@@ -122,7 +129,7 @@ def async_adaptive_all_for_one(
             x.clone(),
             [],
             0.0,
-            (x.clone(), blank, blank.clone()),
+            (x.clone(), blank, blank.clone(), x.new_zeros(n, 1)),
             _nothing_seen(x),
             no_belief(x[:, :0].cpu()),
             torch.eye(n, dtype=x.dtype),
@@ -161,7 +168,7 @@ def async_adaptive_all_for_one(
             _show(state, k, *now.answers)
         else:
             seen = state.seen
-            for j, part in enumerate((seen.cross, seen.spread, seen.noise)):
+            for j, part in enumerate((seen.cross, seen.pooled, seen.noise)):
                 part[i, k] = now.answers[0][:, j].cpu()
             seen.known[i, k] = True
             # The reader's model comes, with one gradient or those of two halves.
@@ -271,6 +278,7 @@ def _nothing_seen(x: Tensor) -> Comparison:
         single.clone(),
         pair.clone(),
         single.clone(),
+        single.clone(),
         pair.bool(),
     )
 
@@ -279,12 +287,16 @@ def _show(
     state: State, k: Tensor, page: Tensor, a: Tensor, b: Tensor, used: Tensor
 ) -> None:
     """Notes where clients k stand, their gradients there, and what these tell."""
-    for kept, new in zip(state.halves, (page, a, b), strict=True):
+    for kept, new in zip(state.halves, (page, a, b, used[:, None]), strict=True):
         kept[k.to(new.device)] = new
-    state.seen.own[k] = (a * b).sum(1).cpu()
-    state.seen.own_spread[k] = (a - b).square().sum(1).cpu() / 4
-    state.seen.samples[k] = used.cpu().to(state.seen.samples)
-    state.seen.known[k, k] = True
+    seen = state.seen
+    found = of_each((a, b, used)).cpu()
+    for part, new in zip(
+        (seen.own, seen.own_pooled, seen.variance), found, strict=True
+    ):
+        part[k] = new
+    seen.samples[k] = used.cpu().to(seen.samples)
+    seen.known[k, k] = True
 
 
 class _Halving(Clients, Protocol):
@@ -299,18 +311,22 @@ def _own(clients: _Halving, x: Tensor, *, samples: int | None) -> tuple[Tensor, 
 
 
 def _compared(
-    clients: _Halving, x: Tensor, a: Tensor, b: Tensor, *, samples: int | None
+    clients: _Halving,
+    x: Tensor,
+    a: Tensor,
+    b: Tensor,
+    used: Tensor,
+    *,
+    samples: int | None,
 ) -> Tensor:
-    """A client program: cross, spread and noise of a `Comparison` with a reader.
+    """A client program: cross, pooled and noise of a `Comparison` with a reader.
 
     Args:
         clients: who compare.
         x: the readers' models.
         a: gradients there of a half of the reader's data.
         b: of the other half.
+        used: (n, 1) how many samples both have.
         samples: how many are compared with; None takes all.
     """
-    mine_a, mine_b, _ = clients.half_grads(x, samples)
-    u, v = a - mine_a, b - mine_b
-    noise = ((a - b) * (mine_a - mine_b)).sum(1)
-    return torch.stack([(u * v).sum(1), (u - v).square().sum(1) / 4, noise], 1)
+    return of_pairs((a, b, used[:, 0]), clients.half_grads(x, samples)).T

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .. import seeds
 from ..checks import InputError, integer
+from ..collaboration.beliefs import first_half, of_each, of_pairs
 from ..data.federation import Federation, PartName
 from ..models.objectives import TASKS
 from ..types import Comparison, Program
@@ -187,7 +188,7 @@ class Simulation:
         if samples is not None:
             used = used.clamp(max=samples)
         place = torch.arange(index.shape[1], device=index.device)
-        first = place < (used // 2)[:, None]
+        first = place < first_half(used)[:, None]
         second = (place < used[:, None]) & ~first
         return self._half(index, first), self._half(index, second), used.to(self._real)
 
@@ -291,7 +292,7 @@ class SimulatedOracle:
         first, second, used = self._simulation.halves(who, stream, samples)
         m = len(who)
         everyone = torch.arange(m, device=x.device)
-        own_a, own_b = self._half_gradients(x[who], first, second, everyone)
+        own = *self._half_gradients(x[who], first, second, everyone), used
         values = x.new_zeros(3, m * m)
         pairs = torch.arange(m * m, device=x.device)
         pairs = pairs[pairs // m != pairs % m]
@@ -299,28 +300,18 @@ class SimulatedOracle:
         for some in pairs.split(size) if m > 1 else ():
             i, k = some // m, some % m
             a, b = self._half_gradients(x[who[i]], first, second, k)
-            u, v = own_a[i] - a, own_b[i] - b
-            values[0, some] = (u * v).sum(1)
-            values[1, some] = (u - v).square().sum(1) / 4
-            values[2, some] = ((own_a[i] - own_b[i]) * (a - b)).sum(1)
+            mine = own[0][i], own[1][i], used[i]
+            values[:, some] = of_pairs(mine, (a, b, used[k]))
         # Every client is asked for both halves at the model of every active client.
         self.gradients[who.cpu()] += used.cpu().double() * m
         known = self.active[:, None] & self.active
         filled = x.new_zeros(3, n, n)
         filled[:, known] = values
-        of_clients = x.new_zeros(3, n)
-        of_clients[0, who] = (own_a * own_b).sum(1)
-        of_clients[1, who] = (own_a - own_b).square().sum(1) / 4
-        of_clients[2, who] = used
-        return Comparison(
-            filled[0],
-            of_clients[0],
-            filled[1],
-            of_clients[1],
-            filled[2],
-            of_clients[2],
-            known,
-        )
+        of_clients = x.new_zeros(4, n)
+        of_clients[:, who] = torch.cat([of_each(own), used[None]])
+        cross, pooled, noise = filled
+        products, norms, variance, sizes = of_clients
+        return Comparison(cross, products, pooled, norms, noise, variance, sizes, known)
 
     def each(
         self, program: Program, *rows: Tensor, **options: float | int | str | bool

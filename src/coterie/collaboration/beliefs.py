@@ -11,7 +11,8 @@ covariance of a half-gradient, <a, b> has variance 2 mu'S mu + tr(S^2), which is
 2 |mu|^2 s + s^2 for s^2 = tr(S^2). The product of the differences of halves of two
 clients, <a_i - b_i, a_k - b_k>, has mean zero and variance 4 tr(S_i S_k), so that its
 mean square over k measures s^2 where clients are equally noisy; where they are not, the
-error is a scale and no bound.
+error is a scale and no bound. All this takes halves to be equal; those of an odd number
+m of samples differ by one, and s^2 comes out too large by a factor m^2 / (m^2 - 1).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Real
 from torch import Tensor
 
 from ..types import Comparison
@@ -38,6 +39,48 @@ class Belief(NamedTuple):
     ratio: Float[Tensor, "n n"]
 
 
+def first_half(samples: Real[Tensor, " n"]) -> Real[Tensor, " n"]:
+    """How many of a client's samples are in the first half; the second has the rest."""
+    return samples // 2
+
+
+def pooled(
+    a: Float[Tensor, "n d"], b: Float[Tensor, "n d"], samples: Float[Tensor, " n"]
+) -> Float[Tensor, "n d"]:
+    """Gradients of both halves together, of which each counts by its size."""
+    return torch.lerp(b, a, (first_half(samples) / samples)[:, None])
+
+
+Halves = tuple[Tensor, Tensor, Tensor]
+"""Gradients (n, D) of the first half of each client's samples, of the second, and how
+many samples (n,) there are in both."""
+
+
+def of_pairs(reader: Halves, other: Halves) -> Float[Tensor, "3 n"]:
+    """`cross`, `pooled` and `noise` of a `Comparison`, of each reader with one other.
+
+    Args:
+        reader: halves of clients i at their own models.
+        other: halves of clients k at the same models.
+    """
+    (a, b, _), (c, d, _) = reader, other
+    cross = ((a - c) * (b - d)).sum(1)
+    noise = ((a - b) * (c - d)).sum(1)
+    return torch.stack(
+        [cross, (pooled(*reader) - pooled(*other)).square().sum(1), noise]
+    )
+
+
+def of_each(own: Halves) -> Float[Tensor, "3 n"]:
+    """`own`, `own_pooled` and `variance` of a `Comparison`, of each client."""
+    a, b, samples = own
+    first = first_half(samples)
+    # |a - b|^2 has the mean (1 / h + 1 / (m - h)) sigma^2 for halves of h and m - h.
+    scale = first * (samples - first) / samples
+    products, norms = (a * b).sum(1), pooled(*own).square().sum(1)
+    return torch.stack([products, norms, scale * (a - b).square().sum(1)])
+
+
 def no_belief(x: Float[Tensor, "n d"]) -> Belief:
     """What is believed before any comparison: everybody is alone."""
     pair, single = x.new_zeros(len(x), len(x)), x.new_zeros(len(x))
@@ -54,10 +97,6 @@ def learn(
 ) -> Belief:
     """The belief after one more comparison.
 
-    The variance of one sample is own_spread times the number m of samples, which takes
-    the halves to be equal. With an odd m they differ by one sample, and the estimate is
-    too large by a factor m^2 / (m^2 - 1).
-
     Args:
         belief: so far.
         seen: the new comparison; pairs that it does not know keep their belief.
@@ -67,8 +106,8 @@ def learn(
         confidence: a ratio changes only if it differs from the one believed by more
             than so many standard errors; 0 always believes the newest.
     """
-    distance = seen.cross if split else seen.cross + seen.spread
-    own = seen.own if split else seen.own + seen.own_spread
+    distance = seen.cross if split else seen.pooled
+    own = seen.own if split else seen.own_pooled
     others = seen.known & ~torch.eye(len(own), dtype=torch.bool, device=own.device)
     pairs = others.sum(1).clamp(min=1)
     noise = (seen.noise.square() * others).sum(1) / pairs / 4
@@ -81,7 +120,7 @@ def learn(
         average(belief.distance, distance, seen.known),
         average(belief.own, own, alone),
         average(belief.noise, noise, alone),
-        average(belief.variance, seen.own_spread * seen.samples, alone),
+        average(belief.variance, seen.variance, alone),
         average(belief.mass, 1.0, seen.known),
         torch.where(
             seen.known,

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..checks import integer
+from ..collaboration.beliefs import of_each, of_pairs
 from ..types import Comparison, Program
 from .messages import (
     Answer,
@@ -87,21 +88,21 @@ class RemoteOracle:
         for i in who:
             answer = self._gradients(i, "compare", x[i, None], options)
             own_a[i], own_b[i], used[i] = answer["a"], answer["b"], answer["samples"]
-        cross, spread, noise = x.new_zeros(3, n, n)
+        cross, pooled, noise = between = x.new_zeros(3, n, n)
         for k in who:
             readers = [i for i in who if i != k]
             if not readers:
                 break
             answer = self._gradients(k, "compare", x[readers], options)
-            a, b = answer["a"], answer["b"]  # (m - 1, D)
-            u, v = own_a[readers] - a, own_b[readers] - b
-            cross[readers, k] = (u * v).sum(1)
-            spread[readers, k] = (u - v).square().sum(1) / 4
-            noise[readers, k] = ((own_a - own_b)[readers] * (a - b)).sum(1)
+            mine = own_a[readers], own_b[readers], used[readers]
+            theirs = answer["a"], answer["b"], used[k].expand(len(readers))
+            between[:, readers, k] = of_pairs(mine, theirs)
         self._asked["compare"] += 1
-        own, own_spread = (own_a * own_b).sum(1), (own_a - own_b).square().sum(1) / 4
+        of_clients = x.new_zeros(3, n)
+        of_clients[:, who] = of_each((own_a[who], own_b[who], used[who]))
+        own, own_pooled, variance = of_clients
         known = self.active[:, None] & self.active
-        return Comparison(cross, own, spread, own_spread, noise, used, known)
+        return Comparison(cross, own, pooled, own_pooled, noise, variance, used, known)
 
     def each(
         self, program: Program, *rows: Tensor, **options: float | int | str | bool
