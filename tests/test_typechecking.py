@@ -9,6 +9,7 @@ from jaxtyping import AnnotationError, TypeCheckError
 
 from coterie.algorithms.local import local
 from coterie.collaboration.weights import spectral_radius
+from support.oracles import begun
 from support.typechecking import check
 
 
@@ -22,7 +23,7 @@ def test_a_wrong_shape_is_refused_at_every_call():
 def test_closures_are_checked_also_when_they_are_made_again():
     for _ in range(2):
         with pytest.raises(TypeCheckError):
-            local().init(torch.ones(2))
+            begun(local(), torch.ones(2))
 
 
 def twins(kind: type) -> list:

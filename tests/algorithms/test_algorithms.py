@@ -20,6 +20,7 @@ from coterie.data import synthetic
 from coterie.data.federation import federate
 from coterie.models import zoo as models
 from coterie.types import Comparison
+from support.oracles import begun, told, with_verbs
 
 REAL = torch.float64
 # Some dozen steps in double precision, with the operations in another order.
@@ -49,13 +50,12 @@ def equal_start() -> torch.Tensor:
 
 def train(algorithm, simulation, x, rounds=4, active=None):
     """All rounds' states and infos, the first state being that before any round."""
-    states, infos = [algorithm.init(x)], []
+    states, infos = [begun(algorithm, x)], []
     for t in range(1, rounds + 1):
-        state, info = algorithm.step(
-            states[-1], simulation.at(t, active), seeds.generator(0, t)
-        )
+        oracle = simulation.at(t, active)
+        state, info = algorithm.step(states[-1], oracle, seeds.generator(0, t))
         states.append(state)
-        infos.append(info)
+        infos.append(told(info, oracle))
     return states, infos
 
 
@@ -82,7 +82,7 @@ def test_local_training_equals_torch_sgd_on_one_module_per_client(classification
         here = mine(classification, i)
         for t in range(1, 5):
             for question in range(3):
-                stream = seeds.key(simulation.at(t).stream("each", 0), question)
+                stream = seeds.key(simulation.at(t).key("each", 0), question)
                 draws = seeds.below(SIZES[[i]], stream, torch.tensor([i]), 3)[0]
                 index = here[draws]
                 optimiser.zero_grad()
@@ -93,7 +93,7 @@ def test_local_training_equals_torch_sgd_on_one_module_per_client(classification
                 loss.backward()
                 optimiser.step()
         assert_close(states[-1].x[i], models.ravel(twin), **EXACT)
-    assert all(info["floats"] == 0 for info in infos)
+    assert all(info["sent"] == 0 for info in infos)
 
 
 def test_fedsgd_with_uniform_weights_is_gradient_descent_on_the_mean_loss(
@@ -107,7 +107,7 @@ def test_fedsgd_with_uniform_weights_is_gradient_descent_on_the_mean_loss(
         w = w - 0.3 * torch.stack(g).mean(0)
     assert_close(states[-1].x, w.expand(N, D), **EXACT)
     # Down to everybody and up again.
-    assert all(info["floats"] == 2 * N * D for info in infos)
+    assert all(info["sent"] == 2 * N * D for info in infos)
 
 
 def test_fedsgd_weighted_by_samples_is_gradient_descent_on_the_pooled_data(
@@ -149,7 +149,7 @@ def test_fedavg_averages_over_the_clients_of_the_round_only(classification):
     for _ in range(2):
         w = w - 0.3 * gradient(classification, w, pooled)
     assert_close(states[-1].x, w.expand(N, D), **EXACT)
-    assert infos[0]["floats"] == 2 * 4 * D
+    assert infos[0]["sent"] == 2 * 4 * D
 
 
 def test_fedavg_keeps_the_momentum_of_clients_that_take_no_part(classification):
@@ -196,7 +196,7 @@ def test_all_for_one_with_identity_weights_is_local_training(classification):
     ours, infos = train(all_for_one(torch.eye(N), **STEPS), simulation, start())
     alone, _ = train(local(**STEPS), simulation, start())
     assert_close(ours[-1].x, alone[-1].x, **EXACT)
-    assert infos[-1]["floats"] == 0
+    assert infos[-1]["sent"] == 0
 
 
 def test_all_for_one_with_uniform_weights_from_an_equal_start_is_fedsgd(classification):
@@ -208,7 +208,7 @@ def test_all_for_one_with_uniform_weights_from_an_equal_start_is_fedsgd(classifi
     )
     assert_close(ours[-1].x, together[-1].x, **EXACT)
     # Over every ordered pair a model goes out and a gradient comes back.
-    assert infos[-1]["floats"] == 2 * N * (N - 1) * D
+    assert infos[-1]["sent"] == 2 * N * (N - 1) * D
 
 
 def test_all_for_one_follows_the_weighted_sum_of_gradients(classification):
@@ -224,7 +224,7 @@ def test_all_for_one_follows_the_weighted_sum_of_gradients(classification):
             ]
             row = row - 0.05 * weights[i] @ torch.stack(g)
         assert_close(states[-1].x[i], row, **EXACT)
-    assert infos[0]["floats"] == 2 * 2 * N * (N - 1) * D
+    assert infos[0]["sent"] == 2 * 2 * N * (N - 1) * D
 
 
 def test_all_for_one_among_some_clients_rescales_their_weights(classification):
@@ -244,9 +244,10 @@ def test_all_for_one_among_some_clients_rescales_their_weights(classification):
             expected = expected - 0.05 * (kept @ torch.stack(g) + 0.1 * expected)
         assert_close(states[-1].x[i], expected, **EXACT)
     assert torch.equal(states[-1].x[~ACTIVE], start()[~ACTIVE])
-    assert infos[0]["floats"] == 2 * 4 * 3 * D
+    assert infos[0]["sent"] == 2 * 4 * 3 * D
 
 
+@with_verbs
 class Scripted:
     """An oracle whose comparisons are written by the test and whose gradients are 0."""
 
@@ -265,9 +266,6 @@ class Scripted:
         self.compared += 1
         return self.seen
 
-    def each(self, program, *rows, **options):
-        raise NotImplementedError
-
 
 def comparison(ratio: torch.Tensor, known: torch.Tensor | None = None) -> Comparison:
     """What noiseless clients with these similarity ratios would see."""
@@ -280,7 +278,7 @@ def comparison(ratio: torch.Tensor, known: torch.Tensor | None = None) -> Compar
 
 def weights_of(algorithm, *oracles) -> torch.Tensor:
     """The weights after rounds with these oracles."""
-    state = algorithm.init(torch.zeros(len(oracles[0].active), 2, dtype=REAL))
+    state = begun(algorithm, torch.zeros(len(oracles[0].active), 2, dtype=REAL))
     for t, oracle in enumerate(oracles):
         state, info = algorithm.step(state, oracle, seeds.generator(t))
     return info["weights"]
@@ -410,7 +408,7 @@ def test_estimated_precision_bears_that_some_clients_were_never_compared():
 @pytest.mark.parametrize(("steps", "every"), [(1, 1), (1, 3), (3, 2), (5, 20)])
 def test_comparisons_are_made_every_so_many_steps_exactly(steps, every):
     algorithm = adaptive_all_for_one(PRECISION, steps=steps, every=every)
-    state = algorithm.init(torch.zeros(3, 2, dtype=REAL))
+    state = begun(algorithm, torch.zeros(3, 2, dtype=REAL))
     for t in range(10):
         oracle = Scripted(comparison(RATIO))
         state, info = algorithm.step(state, oracle, seeds.generator(t))
@@ -419,7 +417,7 @@ def test_comparisons_are_made_every_so_many_steps_exactly(steps, every):
         # A comparison sends a model and gets two gradients over each of 6 links; a step
         # sends a model and gets one gradient over each link with a weight.
         links = int((info["weights"] != 0).sum()) - 3
-        assert info["floats"] == due * 3 * 6 * 2 + steps * 2 * links * 2
+        assert info["sent"] == due * 3 * 6 * 2 + steps * 2 * links * 2
 
 
 @pytest.mark.parametrize("estimator", ["plain", "split"])
@@ -439,7 +437,7 @@ def test_clusters_are_found_at_the_start_of_the_noiseless_problem(estimator):
 def test_variances_tell_the_speed_up_over_training_alone():
     twins = Scripted(comparison(torch.ones(4, 4, dtype=REAL)))
     algorithm = adaptive_all_for_one(torch.ones(4), criterion="continuous")
-    state = algorithm.init(torch.zeros(4, 2, dtype=REAL))
+    state = begun(algorithm, torch.zeros(4, 2, dtype=REAL))
     _, info = algorithm.step(state, twins, seeds.generator(0))
     quarter = torch.full((4,), 0.25, dtype=REAL)
     assert_close(info["effective_variance"], quarter, **EXACT)
@@ -489,7 +487,7 @@ def test_bad_options_of_the_others_are_refused():
     with pytest.raises(
         InputError, match=r"`weights` must have shape \(6, 6\).*\(2, 2\)"
     ):
-        all_for_one(torch.eye(2)).init(start())
+        begun(all_for_one(torch.eye(2)), start())
 
 
 def test_every_algorithm_is_registered_under_the_name_of_its_factory():

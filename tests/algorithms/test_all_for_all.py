@@ -25,6 +25,7 @@ from coterie.models import zoo as models
 from coterie.study.ingredients import biases
 from coterie.study.ingredients import weights as weights_of
 from coterie.study.newcomers import models_for
+from support.oracles import begun, with_verbs
 
 REAL = torch.float64
 # Some dozen steps in double precision, with the operations in another order.
@@ -33,19 +34,11 @@ N, D = 6, 3
 ALL = torch.ones(N, dtype=torch.bool)
 
 
+@with_verbs
 class Answers:
     """An oracle that can be asked for gradients alone."""
 
     active: torch.Tensor
-
-    def blended(self, x, alpha):
-        raise NotImplementedError
-
-    def compare(self, x, *, samples=None):
-        raise NotImplementedError
-
-    def each(self, program, *rows, **options):
-        raise NotImplementedError
 
 
 class Quadratics(Answers):
@@ -91,7 +84,7 @@ def trained(algorithm, x, rounds=10, seed=0, noise=0.3, activity=None, data=None
     """Personal models after some rounds, and the last info."""
     matrices, best = problem() if data is None else data
     rng = torch.Generator().manual_seed(seed)
-    state, info = algorithm.init(x), {}
+    state, info = begun(algorithm, x), {}
     for t in range(rounds):
         active = None if activity is None else activity[t]
         oracle = Quadratics(matrices, best, active=active, noise=noise, rng=rng)
@@ -166,10 +159,10 @@ def test_what_is_sent_is_counted_along_the_links_of_each_form():
         )
         # A gradient to every other client that it moves.
         sent = sum(int(two_hops[:, j].sum()) - 1 for j in range(N) if who[j])
-        assert direct["floats"] == 3 * sent * D
+        assert direct["sent"] == 3 * sent * D
         # A gradient along every link, and a model back.
         sent = sum(int((lam[j] > 0).sum()) - 1 for j in range(N) if who[j])
-        assert factored["floats"] == 3 * 2 * sent * D
+        assert factored["sent"] == 3 * 2 * sent * D
         assert torch.equal(direct["weights"], lam)
 
 
@@ -185,7 +178,7 @@ def test_identity_weights_are_local_training_bit_by_bit():
         g = Quadratics(matrices, best, noise=0.3, rng=rng).grads(x)
         x = x.add(g, alpha=-0.2)
     assert torch.equal(ours, x)
-    assert info["floats"] == 0
+    assert info["sent"] == 0
 
 
 def test_identity_weights_are_local_training_on_real_data_too(classification):
@@ -233,7 +226,7 @@ def test_clusters_make_all_for_all_and_all_for_one_the_same_minibatch_descent():
     ours, _ = trained(all_for_all(lam, lr=0.2), equal_start())
     rng = torch.Generator().manual_seed(0)
     algorithm = all_for_one(lam, lr=0.2)
-    state = algorithm.init(equal_start())
+    state = begun(algorithm, equal_start())
     for t in range(10):
         oracle = Blending(matrices, best, noise=0.3, rng=rng)
         state, _ = algorithm.step(state, oracle, seeds.generator(0, t))
@@ -251,7 +244,7 @@ def test_without_clusters_all_for_all_and_all_for_one_differ():
     lam = random_weights()
     ours, _ = trained(all_for_all(lam, lr=0.2, safe=False), equal_start(), noise=0)
     matrices, best = problem()
-    state = all_for_one(lam, lr=0.2).init(equal_start())
+    state = begun(all_for_one(lam, lr=0.2), equal_start())
     for t in range(10):
         oracle = Blending(matrices, best)
         state, _ = all_for_one(lam, lr=0.2).step(state, oracle, seeds.generator(t))
@@ -305,7 +298,7 @@ def test_models_never_leave_the_range_of_the_weights(some):
     activity = some_activity() if some else None
     algorithm = all_for_all(lam, momentum=0.5, weight_decay=0.1)
     x, _ = trained(algorithm, start(), activity=activity)
-    first = algorithm.init(start()).x
+    first = begun(algorithm, start()).x
     basis = torch.linalg.svd(lam)[0][:, :3]  # three clusters
     for rows in (x, x - first):
         assert_close(basis @ (basis.T @ rows), rows, **EXACT)
@@ -328,7 +321,7 @@ def test_a_start_outside_the_range_would_never_be_corrected():
 
 def test_an_equal_start_is_kept():
     lam = random_weights()
-    assert_close(all_for_all(lam).init(equal_start()).x, equal_start(), **EXACT)
+    assert_close(begun(all_for_all(lam), equal_start()).x, equal_start(), **EXACT)
 
 
 # Who takes part.
@@ -358,7 +351,7 @@ def test_active_clients_compute_and_everybody_receives():
 def test_one_client_at_a_time_moves_on_average_by_an_nth_of_all_together():
     lam = random_weights()
     algorithm = all_for_all(lam, lr=0.1)
-    x = algorithm.init(start()).x
+    x = begun(algorithm, start()).x
     together, _ = trained(algorithm, start(), 1, noise=0)
     one_by_one = [
         trained(algorithm, start(), 1, noise=0, activity=row[None])[0]
@@ -489,7 +482,7 @@ def test_a_newcomer_gets_the_model_that_fits_it_best():
     module = models.build(lambda: models.linear((1,), 10, bias=False), 0, REAL)
     oracle = Simulation(newcomers, module, batch_size=0, dtype=REAL).at(1)
     personal = federation.optima[:6]  # as if training had been perfect
-    state = algorithm.init(torch.zeros(8, 10, dtype=REAL))
+    state = begun(algorithm, torch.zeros(8, 10, dtype=REAL))
     found = models_for(algorithm.welcome, state, personal, oracle)
     assert_close(found, federation.optima[[6, 7]])
 
@@ -511,7 +504,7 @@ def test_weights_whose_rows_do_not_sum_to_one_are_refused():
     with pytest.raises(InputError, match="every row of `weights` must sum to 1"):
         all_for_all(2 * torch.eye(3))
     with pytest.raises(InputError, match=r"`weights` must have shape \(6, 6\)"):
-        all_for_all(torch.eye(3)).init(start())
+        begun(all_for_all(torch.eye(3)), start())
 
 
 # The time-adaptive variant.
@@ -536,7 +529,7 @@ def test_phases_are_those_of_algorithm_2(phase_init, some):
     rng = torch.Generator().manual_seed(3)
     activity = torch.rand(rounds, N, generator=rng) < (0.5 if some else 2.0)
     activity[:, 0] |= ~activity.any(1)
-    state = algorithm.init(start(d=1))
+    state = begun(algorithm, start(d=1))
     x, p, seen = None, 0, 0
     for t in range(rounds):
         oracle = Quadratics(matrices, best, active=activity[t])
@@ -564,7 +557,7 @@ def test_phases_are_those_of_algorithm_2(phase_init, some):
         x = x - eta * product @ (activity[t][:, None] * (x - best))
         seen += int(activity[t].sum())
         assert info["eps"] == pytest.approx(eps)
-        assert info["floats"] == int((product > 0)[:, activity[t]].sum()) - int(
+        assert info["sent"] == int((product > 0)[:, activity[t]].sum()) - int(
             activity[t].sum()
         )
         assert_close(state.x, x, **EXACT)
@@ -575,7 +568,7 @@ def test_phases_are_those_of_algorithm_2(phase_init, some):
 def test_ever_fewer_clients_are_trusted_until_everybody_is_alone():
     _, gap = line()
     algorithm = time_adaptive_all_for_all(gap, noise=0.0, lr=0.5)
-    state = algorithm.init(start(d=1))
+    state = begun(algorithm, start(d=1))
     counts = []
     for t in range(300):
         oracle = Quadratics(torch.ones(N, 1, 1, dtype=REAL), line()[0])
@@ -596,7 +589,7 @@ def test_convex_phases_have_the_length_and_step_of_proposition_3():
     zero = torch.zeros(N, 1, dtype=REAL)
     pull = Quadratics(torch.zeros(N, 1, 1, dtype=REAL), zero)
     pull.grads = lambda x: torch.ones_like(x)
-    state = algorithm.init(zero)
+    state = begun(algorithm, zero)
     length = {}
     for t in range(600):
         before = state.x
@@ -654,7 +647,7 @@ def test_time_adaptive_all_for_all_beats_training_alone_and_one_model_throughout
     error = {}
     for name, algorithm in methods.items():
         rng = torch.Generator().manual_seed(1)
-        state = algorithm.init(torch.zeros(60, 1, dtype=REAL))
+        state = begun(algorithm, torch.zeros(60, 1, dtype=REAL))
         for t in range(1, 501):
             state, _ = algorithm.step(state, Coins(chance, rng), seeds.generator(t))
             if t in (5, 20, 100, 500):
@@ -686,7 +679,7 @@ def test_negative_biases_are_refused():
     with pytest.raises(InputError, match="`biases` must be non-negative, but row 0"):
         time_adaptive_all_for_all(-torch.ones(2, 2))
     with pytest.raises(InputError, match=r"`biases` must have shape \(6, 6\)"):
-        time_adaptive_all_for_all(torch.ones(2, 2)).init(start())
+        begun(time_adaptive_all_for_all(torch.ones(2, 2)), start())
 
 
 # Recipes.
@@ -712,7 +705,7 @@ def test_both_methods_take_every_kind_of_weights():
     for choice in ("mixture(0.5)", "water_filling(1)", "biases(2)", "clusters"):
         lam = weights_of(choice, federation)
         for method in (all_for_one, all_for_all):
-            assert method(lam).init(x).x.shape == x.shape
+            assert begun(method(lam), x).x.shape == x.shape
 
 
 def test_biases_are_gaps_between_known_optima():

@@ -8,6 +8,7 @@ import torch
 from coterie import seeds
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.engine.rounds import run_rounds
+from support.oracles import begun
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -25,7 +26,7 @@ WEIGHTS = torch.cat([WEIGHTS.roll(i, 1) for i in range(6)])
 def one_step(rng: torch.Generator, active: torch.Tensor | None = None) -> torch.Tensor:
     simulation, x = simulate(quadratics()), start()
     method = all_for_one(WEIGHTS, lr=0.1, one_at_a_time=True)
-    state, _ = method.step(method.init(x), simulation.at(1, active), rng)
+    state, _ = method.step(begun(method, x), simulation.at(1, active), rng)
     return state.x
 
 
@@ -58,7 +59,7 @@ def test_every_reader_follows_the_one_who_computes(active):
 def test_on_average_it_is_the_blend():
     method = all_for_one(WEIGHTS, lr=0.1)
     simulation, x = simulate(quadratics()), start()
-    whole, _ = method.step(method.init(x), simulation.at(1), seeds.generator(0))
+    whole, _ = method.step(begun(method, x), simulation.at(1), seeds.generator(0))
     steps = torch.stack([one_step(seeds.generator(s)) for s in range(144)])
     error = steps.std(0) / 12  # of the mean of 144
     assert (((steps.mean(0) - whole.x) / error).abs() < 4.5).all()
@@ -80,6 +81,6 @@ def test_a_step_costs_the_gradients_of_one_client():
     simulation = simulate(quadratics())
     method = all_for_one(WEIGHTS, one_at_a_time=True)
     oracle = simulation.at(1)
-    _, info = method.step(method.init(start()), oracle, seeds.generator(0))
+    _, info = method.step(begun(method, start()), oracle, seeds.generator(0))
     assert int((oracle.gradients > 0).sum()) == 1
-    assert info["floats"] == 5 * 2 * 5  # five readers beside it, D = 5, there and back
+    assert info["sent"] == 5 * 2 * 5  # five readers beside it, D = 5, there and back

@@ -14,6 +14,7 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.conformance.suite import CHECKS, Case
+from support.oracles import begun
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -94,7 +95,7 @@ def test_without_local_models_it_is_fedavg(classification, batch_size):
     found = algorithm.personal(ours[-1], simulation.at(3, purpose="use"))
     # With the same minibatches, since one serves both gradients of a step.
     assert_close(found, theirs[-1].x, **EXACT)
-    assert [info["floats"] for info in infos] == [info["floats"] for info in expected]
+    assert [info["sent"] for info in infos] == [info["sent"] for info in expected]
 
 
 @pytest.mark.parametrize("batch_size", [0, 3])
@@ -120,7 +121,7 @@ def test_the_mixture_moves_to_the_model_that_fits_and_stays_between_0_and_1(lr):
     a, b = hessians(federation)
     best = solve(a, b)
     algorithm = apfl(SAMPLES, adaptive=True, lr=lr)
-    state = algorithm.init(start())
+    state = begun(algorithm, start())
     # One of the two is the client's best model. For the first three it is the local.
     is_local = (torch.arange(6) < 3)[:, None]
     other = torch.ones(6, D, dtype=REAL)
@@ -155,7 +156,7 @@ def test_clients_that_take_no_part_keep_their_local_models_and_mixtures():
         old, new = getattr(first[-1], name), getattr(after, name)
         assert torch.equal(new[~ACTIVE], old[~ACTIVE])
         assert (new[ACTIVE] != old[ACTIVE]).any()
-    assert info["floats"] == 2 * 4 * D
+    assert info["sent"] == 2 * 4 * D
 
 
 def test_the_global_model_is_in_memory_once():
@@ -168,7 +169,7 @@ def test_the_global_model_is_in_memory_once():
 def test_a_step_costs_two_gradients():
     oracle = simulate(quadratics(), 3).at(1, ACTIVE)
     algorithm = apfl(SAMPLES, steps=4)
-    algorithm.step(algorithm.init(start()), oracle, seeds.generator(0))
+    algorithm.step(begun(algorithm, start()), oracle, seeds.generator(0))
     assert_close(oracle.gradients, 2 * 4 * 3 * ACTIVE.double())
 
 

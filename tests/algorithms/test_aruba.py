@@ -17,6 +17,7 @@ from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.engine.rounds import run_rounds
 from coterie.models import zoo as models
+from support.oracles import begun, with_verbs
 
 REAL = torch.float64
 # Some dozen steps in double precision, with the operations in another order.
@@ -41,7 +42,7 @@ def simulate(federation, batch_size: int = 0) -> Simulation:
 
 def train(algorithm, oracles, x):
     """The state and info after a round with each of these oracles."""
-    state, info = algorithm.init(x), {}
+    state, info = begun(algorithm, x), {}
     for t, oracle in enumerate(oracles):
         state, info = algorithm.step(state, oracle, seeds.generator(0, t))
     return state, info
@@ -53,7 +54,7 @@ def gradient(simulation, row, t: int, client: int, question: int) -> torch.Tenso
     index, first, size = federation.train
     here = index[first[client] : first[client] + size[client]]
     if simulation.batch_size:
-        stream = seeds.key(simulation.at(t).stream("each", 0), question)
+        stream = seeds.key(simulation.at(t).key("each", 0), question)
         sizes, name = torch.tensor([len(here)]), torch.tensor([client])
         here = here[seeds.below(sizes, stream, name, simulation.batch_size)[0]]
     twin = models.with_row(net(), row)
@@ -88,7 +89,7 @@ def test_it_is_algorithm_2_around_fedavg(classification, weighting):
     assert_close(state.b, b, **EXACT)
     assert_close(state.g, g, **EXACT)
     # Model and step sizes go down, the model and squared gradients up.
-    assert info["floats"] == 4 * 4 * D
+    assert info["sent"] == 4 * 4 * D
     assert info["step_size"] == pytest.approx(float((b / g).sqrt().mean()))
 
 
@@ -104,6 +105,7 @@ def test_step_sizes_that_resist_all_change_give_fedavg(classification, weighting
     assert_close(ours.w, theirs.x[0], **EXACT)
 
 
+@with_verbs
 class Scripted:
     """An oracle of two clients whose gradients do not depend on the model."""
 
@@ -181,7 +183,7 @@ def test_it_is_tuned_with_the_learnt_steps_and_nothing_is_learnt_in_use(classifi
 def test_newcomers_tune_the_global_model_on_their_own_training_data(classification):
     four = aruba(SIZES[:4], lr=0.3)
     five = aruba(SIZES[[0, 1, 2, 3, 5]], lr=0.3, tune_steps=2)
-    state = four.init(start()[:4])
+    state = begun(four, start()[:4])
     newcomer = simulate(classification.only(5))
     assert five.welcome is not None
     found = five.welcome(state, newcomer.at(1, purpose="use"))

@@ -95,7 +95,7 @@ def twins(clients: int = 6, size: int = 30, groups: int = 2) -> co.Simulation:
 def half_gradients(simulation, k, t, point, samples):
     """Of client k in round t at a point, asked alone."""
     stream = co.seeds.key(simulation.seed, "step", t, "compare", 0)
-    first, second, _ = simulation.halves(torch.tensor([k]), stream, samples)
+    first, second, _ = simulation.samples.halves(torch.tensor([k]), stream, samples)
     grad = simulation.kernel.grad
     return grad(point[None], first)[0], grad(point[None], second)[0]
 

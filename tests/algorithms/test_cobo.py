@@ -14,6 +14,7 @@ from coterie.checks import InputError
 from coterie.data import synthetic
 from coterie.data.federation import federate
 from coterie.graphs.families import matchings
+from support.oracles import begun, with_verbs
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -92,6 +93,7 @@ def test_with_weights_that_stay_it_arrives_at_the_closed_form():
     assert_close(states[-1].x, expected, **EXACT)
 
 
+@with_verbs
 class Constant:
     """An oracle whose gradients are the same everywhere."""
 
@@ -104,20 +106,11 @@ class Constant:
     def grads(self, x):
         return self.g * self.active[:, None]
 
-    def blended(self, x, weights):
-        raise NotImplementedError
-
-    def compare(self, x, *, samples=None):
-        raise NotImplementedError
-
-    def each(self, program, *rows, **options):
-        raise NotImplementedError
-
 
 def test_weights_remember_all_meetings_and_end_at_zero_or_one():
     g = torch.tensor([[1.0, 0.0], [1.0, 0.5], [-1.0, 0.0], [0.0, -0.25]], dtype=REAL)
     algorithm = cobo(gamma=0.1, meetings=3)
-    state = algorithm.init(torch.zeros(4, 2, dtype=REAL))
+    state = begun(algorithm, torch.zeros(4, 2, dtype=REAL))
     for t in range(1, 15):
         state, _ = algorithm.step(state, Constant(g), seeds.generator(t))
         expected = (1 + 0.1 * t * g @ g.T).clamp(0, 1)
@@ -131,7 +124,7 @@ def test_weights_of_pairs_that_do_not_meet_stay():
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0], dtype=REAL)[:, None]
     algorithm = cobo(gamma=0.1, meetings=1)
     oracle = Constant(signs, torch.tensor([True, True, True, True, True, False]))
-    before = algorithm.init(torch.zeros(6, 1, dtype=REAL))
+    before = begun(algorithm, torch.zeros(6, 1, dtype=REAL))
     after, _ = algorithm.step(before, oracle, seeds.generator(3))
     partner = matchings(oracle.active, 1, seeds.generator(3))[0]
     expected = torch.ones(6, 6, dtype=REAL)
@@ -145,7 +138,7 @@ def test_weights_of_pairs_that_do_not_meet_stay():
 def test_over_time_all_pairs_meet():
     g = -torch.ones(6, 1, dtype=REAL) * torch.tensor([1.0, -1.0] * 3)[:, None]
     algorithm = cobo(gamma=0.01, meetings=1)
-    state = algorithm.init(torch.zeros(6, 1, dtype=REAL))
+    state = begun(algorithm, torch.zeros(6, 1, dtype=REAL))
     for t in range(60):
         state, _ = algorithm.step(state, Constant(g), seeds.generator(t))
     met = ((1 - state.w) / 0.01).round()
@@ -162,7 +155,7 @@ def test_differences_shrink_up_to_the_bound_on_the_pull_and_grow_beyond():
     still = Constant(torch.zeros(6, D, dtype=REAL))
     for strength, factor in ((1.9, -0.9), (2.1, -1.1)):
         algorithm = cobo(lr=0.1, rho=strength / (0.1 * 6), meetings=0)
-        state, _ = algorithm.step(algorithm.init(x), still, seeds.generator(0))
+        state, _ = algorithm.step(begun(algorithm, x), still, seeds.generator(0))
         off, before = state.x - state.x.mean(0), x - x.mean(0)
         assert_close(off, factor * before, **EXACT)
 
@@ -171,23 +164,23 @@ def test_models_go_over_links_and_to_partners_whose_gradients_come_back():
     x = torch.zeros(4, 2, dtype=REAL)
     still = Constant(torch.zeros(4, 2, dtype=REAL))
     everybody = cobo(meetings=1, steps=3)
-    _, info = everybody.step(everybody.init(x), still, seeds.generator(0))
+    _, info = everybody.step(begun(everybody, x), still, seeds.generator(0))
     # All weights are 1: 12 models and, of 2 pairs that meet, 4 gradients.
-    assert info["floats"] == 3 * (12 + 4) * 2
-    strangers = everybody.init(x)._replace(w=torch.eye(4, dtype=REAL))
+    assert info["sent"] == 3 * (12 + 4) * 2
+    strangers = begun(everybody, x)._replace(w=torch.eye(4, dtype=REAL))
     _, info = everybody.step(strangers, still, seeds.generator(0))
-    assert info["floats"] == 3 * (4 + 4) * 2
+    assert info["sent"] == 3 * (4 + 4) * 2
     some = Constant(still.g, torch.tensor([True, True, False, True]))
-    _, info = everybody.step(everybody.init(x), some, seeds.generator(0))
+    _, info = everybody.step(begun(everybody, x), some, seeds.generator(0))
     # Three take part, and one of them rests.
-    assert info["floats"] == 3 * (6 + 2) * 2
+    assert info["sent"] == 3 * (6 + 2) * 2
 
 
 @pytest.mark.parametrize("meetings", [0, 2, 3])
 def test_a_step_costs_a_gradient_and_one_for_every_meeting(meetings):
     oracle = simulate(quadratics(), 3).at(1, ACTIVE)
     algorithm = cobo(steps=2, meetings=meetings)
-    algorithm.step(algorithm.init(start()), oracle, seeds.generator(0))
+    algorithm.step(begun(algorithm, start()), oracle, seeds.generator(0))
     assert_close(oracle.gradients, 2 * (1 + meetings) * 3 * ACTIVE.double())
 
 

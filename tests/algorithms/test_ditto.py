@@ -11,6 +11,7 @@ from coterie.algorithms.ditto import ditto
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
+from support.oracles import begun
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -127,13 +128,13 @@ def test_personal_models_of_clients_that_take_no_part_stay_and_go_on_later():
     a, b = hessians(quadratics())
     g = torch.einsum("nij,nj->ni", a, start()) - b + (start() - states[-1].w)
     assert_close(later.v[~ACTIVE], (start() - 0.1 * g)[~ACTIVE], **EXACT)
-    assert infos[0]["floats"] == 2 * 4 * D
+    assert infos[0]["sent"] == 2 * 4 * D
 
 
 def test_a_step_costs_two_gradients():
     oracle = simulate(quadratics(), 3).at(1, ACTIVE)
     algorithm = ditto(SAMPLES, steps=4)
-    algorithm.step(algorithm.init(start()), oracle, seeds.generator(0))
+    algorithm.step(begun(algorithm, start()), oracle, seeds.generator(0))
     assert_close(oracle.gradients, 2 * 4 * 3 * ACTIVE.double())
 
 
@@ -189,4 +190,4 @@ def test_what_cannot_be_meant_is_refused():
     with pytest.raises(InputError, match="`weighting` must be one of samples, uniform"):
         ditto(SAMPLES, weighting="sample")
     with pytest.raises(InputError, match=r"`sizes` must have shape \(6,\)"):
-        ditto(SAMPLES[:5]).init(start())
+        begun(ditto(SAMPLES[:5]), start())

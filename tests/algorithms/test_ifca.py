@@ -20,6 +20,7 @@ from coterie.data.federation import federate
 from coterie.optim.steps import sgd
 from coterie.study.config import study_of
 from coterie.study.setup import prepare
+from support.oracles import begun, with_verbs
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -40,7 +41,7 @@ from support.quadratics import (
 
 def minibatch(simulation, t, client, question):
     """A client's samples in the second program of a round, after that of losses."""
-    stream = seeds.key(simulation.at(t).stream("each", 1), question)
+    stream = seeds.key(simulation.at(t).key("each", 1), question)
     size = simulation.federation.train.size[client, None]
     who = torch.tensor([client])
     draws = seeds.below(size, stream, who, simulation.batch_size)[0]
@@ -57,7 +58,7 @@ def test_the_rounds_are_those_of_a_plain_loop(classification, active, weighting)
     w = start(3, 26)
     # A state after some rounds, where the models differ and all have chosen already.
     choice = [0] * 6
-    state = algorithm.init(start(6, 26))
+    state = begun(algorithm, start(6, 26))
     state = state._replace(w=w, choice=torch.tensor(choice), t=4)
     who = range(6) if active is None else active.nonzero()[:, 0].tolist()
     for t in (1, 2):
@@ -98,10 +99,11 @@ def test_one_cluster_is_fedavg(classification, active):
         # With the same minibatches; only the average is another product of matrices.
         assert_close(found, there.x, **EXACT)
         assert_close(here.v, there.v, **EXACT)
-    assert infos[-1]["floats"] == expected[-1]["floats"]
+    assert infos[-1]["sent"] == expected[-1]["sent"]
     assert_close(infos[0]["weights"].sum(1), torch.ones(6, dtype=REAL), **EXACT)
 
 
+@with_verbs
 class Told:
     """An oracle with losses |w - theta_i|^2 whose clients do not train."""
 
@@ -110,15 +112,6 @@ class Told:
         self.active = torch.ones(len(theta), dtype=torch.bool)
         if active is not None:
             self.active = active
-
-    def grads(self, x):
-        raise NotImplementedError
-
-    def blended(self, x, weights):
-        raise NotImplementedError
-
-    def compare(self, x, *, samples=None):
-        raise NotImplementedError
 
     def each(self, program, *rows, **options):
         if program is sgd:
@@ -131,7 +124,7 @@ class Told:
 def first_models(x: torch.Tensor, oracle: Told, **options) -> torch.Tensor:
     """The models from which the first round began."""
     algorithm = ifca(torch.ones(len(x)), **options)
-    state, _ = algorithm.step(algorithm.init(x), oracle, seeds.generator(2))
+    state, _ = algorithm.step(begun(algorithm, x), oracle, seeds.generator(2))
     return state.w
 
 
@@ -252,7 +245,9 @@ def test_ifca_finds_who_names_digits_differently():
 def test_before_the_first_round_everybody_has_the_mean_of_the_starting_models():
     simulation = simulate(quadratics())
     algorithm = ifca(SAMPLES, clusters=3)
-    found = algorithm.personal(algorithm.init(start()), simulation.at(0, purpose="use"))
+    found = algorithm.personal(
+        begun(algorithm, start()), simulation.at(0, purpose="use")
+    )
     assert_close(found, start().mean(0).expand(6, D), **EXACT)
 
 
@@ -263,7 +258,7 @@ def settled(**options) -> tuple[State, torch.Tensor]:
     best = torch.linalg.solve(a, b[..., None])[..., 0]
     w = torch.stack([best[:3].mean(0), best[3:].mean(0), best[0] + 100])
     losses = training_losses(simulate(quadratics()).at(0), w)
-    return algorithm.init(start())._replace(w=w, t=2), losses.argmin(1)
+    return begun(algorithm, start())._replace(w=w, t=2), losses.argmin(1)
 
 
 def test_models_to_use_are_chosen_anew_by_training_data_alone():
@@ -331,7 +326,7 @@ def test_all_models_go_down_and_one_comes_up():
         ifca(SAMPLES, clusters=3, starts=5), simulation, start(), 3, ACTIVE
     )
     # In the first round all models of five starts.
-    assert [info["floats"] for info in infos] == [
+    assert [info["sent"] for info in infos] == [
         4 * (15 + 1) * D,
         4 * (3 + 1) * D,
         4 * (3 + 1) * D,
@@ -341,7 +336,7 @@ def test_all_models_go_down_and_one_comes_up():
 def test_choosing_costs_no_gradients():
     oracle = simulate(quadratics(), 3).at(1, ACTIVE)
     algorithm = ifca(SAMPLES, steps=4)
-    algorithm.step(algorithm.init(start()), oracle, seeds.generator(0))
+    algorithm.step(begun(algorithm, start()), oracle, seeds.generator(0))
     assert_close(oracle.gradients, 4 * 3 * ACTIVE.double())
 
 
@@ -367,4 +362,4 @@ def test_what_cannot_be_meant_is_refused():
     with pytest.raises(InputError, match="`weighting` must be one of samples, uniform"):
         ifca(SAMPLES, weighting="sample")
     with pytest.raises(InputError, match=r"`sizes` must have shape \(6,\)"):
-        ifca(SAMPLES[:5]).init(start())
+        begun(ifca(SAMPLES[:5]), start())

@@ -17,6 +17,7 @@ from coterie.checks import InputError
 from coterie.data import synthetic
 from coterie.data.federation import federate
 from coterie.study.ingredients import radius as radius_of
+from support.oracles import begun
 from support.projected import excess, excess_of, general_solver
 from support.quadratics import (
     ACTIVE,
@@ -227,7 +228,7 @@ def test_a_round_tells_what_it_sent_and_who_is_tied():
     algorithm = karula(dissimilarity(), SAMPLES, t=0.3, lr=0.1)
     states, infos = train(algorithm, simulate(federation), start(), 3, ACTIVE)
     info = infos[-1]
-    assert info["floats"] == 2 * 4 * D
+    assert info["sent"] == 2 * 4 * D
     pairs = int((states[-1].multipliers > 0).sum()) // 2
     assert info["active_pairs"] == pairs > 0
     assert 0 <= info["gap"] < 1e-6
@@ -374,8 +375,8 @@ def test_ingredients_for_others_are_refused():
     with pytest.raises(
         InputError, match=r"`radius` must have shape \(6, 6\).*\(5, 5\)"
     ):
-        karula(dissimilarity(5), SAMPLES).init(start())
+        begun(karula(dissimilarity(5), SAMPLES), start())
     with pytest.raises(InputError, match=r"`radius` must have shape \(2, 2\)"):
         karula(torch.zeros(2, 3), SAMPLES)
     with pytest.raises(InputError, match=r"`sizes` must have shape \(6,\)"):
-        karula(dissimilarity(), SAMPLES[:5]).init(start())
+        begun(karula(dissimilarity(), SAMPLES[:5]), start())

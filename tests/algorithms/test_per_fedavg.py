@@ -23,6 +23,7 @@ from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.engine.rounds import run_rounds
 from coterie.models import zoo as models
+from support.oracles import begun
 
 REAL = torch.float64
 # Some dozen steps in double precision, with the operations in another order.
@@ -57,7 +58,7 @@ def simulate(federation, module, batch_size: int = 0, dtype=REAL) -> Simulation:
 
 def train(algorithm, simulation, x, rounds, active=None):
     """The state after these rounds and the info of the last."""
-    state, info = algorithm.init(x), {}
+    state, info = begun(algorithm, x), {}
     for t in range(1, rounds + 1):
         oracle = simulation.at(t, active)
         state, info = algorithm.step(state, oracle, seeds.generator(0, t))
@@ -100,7 +101,7 @@ def drawn(simulation, t: int, client: int, question: int) -> torch.Tensor:
     here = mine(simulation.federation, client)
     if simulation.batch_size == 0:
         return here
-    stream = seeds.key(simulation.at(t).stream("each", 0), question)
+    stream = seeds.key(simulation.at(t).key("each", 0), question)
     size, name = torch.tensor([len(here)]), torch.tensor([client])
     return here[seeds.below(size, stream, name, simulation.batch_size)[0]]
 
@@ -142,7 +143,7 @@ def test_it_is_algorithm_1_on_three_minibatches_a_step(classification, variant):
     exact = {"rtol": 1e-7, "atol": 1e-9} if variant == "hf" else EXACT
     assert_close(state.w, expected, **exact)
     # The model goes down to the four who take part, and up again.
-    assert info["floats"] == 2 * 4 * len(state.w)
+    assert info["sent"] == 2 * 4 * len(state.w)
 
 
 def test_the_step_has_the_hessian_term(classification):
@@ -169,7 +170,7 @@ def test_without_a_step_inside_it_is_fedavg(classification, variant):
     expected, told = train(theirs, simulation, start(module), 3, ACTIVE)
     assert_close(state.w, expected.x[0], **EXACT)
     assert_close(state.v, expected.v, **EXACT)
-    assert info["floats"] == told["floats"]
+    assert info["sent"] == told["sent"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -391,7 +392,7 @@ def test_gradients_are_counted_as_documented(classification):
     for variant, each in (("fo", 2), ("exact", 4), ("hf", 4)):
         oracle = simulate(classification, module, 3).at(1, ACTIVE)
         algorithm = per_fedavg(SIZES, steps=5, variant=variant)
-        algorithm.step(algorithm.init(start(module)), oracle, seeds.generator(0))
+        algorithm.step(begun(algorithm, start(module)), oracle, seeds.generator(0))
         assert torch.equal(oracle.gradients, each * 5 * 3 * ACTIVE.double())
 
 
@@ -399,7 +400,7 @@ def test_it_is_tuned_with_steps_of_alpha_on_fresh_training_minibatches(classific
     module = curved()
     simulation = simulate(classification, module, 3)
     algorithm = per_fedavg(SIZES, alpha=0.7, tune_steps=2)
-    state = algorithm.init(start(module))
+    state = begun(algorithm, start(module))
     found = algorithm.personal(state, simulation.at(1))
     losses = Losses(classification, module)
     for i in range(N):
@@ -412,7 +413,7 @@ def test_it_is_tuned_with_steps_of_alpha_on_fresh_training_minibatches(classific
 def test_tuning_sees_no_validation_or_test_data(classification):
     module = curved()
     algorithm = per_fedavg(SIZES, alpha=0.7)
-    state = algorithm.init(start(module))
+    state = begun(algorithm, start(module))
     kept = torch.cat([mine(classification, i) for i in range(N)])
     features = torch.full_like(classification.features, torch.nan)
     features[kept] = classification.features[kept]
@@ -436,7 +437,7 @@ def test_newcomers_tune_the_common_start_on_their_own_training_data(classificati
     module = curved()
     algorithm = per_fedavg(SIZES, alpha=0.7, tune_steps=2)
     four = per_fedavg(SIZES[:4], alpha=0.7)
-    state = four.init(start(module)[:4])
+    state = begun(four, start(module)[:4])
     newcomers = simulate(classification.only(5), module)
     assert algorithm.welcome is not None
     found = algorithm.welcome(state, newcomers.at(3, purpose="use"))

@@ -11,6 +11,7 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.algorithms.pfedme import pfedme
 from coterie.checks import InputError
+from support.oracles import begun
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -173,13 +174,13 @@ def test_clients_that_take_no_part_keep_their_models():
         old, new = getattr(first[-1], name), getattr(after, name)
         assert torch.equal(new[~ACTIVE], old[~ACTIVE])
         assert (new[ACTIVE] != old[ACTIVE]).any(1).all()
-    assert infos[0]["floats"] == 2 * 4 * D
+    assert infos[0]["sent"] == 2 * 4 * D
 
 
 def test_a_local_round_costs_as_many_gradients_as_inner_steps():
     oracle = simulate(quadratics(), 3).at(1, ACTIVE)
     algorithm = pfedme(SAMPLES, steps=4, inner_steps=5)
-    algorithm.step(algorithm.init(start()), oracle, seeds.generator(0))
+    algorithm.step(begun(algorithm, start()), oracle, seeds.generator(0))
     assert_close(oracle.gradients, 4 * 5 * 3 * ACTIVE.double())
 
 

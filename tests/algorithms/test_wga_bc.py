@@ -14,6 +14,7 @@ from coterie.algorithms.wga_bc import wga_bc
 from coterie.checks import InputError
 from coterie.data import synthetic
 from coterie.data.federation import federate
+from support.oracles import begun, with_verbs
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -118,6 +119,7 @@ def test_the_correction_leads_to_ones_own_optimum_and_the_plain_mix_elsewhere():
     assert_close(plain[-1].x, mixed, **EXACT)
 
 
+@with_verbs
 class Noise:
     """An oracle whose gradients are noise of variance 1 around a common one."""
 
@@ -132,18 +134,12 @@ class Noise:
         noise = torch.randn(x.shape, generator=self.rng, dtype=x.dtype)
         return 3 * weights.sum(1)[:, None] + noise * weights.norm(dim=1)[:, None]
 
-    def compare(self, x, *, samples=None):
-        raise NotImplementedError
-
-    def each(self, program, *rows, **options):
-        raise NotImplementedError
-
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, 0.1), (0.8, 0.02), (0.5, 0.0)])
 def test_on_equal_clients_the_noise_shrinks_by_the_predicted_factor(alpha, beta):
     n, d, rounds = 5, 2000, 220
     algorithm = wga_bc(torch.ones(n), alpha=alpha, beta=beta, lr=1.0)
-    state = algorithm.init(torch.zeros(n, d, dtype=REAL))
+    state = begun(algorithm, torch.zeros(n, d, dtype=REAL))
     moves = []
     for t in range(rounds):
         after, _ = algorithm.step(state, Noise(n, t), seeds.generator(t))
@@ -185,12 +181,12 @@ def test_a_client_without_others_takes_local_steps_and_keeps_what_it_knows():
     only = torch.arange(6) == 3
     after, info = algorithm.step(before, simulation.at(3, only), seeds.generator(0))
     alone = local(**STEPS)
-    same = alone.init(before.x)._replace(v=before.v, t=before.t)
+    same = begun(alone, before.x)._replace(v=before.v, t=before.t)
     expected, _ = alone.step(same, simulation.at(3, only), seeds.generator(0))
     assert_close(after.x, expected.x, **EXACT)
     assert torch.equal(after.c, before.c)
     assert before.c.any()
-    assert info["floats"] == 0
+    assert info["sent"] == 0
     assert torch.equal(info["weights"], torch.diag(only.to(REAL)))
 
 
@@ -204,13 +200,13 @@ def test_clients_that_take_no_part_keep_everything():
         assert torch.equal(new[~ACTIVE], old[~ACTIVE])
         assert (new[ACTIVE] != old[ACTIVE]).all()
     # In each of 3 steps 4 clients send a model to 3 others and get a gradient back.
-    assert info["floats"] == 3 * 4 * 3 * 2 * D
+    assert info["sent"] == 3 * 4 * 3 * 2 * D
 
 
 def test_a_step_costs_a_gradient_of_ones_own_and_one_for_each_of_the_others():
     oracle = simulate(quadratics(), 3).at(1, ACTIVE)
     algorithm = wga_bc(SAMPLES, steps=2)
-    algorithm.step(algorithm.init(start()), oracle, seeds.generator(0))
+    algorithm.step(begun(algorithm, start()), oracle, seeds.generator(0))
     assert_close(oracle.gradients, 2 * (1 + 3) * 3 * ACTIVE.double())
 
 
@@ -222,4 +218,4 @@ def test_what_cannot_be_meant_is_refused():
     with pytest.raises(InputError, match="`weighting` must be one of samples, uniform"):
         wga_bc(SAMPLES, weighting="sample")
     with pytest.raises(InputError, match=r"`sizes` must have shape \(6,\)"):
-        wga_bc(SAMPLES[:5]).init(start())
+        begun(wga_bc(SAMPLES[:5]), start())

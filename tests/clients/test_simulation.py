@@ -91,7 +91,7 @@ def test_gradients_are_those_of_the_minibatches_that_the_streams_name(
     oracle = simulation.at(7)
     for question in (0, 1):
         found = oracle.grads(x)
-        stream = simulation.at(7).stream("grads", question)
+        stream = simulation.at(7).key("grads", question)
         for i in range(6):
             batch = draws(classification, i, 3, stream)
             assert_close(found[i], gradient(classification, x[i], batch), **EXACT)
@@ -116,7 +116,7 @@ def test_a_blend_is_the_weighted_sum_of_gradients_at_the_reader(
     simulation = simulate(classification, batch_size=batch_size, loop=loop)
     x = rows(simulation)
     found = simulation.at(2).blended(x, weights)
-    stream = simulation.at(2).stream("blended", 0)
+    stream = simulation.at(2).key("blended", 0)
     for i in range(6):
         expected = torch.zeros_like(x[i])
         for k in range(6):
@@ -184,8 +184,8 @@ def test_a_comparison_is_made_of_the_gradients_of_two_halves(classification):
     simulation = simulate(classification)
     x = rows(simulation)
     seen = simulation.at(3).compare(x)
-    stream = simulation.at(3).stream("compare", 0)
-    first, second, used = simulation.halves(torch.arange(6), stream, None)
+    stream = simulation.at(3).key("compare", 0)
+    first, second, used = simulation.samples.halves(torch.arange(6), stream, None)
     assert seen.samples.tolist() == used.tolist() == [7, 4, 9, 5, 8, 6]
     halves = []
     for k in range(6):
@@ -221,19 +221,19 @@ def test_a_comparison_is_made_of_the_gradients_of_two_halves(classification):
 def test_halves_differ_between_rounds_and_clients_but_not_between_runs(classification):
     simulation = simulate(classification)
     everybody = torch.arange(6)
-    one, _, _ = simulation.halves(everybody, 1, None)
-    again, _, _ = simulation.halves(everybody, 1, None)
-    other, _, _ = simulation.halves(everybody, 2, None)
+    one, _, _ = simulation.samples.halves(everybody, 1, None)
+    again, _, _ = simulation.samples.halves(everybody, 1, None)
+    other, _, _ = simulation.samples.halves(everybody, 2, None)
     assert torch.equal(one.index, again.index)
     assert not torch.equal(one.index, other.index)
-    alone, _, _ = simulation.halves(torch.tensor([3]), 1, None)
+    alone, _, _ = simulation.samples.halves(torch.tensor([3]), 1, None)
     kept = one.index[3][one.weight[3] > 0]
     assert torch.equal(alone.index[0][alone.weight[0] > 0], kept)
 
 
 def test_a_comparison_with_few_samples_uses_so_many(classification):
     simulation = simulate(classification)
-    first, second, used = simulation.halves(torch.arange(6), 1, 6)
+    first, second, used = simulation.samples.halves(torch.arange(6), 1, 6)
     assert used.tolist() == [6, 4, 6, 5, 6, 6]
     assert (first.weight > 0).sum(1).tolist() == [3, 2, 3, 2, 3, 3]
     assert (second.weight > 0).sum(1).tolist() == [3, 2, 3, 3, 3, 3]
@@ -407,7 +407,7 @@ def test_a_program_asks_the_minibatches_that_the_streams_name(classification):
     oracle.each(one_step, x, size=1.0)
     (found,) = oracle.each(one_step, x, size=0.5)
     # The first question of the second program of this round.
-    stream = seeds.key(simulation.at(4).stream("each", 1), 0)
+    stream = seeds.key(simulation.at(4).key("each", 1), 0)
     for i in range(6):
         batch = draws(classification, i, 3, stream)
         expected = x[i] - 0.5 * gradient(classification, x[i], batch)
@@ -423,7 +423,7 @@ def test_a_held_minibatch_serves_all_questions_and_others_stay_fresh(classificat
     simulation = simulate(classification)
     x = rows(simulation)
     found = simulation.at(3).each(held_then_fresh, x, x / 2, x)
-    call = simulation.at(3).stream("each")
+    call = simulation.at(3).key("each", 0)
     for i in range(6):
         for answer, point, question in zip(
             found, (x, x / 2, x), (0, 0, 1), strict=True

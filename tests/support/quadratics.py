@@ -14,6 +14,7 @@ from coterie.clients.simulation import Simulation
 from coterie.data import synthetic
 from coterie.data.federation import PARTS, Federation, Table, federate
 from coterie.models import zoo as models
+from support.oracles import begun, told
 
 REAL = torch.float64
 # Some hundred steps in double precision, with the operations in another order.
@@ -111,12 +112,12 @@ def start(n: int = 6, d: int = D) -> Tensor:
 
 def train(algorithm, simulation, x, rounds=4, active=None):
     """States before the first round and after each, and the infos."""
-    states, infos = [algorithm.init(x)], []
+    states, infos = [begun(algorithm, x)], []
     for t in range(1, rounds + 1):
         oracle = simulation.at(t, active)
         state, info = algorithm.step(states[-1], oracle, seeds.generator(0, t))
         states.append(state)
-        infos.append(info)
+        infos.append(told(info, oracle))
     return states, infos
 
 
@@ -129,7 +130,7 @@ def drawn(simulation: Simulation, t: int, client: int, question: int) -> Tensor:
         client: who is asked.
         question: how many minibatches were drawn before.
     """
-    stream = seeds.key(simulation.at(t).stream("each", 0), question)
+    stream = seeds.key(simulation.at(t).key("each", 0), question)
     size = simulation.federation.train.size[client, None]
     who = torch.tensor([client])
     draws = seeds.below(size, stream, who, simulation.batch_size)[0]

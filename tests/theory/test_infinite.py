@@ -13,6 +13,7 @@ from coterie.checks import InputError
 from coterie.collaboration import weights
 from coterie.theory import infinite
 from coterie.theory.infinite import Log, models, nodes, run, windows
+from support.oracles import begun, with_verbs
 
 REAL = torch.float64
 
@@ -79,6 +80,7 @@ def test_kernels_are_symmetric_and_positive(kernel):
 # Against All-for-all with one active client at a time.
 
 
+@with_verbs
 class OneAwake:
     """Noisy gradients of |x - best_i|^2 / 2 of a single client."""
 
@@ -89,15 +91,6 @@ class OneAwake:
 
     def grads(self, x):
         return (x - self.best + self.noise) * self.active[:, None]
-
-    def blended(self, x, alpha):
-        raise NotImplementedError
-
-    def compare(self, x, *, samples=None):
-        raise NotImplementedError
-
-    def each(self, program, *rows, **options):
-        raise NotImplementedError
 
 
 def test_for_finitely_many_agents_it_is_asynchronous_all_for_all():
@@ -114,7 +107,7 @@ def test_for_finitely_many_agents_it_is_asynchronous_all_for_all():
 
     start = torch.ones(d, dtype=REAL)
     algorithm = all_for_all(lam, lr=lr, safe=False)
-    state = algorithm.init(start.expand(n, d).clone())
+    state = begun(algorithm, start.expand(n, d).clone())
     for t in range(calls):
         oracle = OneAwake(int(woken[t]), best, noise[t])
         state, _ = algorithm.step(state, oracle, torch.Generator())

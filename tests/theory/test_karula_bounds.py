@@ -14,10 +14,12 @@ from coterie.checks import InputError
 from coterie.engine.rounds import participants
 from coterie.optim.projections import project
 from coterie.theory import karula as theory
+from support.oracles import begun, with_verbs
 
 REAL = torch.float64
 
 
+@with_verbs
 class Quadratics:
     """An oracle whose client i has the loss c_i |x - theta_i|^2 / 2, with noise."""
 
@@ -34,15 +36,6 @@ class Quadratics:
             draws = torch.randn(g.shape, generator=self.rng, dtype=REAL)
             g = g + self.noise * draws / math.sqrt(g.shape[1])
         return g * self.active[:, None]
-
-    def blended(self, x, weights):
-        raise NotImplementedError
-
-    def compare(self, x, *, samples=None):
-        raise NotImplementedError
-
-    def each(self, program, *rows, **options):
-        raise NotImplementedError
 
 
 def problem(n: int = 9, d: int = 4, smoothness: float = 2.0, far: float = 1.0):
@@ -78,7 +71,7 @@ def squared_mappings(given, rounds, s, *, t=0.2, noise=0.0, seed=0):
     smoothness = float(curvature.max())
     eta = theory.paper_step(smoothness)
     algorithm = karula(radius, torch.ones(n), t=t, lr=eta / n)
-    state = algorithm.init(torch.zeros(n, d, dtype=REAL))
+    state = begun(algorithm, torch.zeros(n, d, dtype=REAL))
     rng = torch.Generator().manual_seed(seed)
     everybody = Quadratics(
         curvature, theta, torch.ones(n, dtype=torch.bool), noise, rng

@@ -32,6 +32,7 @@ from coterie.theory.meta import (
     total_variation,
     wasserstein_on_a_line,
 )
+from support.oracles import begun
 
 REAL = torch.float64
 DELTA = 0.05  # so large that it shows
@@ -255,7 +256,7 @@ def test_steps_of_the_algorithm_are_biased_within_the_lemmas(variant):
     for t in range(1, 11):
         # Four thousand independent draws of D, D', D''.
         oracle = simulation.at(t)
-        state = algorithm.init(w.expand(clients, 2))
+        state = begun(algorithm, w.expand(clients, 2))
         state, _ = algorithm.step(state, oracle, seeds.generator(t))
         moves.append((w - state.w) / lr)
     found = torch.stack(moves)

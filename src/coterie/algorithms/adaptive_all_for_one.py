@@ -41,20 +41,19 @@ from ..collaboration.weights import (
     collaboration_weights,
     continuous,
     effective_variance,
-    links,
     noise_variance,
     normalised,
     valid_criterion,
 )
 from ..optim.steps import descent, follow, velocity
-from ..types import Algorithm, Info, Oracle
+from ..types import Algorithm, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """Models, momentum, steps taken, and what is believed about the others."""
 
-    x: Tensor  # (N, D)
-    v: Tensor  # (N, D), or (N, 0) without momentum
+    x: Rows  # (n, D)
+    v: Rows  # (n, D), or (n, 0) without momentum
     t: int
     belief: Belief
 
@@ -117,15 +116,15 @@ def adaptive_all_for_one(
             "noise_variance": noise_variance(alpha, s) * s,
         }
 
-    def init(x: Tensor) -> State:
+    def init(x: Tensor, oracle: Oracle) -> State:
+        n = len(oracle.present)
         if precision is not None:
-            positive("precision", precision, len(x))
-        return State(x, velocity(move, x), 0, no_belief(x))
+            positive("precision", precision, n)
+        return State(x, velocity(move, x), 0, no_belief(x.new_empty(n, 0)))
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         x, v, t, belief = state
-        floats = 0.0
         for t_now in range(t, t + steps):
             if t_now % every == 0:
                 seen = oracle.compare(x, samples=samples or None)
@@ -136,15 +135,10 @@ def adaptive_all_for_one(
                     memory=memory,
                     confidence=confidence,
                 )
-                # The model goes out; one gradient comes back, or those of two halves.
-                sent = 3 if estimator == "split" else 2
-                floats += sent * links(seen.known.to(x)) * x.shape[1]
             if t_now % every == 0 or t_now == t:
-                alpha, variances = weigh(belief, oracle.active)
+                alpha, variances = weigh(belief, oracle.present)
             x, v = follow(oracle, alpha, move, x, v, steps=1, t=t_now)
-            floats += 2 * links(alpha) * x.shape[1]
-        info: Info = {"floats": floats, "weights": alpha, **variances}
-        return State(x, v, t + steps, belief), info
+        return State(x, v, t + steps, belief), {"weights": alpha, **variances}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         everybody = torch.ones(len(state.x), dtype=torch.bool, device=state.x.device)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, one_of, stochastic
-from ..collaboration.weights import links, spectral_radius
+from ..collaboration.weights import spectral_radius
 from ..optim.steps import descend, descent, velocity
 from ..types import Algorithm, Info, Oracle
 from .local import State
@@ -72,9 +72,9 @@ def all_for_all(
     rule = rule._replace(lr=lr / rho if safe else lr, weight_decay=0.0)
     product = weights.double() @ weights.double().T
 
-    def init(x: Tensor) -> State:
-        stochastic("weights", weights, len(x))
-        y = x if form == "factored" else weights.to(x) @ x
+    def init(x: Tensor, oracle: Oracle) -> State:
+        stochastic("weights", weights, len(oracle.present))
+        y = x if form == "factored" else oracle.mix(weights, x)
         return State(y, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
@@ -83,16 +83,15 @@ def all_for_all(
         lam, active = weights.to(x), oracle.active[:, None]
         sent = lam.T if form == "factored" else product.to(x)
         for t_now in range(t, t + steps):
-            here = lam @ x if form == "factored" else x
+            here = oracle.mix(lam, x) if form == "factored" else x
             g = oracle.grads(here)
             if weight_decay:
                 g = g + weight_decay * here * active
-            x, v = descend(rule, x, sent @ g, v, t_now)
-        used = 2 * links(lam * active) if form == "factored" else links(sent * active.T)
-        info: Info = {"floats": steps * used * x.shape[1], "weights": lam}
-        return State(x, v, t + steps), info | {"spectral_radius": rho}
+            x, v = descend(rule, x, oracle.mix(sent, g), v, t_now)
+        info: Info = {"weights": lam, "spectral_radius": rho}
+        return State(x, v, t + steps), info
 
     def personal(state: State, oracle: Oracle) -> Tensor:
-        return weights.to(state.x) @ state.x if form == "factored" else state.x
+        return oracle.mix(weights, state.x) if form == "factored" else state.x
 
     return Algorithm(init, step, personal)

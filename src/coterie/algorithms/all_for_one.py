@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..checks import integer, square
 from ..collaboration.best_fit import mean_of_partners
-from ..collaboration.weights import among, links
+from ..collaboration.weights import among
 from ..optim.steps import descent, follow, velocity
 from ..types import Algorithm, Info, Oracle
 from .local import State
@@ -56,24 +56,20 @@ def all_for_one(
     integer("steps", steps, at_least=1)
     square("weights", weights, len(weights))
 
-    def init(x: Tensor) -> State:
-        square("weights", weights, len(x))
+    def init(x: Tensor, oracle: Oracle) -> State:
+        square("weights", weights, len(oracle.present))
         return State(x, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         x, v, t = state
-        alpha = among(weights.to(x), oracle.active)
-        # Over every link the reader's model goes out and a gradient comes back.
-        floats = steps * links(alpha) * 2 * x.shape[1]
+        alpha = among(weights.to(x), oracle.present)
         if one_at_a_time:
-            floats = 0.0
             for t_now in range(t, t + steps):
-                now = _one_column(alpha, oracle.active, rng)
+                now = _one_column(alpha, oracle.present, rng)
                 x, v = follow(oracle, now, rule, x, v, steps=1, t=t_now)
-                floats += links(now) * 2 * x.shape[1]
         else:
             x, v = follow(oracle, alpha, rule, x, v, steps=steps, t=t)
-        return State(x, v, t + steps), {"floats": floats, "weights": alpha}
+        return State(x, v, t + steps), {"weights": alpha}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         n = len(state.x)

@@ -26,19 +26,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import integer, number, positive
-from ..collaboration.weights import averaging, shares_of
+from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, descend, descent, step_size, velocity
-from ..types import Algorithm, Clients, Info, Oracle
+from ..types import Algorithm, Clients, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """Global and local models, their mixture, and the number of gradient steps."""
 
-    w: Tensor  # (N, D), the same row for everybody and in memory only once
-    v: Tensor  # (N, D)
-    a: Tensor  # (N,), share of v in the personal model
-    w_velocity: Tensor  # (N, D), or (N, 0) without momentum
-    v_velocity: Tensor  # (N, D), or (N, 0) without momentum
+    w: Rows  # (n, D), the same row for everybody and in memory only once
+    v: Rows  # (n, D)
+    a: Rows  # (n,), share of v in the personal model
+    w_velocity: Rows  # (n, D), or (n, 0) without momentum
+    v_velocity: Rows  # (n, D), or (n, 0) without momentum
     t: int
 
 
@@ -134,9 +134,9 @@ def apfl(
     shares = shares_of(sizes, weighting)
     options = {"adaptive": adaptive, **rule._asdict()}
 
-    def init(x: Tensor) -> State:
-        positive("sizes", sizes, len(x))
-        w, a = x.mean(0).expand_as(x), x.new_full((len(x),), alpha)
+    def init(x: Tensor, oracle: Oracle) -> State:
+        positive("sizes", sizes, len(oracle.present))
+        w, a = oracle.average(x.new_ones(len(x)), x), x.new_full((len(x),), alpha)
         return State(w, x, a, velocity(rule, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
@@ -145,12 +145,8 @@ def apfl(
         w, v, a, w_velocity, v_velocity = oracle.each(
             apfl_round, w, v, a, w_velocity, v_velocity, steps=steps, t=t, **options
         )
-        p = averaging(shares.to(w), oracle.active)
-        # The global model goes down to every active client and up again.
-        floats = 2.0 * float(oracle.active.sum()) * w.shape[1]
-        info: Info = {"floats": floats, "mixture": a}
-        w = (p @ w).expand_as(w)
-        return State(w, v, a, w_velocity, v_velocity, t + steps), info
+        w = oracle.average(shares[oracle.mine], w)
+        return State(w, v, a, w_velocity, v_velocity, t + steps), {"mixture": a}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         newcomers = len(oracle.active)

@@ -29,16 +29,17 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, number, positive
-from ..collaboration.weights import averaging, shares_of
-from ..types import Algorithm, Clients, Info, Oracle
+from ..collaboration.rows import alike
+from ..collaboration.weights import shares_of
+from ..types import Algorithm, Clients, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """The global model, what the step sizes are made of, and finished rounds."""
 
-    w: Tensor  # (D,)
-    b: Tensor  # (D,), distances travelled, squared and summed
-    g: Tensor  # (D,), gradients, squared and summed
+    w: Rows  # (n, D), the same row for everybody, as all of these
+    b: Rows  # (n, D), distances travelled, squared and summed
+    g: Rows  # (n, D), gradients, squared and summed
     t: int
 
 
@@ -88,32 +89,39 @@ def aruba(
 
     def run(state: State, oracle: Oracle, count: int) -> tuple[Tensor, Tensor]:
         """Every client's copy of w after so many steps, and its squared gradients."""
-        w = state.w.expand(len(oracle.active), -1).clone()
-        eta = (state.b / state.g).sqrt().expand_as(w)
-        w, squares = oracle.each(scaled_sgd, w, torch.zeros_like(w), eta, steps=count)
+        eta = alike(lambda b, g: (b / g).sqrt(), state.b, state.g)
+        none = torch.zeros_like(state.w)
+        w, squares = oracle.each(scaled_sgd, state.w, none, eta, steps=count)
         return w, squares
 
-    def init(x: Tensor) -> State:
-        positive("sizes", sizes, len(x))
-        w = x.mean(0)
-        return State(w, torch.full_like(w, eps**2), torch.full_like(w, zeta**2), 0)
+    def init(x: Tensor, oracle: Oracle) -> State:
+        positive("sizes", sizes, len(oracle.present))
+        w = oracle.average(x.new_ones(len(x)), x)
+        return State(w, _full(w, eps**2), _full(w, zeta**2), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         w, b, g, t = state
         w_i, squares = run(state, oracle, steps)
         fade = (t + 2) ** -p  # round t + 1
-        present = averaging(torch.ones_like(shares).to(w), oracle.active)
-        b = b + eps**2 * fade + present @ (w_i - w).square_() / 2
-        g = g + zeta**2 * fade + present @ squares
-        info: Info = {
-            # Down go w and eta, up w_i and the squares.
-            "floats": 4.0 * float(oracle.active.sum()) * len(w),
-            "step_size": float((b / g).sqrt().mean()),
-        }
-        return State(averaging(shares.to(w), oracle.active) @ w_i, b, g, t + 1), info
+        everyone = w.new_ones(len(w))
+        travelled = oracle.average(everyone, (w_i - w).square_())
+        b = alike(lambda b, mean: b + eps**2 * fade + mean / 2, b, travelled)
+        shaken = oracle.average(everyone, squares)
+        g = alike(lambda g, mean: g + zeta**2 * fade + mean, g, shaken)
+        info: Info = {"step_size": float((b[0] / g[0]).sqrt().mean())}
+        return State(oracle.average(shares[oracle.mine], w_i), b, g, t + 1), info
 
     def tuned(state: State, oracle: Oracle) -> Tensor:
         return run(state, oracle, tune_steps)[0]
 
-    return Algorithm(init, step, tuned, tuned)
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        m = len(oracle.active)
+        w, b, g = (part[:1].expand(m, -1) for part in state[:3])
+        return tuned(State(w, b, g, state.t), oracle)
+
+    return Algorithm(init, step, tuned, welcome)
+
+
+def _full(w: Tensor, value: float) -> Tensor:
+    return w.new_full((1, w.shape[1]), value).expand_as(w)

@@ -26,22 +26,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import integer, number
-from ..collaboration.weights import links, normalised
+from ..collaboration.weights import normalised
 from ..graphs.families import matchings
 from ..optim.steps import descend, descent, step_size, velocity
-from ..types import Algorithm, Info, Oracle
+from ..types import Algorithm, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """Models, momentum, weights of pairs, and how many gradient steps were taken."""
 
-    x: Tensor  # (N, D)
-    v: Tensor  # (N, D), or (N, 0) without momentum
-    w: Tensor  # (N, N), symmetric, from 0 to 1
+    x: Rows  # (n, D)
+    v: Rows  # (n, D), or (n, 0) without momentum
+    w: Rows  # (n, N), symmetric as a whole, from 0 to 1
     t: int
 
 
@@ -77,46 +77,43 @@ def cobo(
     number("gamma", gamma, at_least=0)
     integer("meetings", meetings, at_least=0)
 
-    def init(x: Tensor) -> State:
-        return State(x, velocity(rule, x), x.new_ones(len(x), len(x)), 0)
+    def init(x: Tensor, oracle: Oracle) -> State:
+        w = x.new_ones(len(x), len(oracle.present))
+        return State(x, velocity(rule, x), w, 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         x, v, w, t = state
         active, everybody = oracle.active, bool(oracle.active.all())
-        present = active[:, None] & active  # w_ii pulls nobody anywhere
-        floats = 0.0
+        present = active[:, None] & oracle.present  # w_ii pulls nobody anywhere
         for t_now in range(t, t + steps):
             g = oracle.grads(x)
-            pairs = matchings(active, meetings, rng)
-            products, met = _meet(oracle, x, pairs)
-            w = (w + gamma * products).clamp(0, 1)
+            pairs = matchings(oracle.present, meetings, rng)
+            w = (w + gamma * _met(oracle, x, pairs)).clamp(0, 1)
             near = w * present
-            pull = torch.diag(near.sum(1)) - near  # row i of pull @ x: pull of client i
             moved, v_new = descend(rule, x, g, v, t_now)
-            moved.addmm_(pull, x, alpha=-step_size(rule, t_now) * rho)
-            # Models over links and to partners, whose gradients come back.
-            floats += (links(near + met) + float(met.sum())) * x.shape[1]
+            pull = near.sum(1, keepdim=True) * x - oracle.mix(near, x)
+            moved.sub_(pull, alpha=step_size(rule, t_now) * rho)
             if not everybody:
                 moved = torch.where(active[:, None], moved, x)
                 v_new = torch.where(active[:, None], v_new, v)
             x, v = moved, v_new
-        return State(x, v, w, t + steps), {"floats": floats, "weights": normalised(w)}
+        return State(x, v, w, t + steps), {"weights": normalised(w)}
 
     return Algorithm(init, step)
 
 
-def _meet(
-    oracle: Oracle, x: Float[Tensor, "n d"], pairs: Int[Tensor, "m n"]
-) -> tuple[Float[Tensor, "n n"], Bool[Tensor, "n n"]]:
-    """Products of the gradients of pairs at their midpoints, and which pairs met."""
-    everyone = torch.arange(len(x), device=x.device)
-    own = torch.eye(len(x), dtype=x.dtype, device=x.device)
-    products = x.new_zeros(len(x), len(x))
-    met = torch.zeros_like(products, dtype=torch.bool)
+def _met(
+    oracle: Oracle, x: Float[Tensor, "n d"], pairs: Int[Tensor, "m k"]
+) -> Float[Tensor, "n k"]:
+    """Products of the gradients of pairs at their midpoints, 0 of those who did not."""
+    n = len(oracle.present)
+    own = torch.eye(n, dtype=x.dtype, device=x.device)
+    here = torch.arange(len(x), device=x.device)
+    products = x.new_zeros(len(x), n)
     for partner in pairs:
         swap = own[partner]  # swap @ x is x[partner], several times faster
-        g = oracle.grads((own + swap) / 2 @ x)
-        products[everyone, partner] = (g @ g.T)[everyone, partner]
-        met[everyone, partner] = True
+        g = oracle.grads(oracle.mix((own + swap) / 2, x))
+        products[here, partner[oracle.mine]] = (g * oracle.mix(swap, g)).sum(1)
     # Who had no partner met oneself.
-    return products.fill_diagonal_(0), met.fill_diagonal_(False)
+    products[here, here + oracle.mine.start] = 0
+    return products

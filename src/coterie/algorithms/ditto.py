@@ -24,18 +24,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import integer, number, positive
-from ..collaboration.weights import averaging, shares_of
+from ..collaboration.weights import shares_of
 from ..optim.steps import descent, proximal_sgd, sgd, velocity
-from ..types import Algorithm, Clients, Info, Oracle
+from ..types import Algorithm, Clients, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """The global model, the personal ones, and how many gradient steps were taken."""
 
-    w: Tensor  # (D,)
-    v: Tensor  # (N, D)
-    w_velocity: Tensor  # (N, D), or (N, 0) without momentum
-    v_velocity: Tensor  # (N, D), or (N, 0) without momentum
+    w: Rows  # (n, D), the same row for everybody
+    v: Rows  # (n, D)
+    w_velocity: Rows  # (n, D), or (n, 0) without momentum
+    v_velocity: Rows  # (n, D), or (n, 0) without momentum
     t: int
 
 
@@ -96,24 +96,23 @@ def ditto(
     shares = shares_of(sizes, weighting)
     options = {"lam": lam, **rule._asdict()}
 
-    def init(x: Tensor) -> State:
-        positive("sizes", sizes, len(x))
-        return State(x.mean(0), x, velocity(rule, x), velocity(rule, x), 0)
+    def init(x: Tensor, oracle: Oracle) -> State:
+        positive("sizes", sizes, len(oracle.present))
+        w = oracle.average(x.new_ones(len(x)), x)
+        return State(w, x, velocity(rule, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         w, v, w_velocity, v_velocity, t = state
-        rows = w.expand_as(v), v, w_velocity, v_velocity
+        rows = w, v, w_velocity, v_velocity
         w_i, v, w_velocity, v_velocity = oracle.each(
             ditto_round, *rows, steps=steps, t=t, **options
         )
-        p = averaging(shares.to(w), oracle.active)
-        # The global model goes down to every active client and up again.
-        info: Info = {"floats": 2.0 * float(oracle.active.sum()) * len(w)}
-        return State(p @ w_i, v, w_velocity, v_velocity, t + steps), info
+        w = oracle.average(shares[oracle.mine], w_i)
+        return State(w, v, w_velocity, v_velocity, t + steps), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = state.w.expand(len(oracle.active), -1)
+        w = state.w[:1].expand(len(oracle.active), -1)
         rows = w, velocity(rule, w), w
         return oracle.each(proximal_sgd, *rows, steps=state.t, t=0, **options)[0]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, positive
-from ..collaboration.weights import averaging, shares_of
+from ..collaboration.weights import shares_of
 from ..optim.steps import descent, sgd, velocity
 from ..types import Algorithm, Info, Oracle
 from .local import State
@@ -53,18 +53,15 @@ def fedavg(
     integer("steps", steps, at_least=1)
     shares = shares_of(sizes, weighting)
 
-    def init(x: Tensor) -> State:
-        positive("sizes", sizes, len(x))
-        return State(x.mean(0).expand_as(x).clone(), velocity(rule, x), 0)
+    def init(x: Tensor, oracle: Oracle) -> State:
+        positive("sizes", sizes, len(oracle.present))
+        return State(oracle.average(x.new_ones(len(x)), x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         w, v, t = state
         w, v = oracle.each(sgd, w, v, steps=steps, t=t, **rule._asdict())
-        p = averaging(shares.to(w), oracle.active)
-        # Down to every active client and up again.
-        info: Info = {"floats": 2.0 * float(oracle.active.sum()) * w.shape[1]}
-        return State((p @ w).expand_as(w).clone(), v, t + steps), info
+        return State(oracle.average(shares[oracle.mine], w), v, t + steps), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         return state.x[0].repeat(len(oracle.active), 1)

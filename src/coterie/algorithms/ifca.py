@@ -33,17 +33,18 @@ from torch import Tensor
 
 from ..checks import integer, number, positive
 from ..collaboration.best_fit import best_fit, training_losses
+from ..collaboration.rows import alike
 from ..collaboration.weights import same_cluster, shares_of
 from ..optim.steps import descent, sgd, velocity
-from ..types import Algorithm, Info, Oracle
+from ..types import Algorithm, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """Cluster models, the clients' choices, momentum, and gradient steps taken."""
 
-    w: Tensor  # (C, D)
-    choice: Tensor  # (N,) whole numbers, -1 for clients that never took part
-    v: Tensor  # (N, D), or (N, 0) without momentum
+    w: Rows  # (n, C, D), the same for everybody and in memory only once
+    choice: Rows  # (n,) whole numbers, -1 for clients that never took part
+    v: Rows  # (n, D), or (n, 0) without momentum
     t: int
 
 
@@ -85,62 +86,74 @@ def ifca(
     integer("starts", starts, at_least=1)
     shares = shares_of(sizes, weighting)
 
-    def init(x: Tensor) -> State:
-        positive("sizes", sizes, len(x))
+    def init(x: Tensor, oracle: Oracle) -> State:
+        positive("sizes", sizes, len(oracle.present))
+        w = oracle.average(x.new_ones(len(x)), x)[:, None].expand(-1, clusters, -1)
         nobody = torch.full((len(x),), -1, device=x.device)
-        return State(x.mean(0).repeat(clusters, 1), nobody, velocity(rule, x), 0)
+        return State(w, nobody, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, choice, v, t = state
-        active, models_down = oracle.active, clusters
         if t == 0 and clusters > 1:
             draws = [_apart(w, spread, rng) for _ in range(starts)]
             w = max(draws, key=lambda draw: _gain(oracle, draw))
-            models_down *= starts
         # One model leaves no choice, and the minibatches are those of FedAvg.
         best = best_fit(oracle, w) if clusters > 1 else torch.zeros_like(choice)
-        chosen = torch.where(active, best, choice)
+        chosen = torch.where(oracle.active, best, choice)
         # A buffer is about the model that it was filled with.
         v = torch.where((chosen == choice)[:, None], v, 0)
-        x = w[chosen.clamp(min=0)]
+        x = _of_choice(w, chosen)
         x, v = oracle.each(sgd, x, v, steps=steps, t=t, **rule._asdict())
-        member = chosen == torch.arange(clusters, device=x.device)[:, None]  # (C, N)
-        p = member * active * shares.to(x)
-        used = p.sum(1) > 0
-        w = torch.where(used[:, None], (p / p.sum(1, keepdim=True)) @ x, w)
-        info: Info = {
-            "floats": float(active.sum()) * (models_down + 1) * w.shape[1],
-            "weights": _sharing(chosen, shares.to(x)),
-            "clusters": float(used.sum()),
-        }
+        member = chosen == torch.arange(clusters, device=x.device)[:, None]  # (C, n)
+        mean = oracle.average(member * shares.to(x)[oracle.mine], x)
+        chose = oracle.average(x.new_ones(len(x)), member.T.to(x))  # (n, C)
+        w = alike(_renewed, w, mean, chose)
+        (sharing,) = oracle.central(_sharing, chosen, shares.to(x)[oracle.mine])
+        info: Info = {"weights": sharing, "clusters": float(chose[0].count_nonzero())}
         return State(w, chosen, v, t + steps), info
 
     def personal(state: State, oracle: Oracle) -> Tensor:
         if clusters == 1:
-            return state.w.repeat(len(state.choice), 1)
+            return state.w[:, 0]
         # Others may have moved the models since a client made its choice.
         best = best_fit(oracle, state.w)
-        return state.w[torch.where(oracle.active, best, state.choice.clamp(min=0))]
+        return _of_choice(state.w, torch.where(oracle.active, best, state.choice))
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        return state.w[best_fit(oracle, state.w)]
+        w = state.w[:1].expand(len(oracle.active), -1, -1)
+        return _of_choice(w, best_fit(oracle, w))
 
     return Algorithm(init, step, personal, welcome)
 
 
+def _of_choice(
+    w: Float[Tensor, "n c d"], choice: Int[Tensor, " n"]
+) -> Float[Tensor, "n d"]:
+    """The model that each client chose, the first where it never did."""
+    return w[torch.arange(len(w), device=w.device), choice.clamp(min=0)]
+
+
+def _renewed(w: Tensor, mean: Tensor, chose: Tensor) -> Tensor:
+    """The new model of a cluster, or as it was where nobody chose it."""
+    return torch.where((chose > 0)[:, :, None], mean, w)
+
+
 def _apart(
-    w: Float[Tensor, "c d"], spread: float, rng: torch.Generator
-) -> Float[Tensor, "c d"]:
-    """Equal models with noise, whose mean is theirs."""
-    noise = torch.randn(w.shape, generator=rng, dtype=w.dtype, device=rng.device)
+    w: Float[Tensor, "n c d"], spread: float, rng: torch.Generator
+) -> Float[Tensor, "n c d"]:
+    """Equal models with noise, the same for everybody, whose mean is theirs."""
+    noise = torch.randn(w.shape[1:], generator=rng, dtype=w.dtype, device=rng.device)
     noise = (noise - noise.mean(0)).to(w.device)
-    return w + spread * noise * (w if bool(w.any()) else 1)
+    return alike(lambda w: w + spread * noise * (w if bool(w.any()) else 1), w)
 
 
-def _gain(oracle: Oracle, w: Float[Tensor, "c d"]) -> float:
+def _gain(oracle: Oracle, w: Float[Tensor, "n c d"]) -> float:
     """How much smaller losses are where all choose than with the best single model."""
-    losses = training_losses(oracle, w)[oracle.active]
-    return float(losses.mean(0).min() - losses.min(1).values.mean())
+    losses = training_losses(oracle, w).nan_to_num()  # of those who are not there
+    everyone = w.new_ones(len(w))
+    single = oracle.average(everyone, losses)[0].min()
+    chosen = oracle.average(everyone, losses.amin(1, keepdim=True))[0]
+    return float(single - chosen)
 
 
 def _sharing(

@@ -36,15 +36,15 @@ from torch import Tensor
 from ..checks import dissimilarity, number, positive
 from ..optim.projections import onto_balls, project
 from ..optim.steps import descent, step_size
-from ..types import Algorithm, Info, Oracle
+from ..types import Algorithm, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """Models, stored gradients, multipliers of the projection, rounds so far."""
 
-    x: Tensor  # (N, D)
-    g: Tensor  # (N, D)
-    multipliers: Tensor  # (N, N)
+    x: Rows  # (n, D)
+    g: Rows  # (n, D)
+    multipliers: Rows  # (n, N)
     t: int
 
 
@@ -86,17 +86,25 @@ def karula(
         # 0 times infinity is one model for all, too.
         return (t / (unit or 1.0) * radius).nan_to_num(nan=0.0, posinf=torch.inf)
 
-    def init(x: Tensor) -> State:
-        dissimilarity("radius", radius, len(x))
-        positive("sizes", sizes, len(x))
-        x = x.mean(0).expand_as(x).clone()
-        return State(x, torch.zeros_like(x), x.new_zeros(len(x), len(x)), 0)
+    def init(x: Tensor, oracle: Oracle) -> State:
+        n = len(oracle.present)
+        dissimilarity("radius", radius, n)
+        positive("sizes", sizes, n)
+        x = oracle.average(x.new_ones(len(x)), x)
+        return State(x, torch.zeros_like(x), x.new_zeros(len(x), n), 0)
+
+    def held(moved: Tensor, multipliers: Tensor) -> tuple[Tensor, ...]:
+        """What the coordinator gives back: models, multipliers, mixing, and the gap."""
+        n = len(moved)
+        found = project(moved, bounds(n), tolerance=tolerance, start=multipliers)
+        gap = moved.new_full((n, 1), found.gap)
+        return found.x, found.multipliers, found.mixing, gap
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         x, g, multipliers, k = state
-        n, s = len(x), int(oracle.active.sum())
-        a = (sizes / sizes.to(torch.float64).mean()).to(x)
+        n, s = len(oracle.present), int(oracle.present.sum())
+        a = (sizes / sizes.to(torch.float64).mean()).to(x)[oracle.mine]
         fresh = oracle.grads(x)
         if weight_decay:
             fresh.add_(x, alpha=weight_decay)
@@ -108,15 +116,13 @@ def karula(
         moved = x.sub(fresh, alpha=eta / s)
         if s < n:
             moved.add_(g, alpha=eta / s - eta / n)
-        found = project(moved, bounds(n), tolerance=tolerance, start=multipliers)
+        x, multipliers, mixing, gap = oracle.central(held, moved, multipliers)
         info: Info = {
-            # Down to every active client and up again.
-            "floats": 2.0 * s * x.shape[1],
-            "weights": found.mixing,
-            "gap": found.gap,
-            "active_pairs": float(found.multipliers.triu().count_nonzero()),
+            "weights": mixing,
+            "gap": gap[:, 0],
+            "active_pairs": multipliers.count_nonzero(1) / 2,
         }
-        return State(found.x, fresh, found.multipliers, k + 1), info
+        return State(x, fresh, multipliers, k + 1), info
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         n, m = len(state.x), len(oracle.active)

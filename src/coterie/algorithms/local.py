@@ -13,22 +13,22 @@ from torch import Tensor
 
 from ..checks import integer
 from ..optim.steps import descent, sgd, velocity
-from ..types import Algorithm, Info, Oracle
+from ..types import Algorithm, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """Models, momentum, and how many gradient steps were taken."""
 
-    x: Tensor  # (N, D)
-    v: Tensor  # (N, D), or (N, 0) without momentum
+    x: Rows  # (n, D)
+    v: Rows  # (n, D), or (n, 0) without momentum
     t: int
 
 
 class Alone(NamedTuple):
     """The same, and the model from which all of them began."""
 
-    x: Tensor  # (N, D)
-    v: Tensor  # (N, D), or (N, 0) without momentum
+    x: Rows  # (n, D)
+    v: Rows  # (n, D), or (n, 0) without momentum
     t: int
     start: Tensor  # (D,)
 
@@ -57,14 +57,15 @@ def local(
     )
     integer("steps", steps, at_least=1)
 
-    def init(x: Tensor) -> Alone:
+    def init(x: Tensor, oracle: Oracle) -> Alone:
+        del oracle
         return Alone(x, velocity(rule, x), 0, x.mean(0))
 
     def step(state: Alone, oracle: Oracle, rng: torch.Generator) -> tuple[Alone, Info]:
         del rng
         x, v, t, start = state
         x, v = oracle.each(sgd, x, v, steps=steps, t=t, **rule._asdict())
-        return Alone(x, v, t + steps, start), {"floats": 0.0}
+        return Alone(x, v, t + steps, start), {}
 
     def welcome(state: Alone, oracle: Oracle) -> Tensor:
         x = state.start.repeat(len(oracle.active), 1)

@@ -37,16 +37,16 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, number, one_of, positive
-from ..collaboration.weights import averaging, shares_of
+from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, descend, descent, sgd, velocity
-from ..types import Algorithm, Clients, Info, Oracle
+from ..types import Algorithm, Clients, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """The common start, momentum, and how many steps were taken."""
 
-    w: Tensor  # (D,)
-    v: Tensor  # (N, D), or (N, 0) without momentum
+    w: Rows  # (n, D), the same row for everybody
+    v: Rows  # (n, D), or (n, 0) without momentum
     t: int
 
 
@@ -130,23 +130,24 @@ def per_fedavg(
     meta = {"alpha": alpha, "variant": variant, "delta": delta, **rule._asdict()}
     tuning = Descent(alpha, 0.0, 0.0, "constant")
 
-    def init(x: Tensor) -> State:
-        positive("sizes", sizes, len(x))
-        return State(x.mean(0), velocity(rule, x), 0)
+    def init(x: Tensor, oracle: Oracle) -> State:
+        positive("sizes", sizes, len(oracle.present))
+        return State(oracle.average(x.new_ones(len(x)), x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         w, v, t = state
-        copies = w.expand(len(v), -1)
-        w_i, v = oracle.each(meta_sgd, copies, v, steps=steps, t=t, **meta)
-        p = averaging(shares.to(w), oracle.active)
-        # Down to every active client and up again.
-        info: Info = {"floats": 2.0 * float(oracle.active.sum()) * len(w)}
-        return State(p @ w_i, v, t + steps), info
+        w_i, v = oracle.each(meta_sgd, w, v, steps=steps, t=t, **meta)
+        return State(oracle.average(shares[oracle.mine], w_i), v, t + steps), {}
 
-    def tuned(state: State, oracle: Oracle) -> Tensor:
-        x = state.w.expand(len(oracle.active), -1).clone()
+    def tuned(x: Tensor, oracle: Oracle) -> Tensor:
         v = velocity(tuning, x)
         return oracle.each(sgd, x, v, steps=tune_steps, t=0, **tuning._asdict())[0]
 
-    return Algorithm(init, step, tuned, tuned)
+    def personal(state: State, oracle: Oracle) -> Tensor:
+        return tuned(state.w, oracle)
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        return tuned(state.w[:1].expand(len(oracle.active), -1), oracle)
+
+    return Algorithm(init, step, personal, welcome)

@@ -27,17 +27,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import integer, number, positive
-from ..collaboration.weights import averaging, shares_of
+from ..collaboration.rows import alike
+from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, descend, descent, proximal_sgd, velocity
-from ..types import Algorithm, Clients, Info, Oracle
+from ..types import Algorithm, Clients, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """The global model, the personal ones, and how many local rounds there were."""
 
-    w: Tensor  # (D,)
-    theta: Tensor  # (N, D)
-    w_velocity: Tensor  # (N, D), or (N, 0) without momentum
+    w: Rows  # (n, D), the same row for everybody
+    theta: Rows  # (n, D)
+    w_velocity: Rows  # (n, D), or (n, 0) without momentum
     t: int
 
 
@@ -110,23 +111,22 @@ def pfedme(
     inner = {"inner_steps": inner_steps, "inner_lr": inner_lr, "lam": lam}
     options = {"steps": steps, **inner, **rule._asdict()}
 
-    def init(x: Tensor) -> State:
-        positive("sizes", sizes, len(x))
-        return State(x.mean(0), x, velocity(rule, x), 0)
+    def init(x: Tensor, oracle: Oracle) -> State:
+        positive("sizes", sizes, len(oracle.present))
+        w = oracle.average(x.new_ones(len(x)), x)
+        return State(w, x, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         w, theta, w_velocity, t = state
-        rows = theta, w.expand_as(theta), w_velocity
+        rows = theta, w, w_velocity
         theta, w_i, w_velocity = oracle.each(pfedme_round, *rows, t=t, **options)
-        p = averaging(shares.to(w), oracle.active)
-        # The global model goes down to every active client and up again.
-        info: Info = {"floats": 2.0 * float(oracle.active.sum()) * len(w)}
-        w = (1 - beta) * w + beta * (p @ w_i)
-        return State(w, theta, w_velocity, t + steps), info
+        mean = oracle.average(shares[oracle.mine], w_i)
+        w = alike(lambda w, mean: (1 - beta) * w + beta * mean, w, mean)
+        return State(w, theta, w_velocity, t + steps), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = state.w.expand(len(oracle.active), -1)
+        w = state.w[:1].expand(len(oracle.active), -1)
         rows = w, w, velocity(rule, w)
         return oracle.each(pfedme_round, *rows, t=state.t, **options)[0]
 

@@ -35,17 +35,17 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, number, one_of, square
-from ..collaboration.weights import links, spectral_radius, within
-from ..types import Algorithm, Info, Oracle
+from ..collaboration.weights import spectral_radius, within
+from ..types import Algorithm, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """Models, the phase, and how many gradients it has seen."""
 
-    x: Tensor  # (N, D)
+    x: Rows  # (n, D)
     phase: int
     gradients: int  # of all clients together
-    start: Tensor  # (N, D) to restart from, or (N, 0)
+    start: Rows  # (n, D) to restart from, or (n, 0)
 
 
 class Phase(NamedTuple):
@@ -115,28 +115,25 @@ def time_adaptive_all_for_all(
             calls = halvings * math.log(2) / (step * mu)
         return Phase(lam, lam @ lam.T, rho, eps, step, max(1, math.ceil(calls)))
 
-    def init(x: Tensor) -> State:
-        square("biases", biases, len(x))
+    def init(x: Tensor, oracle: Oracle) -> State:
+        square("biases", biases, len(oracle.present))
         keep = x if phase_init == "restart" else x[:, :0]
-        return State(plan(0).weights.to(x) @ x, 0, 0, keep)
+        return State(oracle.mix(plan(0).weights, x), 0, 0, keep)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         x, p, count, first = state
-        active, floats = oracle.active, 0.0
         for _ in range(steps):
-            if count >= plan(p).calls * len(x):
+            if count >= plan(p).calls * len(oracle.present):
                 p, count = p + 1, 0
                 if phase_init != "continue":
-                    x = plan(p).weights.to(x) @ (
-                        first if phase_init == "restart" else x
-                    )
+                    start = first if phase_init == "restart" else x
+                    x = oracle.mix(plan(p).weights, start)
             now = plan(p)
             w = now.product.to(x)
-            x = torch.addmm(x, w, oracle.grads(x), alpha=-now.lr)
-            count += int(active.sum())
-            floats += links(w * active) * x.shape[1]
-        info: Info = {"floats": floats, "weights": now.weights, "eps": now.eps}
+            x = x.sub(oracle.mix(w, oracle.grads(x)), alpha=now.lr)
+            count += int(oracle.present.sum())
+        info: Info = {"weights": now.weights, "eps": now.eps}
         return State(x, p, count, first), info | {"spectral_radius": now.radius}
 
     return Algorithm(init, step)

@@ -26,17 +26,17 @@ import torch
 from torch import Tensor
 
 from ..checks import integer, number, positive
-from ..collaboration.weights import among, links, normalised, shares_of
+from ..collaboration.weights import among, normalised, shares_of
 from ..optim.steps import descend, descent, velocity
-from ..types import Algorithm, Info, Oracle
+from ..types import Algorithm, Info, Oracle, Rows
 
 
 class State(NamedTuple):
     """Models, momentum, estimates of the bias, and gradient steps taken."""
 
-    x: Tensor  # (N, D)
-    v: Tensor  # (N, D), or (N, 0) without momentum
-    c: Tensor  # (N, D)
+    x: Rows  # (n, D)
+    v: Rows  # (n, D), or (n, 0) without momentum
+    c: Rows  # (n, D)
     t: int
 
 
@@ -73,18 +73,18 @@ def wga_bc(
     number("beta", beta, at_least=0, at_most=1)
     shares = shares_of(sizes, weighting)
 
-    def init(x: Tensor) -> State:
-        positive("sizes", sizes, len(x))
+    def init(x: Tensor, oracle: Oracle) -> State:
+        positive("sizes", sizes, len(oracle.present))
         return State(x, velocity(rule, x), torch.zeros_like(x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         x, v, c, t = state
-        own = torch.eye(len(x), dtype=x.dtype, device=x.device)
+        own = torch.eye(len(oracle.present), dtype=x.dtype, device=x.device)
         moving = oracle.active[:, None]
         # The average of nobody says nothing about the bias.
-        alone = int(oracle.active.sum()) == 1
-        others = among(normalised((1 - own) * shares.to(x)), oracle.active)
+        alone = int(oracle.present.sum()) == 1
+        others = among(normalised((1 - own) * shares.to(x)), oracle.present)
         for t_now in range(t, t + steps):
             g = g_0 = oracle.grads(x)
             if not alone:
@@ -94,9 +94,7 @@ def wga_bc(
             x_new, v_new = descend(rule, x, g, v, t_now)
             x, v = torch.where(moving, x_new, x), torch.where(moving, v_new, v)
         mix = (1 - alpha) * own + alpha * others
-        mix = own * moving if alone else mix * moving
-        # From each of the others: a model goes out and a gradient comes back.
-        floats = 0.0 if alone else steps * links(others) * 2 * x.shape[1]
-        return State(x, v, c, t + steps), {"floats": floats, "weights": mix}
+        mix = (own if alone else mix) * oracle.present[:, None]
+        return State(x, v, c, t + steps), {"weights": mix}
 
     return Algorithm(init, step)

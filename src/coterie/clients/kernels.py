@@ -105,6 +105,8 @@ class Kernel:
 
     def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
         """Row j is the gradient of row j's weighted loss."""
+        if not len(points):  # of a process none of whose clients take part
+            return torch.empty_like(points)
         alone = self._rows_alone(batch)
         if not alone and self.chunk(batch.width) >= len(points):
             return self._run("grad", (slice(None), batch), points)
@@ -120,6 +122,8 @@ class Kernel:
         self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"], batch: Batch
     ) -> Float[Tensor, "n d"]:
         """Row j is the Hessian of row j's weighted loss, times vectors[j]."""
+        if not len(points):
+            return torch.empty_like(points)
         return torch.cat(
             [self._run("hvp", piece, points, vectors) for piece in self._chunks(batch)]
         )
@@ -133,6 +137,10 @@ class Kernel:
         self, points: Float[Tensor, "n d"], batch: Batch
     ) -> dict[str, Float[Tensor, " n"]]:
         """The weighted loss and every measure of the task, for each row."""
+        if not len(points):
+            return {
+                name: points.new_zeros(0) for name in ("loss", *self._task.measures)
+            }
         pieces = [self._run("measure", piece, points) for piece in self._chunks(batch)]
         return {
             name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]

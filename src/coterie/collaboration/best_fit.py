@@ -24,15 +24,14 @@ def losses_of(
 
 
 def training_losses(
-    oracle: Oracle, candidates: Float[Tensor, "c d"]
+    oracle: Oracle, candidates: Float[Tensor, "n c d"]
 ) -> Float[Tensor, "n c"]:
-    """Training loss of every client at every candidate, NaN for inactive clients."""
-    n = len(oracle.active)
-    unknown = candidates.new_full((n, len(candidates)), torch.nan)
-    return oracle.each(losses_of, unknown, candidates.expand(n, -1, -1))[0]
+    """Training loss of every client at its candidates, NaN for inactive clients."""
+    unknown = candidates.new_full(candidates.shape[:2], torch.nan)
+    return oracle.each(losses_of, unknown, candidates)[0]
 
 
-def best_fit(oracle: Oracle, candidates: Float[Tensor, "c d"]) -> Int[Tensor, " n"]:
+def best_fit(oracle: Oracle, candidates: Float[Tensor, "n c d"]) -> Int[Tensor, " n"]:
     """The candidate of least training loss, for every active client; ties: the first.
 
     Entries of inactive clients are 0.
@@ -55,4 +54,5 @@ def mean_of_partners(
         x: models of those who trained.
         weights: alpha, how those who trained weigh each other.
     """
-    return normalised(weights)[best_fit(oracle, x)] @ x
+    candidates = x.expand(len(oracle.active), -1, -1)
+    return normalised(weights)[best_fit(oracle, candidates)] @ x

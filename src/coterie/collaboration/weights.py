@@ -148,7 +148,7 @@ def noise_variance(
     return weights.square() @ (1 / precision)
 
 
-def normalised(weights: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+def normalised(weights: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
     """Rows divided by their sums, as in the public code; rows of zeros stay zero."""
     total = weights.sum(1, keepdim=True)
     return weights / torch.where(total > 0, total, 1)

@@ -18,14 +18,13 @@ from torch import Tensor, nn
 
 from .. import seeds
 from ..checks import InputError, suggestion
+from ..clients.groups import Group
 from ..clients.simulation import Simulation
 from ..data.federation import PARTS, Federation, Table, federate
-from ..deploy.remote import RemoteOracle
-from ..deploy.sites import Site
 from ..models import zoo as models
 from ..records.folders import pack
 from ..study.ingredients import RECIPES, ingredients_of
-from ..types import Algorithm, Federated, Info, State
+from ..types import Algorithm, Federated, Info, State, traffic_of
 
 Factory = Callable[..., Algorithm]
 
@@ -96,6 +95,7 @@ class Trace(NamedTuple):
     states: list[State]
     infos: list[Info]
     personal: Tensor  # (N, D)
+    sent: list[float]  # values that verbs sent in each round
 
 
 class Setting(NamedTuple):
@@ -104,7 +104,7 @@ class Setting(NamedTuple):
     dtype: torch.dtype = torch.float64
     batch_size: int = 4
     loop: bool = False
-    sites: tuple[str, ...] = ()  # programs of these modules run at sites, by message
+    processes: int = 1  # among which clients are divided
     module: Callable[[], nn.Module] = lambda: models.mlp(
         (4,), 3, hidden=(2,), activation="tanh"
     )
@@ -168,47 +168,18 @@ def starting_rows(federation: Federation, setting: Setting) -> Tensor:
     return torch.stack(rows).to(setting.dtype)
 
 
-class _Sites:
-    """Every client at a site of its own that answers messages, in this process."""
-
-    def __init__(
-        self, federation: Federation, module: nn.Module, setting: Setting
-    ) -> None:
-        self._names: list[int] = federation.clients.tolist()
-        self._sites = [
-            Site(
-                federation.only(k),
-                module,
-                batch_size=setting.batch_size,
-                dtype=setting.dtype,
-                allowed=setting.sites,
-            )
-            for k in range(len(federation))
-        ]
-
-    def __len__(self) -> int:
-        return len(self._sites)
-
-    def at(
-        self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
-    ) -> RemoteOracle:
-        who = torch.ones(len(self), dtype=torch.bool) if active is None else active
-        return RemoteOracle(self._ask, self._names, t, who, purpose)
-
-    def _ask(self, client: int, question: bytes) -> bytes:
-        return self._sites[client].answer(question)
-
-
-def _federated(federation: Federation, setting: Setting) -> Federated:
+def simulated(
+    federation: Federation, setting: Setting, group: Group | None = None
+) -> Simulation:
+    """The clients of a federation as a setting says."""
     module = models.build(setting.module, 0, setting.dtype)
-    if setting.sites:
-        return _Sites(federation, module, setting)
     return Simulation(
         federation,
         module,
         batch_size=setting.batch_size,
         dtype=setting.dtype,
         loop=setting.loop,
+        group=group,
     )
 
 
@@ -223,17 +194,31 @@ def trace(
     active: Bool[Tensor, " n"] | None = None,
 ) -> Trace:
     """Runs an algorithm and keeps every state."""
-    simulation = _federated(federation, setting)
+    simulation = simulated(federation, setting)
     x = starting_rows(federation, setting) if x is None else x
-    done, state = start if start is not None else (0, algorithm.init(x))
-    states, infos = [state], []
+    return followed(algorithm, simulation, x, rounds, start, active)
+
+
+def followed(
+    algorithm: Algorithm,
+    simulation: Federated,
+    x: Tensor,
+    rounds: int = ROUNDS,
+    start: tuple[int, State] | None = None,
+    active: Bool[Tensor, " n"] | None = None,
+) -> Trace:
+    """Runs an algorithm on the rows at hand and keeps every state."""
+    begin = simulation.at(0, purpose="init")
+    done, state = start if start is not None else (0, algorithm.init(x, begin))
+    states, infos, sent = [state], [], []
     for t in range(done + 1, rounds + 1):
         oracle = simulation.at(t, active)
         state, info = algorithm.step(state, oracle, seeds.generator("rounds", t))
         states.append(state)
         infos.append(info)
+        sent.append(traffic_of(oracle.sent).total)
     last = simulation.at(rounds, active, purpose="use")
-    return Trace(states, infos, algorithm.personal(state, last))
+    return Trace(states, infos, algorithm.personal(state, last), sent)
 
 
 def welcomed(
@@ -256,7 +241,7 @@ def welcomed(
         instead: ingredients for everybody, in place of those of the recipes.
     """
     later = federation.select(torch.arange(trained, len(federation)))
-    oracle = _federated(later, setting).at(ROUNDS, purpose="welcome")
+    oracle = simulated(later, setting).at(ROUNDS, purpose="welcome")
     welcome = case.build(federation, instead=instead).welcome
     assert welcome is not None
     return welcome(state, oracle)

@@ -110,7 +110,8 @@ class TimedCase:
 
         @functools.wraps(self.factory)
         def make(*ingredients: Any, **options: Any) -> Algorithm:
-            return Algorithm(self.factory(*ingredients, **options).init, _no_round)
+            init = self.factory(*ingredients, **options).init
+            return Algorithm(lambda x, oracle: init(x), _no_round)
 
         return Case(make, self.options)
 
@@ -339,7 +340,8 @@ def check_without_delays(case: TimedCase) -> None:
         batch_size=Setting().batch_size,
         dtype=torch.float64,
     )
-    state = algorithm.init(starting_rows(federation, Setting()))
+    begin = simulation.at(0, purpose="init")
+    state = algorithm.init(starting_rows(federation, Setting()), begin)
     for t in range(1, 2 * ROUNDS + 1):
         state, _ = algorithm.step(state, simulation.at(t), seeds.generator("rounds", t))
         wanted = algorithm.personal(state, simulation.at(t, purpose="use"))
@@ -495,7 +497,7 @@ TIMED_CHECKS: dict[str, Callable[[TimedCase], None]] = {
 def _decentralised(mixing: Tensor, *, lr: float = 0.1) -> Algorithm:
     """Everybody takes a step and mixes with the neighbours: x <- W (x - lr g(x))."""
     return Algorithm(
-        _Models,
+        lambda x, oracle: _Models(x),
         lambda state, oracle, rng: (
             _Models(mixing.to(state.x) @ (state.x - lr * oracle.grads(state.x))),
             {"floats": 0.0},
@@ -506,7 +508,7 @@ def _decentralised(mixing: Tensor, *, lr: float = 0.1) -> Algorithm:
 def _exchanging(*, lr: float = 0.1) -> Algorithm:
     """Two clients exchange models: x <- mean of x - lr g(x)."""
     return Algorithm(
-        _Models,
+        lambda x, oracle: _Models(x),
         lambda state, oracle, rng: (
             _Models(state.x.mean(0) - lr * oracle.grads(state.x)),
             {"floats": 0.0},

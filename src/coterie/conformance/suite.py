@@ -24,7 +24,8 @@ from torch import Tensor
 
 from ..algorithms.local import local
 from ..checks import InputError, suggestion
-from ..deploy.remote import SiteError
+from ..clients.groups import block
+from ..data.federation import Federation
 from ..models import zoo as models
 from ..records.folders import pack, unpack
 from ..types import Info, Oracle, State
@@ -39,15 +40,18 @@ from .cases import (
     close,
     common_optimum,
     draws_nothing_global,
+    followed,
     has_shape_and_dtype,
     leaves,
     relabelled,
     same,
+    simulated,
     small_federation,
     starting_rows,
     trace,
     welcomed,
 )
+from .divided import Threads, divided
 
 __all__ = [
     "CHECKS",
@@ -197,7 +201,8 @@ def check_resuming(case: Case) -> None:
     file.seek(0)
     loaded = torch.load(file, weights_only=True)
     fresh = case.build(federation)  # as in a new process
-    start = fresh.init(starting_rows(federation, setting))
+    begin = simulated(federation, setting).at(0, purpose="init")
+    start = fresh.init(starting_rows(federation, setting), begin)
     assert leaves(start).keys() == leaves(whole.states[half]).keys(), (
         "the state of a later round has other parts than that of `init`."
     )
@@ -217,17 +222,34 @@ def check_client_by_client(case: Case) -> None:
     close(at_once.personal, in_turn.personal, "all at once and one by one")
 
 
-def check_sites(case: Case) -> None:
-    """Clients at sites, asked by message, give the same models."""
+def _in_parts(
+    case: Case, federation: Federation, size: int, active: Tensor | None = None
+) -> list[tuple[Trace, int]]:
+    """Each thread's run of its own rows, and how many values it sent."""
+    setting, x = Setting(), starting_rows(federation, Setting())
+
+    def run(group: Threads) -> tuple[Trace, int]:
+        mine = block(len(federation), group)
+        own = federation.select(torch.arange(len(federation))[mine])
+        simulation = simulated(own, setting, group)
+        group.values = 0
+        found = followed(case.build(federation), simulation, x[mine], active=active)
+        return found, group.values
+
+    return divided(run, size)
+
+
+def check_divided(case: Case) -> None:
+    """Clients divided among processes get the same models, and send by verbs alone."""
     federation = small_federation()
-    here = trace(case.build(federation), federation, Setting())
-    own = case.factory.__module__.partition(".")[0] + "."
-    there = Setting(sites=("coterie.", own))
-    try:
-        remote = trace(case.build(federation), federation, there)
-    except (InputError, SiteError) as error:
-        raise AssertionError(f"a site cannot run it: {error}") from error
-    close(here.personal, remote.personal, "a simulation and sites")
+    for active in (None, _ACTIVE):
+        whole = trace(case.build(federation), federation, Setting(), active=active)
+        for size in (2, CLIENTS):
+            parts = [part for part, _ in _in_parts(case, federation, size, active)]
+            models_now = torch.cat([part.personal for part in parts])
+            close(models_now, whole.personal, f"divided among {size} processes")
+            for part in parts:
+                assert part.sent == whole.sent, "a divided federation sends otherwise."
 
 
 _ACTIVE = torch.tensor([True, False, True, True, False, True])
@@ -317,6 +339,7 @@ def check_bad_ingredients(case: Case) -> None:
     federation, setting = small_federation(), Setting()
     larger = case.made(small_federation(CLIENTS + 1))
     x = starting_rows(federation, setting)
+    begin = simulated(federation, setting).at(0, purpose="init")
     for name, value in case.made(federation).items():
         wrong = {"made for 7 clients instead of 6": larger[name]}
         if value.is_floating_point():
@@ -325,7 +348,7 @@ def check_bad_ingredients(case: Case) -> None:
             wrong["with NaN"] = spoilt
         for what, bad in wrong.items():
             try:
-                case.build(federation, instead={name: bad}).init(x)
+                case.build(federation, instead={name: bad}).init(x, begin)
             except InputError as error:
                 named = f"`{name}`" in str(error)
                 assert named, f"the refusal of `{name}` {what} does not name it."
@@ -346,12 +369,9 @@ def check_known_optimum(case: Case) -> None:
 
 
 def check_info(case: Case) -> None:
-    """Every round says what it sent, and tells only finite things."""
+    """Every round tells only finite things."""
     federation = small_federation()
     for info in trace(case.build(federation), federation, Setting()).infos:
-        assert "floats" in info, "the info of a round has no `floats`."
-        floats = float(info["floats"])
-        assert math.isfinite(floats) and floats >= 0, f"`floats` is {floats}."
         for name, value in info.items():
             finite = bool(torch.as_tensor(value).isfinite().all())
             assert finite, f"`{name}` in the info of a round is not finite."
@@ -404,7 +424,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
         check_relabelling,
         check_identical_clients,
         check_client_by_client,
-        check_sites,
+        check_divided,
         check_resuming,
         check_local_limit,
         check_inactive_rows,

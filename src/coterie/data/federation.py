@@ -49,7 +49,8 @@ class Part(NamedTuple):
         L is the largest size among them; masked places repeat the first sample.
         """
         size, start = self.size[clients], self.start[clients]
-        place = torch.arange(int(size.max()), device=size.device).expand(len(size), -1)
+        longest = int(size.max()) if len(size) else 0
+        place = torch.arange(longest, device=size.device).expand(len(size), -1)
         mask = place < size[:, None]
         return self.index[start[:, None] + place * mask], mask
 

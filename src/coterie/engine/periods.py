@@ -18,10 +18,10 @@ from torch import Tensor
 from .. import seeds
 from ..checks import InputError, integer, number
 from ..clients.simulation import Simulation
-from ..types import Algorithm, Info, State
+from ..types import Algorithm, Info, Sent, State, Traffic, traffic_of
 from .clocks import Clock, Delays, Rings
 from .events import ROUNDING, Asynchronous, Moment, Run, begins, refuse_seconds
-from .rounds import Lapse, Round, participants
+from .rounds import Lapse, Round, beginning, participants
 
 _AT_ONCE = 100
 """So many turns, or answers of every client, at the same time have no end."""
@@ -46,6 +46,7 @@ class _Turn(NamedTuple):
     gradients: Float64[Tensor, " n"]
     active: Bool[Tensor, " n"]
     spans: list[tuple[int, float, float]]
+    sent: list[Sent]
 
 
 class Pace(NamedTuple):
@@ -58,11 +59,14 @@ class Pace(NamedTuple):
     rings: Rings | None = None
 
 
-def paced(algorithm: Algorithm, x: Float[Tensor, "n d"]) -> Paced:
+def paced(
+    algorithm: Algorithm, simulation: Simulation, x: Float[Tensor, "n d"]
+) -> Paced:
     """An algorithm before its first turn."""
     n = len(x)
     busy, none = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64)
-    return Paced(algorithm.init(x), 0, 0.0, busy, none, none)
+    state = algorithm.init(x, beginning(simulation))
+    return Paced(state, 0, 0.0, busy, none, none)
 
 
 def run_waiting(
@@ -93,10 +97,11 @@ def run_waiting(
     """
     integer("rounds", rounds, at_least=1)
     number("participation", participation, above=0, at_most=1)
-    done, now = start if start is not None else (0, paced(algorithm, x))
+    done, now = start if start is not None else (0, paced(algorithm, simulation, x))
     turn, at_once = None, 0
     for t in range(done + 1, rounds + 1):
-        info: Info = {"floats": 0.0}
+        info: Info = {}
+        sent: list[Sent] = []
         gradients = torch.zeros(len(simulation), dtype=torch.float64)
         active = torch.zeros(len(simulation), dtype=torch.bool)
         spans, updates, until = [], 0, t * pace.period
@@ -107,8 +112,8 @@ def run_waiting(
                 break
             at_once = at_once + 1 if turn.after.time == now.time else 0
             _refuse_standstill(at_once, now.time)
-            now, floats = turn.after, float(info["floats"])
-            info = {**turn.info, "floats": floats + turn.info.get("floats", 0.0)}
+            now, info = turn.after, turn.info
+            sent += turn.sent
             gradients += turn.gradients
             active |= turn.active
             spans += turn.spans
@@ -119,7 +124,7 @@ def run_waiting(
             busy[client] += max(0.0, min(end, until) - begin)
         idle = (until - busy).clamp(min=0)  # of rounding
         lapse = Lapse(until, updates, [], spans, busy, idle, now.tasks)
-        yield Round(t, now, info, gradients, active, lapse)
+        yield Round(t, now, info, gradients, active, traffic_of(sent), lapse)
 
 
 def _turn(
@@ -142,7 +147,7 @@ def _turn(
     work = gradients[who] / simulation.batch_counts[who]
     seconds = _seconds(pace.clock, names, now.drawn[who], work)
     there = back = torch.zeros_like(seconds)
-    if pace.links is not None and float(info.get("floats", 0.0)) > 0:
+    if pace.links is not None and traffic_of(oracle.sent).total > 0:
         there, back = pace.links.relayed(names, 2 * now.tasks[who], 2).unbind(1)
     spans, ends = [], [now.time] * min(pace.capacity or len(who), len(who))
     rows = zip(who.tolist(), names.tolist(), seconds.tolist(), there, back, strict=True)
@@ -160,7 +165,7 @@ def _turn(
         now.tasks.index_add(0, who, torch.ones_like(who)),
         now.drawn.index_add(0, who, work.ceil().long()),
     )
-    return _Turn(after, info, gradients, active, spans)
+    return _Turn(after, info, gradients, active, spans, oracle.sent)
 
 
 def _seconds(clock: Clock, names: Tensor, first: Tensor, work: Tensor) -> Tensor:
@@ -234,8 +239,8 @@ def run_without_waiting(
             idle,
             torch.tensor(run.tasks),
         )
-        gradients, info = run.gradients - gradients, {**info, "floats": floats - before}
-        yield Round(t, run.moment(), info, gradients, everybody, lapse)
+        gradients, sent = run.gradients - gradients, Traffic(server=floats - before)
+        yield Round(t, run.moment(), info, gradients, everybody, sent, lapse)
 
 
 def begun(

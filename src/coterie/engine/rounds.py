@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import seeds
 from ..checks import integer, number
-from ..types import Algorithm, Federated, Info, State
+from ..types import Algorithm, Federated, Info, Oracle, State, Traffic, traffic_of
 
 
 class Lapse(NamedTuple):
@@ -36,8 +36,9 @@ class Round(NamedTuple):
     t: int  # counted from 1
     state: State
     info: Info
-    gradients: Float[Tensor, " n"]  # single-sample gradients of each client
-    active: Bool[Tensor, " n"]
+    gradients: Float[Tensor, " n"]  # of single samples, of each client at hand
+    active: Bool[Tensor, " m"]  # who of all clients took part
+    traffic: Traffic = Traffic()  # values sent
     lapse: Lapse | None = None  # where there is a clock
 
 
@@ -50,6 +51,14 @@ def participants(clients: int, share: float, seed: int, t: int) -> Bool[Tensor, 
     chosen = max(1, round(share * clients))
     order = torch.randperm(clients, generator=seeds.generator(seed, "active", t))
     return torch.zeros(clients, dtype=torch.bool).index_fill(0, order[:chosen], True)
+
+
+def beginning(federated: Federated) -> Oracle:
+    """The oracle of `init`.
+
+    What it sends is not counted: a study begins with the same model everywhere.
+    """
+    return federated.at(0, purpose="init")
 
 
 def run_rounds(
@@ -75,10 +84,11 @@ def run_rounds(
     """
     integer("rounds", rounds, at_least=1)
     number("participation", participation, above=0, at_most=1)
-    done, state = start if start is not None else (0, algorithm.init(x))
+    done, state = start or (0, algorithm.init(x, beginning(federated)))
     for t in range(done + 1, rounds + 1):
         active = participants(len(federated), participation, seed, t)
         oracle = federated.at(t, active)
         rng = seeds.generator(seed, "algorithm", t)
         state, info = algorithm.step(state, oracle, rng)
-        yield Round(t, state, info, oracle.gradients, active)
+        traffic = traffic_of(oracle.sent)
+        yield Round(t, state, info, oracle.gradients, active, traffic)

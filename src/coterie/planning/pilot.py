@@ -112,9 +112,9 @@ def grouped(
         del rng
         x, v, t = state
         x, v = oracle.each(sgd, x, v, steps=steps, t=t, **rule._asdict())
-        return State(mean.to(x) @ x, v, t + steps), {}
+        return State(oracle.mix(mean, x), v, t + steps), {}
 
-    return Algorithm(lambda x: State(x, velocity(rule, x), 0), step)
+    return Algorithm(lambda x, oracle: State(x, velocity(rule, x), 0), step)
 
 
 def together(first: Federation, second: Federation) -> Federation:

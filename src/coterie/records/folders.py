@@ -85,6 +85,7 @@ class Cell:
     state: Any = None  # packed where it was read from a file
     gradients: float = 0.0  # of single samples, by all clients, so far
     floats: float = 0.0  # sent so far
+    peer_floats: float = 0.0  # of these, from peer to peer
     seconds: float = 0.0
     rounds: list[dict[str, float]] = field(default_factory=list)  # at evaluations
     metrics: list[dict[str, Tensor]] = field(default_factory=list)  # (N,) each

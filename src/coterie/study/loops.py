@@ -14,7 +14,7 @@ from torch import Tensor
 from ..engine.clocks import Rings
 from ..engine.events import Asynchronous
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
-from ..engine.rounds import Round, run_rounds
+from ..engine.rounds import Round, beginning, run_rounds
 from ..theory.mixing import loss_rates
 from ..types import Algorithm, Oracle, State
 from .config import Study
@@ -41,10 +41,13 @@ def training_of(
     if study.time is None:
         rounds = functools.partial(run_rounds, *common, seed=seed, participation=share)
         return Training(
-            lambda: method.init(ground.x), rounds, method.personal, lambda state: state
+            lambda: method.init(ground.x, beginning(ground.simulation)),
+            rounds,
+            method.personal,
+            lambda state: state,
         )
     return Training(
-        lambda: paced(method, ground.x),
+        lambda: paced(method, ground.simulation, ground.x),
         functools.partial(
             run_waiting,
             *common,

@@ -79,7 +79,8 @@ def models_for(
         oracle: asks the newcomers.
     """
     if welcome is None:
-        return personal[best_fit(oracle, personal)]
+        candidates = personal.expand(len(oracle.active), -1, -1)
+        return personal[best_fit(oracle, candidates)]
     x = welcome(state, oracle)
     wanted = (len(oracle.active), personal.shape[1])
     if x.shape != wanted:

@@ -131,7 +131,8 @@ def _counted(cell: Cell, r: Round, seconds: float) -> Cell:
         t=r.t,
         state=r.state,
         gradients=cell.gradients + float(r.gradients.sum()),
-        floats=cell.floats + float(r.info.get("floats", 0.0)),
+        floats=cell.floats + r.traffic.total,
+        peer_floats=cell.peer_floats + r.traffic.peers,
         seconds=cell.seconds + seconds,
     )
     return after if r.lapse is None else _lapsed(after, r.lapse)
@@ -167,6 +168,7 @@ def _evaluated(
         "round": cell.t,
         "gradients": cell.gradients,
         "bytes": cell.floats * x.element_size(),
+        "peer_bytes": cell.peer_floats * x.element_size(),
         "seconds": cell.seconds,
         **_scalars(info),
     }

@@ -1,0 +1,129 @@
+"""Blends of gradients: which readers ask which contributors, and how at once.
+
+Row i of a blend is sum_k weights[i, k] g_k(x_i), the gradient of one loss over the
+samples of all contributors of reader i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from .kernels import Batch
+
+
+class Plan:
+    """Which readers ask whom: groups of rows that need about as many contributors.
+
+    A column of weight zero costs nothing, except that rows of a group are filled up to
+    its largest number of contributors, which is less than twice the smallest. A
+    compiled kernel is made anew for every shape, so there it is one group of all
+    readers with a quarter, a half or all of the columns.
+    """
+
+    def __init__(
+        self,
+        weights: Float[Tensor, "m n"],
+        reading: Bool[Tensor, " m"],
+        active: Bool[Tensor, " n"],
+        *,
+        steady: bool,
+    ) -> None:
+        """Groups the readers.
+
+        Args:
+            weights: how readers weigh contributors.
+            reading: which readers take part.
+            active: which contributors take part.
+            steady: whether shapes should change rarely.
+        """
+        self.weights = weights
+        self.used = weights * reading[:, None] * active
+        present = self.used != 0
+        self.readers = present.sum(0).cpu().double()  # how many ask client k
+        # Readers (r,), contributors (r, c) or, the same for all readers, (c,), and the
+        # readers' weights of these contributors (r, c).
+        self.groups: list[tuple[Tensor, Tensor, Tensor]] = []
+        counts = present.sum(1).tolist()
+        order = present.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        n = weights.shape[1]
+        for mine in self._grouped(counts, reading, steady):
+            most = max(counts[i] for i in mine)
+            if steady:
+                most = next(c for c in steady_widths(n) if c >= most)
+            readers = torch.tensor(mine, device=weights.device)
+            # When most columns are needed, all rows share one set of samples.
+            if 2 * most > n:
+                columns = active if steady else present[readers].any(0)
+                columns = columns.nonzero()[:, 0]
+                share = self.used[readers[:, None], columns]
+            else:
+                columns = order[readers, :most]
+                share = self.used[readers[:, None], columns]
+                # Rows are filled up with a contributor of theirs, at weight zero, so
+                # that nobody is asked who has no part in the answer.
+                columns = torch.where(share != 0, columns, columns[:, :1])
+            self.groups.append((readers, columns, share))
+
+    @staticmethod
+    def _grouped(counts: list[int], reading: Tensor, steady: bool) -> list[list[int]]:
+        if steady:
+            some = reading.nonzero()[:, 0].tolist()
+            return [some] if any(counts) else []
+        groups: dict[int, list[int]] = {}
+        for i, count in enumerate(counts):
+            if count:
+                groups.setdefault(count.bit_length(), []).append(i)
+        return list(groups.values())
+
+
+def blend(batch: Batch, columns: Tensor, share: Float[Tensor, "r c"]) -> Batch:
+    """The samples of these contributors with the shares of each of r readers."""
+    index = batch.index[columns].flatten(-2)
+    weight = (share[:, :, None] * batch.weight[columns]).flatten(1)
+    return Batch(index, weight)
+
+
+def with_own(
+    points: Float[Tensor, "p s"], own: Float[Tensor, "p d"], home: Bool[Tensor, " d"]
+) -> Float[Tensor, "p d"]:
+    """Models of the shared columns `points` with the personal columns of `own`."""
+    whole = own.clone()
+    whole[:, ~home] = points
+    return whole
+
+
+def blended_by_pairs(
+    grad: Callable[[Tensor, Batch], Tensor],
+    points: Float[Tensor, "m s"],
+    used: Float[Tensor, "m n"],
+    batch: Batch,
+    own: Float[Tensor, "n d"],
+    home: Bool[Tensor, " d"],
+    chunk: int,
+) -> Float[Tensor, "m s"]:
+    """Blends of shared columns, where contributors use personal columns of their own.
+
+    Args:
+        grad: gradients of the clients' losses.
+        points: the shared columns of the readers.
+        used: how they weigh the contributors.
+        batch: samples of the contributors.
+        own: models of the contributors.
+        home: which columns are personal.
+        chunk: pairs at once.
+    """
+    blends = torch.zeros_like(points)
+    for some in used.nonzero().split(chunk):
+        i, k = some.unbind(1)
+        g = grad(with_own(points[i], own[k], home), batch[k])[:, ~home]
+        blends.index_add_(0, i, used[i, k][:, None] * g)
+    return blends
+
+
+def steady_widths(n: int) -> list[int]:
+    """How many columns a compiled blend may have: a quarter, a half, or all."""
+    return [-(-n // 4), -(-n // 2), n]

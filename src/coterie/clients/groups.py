@@ -1,0 +1,102 @@
+"""How processes that divide a federation reach each other's rows.
+
+Process r of R holds a block of neighbouring clients. The verbs of an oracle need five
+collectives, all of which every process calls in the same order. A process that holds
+all clients is alone, and they do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from ..checks import InputError
+
+
+@runtime_checkable
+class Group(Protocol):
+    """The processes among which clients are divided."""
+
+    rank: int
+    size: int
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes, the same bits in each."""
+
+    def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """The rows of all processes, one below the other; process r has counts[r]."""
+
+    def exchange(
+        self, parts: Sequence[Tensor], counts: Sequence[int]
+    ) -> Sequence[Tensor]:
+        """Part j goes to process j; from it come counts[j] rows."""
+
+    def collect(self, rows: Tensor, counts: Sequence[int]) -> Tensor | None:
+        """The rows of all processes in process 0, None elsewhere."""
+
+    def hand_out(
+        self, rows: Sequence[Tensor] | None, counts: Sequence[int]
+    ) -> Sequence[Tensor]:
+        """Process r gets its counts[r] rows of each tensor that process 0 has."""
+
+
+class Alone:
+    """One process that holds all clients."""
+
+    rank, size = 0, 1
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The values."""
+        return values
+
+    def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """The rows."""
+        return rows
+
+    def exchange(
+        self, parts: Sequence[Tensor], counts: Sequence[int]
+    ) -> Sequence[Tensor]:
+        """The parts."""
+        return parts
+
+    def collect(self, rows: Tensor, counts: Sequence[int]) -> Tensor | None:
+        """The rows."""
+        return rows
+
+    def hand_out(
+        self, rows: Sequence[Tensor] | None, counts: Sequence[int]
+    ) -> Sequence[Tensor]:
+        """The rows."""
+        assert rows is not None
+        return rows
+
+
+def blocks(clients: int, processes: int) -> list[int]:
+    """How many of the clients each process holds, as equal as can be.
+
+    >>> blocks(7, 3)
+    [3, 2, 2]
+
+    Raises:
+        InputError: where there are more processes than clients.
+    """
+    if processes > clients:
+        raise InputError(
+            f"there must be at most as many processes as clients, {clients}, got "
+            f"{processes}."
+        )
+    least, more = divmod(clients, processes)
+    return [least + (r < more) for r in range(processes)]
+
+
+def block(clients: int, group: Group) -> slice:
+    """Where the clients of this process stand among all.
+
+    >>> block(7, Alone())
+    slice(0, 7, None)
+    """
+    counts = blocks(clients, group.size)
+    first = sum(counts[: group.rank])
+    return slice(first, first + counts[group.rank])

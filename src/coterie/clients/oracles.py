@@ -1,0 +1,400 @@
+"""One round's questions to the clients of this process, and what they send to others.
+
+Inside a client, all n clients at hand answer in one vectorised pass. Between clients,
+the rows of others are reached through a group of processes (`coterie.clients.groups`),
+which is trivial where all N clients are here; then a verb is a product of matrices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from .. import seeds
+from ..checks import InputError, integer
+from ..types import CentralProgram, Comparison, Program, Sent
+from .blends import Plan, blend, blended_by_pairs, with_own
+from .comparisons import Asked, HalfGrads, at_home, compared
+from .groups import Group, block, blocks
+from .kernels import Batch, Kernel
+from .programs import SimulatedClients, only
+from .samples import FreshMinibatches, Samples
+from .traffic import between, upwards
+
+Answer = TypeVar("Answer")
+
+
+class Held(NamedTuple):
+    """The clients that a process holds, and how it reaches the others."""
+
+    samples: Samples
+    kernel: Kernel
+    seed: int
+    loop: bool  # debug mode: client after client, pair after pair
+    group: Group
+
+
+class SimulatedOracle:
+    """One round's questions to simulated clients; see `coterie.types.Oracle`."""
+
+    def __init__(
+        self, held: Held, t: int, present: Bool[Tensor, " m"], purpose: str
+    ) -> None:
+        """Prepares the questions of round t to those who are present."""
+        self._samples, self._kernel, self._seed, self._loop, self._group = held
+        self._t, self._purpose = t, purpose
+        self._asked: Counter[str] = Counter()
+        self._plan: Plan | None = None
+        # Verb, weights and links; weights are kept so that no others get their id.
+        self._links: tuple[str, int, Tensor, Tensor] | None = None
+        self.present = present
+        self.mine = block(len(present), self._group)
+        self.active = present[self.mine]
+        self._who = self.active.nonzero()[:, 0]  # positions of those who take part
+        self._next = FreshMinibatches(
+            self._samples, self._who, lambda number: self.key("grads", number)
+        )
+        self.gradients = torch.zeros(len(self.active), dtype=torch.float64)
+        self.sent: list[Sent] = []
+
+    # Inside a client.
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row i is g_i(x_i), zero for inactive clients."""
+        batch = self._next()
+        self._count(self._who, 1)
+        points = x if len(self._who) == len(x) else x[self._who]
+        g = self._by_client(lambda rows: self._kernel.grad(points[rows], batch[rows]))
+        if len(g) == len(x):
+            return g
+        return torch.zeros_like(x).index_copy(0, self._who, g)
+
+    def each(
+        self, program: Program, *rows: Tensor, **options: float | int | str | bool
+    ) -> tuple[Tensor, ...]:
+        """Runs a client program, once with the rows of all active clients."""
+        call = self._stream("each")
+        whole = len(self._who) == len(self.active)
+        given = rows if whole else tuple(row[self._who] for row in rows)
+
+        def run(some: slice) -> tuple[Tensor, ...]:
+            who = self._who[some]
+            draw = FreshMinibatches(
+                self._samples, who, lambda number: seeds.key(call, number)
+            )
+            cost = only(who, self._samples.counts)
+            clients = SimulatedClients(
+                self._samples, self._kernel, self.gradients, who, draw, cost
+            )
+            result = program(clients, *(row[some] for row in given), **options)
+            return result if isinstance(result, tuple) else (result,)
+
+        if self._loop and len(self._who):
+            parts = [self._named(j, run) for j in range(len(self._who))]
+            results = tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
+        else:
+            results = run(slice(None))
+        if whole:
+            return results
+        return tuple(
+            row.index_copy(0, self._who, result)
+            for row, result in zip(rows, results, strict=False)
+        )
+
+    # Between clients, through a server.
+
+    def average(self, shares: Tensor, rows: Float[Tensor, "n d"]) -> Tensor:
+        """Weighted means over active clients, the same for everybody."""
+        shares = shares.to(rows) * self.active
+        total = self._group.sum(shares.sum(-1, keepdim=True))
+        if shares.dim() == 1 and not total > 0:
+            raise InputError(
+                "shares of active clients must add up to more than 0, got "
+                f"{float(total):g} from {int(self.present.sum())} active clients."
+            )
+        part = shares / torch.where(total > 0, total, 1)
+        mean = self._group.sum(part @ rows.flatten(1))
+        self._count_with_server("average", rows[0].numel(), mean.numel())
+        return mean.expand(len(rows), *mean.shape)
+
+    def central(
+        self, program: CentralProgram, *rows: Tensor, **options: float | int | str
+    ) -> tuple[Tensor, ...]:
+        """What a coordinator makes of the rows of all clients, row by row."""
+        counts = blocks(len(self.present), self._group.size)
+        everybody = [self._group.collect(row, counts) for row in rows]
+        given = [row for row in everybody if row is not None]
+        results = None
+        if given:
+            found = program(*given, **options)
+            results = found if isinstance(found, tuple) else (found,)
+        own = tuple(self._group.hand_out(results, counts))
+        up = sum(row[0].numel() for row in rows)
+        self._count_with_server("central", up, sum(row[0].numel() for row in own))
+        return own
+
+    # Between clients, from peer to peer.
+
+    def mix(self, weights: Tensor, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row i is sum_k weights[i, k] rows[k]."""
+        weights = weights.to(rows)
+        if len(weights) < len(self.present):  # rows at hand, which their clients know
+            counts = blocks(len(self.present), self._group.size)
+            weights = self._group.join(weights, counts)
+        self._count_between("mix", weights, rows[0].numel())
+        if self._group.size == 1:
+            return weights @ rows
+        dense = weights if weights.layout == torch.strided else weights.to_dense()
+        theirs = self._fetched(rows, dense != 0)
+        own = dense[self.mine]
+        return own[:, (own != 0).any(0)] @ theirs
+
+    def blended(
+        self,
+        x: Float[Tensor, "n d"],
+        weights: Float[Tensor, "m m"],
+        *,
+        home: Bool[Tensor, " d"] | None = None,
+    ) -> Float[Tensor, "n d"]:
+        """Row i is sum_k weights[i, k] g_k(x_i) over active k, for active i.
+
+        Args:
+            x: the models.
+            weights: of all clients.
+            home: columns that do not leave their clients; None: all do.
+        """
+        if self._plan is None or self._plan.weights is not weights:
+            self._plan = self._planned(weights)
+        shared = x if home is None else x[:, ~home]
+        size = shared.shape[1]
+        self._count_between("blended", weights, size, readers=True, back=size)
+        everyone = torch.arange(len(x), device=x.device)
+        batch = self._samples.minibatch(everyone, self._stream("blended"))
+        asks = (weights * self.present[:, None] * self.present != 0).T
+        points = shared if self._group.size == 1 else self._fetched(shared, asks)
+        if home is None:
+            found = self._blend(points, self._plan, batch)
+        else:
+            found = self._blend_at_home(points, self._plan, batch, x, home)
+        if self._group.size > 1:
+            found = self._returned(found, asks, shared)
+        if home is None:
+            return found
+        # Of personal columns, everybody's own gradient.
+        self._count(self._who, 1)
+        g = torch.zeros_like(x)
+        g[self._who] = self._kernel.grad(x[self._who], batch[self._who])
+        return with_own(found, g, home)
+
+    def compare(
+        self,
+        x: Float[Tensor, "n d"],
+        *,
+        samples: int | None = None,
+        home: Bool[Tensor, " d"] | None = None,
+    ) -> Comparison:
+        """Distances of all pairs of active clients; never more than a chunk of them.
+
+        Args:
+            x: the models.
+            samples: how many training samples each client uses; None uses them all.
+            home: columns that do not leave their clients; None: all do.
+        """
+        if samples is not None:
+            integer("samples", samples, at_least=2)
+        self._refuse_single_samples()
+        own = x[self._who]
+        shared = own if home is None else own[:, ~home]
+        n = len(self.present)
+        # The reader's model with its two gradients goes out; a few numbers come back.
+        values = 3 * shared.shape[1]
+        self._count_between("compare", torch.ones(n, n), values, readers=True)
+        halves = self._samples.halves(self._who, self._stream("compare"), samples)
+        counts = [int(part.sum()) for part in self._blocks(self.present)]
+        chunk = self._kernel.chunk(halves[0].index.shape[1], extra=6)
+        # Every client is asked for both halves at the model of every active client.
+        used = halves[2].cpu().double() * sum(counts)
+        self.gradients[self._who.cpu()] += used
+        half_grads: HalfGrads = self._half_grads
+        if home is not None:
+            half_grads = at_home(half_grads, own, home)
+        asked = Asked(half_grads, halves, self._group, counts, chunk)
+        return compared(asked, shared, self.present)
+
+    # What these are made of.
+
+    def _stream(self, verb: str) -> int:
+        """The key of a question; those of a verb are numbered as they are asked."""
+        number = self._asked[verb]
+        self._asked[verb] += 1
+        return self.key(verb, number)
+
+    def key(self, verb: str, number: int) -> int:
+        """Names the draws of this round's question of a verb, counted from 0."""
+        return seeds.key(self._seed, self._purpose, self._t, verb, number)
+
+    def _count(self, who: Tensor, times: int) -> None:
+        """Counts `times` gradients of each sample in these clients' minibatches."""
+        counts = self._samples.counts
+        if len(who) == len(counts):
+            self.gradients += times * counts
+        else:
+            self.gradients[who.cpu()] += times * counts[who.cpu()]
+
+    @cached_property
+    def _upwards(self) -> Tensor:
+        return upwards(self.present)
+
+    def _count_with_server(self, verb: str, up: int, down: int) -> None:
+        self.sent.append(Sent(verb, up, self._upwards))
+        self.sent.append(Sent(verb, down, self._upwards.flip(1)))
+
+    def _count_between(
+        self,
+        verb: str,
+        weights: Tensor,
+        values: int,
+        *,
+        readers: bool = False,
+        back: int = 0,
+    ) -> None:
+        """Counts values over every link, and `back` the other way."""
+        if self._links is None or self._links[:2] != (verb, id(weights)):
+            links = between(weights, self.present, readers=readers)
+            self._links = verb, id(weights), weights, links
+        links = self._links[3]
+        self.sent.append(Sent(verb, values, links))
+        if back:
+            self.sent.append(Sent(verb, back, links.flip(1)))
+
+    def _by_client(self, ask: Callable[[slice], Tensor]) -> Tensor:
+        """All rows at once, or in debug mode one after the other with names."""
+        if not self._loop or not len(self._who):
+            return ask(slice(None))
+        return torch.cat([self._named(j, ask) for j in range(len(self._who))])
+
+    def _named(self, j: int, ask: Callable[[slice], Answer]) -> Answer:
+        """The answer of the j-th active client; in debug mode errors name it."""
+        try:
+            return ask(slice(j, j + 1))
+        except Exception as error:
+            if not self._loop:
+                raise
+            client = int(self._samples.federation.clients[self._who[j]])
+            raise RuntimeError(f"client {client}, round {self._t}: {error}") from error
+
+    def _refuse_single_samples(self) -> None:
+        federation = self._samples.federation
+        few = (federation.train.size[self._who] < 2).nonzero()[:, 0]
+        if len(few):
+            raise InputError(
+                "comparing gradients needs two training samples of every client, but "
+                f"client {int(federation.clients[self._who[few[0]]])} has one."
+            )
+
+    def _planned(self, weights: Tensor) -> Plan:
+        """Who asks the clients at hand: everybody, or who has a weight for them."""
+        reading, rows = self.present, weights
+        if self._group.size > 1:
+            asks = weights[:, self.mine] * self.present[:, None] * self.active
+            readers = (asks != 0).any(1)
+            reading, rows = self.present[readers], weights[readers, self.mine]
+        plan = Plan(rows, reading, self.active, steady=self._kernel.compiled)
+        plan.weights = weights
+        return plan
+
+    def _blend(self, x: Tensor, plan: Plan, batch: Batch) -> Tensor:
+        """Row i is the part of reader i's blend that clients at hand contribute."""
+        self.gradients += plan.readers * self._samples.counts
+        if self._loop:
+            return self._blended_pair_by_pair(x, plan.used, batch)
+        g = None
+        for readers, columns, share in plan.groups:
+            some = blend(batch, columns, share)
+            if len(readers) == len(x):
+                return self._kernel.grad(x, some)
+            g = torch.zeros_like(x) if g is None else g
+            g[readers] = self._kernel.grad(x[readers], some)
+        return torch.zeros_like(x) if g is None else g
+
+    def _blend_at_home(
+        self, points: Tensor, plan: Plan, batch: Batch, x: Tensor, home: Tensor
+    ) -> Tensor:
+        """The same in shared columns, with personal ones of the contributors."""
+        self.gradients += plan.readers * self._samples.counts
+        chunk = self._kernel.chunk(batch.width, extra=3)
+        return blended_by_pairs(
+            self._kernel.grad, points, plan.used, batch, x, home, chunk
+        )
+
+    def _blended_pair_by_pair(self, x: Tensor, used: Tensor, batch: Batch) -> Tensor:
+        batch = batch[self._who]
+        g = torch.zeros_like(x)
+        for j, k in enumerate(self._who.tolist()):
+            for i in used[:, k].nonzero()[:, 0].tolist():
+
+                def ask(one: slice, point: Tensor = x[i : i + 1]) -> Tensor:
+                    return self._kernel.grad(point, batch[one])
+
+                g[i] += used[i, k] * self._named(j, ask)[0]
+        return g
+
+    def _half_grads(
+        self, points: Tensor, halves: tuple[Batch, Batch], k: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients at each point of both halves of the active clients at places k."""
+        first, second = halves
+        grad = self._kernel.grad
+        if not self._loop or not len(k):
+            return grad(points, first[k]), grad(points, second[k])
+
+        def one_pair(j: int, client: int) -> tuple[Tensor, Tensor]:
+            point = points[j : j + 1]
+            return self._named(
+                client, lambda one: (grad(point, first[one]), grad(point, second[one]))
+            )
+
+        a, b = zip(*(one_pair(j, c) for j, c in enumerate(k.tolist())), strict=True)
+        return torch.cat(a), torch.cat(b)
+
+    # Rows of other processes.
+
+    def _blocks(self, mask: Tensor) -> Sequence[Tensor]:
+        """A mask over all clients, divided by process."""
+        return mask.split(blocks(len(self.present), self._group.size))
+
+    def _fetched(self, rows: Tensor, wanted: Tensor) -> Tensor:
+        """The rows of those of all clients that any of the clients at hand wants.
+
+        Args:
+            rows: of the clients at hand.
+            wanted: (N, N) whether client i wants the row of client k.
+        """
+        parts = [rows[w[:, self.mine].any(0)] for w in self._blocks(wanted)]
+        mine = wanted[self.mine].any(0)
+        counts = [int(part.sum()) for part in self._blocks(mine)]
+        return torch.cat(list(self._group.exchange(parts, counts)))
+
+    def _returned(self, answers: Tensor, wanted: Tensor, x: Tensor) -> Tensor:
+        """The sum of what all processes answer to each of the clients at hand.
+
+        Args:
+            answers: to those whose rows were fetched.
+            wanted: as they were fetched.
+            x: the rows at hand.
+        """
+        counts = [int(part.sum()) for part in self._blocks(wanted[self.mine].any(0))]
+        askers = [w[:, self.mine].any(0) for w in self._blocks(wanted)]
+        back = self._group.exchange(
+            list(answers.split(counts)), [int(asker.sum()) for asker in askers]
+        )
+        g = torch.zeros_like(x)
+        for asker, part in zip(askers, back, strict=True):
+            g[asker] += part
+        return g

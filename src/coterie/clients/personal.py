@@ -1,0 +1,115 @@
+"""Personal parameters: columns of a row that never leave their client.
+
+An oracle that wraps an oracle. `average`, `mix` and `central` see the other columns
+alone, and return personal ones as they were; partners evaluate a reader's shared
+columns together with personal ones of their own. So any method keeps a head, or
+normalisation layers, at home: with FedAvg that is FedPer, FedBN, or LG-FedAvg.
+
+References:
+    Arivazhagan, Aggarwal, Singh, Choudhary, "Federated learning with personalization
+    layers", 2019, arXiv 1912.00818 (FedPer).
+    Li, Jiang, Zhang, Kamp, Dou, "FedBN: federated learning on non-IID features via
+    local batch normalization", ICLR 2021, arXiv 2102.07623.
+    Liang, Liu, Ziyin, Salakhutdinov, Morency, "Think locally, act globally: federated
+    learning with local and global representations", 2020, arXiv 2001.01523 (LG-FedAvg).
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..types import CentralProgram, Comparison, Program, Sent
+from .oracles import SimulatedOracle
+
+
+class PersonalOracle:
+    """An oracle whose clients keep some columns at home; see `coterie.types.Oracle`."""
+
+    def __init__(self, oracle: SimulatedOracle, home: Bool[Tensor, " d"]) -> None:
+        """Wraps an oracle; `home` marks the columns that do not leave."""
+        self._oracle, self._home = oracle, home
+
+    @property
+    def active(self) -> Bool[Tensor, " n"]:
+        """Who of the clients at hand takes part in this round."""
+        return self._oracle.active
+
+    @property
+    def present(self) -> Bool[Tensor, " m"]:
+        """Who of all N clients takes part in this round."""
+        return self._oracle.present
+
+    @property
+    def mine(self) -> slice:
+        """Where the clients at hand stand among all N."""
+        return self._oracle.mine
+
+    @property
+    def gradients(self) -> Float[Tensor, " n"]:
+        """Gradients of single samples that each client has evaluated."""
+        return self._oracle.gradients
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What the verbs have sent: shared columns only."""
+        return self._oracle.sent
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row i is g_i(x_i)."""
+        return self._oracle.grads(x)
+
+    def each(
+        self, program: Program, *rows: Tensor, **options: float | int | str | bool
+    ) -> tuple[Tensor, ...]:
+        """Runs a client program, which stays with its client."""
+        return self._oracle.each(program, *rows, **options)
+
+    def average(self, shares: Tensor, rows: Float[Tensor, "n d"]) -> Tensor:
+        """Weighted means of the shared columns, and everybody's own personal ones."""
+        return self._completed(self._oracle.average(shares, self._shared(rows)), rows)
+
+    def mix(self, weights: Tensor, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Mixtures of the shared columns, and everybody's own personal ones."""
+        return self._completed(self._oracle.mix(weights, self._shared(rows)), rows)
+
+    def central(
+        self, program: CentralProgram, *rows: Tensor, **options: float | int | str
+    ) -> tuple[Tensor, ...]:
+        """What a coordinator makes of shared columns; result j goes with rows[j]."""
+        shared = [self._shared(row) for row in rows]
+        found = self._oracle.central(program, *shared, **options)
+        own = [self._completed(*pair) for pair in zip(found, rows, strict=False)]
+        return (*own, *found[len(own) :])
+
+    def blended(
+        self, x: Float[Tensor, "n d"], weights: Float[Tensor, "m m"]
+    ) -> Float[Tensor, "n d"]:
+        """Blends of the shared columns, and of personal ones everybody's own gradient.
+
+        Contributor k evaluates the shared columns of reader i with its own personal
+        ones, so that every pair takes a gradient of its own.
+        """
+        return self._oracle.blended(x, weights, home=self._home)
+
+    def compare(
+        self, x: Float[Tensor, "n d"], *, samples: int | None = None
+    ) -> Comparison:
+        """Distances of gradients in the shared columns."""
+        return self._oracle.compare(x, samples=samples, home=self._home)
+
+    def _is_whole(self, rows: Tensor) -> bool:
+        """Whether these are rows of models, and not a few numbers of each client."""
+        return rows.dim() > 1 and rows.shape[-1] == len(self._home)
+
+    def _shared(self, rows: Tensor) -> Tensor:
+        return rows[..., ~self._home] if self._is_whole(rows) else rows
+
+    def _completed(self, found: Tensor, rows: Tensor) -> Tensor:
+        """The shared columns with the personal ones of each client's row."""
+        if not self._is_whole(rows):
+            return found
+        own = rows if found.dim() == rows.dim() else rows[:, None]
+        whole = own.expand(*found.shape[:-1], -1).clone()
+        whole[..., ~self._home] = found
+        return whole

@@ -1,0 +1,89 @@
+"""What a client program sees of the clients that run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .kernels import Batch, Kernel
+from .samples import Samples
+
+
+def only(who: Tensor, values: Tensor) -> Tensor:
+    """The values (N,) of these clients, and zero for the others, on the CPU."""
+    here = who.cpu()
+    return torch.zeros_like(values).index_copy(0, here, values[here])
+
+
+class SimulatedClients:
+    """What a client program sees of n clients; see `coterie.types.Clients`."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        kernel: Kernel,
+        gradients: Float[Tensor, " m"],
+        who: Int[Tensor, " n"],
+        draw: Callable[[], Batch],
+        cost: Float[Tensor, " m"],
+        streams: Callable[[int], list[int]] | None = None,
+    ) -> None:
+        """Prepares the clients at positions `who`.
+
+        Args:
+            samples: the data of all clients of this process.
+            kernel: evaluates models on them.
+            gradients: counts what is asked, in place.
+            who: positions of the clients.
+            draw: gives the samples of the next question.
+            cost: what a gradient of each sample adds to the count of every client; on
+                the CPU, so that questions need not wait for the device.
+            streams: names the random orders of a comparison, one for each client.
+        """
+        self._samples, self._kernel, self._gradients = samples, kernel, gradients
+        self._who, self._draw, self._cost, self._streams = who, draw, cost, streams
+
+    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row j is the gradient of client j's samples at points[j]."""
+        self._gradients += self._cost
+        return self._kernel.grad(points, self._draw())
+
+    def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """Entry j is the loss of client j's samples at points[j]."""
+        return self._kernel.loss(points, self._draw())
+
+    def hvp(
+        self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"]
+    ) -> Float[Tensor, "n d"]:
+        """Row j is the Hessian on client j's samples, times vectors[j]."""
+        self._gradients += 2 * self._cost
+        return self._kernel.hvp(points, vectors, self._draw())
+
+    def half_grads(
+        self, points: Float[Tensor, "n d"], samples: int | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of both halves of the data that a comparison uses, and its size."""
+        assert self._streams is not None  # asked of staggered clients only
+        first, second, used = self._samples.halves(self._who, self._streams(0), samples)
+        self._gradients[self._who.cpu()] += used.cpu().double()
+        grad = self._kernel.grad
+        return grad(points, first), grad(points, second), used
+
+    def held(self) -> SimulatedClients:
+        """The same clients with one minibatch for every question to come."""
+        batch = self._draw()
+        return self._with(lambda: batch, self._cost)
+
+    def whole(self) -> SimulatedClients:
+        """The same clients with all of their training data for every question."""
+        batch = self._samples.whole(self._who)
+        sizes = self._samples.federation.train.size.to("cpu", torch.float64)
+        return self._with(lambda: batch, only(self._who, sizes))
+
+    def _with(self, draw: Callable[[], Batch], cost: Tensor) -> SimulatedClients:
+        return SimulatedClients(
+            self._samples, self._kernel, self._gradients, self._who, draw, cost
+        )

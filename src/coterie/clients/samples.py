@@ -1,0 +1,139 @@
+"""Which samples clients use: minibatches, all data, or two random halves of them.
+
+Draws are named by stream and client (`coterie.seeds`), so that they do not depend on
+what else was drawn, and a client that is alone in a process draws what it would draw
+among others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .. import seeds
+from ..collaboration.beliefs import first_half
+from ..data.federation import Federation
+from .kernels import Batch
+
+_DRAWN_AHEAD = 16
+"""Minibatches of a client program that are drawn in one pass, at most."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The training data of a federation, as questions to clients use them."""
+
+    federation: Federation
+    batch_size: int  # 0 takes the whole training part
+
+    def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
+        """A fresh minibatch of each of the clients at these positions."""
+        return self.minibatches(who, [stream])[0]
+
+    def minibatches(
+        self, who: Int[Tensor, " m"], streams: Sequence[int | Sequence[int]]
+    ) -> list[Batch]:
+        """Fresh minibatches of these clients in several streams, drawn in one pass.
+
+        Args:
+            who: positions of the clients.
+            streams: a key for each minibatch, or a key for each of the clients in it.
+        """
+        train = self.federation.train
+        if self.batch_size == 0:
+            return [self.whole(who)] * len(streams)
+        names = self.federation.clients[who]
+        keys = torch.tensor(streams, device=names.device)
+        keys = keys[:, None] if keys.dim() == 1 else keys
+        draws = seeds.below(train.size[who], keys, names, self.batch_size)
+        index = train.index[train.start[who][:, None] + draws]
+        weight = torch.full(
+            index.shape[1:], 1 / self.batch_size, dtype=self.real, device=index.device
+        )
+        return [Batch(some, weight) for some in index]
+
+    def whole(self, who: Int[Tensor, " m"]) -> Batch:
+        """All training samples of the clients at these positions."""
+        index, mask = self.federation.train.rows(who)
+        return Batch(index, mask / mask.sum(1, keepdim=True).to(self.real))
+
+    def halves(
+        self,
+        who: Int[Tensor, " m"],
+        stream: int | Sequence[int],
+        samples: int | None,
+    ) -> tuple[Batch, Batch, Tensor]:
+        """Two random disjoint halves of each client's training data, and their size.
+
+        Args:
+            who: positions of the clients.
+            stream: names the random order, of all or of each.
+            samples: how many samples the two halves have together; None takes all.
+        """
+        index, mask = self.federation.train.rows(who)
+        names = self.federation.clients[who]
+        keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)
+        order = seeds.bits(keys, names, index.shape[1])[0]
+        order = order.masked_fill(~mask, torch.iinfo(order.dtype).max).argsort(1)
+        index = index.gather(1, order)
+        used = mask.sum(1)
+        if samples is not None:
+            used = used.clamp(max=samples)
+        place = torch.arange(index.shape[1], device=index.device)
+        first = place < first_half(used)[:, None]
+        second = (place < used[:, None]) & ~first
+        return self._half(index, first), self._half(index, second), used.to(self.real)
+
+    def _half(self, index: Tensor, chosen: Tensor) -> Batch:
+        """The chosen samples of each row, moved to its front and cut to the longest."""
+        size = chosen.sum(1, keepdim=True)
+        order = chosen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        order = order[:, : int(size.max()) if len(size) else 0]
+        weight = chosen.gather(1, order) / size.to(self.real)
+        return Batch(index.gather(1, order), weight)
+
+    @cached_property
+    def counts(self) -> Float[Tensor, " n"]:
+        """(N,) samples of each client's minibatch, for counting, on the CPU."""
+        if self.batch_size == 0:
+            return self.federation.train.size.to("cpu", torch.float64)
+        n = len(self.federation)
+        return torch.full((n,), self.batch_size, dtype=torch.float64)
+
+    @property
+    def real(self) -> torch.dtype:
+        """The dtype of weights of samples."""
+        features = self.federation.features
+        return features.dtype if features.is_floating_point() else torch.float32
+
+
+class FreshMinibatches:
+    """Minibatches one after the other, for questions that are likely to go on."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        who: Tensor,
+        stream: Callable[[int], int | list[int]],
+    ) -> None:
+        self._samples = samples
+        self._who = who
+        self._stream = stream  # of minibatch number 0, 1, ..., or one of each client
+        self._drawn = 0
+        self._ready: list[Batch] = []  # drawn and not used yet, the next one last
+
+    def __call__(self) -> Batch:
+        """The next minibatch of each client."""
+        if not self._ready:
+            # As many as were asked for so far, so that who asks often draws rarely.
+            ahead = max(1, min(self._drawn, _DRAWN_AHEAD))
+            numbers = range(self._drawn, self._drawn + ahead)
+            streams = [self._stream(number) for number in numbers]
+            self._ready = self._samples.minibatches(self._who, streams)[::-1]
+            self._drawn += ahead
+        return self._ready.pop()

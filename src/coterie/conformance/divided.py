@@ -1,0 +1,101 @@
+"""A federation divided among threads, as processes would divide it.
+
+Every thread holds a block of the clients and runs the same algorithm on its own rows.
+What a method does with rows of others, other than by verbs, it does wrong here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Found = TypeVar("Found")
+
+
+class _Meeting:
+    """Where threads leave something for each other."""
+
+    def __init__(self, size: int) -> None:
+        self.left: list[Any] = [None] * size
+        self.barrier = threading.Barrier(size)
+
+
+class Threads:
+    """One of several threads; see `coterie.clients.groups.Group`.
+
+    `values` counts the numbers that it gave to others and got from a server.
+    """
+
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        self.rank, self.size = rank, len(meeting.left)
+        self._meeting = meeting
+        self.values = 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all threads, in their order."""
+        self.values += 2 * values.numel()
+        return torch.stack(self._all(values)).sum(0)
+
+    def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """The rows of all threads, one below the other."""
+        self.values += (self.size - 1) * rows.numel()
+        return torch.cat(self._all(rows))
+
+    def exchange(self, parts: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """Part j goes to thread j."""
+        others = [part for j, part in enumerate(parts) if j != self.rank]
+        self.values += sum(part.numel() for part in others)
+        return [given[self.rank] for given in self._all(list(parts))]
+
+    def collect(self, rows: Tensor, counts: Sequence[int]) -> Tensor | None:
+        """The rows of all threads in thread 0."""
+        self.values += rows.numel()
+        everything = self._all(rows)
+        return torch.cat(everything) if self.rank == 0 else None
+
+    def hand_out(
+        self, rows: Sequence[Tensor] | None, counts: Sequence[int]
+    ) -> list[Tensor]:
+        """Each thread gets its rows of what thread 0 has."""
+        given = self._all(rows)[0]
+        own = [row.split(list(counts))[self.rank] for row in given]
+        self.values += sum(row.numel() for row in own)
+        return own
+
+    def _all(self, value: Any) -> list[Any]:
+        """What every thread leaves, in their order."""
+        self._meeting.left[self.rank] = value
+        self._meeting.barrier.wait()
+        found = list(self._meeting.left)
+        self._meeting.barrier.wait()
+        return found
+
+
+def divided(work: Callable[[Threads], Found], size: int) -> list[Found]:
+    """What each of so many threads makes of the same work.
+
+    Raises:
+        Exception: the first that any of them raised; the others then stop.
+    """
+    meeting = _Meeting(size)
+
+    def run(rank: int) -> Found:
+        try:
+            return work(Threads(rank, meeting))
+        except Exception:
+            meeting.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(run, rank) for rank in range(size)]
+    errors = [f.exception() for f in futures if f.exception() is not None]
+    own = [e for e in errors if not isinstance(e, threading.BrokenBarrierError)]
+    for error in own or errors:
+        if error is not None:
+            raise error
+    return [future.result() for future in futures]

@@ -1,0 +1,71 @@
+"""Oracles of a few lines: tests say what clients answer, and verbs are products."""
+
+from __future__ import annotations
+
+import torch
+
+from coterie.clients.traffic import between, upwards
+from coterie.types import Sent, traffic_of
+
+
+def with_verbs(cls):
+    """The class, whose objects know `active`, with the verbs between clients."""
+
+    def sent(self) -> list[Sent]:
+        return vars(self).setdefault("_sent", [])
+
+    def average(self, shares, rows):
+        part = shares.to(rows) * self.active
+        mean = part / part.sum(-1, keepdim=True) @ rows
+        up = upwards(self.active)
+        self.sent.append(Sent("average", rows.shape[1], up))
+        self.sent.append(Sent("average", mean.numel(), up.flip(1)))
+        return mean.expand(len(rows), *mean.shape)
+
+    def mix(self, weights, rows):
+        self.sent.append(Sent("mix", rows.shape[1], between(weights, self.active)))
+        return weights.to(rows) @ rows
+
+    def central(self, program, *rows, **options):
+        found = program(*rows, **options)
+        return found if isinstance(found, tuple) else (found,)
+
+    def grads(self, x):
+        raise NotImplementedError
+
+    def each(self, program, *rows, **options):
+        raise NotImplementedError
+
+    def blended(self, x, weights):
+        raise NotImplementedError
+
+    def compare(self, x, *, samples=None):
+        raise NotImplementedError
+
+    for verb in (average, mix, central, grads, each, blended, compare):
+        if not hasattr(cls, verb.__name__):
+            setattr(cls, verb.__name__, verb)
+    if not hasattr(cls, "gradients"):
+        cls.gradients = property(lambda self: torch.zeros(len(self.active)))
+    cls.sent = property(sent)
+    cls.present = property(lambda self: self.active)
+    cls.mine = property(lambda self: slice(0, len(self.active)))
+    return cls
+
+
+@with_verbs
+class Everybody:
+    """Clients who all take part, and are asked nothing."""
+
+    def __init__(self, n: int) -> None:
+        self.active = torch.ones(n, dtype=torch.bool)
+
+
+def begun(algorithm, x):
+    """The first state of an algorithm whose clients are all there."""
+    return algorithm.init(x, Everybody(len(x)))
+
+
+def told(info, oracle):
+    """What a round tells, and how many values its verbs sent."""
+    return {**info, "sent": traffic_of(oracle.sent).total}
