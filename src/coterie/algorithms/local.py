@@ -25,12 +25,12 @@ class State(NamedTuple):
 
 
 class Alone(NamedTuple):
-    """The same, and the model from which all of them began."""
+    """The same, and the models from which they began."""
 
     x: Rows  # (n, D)
     v: Rows  # (n, D), or (n, 0) without momentum
     t: int
-    start: Tensor  # (D,)
+    start: Rows  # (n, D)
 
 
 def local(
@@ -59,7 +59,7 @@ def local(
 
     def init(x: Tensor, oracle: Oracle) -> Alone:
         del oracle
-        return Alone(x, velocity(rule, x), 0, x.mean(0))
+        return Alone(x, velocity(rule, x), 0, x)
 
     def step(state: Alone, oracle: Oracle, rng: torch.Generator) -> tuple[Alone, Info]:
         del rng
@@ -68,7 +68,7 @@ def local(
         return Alone(x, v, t + steps, start), {}
 
     def welcome(state: Alone, oracle: Oracle) -> Tensor:
-        x = state.start.repeat(len(oracle.active), 1)
+        x = state.start.mean(0).repeat(len(oracle.active), 1)
         v = velocity(rule, x)
         return oracle.each(sgd, x, v, steps=state.t, t=0, **rule._asdict())[0]
 
