@@ -35,6 +35,7 @@ MARKDOWN = sorted(
     ]
 )
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TESTS = re.compile(r"tests/[\w/*]+\.py")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -178,6 +179,34 @@ def test_the_map_of_the_documentation_names_every_page():
         (DOCS / "index.md").resolve()
     }
     assert pages <= links
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=name_of)
+def test_files_of_tests_that_a_page_names_exist(page):
+    for place in _TESTS.findall(page.read_text(encoding="utf-8")):
+        assert list(ROOT.glob(place)), f"there is no {place}"
+
+
+def errata() -> dict[str, str]:
+    """Sections of the page of errata by their headings."""
+    text = (DOCS / "errata.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("section", errata(), ids=lambda name: anchor(name)[:40])
+def test_every_erratum_names_a_test_that_is_in_a_file_which_its_section_names(section):
+    text, there = errata()[section], set()
+    for place in _TESTS.findall(text):
+        for file in ROOT.glob(place):
+            source = file.read_text(encoding="utf-8")
+            there |= set(re.findall(r"^def (test_\w+)", source, re.MULTILINE))
+    named = set(re.findall(r"[`:](test_\w+)`", text))
+    assert named, f"{section} names no test"
+    assert named <= there, f"not in the files of {section}: {named - there}"
+    for row in re.findall(r"^\|(.*)\|$", text, re.MULTILINE)[2:]:
+        last = re.split(r"(?<!\\)\|", row)[-1]
+        assert "`test_" in last, f"no test shows {row}"
 
 
 def test_a_block_that_fails_is_noticed(tmp_path):

@@ -301,6 +301,22 @@ def test_total_variation_gives_the_dissimilarity_of_opposed_clients_exactly():
     assert gradients == pytest.approx(3.0**2)
 
 
+def test_assumption_5_as_printed_makes_equal_clients_differ():
+    """Where f is the sum of all f_i: against equation 14, and against gamma_G = 2B."""
+    n, every = 5, samples(1)
+    p = torch.ones(n, 1, dtype=REAL)
+    clients = [Logistic(every, row) for row in p]
+    steep, smooth = clients[0].steepness, clients[0].smoothness
+    gradients, hessians = dissimilarity_by_total_variation(
+        total_variation(p), steepness=steep, smoothness=smooth
+    )
+    assert gradients == hessians == 0
+    w = -9 * every[0] / steep  # far on the wrong side, where the gradient is almost B
+    slopes = torch.stack([client.grad(w) for client in clients])
+    assert (slopes - slopes.mean(0)).square().sum(1).mean() <= gradients
+    assert (slopes - slopes.sum(0)).square().sum(1).mean() > (2 * steep) ** 2
+
+
 def test_wasserstein_distance_on_a_line_is_that_of_scipy():
     p = torch.softmax(2 * samples(4, 6, seed=3), 1)
     z = torch.tensor([-1.0, 0.0, 0.5, 2.0, 3.0, 7.0], dtype=REAL)
