@@ -59,6 +59,25 @@ def test_all_for_one_without_noise_and_bias_is_exactly_gradient_descent():
     assert bound.tolist() == pytest.approx([2 * 0.75**6] * 4)
 
 
+def test_steps_and_bounds_have_all_digits_of_their_numbers():
+    """Each client's is that of SGD with its variance, which is a Python number."""
+    lam = torch.tensor([[0.7, 0.3], [0.1, 0.9]], dtype=REAL)
+    b = torch.tensor([[0.0, 0.2], [0.3, 0.0]], dtype=REAL)
+    start, losses = torch.tensor([0.7, 1.3], dtype=REAL), Losses(0.3, 1.1, 0.9)
+    lr = theory.all_for_one_step(lam, start, 50, losses)
+    bound = theory.all_for_one_bound(lam, b, start, lr, 50, losses)
+    assert lr.dtype == bound.dtype == REAL
+    bias = [0.3 * 0.2**2 / 0.6, 0.1 * 0.3**2 / 0.6]
+    for i, share in enumerate((0.7**2 + 0.3**2, 0.1**2 + 0.9**2)):
+        own = replace(losses, variance=0.9 * share)
+        step = rates.sgd_step(float(start[i]), 50, own)
+        assert step < 1 / (2 * 1.1)  # the logarithm, of which no digit is round
+        # A few roundings of double precision; single precision would be off by 1e-8.
+        assert float(lr[i]) == pytest.approx(step, rel=1e-14)
+        alone = rates.sgd_bound(float(start[i]), step, 50, own)
+        assert float(bound[i]) == pytest.approx(alone + bias[i], rel=1e-13)
+
+
 def test_the_printed_threshold_of_all_for_one_forgets_the_curvature():
     # Two flat losses: a small distance of gradients is a large one of optima.
     mu, eps = 0.01, 0.1

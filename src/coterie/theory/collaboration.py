@@ -139,7 +139,7 @@ def all_for_one_step(
 ) -> Float[Tensor, " n"]:
     """Each client's step size, (8.5): `sgd_step` with its variance."""
     pairs = zip(start.tolist(), _of_each(weights, losses), strict=True)
-    return torch.tensor([sgd_step(s, calls, own) for s, own in pairs]).to(start)
+    return start.new_tensor([sgd_step(s, calls, own) for s, own in pairs])
 
 
 def all_for_one_bound(
@@ -158,7 +158,7 @@ def all_for_one_bound(
     bias = (weights * gap_of_distance(distance, losses.mu)).sum(1)
     triples = zip(start.tolist(), lr.tolist(), _of_each(weights, losses), strict=True)
     values = [sgd_bound(s, eta, calls, own) for s, eta, own in triples]
-    return torch.tensor(values).to(bias) + bias
+    return bias.new_tensor(values) + bias
 
 
 def all_for_one_relaxed_bound(
