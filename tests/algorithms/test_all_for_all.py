@@ -543,13 +543,13 @@ def test_phases_are_those_of_algorithm_2(phase_init, some):
             variance = noise * float((1 / near.sum(1).to(REAL)).mean())
             eta = lr / rho * min(1.0, mu * eps / variance)
             ratio = first / eps if phase_init == "restart" else min(8.0, first / eps)
-            calls = max(1, math.ceil(math.log(ratio) / (eta * mu)))
-            if x is None:
+            calls = math.ceil(math.log(ratio) / (eta * mu))
+            if x is None and calls:
                 x = lam @ start(d=1)
             if seen < calls * N:
                 break
             p, seen = p + 1, 0
-            if phase_init != "continue":
+            if x is not None and phase_init != "continue":
                 eps = first / 2**p
                 near = 2 * gap <= eps
                 lam = near.to(REAL) / near.sum(1, keepdim=True)
@@ -565,9 +565,32 @@ def test_phases_are_those_of_algorithm_2(phase_init, some):
     assert (lam > 0).sum() < N * N
 
 
+def test_phases_are_as_long_as_the_table_says():
+    """ceil(ln(min(start / eps_p, 8)) / (eta_p mu)), which is no step in phase 0."""
+    _, gap = line()
+    lr, mu, noise, first = 0.1, 0.7, 0.2, 0.5
+    algorithm = time_adaptive_all_for_all(gap, lr=lr, mu=mu, noise=noise, start=first)
+    oracle = Quadratics(torch.ones(N, 1, 1, dtype=REAL), line()[0])
+    state, seen = begun(algorithm, start(d=1)), []
+    for t in range(300):
+        state, info = algorithm.step(state, oracle, seeds.generator(t))
+        seen.append(info["eps"])
+    expected = []
+    for p in range(4):
+        eps = first / 2**p
+        near = (2 * gap <= eps).sum(1).to(REAL)
+        lam = (2 * gap <= eps) / near[:, None]
+        rho = float(torch.linalg.matrix_norm(lam, ord=2)) ** 2
+        eta = lr / rho * min(1.0, mu * eps / (noise * float((1 / near).mean())))
+        expected += [eps] * math.ceil(math.log(min(first / eps, 8.0)) / (eta * mu))
+    assert expected[0] == first / 2
+    assert seen[: len(expected)] == pytest.approx(expected)
+
+
 def test_ever_fewer_clients_are_trusted_until_everybody_is_alone():
     _, gap = line()
-    algorithm = time_adaptive_all_for_all(gap, noise=0.0, lr=0.5)
+    # The first steps are for half the precision of the start: 1, the largest 2 b.
+    algorithm = time_adaptive_all_for_all(gap, noise=0.0, lr=0.5, start=2.0)
     state = begun(algorithm, start(d=1))
     counts = []
     for t in range(300):
@@ -665,6 +688,10 @@ def test_time_adaptive_all_for_all_beats_training_alone_and_one_model_throughout
     ("options", "message"),
     [
         ({"noise": -1.0}, r"`noise` must be at least 0, got -1\.0"),
+        (
+            {"noise": 0.0, "regularity": "convex"},
+            "`noise` must be greater than 0 where `regularity` is convex",
+        ),
         ({"start": 0.0}, "`start` must be greater than 0"),
         ({"phase_init": "stop"}, "`phase_init` must be one of continue, mix, restart"),
         ({"regularity": "smooth"}, "`regularity` must be one of convex, strongly"),

@@ -11,8 +11,9 @@ Sigma = mean_i 1 / N_i and the radius rho = rho(W), step and length of a phase a
     eta_p = min(lr / rho, eps_p / (2 noise Sigma)),
     K_p = 4 diameter^2 noise Sigma / eps_p^2             for convex ones.
 
-where K_p = p ln 2 / (eta_p mu) if every phase restarts, since it must come down from
-`start` to eps_p; one that goes on begins at twice its precision.
+both rounded up, where K_p = p ln 2 / (eta_p mu) if every phase restarts, since it must
+come down from `start` to eps_p; one that goes on begins at twice its precision. Phase 0
+of strongly convex losses has no steps: the models begin with its precision.
 
 References:
     Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
@@ -34,7 +35,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import integer, number, one_of, square
+from ..checks import InputError, integer, number, one_of, square
 from ..collaboration.weights import spectral_radius, within
 from ..types import Algorithm, Info, Oracle, Rows
 
@@ -82,7 +83,7 @@ def time_adaptive_all_for_all(
         steps: gradients of every client in one round, each followed by an exchange.
         mu: strong convexity of the losses.
         noise: variance of a gradient; for convex losses its mean squared norm.
-        start: mean excess loss at the beginning, the precision of the first phase.
+        start: mean excess loss at the beginning, the precision of phase 0.
         diameter: distance from the start to the optima; for convex losses only.
         regularity: `strongly_convex` or `convex`.
         phase_init: a phase begins where the last one ended (`continue`, as in the
@@ -96,6 +97,10 @@ def time_adaptive_all_for_all(
     number("start", start, above=0)
     number("diameter", diameter, above=0)
     one_of("regularity", regularity, ("strongly_convex", "convex"))
+    if regularity == "convex" and not noise:
+        raise InputError(
+            f"`noise` must be greater than 0 where `regularity` is convex, got {noise}."
+        )
     one_of("phase_init", phase_init, ("continue", "mix", "restart"))
     square("biases", biases, len(biases))
 
@@ -106,19 +111,20 @@ def time_adaptive_all_for_all(
         rho = spectral_radius(lam)
         variance = noise * float(lam.square().sum()) / len(lam)
         if regularity == "convex":
-            step = min(lr / rho, eps / (2 * variance) if variance else math.inf)
+            step = min(lr / rho, eps / (2 * variance))
             calls = 4 * diameter**2 * variance / eps**2
         else:
             step = lr / rho * (min(1.0, mu * eps / variance) if variance else 1.0)
             # A phase that goes on from the last one begins at twice its precision.
             halvings = p if phase_init == "restart" else min(p, 3)
             calls = halvings * math.log(2) / (step * mu)
-        return Phase(lam, lam @ lam.T, rho, eps, step, max(1, math.ceil(calls)))
+        return Phase(lam, lam @ lam.T, rho, eps, step, math.ceil(calls))
 
     def init(x: Tensor, oracle: Oracle) -> State:
         square("biases", biases, len(oracle.present))
         keep = x if phase_init == "restart" else x[:, :0]
-        return State(oracle.mix(plan(0).weights, x), 0, 0, keep)
+        p = 0 if plan(0).calls else 1  # all later phases have steps
+        return State(oracle.mix(plan(p).weights, x), p, 0, keep)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
