@@ -66,6 +66,22 @@ def test_all_together_with_a_gossip_matrix_is_decentralised_sgd(simulation, x, o
         torch.testing.assert_close(run.personal(), models, **EXACT)
 
 
+@pytest.mark.parametrize("every", [4, 9, 13])
+def test_models_mix_when_the_count_of_gradients_passes_a_multiple(simulation, x, every):
+    """Six arrive together, and a multiple may lie among them and not at their end."""
+    run = Run(agraf(RING, lr=0.1, every=every), simulation, x, clock=EQUAL)
+    models, mixed = x.clone(), 0
+    for t in range(1, 10):
+        models = models - 0.1 * simulation.at(t).grads(models)
+        arrived = range(6 * (t - 1) + 1, 6 * t + 1)
+        if any(k % every == 0 for k in arrived):
+            models = RING @ models
+            mixed += 1
+        run.step()
+        torch.testing.assert_close(run.personal(), models, **EXACT)
+    assert mixed == {4: 9, 9: 6, 13: 4}[every]
+
+
 def test_mixing_now_and_then_is_local_sgd(simulation, x):
     """J at every third joint step: the average of copies after three local steps."""
     same = x.mean(0).repeat(6, 1)

@@ -255,6 +255,39 @@ def test_the_standard_error_covers_the_spread_of_the_estimates():
     assert (typical < 4 * spread).all()
 
 
+@pytest.mark.parametrize("memory", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize("times", [1, 2, 7, 60])
+def test_errors_shrink_as_those_of_an_exponential_average(memory, times):
+    """Weights w_j = memory^j of equally noisy values: variance sum w^2 / (sum w)^2."""
+    seen = history()[0]
+    once = learn(start(), seen, split=True, memory=0.0, confidence=0.0)
+    belief = start()
+    for _ in range(times):
+        belief = learn(belief, seen, split=True, memory=memory, confidence=0.0)
+    w = torch.tensor([memory**j for j in range(times)], dtype=REAL)
+    share = w.square().sum() / w.sum() ** 2
+    if memory and times == 60:  # in the end
+        assert float(share) == pytest.approx((1 - memory) / (1 + memory), rel=1e-4)
+    # The same values again and again: estimates stay, and all that changes is how many
+    # comparisons they are taken to rest on.
+    assert_close(estimate(belief)[0], estimate(once)[0], rtol=1e-10, atol=1e-12)
+    expected = share.sqrt() * estimate(once)[1]
+    assert_close(estimate(belief)[1], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_the_variance_of_an_exponential_average_is_what_draws_show():
+    draws = torch.randn(4000, 7, generator=torch.Generator().manual_seed(8), dtype=REAL)
+    averages = torch.zeros(4000, dtype=REAL)
+    mass = 0.0
+    belief = start()
+    for value in draws.T:
+        averages, mass = 0.8 * averages + 0.2 * value, 0.8 * mass + 0.2
+        belief = learn(belief, history()[0], split=True, memory=0.8, confidence=0.0)
+    counted = float(belief.squares[0, 0] / belief.mass[0, 0] ** 2)
+    # A variance of 4000 normal draws is known to sqrt(2 / 4000), here five of these.
+    assert float((averages / mass).var()) == pytest.approx(counted, rel=0.12)
+
+
 def test_where_the_own_gradient_is_lost_in_noise_nothing_is_said():
     seen = history()[0]
     lost = seen._replace(own=torch.tensor([-0.1, 1.0, 1.0], dtype=REAL))
