@@ -11,6 +11,7 @@ from coterie.checks import InputError
 from coterie.clients.groups import block
 from coterie.conformance.divided import divided
 from coterie.engine.states import own, whole
+from coterie.records.folders import pack, unpack
 from coterie.types import Rows
 
 
@@ -32,28 +33,39 @@ FULL = Outer(
 )
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_a_state_that_was_divided_is_put_together_again(size):
-    def there_and_back(group):
-        part = own(FULL, group, 5)
-        mine = block(5, group)
-        assert torch.equal(part.x, FULL.x[mine])
-        assert torch.equal(part.inner.v, FULL.inner.v[mine])
-        assert torch.equal(part.inner.scale, FULL.inner.scale)
-        return whole(part, group, 5)
+def part_of(group) -> Outer:
+    mine = block(5, group)
+    inner = FULL.inner._replace(v=FULL.inner.v[mine])
+    return FULL._replace(x=FULL.x[mine], inner=inner)
 
-    for found in divided(there_and_back, size):
-        assert torch.equal(found.x, FULL.x)
-        assert torch.equal(found.inner.v, FULL.inner.v)
-        assert found.t == 7
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_state_that_was_divided_is_put_together_in_the_first_process(size):
+    first, *others = divided(lambda group: whole(part_of(group), group, 5), size)
+    assert torch.equal(first.x, FULL.x)
+    assert torch.equal(first.inner.v, FULL.inner.v)
+    assert first.t == 7
+    assert others == [None] * (size - 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_every_process_takes_its_part_of_a_packed_state(size):
+    def taken(group):
+        like = part_of(group)
+        found = unpack(own(pack(FULL), like, group, 5), like)
+        assert torch.equal(found.x, like.x)
+        assert torch.equal(found.inner.v, like.inner.v)
+        assert torch.equal(found.inner.scale, like.inner.scale)
+        return found.t
+
+    assert divided(taken, size) == [7] * size
 
 
 def test_what_is_not_marked_as_rows_must_be_the_same_in_every_process():
     def differs(group):
+        part = part_of(group)
         scale = torch.tensor([float(group.rank)])
-        return whole(
-            own(FULL, group, 5)._replace(inner=Inner(FULL.inner.v, scale)), group, 5
-        )
+        return whole(part._replace(inner=part.inner._replace(scale=scale)), group, 5)
 
     with pytest.raises(InputError, match="`scale` of the state must be the same"):
         divided(differs, 2)

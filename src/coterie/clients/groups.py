@@ -1,18 +1,20 @@
 """How processes that divide a federation reach each other's rows.
 
-Process r of R holds a block of neighbouring clients. The verbs of an oracle need five
-collectives, all of which every process calls in the same order. A process that holds
+Process r of R holds a block of neighbouring clients. The verbs of an oracle need a
+few collectives, all of which every process calls in the same order. A process that holds
 all clients is alone, and they do nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from ..checks import InputError
+
+Found = TypeVar("Found")
 
 
 @runtime_checkable
@@ -40,6 +42,9 @@ class Group(Protocol):
         self, rows: Sequence[Tensor] | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
         """Process r gets its counts[r] rows of each tensor that process 0 has."""
+
+    def gather(self, value: Found) -> list[Found]:
+        """What every process says, in each of them; a few numbers or words."""
 
 
 class Alone:
@@ -71,6 +76,10 @@ class Alone:
         """The rows."""
         assert rows is not None
         return rows
+
+    def gather(self, value: Found) -> list[Found]:
+        """What this process says."""
+        return [value]
 
 
 def blocks(clients: int, processes: int) -> list[int]:

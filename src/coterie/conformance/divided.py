@@ -67,6 +67,10 @@ class Threads:
         self.values += sum(row.numel() for row in own)
         return own
 
+    def gather(self, value: Found) -> list[Found]:
+        """What every thread says."""
+        return self._all(value)
+
     def _all(self, value: Any) -> list[Any]:
         """What every thread leaves, in their order."""
         self._meeting.left[self.rank] = value

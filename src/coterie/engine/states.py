@@ -7,7 +7,7 @@ in every process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from ..clients.groups import Group, block, blocks
 from ..types import Rows, State
 
 
-def whole(state: State, group: Group, clients: int) -> State:
-    """The state of all clients, in every process.
+def whole(state: State, group: Group, clients: int) -> State | None:
+    """The state of all clients, in process 0; None elsewhere.
 
     Raises:
         InputError: where a part that has no rows of clients differs between processes.
@@ -26,22 +26,35 @@ def whole(state: State, group: Group, clients: int) -> State:
     if group.size == 1:
         return state
     for name, value in _shared(state):
-        copies = group.join(value.reshape(1, -1), [1] * group.size)
-        if not torch.equal(copies[:1].expand_as(copies), copies):
+        copies = group.gather(value.cpu())
+        if not all(torch.equal(copies[0], copy) for copy in copies):
             raise InputError(
                 f"`{name}` of the state must be the same in every process, or be of "
                 "type `coterie.types.Rows`, one row for each client."
             )
     counts = blocks(clients, group.size)
-    return _with_rows(lambda rows: group.join(rows.contiguous(), counts), state)
+    found = _with_rows(lambda rows: group.collect(rows.contiguous(), counts), state)
+    return found if group.rank == 0 else None
 
 
-def own(state: State, group: Group, clients: int) -> State:
-    """The part of a state of all clients that belongs to this process."""
+def own(packed: Any, like: State, group: Group, clients: int) -> Any:
+    """Of a packed state of all clients the part that belongs to this process.
+
+    Args:
+        packed: nested dictionaries by name of the field.
+        like: a state of this process, which knows what has rows.
+        group: the processes.
+        clients: how many there are in all of them.
+    """
     if group.size == 1:
-        return state
-    mine = block(clients, group)
-    return _with_rows(lambda rows: rows[mine].clone(), state)
+        return packed
+    mine, part = block(clients, group), dict(packed)
+    for name, value, has_rows in _fields(like):
+        if has_rows:
+            part[name] = packed[name][mine].clone()
+        elif _is_named(value):
+            part[name] = own(packed[name], value, group, clients)
+    return part
 
 
 def _fields(state: State) -> Iterator[tuple[str, object, bool]]:
@@ -55,7 +68,7 @@ def _is_named(value: object) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
-def _with_rows(change: Callable[[Tensor], Tensor], state: State) -> State:
+def _with_rows(change: Callable[[Tensor], Tensor | None], state: State) -> State:
     """The state with its rows changed."""
     changed = {}
     for name, value, has_rows in _fields(state):
