@@ -1,8 +1,8 @@
 """How processes that divide a federation reach each other's rows.
 
 Process r of R holds a block of neighbouring clients. The verbs of an oracle need a
-few collectives, all of which every process calls in the same order. A process that holds
-all clients is alone, and they do nothing.
+few collectives, all of which every process calls in the same order. A process that
+holds all clients is alone, and they do nothing.
 """
 
 from __future__ import annotations
