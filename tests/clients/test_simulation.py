@@ -11,14 +11,13 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coterie import seeds
+from coterie import models, seeds
 from coterie.checks import InputError
 from coterie.clients import kernels
 from coterie.clients.kernels import can_compile
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
-from coterie.models import zoo as models
-from coterie.models.objectives import TASKS
+from coterie.models import OBJECTIVES
 
 REAL = torch.float64
 # Sums of at most some hundred products in double precision, in another order.
@@ -641,7 +640,7 @@ def test_every_task_can_be_asked():
     outputs = {"classification": 3, "segmentation": 3}
     owner = torch.arange(2).repeat_interleave(6)
     role = torch.tensor([0, 0, 0, 0, 1, 2]).repeat(2)
-    assert targets.keys() == TASKS.keys()
+    assert targets.keys() == OBJECTIVES.keys()
     for task, truth in targets.items():
         table = Table(task, features, truth, task, outputs.get(task, 1))
         net = models.build(lambda t=table: models.linear((3,), t.outputs), 0, REAL)

@@ -36,8 +36,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ..models.objectives import Task
-from ..models.zoo import layout
+from ..models import Objective, layout
 
 _BUDGET = {"cpu": 2**25, "cuda": 2**29}
 """Values that the intermediate results of one chunk of rows may take up."""
@@ -69,7 +68,7 @@ class Kernel:
     def __init__(
         self,
         module: nn.Module,
-        task: Task,
+        objective: Objective,
         features: Tensor,
         targets: Tensor,
         *,
@@ -80,7 +79,7 @@ class Kernel:
 
         Args:
             module: architecture; its own parameters are not used.
-            task: loss and measures.
+            objective: loss and measures.
             features: (M, ...) on the device where the work is done.
             targets: (M, ...) on the same device.
             by_row: run rows one after the other; None decides by the rule above.
@@ -90,7 +89,7 @@ class Kernel:
         self._module = copy.deepcopy(module).to(features.device, features.dtype)
         if features.device.type == "cpu":
             self._module = _weights_first(self._module)
-        self._task = task
+        self._objective = objective
         self._features, self._targets = features, targets
         self._by_row, self.compiled = by_row, compiled
         self._convolves = any(
@@ -132,7 +131,7 @@ class Kernel:
     def measure(
         self, points: Float[Tensor, "n d"], batch: Batch
     ) -> dict[str, Float[Tensor, " n"]]:
-        """The weighted loss and every measure of the task, for each row."""
+        """The weighted loss and every measure of the objective, for each row."""
         pieces = [self._run("measure", piece, points) for piece in self._chunks(batch)]
         return {
             name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]
@@ -216,7 +215,7 @@ class Kernel:
         point = row.detach().requires_grad_()
         with torch.enable_grad():
             outputs = functional_call(module, self.layout.unravel(point), (features,))
-            losses = self._task.loss(outputs, targets)
+            losses = self._objective.loss(outputs, targets)
             return torch.autograd.grad((losses * weight).sum(), point)[0]
 
     def _run(self, name: str, piece: tuple[slice, Batch], *rows: Tensor) -> Any:
@@ -272,7 +271,7 @@ class Kernel:
         return program
 
     def _measures(self, data: int | None) -> Callable[..., dict[str, Tensor]]:
-        measures = {"loss": self._task.loss, **self._task.measures}
+        measures = {"loss": self._objective.loss, **self._objective.measures}
 
         def measure(
             point: dict[str, Tensor], features: Tensor, targets: Tensor, weight: Tensor
@@ -294,7 +293,7 @@ class Kernel:
         weight: Tensor,
     ) -> Tensor:
         outputs = functional_call(self._module, point, (features,))
-        return (self._task.loss(outputs, targets) * weight).sum()
+        return (self._objective.loss(outputs, targets) * weight).sum()
 
 
 class _WeightsFirst(nn.Module):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .. import seeds
 from ..checks import InputError, integer
 from ..data.federation import Federation, PartName
-from ..models.objectives import TASKS
+from ..models import OBJECTIVES
 from ..types import Comparison, Program
 from .kernels import Batch, Kernel
 
@@ -76,7 +76,7 @@ class Simulation:
         )
         self.kernel = Kernel(
             module,
-            TASKS[federation.task],
+            OBJECTIVES[federation.task],
             self.federation.features,
             self.federation.targets,
             by_row=True if loop else None,

@@ -16,13 +16,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from .. import seeds
+from .. import models, seeds
 from ..checks import InputError, suggestion
 from ..clients.simulation import Simulation
 from ..data.federation import PARTS, Federation, Table, federate
 from ..deploy.remote import RemoteOracle
 from ..deploy.sites import Site
-from ..models import zoo as models
 from ..records.folders import pack
 from ..study.ingredients import RECIPES, ingredients_of
 from ..types import Algorithm, Federated, Info, State

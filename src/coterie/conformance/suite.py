@@ -22,10 +22,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from .. import models
 from ..algorithms.local import local
 from ..checks import InputError, suggestion
 from ..deploy.remote import SiteError
-from ..models import zoo as models
 from ..records.folders import pack, unpack
 from ..types import Info, Oracle, State
 from .cases import (

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from ..checks import InputError, one_of, suggestion
-from ..models.objectives import TASKS
+from ..models import OBJECTIVES
 from .federation import Table
 
 _IS_TEST = "is_test"
@@ -42,7 +42,7 @@ def table(
         raise InputError(f"`path` must be text, got {path!r}.")
     path = Path(path).expanduser()
     if task is not None:
-        one_of("task", task, TASKS)
+        one_of("task", task, OBJECTIVES)
     if path.is_dir():
         raise InputError(f"`path` must be a file, but {path} is a folder.")
     if not path.is_file():
@@ -202,7 +202,7 @@ def _guess(path: Path, targets: np.ndarray) -> str:
             return "regression"
     raise InputError(
         f"the targets of {path.name} may be classes or quantities: set `task` to "
-        f"one of {', '.join(sorted(TASKS))}."
+        f"one of {', '.join(sorted(OBJECTIVES))}."
     )
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..checks import InputError, finite, integer, one_of
-from ..models.objectives import TASKS
+from ..models import OBJECTIVES
 from .federation import Table
 
 # Two samples to train on, one to choose with and one to test on.
@@ -16,7 +16,7 @@ FEWEST = 4
 
 def check_table(table: Table) -> None:
     """Refuses data that no model can learn from, naming the first bad sample."""
-    one_of("task", table.task, TASKS)
+    one_of("task", table.task, OBJECTIVES)
     check_length(table, "features", table.features)
     finite("features", table.features)
     finite("targets", table.targets)

@@ -16,7 +16,7 @@ from torch import Tensor
 PerSample = Callable[[Tensor, Tensor], Tensor]
 
 
-class Task(NamedTuple):
+class Objective(NamedTuple):
     """One loss per sample and the measures that are reported beside it."""
 
     loss: PerSample
@@ -73,9 +73,9 @@ def dice(outputs: Tensor, targets: Tensor) -> Tensor:
     return (2 * (chance * truth).sum(1) + 1) / (chance.sum(1) + truth.sum(1) + 1)
 
 
-TASKS: dict[str, Task] = {
-    "classification": Task(cross_entropy, {"accuracy": accuracy}),
-    "binary": Task(logistic, {"accuracy": binary_accuracy}),
-    "regression": Task(squared_error, {}, higher_is_better=False),
-    "segmentation": Task(dice_loss, {"dice": dice}),
+OBJECTIVES: dict[str, Objective] = {
+    "classification": Objective(cross_entropy, {"accuracy": accuracy}),
+    "binary": Objective(logistic, {"accuracy": binary_accuracy}),
+    "regression": Objective(squared_error, {}, higher_is_better=False),
+    "segmentation": Objective(dice_loss, {"dice": dice}),
 }

@@ -56,7 +56,7 @@ class Records:
 
     study: dict[str, Any]  # the resolved configuration
     versions: dict[str, str]
-    task: str  # a name in coterie.models.objectives.TASKS
+    task: str  # a name in coterie.models.OBJECTIVES
     clients: pd.DataFrame  # seed, client, cluster (-1 unknown), train, validation, test
     metrics: pd.DataFrame  # algorithm, seed, round, client, <part>_<measure> ...
     rounds: pd.DataFrame  # algorithm, seed, round, gradients, bytes, seconds, ...

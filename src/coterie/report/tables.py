@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..checks import InputError
-from ..models.objectives import TASKS
+from ..models import OBJECTIVES
 from ..records.folders import Records
 from .axes import course_of
 
@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 def score_of(records: Records) -> Score:
     """How the study's task is scored."""
-    task = TASKS[records.task]
+    task = OBJECTIVES[records.task]
     words, column = f"test {task.score}", f"test_{task.score}"
     if column not in records.metrics:
         raise InputError(f"the records have no column {column!r}.")

@@ -25,7 +25,7 @@ from ..asynchronous import IN_TIME, METHODS
 from ..checks import InputError, imported, integer, number, one_of, parameters_of
 from ..data.splits import SPLITS
 from ..engine.events import Asynchronous
-from ..models.zoo import MODELS
+from ..models import MODELS
 from ..types import Algorithm
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of

@@ -16,8 +16,7 @@ from ..data.datasets import load
 from ..data.federation import Federation
 from ..data.splits import divide
 from ..engine.events import Asynchronous
-from ..models.objectives import TASKS
-from ..models.zoo import MODELS, build, ravel
+from ..models import MODELS, OBJECTIVES, build, ravel
 from ..types import Algorithm
 from .config import Entry, Study, algorithm_factory, factory, most_steps
 from .ingredients import RECIPES, ingredients_of
@@ -158,7 +157,7 @@ def _try_model(module: nn.Module, federation: Federation, dtype: torch.dtype) ->
                     f"it must give {federation.outputs} outputs for each sample, "
                     f"got shape {tuple(outputs.shape[1:])}"
                 )
-            TASKS[federation.task].loss(outputs, federation.targets[:2].to("cpu"))
+            OBJECTIVES[federation.task].loss(outputs, federation.targets[:2].to("cpu"))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise InputError(
             f"`model` does not fit the data `{federation.name}` with features of shape "

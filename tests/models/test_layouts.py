@@ -1,4 +1,4 @@
-"""Claims about models and their rows."""
+"""Claims about rows of numbers as models."""
 
 from __future__ import annotations
 
@@ -7,35 +7,12 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from coterie import models
 from coterie.checks import InputError
-from coterie.models import zoo as models
 
 
 def size(module: nn.Module) -> int:
     return sum(models.layout(module).sizes)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "outputs", "parameters"),
-    [
-        # 6 (75 + 1) + 16 (150 + 1) + 120 (400 + 1) + 84 (120 + 1) + 10 (84 + 1)
-        ("lenet", (3, 32, 32), 10, 62006),
-        # With one channel and padding: 6 (25 + 1) in the first layer.
-        ("lenet", (1, 28, 28), 10, 61706),
-        # 8 (9 + 1) + 16 (72 + 1) + 48 (400 + 1) + 10 (48 + 1)
-        ("cnn", (1, 28, 28), 10, 20986),
-        ("linear", (12,), 2, 26),
-        ("logistic", (2, 3), 1, 7),
-        # 32 (64 + 1) + 10 (32 + 1)
-        ("mlp", (64,), 10, 2410),
-    ],
-)
-def test_parameter_counts_are_those_of_the_architecture(
-    name, shape, outputs, parameters
-):
-    module = models.build(lambda: models.MODELS[name](shape, outputs), seed=0)
-    assert size(module) == parameters
-    assert module(torch.zeros(2, *shape)).shape == (2, outputs)
 
 
 def test_ravel_and_unravel_are_inverse():
@@ -163,65 +140,3 @@ def test_frozen_parameters_are_no_part_of_a_row():
 def test_a_model_without_parameters_is_refused():
     with pytest.raises(InputError, match="must have parameters to train"):
         models.layout(nn.Flatten())
-
-
-def test_unet3d_gives_one_value_per_voxel():
-    module = models.build(lambda: models.unet3d((1, 8, 8, 8), 1, width=2), seed=0)
-    rng = torch.Generator().manual_seed(0)
-    assert module(torch.randn(2, 1, 8, 8, 8, generator=rng)).shape == (2, 1, 8, 8, 8)
-
-
-def test_unet3d_refuses_sides_that_do_not_halve():
-    with pytest.raises(InputError, match=r"divisible by 2\^depth = 4.*\(1, 6, 8, 8\)"):
-        models.unet3d((1, 6, 8, 8), 1)
-
-
-@pytest.mark.parametrize("name", ["cnn", "lenet"])
-def test_images_that_are_too_small_are_refused_with_their_shape(name):
-    with pytest.raises(InputError, match=r"larger images, got .* \(1, 6, 6\)"):
-        models.MODELS[name]((1, 6, 6), 2)
-
-
-@pytest.mark.parametrize("name", ["cnn", "lenet"])
-def test_features_that_are_no_images_are_refused_with_their_shape(name):
-    with pytest.raises(InputError, match=r"images of shape .*got .* \(20,\)"):
-        models.MODELS[name]((20,), 2)
-
-
-def test_an_unknown_activation_is_refused_with_a_suggestion():
-    with pytest.raises(InputError, match="Did you mean 'relu'"):
-        models.mlp((2,), 1, activation="rele")
-
-
-def test_logistic_regression_starts_at_zero():
-    assert (models.ravel(models.logistic((3,), 2)) == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: models.mlp((2,), 1, hidden=[4, 0]),
-            r"`hidden` must be a list of whole numbers of at least 1, got \[4, 0\]\.",
-        ),
-        (lambda: models.cnn((1, 28, 28), 2, width=0), "`width` must be at least 1"),
-        (lambda: models.unet3d((1, 8, 8, 8), 1, width=0), "`width` must be at least 1"),
-        (lambda: models.unet3d((1, 8, 8, 8), 1, depth=0), "`depth` must be at least 1"),
-    ],
-)
-def test_sizes_below_one_are_refused_by_name_and_value(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
-
-
-@pytest.mark.parametrize("hidden", ["32", 32, [4.5], [True], [0]])
-def test_hidden_widths_that_are_no_list_of_whole_numbers_are_refused(unchecked, hidden):
-    rule = "`hidden` must be a list of whole numbers of at least 1, got"
-    with pytest.raises(InputError) as refusal:
-        models.mlp((2,), 1, hidden=hidden)
-    assert str(refusal.value) == f"{rule} {hidden!r}."
-
-
-def test_a_perceptron_without_hidden_layers_is_linear():
-    # 3 (4 + 1)
-    assert size(models.mlp((4,), 3, hidden=())) == 15
