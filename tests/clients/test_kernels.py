@@ -180,7 +180,7 @@ def test_the_rule_for_convolutions_changes_nothing_but_the_order_of_work():
 
 def test_frozen_parameters_take_part_but_get_no_gradient():
     module = mlp()
-    module[1].weight.requires_grad_(False)
+    module.body[1].weight.requires_grad_(False)
     features, targets = drawn(8, 4), classes(8)
     kernel = Kernel(module, OBJECTIVES["classification"], features, targets)
     row = models.ravel(module)

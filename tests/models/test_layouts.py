@@ -127,16 +127,102 @@ def test_dropout_is_refused_unless_it_does_nothing():
 
 def test_frozen_parameters_are_no_part_of_a_row():
     module = models.build(lambda: models.mlp((3,), 2, hidden=(4,)), seed=0)
-    module[1].weight.requires_grad_(False)
-    frozen = module[1].weight.clone()
+    module.body[1].weight.requires_grad_(False)
+    frozen = module.body[1].weight.clone()
     # 4 biases, then 2 (4 + 1)
     assert size(module) == 14
     assert len(models.ravel(module)) == 14
     twin = models.with_row(module, torch.zeros(14))
-    assert torch.equal(twin[1].weight, frozen)
-    assert (twin[3].weight == 0).all()
+    assert torch.equal(twin.body[1].weight, frozen)
+    assert (twin.head.weight == 0).all()
 
 
 def test_a_model_without_parameters_is_refused():
     with pytest.raises(InputError, match="must have parameters to train"):
         models.layout(nn.Flatten())
+
+
+class Net(nn.Module):
+    """Parameters of sizes 6, 2, 2, 2, 2, 2, 4, 2, in this order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2), nn.ReLU())
+        self.norm1 = nn.LayerNorm(2)
+        self.head = nn.Linear(2, 2)
+
+
+PLACES = {
+    "body.0.weight": range(0, 6),
+    "body.0.bias": range(6, 8),
+    "body.1": range(8, 12),
+    "norm1": range(12, 16),
+    "head": range(16, 22),
+}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "places"),
+    [
+        (["head"], ["head"]),
+        (["norm*"], ["norm1"]),
+        (["norm*", "head"], ["norm1", "head"]),
+        (["body"], ["body.0.weight", "body.0.bias", "body.1"]),
+        (["body.1"], ["body.1"]),
+        (["body.1.*"], ["body.1"]),
+        (["body.0.bias"], ["body.0.bias"]),
+        (["0"], ["body.0.weight", "body.0.bias"]),
+        (["[01]"], ["body.0.weight", "body.0.bias", "body.1"]),
+        (["head", "head"], ["head"]),
+        ([], []),
+    ],
+)
+def test_patterns_name_columns_by_path_by_module_and_by_parameter(patterns, places):
+    expected = [any(j in PLACES[place] for place in places) for j in range(22)]
+    assert models.columns(Net(), patterns).tolist() == expected
+    assert models.columns(models.layout(Net()), patterns).tolist() == expected
+
+
+def test_named_columns_hold_the_parameters_of_that_name():
+    net = Net()
+    mine = models.ravel(net)[models.columns(net, ["head"])]
+    assert torch.equal(mine, models.ravel(net.head))
+
+
+def test_frozen_parameters_have_no_columns():
+    net = Net()
+    net.body.requires_grad_(False)
+    assert models.columns(net, ["norm1"]).tolist() == [True] * 4 + [False] * 6
+    with pytest.raises(InputError, match="no module of the model matches 'body'"):
+        models.columns(net, ["body"])
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (
+            ["norm1", "haed"],
+            "no module of the model matches 'haed': it has body, body.0, body.1, "
+            "norm1, head. Did you mean 'head'?",
+        ),
+        (["bias"], "no module of the model matches 'bias': it has body, body.0, "),
+        (["*"], "nothing would be shared: every parameter of the model matches '*'."),
+        (
+            ["body", "norm1", "head"],
+            "nothing would be shared: every parameter of the model matches 'body' or "
+            "'norm1' or 'head'.",
+        ),
+    ],
+)
+def test_patterns_that_name_nothing_or_everything_are_refused(patterns, message):
+    with pytest.raises(InputError) as refusal:
+        models.columns(Net(), patterns)
+    assert str(refusal.value).startswith(message)
+
+
+@pytest.mark.parametrize("patterns", ["head", [1], None])
+def test_patterns_that_are_no_list_of_texts_are_refused(unchecked, patterns):
+    with pytest.raises(InputError) as refusal:
+        models.columns(Net(), patterns)
+    expected = f"`patterns` must be a list of texts, got {patterns!r}."
+    assert str(refusal.value) == expected

@@ -97,3 +97,77 @@ def test_hidden_widths_that_are_no_list_of_whole_numbers_are_refused(unchecked, 
 def test_a_perceptron_without_hidden_layers_is_linear():
     # 3 (4 + 1)
     assert size(models.mlp((4,), 3, hidden=())) == 15
+
+
+# The layers that have parameters, in the order in which they are made.
+LAYERS = {
+    "linear": ((2, 3), {"bias": True}, lambda: [nn.Linear(6, 4)]),
+    "mlp": (
+        (2, 3),
+        {"hidden": (5, 7)},
+        lambda: [nn.Linear(6, 5), nn.Linear(5, 7), nn.Linear(7, 4)],
+    ),
+    "cnn": (
+        (2, 10, 10),
+        {"width": 3},
+        lambda: [
+            nn.Conv2d(2, 3, 3),
+            nn.Conv2d(3, 6, 3),
+            nn.Linear(6, 48),  # 10, 8, 4, 2, 1 pixels on a side
+            nn.Linear(48, 4),
+        ],
+    ),
+    "lenet": (
+        (1, 28, 28),
+        {},
+        lambda: [
+            nn.Conv2d(1, 6, 5),
+            nn.Conv2d(6, 16, 5),
+            nn.Linear(400, 120),
+            nn.Linear(120, 84),
+            nn.Linear(84, 4),
+        ],
+    ),
+    "unet3d": (
+        (1, 8, 8, 8),
+        {"width": 2, "depth": 2},
+        lambda: [
+            *(nn.Conv3d(1, 2, 3), nn.GroupNorm(2, 2)),  # down
+            *(nn.Conv3d(2, 4, 3), nn.GroupNorm(4, 4)),  # inside: down
+            *(nn.Conv3d(4, 8, 3), nn.GroupNorm(8, 8)),
+            nn.ConvTranspose3d(8, 4, 2),
+            *(nn.Conv3d(8, 4, 3), nn.GroupNorm(4, 4)),
+            nn.Conv3d(4, 4, 1),  # the inner one's last layer
+            nn.ConvTranspose3d(4, 2, 2),  # up
+            *(nn.Conv3d(4, 2, 3), nn.GroupNorm(2, 2)),  # join
+            nn.Conv3d(2, 4, 1),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_row_holds_the_layers_in_order_from_body_to_head(name):
+    shape, options, layers = LAYERS[name]
+    module = models.build(lambda: models.MODELS[name](shape, 4, **options), seed=3)
+    plain = models.build(lambda: nn.Sequential(*layers()), seed=3)
+    if name == "linear":
+        nn.init.zeros_(plain[0].weight)
+        nn.init.zeros_(plain[0].bias)
+    assert torch.equal(models.ravel(module), models.ravel(plain))
+    assert models.layout(module).shapes == models.layout(plain).shapes
+    assert {part.split(".")[0] for part in models.layout(module).names} <= {
+        "body",
+        "head",
+    }
+    if name != "linear":
+        last = list(plain.children())[-1]
+        mine = models.ravel(module)[models.columns(module, ["head"])]
+        assert torch.equal(mine, models.ravel(last))
+
+
+def test_the_norms_of_a_unet_have_names():
+    module = models.build(lambda: models.unet3d((1, 8, 8, 8), 1, width=2), seed=0)
+    norms = [m for m in module.modules() if isinstance(m, nn.GroupNorm)]
+    assert len(norms) == 5
+    assert int(models.columns(module, ["norm"]).sum()) == sum(map(size, norms))

@@ -3,6 +3,7 @@
 from .layouts import (
     Layout,
     build,
+    columns,
     layout,
     ravel,
     refuse_unsuitable,
@@ -19,6 +20,7 @@ __all__ = [
     "Objective",
     "build",
     "cnn",
+    "columns",
     "layout",
     "lenet",
     "linear",

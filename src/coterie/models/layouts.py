@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from .. import seeds
-from ..checks import InputError
+from ..checks import InputError, suggestion
 
 
 class Layout(NamedTuple):
@@ -54,6 +55,53 @@ def layout(module: nn.Module) -> Layout:
         tuple(p.shape for p in parameters),
         tuple(p.numel() for p in parameters),
     )
+
+
+def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, " d"]:
+    """Which columns of a row belong to modules that a pattern names.
+
+    A shell pattern names a parameter by its dotted name, by the path of a module that
+    it is in, or by the name of any module on that path: `body.1`, `norm*`, `head`.
+
+    >>> columns(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)), ["1"]).tolist()
+    [False, False, False, True, True]
+
+    Raises:
+        InputError: when a pattern names nothing, or the patterns name everything.
+    """
+    rows = model if isinstance(model, Layout) else layout(model)
+    whole = isinstance(patterns, list | tuple)
+    if not whole or not all(isinstance(pattern, str) for pattern in patterns):
+        raise InputError(f"`patterns` must be a list of texts, got {patterns!r}.")
+    chosen = set()
+    for pattern in patterns:
+        named = {name for name in rows.names if _matches(name, pattern)}
+        if not named:
+            raise InputError(
+                f"no module of the model matches {pattern!r}: it has "
+                f"{', '.join(_modules(rows))}.{suggestion(pattern, _modules(rows))}"
+            )
+        chosen |= named
+    if len(chosen) == len(rows.names):
+        raise InputError(
+            "nothing would be shared: every parameter of the model matches "
+            f"{' or '.join(map(repr, patterns))}."
+        )
+    mine = torch.tensor([name in chosen for name in rows.names])
+    return mine.repeat_interleave(torch.tensor(rows.sizes))
+
+
+def _matches(parameter: str, pattern: str) -> bool:
+    *modules, _ = parts = parameter.split(".")
+    paths = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return any(fnmatchcase(name, pattern) for name in [*paths, *modules])
+
+
+def _modules(rows: Layout) -> list[str]:
+    """Paths of the modules that have parameters, outer ones before inner ones."""
+    found = [name.split(".")[:-1] for name in rows.names]
+    paths = [".".join(p[:end]) for p in found for end in range(1, len(p) + 1)]
+    return list(dict.fromkeys(paths)) or list(rows.names)
 
 
 def ravel(module: nn.Module) -> Float[Tensor, " d"]:

@@ -1,8 +1,13 @@
-"""Small models by name: functions of a sample's shape and the number of outputs."""
+"""Small models by name: functions of a sample's shape and the number of outputs.
+
+Each ends in a layer `head` behind a `body`, and what normalises is called `norm`, so
+that `columns` can name them.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -21,10 +26,10 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 def linear(shape: Sequence[int], outputs: int, *, bias: bool = True) -> nn.Module:
     """A linear map of the flattened features, started at zero."""
-    model = nn.Linear(math.prod(shape), outputs, bias=bias)
-    for parameter in model.parameters():
+    head = nn.Linear(math.prod(shape), outputs, bias=bias)
+    for parameter in head.parameters():
         nn.init.zeros_(parameter)
-    return nn.Sequential(nn.Flatten(), model)
+    return _named(body=nn.Flatten(), head=head)
 
 
 def logistic(shape: Sequence[int], outputs: int) -> nn.Module:
@@ -50,7 +55,7 @@ def mlp(
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), act()]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+    return _named(body=nn.Sequential(*layers), head=nn.Linear(widths[-1], outputs))
 
 
 def cnn(shape: Sequence[int], outputs: int, *, width: int = 8) -> nn.Module:
@@ -65,8 +70,8 @@ def cnn(shape: Sequence[int], outputs: int, *, width: int = 8) -> nn.Module:
         nn.MaxPool2d(2),
         nn.Flatten(),
     )
-    flat = _outputs_of(body, shape)
-    return body.extend([nn.Linear(flat, 48), nn.ReLU(), nn.Linear(48, outputs)])
+    body.extend([nn.Linear(_outputs_of(body, shape), 48), nn.ReLU()])
+    return _named(body=body, head=nn.Linear(48, outputs))
 
 
 def lenet(shape: Sequence[int], outputs: int) -> nn.Module:
@@ -82,8 +87,13 @@ def lenet(shape: Sequence[int], outputs: int) -> nn.Module:
         nn.Flatten(),
     )
     flat = _outputs_of(body, shape)
-    head = [nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()]
-    return body.extend([*head, nn.Linear(84, outputs)])
+    body.extend([nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()])
+    return _named(body=body, head=nn.Linear(84, outputs))
+
+
+def _named(**layers: nn.Module) -> nn.Module:
+    """The layers one after the other, by name."""
+    return nn.Sequential(OrderedDict(layers))
 
 
 def _outputs_of(body: nn.Module, shape: Sequence[int]) -> int:
@@ -102,30 +112,35 @@ def _outputs_of(body: nn.Module, shape: Sequence[int]) -> int:
 
 
 class _UNet3d(nn.Module):
-    """One level of a 3-D U-Net around a smaller one."""
+    """One level of a 3-D U-Net around a smaller one, without its last layer."""
 
-    def __init__(self, channels: int, width: int, outputs: int, depth: int) -> None:
+    def __init__(self, channels: int, width: int, depth: int) -> None:
         super().__init__()
         self.down = _block3d(channels, width)
         self.pool = nn.MaxPool3d(2)
-        self.inside: nn.Module
-        if depth > 1:
-            self.inside = _UNet3d(width, 2 * width, 2 * width, depth - 1)
-        else:
-            self.inside = _block3d(width, 2 * width)
+        self.inside = (
+            _block3d(width, 2 * width)
+            if depth == 1
+            else _named(
+                level=_UNet3d(width, 2 * width, depth - 1),
+                out=nn.Conv3d(2 * width, 2 * width, 1),
+            )
+        )
         self.up = nn.ConvTranspose3d(2 * width, width, 2, stride=2)
         self.join = _block3d(2 * width, width)
-        self.head = nn.Conv3d(width, outputs, 1)
 
     def forward(self, volume: Tensor) -> Tensor:
         here = self.down(volume)
         below = self.up(self.inside(self.pool(here)))
-        return self.head(self.join(torch.cat([here, below], 1)))
+        return self.join(torch.cat([here, below], 1))
 
 
 def _block3d(before: int, after: int) -> nn.Module:
-    norm = nn.GroupNorm(math.gcd(8, after), after)
-    return nn.Sequential(nn.Conv3d(before, after, 3, padding=1), norm, nn.ReLU())
+    return _named(
+        conv=nn.Conv3d(before, after, 3, padding=1),
+        norm=nn.GroupNorm(math.gcd(8, after), after),
+        relu=nn.ReLU(),
+    )
 
 
 def unet3d(
@@ -139,7 +154,8 @@ def unet3d(
             "`unet3d` needs volumes (channels, x, y, z) with sides divisible by "
             f"2^depth = {2**depth}, got features of shape {tuple(shape)}."
         )
-    return _UNet3d(shape[0], width, outputs, depth)
+    body = _UNet3d(shape[0], width, depth)
+    return _named(body=body, head=nn.Conv3d(width, outputs, 1))
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
