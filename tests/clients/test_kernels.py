@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.func import functional_call
 from torch.testing import assert_close
@@ -11,7 +13,8 @@ from torch.testing import assert_close
 from coterie import models
 from coterie.clients import kernels
 from coterie.clients.kernels import Batch, Kernel
-from coterie.models import OBJECTIVES
+from coterie.models import OBJECTIVES, Objective, OfClient
+from coterie.models.objectives import cross_entropy
 
 REAL = torch.float64
 # Sums of at most some hundred products in double precision, in another order.
@@ -124,6 +127,46 @@ def test_losses_and_measures_equal_a_loop_over_modules(kind):
         assert_close(found["loss"][j], losses @ batch.weight[j], **EXACT)
         assert_close(found["accuracy"][j], right @ batch.weight[j], **EXACT)
     assert_close(kernel.loss(points, batch), found["loss"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("at_once", [2, 512])
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_whole_clients_are_measured_on_all_samples_that_count(
+    monkeypatch, kind, at_once
+):
+    monkeypatch.setattr(kernels, "_EVALUATED_AT_ONCE", at_once)
+    features = drawn(40, 4)
+    targets = (features[:, 0] > 0).long()
+    module = models.build(lambda: models.mlp((4,), 1, hidden=(5,)), 0, REAL)
+    kernel = Kernel(module, OBJECTIVES["binary"], features, targets)
+    points, batch = rows(module, 5), batches(5, 9, 40)[kind]
+    found = kernel.measure(points, batch)
+    for j in range(5):
+        index = batch.index if kind == "shared" else batch.index[j]
+        index = index[batch.weight[j] != 0]  # without two samples of the first row
+        outputs = models.with_row(module, points[j])(features[index]).detach()
+        expected = roc_auc_score(targets[index], outputs[:, 0])
+        assert float(found["auc"][j]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_whole_clients_are_measured_by_functions_of_any_kind():
+    seen = []
+
+    def longest(outputs, targets) -> float:
+        seen.append((outputs.shape, targets.tolist()))
+        return float(np.linalg.norm(outputs.numpy(), axis=1).max())
+
+    features, targets = drawn(6, 4), classes(6)
+    objective = Objective(cross_entropy, {"longest": OfClient(longest)})
+    kernel = Kernel(mlp(), objective, features, targets)
+    weight = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], dtype=REAL)
+    batch = Batch(torch.tensor([[0, 1, 2], [3, 4, 5]]), weight)
+    points = rows(mlp(), 2)
+    found = kernel.measure(points, batch)["longest"]
+    assert seen == [((2, 3), targets[:2].tolist()), ((3, 3), targets[3:].tolist())]
+    for j, mine in enumerate((features[:2], features[3:])):
+        outputs = models.with_row(mlp(), points[j])(mine).detach()
+        assert_close(found[j], outputs.norm(dim=1).max(), **EXACT)
 
 
 @pytest.mark.parametrize("budget", [1, 300, 10_000])

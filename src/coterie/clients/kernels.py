@@ -41,6 +41,9 @@ from ..models import Objective, layout
 _BUDGET = {"cpu": 2**25, "cuda": 2**29}
 """Values that the intermediate results of one chunk of rows may take up."""
 
+_EVALUATED_AT_ONCE = 512
+"""Samples of a row whose measures are taken in one pass."""
+
 _LONG_ROW = 64
 """Samples a row beyond which CPU convolutions run row after row."""
 
@@ -60,6 +63,12 @@ class Batch:
     def __getitem__(self, rows: Any) -> Batch:
         index = self.index if self.index.dim() == 1 else self.index[rows]
         return Batch(index, self.weight[rows])
+
+    def pieces(self, samples: int) -> Iterator[Batch]:
+        """The same rows with so many samples each, at most, one piece after another."""
+        for first in range(0, self.width, samples):
+            some = slice(first, first + samples)
+            yield Batch(self.index[..., some], self.weight[:, some])
 
 
 class Kernel:
@@ -123,18 +132,52 @@ class Kernel:
             [self._run("hvp", piece, points, vectors) for piece in self._chunks(batch)]
         )
 
+    @torch.no_grad()
     def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
         """Entry j is row j's weighted loss."""
-        return self.measure(points, batch)["loss"]
+        return torch.cat(
+            [self._run("loss", piece, points) for piece in self._chunks(batch)]
+        )
 
     @torch.no_grad()
     def measure(
         self, points: Float[Tensor, "n d"], batch: Batch
     ) -> dict[str, Float[Tensor, " n"]]:
-        """The weighted loss and every measure of the objective, for each row."""
-        pieces = [self._run("measure", piece, points) for piece in self._chunks(batch)]
+        """The weighted loss and every measure of the objective, for each row.
+
+        Those of a client as a whole see the samples of a row that have a weight.
+        """
+        size = self.evaluated_at_once(batch.width)
+        found = [self._measured(points[r], b) for r, b in self._chunks(batch, size)]
+        return {name: torch.cat([some[name] for some in found]) for name in found[0]}
+
+    def evaluated_at_once(self, samples: int) -> int:
+        """How many rows of that many samples are measured in one chunk."""
+        return self.chunk(min(_EVALUATED_AT_ONCE, samples))
+
+    def _measured(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The measures of one chunk of rows."""
+        everyone = slice(None)
+        sums, outputs = zip(
+            *(
+                self._run("measure", (everyone, piece), points)
+                for piece in batch.pieces(_EVALUATED_AT_ONCE)
+            ),
+            strict=True,
+        )
+        found = {name: sum(some[name] for some in sums) for name in sums[0]}
+        if self._objective.of_client:
+            found |= self._of_clients(torch.cat(outputs, 1), batch)
+        return found
+
+    def _of_clients(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The measures of clients as a whole, one client after the other."""
+        targets = self._targets[batch.index.expand(batch.weight.shape)].cpu()
+        here, used = outputs.cpu(), (batch.weight != 0).cpu()
+        rows = [(here[j, used[j]], targets[j, used[j]]) for j in range(len(here))]
         return {
-            name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]
+            name: batch.weight.new_tensor([float(measure(*row)) for row in rows])
+            for name, (measure,) in self._objective.of_client.items()
         }
 
     def chunk(self, samples: int, extra: int = 0) -> int:
@@ -162,8 +205,10 @@ class Kernel:
             hook.remove()
         return 2 * sum(total)
 
-    def _chunks(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
-        size = self.chunk(batch.width)
+    def _chunks(
+        self, batch: Batch, size: int | None = None
+    ) -> Iterator[tuple[slice, Batch]]:
+        size = self.chunk(batch.width) if size is None else size
         for first in range(0, len(batch.weight), size):
             rows = slice(first, first + size)
             yield rows, batch[rows]
@@ -239,7 +284,12 @@ class Kernel:
         return result.clone() if compiled and features.is_cuda else result
 
     def _vectorised(self, name: str, shared: bool) -> Callable[..., Any]:
-        makers = {"grad": self._grads, "hvp": self._hvps, "measure": self._measures}
+        makers: dict[str, Callable[[int | None], Callable[..., Any]]] = {
+            "grad": self._grads,
+            "hvp": self._hvps,
+            "loss": self._losses,
+            "measure": self._measures,
+        }
         return makers[name](None if shared else 0)
 
     # In each of these `data` is the dimension along which rows have their own samples,
@@ -270,17 +320,24 @@ class Kernel:
 
         return program
 
-    def _measures(self, data: int | None) -> Callable[..., dict[str, Tensor]]:
-        measures = {"loss": self._objective.loss, **self._objective.measures}
+    def _losses(self, data: int | None) -> Callable[..., Tensor]:
+        rows = vmap(self._loss, in_dims=(0, data, data, 0))
+        return lambda points, *batch: rows(self.layout.unravel(points), *batch)
+
+    def _measures(
+        self, data: int | None
+    ) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:
+        measures = self._objective.per_sample
 
         def measure(
             point: dict[str, Tensor], features: Tensor, targets: Tensor, weight: Tensor
-        ) -> dict[str, Tensor]:
+        ) -> tuple[dict[str, Tensor], Tensor]:
             outputs = functional_call(self._module, point, (features,))
-            return {
+            sums = {
                 name: (measure(outputs, targets) * weight).sum()
                 for name, measure in measures.items()
             }
+            return sums, outputs
 
         rows = vmap(measure, in_dims=(0, data, data, 0))
         return lambda points, *batch: rows(self.layout.unravel(points), *batch)

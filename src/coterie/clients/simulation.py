@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .. import seeds
 from ..checks import InputError, integer
 from ..data.federation import Federation, PartName
-from ..models import OBJECTIVES
+from ..models import OBJECTIVES, Objective
 from ..types import Comparison, Program
 from .kernels import Batch, Kernel
 
@@ -28,9 +28,6 @@ Answer = TypeVar("Answer")
 
 _DRAWN_AHEAD = 16
 """Minibatches of a client program that are drawn in one pass, at most."""
-
-_EVALUATED_AT_ONCE = 512
-"""Samples of a client that are evaluated in one pass."""
 
 
 class Simulation:
@@ -41,6 +38,7 @@ class Simulation:
         federation: Federation,
         module: nn.Module,
         *,
+        objective: Objective | None = None,
         batch_size: int = 16,
         seed: int = 0,
         device: str | torch.device = "cpu",
@@ -53,6 +51,7 @@ class Simulation:
         Args:
             federation: the clients' data.
             module: architecture of every client's model.
+            objective: what is minimised and measured; None takes that of the task.
             batch_size: samples of a minibatch; 0 takes the whole training part.
             seed: names the random streams of minibatches.
             device: where the work is done.
@@ -67,6 +66,7 @@ class Simulation:
         self.batch_size = integer("batch_size", batch_size, at_least=0)
         self.seed = seed
         self.loop = loop
+        self.objective = objective or OBJECTIVES[federation.task]
         self.federation = federation.to(device, dtype)
         # (N,) samples of each client's minibatch, for counting.
         self.batch_counts = (
@@ -76,7 +76,7 @@ class Simulation:
         )
         self.kernel = Kernel(
             module,
-            OBJECTIVES[federation.task],
+            self.objective,
             self.federation.features,
             self.federation.targets,
             by_row=True if loop else None,
@@ -210,18 +210,12 @@ class Simulation:
         """Loss and measures of each client's own model on that client's own part."""
         part = self.federation.part(name)
         who = torch.arange(len(self), device=x.device)
-        totals: dict[str, Tensor] = {}
-        size = self.kernel.chunk(min(_EVALUATED_AT_ONCE, int(part.size.max())))
-        for group in who.split(size):
+        found = []
+        for group in who.split(self.kernel.evaluated_at_once(int(part.size.max()))):
             index, mask = part.rows(group)
             weight = mask / part.size[group][:, None].to(self._real)
-            for columns in torch.arange(index.shape[1]).split(_EVALUATED_AT_ONCE):
-                some = slice(int(columns[0]), int(columns[-1]) + 1)
-                batch = Batch(index[:, some], weight[:, some])
-                for key, value in self.kernel.measure(x[group], batch).items():
-                    total = totals.setdefault(key, x.new_zeros(len(self)))
-                    total[group] += value
-        return totals
+            found.append(self.kernel.measure(x[group], Batch(index, weight)))
+        return {name: torch.cat([some[name] for some in found]) for name in found[0]}
 
 
 class SimulatedOracle:

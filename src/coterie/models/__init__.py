@@ -10,7 +10,15 @@ from .layouts import (
     with_group_norm,
     with_row,
 )
-from .objectives import OBJECTIVES, Objective
+from .objectives import (
+    OBJECTIVES,
+    Objective,
+    OfClient,
+    objective_named,
+    outputs_for,
+    refuse_misshapen,
+    target_values,
+)
 from .zoo import MODELS, cnn, lenet, linear, logistic, mlp, unet3d
 
 __all__ = [
@@ -18,6 +26,7 @@ __all__ = [
     "OBJECTIVES",
     "Layout",
     "Objective",
+    "OfClient",
     "build",
     "cnn",
     "columns",
@@ -26,8 +35,12 @@ __all__ = [
     "linear",
     "logistic",
     "mlp",
+    "objective_named",
+    "outputs_for",
     "ravel",
+    "refuse_misshapen",
     "refuse_unsuitable",
+    "target_values",
     "unet3d",
     "with_group_norm",
     "with_row",

@@ -156,7 +156,7 @@ def run_study(
     finished = 0
     for seed in study.run.seeds:
         ground = prepare(study, seed) if seed != study.run.seeds[0] else ground
-        folder.describe(seed, ground.federation)
+        folder.describe(seed, ground.federation, ground.simulation.objective)
         for entry in study.algorithms:
             period = None if study.time is None else study.time.period
             shows = functools.partial(
