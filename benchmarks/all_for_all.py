@@ -18,7 +18,7 @@ import torch
 from coterie import Simulation, Table, federate
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.local import local
-from coterie.models.zoo import build, linear, ravel
+from coterie.models import build, linear, ravel
 from coterie.seeds import generator
 from coterie.types import Algorithm
 

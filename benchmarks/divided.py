@@ -25,7 +25,7 @@ from coterie import Simulation, Table, federate, run_rounds
 from coterie.algorithms import ALGORITHMS
 from coterie.clients.groups import Alone, block
 from coterie.deploy import joined
-from coterie.models.zoo import build, mlp, ravel
+from coterie.models import build, mlp, ravel
 from coterie.seeds import generator
 
 

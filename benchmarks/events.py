@@ -26,8 +26,8 @@ from coterie.data.splits import divide
 from coterie.data.synthetic import linear
 from coterie.engine.clocks import clock
 from coterie.engine.events import Run
-from coterie.models.zoo import build, mlp, ravel
-from coterie.models.zoo import linear as linear_model
+from coterie.models import build, mlp, ravel
+from coterie.models import linear as linear_model
 
 TURNS = 5
 

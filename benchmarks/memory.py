@@ -18,7 +18,7 @@ from torch import nn
 from coterie import Simulation, Table, federate, run_rounds
 from coterie.algorithms import fedavg, local
 from coterie.clients.kernels import _BUDGET
-from coterie.models.zoo import build, lenet, linear, ravel
+from coterie.models import build, lenet, linear, ravel
 from coterie.types import Algorithm
 
 

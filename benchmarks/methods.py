@@ -38,7 +38,7 @@ from coterie import Simulation
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
 from coterie.clients.kernels import Batch
-from coterie.models.zoo import build, ravel
+from coterie.models import build, ravel
 from coterie.seeds import generator
 from coterie.study.ingredients import RECIPES, ingredients_of
 from coterie.types import Algorithm

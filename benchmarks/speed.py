@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from coterie import Simulation, Table, federate
-from coterie.models.zoo import build, cnn, lenet, mlp, ravel
+from coterie.models import build, cnn, lenet, mlp, ravel
 from coterie.optim.steps import descent, follow, sgd, velocity
 
 SAMPLES = 200  # of each client

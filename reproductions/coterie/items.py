@@ -15,7 +15,7 @@ from coterie.cli.reproductions import Claim, run_shown
 from coterie.data.federation import Part
 from coterie.data.splits import divide
 from coterie.data.synthetic import linear
-from coterie.models.zoo import build, ravel
+from coterie.models import build, ravel
 from coterie.planning.pilot import pilot
 from coterie.planning.prospects import prospects_of
 

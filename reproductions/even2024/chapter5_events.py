@@ -25,7 +25,7 @@ from coterie.data.splits import divide
 from coterie.engine.clocks import Clock, Rings, clock
 from coterie.engine.events import Asynchronous, run_events
 from coterie.graphs.families import edges_of, gossip_matrix
-from coterie.models.zoo import build, linear, mlp, ravel, with_row
+from coterie.models import build, linear, mlp, ravel, with_row
 from coterie.seeds import generator
 from coterie.theory.mixing import loss_rates
 

@@ -27,7 +27,7 @@ from coterie.cli.reproductions import Claim
 from coterie.data.federation import Federation, Part
 from coterie.engine.clocks import Clock, clock
 from coterie.engine.events import Asynchronous, run_events
-from coterie.models.zoo import build, linear
+from coterie.models import build, linear
 from coterie.seeds import generator
 from coterie.theory.asynchrony import (
     cautious_steps,

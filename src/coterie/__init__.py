@@ -17,7 +17,7 @@ from .checks import InputError, TrainingError
 from .clients.simulation import Simulation
 from .data.federation import Federation, Table, federate
 from .engine.rounds import run_rounds
-from .models.zoo import with_group_norm
+from .models import with_group_norm
 from .types import Algorithm, Clients, Comparison, Info, Oracle
 
 if TYPE_CHECKING:

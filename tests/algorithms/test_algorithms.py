@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from coterie import seeds
+from coterie import models, seeds
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
 from coterie.algorithms.all_for_one import all_for_one
@@ -18,7 +18,6 @@ from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.data import synthetic
 from coterie.data.federation import federate
-from coterie.models import zoo as models
 from coterie.types import Comparison
 from support.oracles import begun, told, with_verbs
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from coterie import seeds
+from coterie import models, seeds
 from coterie.algorithms.aruba import aruba
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.fedavg_finetune import fedavg_finetune
@@ -16,7 +16,6 @@ from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.engine.rounds import run_rounds
-from coterie.models import zoo as models
 from support.oracles import begun, with_verbs
 
 REAL = torch.float64

@@ -17,7 +17,7 @@ from coterie.data.splits import divide
 from coterie.engine.clocks import clock
 from coterie.engine.events import Run
 from coterie.engine.rounds import run_rounds
-from coterie.models.zoo import build, linear
+from coterie.models import build, linear
 from support.quadratics import SAMPLES, hessians, quadratics, simulate, start
 
 REAL = torch.float64

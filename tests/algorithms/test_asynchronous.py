@@ -13,7 +13,7 @@ from coterie.conformance.cases import Case, Setting, small_federation, starting_
 from coterie.conformance.flows import TWINS, TimedCase, begun
 from coterie.engine.clocks import clock
 from coterie.engine.rounds import run_rounds
-from coterie.models.zoo import build
+from coterie.models import build
 
 # Answers in a round; in pairs there are no rounds, and readers are served in turn.
 ANSWERS = {"agraf": 6, "async_all_for_all": 6, "async_ditto": 6, "async_sgd": 6}

@@ -24,7 +24,7 @@ from coterie.conformance.suite import (
 )
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
-from coterie.models.zoo import build
+from coterie.models import build
 from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study

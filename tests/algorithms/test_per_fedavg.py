@@ -12,7 +12,7 @@ from torch import nn
 from torch.func import functional_call, grad
 from torch.testing import assert_close
 
-from coterie import seeds
+from coterie import models, seeds
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.fedavg_finetune import fedavg_finetune
 from coterie.algorithms.local import local
@@ -22,7 +22,6 @@ from coterie.cli.reproductions import papers
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.engine.rounds import run_rounds
-from coterie.models import zoo as models
 from support.oracles import begun
 
 REAL = torch.float64

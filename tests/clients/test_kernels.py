@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.func import functional_call
 from torch.testing import assert_close
 
+from coterie import models
 from coterie.clients import kernels
 from coterie.clients.kernels import Batch, Kernel
-from coterie.models import zoo as models
-from coterie.models.objectives import TASKS
+from coterie.models import OBJECTIVES, Objective, OfClient
+from coterie.models.objectives import cross_entropy
 
 REAL = torch.float64
 # Sums of at most some hundred products in double precision, in another order.
@@ -53,7 +56,7 @@ def batches(n: int, samples: int, table: int) -> dict[str, Batch]:
 def loss_of_row(module, row, features, targets, index, weight) -> torch.Tensor:
     """The weighted loss of one row, by hand on an nn.Module of its own."""
     outputs = functional_call(module, models.layout(module).unravel(row), features)
-    return (TASKS["classification"].loss(outputs, targets)[index] * weight).sum()
+    return (OBJECTIVES["classification"].loss(outputs, targets)[index] * weight).sum()
 
 
 def gradient_loop(module, points, features, targets, batch) -> torch.Tensor:
@@ -73,7 +76,9 @@ def gradient_loop(module, points, features, targets, batch) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_gradients_equal_autograd_on_one_module_per_row(kind, by_row):
     features, targets = drawn(20, 4), classes(20)
-    kernel = Kernel(mlp(), TASKS["classification"], features, targets, by_row=by_row)
+    kernel = Kernel(
+        mlp(), OBJECTIVES["classification"], features, targets, by_row=by_row
+    )
     points, batch = rows(mlp(), 6), batches(6, 7, 20)[kind]
     expected = gradient_loop(mlp(), points, features, targets, batch)
     assert_close(kernel.grad(points, batch), expected, **EXACT)
@@ -83,7 +88,7 @@ def test_gradients_equal_autograd_on_one_module_per_row(kind, by_row):
 def test_hessian_products_equal_double_backward(kind):
     features, targets = drawn(20, 4), classes(20)
     module = mlp()
-    kernel = Kernel(module, TASKS["classification"], features, targets)
+    kernel = Kernel(module, OBJECTIVES["classification"], features, targets)
     points, batch = rows(module, 4), batches(4, 7, 20)[kind]
     vectors = drawn(*points.shape, seed=8)
     found = kernel.hvp(points, vectors, batch)
@@ -100,7 +105,7 @@ def test_hessian_products_equal_double_backward(kind):
 def test_hessian_products_of_linear_regression_have_a_closed_form():
     features, targets = drawn(9, 3), drawn(9, seed=1)
     module = models.build(lambda: models.linear((3,), 1, bias=False), 0, REAL)
-    kernel = Kernel(module, TASKS["regression"], features, targets)
+    kernel = Kernel(module, OBJECTIVES["regression"], features, targets)
     batch = Batch(torch.arange(9), torch.full((2, 9), 1 / 9, dtype=REAL))
     vectors = drawn(2, 3, seed=2)
     expected = 2 / 9 * vectors @ features.T @ features
@@ -110,7 +115,7 @@ def test_hessian_products_of_linear_regression_have_a_closed_form():
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_losses_and_measures_equal_a_loop_over_modules(kind):
     features, targets = drawn(20, 4), classes(20)
-    kernel = Kernel(mlp(), TASKS["classification"], features, targets)
+    kernel = Kernel(mlp(), OBJECTIVES["classification"], features, targets)
     points, batch = rows(mlp(), 5), batches(5, 7, 20)[kind]
     found = kernel.measure(points, batch)
     for j in range(5):
@@ -124,11 +129,51 @@ def test_losses_and_measures_equal_a_loop_over_modules(kind):
     assert_close(kernel.loss(points, batch), found["loss"], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("at_once", [2, 512])
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_whole_clients_are_measured_on_all_samples_that_count(
+    monkeypatch, kind, at_once
+):
+    monkeypatch.setattr(kernels, "_EVALUATED_AT_ONCE", at_once)
+    features = drawn(40, 4)
+    targets = (features[:, 0] > 0).long()
+    module = models.build(lambda: models.mlp((4,), 1, hidden=(5,)), 0, REAL)
+    kernel = Kernel(module, OBJECTIVES["binary"], features, targets)
+    points, batch = rows(module, 5), batches(5, 9, 40)[kind]
+    found = kernel.measure(points, batch)
+    for j in range(5):
+        index = batch.index if kind == "shared" else batch.index[j]
+        index = index[batch.weight[j] != 0]  # without two samples of the first row
+        outputs = models.with_row(module, points[j])(features[index]).detach()
+        expected = roc_auc_score(targets[index], outputs[:, 0])
+        assert float(found["auc"][j]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_whole_clients_are_measured_by_functions_of_any_kind():
+    seen = []
+
+    def longest(outputs, targets) -> float:
+        seen.append((outputs.shape, targets.tolist()))
+        return float(np.linalg.norm(outputs.numpy(), axis=1).max())
+
+    features, targets = drawn(6, 4), classes(6)
+    objective = Objective(cross_entropy, {"longest": OfClient(longest)})
+    kernel = Kernel(mlp(), objective, features, targets)
+    weight = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], dtype=REAL)
+    batch = Batch(torch.tensor([[0, 1, 2], [3, 4, 5]]), weight)
+    points = rows(mlp(), 2)
+    found = kernel.measure(points, batch)["longest"]
+    assert seen == [((2, 3), targets[:2].tolist()), ((3, 3), targets[3:].tolist())]
+    for j, mine in enumerate((features[:2], features[3:])):
+        outputs = models.with_row(mlp(), points[j])(mine).detach()
+        assert_close(found[j], outputs.norm(dim=1).max(), **EXACT)
+
+
 @pytest.mark.parametrize("budget", [1, 300, 10_000])
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_the_answer_does_not_depend_on_the_size_of_a_chunk(monkeypatch, kind, budget):
     features, targets = drawn(20, 4), classes(20)
-    kernel = Kernel(mlp(), TASKS["classification"], features, targets)
+    kernel = Kernel(mlp(), OBJECTIVES["classification"], features, targets)
     points, batch = rows(mlp(), 6), batches(6, 7, 20)[kind]
     vectors = drawn(*points.shape, seed=8)
     at_once = (
@@ -149,7 +194,7 @@ def test_the_answer_does_not_depend_on_the_size_of_a_chunk(monkeypatch, kind, bu
 
 def test_a_chunk_of_rows_keeps_to_the_budget():
     features, targets = drawn(20, 4), classes(20)
-    kernel = Kernel(mlp(), TASKS["classification"], features, targets)
+    kernel = Kernel(mlp(), OBJECTIVES["classification"], features, targets)
     # Features 4, the same flattened 4, hidden 5 and activated 5, outputs 3, and their
     # gradients; three copies of the 5 (4 + 1) + 3 (5 + 1) = 43 parameters.
     row = 7 * 2 * (4 + 4 + 5 + 5 + 3) + 3 * 43
@@ -160,7 +205,7 @@ def test_a_chunk_of_rows_keeps_to_the_budget():
 
 def test_the_rule_for_convolutions_changes_nothing_but_the_order_of_work():
     features, targets = drawn(30, 1, 10, 10), classes(30)
-    task = TASKS["classification"]
+    task = OBJECTIVES["classification"]
     points = rows(cnn(), 3)
     rng = torch.Generator().manual_seed(4)
     long = torch.randint(0, 30, (3, kernels._LONG_ROW + 1), generator=rng)
@@ -178,9 +223,9 @@ def test_the_rule_for_convolutions_changes_nothing_but_the_order_of_work():
 
 def test_frozen_parameters_take_part_but_get_no_gradient():
     module = mlp()
-    module[1].weight.requires_grad_(False)
+    module.body[1].weight.requires_grad_(False)
     features, targets = drawn(8, 4), classes(8)
-    kernel = Kernel(module, TASKS["classification"], features, targets)
+    kernel = Kernel(module, OBJECTIVES["classification"], features, targets)
     row = models.ravel(module)
     batch = Batch(torch.arange(8), torch.full((1, 8), 1 / 8, dtype=REAL))
     twin = models.with_row(module, row)
@@ -192,6 +237,6 @@ def test_frozen_parameters_take_part_but_get_no_gradient():
 def test_a_kernel_leaves_the_module_that_it_is_given_alone():
     module = models.build(lambda: models.linear((4,), 3), 0, torch.float32)
     before = models.ravel(module)
-    Kernel(module, TASKS["classification"], drawn(5, 4), classes(5))
+    Kernel(module, OBJECTIVES["classification"], drawn(5, 4), classes(5))
     assert models.ravel(module).dtype == torch.float32
     assert torch.equal(models.ravel(module), before)

@@ -9,7 +9,7 @@ from coterie.clients.simulation import Simulation
 from coterie.collaboration.best_fit import best_fit, training_losses
 from coterie.conformance.cases import starting_rows
 from coterie.conformance.suite import Setting, small_federation
-from coterie.models.zoo import build
+from coterie.models import build
 
 ACTIVE = torch.tensor([True, False, True, True, True, True])
 

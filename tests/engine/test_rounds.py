@@ -7,12 +7,12 @@ import itertools
 import pytest
 import torch
 
+from coterie import models
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.engine import rounds
-from coterie.models import zoo as models
 
 
 def simulate(federation) -> Simulation:

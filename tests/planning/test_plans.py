@@ -17,7 +17,7 @@ from coterie.data.federation import Federation, Part
 from coterie.data.splits import divide
 from coterie.data.synthetic import linear
 from coterie.engine.clocks import clock
-from coterie.models.zoo import build, ravel
+from coterie.models import build, ravel
 from coterie.planning.pilot import Look, combined, look, pilot, steadied, together
 from coterie.planning.plans import plan_study, verdict
 from coterie.planning.prospects import Findings, prospects_of, structure_of

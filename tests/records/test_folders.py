@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from coterie.checks import InputError
+from coterie.models import OBJECTIVES
 from coterie.records.folders import (
     Cell,
     Folder,
@@ -51,7 +52,7 @@ def folder(tmp_path, regression):
     """A folder with one cell of two evaluations."""
     folder = Folder(tmp_path / "run")
     folder.create(STUDY, {"coterie": "0"})
-    folder.describe(0, regression)
+    folder.describe(0, regression, OBJECTIVES["regression"])
     folder.save(evaluated(t=1))
     return folder
 
@@ -138,7 +139,7 @@ def test_records_are_the_tables_of_the_cells(folder):
 
 def test_seeds_are_in_their_own_order(folder, regression):
     for seed in (10, 2):
-        folder.describe(seed, regression)
+        folder.describe(seed, regression, OBJECTIVES["regression"])
         folder.save(evaluated(seed=seed))
     records = load_records(folder.path)
     assert records.clients["seed"].unique().tolist() == [0, 2, 10]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie import seeds
+from coterie import models, seeds
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.weights import same_cluster
 from coterie.data.datasets import load
 from coterie.data.federation import Federation, Table
 from coterie.data.splits import divide
-from coterie.models import zoo as models
 from coterie.report.similarity import similarity_map
 from coterie.similarity.distances import Distances, moment_distances
 from coterie.similarity.models import generalisation_gaps, gradient_distances

@@ -19,7 +19,7 @@ from coterie.clients.simulation import Simulation
 from coterie.conformance.suite import small_federation
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
-from coterie.models.zoo import ravel
+from coterie.models import ravel
 from coterie.records.folders import Folder, load_records
 from coterie.seeds import generator
 from coterie.study import loops as training

@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 
 from coterie import report
+from coterie.models import OBJECTIVES
 from coterie.records.folders import Records, Snapshots
 
 ALGORITHMS = ("local", "fedavg", "ditto")
@@ -81,6 +82,8 @@ def make_records(
         study=study,
         versions={"coterie": "0.1.0", "torch": "2.6"},
         task=task,
+        score=OBJECTIVES[task].score,
+        higher_is_better=OBJECTIVES[task].higher_is_better,
         clients=clients.reset_index(drop=True),
         metrics=pd.concat(metrics, ignore_index=True),
         rounds=pd.DataFrame(costs),

@@ -11,7 +11,7 @@ from coterie.clients.simulation import Simulation
 from coterie.conformance.suite import Case, Setting, starting_rows
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
-from coterie.models.zoo import build
+from coterie.models import build
 from coterie.study.config import study_of
 
 CLIENTS, HELD_OUT, ROUNDS = 6, 2, 2

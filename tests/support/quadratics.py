@@ -9,11 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from coterie import seeds
+from coterie import models, seeds
 from coterie.clients.simulation import Simulation
 from coterie.data import synthetic
 from coterie.data.federation import PARTS, Federation, Table, federate
-from coterie.models import zoo as models
 from support.oracles import begun, told
 
 REAL = torch.float64

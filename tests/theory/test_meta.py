@@ -11,12 +11,11 @@ import torch
 from scipy.stats import wasserstein_distance
 from torch.testing import assert_close
 
-from coterie import seeds
+from coterie import models, seeds
 from coterie.algorithms.per_fedavg import per_fedavg
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
-from coterie.models import zoo as models
 from coterie.theory.meta import (
     MetaProblem,
     dissimilarity_by_total_variation,

@@ -361,7 +361,7 @@ def _shelves() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
     from ..data.datasets import DATASETS
     from ..data.splits import SPLITS
     from ..graphs.families import GRAPHS
-    from ..models.zoo import MODELS
+    from ..models import MODELS
 
     return {
         "algorithms": (ALGORITHMS, None),

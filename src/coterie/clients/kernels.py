@@ -36,11 +36,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ..models.objectives import Task
-from ..models.zoo import layout
+from ..models import Objective, layout
 
 _BUDGET = {"cpu": 2**25, "cuda": 2**29}
 """Values that the intermediate results of one chunk of rows may take up."""
+
+_EVALUATED_AT_ONCE = 512
+"""Samples of a row whose measures are taken in one pass."""
 
 _LONG_ROW = 64
 """Samples a row beyond which CPU convolutions run row after row."""
@@ -62,6 +64,12 @@ class Batch:
         index = self.index if self.index.dim() == 1 else self.index[rows]
         return Batch(index, self.weight[rows])
 
+    def pieces(self, samples: int) -> Iterator[Batch]:
+        """The same rows with so many samples each, at most, one piece after another."""
+        for first in range(0, self.width, samples):
+            some = slice(first, first + samples)
+            yield Batch(self.index[..., some], self.weight[:, some])
+
 
 class Kernel:
     """Evaluates a module with n different parameter rows on samples of one table."""
@@ -69,7 +77,7 @@ class Kernel:
     def __init__(
         self,
         module: nn.Module,
-        task: Task,
+        objective: Objective,
         features: Tensor,
         targets: Tensor,
         *,
@@ -80,7 +88,7 @@ class Kernel:
 
         Args:
             module: architecture; its own parameters are not used.
-            task: loss and measures.
+            objective: loss and measures.
             features: (M, ...) on the device where the work is done.
             targets: (M, ...) on the same device.
             by_row: run rows one after the other; None decides by the rule above.
@@ -90,7 +98,7 @@ class Kernel:
         self._module = copy.deepcopy(module).to(features.device, features.dtype)
         if features.device.type == "cpu":
             self._module = _weights_first(self._module)
-        self._task = task
+        self._objective = objective
         self._features, self._targets = features, targets
         self._by_row, self.compiled = by_row, compiled
         self._convolves = any(
@@ -128,22 +136,55 @@ class Kernel:
             [self._run("hvp", piece, points, vectors) for piece in self._chunks(batch)]
         )
 
+    @torch.no_grad()
     def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
         """Entry j is row j's weighted loss."""
-        return self.measure(points, batch)["loss"]
+        return torch.cat(
+            [self._run("loss", piece, points) for piece in self._chunks(batch)]
+        )
 
     @torch.no_grad()
     def measure(
         self, points: Float[Tensor, "n d"], batch: Batch
     ) -> dict[str, Float[Tensor, " n"]]:
-        """The weighted loss and every measure of the task, for each row."""
+        """The weighted loss and every measure of the objective, for each row.
+
+        Those of a client as a whole see the samples of a row that have a weight.
+        """
         if not len(points):
-            return {
-                name: points.new_zeros(0) for name in ("loss", *self._task.measures)
-            }
-        pieces = [self._run("measure", piece, points) for piece in self._chunks(batch)]
+            names = ("loss", *self._objective.measures)
+            return {name: points.new_zeros(0) for name in names}
+        size = self.evaluated_at_once(batch.width)
+        found = [self._measured(points[r], b) for r, b in self._chunks(batch, size)]
+        return {name: torch.cat([some[name] for some in found]) for name in found[0]}
+
+    def evaluated_at_once(self, samples: int) -> int:
+        """How many rows of that many samples are measured in one chunk."""
+        return self.chunk(min(_EVALUATED_AT_ONCE, samples))
+
+    def _measured(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The measures of one chunk of rows."""
+        everyone = slice(None)
+        sums, outputs = zip(
+            *(
+                self._run("measure", (everyone, piece), points)
+                for piece in batch.pieces(_EVALUATED_AT_ONCE)
+            ),
+            strict=True,
+        )
+        found = {name: sum(some[name] for some in sums) for name in sums[0]}
+        if self._objective.of_client:
+            found |= self._of_clients(torch.cat(outputs, 1), batch)
+        return found
+
+    def _of_clients(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The measures of clients as a whole, one client after the other."""
+        targets = self._targets[batch.index.expand(batch.weight.shape)].cpu()
+        here, used = outputs.cpu(), (batch.weight != 0).cpu()
+        rows = [(here[j, used[j]], targets[j, used[j]]) for j in range(len(here))]
         return {
-            name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]
+            name: batch.weight.new_tensor([float(measure(*row)) for row in rows])
+            for name, (measure,) in self._objective.of_client.items()
         }
 
     def chunk(self, samples: int, extra: int = 0) -> int:
@@ -171,8 +212,10 @@ class Kernel:
             hook.remove()
         return 2 * sum(total)
 
-    def _chunks(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
-        size = self.chunk(batch.width)
+    def _chunks(
+        self, batch: Batch, size: int | None = None
+    ) -> Iterator[tuple[slice, Batch]]:
+        size = self.chunk(batch.width) if size is None else size
         for first in range(0, len(batch.weight), size):
             rows = slice(first, first + size)
             yield rows, batch[rows]
@@ -224,7 +267,7 @@ class Kernel:
         point = row.detach().requires_grad_()
         with torch.enable_grad():
             outputs = functional_call(module, self.layout.unravel(point), (features,))
-            losses = self._task.loss(outputs, targets)
+            losses = self._objective.loss(outputs, targets)
             return torch.autograd.grad((losses * weight).sum(), point)[0]
 
     def _run(self, name: str, piece: tuple[slice, Batch], *rows: Tensor) -> Any:
@@ -248,7 +291,12 @@ class Kernel:
         return result.clone() if compiled and features.is_cuda else result
 
     def _vectorised(self, name: str, shared: bool) -> Callable[..., Any]:
-        makers = {"grad": self._grads, "hvp": self._hvps, "measure": self._measures}
+        makers: dict[str, Callable[[int | None], Callable[..., Any]]] = {
+            "grad": self._grads,
+            "hvp": self._hvps,
+            "loss": self._losses,
+            "measure": self._measures,
+        }
         return makers[name](None if shared else 0)
 
     # In each of these `data` is the dimension along which rows have their own samples,
@@ -279,17 +327,24 @@ class Kernel:
 
         return program
 
-    def _measures(self, data: int | None) -> Callable[..., dict[str, Tensor]]:
-        measures = {"loss": self._task.loss, **self._task.measures}
+    def _losses(self, data: int | None) -> Callable[..., Tensor]:
+        rows = vmap(self._loss, in_dims=(0, data, data, 0))
+        return lambda points, *batch: rows(self.layout.unravel(points), *batch)
+
+    def _measures(
+        self, data: int | None
+    ) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:
+        measures = self._objective.per_sample
 
         def measure(
             point: dict[str, Tensor], features: Tensor, targets: Tensor, weight: Tensor
-        ) -> dict[str, Tensor]:
+        ) -> tuple[dict[str, Tensor], Tensor]:
             outputs = functional_call(self._module, point, (features,))
-            return {
+            sums = {
                 name: (measure(outputs, targets) * weight).sum()
                 for name, measure in measures.items()
             }
+            return sums, outputs
 
         rows = vmap(measure, in_dims=(0, data, data, 0))
         return lambda points, *batch: rows(self.layout.unravel(points), *batch)
@@ -302,7 +357,7 @@ class Kernel:
         weight: Tensor,
     ) -> Tensor:
         outputs = functional_call(self._module, point, (features,))
-        return (self._task.loss(outputs, targets) * weight).sum()
+        return (self._objective.loss(outputs, targets) * weight).sum()
 
 
 class _WeightsFirst(nn.Module):

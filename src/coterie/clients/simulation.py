@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .. import seeds
 from ..checks import InputError, integer
 from ..data.federation import Federation, PartName
-from ..models.objectives import TASKS
+from ..models import OBJECTIVES, Objective
 from ..types import Oracle
 from .blends import steady_widths
 from .groups import Alone, Group
@@ -27,9 +27,6 @@ from .oracles import Held, SimulatedOracle
 from .personal import PersonalOracle
 from .programs import SimulatedClients, only
 from .samples import FreshMinibatches, Samples
-
-_EVALUATED_AT_ONCE = 512
-"""Samples of a client that are evaluated in one pass."""
 
 
 class Simulation:
@@ -40,6 +37,7 @@ class Simulation:
         federation: Federation,
         module: nn.Module,
         *,
+        objective: Objective | None = None,
         batch_size: int = 16,
         seed: int = 0,
         device: str | torch.device = "cpu",
@@ -54,6 +52,7 @@ class Simulation:
         Args:
             federation: data of the clients of this process.
             module: architecture of every client's model.
+            objective: what is minimised and measured; None takes that of the task.
             batch_size: samples of a minibatch; 0 takes the whole training part.
             seed: names the random streams of minibatches.
             device: where the work is done.
@@ -70,6 +69,7 @@ class Simulation:
         self.batch_size = integer("batch_size", batch_size, at_least=0)
         self.seed = seed
         self.loop = loop
+        self.objective = objective or OBJECTIVES[federation.task]
         self.federation = federation.to(device, dtype)
         self.samples = Samples(self.federation, batch_size)
         self.group = Alone() if group is None else group
@@ -77,7 +77,7 @@ class Simulation:
         self._clients = int(self.group.sum(n)[0])
         self.kernel = Kernel(
             module,
-            TASKS[federation.task],
+            self.objective,
             self.federation.features,
             self.federation.targets,
             by_row=True if loop else None,
@@ -155,15 +155,9 @@ class Simulation:
         """Loss and measures of each client's own model on that client's own part."""
         part = self.federation.part(name)
         who = torch.arange(len(x), device=x.device)
-        totals: dict[str, Tensor] = {}
-        size = self.kernel.chunk(min(_EVALUATED_AT_ONCE, int(part.size.max())))
-        for group in who.split(size):
+        found = []
+        for group in who.split(self.kernel.evaluated_at_once(int(part.size.max()))):
             index, mask = part.rows(group)
             weight = mask / part.size[group][:, None].to(self.samples.real)
-            for columns in torch.arange(index.shape[1]).split(_EVALUATED_AT_ONCE):
-                some = slice(int(columns[0]), int(columns[-1]) + 1)
-                batch = Batch(index[:, some], weight[:, some])
-                for key, value in self.kernel.measure(x[group], batch).items():
-                    total = totals.setdefault(key, x.new_zeros(len(x)))
-                    total[group] += value
-        return totals
+            found.append(self.kernel.measure(x[group], Batch(index, weight)))
+        return {name: torch.cat([some[name] for some in found]) for name in found[0]}

@@ -16,12 +16,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from .. import seeds
+from .. import models, seeds
 from ..checks import InputError, suggestion
 from ..clients.groups import Group
 from ..clients.simulation import Simulation
 from ..data.federation import PARTS, Federation, Table, federate
-from ..models import zoo as models
 from ..records.folders import pack
 from ..study.ingredients import RECIPES, ingredients_of
 from ..types import Algorithm, Federated, Info, State, traffic_of

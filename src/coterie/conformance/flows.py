@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from .. import seeds
+from .. import models, seeds
 from ..algorithms.adaptive_all_for_one import adaptive_all_for_one
 from ..algorithms.all_for_all import all_for_all
 from ..algorithms.ditto import ditto
@@ -39,7 +39,6 @@ from ..clients.simulation import Simulation
 from ..data.federation import Federation
 from ..engine.clocks import Clock, Rings, clock
 from ..engine.events import Arrivals, Asynchronous, Kind, Moment, Run
-from ..models import zoo as models
 from ..records.folders import pack, unpack
 from ..types import Algorithm, Info, Oracle, State
 from .cases import (

@@ -22,11 +22,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from .. import models
 from ..algorithms.local import local
 from ..checks import InputError, suggestion
 from ..clients.groups import block
 from ..data.federation import Federation
-from ..models import zoo as models
 from ..records.folders import pack, unpack
 from ..types import Info, Oracle, State
 from .cases import (

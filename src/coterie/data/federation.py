@@ -26,7 +26,7 @@ class Table(NamedTuple):
     name: str
     features: Tensor  # (M, ...)
     targets: Tensor  # (M,) or (M, ...)
-    task: str  # a name in coterie.models.objectives.TASKS
+    task: str  # a name in coterie.models.OBJECTIVES
     outputs: int  # how many outputs a model needs
     group: Tensor | None = None  # (M,) natural client of each sample, 0 .. N-1
     is_test: Tensor | None = None  # (M,) bool, where the source fixes the test part

@@ -15,11 +15,10 @@ import pandas as pd
 import torch
 
 from ..checks import InputError, one_of, suggestion
-from ..models.objectives import TASKS
+from ..models import OBJECTIVES, outputs_for
 from .federation import Table
 
 _IS_TEST = "is_test"
-_LABELLED = ("classification", "binary")
 
 
 def table(
@@ -42,7 +41,7 @@ def table(
         raise InputError(f"`path` must be text, got {path!r}.")
     path = Path(path).expanduser()
     if task is not None:
-        one_of("task", task, TASKS)
+        one_of("task", task, OBJECTIVES)
     if path.is_dir():
         raise InputError(f"`path` must be a file, but {path} is a folder.")
     if not path.is_file():
@@ -77,7 +76,7 @@ def _from_csv(path: Path, target: str, client: str, task: str | None) -> Table:
     text = frame[target]
     numeric = pd.to_numeric(text, errors="coerce").notna().all()
     # Classes may be words; anything else must be numbers.
-    words = task in _LABELLED and not numeric
+    words = task in OBJECTIVES and OBJECTIVES[task].labelled and not numeric
     targets = text.to_numpy(str) if words else _numbers(text, path)
     clients = frame[client].to_numpy(str) if client else None
     is_test = _numbers(frame[_IS_TEST], path) if _IS_TEST in frame else None
@@ -166,12 +165,13 @@ def _assemble(
     task = task or _guess(path, targets)
     note = [f"own data from {path.name}"]
     outputs = 1 if targets.ndim == 1 else targets.shape[1]
-    if task in _LABELLED:
+    labelled = OBJECTIVES[task].labelled
+    if labelled:
         if targets.dtype.kind == "U":
             classes, targets = np.unique(targets, return_inverse=True)
             note.append(f"classes in order: {_listed(classes)}")
         targets = _whole(path, targets)
-        outputs = int(targets.max()) + 1 if task == "classification" else 1
+        outputs = outputs_for(task, int(targets.max()) + 1)
     group = None
     if clients is not None:
         names, numbers = _numbered(path, clients)
@@ -180,7 +180,7 @@ def _assemble(
     if is_test is not None and not np.isin(is_test, (0, 1)).all():
         row = np.flatnonzero(~np.isin(is_test, (0, 1)))[0] + 1
         raise InputError(f"`is_test` of {path.name} must be 0 or 1, see row {row}.")
-    label = torch.int64 if task in _LABELLED else torch.float32
+    label = torch.int64 if labelled else torch.float32
     return Table(
         path.stem,
         torch.tensor(features, dtype=torch.float32),
@@ -202,7 +202,7 @@ def _guess(path: Path, targets: np.ndarray) -> str:
             return "regression"
     raise InputError(
         f"the targets of {path.name} may be classes or quantities: set `task` to "
-        f"one of {', '.join(sorted(TASKS))}."
+        f"one of {', '.join(sorted(OBJECTIVES))}."
     )
 
 

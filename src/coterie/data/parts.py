@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..checks import InputError, finite, integer, one_of
-from ..models.objectives import TASKS
+from ..models import OBJECTIVES, target_values
 from .federation import Table
 
 # Two samples to train on, one to choose with and one to test on.
@@ -16,14 +16,13 @@ FEWEST = 4
 
 def check_table(table: Table) -> None:
     """Refuses data that no model can learn from, naming the first bad sample."""
-    one_of("task", table.task, TASKS)
+    one_of("task", table.task, OBJECTIVES)
     check_length(table, "features", table.features)
     finite("features", table.features)
     finite("targets", table.targets)
-    classes = {"classification": table.outputs, "binary": 2, "segmentation": 2}
-    if table.task not in classes:
+    top = target_values(table.task, table.outputs) - 1
+    if top < 0:
         return
-    top = classes[table.task] - 1
     labels = table.targets.flatten(1) if table.targets.ndim > 1 else table.targets
     bad = (labels < 0) | (labels > top) | (labels != labels.round())
     if bad.any():
@@ -45,11 +44,11 @@ def check_length(table: Table, what: str, tensor: Tensor) -> None:
 
 def classes_of(table: Table, purpose: str) -> tuple[Int[Tensor, " m"], int]:
     """The class of each sample and the number of classes."""
-    if table.task not in ("classification", "binary"):
+    if not OBJECTIVES[table.task].labelled:
         raise InputError(
             f"{purpose} needs classes, but the task of `{table.name}` is {table.task}."
         )
-    return table.targets.long(), table.outputs if table.task != "binary" else 2
+    return table.targets.long(), target_values(table.task, table.outputs)
 
 
 def check_room(table: Table, clients: int, min_size: int) -> None:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..data.federation import PARTS, Federation
+from ..models import OBJECTIVES, Objective
 from ..types import State
 from .searches import COLUMNS, Search, search_of
 
@@ -56,7 +57,9 @@ class Records:
 
     study: dict[str, Any]  # the resolved configuration
     versions: dict[str, str]
-    task: str  # a name in coterie.models.objectives.TASKS
+    task: str  # a name in coterie.models.OBJECTIVES
+    score: str  # the measure that compares models
+    higher_is_better: bool  # of the score
     clients: pd.DataFrame  # seed, client, cluster (-1 unknown), train, validation, test
     metrics: pd.DataFrame  # algorithm, seed, round, client, <part>_<measure> ...
     rounds: pd.DataFrame  # algorithm, seed, round, gradients, bytes, seconds, ...
@@ -192,8 +195,8 @@ class Folder:
                 f"the run folder {self.path} cannot be written: {error.strerror}."
             ) from None
 
-    def describe(self, seed: int, federation: Federation) -> None:
-        """Keeps the sizes and clusters of the clients of one seed."""
+    def describe(self, seed: int, federation: Federation, objective: Objective) -> None:
+        """Keeps the sizes and clusters of the clients of one seed, and the score."""
         clusters = federation.clusters
         table = pd.DataFrame({"client": federation.clients.cpu().numpy()})
         table.insert(0, "seed", seed)
@@ -202,7 +205,12 @@ class Folder:
             table[part] = federation.part(part).size.cpu().numpy()
         with replacing(self.path / f"clients-{seed}.csv") as file:
             table.to_csv(file, index=False)
-        about = {"task": federation.task, "note": federation.note}
+        about = {
+            "task": federation.task,
+            "note": federation.note,
+            "score": objective.score,
+            "higher_is_better": objective.higher_is_better,
+        }
         _write(self.path / "task.json", json.dumps(about) + "\n")
 
     def save(self, cell: Cell) -> None:
@@ -310,12 +318,15 @@ def load_records(path: Path | str) -> Records:
             )
     loaded.sort(key=lambda cell: (order.index(cell.label), cell.seed))
     clients = pd.concat([_read_csv(table) for table in tables], ignore_index=True)
+    usual = OBJECTIVES[about["task"]]  # where an old folder does not say
     if about["note"]:
         study.setdefault("data", {})["note"] = about["note"]
     return Records(
         study=study,
         versions=versions,
         task=about["task"],
+        score=about.get("score", usual.score),
+        higher_is_better=about.get("higher_is_better", usual.higher_is_better),
         clients=clients.sort_values(["seed", "client"], ignore_index=True),
         metrics=_concatenated([_metrics(cell) for cell in loaded]),
         rounds=_concatenated([_rounds(cell) for cell in loaded]),
@@ -367,7 +378,7 @@ def _read_study(path: Path) -> dict[str, Any]:
         raise _damaged(path, error) from error
 
 
-def _read_json(path: Path) -> dict[str, str]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

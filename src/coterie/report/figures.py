@@ -13,7 +13,6 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..checks import InputError
-from ..models.objectives import TASKS
 from ..records.folders import Records
 from .axes import course_of
 from .styles import (
@@ -374,7 +373,7 @@ def trials(records: Records) -> go.Figure:
     menu = menu_of(buttons) | {"type": "buttons", "direction": "right"}
     if len(options) > 1:
         figure.update_layout(updatemenus=[menu])
-    words = f"validation {TASKS[records.task].score}"
+    words = f"validation {records.score}"
     figure.update_yaxes(title=words, tickformat=score.ticks, zeroline=False)
     title = "Validation score of every setting that was tried"
     return finish(figure, title, 420, menu=len(options) > 1)

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from ..checks import InputError
-from ..models.objectives import TASKS
 from ..records.folders import Records
 from .axes import course_of
 
@@ -26,7 +25,7 @@ _ROUNDING = 1e-6
 
 
 class Score(NamedTuple):
-    """The measure by which a task compares models, and how it is written."""
+    """The measure by which models are compared, and how it is written."""
 
     column: str  # of Records.metrics
     words: str
@@ -50,15 +49,14 @@ class Score(NamedTuple):
 
 
 def score_of(records: Records) -> Score:
-    """How the study's task is scored."""
-    task = TASKS[records.task]
-    words, column = f"test {task.score}", f"test_{task.score}"
+    """How the models of a study are scored."""
+    words, column = f"test {records.score}", f"test_{records.score}"
     if column not in records.metrics:
         raise InputError(f"the records have no column {column!r}.")
-    if task.score == "accuracy":
+    if records.score == "accuracy":
         gain = "gain (percentage points)"
         return Score(column, words, 1, 100.0, gain, "~%")
-    if task.higher_is_better:
+    if records.higher_is_better:
         return Score(column, words, 1, 1.0, f"gain in {words}", "")
     return Score(column, words, -1, 1.0, f"reduction of {words}", "")
 

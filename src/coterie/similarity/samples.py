@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .. import checks
 from ..data.federation import Federation, Part
+from ..models import OBJECTIVES, target_values
 from ..seeds import bits, key
 
 
@@ -124,9 +125,8 @@ def samples_of(
     if not labelled:
         return Samples(values * mask[..., None], federation.train.size)
     response = federation.targets[index]
-    classes = {"binary": 2, "classification": federation.outputs}
-    if federation.task in classes:
-        known = classes[federation.task]
+    if OBJECTIVES[federation.task].labelled:
+        known = target_values(federation.task, federation.outputs)
         response = torch.nn.functional.one_hot(response.long(), known)
     response = response.reshape(*mask.shape, -1).to(values)
     if scale is None:

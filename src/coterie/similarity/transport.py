@@ -44,6 +44,7 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..data.federation import Federation
+from ..models import OBJECTIVES, target_values
 from ..seeds import below, generator, key
 
 Cost = Callable[[Tensor, Tensor], Tensor]
@@ -140,9 +141,9 @@ def samples_of(federation: Federation, client: int, most: int = 0) -> Tensor:
 
 def classes_of(federation: Federation) -> int:
     """How many classes a response can have; 0 where it is no class."""
-    if federation.task == "binary":
-        return 2
-    return federation.outputs if federation.task == "classification" else 0
+    if not OBJECTIVES[federation.task].labelled:
+        return 0
+    return target_values(federation.task, federation.outputs)
 
 
 def reference_samples(

@@ -25,7 +25,7 @@ from ..asynchronous import IN_TIME, METHODS
 from ..checks import InputError, imported, integer, number, one_of, parameters_of
 from ..data.splits import SPLITS
 from ..engine.events import Asynchronous
-from ..models.zoo import MODELS
+from ..models import MODELS, objective_named
 from ..types import Algorithm
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
@@ -180,7 +180,10 @@ def study_of(tables: dict[str, Any]) -> Study:
     one_of("split.name", _text("split.name", split["name"]), SPLITS)
     model = {"name": "mlp", **_table(tables, "model")}
     named = factory("model", _text("model.name", model["name"]), MODELS)
-    checks.options("model", model["name"], parameters_of(named), _options(model))
+    options = {k: v for k, v in _options(model).items() if k != "objective"}
+    checks.options("model", model["name"], parameters_of(named), options)
+    if "objective" in model:
+        objective_named("model.objective", _text("model.objective", model["objective"]))
     for name, table in (("data", data), ("split", split)):
         if not isinstance(table.get("seed", 0), int):
             raise InputError(

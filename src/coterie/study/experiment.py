@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .. import checks
 from ..checks import InputError
 from ..clients.kernels import can_compile
-from ..models.zoo import with_row
+from ..models import with_row
 from ..records.folders import Folder, Records, versions
 from .config import Study
 from .loops import training_of
@@ -156,7 +156,7 @@ def run_study(
     finished = 0
     for seed in study.run.seeds:
         ground = prepare(study, seed) if seed != study.run.seeds[0] else ground
-        folder.describe(seed, ground.federation)
+        folder.describe(seed, ground.federation, ground.simulation.objective)
         for entry in study.algorithms:
             period = None if study.time is None else study.time.period
             shows = functools.partial(

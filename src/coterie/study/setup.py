@@ -10,14 +10,21 @@ from torch import Tensor, nn
 
 from .. import checks
 from ..checks import InputError, parameters_of
-from ..clients.kernels import can_compile
+from ..clients.kernels import Batch, Kernel, can_compile
 from ..clients.simulation import Simulation
 from ..data.datasets import load
 from ..data.federation import Federation
 from ..data.splits import divide
 from ..engine.events import Asynchronous
-from ..models.objectives import TASKS
-from ..models.zoo import MODELS, build, ravel
+from ..models import (
+    MODELS,
+    OBJECTIVES,
+    Objective,
+    build,
+    objective_named,
+    ravel,
+    refuse_misshapen,
+)
 from ..types import Algorithm
 from .config import Entry, Study, algorithm_factory, factory, most_steps
 from .ingredients import RECIPES, ingredients_of
@@ -42,7 +49,7 @@ def federation_of(study: Study, seed: int) -> Federation:
     """The data of a study as they lie with the clients, for one of its seeds."""
     data, split = dict(study.data), dict(study.split)
     table = load(data.pop("name"), **{"seed": seed, **data})
-    if table.task in ("classification", "binary"):
+    if OBJECTIVES[checks.one_of("task", table.task, OBJECTIVES)].labelled:
         # There is nothing to learn from one class; who means it can say so.
         split.setdefault("min_classes", 2)
     federation = divide(table, split.pop("name"), **{"seed": seed, **split})
@@ -56,6 +63,7 @@ def federation_of(study: Study, seed: int) -> Federation:
 def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:
     """The model of a study at its start, for one of its seeds."""
     options = dict(study.model)
+    options.pop("objective", None)
     make = factory("model", options.pop("name"), MODELS)
     shape = tuple(federation.features.shape[1:])
     dtype = getattr(torch, study.run.dtype)
@@ -67,8 +75,14 @@ def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:
             f"`model` cannot be made for features of shape {shape} and "
             f"{federation.outputs} outputs: {_reason(error)}."
         ) from error
-    _try_model(module, federation, dtype)
+    _try_model(module, objective_of(study, federation), federation, dtype)
     return module
+
+
+def objective_of(study: Study, federation: Federation) -> Objective:
+    """What a study minimises: what it says, or what the task of its data stands for."""
+    name = study.model.get("objective", federation.task)
+    return objective_named("model.objective", name)
 
 
 def prepare(study: Study, seed: int) -> Ground:
@@ -97,6 +111,7 @@ def simulation_of(
     return Simulation(
         federation,
         module,
+        objective=objective_of(study, federation),
         batch_size=run.batch_size,
         seed=seed,
         device=device,
@@ -139,30 +154,55 @@ def build_algorithm(
     return algorithm
 
 
-def _try_model(module: nn.Module, federation: Federation, dtype: torch.dtype) -> None:
-    """Refuses a model that does not fit the data, before anything is run."""
+def _try_model(
+    module: nn.Module, objective: Objective, federation: Federation, dtype: torch.dtype
+) -> None:
+    """Refuses what does not fit together, before anything is run."""
     for name, parameter in module.named_parameters():
         if parameter.numel() == 0:
             raise InputError(f"`model` has a layer without units: {name} is empty.")
-    sample = federation.features[:2]
-    sample = sample.to(dtype) if sample.is_floating_point() else sample
+    # Not as many samples as outputs, so that shapes do not fit by chance.
+    count = 2 if federation.outputs != 2 else 3
+    sample, targets = (
+        few.to("cpu", dtype if few.is_floating_point() else None)
+        for few in (federation.features[:count], federation.targets[:count])
+    )
     try:
         with torch.no_grad():
             outputs = module(sample)
-            wanted = (len(sample), federation.outputs)
             if not isinstance(outputs, Tensor):
                 raise TypeError(f"it must return a tensor, got {type(outputs)}")
-            labelled = federation.task in ("classification", "binary")
-            if labelled and outputs.shape != wanted:
+            if objective.labelled and outputs.shape != (count, federation.outputs):
                 raise ValueError(
                     f"it must give {federation.outputs} outputs for each sample, "
                     f"got shape {tuple(outputs.shape[1:])}"
                 )
-            TASKS[federation.task].loss(outputs, federation.targets[:2].to("cpu"))
+            refuse_misshapen(objective, outputs, targets)
+    except InputError:
+        raise
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise InputError(
             f"`model` does not fit the data `{federation.name}` with features of shape "
             f"{tuple(sample.shape[1:])}: {_reason(error)}."
+        ) from error
+    _try_gradient(module, objective, sample, targets)
+
+
+def _try_gradient(
+    module: nn.Module, objective: Objective, sample: Tensor, targets: Tensor
+) -> None:
+    """Refuses what cannot be computed for many clients at once."""
+    points = ravel(module).repeat(2, 1)
+    weight = points.new_full((2, len(sample)), 1 / len(sample))
+    batch = Batch(torch.arange(len(sample)), weight)
+    try:
+        kernel = Kernel(module, objective, sample, targets)
+        kernel.grad(points, batch)
+        kernel.measure(points, batch)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise InputError(
+            "`model` and its objective cannot be computed for all clients at once: "
+            f"{_reason(error)}."
         ) from error
 
 

@@ -15,7 +15,6 @@ from ..checks import InputError, TrainingError
 from ..clients.simulation import Simulation
 from ..data.federation import PARTS
 from ..engine.rounds import Lapse, Round
-from ..models.objectives import TASKS
 from ..records.folders import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
 from ..types import State
 from .config import Entry, Study
@@ -193,7 +192,7 @@ def _measures(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Tens
 
 def _score(cell: Cell, simulation: Simulation) -> float:
     """The mean validation score of the last evaluation."""
-    name = TASKS[simulation.federation.task].score
+    name = simulation.objective.score
     return float(cell.metrics[-1][f"validation_{name}"].mean())
 
 

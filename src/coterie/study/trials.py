@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from ..checks import InputError, TrainingError
 from ..clients.simulation import Simulation
-from ..models.objectives import TASKS
 from ..records.folders import Cell, Folder
 from ..records.searches import Rung, Search, Step, rungs
 from .config import Entry, Study
@@ -84,7 +83,7 @@ def tuned(
             for trial in set(range(len(search.settings))) - set(going):
                 folder.drop_trial(search.label, search.seed, trial)
 
-        higher = TASKS[ground.federation.task].higher_is_better
+        higher = ground.simulation.objective.higher_is_better
         search = choose(search, train, keep, higher=higher)
     return replace(entry, options=entry.options | search.best)
 
@@ -144,7 +143,7 @@ def _validated(cell: Cell, training: Training, simulation: Simulation) -> float:
     """The mean validation score of the personal models; nothing else is looked at."""
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, "a personal model", cell)
-    name = TASKS[simulation.federation.task].score
+    name = simulation.objective.score
     score = float(simulation.evaluate(x, "validation")[name].double().mean())
     if not math.isfinite(score):
         raise TrainingError(f"the validation {name} of {cell.label} is not finite")

@@ -1,4 +1,4 @@
-"""Claims about models and their rows."""
+"""Claims about rows of numbers as models."""
 
 from __future__ import annotations
 
@@ -7,35 +7,12 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from coterie import models
 from coterie.checks import InputError
-from coterie.models import zoo as models
 
 
 def size(module: nn.Module) -> int:
     return sum(models.layout(module).sizes)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "outputs", "parameters"),
-    [
-        # 6 (75 + 1) + 16 (150 + 1) + 120 (400 + 1) + 84 (120 + 1) + 10 (84 + 1)
-        ("lenet", (3, 32, 32), 10, 62006),
-        # With one channel and padding: 6 (25 + 1) in the first layer.
-        ("lenet", (1, 28, 28), 10, 61706),
-        # 8 (9 + 1) + 16 (72 + 1) + 48 (400 + 1) + 10 (48 + 1)
-        ("cnn", (1, 28, 28), 10, 20986),
-        ("linear", (12,), 2, 26),
-        ("logistic", (2, 3), 1, 7),
-        # 32 (64 + 1) + 10 (32 + 1)
-        ("mlp", (64,), 10, 2410),
-    ],
-)
-def test_parameter_counts_are_those_of_the_architecture(
-    name, shape, outputs, parameters
-):
-    module = models.build(lambda: models.MODELS[name](shape, outputs), seed=0)
-    assert size(module) == parameters
-    assert module(torch.zeros(2, *shape)).shape == (2, outputs)
 
 
 def test_ravel_and_unravel_are_inverse():
@@ -150,14 +127,14 @@ def test_dropout_is_refused_unless_it_does_nothing():
 
 def test_frozen_parameters_are_no_part_of_a_row():
     module = models.build(lambda: models.mlp((3,), 2, hidden=(4,)), seed=0)
-    module[1].weight.requires_grad_(False)
-    frozen = module[1].weight.clone()
+    module.body[1].weight.requires_grad_(False)
+    frozen = module.body[1].weight.clone()
     # 4 biases, then 2 (4 + 1)
     assert size(module) == 14
     assert len(models.ravel(module)) == 14
     twin = models.with_row(module, torch.zeros(14))
-    assert torch.equal(twin[1].weight, frozen)
-    assert (twin[3].weight == 0).all()
+    assert torch.equal(twin.body[1].weight, frozen)
+    assert (twin.head.weight == 0).all()
 
 
 def test_a_model_without_parameters_is_refused():
@@ -165,63 +142,87 @@ def test_a_model_without_parameters_is_refused():
         models.layout(nn.Flatten())
 
 
-def test_unet3d_gives_one_value_per_voxel():
-    module = models.build(lambda: models.unet3d((1, 8, 8, 8), 1, width=2), seed=0)
-    rng = torch.Generator().manual_seed(0)
-    assert module(torch.randn(2, 1, 8, 8, 8, generator=rng)).shape == (2, 1, 8, 8, 8)
+class Net(nn.Module):
+    """Parameters of sizes 6, 2, 2, 2, 2, 2, 4, 2, in this order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2), nn.ReLU())
+        self.norm1 = nn.LayerNorm(2)
+        self.head = nn.Linear(2, 2)
 
 
-def test_unet3d_refuses_sides_that_do_not_halve():
-    with pytest.raises(InputError, match=r"divisible by 2\^depth = 4.*\(1, 6, 8, 8\)"):
-        models.unet3d((1, 6, 8, 8), 1)
-
-
-@pytest.mark.parametrize("name", ["cnn", "lenet"])
-def test_images_that_are_too_small_are_refused_with_their_shape(name):
-    with pytest.raises(InputError, match=r"larger images, got .* \(1, 6, 6\)"):
-        models.MODELS[name]((1, 6, 6), 2)
-
-
-@pytest.mark.parametrize("name", ["cnn", "lenet"])
-def test_features_that_are_no_images_are_refused_with_their_shape(name):
-    with pytest.raises(InputError, match=r"images of shape .*got .* \(20,\)"):
-        models.MODELS[name]((20,), 2)
-
-
-def test_an_unknown_activation_is_refused_with_a_suggestion():
-    with pytest.raises(InputError, match="Did you mean 'relu'"):
-        models.mlp((2,), 1, activation="rele")
-
-
-def test_logistic_regression_starts_at_zero():
-    assert (models.ravel(models.logistic((3,), 2)) == 0).all()
+PLACES = {
+    "body.0.weight": range(0, 6),
+    "body.0.bias": range(6, 8),
+    "body.1": range(8, 12),
+    "norm1": range(12, 16),
+    "head": range(16, 22),
+}
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("patterns", "places"),
     [
-        (
-            lambda: models.mlp((2,), 1, hidden=[4, 0]),
-            r"`hidden` must be a list of whole numbers of at least 1, got \[4, 0\]\.",
-        ),
-        (lambda: models.cnn((1, 28, 28), 2, width=0), "`width` must be at least 1"),
-        (lambda: models.unet3d((1, 8, 8, 8), 1, width=0), "`width` must be at least 1"),
-        (lambda: models.unet3d((1, 8, 8, 8), 1, depth=0), "`depth` must be at least 1"),
+        (["head"], ["head"]),
+        (["norm*"], ["norm1"]),
+        (["norm*", "head"], ["norm1", "head"]),
+        (["body"], ["body.0.weight", "body.0.bias", "body.1"]),
+        (["body.1"], ["body.1"]),
+        (["body.1.*"], ["body.1"]),
+        (["body.0.bias"], ["body.0.bias"]),
+        (["0"], ["body.0.weight", "body.0.bias"]),
+        (["[01]"], ["body.0.weight", "body.0.bias", "body.1"]),
+        (["head", "head"], ["head"]),
+        ([], []),
     ],
 )
-def test_sizes_below_one_are_refused_by_name_and_value(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
+def test_patterns_name_columns_by_path_by_module_and_by_parameter(patterns, places):
+    expected = [any(j in PLACES[place] for place in places) for j in range(22)]
+    assert models.columns(Net(), patterns).tolist() == expected
+    assert models.columns(models.layout(Net()), patterns).tolist() == expected
 
 
-@pytest.mark.parametrize("hidden", ["32", 32, [4.5], [True], [0]])
-def test_hidden_widths_that_are_no_list_of_whole_numbers_are_refused(unchecked, hidden):
-    rule = "`hidden` must be a list of whole numbers of at least 1, got"
+def test_named_columns_hold_the_parameters_of_that_name():
+    net = Net()
+    mine = models.ravel(net)[models.columns(net, ["head"])]
+    assert torch.equal(mine, models.ravel(net.head))
+
+
+def test_frozen_parameters_have_no_columns():
+    net = Net()
+    net.body.requires_grad_(False)
+    assert models.columns(net, ["norm1"]).tolist() == [True] * 4 + [False] * 6
+    with pytest.raises(InputError, match="no module of the model matches 'body'"):
+        models.columns(net, ["body"])
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (
+            ["norm1", "haed"],
+            "no module of the model matches 'haed': it has body, body.0, body.1, "
+            "norm1, head. Did you mean 'head'?",
+        ),
+        (["bias"], "no module of the model matches 'bias': it has body, body.0, "),
+        (["*"], "nothing would be shared: every parameter of the model matches '*'."),
+        (
+            ["body", "norm1", "head"],
+            "nothing would be shared: every parameter of the model matches 'body' or "
+            "'norm1' or 'head'.",
+        ),
+    ],
+)
+def test_patterns_that_name_nothing_or_everything_are_refused(patterns, message):
     with pytest.raises(InputError) as refusal:
-        models.mlp((2,), 1, hidden=hidden)
-    assert str(refusal.value) == f"{rule} {hidden!r}."
+        models.columns(Net(), patterns)
+    assert str(refusal.value).startswith(message)
 
 
-def test_a_perceptron_without_hidden_layers_is_linear():
-    # 3 (4 + 1)
-    assert size(models.mlp((4,), 3, hidden=())) == 15
+@pytest.mark.parametrize("patterns", ["head", [1], None])
+def test_patterns_that_are_no_list_of_texts_are_refused(unchecked, patterns):
+    with pytest.raises(InputError) as refusal:
+        models.columns(Net(), patterns)
+    expected = f"`patterns` must be a list of texts, got {patterns!r}."
+    assert str(refusal.value) == expected

@@ -1,0 +1,194 @@
+"""Models as rows of numbers: which column of a row is which parameter of a module.
+
+A row of the federation matrix holds the parameters of one module in the order of
+`named_parameters`. Modules with running statistics cannot be trained as rows: their
+buffers would be shared by all clients. `with_group_norm` converts them.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from .. import seeds
+from ..checks import InputError, suggestion
+
+
+class Layout(NamedTuple):
+    """Names and shapes of a module's parameters, in the order of a row."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    sizes: tuple[int, ...]
+
+    def unravel(self, rows: Float[Tensor, "*n d"]) -> dict[str, Tensor]:
+        """The parameters by name, as views of one row (D,) or of many (n, D)."""
+        parts = rows.split(self.sizes, dim=-1)
+        return {
+            name: part.view(*rows.shape[:-1], *shape)
+            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
+        }
+
+    def ravel(self, parameters: dict[str, Tensor]) -> Float[Tensor, "n d"]:
+        """Rows (n, D) of parameters that have a leading dimension n."""
+        return torch.cat([parameters[name].flatten(1) for name in self.names], 1)
+
+
+def layout(module: nn.Module) -> Layout:
+    """How the parameters of `module` lie in a row."""
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    if not named:
+        raise InputError("`model` must have parameters to train, this one has none.")
+    names, parameters = zip(*named, strict=True)
+    return Layout(
+        names,
+        tuple(p.shape for p in parameters),
+        tuple(p.numel() for p in parameters),
+    )
+
+
+def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, " d"]:
+    """Which columns of a row belong to modules that a pattern names.
+
+    A shell pattern names a parameter by its dotted name, by the path of a module that
+    it is in, or by the name of any module on that path: `body.1`, `norm*`, `head`.
+
+    >>> columns(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)), ["1"]).tolist()
+    [False, False, False, True, True]
+
+    Raises:
+        InputError: when a pattern names nothing, or the patterns name everything.
+    """
+    rows = model if isinstance(model, Layout) else layout(model)
+    whole = isinstance(patterns, list | tuple)
+    if not whole or not all(isinstance(pattern, str) for pattern in patterns):
+        raise InputError(f"`patterns` must be a list of texts, got {patterns!r}.")
+    chosen = set()
+    for pattern in patterns:
+        named = {name for name in rows.names if _matches(name, pattern)}
+        if not named:
+            raise InputError(
+                f"no module of the model matches {pattern!r}: it has "
+                f"{', '.join(_modules(rows))}.{suggestion(pattern, _modules(rows))}"
+            )
+        chosen |= named
+    if len(chosen) == len(rows.names):
+        raise InputError(
+            "nothing would be shared: every parameter of the model matches "
+            f"{' or '.join(map(repr, patterns))}."
+        )
+    mine = torch.tensor([name in chosen for name in rows.names])
+    return mine.repeat_interleave(torch.tensor(rows.sizes))
+
+
+def _matches(parameter: str, pattern: str) -> bool:
+    *modules, _ = parts = parameter.split(".")
+    paths = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return any(fnmatchcase(name, pattern) for name in [*paths, *modules])
+
+
+def _modules(rows: Layout) -> list[str]:
+    """Paths of the modules that have parameters, outer ones before inner ones."""
+    found = [name.split(".")[:-1] for name in rows.names]
+    paths = [".".join(p[:end]) for p in found for end in range(1, len(p) + 1)]
+    return list(dict.fromkeys(paths)) or list(rows.names)
+
+
+def ravel(module: nn.Module) -> Float[Tensor, " d"]:
+    """The parameters of a module as one row (a copy).
+
+    >>> ravel(nn.Linear(2, 1)).shape
+    torch.Size([3])
+    """
+    values = [p.detach() for p in module.parameters() if p.requires_grad]
+    return torch.cat([value.reshape(-1) for value in values])
+
+
+def with_row(module: nn.Module, row: Float[Tensor, " d"]) -> nn.Module:
+    """A copy of the module whose parameters are those of a row."""
+    twin = copy.deepcopy(module)
+    values = layout(module).unravel(row.detach().clone())
+    for name, parameter in twin.named_parameters():
+        if name in values:  # frozen parameters are not in the row
+            parameter.data = values[name].to(parameter.device)
+    return twin
+
+
+def build(
+    factory: Callable[[], nn.Module], seed: int, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """The module of a factory, its start drawn from the stream (seed, "start").
+
+    Modules draw their start from torch's global generator, which is put back after.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seeds.key(seed, "start") >> 1)
+        module = factory()
+    if not isinstance(module, nn.Module):
+        raise InputError(f"`model` must give an nn.Module, got {type(module)}.")
+    refuse_unsuitable(module)
+    return module.to(dtype)
+
+
+def refuse_unsuitable(module: nn.Module) -> None:
+    """Raises InputError that lists all layers which rows of parameters cannot hold."""
+    statistics = [
+        name or "model"
+        for name, layer in module.named_modules()
+        if isinstance(layer, _BatchNorm)
+        or (isinstance(layer, _InstanceNorm) and layer.track_running_stats)
+    ]
+    if statistics:
+        raise InputError(
+            f"`model` keeps running statistics in {', '.join(statistics)}, which "
+            "clients cannot share; convert it with coterie.with_group_norm(model)."
+        )
+    random = [
+        name or "model"
+        for name, layer in module.named_modules()
+        if isinstance(layer, _DropoutNd) and layer.p > 0
+    ]
+    if random:
+        raise InputError(
+            f"`model` draws random masks in {', '.join(random)} from torch's global "
+            "generator, so no run could be repeated; remove the dropout or set p=0, "
+            "and regularise with `weight_decay`."
+        )
+
+
+def with_group_norm(module: nn.Module, *, groups: int = 8) -> nn.Module:
+    """A copy of the module with GroupNorm in place of every BatchNorm.
+
+    Args:
+        module: any module.
+        groups: the most groups a layer gets; it takes the largest common divisor with
+            its number of channels.
+    """
+    twin = copy.deepcopy(module)
+    if isinstance(twin, _BatchNorm):
+        return _group_norm(twin, groups)
+    for parent in list(twin.modules()):
+        for name, layer in parent.named_children():
+            if isinstance(layer, _BatchNorm):
+                setattr(parent, name, _group_norm(layer, groups))
+    return twin
+
+
+def _group_norm(layer: _BatchNorm, groups: int) -> nn.GroupNorm:
+    channels = layer.num_features
+    norm = nn.GroupNorm(
+        math.gcd(groups, channels), channels, eps=layer.eps, affine=layer.affine
+    )
+    if layer.affine:
+        norm.load_state_dict({"weight": layer.weight, "bias": layer.bias})
+    return norm
