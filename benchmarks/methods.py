@@ -3,39 +3,48 @@
     make bench          (or: python benchmarks/methods.py [--device cuda] [--batch 64])
 
 A method that evaluates k minibatch gradients of every client for a step of training
-should cost little more than k local steps. The number printed is
+should cost little more than k local steps. Two multiples are printed,
 
-    (time of a round / minibatch gradients of a client in it) / time of a local step
+    plain     (time of a round / minibatch gradients of a client in it)
+              / time of a local step
+    without   the same with the time of products of N x N x D taken off the round
 
-with everything that a round does beside gradients in it: averaging, projecting,
-comparing. The aim is 1.3. All methods take turns with local training in one process,
-and medians of the turns' ratios are printed, since machines are noisy. Where others
-work on the same machine, `--threads 1` compares seconds of the processor.
+with everything else that a round does in both: averaging, projecting, drawing samples.
+The aim is 1.3. All methods take turns with local training in one process, and medians
+of the turns' ratios are printed, since machines are noisy. Where others work on the
+same machine, `--threads 1` compares seconds of the processor.
+
+Products are what a method of N clients does beside gradients, whatever the batch: a
+product has 2 N / (3 B) of the arithmetic of the minibatch gradients of all clients.
+They are gossip (N, N) x (N, D), which All-for-all does in every step, Gram matrices
+(N, D) x (D, N), of which Karula's projection needs one, and inner products of the
+gradients of all pairs, of which a comparison of adaptive All-for-one needs three. All
+that a round does are noted, counted by their arithmetic in units of N N D, so that the
+average of N models is one N-th, and done again by themselves in turn with the rounds.
 
 A loss counts as a third of a gradient: of the three products of a layer in a gradient
 (its outputs, and the slopes of its weights and inputs) it needs the first. Only IFCA
 asks for losses, of every cluster model on all training data in each round.
-
-Karula takes one gradient in a round and then projects: a product (N, D) x (D, N), one
-(N, N) x (N, D), and several passes over all models, whatever the batch. The products
-alone have 2 N / (3 B) of the arithmetic of the gradients, .83 for N = 20 and B = 16. So
-it does not reach the aim there, and is measured with minibatches of 64 too.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import math
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from speed import CASES, federation, timed
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from coterie import Simulation
+from coterie import Simulation, oracle
 from coterie.algorithms import ALGORITHMS
+from coterie.beliefs import Halves, of_pairs
 from coterie.checks import parameters_of
 from coterie.clients.kernels import Batch
 from coterie.models import build, ravel
@@ -45,13 +54,17 @@ from coterie.types import Algorithm
 
 STEPS = 10  # local steps of a round, in methods that have them
 OPTIONS = {
-    # Compares once in a round, with as many samples as five minibatches.
-    "adaptive_all_for_one": {"every": STEPS, "samples": 80},
+    "adaptive_all_for_one": {"every": STEPS, "samples": 80},  # compares once in a round
     "per_fedavg": {"variant": "hf"},
 }
-LARGER = {"karula": 64}  # another batch size to print, see above
 CHOICES = {"radius": "clusters"}  # made once before training, not what is timed here
 TURNS = 15
+MULTIPLIED = {  # where the two factors are among the arguments
+    torch.ops.aten.mm.default: 0,
+    torch.ops.aten.addmm.default: 1,
+    torch.ops.aten.mv.default: 0,
+    torch.ops.aten.addmv.default: 1,
+}
 
 
 class Ground:
@@ -64,9 +77,9 @@ class Ground:
         self.data = type(data)(
             **{**vars(data), "clusters": torch.arange(len(data)) % 2}
         )
-        self.simulation = Simulation(
-            self.data, module, batch_size=batch, device=device, compiled=True
-        )
+        settings = {"batch_size": batch, "device": device}
+        self.simulation = Simulation(self.data, module, compiled=True, **settings)
+        self.uncompiled = Simulation(self.data, module, **settings)
         self.x = ravel(module).to(device).repeat(len(data), 1)
         self.losses = 0.0  # of single samples of an average client, so far
         self._loss = self.simulation.kernel.loss
@@ -87,14 +100,71 @@ class Runner:
         self._t = 0
         self.gradients = 0.0  # minibatch gradients of a client in the last round
 
-    def round(self) -> None:
+    def round(self, *, compiled: bool = True) -> None:
         self._t += 1
-        before = self._ground.losses
-        oracle = self._ground.simulation.at(self._t)
+        before, ground = self._ground.losses, self._ground
+        simulation = ground.simulation if compiled else ground.uncompiled
+        asked = simulation.at(self._t)
         rng = generator(0, "algorithm", self._t)
-        self._state, _ = self._algorithm.step(self._state, oracle, rng)
-        samples = float(oracle.gradients.mean()) + (self._ground.losses - before) / 3
-        self.gradients = samples / self._ground.simulation.batch_size
+        self._state, _ = self._algorithm.step(self._state, asked, rng)
+        samples = float(asked.gradients.mean()) + (ground.losses - before) / 3
+        self.gradients = samples / simulation.batch_size
+
+
+class Products(TorchDispatchMode):
+    """The products of N x N x D in a round of a method, to be done again.
+
+    Products of gradients are of batches of matrices, or have more than one side that is
+    longer than N.
+    """
+
+    def __init__(self, runner: Runner, x: Tensor) -> None:
+        super().__init__()
+        self._clients, size = x.shape
+        self._arithmetic = 0.0
+        self._again: list[Callable[[], Tensor]] = []
+        # Factors of the same shape are kept once: in a round they are at hand too.
+        self._kept: dict[str, tuple[Any, Any]] = {}
+        with mock.patch.object(oracle, "of_pairs", self._noted), self:
+            runner.round(compiled=False)
+        self.number = self._arithmetic / (self._clients**2 * size)
+
+    def again(self) -> None:
+        for product in self._again:
+            product()
+
+    def _note(self, do: Callable[..., Tensor], a: Any, b: Any, arithmetic: int) -> None:
+        key = f"{[(part.shape, part.dtype) for part in (*a, *b)]}"
+        kept = self._kept.setdefault(key, (a, b))
+        self._again.append(lambda: do(*kept))
+        self._arithmetic += arithmetic
+
+    def _noted(self, reader: Halves, other: Halves) -> Tensor:
+        self._note(of_pairs, reader, other, 3 * reader[0].numel())
+        return of_pairs(reader, other)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        first = MULTIPLIED.get(func)
+        if first is not None:
+            a, b = args[first : first + 2]
+            sides = sorted([len(a), a.shape[1], *b.shape[1:]])
+            if sides[-2] <= self._clients:
+                # Copies as they lie in memory, since x changes in place.
+                a, b = a.clone(), b.clone()
+                self._note(lambda a, b: a[0] @ b[0], (a,), (b,), math.prod(sides))
+        return func(*args, **(kwargs or {}))
+
+
+class Cost(NamedTuple):
+    """Medians over turns, of a round."""
+
+    gradients: float  # minibatch gradients of a client
+    milliseconds: float
+    beyond: float  # milliseconds of a gradient, products taken off
+    products: float  # their number
+    products_ms: float
+    without: float  # multiples of a local step
+    plain: float
 
 
 def made(name: str, data) -> Algorithm:
@@ -118,26 +188,30 @@ def spent(work: Callable[[], None], device: str) -> float:
     return time.process_time() - began
 
 
-def measure(name: str, ground: Ground, device: str) -> tuple[float, float, float]:
-    """The multiple, gradients a round, and milliseconds a round."""
+def measure(name: str, ground: Ground, device: str) -> Cost:
     ours, plain = Runner(name, ground), Runner("local", ground)
-    works: list[Callable[[], None]] = [ours.round, plain.round]
+    products = Products(ours, ground.x)
+    works: list[Callable[[], None]] = [ours.round, plain.round, products.again]
     for _ in range(3):
         for work in works:
             spent(work, device)
     turns = [[spent(work, device) for work in works] for _ in range(TURNS)]
-    cost = [(a / ours.gradients) / (b / plain.gradients) for a, b in turns]
-    return (
-        statistics.median(cost),
-        ours.gradients,
-        1e3 * statistics.median(a for a, _ in turns),
+    k, steps, middle = ours.gradients, plain.gradients, statistics.median
+    return Cost(
+        k,
+        1e3 * middle(a for a, _, _ in turns),
+        1e3 * middle((a - c) / k for a, _, c in turns),
+        products.number,
+        1e3 * middle(c for _, _, c in turns),
+        middle((a - c) / k / (b / steps) for a, b, c in turns),
+        middle(a / k / (b / steps) for a, b, _ in turns),
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=CASES)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("methods", nargs="*", default=sorted(ALGORITHMS))
     options = parser.parse_args()
@@ -146,18 +220,20 @@ def main() -> None:
     case = CASES[options.device][0]
     print(
         f"{options.device}, {case.name.partition(',')[0]}, N={case.clients}, "
-        f"{torch.get_num_threads()} threads; cost of a gradient against a local step, "
-        "aim 1.3"
+        f"batch {options.batch}, {torch.get_num_threads()} threads; of a round: "
+        "gradients, ms; ms of a gradient without products; products of N x N x D, ms; "
+        "multiples of a local step without products and plain, aim 1.3\n"
+        f"{'':26}{'gradients':>10}{'ms':>9}{'ms each':>9}{'products':>10}{'ms':>8}"
+        f"{'without':>9}{'plain':>7}"
     )
-    ground = functools.cache(lambda batch: Ground(options.device, batch))
+    ground = Ground(options.device, options.batch)
     for name in options.methods:
-        for batch in sorted({options.batch, LARGER.get(name, options.batch)}):
-            multiple, gradients, ms = measure(name, ground(batch), options.device)
-            print(
-                f"{name:26} batch {batch:3} {multiple:6.2f}   "
-                f"({gradients:6.1f} gradients, {ms:8.2f} ms)",
-                flush=True,
-            )
+        c = measure(name, ground, options.device)
+        print(
+            f"{name:26}{c.gradients:10.1f}{c.milliseconds:9.2f}{c.beyond:9.3f}"
+            f"{c.products:10.2f}{c.products_ms:8.2f}{c.without:9.2f}{c.plain:7.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
