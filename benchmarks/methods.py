@@ -38,13 +38,13 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from coterie.beliefs import Halves, of_pairs
 from speed import CASES, federation, timed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie import Simulation, oracle
 from coterie.algorithms import ALGORITHMS
-from coterie.beliefs import Halves, of_pairs
 from coterie.checks import parameters_of
 from coterie.clients.kernels import Batch
 from coterie.models import build, ravel
