@@ -1,0 +1,169 @@
+"""A study in several processes, each of which holds a block of the clients.
+
+All of them run the same code. Process 0 reads and writes the run folder, and what it
+reads, or why it cannot, it tells the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from ..checks import InputError, TrainingError
+from ..clients.groups import Group, block, blocks
+from ..data.federation import Federation
+from ..engine.states import whole
+from ..records import Cell, Folder, Records, Search
+from ..types import State
+
+Found = TypeVar("Found")
+
+
+class Division(NamedTuple):
+    """How the clients of a study are divided among processes."""
+
+    group: Group
+    clients: int  # in all of them
+
+    @property
+    def mine(self) -> slice:
+        """Where the clients at hand stand among all."""
+        return block(self.clients, self.group)
+
+    def joined(self, rows: Tensor) -> Tensor:
+        """The rows of all clients, in every process."""
+        return self.group.join(rows.contiguous(), blocks(self.clients, self.group.size))
+
+    def collected(self, rows: Tensor) -> Tensor | None:
+        """The rows of all clients, in process 0."""
+        counts = blocks(self.clients, self.group.size)
+        return self.group.collect(rows.contiguous(), counts)
+
+    def told(self, info: dict[str, Tensor | float]) -> dict[str, Tensor | float]:
+        """What a round tells, with the rows of all clients."""
+        if self.group.size == 1:
+            return info
+        n = len(range(self.clients)[self.mine])
+        # Where blocks are not equal, processes would read a shape differently.
+        has_rows = [
+            isinstance(value, Tensor) and value.dim() > 0 and len(value) == n
+            for value in info.values()
+        ]
+        everywhere = self.group.gather(has_rows)
+        return {
+            name: self.joined(value)
+            if all(rows) and isinstance(value, Tensor)
+            else value
+            for (name, value), rows in zip(
+                info.items(), zip(*everywhere, strict=True), strict=True
+            )
+        }
+
+
+def first(group: Group, call: Callable[[], Found]) -> Found:
+    """What process 0 finds, or the error that it meets, in every process."""
+    found: tuple[Any, str, str] = (None, "", "")
+    if group.rank == 0:
+        try:
+            found = (call(), "", "")
+        except (InputError, TrainingError) as error:
+            if group.size == 1:
+                raise
+            found = (None, type(error).__name__, str(error))
+    value, kind, text = group.gather(found)[0]
+    if kind:
+        raise (InputError if kind == "InputError" else TrainingError)(text)
+    return value
+
+
+def refuse_others(group: Group, what: str) -> None:
+    """Refuses processes that were started with different studies."""
+    said = group.gather(what)
+    for rank, other in enumerate(said):
+        if other != said[0]:
+            raise InputError(
+                f"all processes must run the same study, but process 0 has {said[0]} "
+                f"and process {rank} has {other}."
+            )
+
+
+class SharedFolder:
+    """A run folder that process 0 reads and writes for all; see `Folder`."""
+
+    def __init__(self, folder: Folder, division: Division) -> None:
+        self._folder, self._division = folder, division
+        self._group = division.group
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self._folder.path
+
+    def _first(self, call: Callable[[], Found]) -> Found:
+        return first(self._group, call)
+
+    def describe(self, seed: int, federation: Federation) -> None:
+        """Keeps the sizes and clusters of the clients of one seed."""
+        self._first(lambda: self._folder.describe(seed, federation))
+
+    def save(self, cell: Cell) -> None:
+        """Replaces the cell's file by one with the state of all clients."""
+        state = whole(cell.state, self._group, self._division.clients)
+        self._first(lambda: self._folder.save(replace(cell, state=state)))
+
+    def cell(self, label: str, seed: int) -> Cell | None:
+        """The cell as it was saved last, if ever; its state is that of all clients."""
+        return self._first(lambda: self._folder.cell(label, seed))
+
+    def save_models(
+        self, label: str, seed: int, x: Tensor, *, of: str = "clients"
+    ) -> None:
+        """Keeps the models of `clients`, or of `newcomers`, which process 0 has."""
+        rows = self._division.collected(x) if of == "clients" else x
+
+        def keep() -> None:
+            assert rows is not None  # in process 0
+            self._folder.save_models(label, seed, rows, of=of)
+
+        self._first(keep)
+
+    def has_models(self, label: str, seed: int, *, of: str = "clients") -> bool:
+        """Whether the models of a cell are there and intact."""
+        return self._first(lambda: self._folder.has_models(label, seed, of=of))
+
+    def save_search(self, search: Search) -> None:
+        """Replaces the file of a search."""
+        self._first(lambda: self._folder.save_search(search))
+
+    def search(self, label: str, seed: int) -> Search | None:
+        """The search as it was saved last, if ever."""
+        return self._first(lambda: self._folder.search(label, seed))
+
+    def save_trial(
+        self, label: str, seed: int, trial: int, t: int, states: Sequence[State]
+    ) -> None:
+        """Keeps where a trial stands, the state of each fold, to train it on later."""
+        clients = self._division.clients
+        everybody = [whole(state, self._group, clients) for state in states]
+        self._first(lambda: self._folder.save_trial(label, seed, trial, t, everybody))
+
+    def trial(self, label: str, seed: int, trial: int) -> tuple[int, list[Any]] | None:
+        """The round and the packed states of a trial, if it was saved."""
+        return self._first(lambda: self._folder.trial(label, seed, trial))
+
+    def drop_trial(self, label: str, seed: int, trial: int) -> None:
+        """Deletes the states of a trial that does not train on."""
+        self._first(lambda: self._folder.drop_trial(label, seed, trial))
+
+    def export(self) -> Records:
+        """Writes the tables for people and returns them."""
+        return self._first(self._folder.export)
+
+
+def total(group: Group, values: Tensor) -> float:
+    """The sum of what all clients of all processes have."""
+    return float(sum(group.gather(float(values.sum()))))
