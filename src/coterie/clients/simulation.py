@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 from .. import seeds
@@ -132,6 +132,16 @@ class Simulation:
         on_gpu = self.federation.features.is_cuda  # where all cost as much as few
         widths = [len(self)] if on_gpu else _steady_widths(len(self))
         return next(width for width in widths if width >= clients)
+
+    @property
+    def names(self) -> Int[Tensor, " n"]:
+        """The identities of the clients, on the CPU."""
+        return self.federation.clients.cpu()
+
+    @property
+    def sizes(self) -> Float64[Tensor, " n"]:
+        """Training samples of each client, on the CPU."""
+        return self.federation.train.size.to("cpu", torch.float64)
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
@@ -280,13 +290,7 @@ class SimulatedOracle:
         if samples is not None:
             integer("samples", samples, at_least=2)
         who, n = self._who, len(x)
-        few = (self._simulation.federation.train.size[who] < 2).nonzero()[:, 0]
-        if len(few):
-            raise InputError(
-                "comparing gradients needs two training samples of every client, but "
-                f"client {int(self._simulation.federation.clients[who[few[0]]])} has "
-                "one."
-            )
+        self._refuse_single(who)
         stream = self.stream("compare")
         first, second, used = self._simulation.halves(who, stream, samples)
         m = len(who)
@@ -321,6 +325,16 @@ class SimulatedOracle:
             of_clients[2],
             known,
         )
+
+    def _refuse_single(self, who: Tensor) -> None:
+        """Refuses to compare gradients of a client whose data have no two halves."""
+        few = (self._simulation.federation.train.size[who] < 2).nonzero()[:, 0]
+        if len(few):
+            raise InputError(
+                "comparing gradients needs two training samples of every client, but "
+                f"client {int(self._simulation.federation.clients[who[few[0]]])} has "
+                "one."
+            )
 
     def each(
         self, program: Program, *rows: Tensor, **options: float | int | str | bool
@@ -577,6 +591,7 @@ class _SimulatedClients:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of both halves of the data that a comparison uses, and its size."""
         assert self._streams is not None  # asked of staggered clients only
+        self._oracle._refuse_single(self._who)
         first, second, used = self._oracle._simulation.halves(
             self._who, self._streams(0), samples
         )

@@ -41,7 +41,8 @@ def refuse_settings(study: Study, ground: Ground) -> None:
             try:
                 other = replace(entry, options=entry.options | setting)
                 timed = study.time is not None
-                build_algorithm(other, ground.federation, timed=timed).init(ground.x)
+                method = build_algorithm(other, ground.federation, timed=timed)
+                training_of(study, method, ground, study.run.seeds[0]).init()
             except InputError as error:
                 text = ", ".join(f"{key} = {value!r}" for key, value in setting.items())
                 raise InputError(
