@@ -20,7 +20,7 @@ import time
 import torch
 
 from coterie import Simulation
-from coterie.asynchronous.sgd import async_sgd
+from coterie.algorithms.server_sgd import server_sgd
 from coterie.data.federation import Federation, Table, federate
 from coterie.data.splits import divide
 from coterie.data.synthetic import linear
@@ -76,7 +76,7 @@ def grouped_and_single(
         )
         if not grouped:
             clients.width = lambda count: count  # type: ignore[method-assign]
-        runs.append(Run(async_sgd(lr=0.01), clients, x, clock=paces, grouped=grouped))
+        runs.append(Run(server_sgd(lr=0.01), clients, x, clock=paces, grouped=grouped))
     for run in runs:
         advance(run, 200, device)
     turns = [[advance(run, events, device) for run in runs] for _ in range(TURNS)]
@@ -97,7 +97,7 @@ def million(events: int) -> None:
     clients = Simulation(data, module, batch_size=1)
     x = ravel(module).repeat(1000, 1)
     paces = clock("lognormal(1, 0.3)", speeds=speeds(1000))
-    run = Run(async_sgd(lr=1e-4), clients, x, clock=paces)
+    run = Run(server_sgd(lr=1e-4), clients, x, clock=paces)
     spent = advance(run, events, "cpu")
     print(f"linear model, N=1,000: {events:,} events in {spent:.1f} s")
 

@@ -25,7 +25,6 @@ ROOMS = (
     "clients",
     "algorithms",
     "engine",
-    "asynchronous",
     "records",
     "report",
     "study",

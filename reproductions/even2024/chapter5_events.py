@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 import coterie as co
-from coterie.asynchronous.agraf import agraf
-from coterie.asynchronous.loss_network import loss_network
+from coterie.algorithms.agraf import agraf
+from coterie.algorithms.loss_network import loss_network
 from coterie.cli.reproductions import Claim
 from coterie.data.datasets import load
 from coterie.data.federation import PARTS, Federation, Table, federate
 from coterie.data.splits import divide
 from coterie.engine.clocks import Clock, Rings, clock
-from coterie.engine.events import Asynchronous, run_events
+from coterie.engine.events import Run
 from coterie.graphs.families import edges_of, gossip_matrix
 from coterie.models import build, linear, mlp, ravel, with_row
 from coterie.seeds import generator
@@ -98,10 +98,11 @@ class Trace(NamedTuple):
     time: list[float]
     value: list[float]
     state: Any  # at the end
+    sent: float = 0.0  # values, until then
 
 
 def follow(
-    method: Asynchronous,
+    method: co.Algorithm,
     simulation: co.Simulation,
     x: Tensor,
     value: Callable[[Tensor], float],
@@ -113,14 +114,14 @@ def follow(
     """Events one by one; the value of all models after every n gradients."""
     n, seen = len(x), 0
     trace = Trace([], [], None)
-    for event in run_events(
-        method, simulation, x, clock=paces, rings=rings, updates=updates
-    ):
+    run = Run(method, simulation, x, clock=paces, rings=rings)
+    while run.updates < updates:
+        event = run.step()
         if event.updates // n > seen:
             seen = event.updates // n
             trace.time.append(event.time)
             trace.value.append(value(event.state.x))
-    return trace._replace(state=event.state)
+    return trace._replace(state=run.state, sent=sum(run.sent))
 
 
 def rounds(trace: Trace, paces: Clock, nodes: int) -> Trace:
@@ -307,7 +308,7 @@ def deep_runs(split: str, share: float, seed: int, **options: float) -> dict[str
         models = run.state.x
         mean = models.mean(0)
         spread = float((models - mean).square().sum(1).mean() / mean.square().sum())
-        sent = run.state.floats / x.shape[1] / updates
+        sent = run.sent / x.shape[1] / updates
         last = run.value[-max(1, len(run.value) // 20) :]
         found[name] = Deep(run, sum(last) / len(last), spread, sent)
     return found

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 import coterie as co
-from coterie.asynchronous.sgd import async_sgd
+from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import integer, number, one_of
 from coterie.cli.reproductions import Claim
 from coterie.data.federation import Federation, Part
 from coterie.engine.clocks import Clock, clock
-from coterie.engine.events import Asynchronous, run_events
+from coterie.engine.events import run_events
 from coterie.models import build, linear
 from coterie.seeds import generator
 from coterie.theory.asynchrony import (
@@ -127,7 +127,7 @@ class Trace(NamedTuple):
     delay: Tensor  # (K,)
 
 
-def follow(problem: Problem, method: Asynchronous, paces: Clock, updates: int) -> Trace:
+def follow(problem: Problem, method: co.Algorithm, paces: Clock, updates: int) -> Trace:
     """Runs a method from 0 until so many gradients have arrived."""
     x = torch.zeros(len(problem.simulation), len(problem.optimum), dtype=REAL)
     models, times, delays = torch.zeros(updates, x.shape[1], dtype=REAL), [], []
@@ -202,12 +202,12 @@ class Tuned(NamedTuple):
     inside: bool  # whether the step is not at an end of the grid
 
 
-def methods(workers: int) -> dict[str, tuple[float, Callable[[float], Asynchronous]]]:
+def methods(workers: int) -> dict[str, tuple[float, Callable[[float], co.Algorithm]]]:
     """The three methods, and by what their steps are divided."""
     return {
-        MINIBATCH: (1.0, lambda lr: async_sgd(lr=lr, wait=workers)),
-        CONSTANT: (workers, lambda lr: async_sgd(lr=lr, rule="constant")),
-        ADAPTIVE: (workers, lambda lr: async_sgd(lr=lr, rule="adaptive")),
+        MINIBATCH: (1.0, lambda lr: server_sgd(lr=lr, wait=workers)),
+        CONSTANT: (workers, lambda lr: server_sgd(lr=lr, late="constant")),
+        ADAPTIVE: (workers, lambda lr: server_sgd(lr=lr, late="adaptive")),
     }
 
 
@@ -356,11 +356,11 @@ def straggler_claims(updates: int) -> list[Claim]:
         speeds = [1.0] * 18 + [float(factor)] * 2
         paces = clock(LAW, speeds=speeds)
         # min(1 / (4 L tau), 1 / (4 M L)), as in Theorem 3.2.
-        method = async_sgd(lr=1 / (4 * 20 * problem.beta), rule="adaptive")
+        method = server_sgd(lr=1 / (4 * 20 * problem.beta), late="adaptive")
         adaptive = follow(problem, method, paces, updates)
         longest.append(math.ceil(typical_delays(torch.tensor(speeds)).max()))
         lr = cautious_steps(longest[-1], problem.beta)(1, 1)
-        cautious = follow(problem, async_sgd(lr=lr), paces, updates)
+        cautious = follow(problem, server_sgd(lr=lr), paces, updates)
         ends["adaptive"].append(final(adaptive.gap, 0.2))
         ends["cautious"].append(final(cautious.gap, 0.2))
         means.append(float(adaptive.delay.double().mean()))
@@ -398,7 +398,7 @@ def worker_claims(updates: int) -> list[Claim]:
     eigenvalues, gaps, slopes = torch.logspace(-1.5, 0, 20, dtype=REAL), [], []
     for workers in given["numbers"]:
         problem = quadratic(eigenvalues, workers)
-        method = async_sgd(lr=1 / (4 * workers * problem.beta), rule="adaptive")
+        method = server_sgd(lr=1 / (4 * workers * problem.beta), late="adaptive")
         number = max(2, updates * workers // 20)  # 400 M of 8000
         trace = follow(problem, method, clock("constant(1)"), number)
         gaps.append(float(trace.gap[-1]))
@@ -428,7 +428,7 @@ def limit_claims(updates: int) -> list[Claim]:
         problem = quadratic(torch.ones(1, dtype=REAL), workers)
         growth = []
         for share in (0.98, 1.02):
-            method = async_sgd(lr=share * round_robin_limit(workers))
+            method = server_sgd(lr=share * round_robin_limit(workers))
             number = max(8, updates * workers // 20)
             gap = follow(problem, method, clock("constant(1)"), number).gap
             # Gaps swing, so highest ones are compared, after a quarter to settle.

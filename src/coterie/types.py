@@ -3,17 +3,29 @@
 A federation is a matrix: row i of `x`, shape (N, D), is client i's model. An algorithm
 is row-wise code on those n rows that a process holds (all N in a simulation, N/R where
 R processes divide them, one at a site), and everything that leaves a client leaves
-through a verb of the oracle.
+through a verb of the oracle. Its second face, the flow, is for clients that need not
+wait for each other: tasks, and what their answers do when they arrive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
+
+from . import seeds
+from .checks import InputError
 
 State = Any
 """What an algorithm remembers between rounds: a NamedTuple of tensors and numbers.
@@ -205,6 +217,125 @@ class Oracle(Protocol):
         """
 
 
+Option = TypeVar("Option")
+
+InRounds = Annotated[Option, "rounds"]
+"""Of an option that a method uses in rounds only, of a factory with both faces."""
+
+InTime = Annotated[Option, "time"]
+"""Of an option that only the flow uses."""
+
+
+def gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """A client program: one gradient."""
+    return clients.grad(x)
+
+
+class Kind(NamedTuple):
+    """A kind of task: a client program, whose samples it uses, and what travels.
+
+    Rows that travel come to the client with the task, answers that travel leave it;
+    the others stay with the client, as a personal model does. None: all of them.
+    """
+
+    program: Program = gradient
+    verb: str = "grads"  # of the oracle, whose draws in rounds these are
+    reads: int | None = None  # how many of a task's rows; None: all
+    down: tuple[int, ...] | None = None
+    up: tuple[int, ...] | None = None
+
+
+class Task(NamedTuple):
+    """What a client is asked to compute, as it is when the client is asked."""
+
+    rows: tuple[Tensor, ...]
+    kind: int = 0  # which of the method's
+    round: int | None = None  # whose samples it uses; None: one more than its number
+    work: float = 1.0  # gradients of a minibatch that it takes
+    samples: float = 0.0
+    """Gradients of single samples, beside these; at most as many as the client has."""
+    peer: int | None = None
+    """The client that rows come from and answers go to; None: a server.
+
+    Whoever is its own peer sends nothing.
+    """
+
+
+class Arrivals(NamedTuple):
+    """A task that ended, or several of a kind at the same time."""
+
+    time: float
+    clients: list[int]  # in the order in which their ends were foreseen
+    answers: tuple[Tensor, ...]  # (m, ...) what their programs returned
+    delays: list[int]  # answers that arrived since a task began, its own with them
+    k: int  # answers that arrived before these
+    seed: int
+    kind: int
+    sent: list[float]  # values that `passed` between clients
+
+    def generator(self) -> torch.Generator:
+        """A stream for what the method draws now."""
+        return seeds.generator(self.seed, "events", self.k)
+
+    def passed(self, messages: float, row: Tensor) -> None:
+        """Counts messages of the size of a row that clients send each other now."""
+        self.sent.append(messages * row.numel())
+
+
+class Meeting(NamedTuple):
+    """Two clients whose edge has rung, and what they sent each other.
+
+    Where messages take time, what is written now was read before.
+    """
+
+    time: float  # of writing
+    since: float  # of reading
+    ends: tuple[int, int]
+    sent: tuple[Tensor, Tensor]  # by each of the two ends
+
+
+class Flow(NamedTuple):
+    """What a method does where clients need not wait for each other.
+
+    The state belongs to one run, and `arrive` changes it in place: a new (N, D) tensor
+    for each of a million events would be most of the work. It is a dataclass of
+    tensors, numbers and lists of numbers.
+    """
+
+    init: Callable[[Tensor], State]
+    task: Callable[[State, int], Task]
+    """What a client that begins now is asked."""
+    arrive: Callable[[State, Arrivals], Iterable[int]]
+    """Takes answers in; returns who gets a new task, also one who is still busy.
+
+    It may be somebody else: so a token walks.
+    """
+    personal: Callable[[State], Float[Tensor, "n d"]]
+    welcome: Callable[[State, Oracle], Tensor] | None = None
+    """As of an `Algorithm`: models for clients that were not there in training."""
+    info: Callable[[State], Info] = lambda state: {}
+    """As of a round; what was sent is counted for it."""
+    kinds: tuple[Kind, ...] = (Kind(),)
+    starts: tuple[int, ...] | None = None  # who gets a first task; None: everybody
+    together: bool = False  # whether tasks that end at the same time arrive at once
+    send: Callable[[State, int, float], Tensor] | None = None
+    """What a client sends at that time, when one of its edges rings."""
+    meet: Callable[[State, Meeting], None] | None = None
+    """What two clients do with what they sent each other."""
+    edges: Int[Tensor, "e 2"] | None = None  # the pairs of those who may meet
+    couples: bool = False
+    """Tasks begin in pairs only, where an edge rings between two who are free."""
+    messages: str = "relayed"
+    """How tasks and answers travel: `relayed`, all by way of a server; `direct`, over
+    the link to the peer; `none` are sent; or they are `instant`."""
+
+
+def _no_rounds(*_: Any) -> NoReturn:
+    raise InputError(
+        "the method has no rounds: it reacts to answers as they arrive, in time."
+    )
+
+
 class Algorithm(NamedTuple):
     """A method: how to begin, what one round does, and which models clients use.
 
@@ -216,12 +347,22 @@ class Algorithm(NamedTuple):
     training, whom the oracle asks. The algorithm is then built for all N + M clients,
     the newcomers last, while the state is that of the N who trained. Without it a
     newcomer gets the personal model that fits its training data best.
+
+    `flow` is the same method where nobody need wait: without delays, the two are one. A
+    method that exists in time only has a flow and no `init` and `step`.
     """
 
-    init: Callable[[Tensor, Oracle], State]
-    step: Callable[[State, Oracle, torch.Generator], tuple[State, Info]]
+    init: Callable[[Tensor, Oracle], State] = _no_rounds
+    step: Callable[[State, Oracle, torch.Generator], tuple[State, Info]] = _no_rounds
     personal: Callable[[State, Oracle], Tensor] = lambda state, oracle: state.x
     welcome: Callable[[State, Oracle], Tensor] | None = None
+    flow: Flow | None = None
+
+    @property
+    def faces(self) -> tuple[str, ...]:
+        """`rounds`, `time`, or both."""
+        rounds = () if self.step is _no_rounds else ("rounds",)
+        return rounds if self.flow is None else (*rounds, "time")
 
 
 @runtime_checkable
@@ -241,3 +382,34 @@ class Federated(Protocol):
             active: who of all N clients takes part; None: everybody.
             purpose: names what the answers are for.
         """
+
+
+@runtime_checkable
+class Staggered(Protocol):
+    """Clients that can be asked each at a time of its own, in virtual time."""
+
+    def __len__(self) -> int:
+        """How many clients there are."""
+
+    @property
+    def names(self) -> Int[Tensor, " n"]:
+        """Their identities, which name their random streams, on the CPU."""
+
+    @property
+    def batch_counts(self) -> Float64[Tensor, " n"]:
+        """How many samples a minibatch of each has, on the CPU."""
+
+    @property
+    def sizes(self) -> Float64[Tensor, " n"]:
+        """How many training samples each has, on the CPU."""
+
+    def staggered(
+        self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
+    ) -> Clients:
+        """The clients at these positions, each with the samples of its own round.
+
+        They are those that this verb of the oracle would use first in that round.
+        """
+
+    def width(self, clients: int) -> int:
+        """How many to ask at once where so many are to be asked, or more."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from coterie.algorithms.agraf import agraf
 from coterie.algorithms.all_for_all import all_for_all
-from coterie.asynchronous.agraf import agraf
-from coterie.asynchronous.sgd import async_sgd
+from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
 from coterie.engine.clocks import Rings, clock
 from coterie.engine.events import Run, run_events
@@ -45,7 +45,7 @@ def test_one_by_one_with_j_is_asynchronous_sgd(simulation, x):
     """With a step n times as long."""
     same = x.mean(0).repeat(6, 1)
     ours = Run(agraf(J, lr=0.3), simulation, same, clock=UNEVEN)
-    theirs = Run(async_sgd(lr=0.3 / 6), simulation, same, clock=UNEVEN)
+    theirs = Run(server_sgd(lr=0.3 / 6), simulation, same, clock=UNEVEN)
     for _ in range(80):
         a, b = ours.step(), theirs.step()
         assert (a.time, a.clients) == (b.time, b.clients)
@@ -99,7 +99,7 @@ def test_without_mixing_nodes_are_alone(simulation, x):
     run = Run(agraf(J, lr=0.1, every=10**9), simulation, x, clock=UNEVEN)
     for _ in range(40):
         run.step()
-    done = run.moment().numbers
+    done = [client.tasks for client in run.moment().clients]
     model = x[1].clone()
     for number in range(1, done[1]):  # the last has begun, and is not done
         model = model - 0.1 * question(simulation, 1, number, model)
@@ -125,7 +125,8 @@ def test_the_mean_moves_by_a_share_of_every_gradient(simulation, x, options, rin
     def in_flight():
         now = run.moment()
         answers = [
-            question(simulation, i, now.numbers[i], now.rows[0][i]) for i in range(6)
+            question(simulation, i, client.tasks, now.rows[0][i])
+            for i, client in enumerate(now.clients)
         ]
         return torch.stack(answers)
 

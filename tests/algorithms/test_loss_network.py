@@ -7,13 +7,14 @@ import heapq
 import pytest
 import torch
 
-from coterie.asynchronous.loss_network import loss_network
+from coterie.algorithms.loss_network import loss_network
 from coterie.checks import InputError, TrainingError
 from coterie.engine.clocks import Delays, Rings, clock
-from coterie.engine.events import Arrivals, Run
+from coterie.engine.events import Run
 from coterie.graphs.capacities import admitted
 from coterie.graphs.families import edges_of, gossip_matrix
 from coterie.theory.mixing import busy_times, loss_rates
+from coterie.types import Arrivals
 from support.paces import EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, hessians, quadratics, simulate, start
 
@@ -116,16 +117,17 @@ def test_the_mean_moves_by_a_share_of_every_gradient(simulation, x):
         for client in event.clients:
             mean = mean - 0.2 / 6 * now.answers[0][0][client]
         torch.testing.assert_close(run.personal().mean(0), mean, **EXACT)
-    # Two models travel in each exchange.
-    assert event.state.floats == 40 * 2 * x.shape[1]
+    # Two models travel in each exchange, also in those that are under way.
+    under_way = sum(client.busy for client in run.moment().clients)
+    assert run.sent == (0, (40 * 2 + under_way) * x.shape[1])
 
 
 def test_pairs_that_end_together_are_pairs_one_after_the_other(x):
-    method = loss_network(network("ring")[0], lr=0.1)
+    method = loss_network(network("ring")[0], lr=0.1).flow
     g = torch.randn(4, x.shape[1], dtype=REAL, generator=torch.Generator())
 
     def arrived(state, clients, answers):
-        method.arrive(state, Arrivals(1.0, clients, (answers,), [1], 0, 0))
+        method.arrive(state, Arrivals(1.0, clients, (answers,), [1], 0, 0, 0, []))
         return state.x
 
     both = arrived(method.init(x), [0, 1, 3, 2], g)

@@ -15,7 +15,7 @@ from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.best_fit import mean_of_partners, training_losses
 from coterie.collaboration.weights import collaboration_weights, continuous
-from coterie.conformance.suite import (
+from coterie.conformance.cases import (
     Case,
     Setting,
     leaves,

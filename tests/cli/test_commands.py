@@ -16,7 +16,6 @@ import tomli_w
 import torch
 
 from coterie.algorithms import ALGORITHMS
-from coterie.asynchronous import METHODS
 from coterie.cli import commands as cli
 from coterie.data.datasets import DATASETS
 from coterie.data.splits import SPLITS
@@ -119,7 +118,6 @@ def test_the_table_fits_eighty_columns_without_cutting_words(here, monkeypatch):
     ("shelf", "registry"),
     [
         ("algorithms", ALGORITHMS),
-        ("asynchronous", METHODS),
         ("datasets", DATASETS),
         ("splits", SPLITS),
         ("models", MODELS),
@@ -132,7 +130,19 @@ def test_list_names_everything_there_is(shelf, registry, monkeypatch):
     assert code == 0
     for name in registry:
         assert name in output
-    assert called("list")[1].count("what it is") == 6
+    assert called("list")[1].count("what it is") == 5
+
+
+def test_list_says_which_methods_need_not_wait(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = called("list", "algorithms")[1].splitlines()
+    faces = {}
+    for line in lines:
+        name, *rest = line.split()[:4] or [""]
+        if name in ALGORITHMS:
+            faces[name] = rest
+    assert faces["ditto"][:2] == ["rounds,", "time"]
+    assert faces["fedavg"][0] == "rounds" and faces["agraf"][0] == "time"
 
 
 def test_list_names_the_reference_of_every_published_method(monkeypatch):

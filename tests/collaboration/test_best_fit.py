@@ -7,8 +7,7 @@ from torch.testing import assert_close
 
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.best_fit import best_fit, training_losses
-from coterie.conformance.cases import starting_rows
-from coterie.conformance.suite import Setting, small_federation
+from coterie.conformance.cases import Setting, small_federation, starting_rows
 from coterie.models import build
 
 ACTIVE = torch.tensor([True, False, True, True, True, True])

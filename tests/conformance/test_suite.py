@@ -14,17 +14,15 @@ from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import State, local
 from coterie.checks import InputError, integer
-from coterie.conformance.suite import (
-    CHECKS,
+from coterie.conformance.cases import (
     Case,
-    Finding,
     NotApplicable,
-    check_algorithm,
     common_optimum,
     leaves,
     relabelled,
     small_federation,
 )
+from coterie.conformance.suite import CHECKS, Finding, check_algorithm, faces_of
 from coterie.optim.steps import descent, velocity
 from coterie.types import Algorithm
 
@@ -32,15 +30,28 @@ from coterie.types import Algorithm
 BY_POSITION = {("cobo", "relabelling")}
 
 
-@pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_passes_every_check(name, check):
-    if (name, check) in BY_POSITION:
-        pytest.skip("pairs of clients are drawn by position.")
+IN_ROUNDS = [name for name, check in CHECKS.items() if "rounds" in check.faces]
+TESTED = [
+    (name, face, check)
+    for name, factory in ALGORITHMS.items()
+    for face in faces_of(factory)
+    for check in CHECKS
+    if face in CHECKS[check].faces
+]
+
+
+def passes(check, case):
     try:
-        CHECKS[check](Case(ALGORITHMS[name]))
+        CHECKS[check].run(case)
     except NotApplicable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize(("name", "face", "check"), TESTED)
+def test_every_algorithm_passes_every_check_in_all_its_faces(name, face, check):
+    if (name, check) in BY_POSITION:
+        pytest.skip("pairs of clients are drawn by position.")
+    passes(check, Case(ALGORITHMS[name], face=face))
 
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 0.01, "steps": 2, "schedule": "inverse(9)"}
@@ -56,28 +67,22 @@ SENSITIVE = (
 
 
 @pytest.mark.parametrize("check", SENSITIVE)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", sorted({n for n, f, _ in TESTED if f == "rounds"}))
 def test_algorithms_pass_with_momentum_and_schedules_too(name, check):
     if (name, check) in BY_POSITION:
         pytest.skip("pairs of clients are drawn by position.")
     case = Case(ALGORITHMS[name])
     options = {n: v for n, v in SETTINGS.items() if n in case.defaults}
-    try:
-        CHECKS[check](Case(ALGORITHMS[name], options))
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    passes(check, Case(ALGORITHMS[name], options))
 
 
 def estimated_precision(*, lr: float = 0.1) -> Algorithm:
     return adaptive_all_for_one(None, lr=lr)
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", IN_ROUNDS)
 def test_adaptive_collaboration_passes_when_it_estimates_the_precision(check):
-    try:
-        CHECKS[check](Case(estimated_precision))
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    passes(check, Case(estimated_precision))
 
 
 def one_step(clients, x, *, lr: float):
@@ -352,7 +357,7 @@ CULPRITS = [
 )
 def test_a_wrong_algorithm_is_caught(check, factory):
     with torch.random.fork_rng(devices=[]), pytest.raises(AssertionError):
-        CHECKS[check](Case(factory))
+        CHECKS[check].run(Case(factory))
 
 
 def shares_but_for_rounding(sizes) -> Algorithm:
@@ -376,16 +381,18 @@ def test_models_that_differ_by_rounding_are_shared():
 
 def test_every_check_has_a_culprit_but_that_of_the_data_of_others():
     # An algorithm cannot reach data, so only an oracle could fail `inactive_data`.
-    assert {check for check, _ in CULPRITS} == CHECKS.keys() - {"inactive_data"}
+    assert {check for check, _ in CULPRITS} == set(IN_ROUNDS) - {"inactive_data"}
 
 
 def test_findings_come_one_by_one_in_the_order_of_the_checks():
     told: list[Finding] = []
     findings = check_algorithm(local, report=told.append)
     assert told == findings
-    assert [finding.check for finding in findings] == list(CHECKS)
-    outcomes = {finding.check: finding.outcome for finding in findings}
-    assert outcomes.pop("local_limit") == "skipped"
+    assert [(f.face, f.check) for f in findings] == [
+        (face, check) for name, face, check in TESTED if name == "local"
+    ]
+    outcomes = {(f.face, f.check): f.outcome for f in findings}
+    assert outcomes.pop(("rounds", "local_limit")) == "skipped"
     assert set(outcomes.values()) == {"passed"}
 
 
@@ -394,7 +401,7 @@ def test_a_crash_is_a_finding_and_the_other_checks_go_on():
         raise ZeroDivisionError("no luck")
 
     findings = check_algorithm(broken)
-    assert len(findings) == len(CHECKS)
+    assert [finding.check for finding in findings] == IN_ROUNDS
     outcome = {finding.check: finding for finding in findings}
     assert outcome["info"] == Finding("info", "failed", "ZeroDivisionError: no luck")
 

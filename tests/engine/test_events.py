@@ -8,19 +8,19 @@ import math
 import pytest
 import torch
 
+from coterie.algorithms.agraf import agraf
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.ditto import ditto
-from coterie.asynchronous.agraf import agraf
-from coterie.asynchronous.all_for_all import async_all_for_all
-from coterie.asynchronous.ditto import async_ditto
-from coterie.asynchronous.sgd import async_sgd
+from coterie.algorithms.local import local
+from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError, TrainingError
 from coterie.clients.simulation import Simulation
 from coterie.engine.clocks import Delays, Rings
-from coterie.engine.events import Asynchronous, Kind, Run, Task, run_events
+from coterie.engine.events import Run, run_events
 from coterie.engine.rounds import run_rounds
 from coterie.records.folders import pack, unpack
 from coterie.theory.asynchrony import applied_steps, delays_of, practical_steps
+from coterie.types import Algorithm, Flow, Kind, Task
 from support.paces import EQUAL, EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, D, hessians, quadratics, simulate
 
@@ -64,7 +64,7 @@ def test_events_are_algorithm_3_1(simulation, x, rule):
     def step(tau):
         return 0.05 * (min(1.0, 6 / tau) if rule == "adaptive" else 1.0)
 
-    method = async_sgd(lr=0.05, rule=rule)
+    method = server_sgd(lr=0.05, late=rule)
     events = run_events(method, simulation, x, clock=ORDINARY, updates=200)
     expected = plain_loop(simulation, x, ORDINARY, 200, step)
     most = 0
@@ -79,7 +79,7 @@ def test_events_are_algorithm_3_1(simulation, x, rule):
 
 def test_delays_sum_to_updates_times_workers(simulation, x):
     """The delays of K answers and of what is in flight: K M, whatever the order."""
-    run = Run(async_sgd(), simulation, x, clock=ORDINARY)
+    run = Run(server_sgd(), simulation, x, clock=ORDINARY)
     total = 0
     last = [0] * 6
     for _ in range(150):
@@ -93,8 +93,8 @@ def test_delays_sum_to_updates_times_workers(simulation, x):
 
 
 def test_grouped_answers_are_those_of_one_by_one(simulation, x):
-    one = Run(async_sgd(), simulation, x, clock=ORDINARY, grouped=False)
-    all_ = Run(async_sgd(), simulation, x, clock=ORDINARY)
+    one = Run(server_sgd(), simulation, x, clock=ORDINARY, grouped=False)
+    all_ = Run(server_sgd(), simulation, x, clock=ORDINARY)
     for _ in range(100):
         a, b = one.step(), all_.step()
         assert (a.time, a.clients, a.delays) == (b.time, b.clients, b.delays)
@@ -111,7 +111,7 @@ def test_tasks_under_way_are_computed_together(simulation, x, monkeypatch):
 
     monkeypatch.setattr(Simulation, "staggered", counted)
     clock = Paces(1.0, 1.1, 1.2, 1.3, 1.4, 1.5, jitter=0.0)
-    for _ in run_events(async_sgd(), simulation, x, clock=clock, updates=60):
+    for _ in run_events(server_sgd(), simulation, x, clock=clock, updates=60):
         pass
     assert sum(sizes) >= 60
     assert sum(sizes) / len(sizes) > 4
@@ -121,7 +121,7 @@ def test_tasks_under_way_are_computed_together(simulation, x, monkeypatch):
 def test_without_delays_a_barrier_is_minibatch_sgd(simulation, x, pace):
     """Which is All-for-all with equal weights: x <- x - lr mean_i g_i(x)."""
     clock = Paces(*[pace] * 6, jitter=0.0)
-    run = Run(async_sgd(lr=0.1, wait=6), simulation, x, clock=clock)
+    run = Run(server_sgd(lr=0.1, wait=6), simulation, x, clock=clock)
     algorithm = all_for_all(torch.full((6, 6), 1 / 6, dtype=REAL), lr=0.1)
     for r in run_rounds(algorithm, simulation, x, rounds=20):
         assert [run.step().clients for _ in range(6)] == [[i] for i in range(6)]
@@ -130,7 +130,7 @@ def test_without_delays_a_barrier_is_minibatch_sgd(simulation, x, pace):
 
 def test_a_barrier_takes_as_long_as_its_slowest_client(simulation, x):
     clock = Paces(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, jitter=0.0)
-    run = Run(async_sgd(wait=6), simulation, x, clock=clock)
+    run = Run(server_sgd(wait=6), simulation, x, clock=clock)
     while run.updates < 18:
         run.step()
     assert run.time == 18.0  # three rounds of 6
@@ -141,7 +141,7 @@ def test_one_worker_is_sgd(x):
     alone = quadratics().select(torch.tensor([2]))
     clients = simulate(alone, batch_size=3)
     model = x[0].clone()
-    run = Run(async_sgd(lr=0.1), clients, x[:1], clock=Paces(9.0, 9.0, 9.0))
+    run = Run(server_sgd(lr=0.1), clients, x[:1], clock=Paces(9.0, 9.0, 9.0))
     for t in range(1, 21):
         model = model - 0.1 * clients.at(t).grads(model[None])[0]
         assert run.step().delays == [1]
@@ -149,7 +149,7 @@ def test_one_worker_is_sgd(x):
 
 
 def test_equal_paces_are_round_robin_with_delay_m(simulation, x):
-    method = async_sgd()
+    method = server_sgd()
     clock = Paces(*[1.0 + i / 100 for i in range(6)], jitter=0.0)
     events = list(run_events(method, simulation, x, clock=clock, updates=30))
     assert [e.clients[0] for e in events] == [0, 1, 2, 3, 4, 5] * 5
@@ -159,12 +159,15 @@ def test_equal_paces_are_round_robin_with_delay_m(simulation, x):
 def test_virtual_iterates_differ_by_what_is_in_flight(simulation, x):
     """x_k - x^_k = sum over workers, but the last, of steps that are under way."""
     lr = 0.07
-    run = Run(async_sgd(lr=lr), simulation, x, clock=ORDINARY)
+    run = Run(server_sgd(lr=lr), simulation, x, clock=ORDINARY)
 
     def in_flight():
         now = run.moment()
         return torch.stack(
-            [question(simulation, i, now.numbers[i], now.rows[0][i]) for i in range(6)]
+            [
+                question(simulation, i, client.tasks, now.rows[0][i])
+                for i, client in enumerate(now.clients)
+            ]
         )
 
     virtual = x[0] - lr * in_flight().sum(0)
@@ -180,9 +183,9 @@ def test_virtual_iterates_differ_by_what_is_in_flight(simulation, x):
 @pytest.mark.parametrize(
     "method",
     [
-        async_sgd(rule="adaptive", average=True),
-        async_sgd(wait=4),
-        async_sgd(assign="random"),
+        server_sgd(late="adaptive", average=True),
+        server_sgd(wait=4),
+        server_sgd(assign="random"),
     ],
     ids=["adaptive", "buffer", "random"],
 )
@@ -199,22 +202,22 @@ def test_going_on_from_a_moment_is_not_having_stopped(simulation, x, method):
 
 
 def test_a_moment_is_a_copy(simulation, x):
-    run = Run(async_sgd(), simulation, x, clock=ORDINARY)
+    run = Run(server_sgd(), simulation, x, clock=ORDINARY)
     run.step()
     moment = run.moment()
     before = moment.state.x.clone()
     for _ in range(10):
         run.step()
     assert torch.equal(moment.state.x, before)
-    assert moment.updates == 1
+    assert moment.totals.updates == 1
 
 
 def test_who_never_returns_slows_nobody_but_a_barrier(simulation, x):
     clock = Paces(1.0, 1.0, 1.0, 1.0, 1.0, math.inf)
-    run = Run(async_sgd(), simulation, x, clock=clock)
+    run = Run(server_sgd(), simulation, x, clock=clock)
     for _ in range(100):
         assert 5 not in run.step().clients
-    stuck = Run(async_sgd(wait=6), simulation, x, clock=clock)
+    stuck = Run(server_sgd(wait=6), simulation, x, clock=clock)
     with pytest.raises(TrainingError, match=r"all wait for clients .*5"):
         for _ in range(100):
             stuck.step()
@@ -245,8 +248,8 @@ def test_fast_clients_count_more_unless_tasks_are_assigned_at_random(x):
     rates = weighted_optimum([1 / s for s in paces])
     even = weighted_optimum([1.0] * 6)
     apart = float((rates - even).norm())
-    fast = limit(full, x, async_sgd(lr=0.01), clock, 2400)
-    fair = limit(full, x, async_sgd(lr=0.01, assign="random"), clock, 2400)
+    fast = limit(full, x, server_sgd(lr=0.01), clock, 2400)
+    fair = limit(full, x, server_sgd(lr=0.01, assign="random"), clock, 2400)
     # Steps of .01 leave some hundredths of the distance.
     assert float((fast - rates).norm()) < 0.15 * apart
     assert float((fair - even).norm()) < 0.3 * apart
@@ -258,7 +261,10 @@ def test_the_average_is_that_of_models_weighted_by_applied_steps(
 ):
     """Section 3.2: sum_k gamma_hat_k x_k, with gradients on their way at the stop."""
     run = Run(
-        async_sgd(lr=0.05, rule="adaptive", average=True), simulation, x, clock=ORDINARY
+        server_sgd(lr=0.05, late="adaptive", average=True),
+        simulation,
+        x,
+        clock=ORDINARY,
     )
     models, order = [], []
     for _ in range(updates):
@@ -280,7 +286,7 @@ WEIGHTS = torch.block_diag(
 @pytest.mark.parametrize("rule", ["constant", "adaptive"])
 def test_without_delays_all_for_all_is_that_of_rounds(simulation, x, pace, rule):
     clock = Paces(*[pace] * 6, jitter=0.0)
-    method = async_all_for_all(WEIGHTS, lr=0.1, rule=rule)
+    method = all_for_all(WEIGHTS, lr=0.1, late=rule)
     run = Run(method, simulation, x * torch.arange(1, 7)[:, None], clock=clock)
     start = x * torch.arange(1, 7)[:, None]
     for r in run_rounds(all_for_all(WEIGHTS, lr=0.1), simulation, start, rounds=15):
@@ -292,7 +298,7 @@ def test_without_delays_all_for_all_is_that_of_rounds(simulation, x, pace, rule)
 def test_without_delays_ditto_is_that_of_rounds(simulation, x, rule):
     sizes, options = simulation.federation.train.size, {"lr": 0.05, "steps": 2}
     start = x * torch.arange(1, 7)[:, None]
-    run = Run(async_ditto(sizes, rule=rule, **options), simulation, start, clock=EQUAL)
+    run = Run(ditto(sizes, late=rule, **options), simulation, start, clock=EQUAL)
     for r in run_rounds(ditto(sizes, **options), simulation, start, rounds=15):
         run.step()
         torch.testing.assert_close(run.personal(), r.state.v, **EXACT)
@@ -305,7 +311,7 @@ def test_without_delays_ditto_is_that_of_rounds(simulation, x, rule):
 def test_all_for_all_moves_partners_by_stale_gradients(simulation, x, rule, most):
     """One gradient after the other, written out; `most` is what is not yet late."""
     start = x * torch.arange(1, 7)[:, None]
-    method = async_all_for_all(WEIGHTS, lr=0.1, rule=rule, safe=False)
+    method = all_for_all(WEIGHTS, lr=0.1, late=rule, safe=False)
     run = Run(method, simulation, start, clock=UNEVEN)
     models = WEIGHTS @ start
     began, prev, numbers = models.clone(), [0] * 6, [1] * 6
@@ -322,9 +328,9 @@ def test_all_for_all_moves_partners_by_stale_gradients(simulation, x, rule, most
 @pytest.mark.parametrize("rule", ["constant", "adaptive", "heterogeneous"])
 def test_all_for_all_of_one_model_is_asynchronous_sgd(simulation, x, rule):
     everybody = torch.full((6, 6), 1 / 6, dtype=REAL)
-    method = async_all_for_all(everybody, lr=0.3, rule=rule)
+    method = all_for_all(everybody, lr=0.3, late=rule)
     run = Run(method, simulation, x, clock=UNEVEN)
-    server = Run(async_sgd(lr=0.3 / 6, rule=rule), simulation, x, clock=UNEVEN)
+    server = Run(server_sgd(lr=0.3 / 6, late=rule), simulation, x, clock=UNEVEN)
     for _ in range(60):
         assert run.step().delays == server.step().delays
         torch.testing.assert_close(run.personal(), server.personal(), **EXACT)
@@ -337,7 +343,7 @@ def test_a_slow_client_slows_nobody(x, rule):
     a, b = hessians(quadratics())
     groups = torch.block_diag(torch.ones(3, 3), torch.ones(3, 3)).to(REAL) / 3
     clock = Paces(1.0, 1.1, 1.2, 1.3, 1.4, 500.0)
-    run = Run(async_all_for_all(groups, lr=0.05, rule=rule), full, x, clock=clock)
+    run = Run(all_for_all(groups, lr=0.05, late=rule), full, x, clock=clock)
     while run.time < 400:
         run.step()
     # The slow client has not answered: the optimum of those who have, by their rates.
@@ -357,7 +363,7 @@ def test_ditto_without_waiting_ends_near_what_rounds_end_at(x):
     for r in run_rounds(ditto(sizes, lr=0.05, lam=2.0), full, x, rounds=200):
         lasts.append(r.state.v)
     clock = Paces(*[1.0 + i / 50 for i in range(6)], jitter=0.0)
-    method = async_ditto(sizes, lr=0.05, lam=2.0, rule="adaptive")
+    method = ditto(sizes, lr=0.05, lam=2.0, late="adaptive")
     *_, event = run_events(method, full, x, clock=clock, updates=1200)
     # Clients differ in pace by a tenth, and so do their shares in w.
     apart = float((event.state.v - lasts[-1]).norm()) / float(lasts[-1].norm())
@@ -368,7 +374,7 @@ def test_ditto_without_waiting_ends_near_what_rounds_end_at(x):
     ("options", "words"),
     [
         ({"lr": 0.0}, "`lr` must be greater than 0"),
-        ({"rule": "fast"}, "`rule` must be one of"),
+        ({"late": "fast"}, "`late` must be one of"),
         ({"wait": 0}, "`wait` must be"),
         ({"assign": "luck"}, "`assign` must be one of"),
         ({"assign": "random", "wait": 2}, "`wait` must be 1"),
@@ -376,23 +382,22 @@ def test_ditto_without_waiting_ends_near_what_rounds_end_at(x):
 )
 def test_bad_options_are_refused(options, words):
     with pytest.raises(InputError, match=words):
-        async_sgd(**options)
+        server_sgd(**options)
 
 
 def test_bad_runs_are_refused(simulation, x):
     with pytest.raises(InputError, match=r"`wait` must be .* 6"):
-        Run(async_sgd(wait=7), simulation, x, clock=EQUAL)
+        Run(server_sgd(wait=7), simulation, x, clock=EQUAL)
     with pytest.raises(InputError, match="`x` must have 6 rows"):
-        Run(async_sgd(), simulation, x[:4], clock=EQUAL)
+        Run(server_sgd(), simulation, x[:4], clock=EQUAL)
     with pytest.raises(InputError, match="`updates` must be"):
-        next(run_events(async_sgd(), simulation, x, clock=EQUAL, updates=0))
+        next(run_events(server_sgd(), simulation, x, clock=EQUAL, updates=0))
 
 
 def test_a_method_may_be_a_program_of_many_steps(simulation, x):
     """Local training by tasks of three steps is that of rounds, at any pace."""
     from functools import partial
 
-    from coterie.algorithms.local import local
     from coterie.optim.steps import sgd
 
     steps = partial(
@@ -407,14 +412,14 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
         return now.clients
 
     none = torch.zeros(0, dtype=REAL)
-    method = Asynchronous(
+    flow = Flow(
         init,
         lambda state, i: Task((state[i], none), work=3),
         arrive,
         lambda s: s,
         kinds=(Kind(steps, "each"),),
     )
-    run = Run(method, simulation, x, clock=ORDINARY)
+    run = Run(Algorithm(flow=flow), simulation, x, clock=ORDINARY)
     finished = [0] * 6
     history = [
         r.state.x for r in run_rounds(local(lr=0.1, steps=3), simulation, x, rounds=40)
@@ -433,21 +438,17 @@ def one_gradient(state, client):
     return Task((state[client],))
 
 
-def local_steps(**changes) -> Asynchronous:
+def local_steps(**changes) -> Algorithm:
     """Every client takes steps of its own model, the state."""
 
     def arrive(state, now):
         state[now.clients] -= 0.1 * now.answers[0]
         return now.clients
 
-    method = Asynchronous(
-        lambda models: models.clone(),
-        one_gradient,
-        arrive,
-        lambda state: state,
-        info=lambda state: {"floats": 0.0},
+    flow = Flow(
+        lambda models: models.clone(), one_gradient, arrive, lambda state: state
     )
-    return method._replace(**changes)
+    return Algorithm(flow=flow._replace(**changes))
 
 
 def arrivals(run, count):
@@ -461,7 +462,7 @@ STEADY = Paces(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, jitter=0.0)
 
 def test_messages_travel_to_a_client_and_back(simulation, x):
     links = Delays("constant(0.25)")
-    run = Run(async_sgd(), simulation, x, clock=STEADY, links=links)
+    run = Run(server_sgd(), simulation, x, clock=STEADY, links=links)
     assert arrivals(run, 4) == [(1.5, 0), (2.5, 1), (3.0, 0), (3.5, 2)]
     # Client 0 computes from 0.25 to 1.25, and again from 1.75 to 2.75.
     assert run.idle[0] == pytest.approx(3.5 - 2 - 0.25)
@@ -469,7 +470,7 @@ def test_messages_travel_to_a_client_and_back(simulation, x):
 
 def test_messages_of_a_client_have_numbers_of_their_own(simulation, x):
     links = Delays("exponential(1)", seed=7)
-    run = Run(async_sgd(), simulation, x, clock=STEADY, links=links)
+    run = Run(server_sgd(), simulation, x, clock=STEADY, links=links)
     names, none = torch.arange(6), torch.zeros(6, dtype=torch.long)
     drawn = links.relayed(names, none, 6).tolist()
     free, number = [0.0] * 6, [0] * 6
@@ -485,7 +486,7 @@ def test_messages_of_a_client_have_numbers_of_their_own(simulation, x):
 
 def test_with_one_place_everybody_has_its_turn(simulation, x):
     """SGD on the clients one after the other, with nothing late."""
-    run = Run(async_sgd(lr=0.1), simulation, x, clock=STEADY, capacity=1)
+    run = Run(server_sgd(lr=0.1), simulation, x, clock=STEADY, capacity=1)
     model, time = x[0].clone(), 0.0
     for turn in range(1, 4):
         for i in range(6):
@@ -497,7 +498,7 @@ def test_with_one_place_everybody_has_its_turn(simulation, x):
 
 
 def test_places_are_taken_in_the_order_in_which_clients_wait(simulation, x):
-    run = Run(async_sgd(), simulation, x, clock=STEADY, capacity=2)
+    run = Run(server_sgd(), simulation, x, clock=STEADY, capacity=2)
     # 0: 0-1, 1: 0-2, 2: 1-4, 3: 2-6, 4: 4-9, 5: 6-12, and 0 again: 9-10.
     found = arrivals(run, 7)
     assert found == [(1, 0), (2, 1), (4, 2), (6, 3), (9, 4), (10, 0), (12, 5)]
@@ -506,9 +507,9 @@ def test_places_are_taken_in_the_order_in_which_clients_wait(simulation, x):
 
 def test_never_more_are_at_work_than_there_are_places(simulation, x):
     methods = [
-        async_sgd(),
-        async_sgd(wait=4),
-        async_sgd(assign="random"),
+        server_sgd(),
+        server_sgd(wait=4),
+        server_sgd(assign="random"),
         local_steps(),
     ]
     for method in methods:
@@ -523,8 +524,8 @@ def test_never_more_are_at_work_than_there_are_places(simulation, x):
 
 def test_until_a_time_is_event_by_event(simulation, x):
     """Stopping at times changes nothing, and nothing after a time has happened."""
-    steps = Run(async_sgd(), simulation, x, clock=ORDINARY)
-    ticks = Run(async_sgd(), simulation, x, clock=ORDINARY)
+    steps = Run(server_sgd(), simulation, x, clock=ORDINARY)
+    ticks = Run(server_sgd(), simulation, x, clock=ORDINARY)
     for tick in range(1, 30):
         events = list(ticks.until(0.9 * tick))
         assert ticks.time == 0.9 * tick
@@ -612,10 +613,12 @@ def test_kinds_have_their_own_programs_and_arrive_apart(simulation, x, grouped):
 
 def test_tasks_that_wait_survive_a_file(simulation, x):
     """Tuples come back as lists, of which the tasks of a client are made again."""
-    method = async_sgd(assign="random")
+    method = server_sgd(assign="random")
     options = {"clock": ORDINARY, "seed": 3, "capacity": 2}
     whole = Run(method, simulation, x, **options)
-    while not (any(whole.moment().waiting) and whole.moment().queued):
+    while not whole.moment().queued or not any(
+        client.waiting for client in whole.moment().clients
+    ):
         whole.step()
     moment = whole.moment()
     fresh = Run(method, simulation, x, **options).moment()
@@ -627,13 +630,13 @@ def test_tasks_that_wait_survive_a_file(simulation, x):
 
 def test_capacity_is_a_positive_number(simulation, x):
     with pytest.raises(InputError, match="`capacity` must be at least 1, got 0"):
-        Run(async_sgd(), simulation, x, clock=EQUAL, capacity=0)
+        Run(server_sgd(), simulation, x, clock=EQUAL, capacity=0)
 
 
 def test_a_buffer_takes_the_mean_of_its_answers_and_lets_all_go_on(simulation, x):
     """FedBuff: the server's model moves at every third answer, nobody waits."""
     run = Run(
-        async_sgd(lr=0.1, wait=3, go_on=True), simulation, x, clock=UNEVEN, seed=1
+        server_sgd(lr=0.1, wait=3, go_on=True), simulation, x, clock=UNEVEN, seed=1
     )
     began, numbers = [x[0].clone() for _ in range(6)], [1] * 6
     model, kept = x[0].clone(), []
@@ -662,14 +665,14 @@ def test_a_task_that_waits_travels_meanwhile(simulation, x):
         return [0, 0] if now.clients == [5] and now.k == 0 else []
 
     none = torch.zeros(1, dtype=REAL)
-    method = Asynchronous(
+    flow = Flow(
         lambda models: [],
         lambda state, client: Task((none,)),
         arrive,
         lambda state: x,
-        info=lambda state: {"floats": 0.0},
         kinds=(Kind(lambda clients, rows: rows),),
     )
+    method = Algorithm(flow=flow)
     paces = Paces(1.0, 1.0, 1.0, 1.0, 1.0, 0.0, jitter=0.0)
     run = Run(method, simulation, x, clock=paces, links=Delays("constant(10)"))
     for _ in run.until(100.0):
@@ -681,12 +684,14 @@ def test_a_task_that_waits_travels_meanwhile(simulation, x):
 @pytest.mark.parametrize("time", [math.nan, math.inf, -1.0])
 def test_a_time_to_stop_at_is_a_number(simulation, x, time):
     with pytest.raises(InputError, match="`time` must be"):
-        list(Run(async_sgd(), simulation, x, clock=EQUAL).until(time))
+        list(Run(server_sgd(), simulation, x, clock=EQUAL).until(time))
 
 
 def test_who_gets_a_task_is_a_client(simulation, x):
     for wrong in (-1, 6):
-        method = async_sgd()._replace(arrive=lambda state, now, wrong=wrong: [wrong])
+        flow = server_sgd().flow
+        flow = flow._replace(arrive=lambda state, now, wrong=wrong: [wrong])
+        method = Algorithm(flow=flow)
         with pytest.raises(InputError, match=f"from 0 to 5, got {wrong}"):
             Run(method, simulation, x, clock=EQUAL).step()
 

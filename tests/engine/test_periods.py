@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from coterie.algorithms import ALGORITHMS
+from coterie.algorithms.ditto import ditto
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
-from coterie.asynchronous import IN_TIME, METHODS
-from coterie.asynchronous.ditto import async_ditto
-from coterie.asynchronous.local import own_pace
-from coterie.asynchronous.sgd import async_sgd
+from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
 from coterie.engine.clocks import Delays, Rings, clock
-from coterie.engine.events import Asynchronous, Run, Task
+from coterie.engine.events import Run
 from coterie.engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from coterie.engine.rounds import run_rounds
 from coterie.graphs.families import edges_of, gossip_matrix
 from coterie.records.folders import pack, unpack
-from coterie.types import Algorithm
+from coterie.types import Algorithm, Flow, Task
 from support.quadratics import REAL, SAMPLES, D, quadratics, simulate, start
 
 SPEEDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
@@ -96,7 +95,7 @@ def test_a_turn_takes_as_long_as_its_slowest_client(simulation, pace, seconds):
 @pytest.mark.parametrize(("pace", "seconds"), TURNS[:4], ids=NAMES[:4])
 def test_first_answers_arrive_when_a_turn_would_end(simulation, pace, seconds):
     """Both ways of going on have the same links, places and times."""
-    method = async_ditto(SAMPLES, lr=0.1)  # two gradients in a task
+    method = ditto(SAMPLES, lr=0.1)  # two gradients in a task
     pace = pace._replace(period=seconds)
     (r,) = not_waiting(simulation, method, pace)
     assert min(r.lapse.tasks.tolist()) == 1
@@ -108,7 +107,7 @@ def test_first_answers_arrive_when_a_turn_would_end(simulation, pace, seconds):
 @pytest.mark.parametrize("capacity", [None, 2])
 def test_clients_are_busy_or_idle_all_the_time(simulation, period, capacity):
     pace = Pace(Given(first={3: 7.0}), period, HALF, capacity)
-    method = async_ditto(SAMPLES, lr=0.1)
+    method = ditto(SAMPLES, lr=0.1)
     for rounds in (
         waiting(simulation, pace, 4),
         not_waiting(simulation, method, pace, 4),
@@ -126,7 +125,7 @@ def test_who_waits_is_idle_by_hand(simulation):
     # Two turns and a half, so far that all but two have finished their third share.
     assert r.lapse.busy.tolist() == [6.0, 12.0, 18.0, 22.0, 26.0, 30.0]
     assert r.lapse.tasks.tolist() == [2] * 6
-    *_, r = not_waiting(simulation, own_pace(steps=2), Pace(Given(), 6.0), 5)
+    *_, r = not_waiting(simulation, local(steps=2), Pace(Given(), 6.0), 5)
     assert r.lapse.idle.tolist() == [0.0] * 6
     assert r.lapse.tasks.tolist() == [15, 7, 5, 3, 3, 2]  # 30 / (2 (i + 1))
 
@@ -137,7 +136,7 @@ def test_equal_times_make_no_round_late_by_rounding(simulation, value):
     pace = Pace(clock(f"constant({value!r})"), value)
     for r in waiting(simulation, pace, 20, steps=1):
         assert r.state.turns == r.t
-    for r in not_waiting(simulation, own_pace(), pace, 20):
+    for r in not_waiting(simulation, local(), pace, 20):
         assert r.lapse.tasks.tolist() == [r.t] * 6
 
 
@@ -159,7 +158,7 @@ def test_a_straggler_slows_those_who_wait_and_nobody_else(simulation):
     paces = Given((1.0, 1.0, 1.0, 1.0, 1.0, 40.0))
     *_, slow = waiting(simulation, Pace(paces, 10.0), 12, steps=1)
     assert slow.state.turns == 3  # of 40 s in 120
-    for method in (own_pace(), async_sgd()):
+    for method in (local(), server_sgd()):
         *_, r = not_waiting(simulation, method, Pace(paces, 10.0), 12)
         assert r.lapse.tasks.tolist() == [120] * 5 + [3]
 
@@ -177,17 +176,15 @@ def test_several_turns_in_a_round_are_summed_up(simulation):
 def test_what_goes_out_with_the_first_tasks_is_counted(simulation):
     """Models to all at time 0; six answers and models at each of times 2, 4, 6."""
     pace = Pace(clock("constant(1)"), 6.0)
-    (r,) = not_waiting(simulation, async_ditto(SAMPLES), pace)
+    (r,) = not_waiting(simulation, ditto(SAMPLES), pace)
     assert r.info["floats"] == (1 + 3 * 2) * 6 * D
-    ticks = not_waiting(
-        simulation, async_ditto(SAMPLES), pace._replace(period=1.5), rounds=4
-    )
+    ticks = not_waiting(simulation, ditto(SAMPLES), pace._replace(period=1.5), rounds=4)
     assert [r.info["floats"] for r in ticks] == [6 * D, 12 * D, 12 * D, 12 * D]
 
 
 def test_messages_cost_no_time_where_nothing_is_sent(simulation):
     pace = Pace(Given(), 30.0, Delays("constant(100)"))
-    (r,) = not_waiting(simulation, own_pace(), pace)
+    (r,) = not_waiting(simulation, local(), pace)
     assert r.lapse.tasks.tolist() == [30, 15, 10, 7, 6, 5]
     algorithm = local(lr=0.1)
     (r,) = run_waiting(algorithm, simulation, start(), pace=pace, rounds=1)
@@ -220,7 +217,7 @@ def test_going_on_with_a_method_that_waits_is_not_having_stopped(simulation, sto
 @pytest.mark.parametrize("stop", [1, 6])
 @pytest.mark.parametrize(
     "method",
-    [async_ditto(SAMPLES, rule="adaptive"), async_sgd(assign="random"), own_pace()],
+    [ditto(SAMPLES, late="adaptive"), server_sgd(assign="random"), local()],
     ids=["ditto", "random", "local"],
 )
 def test_going_on_with_one_that_does_not_is_not_having_stopped(
@@ -252,14 +249,14 @@ def is_nested(value):
 
 
 CASES = {
-    "agraf": lambda m: METHODS["agraf"](m, mix="neighbours"),
-    "pairs": lambda m: METHODS["agraf"](m, mix="pairs"),
-    "ditto": lambda m: METHODS["async_ditto"](SAMPLES, steps=2),
-    "local": lambda m: IN_TIME["local"](steps=2, momentum=0.5),
-    "random": lambda m: METHODS["async_sgd"](assign="random", lr=0.02),
-    "buffer": lambda m: METHODS["async_sgd"](wait=4, lr=0.02),
-    "all_for_all": lambda m: METHODS["async_all_for_all"](m, rule="adaptive"),
-    "loss_network": lambda m: METHODS["loss_network"](m),
+    "agraf": lambda m: ALGORITHMS["agraf"](m, mix="neighbours"),
+    "pairs": lambda m: ALGORITHMS["agraf"](m, mix="pairs"),
+    "ditto": lambda m: ALGORITHMS["ditto"](SAMPLES, steps=2),
+    "local": lambda m: ALGORITHMS["local"](steps=2, momentum=0.5),
+    "random": lambda m: ALGORITHMS["server_sgd"](assign="random", lr=0.02),
+    "buffer": lambda m: ALGORITHMS["server_sgd"](wait=4, lr=0.02),
+    "all_for_all": lambda m: ALGORITHMS["all_for_all"](m, late="adaptive"),
+    "loss_network": lambda m: ALGORITHMS["loss_network"](m),
 }
 LAWS = [
     "constant(1)",
@@ -282,15 +279,16 @@ def test_any_order_of_arrivals_keeps_the_books(simulation, number):
     method = list(CASES.values())[number % len(CASES)](matrix.to(REAL))
     speeds = (10 ** torch.randn(6, generator=rng).double()).tolist()
     # Edges ring every ten seconds, which would be very often in the longest ones.
-    laws = LAWS if method.edges is None else LAWS[:2]
+    flow = method.flow
+    laws = LAWS if flow.edges is None else LAWS[:2]
     options = {
         "clock": clock(one_of(laws), speeds, one_of([None, "on_off(9, 3)"]), number),
         "links": one_of([None, Delays(one_of(laws), number)]),
-        "capacity": None if method.couples else one_of([None, 1, 2, 5]),
+        "capacity": None if flow.couples else one_of([None, 1, 2, 5]),
     }
-    if method.edges is not None:
-        rates = torch.full((len(method.edges),), 0.1, dtype=REAL)
-        options["rings"] = Rings(method.edges, rates)
+    if flow.edges is not None:
+        rates = torch.full((len(flow.edges),), 0.1, dtype=REAL)
+        options["rings"] = Rings(flow.edges, rates)
     together, alone = (
         Run(method, simulation, start(), **options, grouped=way)
         for way in (True, False)
@@ -308,14 +306,13 @@ def test_any_order_of_arrivals_keeps_the_books(simulation, number):
             # An answer is late by those since its task was made, itself with them.
             assert 1 <= delay <= k + j - begins[client]
             total += delay
-    now = together.moment()
-    busy = [client for client in range(6) if now.busy[client]]
-    flight = [together.updates - now.began[client] for client in busy]
-    waits = [together.updates - v for kept in now.waiting for _, v, _ in kept]
+    now = together.moment().clients
+    flight = [together.updates - client.began for client in now if client.busy]
+    waits = [together.updates - v for client in now for _, v, _ in client.waiting]
     # Every answer adds one to all that are under way and to those that wait: there
     # are never more of them than clients.
     assert total + sum(flight) + sum(waits) <= 6 * together.updates
-    if options["capacity"] is None and method.meet is None and not method.couples:
+    if options["capacity"] is None and flow.meet is None and not flow.couples:
         held = len(getattr(together.state, "held", []))
         assert len(flight) + len(waits) + held == 6
     torch.testing.assert_close(together.personal(), alone.personal(), **CLOSE)
@@ -332,7 +329,7 @@ def test_a_clock_must_give_times(simulation, value, wait):
         if wait:
             waiting(simulation, pace, steps=1)
         else:
-            not_waiting(simulation, async_sgd(), pace)
+            not_waiting(simulation, server_sgd(), pace)
 
 
 class Wrong(Given):
@@ -349,7 +346,7 @@ def test_a_clock_must_not_go_backwards(simulation, value, wait):
         if wait:
             waiting(simulation, pace)
         else:
-            not_waiting(simulation, async_sgd(), pace)
+            not_waiting(simulation, server_sgd(), pace)
 
 
 def test_who_never_returns_holds_up_those_who_wait(simulation):
@@ -357,7 +354,7 @@ def test_who_never_returns_holds_up_those_who_wait(simulation):
     *_, r = waiting(simulation, pace, 3, steps=1)
     assert r.state.turns == 0
     assert r.lapse.busy.tolist() == [1.0, 1.0, 12.0, 1.0, 1.0, 1.0]
-    *_, r = not_waiting(simulation, async_sgd(), pace, 3)
+    *_, r = not_waiting(simulation, server_sgd(), pace, 3)
     assert r.lapse.tasks.tolist() == [12, 12, 0, 12, 12, 12]
     assert r.lapse.idle.tolist() == [0.0] * 6
 
@@ -366,15 +363,15 @@ def test_what_takes_no_time_is_refused_and_not_for_ever(simulation):
     @dataclass
     class State:
         x: torch.Tensor
-        floats: float = 0.0
 
     asks_nothing = Algorithm(State, lambda state, oracle, rng: (state, {"floats": 0.0}))
-    no_work = Asynchronous(
+    flow = Flow(
         State,
         lambda state, client: Task((state.x[client],), work=0),
         lambda state, now: now.clients,
         lambda state: state.x,
     )
+    no_work = Algorithm(flow=flow)
     pace = Pace(clock("constant(1)"), 1.0)
     with pytest.raises(InputError, match="must take time, but at 0 virtual seconds"):
         list(run_waiting(asks_nothing, simulation, start(), pace=pace, rounds=1))

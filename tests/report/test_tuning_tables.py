@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from coterie import report
 from coterie.algorithms import ALGORITHMS
-from coterie.asynchronous import METHODS
 from coterie.checks import InputError
 from coterie.cli import commands as cli
 from coterie.records.folders import Folder
@@ -69,7 +68,7 @@ def test_shared_ranges_own_ranges_and_the_default(tmp_path):
 
 @pytest.mark.parametrize("name", OWN)
 def test_without_a_space_the_step_size_and_the_own_parameter_are_searched(name):
-    more = {"algorithm": [{"name": name}]} | ({"time": {}} if name in METHODS else {})
+    more = {"algorithm": [{"name": name}]}
     (entry,) = made({"space": {}}, **more).algorithms
     assert set(OWN[name]) < set(entry.tune)
     assert "lr" in entry.tune

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie.asynchronous.sgd import async_sgd
+from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
 from coterie.cli.reproductions import Claim, items_of
 from coterie.engine.clocks import clock
@@ -93,7 +93,7 @@ def test_quadratics_have_the_eigenvalues_asked_for():
 
 def test_a_run_in_turn_follows_the_plain_recursion():
     problem = items.quadratic(torch.ones(1, dtype=REAL), 3)
-    run = items.follow(problem, async_sgd(lr=0.2), clock("constant(1)"), 30)
+    run = items.follow(problem, server_sgd(lr=0.2), clock("constant(1)"), 30)
     x = [0.0]
     for k in range(1, 31):
         x.append(x[-1] - 0.2 * (x[max(0, k - 3)] - 1))

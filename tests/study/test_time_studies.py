@@ -27,10 +27,10 @@ FULL = {
 EVERY = [
     {"name": "fedavg"},
     {"name": "local"},
-    {"name": "async_ditto", "rule": "adaptive"},
-    {"name": "async_sgd", "assign": "random"},
+    {"name": "ditto", "waits": False, "late": "adaptive"},
+    {"name": "server_sgd", "assign": "random"},
     {"name": "loss_network"},
-    {"name": "async_adaptive_all_for_one", "every": 2},
+    {"name": "adaptive_all_for_one", "waits": False, "every": 2},
 ]
 RECORDED = ("metrics", "rounds", "clients", "delays", "spans", "work")
 TICKS = 8
@@ -105,17 +105,17 @@ def test_going_on_after_interruptions_equals_not_stopping(finished, tmp_path):
 
 def test_with_few_places_going_on_equals_not_stopping(tmp_path):
     """Who waits for a place is part of a checkpoint."""
-    entries = [e for e in EVERY if e["name"] in ("fedavg", "async_sgd", "async_ditto")]
+    entries = [e for e in EVERY if e["name"] in ("fedavg", "server_sgd", "ditto")]
     tables = timed(entries, {**FULL, "capacity": 2})
     whole = run_study(study_of(tables), runs=tmp_path / "whole")
     assert_same(whole, with_stops(whole, tmp_path, 3))
 
 
 def test_other_algorithms_and_their_order_change_nothing(finished, tmp_path):
-    tables = timed([{"name": "async_sgd", "assign": "random"}, {"name": "fedavg"}])
+    tables = timed([{"name": "server_sgd", "assign": "random"}, {"name": "fedavg"}])
     # The period is that of the longest rounds, here as there.
     two = run_study(study_of(tables), runs=tmp_path)
-    for label in ("fedavg", "async_sgd"):
+    for label in ("fedavg", "server_sgd"):
         assert torch.equal(two.models(label), finished.models(label))
 
 
@@ -160,46 +160,54 @@ def test_spans_are_the_times_in_which_clients_compute(finished):
             assert busy == pytest.approx(row["busy"], rel=1e-9)
 
 
-TWINS = {"fedavg": "fedavg", "local": "local", "async_ditto": "ditto"}
-TWINS |= {"async_all_for_all": "all_for_all", "all_for_one": "all_for_one"}
+NAMES = ("fedavg", "local", "ditto", "all_for_all", "all_for_one")
 
 
 @pytest.fixture(scope="module")
 def in_rounds(tmp_path_factory) -> Result:
-    tables = timed([{"name": name} for name in TWINS.values()], rounds=4)
+    tables = timed([{"name": name} for name in NAMES], rounds=4)
     del tables["time"]
     tables["run"]["dtype"] = "float64"
     return run_study(study_of(tables), runs=tmp_path_factory.mktemp("r"))
 
 
 @pytest.mark.parametrize(
-    ("law", "name"),
-    [*(("constant(1)", name) for name in TWINS), ("constant(0.7)", "fedavg")],
+    ("law", "name", "waits"),
+    [
+        *(("constant(1)", name, None) for name in NAMES),
+        ("constant(0.7)", "fedavg", True),
+        ("constant(1)", "local", True),
+        ("constant(1)", "ditto", False),
+        ("constant(1)", "all_for_all", False),
+    ],
 )
-def test_at_equal_times_studies_are_those_of_rounds(in_rounds, tmp_path, law, name):
+def test_at_equal_times_studies_are_those_of_rounds(
+    in_rounds, tmp_path, law, name, waits
+):
     """A round lasts as long as its gradients: two in Ditto, and in All-for-one here."""
-    twin = TWINS[name]
-    gradients = 2 if twin in ("ditto", "all_for_one") else 1
+    gradients = 2 if name in ("ditto", "all_for_one") else 1
     period = gradients * float(law[9:-1])
-    tables = timed([{"name": name}], {"law": law, "period": period}, rounds=4)
+    entry = {"name": name} | ({} if waits is None else {"waits": waits})
+    tables = timed([entry], {"law": law, "period": period}, rounds=4)
     tables["run"]["dtype"] = "float64"
     result = run_study(study_of(tables), runs=tmp_path)
     end = last(result, name)
-    assert end["gradients"] == last(in_rounds, twin)["gradients"]
+    assert end["gradients"] == last(in_rounds, name)["gradients"]
     assert (end["updates"], end["time"]) == (4 * CLIENTS, 4 * period)
-    if name == twin:
-        assert torch.equal(result.models(), in_rounds.models(twin))
+    if waits is not False:
+        assert torch.equal(result.models(), in_rounds.models(name))
     else:  # sums over clients in another order, in double precision
         torch.testing.assert_close(
-            result.models(), in_rounds.models(twin), rtol=1e-10, atol=1e-12
+            result.models(), in_rounds.models(name), rtol=1e-10, atol=1e-12
         )
 
 
 def test_a_straggler_slows_those_who_wait_and_nobody_else(tmp_path):
     """40 seconds, client 3 takes ten for a gradient: closed forms."""
-    names = ("fedavg", "local", "async_sgd", "async_all_for_all", "async_ditto")
+    names = ("fedavg", "local", "server_sgd", "all_for_all", "ditto")
     time = {"speeds": [1, 1, 1, 10], "period": 5.0}
-    tables = timed([{"name": n} for n in names], time)
+    entries = [{"name": n, "waits": n == "fedavg"} for n in names]
+    tables = timed(entries, time)
     result = run_study(study_of(tables), runs=tmp_path)
     assert work(result, "fedavg")["tasks"].tolist() == [4] * 4
     assert work(result, "fedavg")["busy"].tolist() == [4.0] * 3 + [40.0]
@@ -207,7 +215,7 @@ def test_a_straggler_slows_those_who_wait_and_nobody_else(tmp_path):
     for name in names[1:-1]:
         assert work(result, name)["tasks"].tolist() == [40] * 3 + [4]
     # Its tasks are two gradients, one of each model.
-    assert work(result, "async_ditto")["tasks"].tolist() == [20] * 3 + [2]
+    assert work(result, "ditto")["tasks"].tolist() == [20] * 3 + [2]
     for name in names[1:]:
         assert work(result, name)["idle"].tolist() == [0.0] * 4
 
@@ -215,20 +223,21 @@ def test_a_straggler_slows_those_who_wait_and_nobody_else(tmp_path):
 def test_costs_are_right_by_hand(tmp_path):
     """Eight seconds of one second a gradient of four samples."""
     entries = [{"name": "fedavg"}, {"name": "local", "steps": 2}]
-    entries += [{"name": n} for n in ("async_ditto", "async_sgd", "async_all_for_all")]
+    flows = ("ditto", "server_sgd", "all_for_all")
+    entries += [{"name": name, "waits": False} for name in flows]
     result = run_study(study_of(timed(entries, {"period": 1.0})), runs=tmp_path)
     parameters = result.models().shape[1]
-    answers = {name: 32 for name in ("fedavg", "async_sgd", "async_all_for_all")}
-    answers |= {"local": 16, "async_ditto": 16}
+    answers = {name: 32 for name in ("fedavg", "server_sgd", "all_for_all")}
+    answers |= {"local": 16, "ditto": 16}
     for name, count in answers.items():
         assert last(result, name)["updates"] == count
         assert last(result, name)["gradients"] == 8 * CLIENTS * 4
     models = {
         "fedavg": 2 * 32,  # there and back
         "local": 0,
-        "async_ditto": CLIENTS + 2 * 16,  # and those that begin with a model
-        "async_sgd": CLIENTS + 2 * 32,
-        "async_all_for_all": 32,  # to the one other client of the cluster
+        "ditto": CLIENTS + 2 * 16,  # and those that begin with a model
+        "server_sgd": CLIENTS + 2 * 32,
+        "all_for_all": 32,  # to the one other client of the cluster
     }
     for name, count in models.items():
         assert last(result, name)["bytes"] == count * parameters * 4
@@ -237,13 +246,13 @@ def test_costs_are_right_by_hand(tmp_path):
 def test_messages_and_places_by_hand(tmp_path):
     """Two places, half a second there and back: 0-3, 0-3, 3-6, 3-10 of [2, 2, 2, 6]."""
     time = {"speeds": [2, 2, 2, 6], "links": "constant(0.5)", "capacity": 2}
-    entries = [{"name": "fedavg"}, {"name": "async_sgd"}]
+    entries = [{"name": "fedavg"}, {"name": "server_sgd"}]
     tables = timed(entries, {**time, "period": 10.0}, rounds=1)
     result = run_study(study_of(tables), runs=tmp_path)
     assert work(result, "fedavg")["tasks"].tolist() == [1] * 4
     # After 6 it is client 0's turn, and at 9 client 1's, whom no place is left for
     # before client 3 returns at 10.
-    assert work(result, "async_sgd")["tasks"].tolist() == [2, 1, 1, 1]
+    assert work(result, "server_sgd")["tasks"].tolist() == [2, 1, 1, 1]
     spans = result.records.spans
     mine = spans[spans["algorithm"] == "fedavg"].sort_values("client")
     assert mine["begin"].tolist() == [0.5, 0.5, 3.5, 3.5]
@@ -264,12 +273,12 @@ def test_measured_times_are_replayed(tmp_path):
 
 
 def test_settings_are_chosen_within_the_same_virtual_time(tmp_path):
-    tables = timed([{"name": "fedavg"}, {"name": "async_sgd"}, {"name": "local"}])
+    tables = timed([{"name": "fedavg"}, {"name": "server_sgd"}, {"name": "local"}])
     tables["tune"] = {"trials": 4, "halving": 2, "space": {"lr": [0.1, 0.2, 0.4, 0.8]}}
     result = run_study(study_of(tables), runs=tmp_path)
     trials = result.records.trials
     assert trials.groupby("algorithm")["spent"].sum().nunique() == 1
-    for name in ("fedavg", "async_sgd", "local"):
+    for name in ("fedavg", "server_sgd", "local"):
         best = trials[(trials["algorithm"] == name) & (trials["status"] == "chosen")]
         lr = float(best["lr"].iloc[0])
         alone = run_study(
@@ -279,8 +288,9 @@ def test_settings_are_chosen_within_the_same_virtual_time(tmp_path):
 
 
 def test_newcomers_join_when_the_time_is_over(tmp_path):
-    names = ("fedavg", "local", "async_ditto", "async_sgd")
+    names = ("fedavg", "local", "ditto", "server_sgd")
     entries = [{"name": name} for name in names]
+    entries[2]["waits"] = False
     result = run_study(study_of(timed(entries, newcomers=1)), runs=tmp_path)
     table = result.records.newcomers
     assert table["algorithm"].tolist() == list(names)
@@ -289,8 +299,8 @@ def test_newcomers_join_when_the_time_is_over(tmp_path):
     assert joined not in set(result.records.work["client"])
     for name in names:
         assert result.newcomer_models(name).isfinite().all()
-    shared = result.models("async_sgd")[:1]
-    assert torch.equal(result.newcomer_models("async_sgd"), shared)
+    shared = result.models("server_sgd")[:1]
+    assert torch.equal(result.newcomer_models("server_sgd"), shared)
 
 
 @pytest.mark.parametrize(
@@ -335,37 +345,70 @@ def test_half_of_the_clients_wait_for_each_other_only(tmp_path):
 BAD = """
 from dataclasses import dataclass
 from coterie.engine.events import Asynchronous, Task
+from coterie.types import Algorithm, Flow, Task
 
 @dataclass
 class State:
     x: object
-    floats: float = 0.0
 
 def nothing():
     return "nothing"
 
 def workless():
-    return Asynchronous(
+    flow = Flow(
         State,
         lambda state, client: Task((state.x[client],), work=0.0),
         lambda state, now: now.clients,
         lambda state: state.x,
     )
+    return Algorithm(flow=flow)
 """
 REFUSED = [
-    ("async_ditto", None, "async_ditto does not go by rounds: it needs a table [time]"),
+    ("server_sgd", None, "server_sgd does not go by rounds: it needs a table [time]"),
     ("bad_time:workless", None, "does not go by rounds: it needs a table [time]"),
-    ("bad_time:nothing", {}, "must return a coterie Algorithm, or an Asynchronous"),
-    ("async_ditot", {}, "Did you mean 'async_ditto'?"),
-    ("async_sgd", {"speeds": [1, 2]}, "must have one entry per client, 4, got 2"),
-    ("async_sgd", {"trace": "times.csv"}, "has 1 of client 4"),
-    ("async_sgd", {"law": "constant(0)"}, "`time.law` must take some time"),
-    ("async_sgd", {"law": "constnat(1)"}, "Did you mean 'constant'?"),
-    ("async_sgd", {"period": "soon"}, "`time.period` must be a number, got 'soon'"),
+    ("bad_time:nothing", {}, "must return a coterie Algorithm, got 'nothing'"),
+    ("server_sdg", {}, "Did you mean 'server_sgd'?"),
+    ("server_sgd", {"speeds": [1, 2]}, "must have one entry per client, 4, got 2"),
+    ("server_sgd", {"trace": "times.csv"}, "has 1 of client 4"),
+    ("server_sgd", {"law": "constant(0)"}, "`time.law` must take some time"),
+    ("server_sgd", {"law": "constnat(1)"}, "Did you mean 'constant'?"),
+    ("server_sgd", {"period": "soon"}, "`time.period` must be a number, got 'soon'"),
     ("loss_network", {"capacity": 1}, "`capacity` cannot be set where tasks begin"),
     ("fedavg", {"speeds": "stragglers(1)"}, "takes 2 numbers"),
     ("local", {"links": "slow"}, "`time.links` must be one of"),
 ]
+WRONG = [
+    ({"name": "ditto", "waits": False}, False, "`waits` of ditto needs a table [time]"),
+    ({"name": "ditto", "waits": "no"}, True, "must be true or false, got 'no'"),
+    ({"name": "fedavg", "waits": False}, True, "must be true: fedavg goes round by"),
+    ({"name": "agraf", "waits": True}, True, "must be false: agraf has no rounds"),
+    ({"name": "ditto", "late": "adaptive"}, False, "'late' of ditto is used only with"),
+    ({"name": "ditto", "late": "adaptive"}, True, "used only with `waits = false`"),
+    ({"name": "ditto", "waits": False, "momentum": 0.5}, True, "used only in rounds"),
+    ({"name": "local", "schedule": "cosine(9)"}, True, "used only in rounds"),
+    ({"name": "server_sgd", "wait": 5}, True, "`wait` must be"),
+]
+
+
+@pytest.mark.parametrize(("entry", "in_time", "words"), WRONG)
+def test_what_a_face_does_not_use_is_refused(tmp_path, entry, in_time, words):
+    tables = timed([entry], {})
+    if not in_time:
+        del tables["time"]
+    with pytest.raises(InputError) as refused:
+        run_study(study_of(tables), runs=tmp_path / "r")
+    assert words in str(refused.value)
+    assert not (tmp_path / "r").exists()
+
+
+def test_shared_ranges_are_searched_by_those_who_use_the_option():
+    names = {"waiting": True, "flowing": False}
+    entries = [{"name": "ditto", "label": n, "waits": w} for n, w in names.items()]
+    tables = timed(entries, {})
+    space = {"late": ["constant", "adaptive"], "momentum": [0.0, 0.5], "lr": [0.1, 0.2]}
+    tables["tune"] = {"trials": 4, "space": space}
+    found = {e.label: set(e.tune) for e in study_of(tables).algorithms}
+    assert found == {"waiting": {"lr", "momentum"}, "flowing": {"lr", "late"}}
 
 
 @pytest.mark.parametrize(("name", "time", "words"), REFUSED)

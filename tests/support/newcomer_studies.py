@@ -8,7 +8,7 @@ import torch
 
 from coterie.algorithms import ALGORITHMS
 from coterie.clients.simulation import Simulation
-from coterie.conformance.suite import Case, Setting, starting_rows
+from coterie.conformance.cases import Case, Setting, starting_rows
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
 from coterie.models import build

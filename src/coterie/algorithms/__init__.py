@@ -1,4 +1,4 @@
-"""The methods by name. A new one is one file and one line here."""
+"""The methods by name, each with all of its faces. A new one is a file and a line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..types import Algorithm
 from .adaptive_all_for_one import adaptive_all_for_one
+from .agraf import agraf
 from .all_for_all import all_for_all
 from .all_for_one import all_for_one
 from .apfl import apfl
@@ -17,13 +18,18 @@ from .fedavg_finetune import fedavg_finetune
 from .ifca import ifca
 from .karula import karula
 from .local import local
+from .loss_network import loss_network
 from .per_fedavg import per_fedavg
 from .pfedme import pfedme
+from .server_sgd import server_sgd
 from .time_adaptive_all_for_all import time_adaptive_all_for_all
 from .wga_bc import wga_bc
 
+__all__ = ["ALGORITHMS"]
+
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "adaptive_all_for_one": adaptive_all_for_one,
+    "agraf": agraf,
     "all_for_all": all_for_all,
     "all_for_one": all_for_one,
     "apfl": apfl,
@@ -35,8 +41,10 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "ifca": ifca,
     "karula": karula,
     "local": local,
+    "loss_network": loss_network,
     "per_fedavg": per_fedavg,
     "pfedme": pfedme,
+    "server_sgd": server_sgd,
     "time_adaptive_all_for_all": time_adaptive_all_for_all,
     "wga_bc": wga_bc,
 }

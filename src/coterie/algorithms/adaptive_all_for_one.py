@@ -15,6 +15,8 @@ anew every `every` steps and kept in between. Two estimators of the two squared 
   when the new one differs by more than `confidence` standard errors, since near
   convergence the data of one client can no longer tell.
 
+Without waiting, each client serves its readers in turn (`readers_in_turn`).
+
 References:
     Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
     personalized distributed learning with heterogeneous clients", NeurIPS 2025.
@@ -46,7 +48,8 @@ from ..collaboration.weights import (
     valid_criterion,
 )
 from ..optim.steps import descent, follow, velocity
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, InRounds, InTime, Oracle, Rows
+from .readers_in_turn import Settings, readers_in_turn
 
 
 class State(NamedTuple):
@@ -62,7 +65,7 @@ def adaptive_all_for_one(
     precision: Tensor | None,
     *,
     lr: float = 0.1,
-    steps: int = 1,
+    steps: InRounds[int] = 1,
     every: int = 20,
     estimator: str = "split",
     samples: int = 0,
@@ -71,9 +74,10 @@ def adaptive_all_for_one(
     criterion: str | Callable[[Tensor], Tensor] = "binary",
     lam: float = 0.1,
     rule: str = "paper",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
+    momentum: InRounds[float] = 0.0,
+    weight_decay: InRounds[float] = 0.0,
+    schedule: InRounds[str] = "constant",
+    late: InTime[str] = "constant",
 ) -> Algorithm:
     """Adaptive All-for-one: finds during training whose gradients help whom.
 
@@ -96,6 +100,7 @@ def adaptive_all_for_one(
         momentum: of the steps.
         weight_decay: of the steps.
         schedule: of the step size, see `coterie.optim.steps`.
+        late: `constant`, or `adaptive` to the delay of a gradient.
     """
     move = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
@@ -145,7 +150,17 @@ def adaptive_all_for_one(
         alpha, _ = weigh(state.belief, everybody)
         return mean_of_partners(oracle, state.x, alpha)
 
-    return Algorithm(init, step, welcome=welcome)
+    unused: dict[str, tuple[object, object]] = {
+        "steps": (steps, 1),
+        "momentum": (momentum, 0.0),
+        "weight_decay": (weight_decay, 0.0),
+        "schedule": (schedule, "constant"),
+    }
+    settings = Settings(
+        lr, every, estimator, samples, memory, confidence, phi, rule, late, unused
+    )
+    flow = readers_in_turn(precision, settings)
+    return Algorithm(init, step, welcome=welcome, flow=flow)
 
 
 def check_comparisons(

@@ -10,11 +10,18 @@ f(y) = sum_i f_i(sum_k lambda_ik y_k) in disguise: with x = Lambda y,
 the factored form, which gives the same models. There are no partners' gradients at
 one's own model, as in All-for-one: one gradient per client and step, whatever Lambda.
 
+Without waiting, when client i finishes g = g_i(x_i as it was),
+
+    x_j <- x_j - eta c w_ji g   for all j,
+
+and i goes on from the new x_i; c is 1, or smaller for a gradient that is late.
+
 References:
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
     federated learning", NeurIPS 2022; report hal-03550407, Algorithm 1.
     Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, Algorithm 8.1, hal tel-04877971.
+    federated learning", PhD thesis, 2024, Algorithm 8.1, hal tel-04877971. One agent
+    at a time is theirs, the delays are ours.
 
 Differences: the step is eta = lr / rho(W) unless `safe` is off, since the radius rho is
 not 1 for every Lambda, as the proof says; clients begin with x = Lambda x^0, which is
@@ -23,13 +30,26 @@ x^0 where all begin alike, as in the paper, and never leaves the range of Lambda
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from ..checks import integer, one_of, stochastic
+from ..checks import integer, one_of, rounds_only, stochastic
 from ..collaboration.weights import spectral_radius
+from ..optim import delays
 from ..optim.steps import descend, descent, velocity
-from ..types import Algorithm, Info, Oracle
+from ..types import (
+    Algorithm,
+    Arrivals,
+    Flow,
+    Info,
+    InRounds,
+    InTime,
+    Kind,
+    Oracle,
+    Task,
+)
 from .local import State
 
 
@@ -37,12 +57,13 @@ def all_for_all(
     weights: Tensor,
     *,
     lr: float = 0.1,
-    steps: int = 1,
-    form: str = "direct",
+    steps: InRounds[int] = 1,
+    form: InRounds[str] = "direct",
     safe: bool = True,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
+    momentum: InRounds[float] = 0.0,
+    weight_decay: InRounds[float] = 0.0,
+    schedule: InRounds[str] = "constant",
+    late: InTime[str] = "constant",
 ) -> Algorithm:
     """All-for-all with given weights: one gradient of each client serves all its kin.
 
@@ -60,6 +81,7 @@ def all_for_all(
         momentum: of the steps.
         weight_decay: of every client's own loss.
         schedule: of the step size, see `coterie.optim.steps`.
+        late: `constant`, or `adaptive` to the delay of a gradient.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
@@ -94,4 +116,54 @@ def all_for_all(
     def personal(state: State, oracle: Oracle) -> Tensor:
         return oracle.mix(weights, state.x) if form == "factored" else state.x
 
-    return Algorithm(init, step, personal)
+    unused: dict[str, tuple[object, object]] = {
+        "steps": (steps, 1),
+        "form": (form, "direct"),
+        "momentum": (momentum, 0.0),
+        "weight_decay": (weight_decay, 0.0),
+        "schedule": (schedule, "constant"),
+    }
+    flow = _flow(weights, rule.lr, late, unused)
+    return Algorithm(init, step, personal, flow=flow)
+
+
+@dataclass
+class Underway:
+    """The models, and Lambda Lambda^T."""
+
+    x: Tensor  # (N, D)
+    product: Tensor  # (N, N)
+
+
+def _flow(
+    weights: Tensor, size: float, late: str, unused: dict[str, tuple[object, object]]
+) -> Flow:
+    """All-for-all with gradients that move all partners when they arrive."""
+    delays.checked(late)
+    product = weights.double() @ weights.double().T
+    partners = ((product != 0).sum(0) - (product.diagonal() != 0).long()).tolist()
+
+    def init(x: Tensor) -> Underway:
+        rounds_only(**unused)
+        stochastic("weights", weights, len(x))
+        return Underway(weights.to(x) @ x, product.to(x))
+
+    def arrive(state: Underway, now: Arrivals) -> list[int]:
+        (g,) = now.answers
+        if late != "constant":
+            c = [delays.factor(late, len(state.x), tau) for tau in now.delays]
+            g = g * torch.tensor(c, dtype=g.dtype, device=g.device)[:, None]
+        state.x.addmm_(state.product[:, now.clients], g, alpha=-size)
+        # A gradient goes to all partners.
+        now.passed(sum(partners[client] for client in now.clients), g[0])
+        return now.clients
+
+    return Flow(
+        init,
+        lambda state, client: Task((state.x[client],)),
+        arrive,
+        lambda state: state.x,
+        info=lambda state: {"weights": weights},
+        kinds=(Kind(down=(), up=()),),
+        together=True,
+    )

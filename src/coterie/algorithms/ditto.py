@@ -7,9 +7,15 @@
 over the clients of the round; v_i is pulled to w as it was received, which does not
 move during the round. Personal models are v. `lam=0` is local training.
 
+Without waiting, a client begins with w as it is, and when it has finished its steps,
+
+    w <- w + c p_i (w_i - the w it began with),
+
+with c as for a late gradient: FedAvg's global model, where changes come one by one.
+
 References:
     Li, Hu, Beirami, Smith, "Ditto: fair and robust federated learning through
-    personalization", ICML 2021, arXiv 2012.04221.
+    personalization", ICML 2021, arXiv 2012.04221; without waiting, it is ours.
 
 Differences: fresh minibatches for every step of w_i and of v_i, where the authors' code
 uses one for both; `lam` is given, not chosen by each client on validation data.
@@ -17,16 +23,31 @@ uses one for both; `lam` is given, not chosen by each client on validation data.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import integer, number, positive
+from ..checks import integer, number, positive, rounds_only
 from ..collaboration.weights import shares_of
-from ..optim.steps import descent, proximal_sgd, sgd, velocity
-from ..types import Algorithm, Clients, Info, Oracle, Rows
+from ..optim import delays
+from ..optim.steps import Descent, descent, proximal_sgd, sgd, velocity
+from ..types import (
+    Algorithm,
+    Arrivals,
+    Clients,
+    Flow,
+    Info,
+    InRounds,
+    InTime,
+    Kind,
+    Oracle,
+    Rows,
+    Task,
+)
 
 
 class State(NamedTuple):
@@ -69,9 +90,10 @@ def ditto(
     steps: int = 1,
     lam: float = 1.0,
     weighting: str = "samples",
-    momentum: float = 0.0,
+    momentum: InRounds[float] = 0.0,
     weight_decay: float = 0.0,
-    schedule: str = "constant",
+    schedule: InRounds[str] = "constant",
+    late: InTime[str] = "constant",
 ) -> Algorithm:
     """Ditto: personal models that are pulled to a global one.
 
@@ -87,6 +109,7 @@ def ditto(
         momentum: of both kinds of steps.
         weight_decay: of both kinds of steps.
         schedule: of the step size, see `coterie.optim.steps`.
+        late: `constant`, or `adaptive` to the delay of an answer.
     """
     rule = descent(
         lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
@@ -116,4 +139,49 @@ def ditto(
         rows = w, velocity(rule, w), w
         return oracle.each(proximal_sgd, *rows, steps=state.t, t=0, **options)[0]
 
-    return Algorithm(init, step, lambda state, oracle: state.v, welcome)
+    flow = _flow(sizes, shares, rule, steps, lam, late)
+    return Algorithm(init, step, lambda state, oracle: state.v, welcome, flow)
+
+
+@dataclass
+class Underway:
+    """The global model, that with which each client began, and the personal ones."""
+
+    w: Tensor  # (D,)
+    began: Tensor  # (N, D)
+    v: Tensor  # (N, D)
+    none: Tensor  # (0,) in place of momentum
+
+
+def _flow(
+    sizes: Tensor, shares: Tensor, rule: Descent, steps: int, lam: float, late: str
+) -> Flow:
+    """Ditto for clients that work at their own pace; see `ditto`."""
+    delays.checked(late)
+    shares = shares.double() / shares.double().sum()
+
+    def init(x: Tensor) -> Underway:
+        rounds_only(momentum=(rule.momentum, 0.0), schedule=(rule.schedule, "constant"))
+        positive("sizes", sizes, len(x))
+        w = x.mean(0)
+        return Underway(w, w.repeat(len(x), 1), x.clone(), x.new_zeros(0))
+
+    def task(state: Underway, client: int) -> Task:
+        state.began[client] = state.w
+        rows = (state.w, state.v[client], state.none, state.none)
+        return Task(rows, work=2 * steps)
+
+    def arrive(state: Underway, now: Arrivals) -> list[int]:
+        w_i, v_i = now.answers[:2]
+        c = [delays.factor(late, len(state.v), tau) for tau in now.delays]
+        share = (shares[now.clients] * torch.tensor(c, dtype=torch.float64)).to(w_i)
+        state.w.add_(share @ (w_i - state.began[now.clients]))
+        state.v[now.clients] = v_i
+        return now.clients
+
+    program = functools.partial(
+        ditto_round, steps=steps, t=0, lam=lam, **rule._asdict()
+    )
+    # Only the global model travels.
+    kind = Kind(program, "each", down=(0,), up=(0,))
+    return Flow(init, task, arrive, lambda state: state.v, kinds=(kind,), together=True)

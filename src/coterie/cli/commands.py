@@ -129,9 +129,7 @@ def plan(
 def list_(
     what: Annotated[
         str,
-        typer.Argument(
-            help="algorithms, asynchronous, datasets, splits, models or graphs."
-        ),
+        typer.Argument(help="algorithms, datasets, splits, models or graphs."),
     ] = "",
 ) -> None:
     """List what a study can name, with options and their defaults."""
@@ -140,7 +138,8 @@ def list_(
         one_of("what", what, shelves)
     for title, (registry, ingredients) in shelves.items():
         if what in ("", title):
-            out.print(_listing(title, registry, ingredients))
+            faces = _faces(registry) if title == "algorithms" else {}
+            out.print(_listing(title, registry, ingredients, faces))
 
 
 @app.command()
@@ -164,33 +163,19 @@ def report(
 @app.command()
 def check(
     factory: Annotated[str, typer.Argument(help="module:factory, or a name of ours.")],
-    twin: Annotated[
-        str,
-        typer.Option(
-            help="What an asynchronous method is in rounds, as module:factory."
-        ),
-    ] = "",
 ) -> None:
     """Run the conformance suite on an algorithm, ours or your own."""
-    from ..asynchronous import METHODS
-    from ..conformance.flows import Twin, check_asynchronous, is_asynchronous
     from ..conformance.suite import check_algorithm
     from ..study.config import algorithm_factory
 
     sys.path.insert(0, str(Path.cwd()))
-    made: Any = algorithm_factory(factory, timed=factory in METHODS)
-    like: Any = algorithm_factory(twin) if twin else None
-    if is_asynchronous(made):
-        findings = check_asynchronous(made, twin=Twin(like) if like else None)
-    elif like:
-        raise InputError(f"`--twin` is for asynchronous methods, got {twin!r}.")
-    else:
-        findings = check_algorithm(made)
     table = Table(title=f"conformance of {factory}")
-    for column in ("check", "result", "what was found"):
+    for column in ("check", "in", "result", "what was found"):
         table.add_column(column)
+    findings = check_algorithm(algorithm_factory(factory))
     for finding in findings:
-        table.add_row(finding.check, finding.outcome, finding.message)
+        row = (finding.check, finding.face, finding.outcome, finding.message)
+        table.add_row(*row)
     out.print(table)
     if any(finding.outcome == "failed" for finding in findings):
         raise typer.Exit(1)
@@ -357,7 +342,6 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
 def _shelves() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
     """What can be listed: a registry, and how many leading parameters to hide."""
     from ..algorithms import ALGORITHMS
-    from ..asynchronous import METHODS
     from ..data.datasets import DATASETS
     from ..data.splits import SPLITS
     from ..graphs.families import GRAPHS
@@ -365,7 +349,6 @@ def _shelves() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
 
     return {
         "algorithms": (ALGORITHMS, None),
-        "asynchronous": (METHODS, None),
         "datasets": (DATASETS, 0),
         "splits": (SPLITS, None),
         "models": (MODELS, None),
@@ -373,11 +356,23 @@ def _shelves() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
     }
 
 
+def _faces(registry: dict[str, Callable[..., Any]]) -> dict[str, str]:
+    """How methods may go: by rounds, in time without waiting, or both."""
+    from ..conformance import faces_of
+
+    return {name: ", ".join(faces_of(factory)) for name, factory in registry.items()}
+
+
 def _listing(
-    title: str, registry: dict[str, Callable[..., Any]], ingredients: int | None
+    title: str,
+    registry: dict[str, Callable[..., Any]],
+    ingredients: int | None,
+    faces: dict[str, str],
 ) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("name", no_wrap=True)
+    if faces:
+        table.add_column("goes by", no_wrap=True)
     table.add_column("what it is, and its options with their defaults")
     for name, function in sorted(registry.items()):
         first = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
@@ -391,7 +386,7 @@ def _listing(
             for number, line in enumerate(lines)
             if line
         )
-        table.add_row(name, text)
+        table.add_row(name, *([faces[name]] if faces else []), text)
     return table
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 from .. import seeds
@@ -148,6 +148,16 @@ class Simulation:
         on_gpu = self.federation.features.is_cuda  # where all cost as much as few
         widths = [len(self)] if on_gpu else steady_widths(len(self))
         return next(width for width in widths if width >= clients)
+
+    @property
+    def names(self) -> Int[Tensor, " n"]:
+        """The identities of the clients, on the CPU."""
+        return self.federation.clients.cpu()
+
+    @property
+    def sizes(self) -> Float64[Tensor, " n"]:
+        """Training samples of each client, on the CPU."""
+        return self.federation.train.size.to("cpu", torch.float64)
 
     def evaluate(
         self, x: Float[Tensor, "n d"], name: PartName

@@ -9,9 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
@@ -21,25 +20,40 @@ from ..checks import InputError, suggestion
 from ..clients.groups import Group
 from ..clients.simulation import Simulation
 from ..data.federation import PARTS, Federation, Table, federate
+from ..engine.checkpoints import Moment
+from ..engine.clocks import Clock, Rings, clock
+from ..engine.events import Run
 from ..records.folders import pack
 from ..study.ingredients import RECIPES, ingredients_of
-from ..types import Algorithm, Federated, Info, State, traffic_of
+from ..types import Algorithm, Federated, Flow, Info, State, traffic_of
 
 Factory = Callable[..., Algorithm]
+Face = Literal["rounds", "time"]
 
 ROUNDS = 4
 CLIENTS = 6
+EVENTS = 18
+"""Arrivals in a run in time: the slow client has answered too."""
+
+PACES = clock("lognormal(1, 0.5)", "stragglers(1, 2.5)")
+"""Nobody ends at the same time as others, and client 0 is slow."""
+
 _CLOSE = 1e-9
 """Sums of a few hundred products in another order, in double precision, and what a few
 steps make of the difference."""
 
 
+class NotApplicable(Exception):
+    """The check asks for something that this kind of method does not promise."""
+
+
 @dataclass(frozen=True)
 class Case:
-    """A factory under test and the options that it gets."""
+    """A factory under test, the options that it gets, and the face that is tested."""
 
     factory: Factory
     options: Mapping[str, object] = field(default_factory=dict)
+    face: Face = "rounds"
 
     def __post_init__(self) -> None:
         ingredients_of(self.factory)  # refuses what has no recipe
@@ -89,7 +103,10 @@ class Case:
 
 
 class Trace(NamedTuple):
-    """A run: the state before the first round and after each, and what came out."""
+    """A run: the state before the first round and after each, and what came out.
+
+    Of a run in time there is the last state alone.
+    """
 
     states: list[State]
     infos: list[Info]
@@ -170,11 +187,10 @@ def starting_rows(federation: Federation, setting: Setting) -> Tensor:
 def simulated(
     federation: Federation, setting: Setting, group: Group | None = None
 ) -> Simulation:
-    """The clients of a federation as a setting says."""
-    module = models.build(setting.module, 0, setting.dtype)
+    """The clients of a federation that are here."""
     return Simulation(
         federation,
-        module,
+        models.build(setting.module, 0, setting.dtype),
         batch_size=setting.batch_size,
         dtype=setting.dtype,
         loop=setting.loop,
@@ -220,6 +236,61 @@ def followed(
     return Trace(states, infos, algorithm.personal(state, last), sent)
 
 
+def flow_of(algorithm: Algorithm) -> Flow:
+    """The flow of a method that has one."""
+    assert algorithm.flow is not None, "the method has no flow."
+    return algorithm.flow
+
+
+def begun(
+    algorithm: Algorithm,
+    federation: Federation,
+    setting: Setting | None = None,
+    *,
+    x: Tensor | None = None,
+    paces: Clock = PACES,
+    start: Moment | None = None,
+    grouped: bool = True,
+) -> Run:
+    """A run in time; edges, where the method has some, ring once a second."""
+    setting, flow = setting or Setting(), flow_of(algorithm)
+    rings = None
+    if flow.meet is not None or flow.couples:
+        assert flow.edges is not None, "pairs meet, but the method names no `edges`."
+        edges = federation.clients[flow.edges]
+        rings = Rings(edges, torch.ones(len(edges), dtype=torch.float64))
+    x = starting_rows(federation, setting) if x is None else x
+    clients = simulated(federation, setting)
+    options = {"clock": paces, "rings": rings, "start": start, "grouped": grouped}
+    return Run(algorithm, clients, x, **options)  # type: ignore[arg-type]
+
+
+def went_on(run: Run, events: int = EVENTS) -> Run:
+    """The run after so many more events."""
+    for _ in range(events):
+        run.step()
+    return run
+
+
+def traced(
+    case: Case,
+    federation: Federation,
+    setting: Setting | None = None,
+    *,
+    x: Tensor | None = None,
+    instead: Mapping[str, Tensor] | None = None,
+) -> Trace:
+    """A run of the face that is tested."""
+    setting, algorithm = setting or Setting(), case.build(federation, instead=instead)
+    if case.face == "rounds":
+        return trace(algorithm, federation, setting, x=x)
+    run, infos = begun(algorithm, federation, setting, x=x), []
+    for _ in range(EVENTS):
+        run.step()
+        infos.append(flow_of(algorithm).info(run.state))
+    return Trace([run.state], infos, run.personal(), [])
+
+
 def welcomed(
     case: Case,
     state: State,
@@ -241,8 +312,10 @@ def welcomed(
     """
     later = federation.select(torch.arange(trained, len(federation)))
     oracle = simulated(later, setting).at(ROUNDS, purpose="welcome")
-    welcome = case.build(federation, instead=instead).welcome
-    assert welcome is not None
+    method = case.build(federation, instead=instead)
+    welcome = (flow_of(method) if case.face == "time" else method).welcome
+    if welcome is None:
+        raise NotApplicable("it has no `welcome`: newcomers take the best model there.")
     return welcome(state, oracle)
 
 
@@ -285,32 +358,3 @@ def shared(rows: Tensor) -> bool:
     rows = rows.to(torch.float64)
     gap = (rows[:, None] - rows).abs().amax(2).fill_diagonal_(torch.inf)
     return bool((gap <= _CLOSE * rows.abs().max()).any())
-
-
-def draws_nothing_global(run: Callable[[], object], instead: str) -> None:
-    """Raises AssertionError if `run` draws from a global generator.
-
-    Args:
-        run: what is watched.
-        instead: the generator that it should draw from.
-    """
-    torch_before = torch.get_rng_state()
-    numpy_before = repr(np.random.get_state())  # noqa: NPY002
-    run()
-    assert torch.equal(torch.get_rng_state(), torch_before), (
-        f"the run drew from torch's global generator; use {instead}."
-    )
-    assert repr(np.random.get_state()) == numpy_before, (  # noqa: NPY002
-        f"the run drew from NumPy's global generator; use {instead}."
-    )
-
-
-def has_shape_and_dtype(personal: Tensor, state: State, x: Tensor) -> None:
-    """Raises AssertionError unless models and state are like the first rows x."""
-    wanted, shape = tuple(x.shape), tuple(personal.shape)
-    assert shape == wanted, f"models {wanted} became {shape}."
-    assert personal.dtype == x.dtype, f"{x.dtype} became {personal.dtype}."
-    assert personal.isfinite().all(), "models are not finite."
-    for name, value in leaves(state).items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            assert value.dtype == x.dtype, f"`{name}` is {value.dtype}, not {x.dtype}."

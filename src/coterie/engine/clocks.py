@@ -208,6 +208,21 @@ class Replayed:
         return time
 
 
+@runtime_checkable
+class Links(Protocol):
+    """How long messages travel."""
+
+    def delays(
+        self, edges: Int[Tensor, "e 2"], first: Int[Tensor, " e"], count: int
+    ) -> Float64[Tensor, "e {count}"]:
+        """Row j holds delays first[j] .. of messages between both ends of edges[j]."""
+
+    def relayed(
+        self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
+    ) -> Float64[Tensor, "n {count}"]:
+        """Row j holds delays between client clients[j] and whoever relays messages."""
+
+
 @dataclass(frozen=True)
 class Delays:
     """How long messages travel: the same law on every edge, equal in both directions.

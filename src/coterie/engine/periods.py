@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -17,14 +17,28 @@ from torch import Tensor
 
 from .. import seeds
 from ..checks import InputError, integer, number
-from ..clients.simulation import Simulation
-from ..types import Algorithm, Info, Sent, State, Traffic, traffic_of
-from .clocks import Clock, Delays, Rings
-from .events import ROUNDING, Asynchronous, Moment, Run, begins, refuse_seconds
+from ..types import (
+    Algorithm,
+    Federated,
+    Info,
+    Sent,
+    Staggered,
+    State,
+    Traffic,
+    traffic_of,
+)
+from .checkpoints import Moment
+from .clocks import Clock, Links, Rings
+from .events import ROUNDING, Run
 from .rounds import Lapse, Round, beginning, participants
+from .times import begins, refuse_seconds
 
 _AT_ONCE = 100
 """So many turns, or answers of every client, at the same time have no end."""
+
+
+class Timed(Federated, Staggered, Protocol):
+    """Clients that can be asked in rounds, and whose times have names."""
 
 
 class Paced(NamedTuple):
@@ -54,13 +68,13 @@ class Pace(NamedTuple):
 
     clock: Clock
     period: float  # seconds of a round
-    links: Delays | None = None
+    links: Links | None = None
     capacity: int | None = None
     rings: Rings | None = None
 
 
 def paced(
-    algorithm: Algorithm, simulation: Simulation, x: Float[Tensor, "n d"]
+    algorithm: Algorithm, simulation: Federated, x: Float[Tensor, "n d"]
 ) -> Paced:
     """An algorithm before its first turn."""
     n = len(x)
@@ -71,7 +85,7 @@ def paced(
 
 def run_waiting(
     algorithm: Algorithm,
-    simulation: Simulation,
+    simulation: Timed,
     x: Float[Tensor, "n d"],
     *,
     pace: Pace,
@@ -129,7 +143,7 @@ def run_waiting(
 
 def _turn(
     algorithm: Algorithm,
-    simulation: Simulation,
+    simulation: Timed,
     now: Paced,
     pace: Pace,
     seed: int,
@@ -142,7 +156,7 @@ def _turn(
     rng = seeds.generator(seed, "algorithm", turn)
     state, info = algorithm.step(now.state, oracle, rng)
     who = active.nonzero()[:, 0]
-    names = simulation.federation.clients.cpu()[who]
+    names = simulation.names[who]
     gradients = oracle.gradients.cpu()
     work = gradients[who] / simulation.batch_counts[who]
     seconds = _seconds(pace.clock, names, now.drawn[who], work)
@@ -189,8 +203,8 @@ def _refuse_standstill(at_once: int, time: float) -> None:
 
 
 def run_without_waiting(
-    method: Asynchronous,
-    simulation: Simulation,
+    algorithm: Algorithm,
+    simulation: Staggered,
     x: Float[Tensor, "n d"],
     *,
     pace: Pace,
@@ -198,10 +212,10 @@ def run_without_waiting(
     seed: int = 0,
     start: tuple[int, Moment] | None = None,
 ) -> Iterator[Round]:
-    """Yields rounds of a method that reacts to answers as they arrive.
+    """Yields rounds of an algorithm's flow, which reacts to answers as they arrive.
 
     Args:
-        method: what to run.
+        algorithm: what to run.
         simulation: the clients.
         x: starting models.
         pace: how long things take.
@@ -211,10 +225,12 @@ def run_without_waiting(
     """
     integer("rounds", rounds, at_least=1)
     done, moment = start if start is not None else (0, None)
-    run = _run(method, simulation, x, pace, seed, moment)
+    run = _run(algorithm, simulation, x, pace, seed, moment)
+    flow = algorithm.flow
+    assert flow is not None  # or else it could not have been begun
     everybody = torch.ones(len(simulation), dtype=torch.bool)
     # What was sent with the first tasks belongs to the first round.
-    floats = 0.0 if done == 0 else float(method.info(run.state).get("floats", 0.0))
+    before = Traffic() if done == 0 else run.sent
     at_once = 0
     for t in range(done + 1, rounds + 1):
         updates, gradients, until = run.updates, run.gradients.clone(), t * pace.period
@@ -227,8 +243,6 @@ def run_without_waiting(
             _refuse_standstill(at_once // len(simulation), last)
             delays += event.delays
             spans += event.spans
-        info = method.info(run.state)
-        before, floats = floats, float(info.get("floats", 0.0))
         idle = torch.tensor(run.idle, dtype=torch.float64)
         lapse = Lapse(
             until,
@@ -239,31 +253,34 @@ def run_without_waiting(
             idle,
             torch.tensor(run.tasks),
         )
-        gradients, sent = run.gradients - gradients, Traffic(server=floats - before)
+        gradients, now = run.gradients - gradients, run.sent
+        sent = Traffic(now.server - before.server, now.peers - before.peers)
+        before = now
+        info = flow.info(run.state)
         yield Round(t, run.moment(), info, gradients, everybody, sent, lapse)
 
 
 def begun(
-    method: Asynchronous,
-    simulation: Simulation,
+    algorithm: Algorithm,
+    simulation: Staggered,
     x: Float[Tensor, "n d"],
     pace: Pace,
     seed: int,
 ) -> Moment:
-    """A method whose clients have just begun their first tasks."""
-    return _run(method, simulation, x, pace, seed, None).moment()
+    """A flow whose first tasks have just begun."""
+    return _run(algorithm, simulation, x, pace, seed, None).moment()
 
 
 def _run(
-    method: Asynchronous,
-    simulation: Simulation,
+    algorithm: Algorithm,
+    simulation: Staggered,
     x: Tensor,
     pace: Pace,
     seed: int,
     start: Moment | None,
 ) -> Run:
     return Run(
-        method,
+        algorithm,
         simulation,
         x,
         clock=pace.clock,

@@ -21,12 +21,11 @@ from typing import Any
 
 from .. import checks
 from ..algorithms import ALGORITHMS
-from ..asynchronous import IN_TIME, METHODS
 from ..checks import InputError, imported, integer, number, one_of, parameters_of
 from ..data.splits import SPLITS
-from ..engine.events import Asynchronous
 from ..models import MODELS, objective_named
 from ..types import Algorithm
+from .faces import refuse_unused, unused
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
 from .virtual_time import Time
@@ -80,6 +79,7 @@ class Entry:
     label: str
     options: dict[str, Any] = field(default_factory=dict)
     tune: dict[str, Any] = field(default_factory=dict)  # all that is searched for it
+    waits: bool | None = None  # for the slowest, with [time]; None: as the method does
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Study:
             "model": self.model,
             "algorithm": [
                 {"name": e.name, "label": e.label, **e.options}
+                | ({} if e.waits is None else {"waits": e.waits})
                 | ({"tune": e.tune} if e.tune else {})
                 for e in self.algorithms
             ],
@@ -203,7 +204,7 @@ def study_of(tables: dict[str, Any]) -> Study:
         data,
         split,
         model,
-        _searched(read, tune, timed),
+        _searched(read, tune),
         run,
         tune,
         time,
@@ -228,21 +229,9 @@ def factory(
     return made
 
 
-def algorithm_factory(
-    name: str, *, timed: bool = False
-) -> Callable[..., Algorithm | Asynchronous]:
-    """The factory of an algorithm, ours or one's own.
-
-    Args:
-        name: of ours, or "module:function".
-        timed: whether it is for a study of time, which has more of them.
-    """
-    if not timed and name in METHODS:
-        raise InputError(
-            f"{name} does not go by rounds: it needs a table [time] in the study."
-        )
-    more = {**METHODS, **IN_TIME} if timed else {}
-    return factory("algorithm", name, {**ALGORITHMS, **more})
+def algorithm_factory(name: str) -> Callable[..., Algorithm]:
+    """The factory of an algorithm, one of ours or "module:function"."""
+    return factory("algorithm", name, ALGORITHMS)
 
 
 def _text(name: str, value: Any) -> str:
@@ -268,9 +257,9 @@ def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(table)
 
 
-def _known(name: str, timed: bool) -> dict[str, Any]:
+def _known(name: str) -> dict[str, Any]:
     """The options of an algorithm: its keywords and its ingredients."""
-    maker = algorithm_factory(name, timed=timed)
+    maker = algorithm_factory(name)
     recipes = parameters_of(_recipe_options)
     names = {ingredient: recipes["text"] for ingredient in ingredients_of(maker)}
     return {**parameters_of(maker), **names}
@@ -283,20 +272,26 @@ def _recipe_options(*, text: str = "") -> None:
 def _entry(table: Any, timed: bool) -> Entry:
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise InputError(f"every [[algorithm]] needs a `name`, got {table!r}.")
-    options = _options(table)
-    tune = options.pop("tune", {})
-    checks.options("algorithm", table["name"], _known(table["name"], timed), options)
-    label = _text("algorithm.label", table.get("label", table["name"]))
+    options, name = _options(table), table["name"]
+    tune, waits = options.pop("tune", {}), options.pop("waits", None)
+    label = _text("algorithm.label", table.get("label", name))
+    if waits is not None and not timed:
+        raise InputError(
+            f"`waits` of {label} needs a table [time]: without it, everybody waits."
+        )
+    if not isinstance(waits, bool | None):
+        raise InputError(f"`waits` of {label} must be true or false, got {waits!r}.")
+    checks.options("algorithm", name, _known(name), options)
     if not isinstance(tune, dict):
         raise InputError(f"`tune` of {label} must be a table, got {tune!r}.")
-    return Entry(table["name"], label, options, tune)
+    maker, given = algorithm_factory(name), [*options, *tune]
+    refuse_unused(name, maker, given, waits=waits is not False)
+    return Entry(name, label, options, tune, waits)
 
 
-def _searched(
-    entries: tuple[Entry, ...], tune: Tune | None, timed: bool
-) -> tuple[Entry, ...]:
+def _searched(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, ...]:
     """The entries, each with all that is searched for it."""
-    known = [_known(entry.name, timed) for entry in entries]
+    known = [_used(entry) for entry in entries]
     for key in [] if tune is None else tune.space:
         if not any(key in options for options in known):
             options = {option: None for each in known for option in each}
@@ -313,6 +308,14 @@ def _searched(
         replace(e, tune=space_of(tune, e.tune, e.options, options, e.name))
         for e, options in zip(entries, known, strict=True)
     )
+
+
+def _used(entry: Entry) -> dict[str, Any]:
+    """The options that an entry uses."""
+    waits = entry.waits is not False
+    other = unused(algorithm_factory(entry.name), waits=waits)
+    known = _known(entry.name).items()
+    return {name: option for name, option in known if name not in other}
 
 
 def _labelled(entries: list[Entry]) -> tuple[Entry, ...]:
@@ -411,7 +414,7 @@ def _override_algorithm(
                 f"only {', '.join(called)}.{checks.suggestion(name, called)}"
             )
     else:
-        known = [_known(str(e.get("name")), "time" in tables) for e in entries]
+        known = [_known(str(e.get("name"))) for e in entries]
         pairs = zip(entries, known, strict=True)
         entries = [entry for entry, options in pairs if key in options]
         if not entries:

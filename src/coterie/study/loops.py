@@ -12,11 +12,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..engine.clocks import Rings
-from ..engine.events import Asynchronous
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, run_rounds
 from ..theory.mixing import loss_rates
-from ..types import Algorithm, Oracle, State
+from ..types import Algorithm, Flow, Oracle, State
 from .config import Study
 from .setup import Ground
 
@@ -30,12 +29,10 @@ class Training(NamedTuple):
     inner: Callable[[State], State]  # what the algorithm itself calls its state
 
 
-def training_of(
-    study: Study, method: Algorithm | Asynchronous, ground: Ground, seed: int
-) -> Training:
-    """How this study trains a method on this ground."""
-    if isinstance(method, Asynchronous):
-        return _without_waiting(study, method, ground, seed)
+def training_of(study: Study, method: Algorithm, ground: Ground, seed: int) -> Training:
+    """How this study trains a method, of which it has one face, on this ground."""
+    if method.flow is not None:
+        return _without_waiting(study, method, method.flow, ground, seed)
     common = (method, ground.simulation, ground.x)
     share = study.run.participation
     if study.time is None:
@@ -61,21 +58,19 @@ def training_of(
 
 
 def _without_waiting(
-    study: Study, method: Asynchronous, ground: Ground, seed: int
+    study: Study, method: Algorithm, flow: Flow, ground: Ground, seed: int
 ) -> Training:
     common = (method, ground.simulation, ground.x)
     pace = pace_of(study, method, ground, seed)
     return Training(
         lambda: begun(*common, pace, seed),
         functools.partial(run_without_waiting, *common, pace=pace, seed=seed),
-        lambda state, oracle: method.personal(state.state),
+        lambda state, oracle: flow.personal(state.state),
         lambda state: state.state,
     )
 
 
-def pace_of(
-    study: Study, method: Algorithm | Asynchronous, ground: Ground, seed: int
-) -> Pace:
+def pace_of(study: Study, method: Algorithm, ground: Ground, seed: int) -> Pace:
     """How long things take in a study of time."""
     assert study.time is not None  # asked of studies that have one
     time, everybody = study.time, len(ground.federation) + study.run.newcomers
@@ -85,11 +80,12 @@ def pace_of(
         time.messages(seed),
         time.capacity or None,
     )
-    if not isinstance(method, Asynchronous) or method.edges is None:
+    flow = method.flow
+    if flow is None or flow.edges is None:
         return pace
-    edges = method.edges.cpu()
+    edges = flow.edges.cpu()
     rates = time.rates(len(edges))
-    if method.couples and not time.rings:
+    if flow.couples and not time.rings:
         # Theorem 5.5, for what is typical of every node, and of messages.
         seconds = time.medians(pace.clock, ground.federation.clients.cpu())
         busy = time.typical_message + seconds[edges].amax(1)

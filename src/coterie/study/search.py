@@ -36,8 +36,6 @@ from ..records.searches import COLUMNS, Rung, Search, Setting, Step
 
 OWN: dict[str, dict[str, Any]] = {
     "adaptive_all_for_one": {"lam": {"from": 0.03, "to": 0.5}},
-    "async_adaptive_all_for_one": {"lam": {"from": 0.03, "to": 0.5}},
-    "async_ditto": {"lam": {"from": 0.01, "to": 10.0}},
     "apfl": {"alpha": {"from": 0.1, "to": 0.9, "scale": "linear"}},
     "aruba": {"zeta": {"from": 0.01, "to": 10.0}},
     "cobo": {"rho": {"from": 0.005, "to": 0.5}},

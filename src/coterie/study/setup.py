@@ -15,7 +15,6 @@ from ..clients.simulation import Simulation
 from ..data.datasets import load
 from ..data.federation import Federation
 from ..data.splits import divide
-from ..engine.events import Asynchronous
 from ..models import (
     MODELS,
     OBJECTIVES,
@@ -27,6 +26,7 @@ from ..models import (
 )
 from ..types import Algorithm
 from .config import Entry, Study, algorithm_factory, factory, most_steps
+from .faces import one_face, refuse_unused
 from .ingredients import RECIPES, ingredients_of
 from .newcomers import Newcomers, hold_out, on_the_device_of
 from .search import folded
@@ -130,9 +130,12 @@ def folds_of(study: Study, federation: Federation, seed: int) -> list[Federation
 
 def build_algorithm(
     entry: Entry, federation: Federation, *, timed: bool = False
-) -> Algorithm | Asynchronous:
-    """The algorithm of an entry, its ingredients made for this federation."""
-    maker = algorithm_factory(entry.name, timed=timed)
+) -> Algorithm:
+    """The algorithm of an entry, its ingredients made for this federation.
+
+    It has the face that the entry runs, rounds or a flow, and not the other.
+    """
+    maker = algorithm_factory(entry.name)
     options = dict(entry.options)
     given = []
     for name in ingredients_of(maker):
@@ -142,15 +145,13 @@ def build_algorithm(
     if ":" in str(options.get("criterion", "")):
         options["criterion"] = checks.imported("criterion", options["criterion"])
     algorithm = maker(*given, **options)
-    if isinstance(algorithm, Asynchronous) and not timed:
+    if not isinstance(algorithm, Algorithm):
         raise InputError(
-            f"{entry.name} does not go by rounds: it needs a table [time] in the study."
+            f"{entry.name} must return a coterie Algorithm, got {algorithm!r}."
         )
-    if not isinstance(algorithm, Algorithm | Asynchronous):
-        raise InputError(
-            f"{entry.name} must return a coterie Algorithm, or an Asynchronous method, "
-            f"got {algorithm!r}."
-        )
+    name, label = entry.name, entry.label
+    algorithm = one_face(algorithm, name, label, timed=timed, waits=entry.waits)
+    refuse_unused(name, maker, options, waits=algorithm.flow is None)
     return algorithm
 
 

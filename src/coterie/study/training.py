@@ -103,7 +103,7 @@ def _welcomed(
     timed = study.time is not None
     method = build_algorithm(entry, newcomers.everybody, timed=timed)
     oracle = newcomers.simulation.at(cell.t, purpose="welcome")
-    rows = models_for(method.welcome, state, x, oracle)
+    rows = models_for((method.flow or method).welcome, state, x, oracle)
     names = newcomers.federation.clients.tolist()
     refuse_nonfinite(rows, "a newcomer's model", replace(cell, clients=names))
     folder.save_models(cell.label, cell.seed, rows, of="newcomers")

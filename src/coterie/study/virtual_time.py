@@ -2,7 +2,7 @@
 
 A study of rounds becomes one of time: `run.rounds` rounds of `period` virtual seconds
 each, in which every client does as much as it can. Algorithms that go round by round
-wait for the slowest client; the others (`coterie.asynchronous`) do not.
+wait for the slowest client; with `waits = false` their flows do not.
 """
 
 from __future__ import annotations

@@ -33,21 +33,20 @@ from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of, stochastic
 from ..collaboration.weights import links
-from ..engine.events import Arrivals, Asynchronous, Task
 from ..graphs.families import refuse_apart
-from . import steps
+from ..optim import delays
+from ..types import Algorithm, Arrivals, Flow, Kind, Meeting, Task
 
 MIXES = ("matrix", "neighbours", "pairs")
 
 
 @dataclass
 class State:
-    """The models, how many gradients have arrived, and how many values were sent."""
+    """The models, and how many gradients have arrived."""
 
     x: Tensor  # (N, D)
     answers: list[int]  # of each node
     k: int = 0
-    floats: float = 0.0
 
 
 def agraf(
@@ -58,7 +57,7 @@ def agraf(
     every: int = 1,
     order: str = "step_then_mix",
     balance: float = 0.0,
-) -> Asynchronous:
+) -> Algorithm:
     """SGD of nodes that do not wait, on a graph.
 
     Args:
@@ -76,7 +75,7 @@ def agraf(
     one_of("mix", mix, MIXES)
     integer("every", every, at_least=1)
     one_of("order", order, ("step_then_mix", "mix_then_step"))
-    steps.checked_balance(balance)
+    delays.checked_balance(balance)
     if every > 1 and mix != "matrix":
         raise InputError(f"`every` must be 1 where `mix` is {mix}, got {every}.")
     stochastic("mixing", mixing, len(mixing))
@@ -96,43 +95,46 @@ def agraf(
         stochastic("mixing", mixing, len(x))
         return State(x.clone(), [0] * len(x))
 
-    def mixed(state: State, clients: list[int]) -> None:
-        before, state.k = state.k, state.k + len(clients)
+    def mixed(state: State, now: Arrivals) -> None:
+        before, state.k = state.k, state.k + len(now.clients)
         if mix == "matrix" and before // every < state.k // every:
             state.x.copy_(mixing.to(state.x) @ state.x)
-            state.floats += used * state.x.shape[1]
+            now.passed(used, state.x[0])
         if mix == "neighbours":
-            for v in clients:
+            for v in now.clients:
                 state.x[circles[v]] = state.x[circles[v]].mean(0)
                 # Models come to v, and their mean goes out.
-                state.floats += 2 * (len(circles[v]) - 1) * state.x.shape[1]
+                now.passed(2 * (len(circles[v]) - 1), state.x[v])
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         if order == "mix_then_step":
-            mixed(state, now.clients)
+            mixed(state, now)
         g = now.answers[0]
         for client in now.clients:
             state.answers[client] += 1
         if balance:
-            shares = [steps.balance(balance, state.answers, c) for c in now.clients]
+            shares = [delays.balance(balance, state.answers, c) for c in now.clients]
             g = g * torch.tensor(shares, dtype=torch.float64).to(g)[:, None]
         state.x[now.clients] -= lr * g
         if order == "step_then_mix":
-            mixed(state, now.clients)
+            mixed(state, now)
         return now.clients
 
-    def meet(state: State, v: int, w: int) -> None:
-        state.x[v] = state.x[w] = (state.x[v] + state.x[w]) / 2
-        state.floats += 2 * state.x.shape[1]
+    def meet(state: State, now: Meeting) -> None:
+        v, w = now.ends
+        state.x[v] = state.x[w] = (now.sent[0] + now.sent[1]) / 2
 
-    return Asynchronous(
+    flow = Flow(
         init,
         lambda state, client: Task((state.x[client],)),
         arrive,
         lambda state: state.x,
-        info=lambda state: {"floats": state.floats, "weights": mixing},
+        info=lambda state: {"weights": mixing},
+        kinds=(Kind(down=(), up=()),),
         together=True,
         messages="instant",
+        send=(lambda state, client, time: state.x[client]) if mix == "pairs" else None,
         meet=meet if mix == "pairs" else None,
         edges=(near | near.T).triu(1).nonzero() if mix == "pairs" else None,
     )
+    return Algorithm(flow=flow)

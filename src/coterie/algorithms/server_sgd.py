@@ -1,12 +1,12 @@
-"""Asynchronous SGD: one model at a server, which takes every gradient as it comes.
+"""SGD of one model at a server, which takes every gradient as it comes.
 
     x <- x - gamma g,    where g = g_m(an earlier x), of the worker m who just finished,
 
 and m goes on from the new x. With tau answers since m began, its own counted,
 
-    gamma = lr                       (rule `constant`)
-    gamma = lr min(1, M / tau)       (rule `adaptive`, M workers)
-    gamma = lr min(1, M / (2 tau))   (rule `heterogeneous`)
+    gamma = lr                       (late `constant`)
+    gamma = lr min(1, M / tau)       (late `adaptive`, M workers)
+    gamma = lr min(1, M / (2 tau))   (late `heterogeneous`)
 
 as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 (`coterie.theory.asynchrony`). With `wait`
 the server waits for so many gradients, whose mean is the step, and then all go on who
@@ -30,8 +30,8 @@ import torch
 from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of
-from ..engine.events import Arrivals, Asynchronous, Task
-from . import steps
+from ..optim import delays
+from ..types import Algorithm, Arrivals, Flow, Task
 
 
 @dataclass
@@ -46,24 +46,23 @@ class State:
     began: list[int]  # answers that had arrived when it began
     sum: Tensor  # (D,) of the buffered steps
     held: list[int] = field(default_factory=list)  # who waits
-    floats: float = 0.0  # sent so far
 
 
-def async_sgd(
+def server_sgd(
     *,
     lr: float = 0.1,
-    rule: str = "constant",
+    late: str = "constant",
     wait: int = 1,
     go_on: bool = False,
     assign: str = "same",
     balance: float = 0.0,
     average: bool = False,
-) -> Asynchronous:
+) -> Algorithm:
     """Asynchronous SGD on one model, with delay-adaptive steps, buffers, or barriers.
 
     Args:
         lr: the largest step size.
-        rule: `constant`, or `adaptive` to the delay of a gradient, or `heterogeneous`.
+        late: `constant`, or `adaptive` to the delay of a gradient, or `heterogeneous`.
         wait: how many gradients the server waits for before a step.
         go_on: whether workers go on at once, and only the server waits.
         assign: who gets the next task: the `same` worker, or a `random` one, who may
@@ -76,10 +75,10 @@ def async_sgd(
             model.
     """
     number("lr", lr, above=0)
-    steps.checked(rule)
+    delays.checked(late)
     integer("wait", wait, at_least=1)
     one_of("assign", assign, ("same", "random"))
-    steps.checked_balance(balance)
+    delays.checked_balance(balance)
     if average and assign == "random":
         raise InputError("`average` must be false where `assign` is random, got true.")
     if assign == "random" and wait > 1:
@@ -100,7 +99,6 @@ def async_sgd(
         )
 
     def task(state: State, client: int) -> Task:
-        state.floats += len(state.x)
         if average:
             state.points[client] = state.x
             state.began[client] = sum(state.answers)
@@ -108,13 +106,12 @@ def async_sgd(
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         workers = len(state.answers)
-        late = zip(now.clients, now.delays, strict=True)
+        answers = zip(now.clients, now.delays, strict=True)
         begin: list[int] = []
-        state.floats += now.answers[0].numel()
-        for j, (client, tau) in enumerate(late):
-            g, gamma = now.answers[0][j], lr * steps.factor(rule, workers, tau)
+        for j, (client, tau) in enumerate(answers):
+            g, gamma = now.answers[0][j], lr * delays.factor(late, workers, tau)
             state.answers[client] += 1
-            gamma *= steps.balance(balance, state.answers, client)
+            gamma *= delays.balance(balance, state.answers, client)
             if average and state.began[client]:  # gradients at the start count not
                 state.mean.add_(state.points[client], alpha=gamma)
                 state.total += gamma
@@ -147,11 +144,11 @@ def async_sgd(
         waits = set() if go_on else set(state.held)
         for client, began in enumerate(state.began):
             if began and client not in waits:
-                gamma = lr * steps.factor(rule, len(state.began), max(1, k - began))
+                gamma = lr * delays.factor(late, len(state.began), max(1, k - began))
                 if state.answers[client]:
-                    gamma *= steps.balance(balance, state.answers, client)
+                    gamma *= delays.balance(balance, state.answers, client)
                 mean.add_(state.points[client], alpha=gamma)
                 total += gamma
         return mean / total if total else state.x
 
-    return Asynchronous(init, task, arrive, personal)
+    return Algorithm(flow=Flow(init, task, arrive, personal))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import coterie as co
 from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
-from coterie.asynchronous.adaptive_all_for_one import async_adaptive_all_for_one
 from coterie.checks import InputError
 from coterie.data.datasets import load
 from coterie.data.splits import divide
@@ -28,27 +28,25 @@ OPTIONS = {"lr": 0.05, "every": 4}
 @pytest.mark.parametrize("criterion", ["binary", "continuous"])
 @pytest.mark.parametrize("estimator", ["split", "plain"])
 @pytest.mark.parametrize("samples", [0, 4])
-@pytest.mark.parametrize("weighting", ["paper", "normalised"])
-def test_where_no_time_passes_it_is_that_of_rounds(
-    criterion, estimator, samples, weighting
-):
+@pytest.mark.parametrize("rule", ["paper", "normalised"])
+def test_where_no_time_passes_it_is_that_of_rounds(criterion, estimator, samples, rule):
     """Also where clients have unequally many readers."""
     simulation, x = simulate(quadratics(), batch_size=3), start()
     options = {"criterion": criterion, "estimator": estimator, "samples": samples}
-    method = async_adaptive_all_for_one(
-        SAMPLES, None, weighting=weighting, rule="adaptive", **OPTIONS, **options
+    method = adaptive_all_for_one(
+        None, rule=rule, late="adaptive", **OPTIONS, **options
     )
-    rounds = adaptive_all_for_one(None, rule=weighting, **OPTIONS, **options)
     run = Run(method, simulation, x, clock=clock("constant(0)"))
     gradients, floats = torch.zeros(6, dtype=REAL), 0.0
-    for r in run_rounds(rounds, simulation, x, rounds=10):
+    for r in run_rounds(method, simulation, x, rounds=10):
         while min(run.state.turns) < r.t:
             run.step()
         torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
         torch.testing.assert_close(run.state.alpha, r.info["weights"], **EXACT)
         gradients, floats = gradients + r.gradients, floats + r.info["floats"]
         assert torch.equal(run.gradients, gradients)
-        assert run.state.floats == floats
+        # All begin with readers of their own, who send nothing.
+        assert run.sent == (0, floats)
     readers = (run.state.alpha > 0).sum(0).tolist()
     assert 1 < max(readers)
 
@@ -63,8 +61,7 @@ def test_plain_weights_are_those_of_equation_1_at_any_pace():
     ratio = ratio.clamp(min=0)
     sizes = SAMPLES.double()
     expected = sizes * ratio / (sizes * ratio**2).sum(1, keepdim=True)
-    method = async_adaptive_all_for_one(
-        SAMPLES,
+    method = adaptive_all_for_one(
         sizes,
         estimator="plain",
         criterion="continuous",
@@ -187,18 +184,17 @@ class Plain:
 
 def test_at_any_pace_clients_are_independent_processes():
     simulation = twins()
-    sizes, x = simulation.federation.train.size, torch.zeros(6, 10, dtype=REAL)
+    x = torch.zeros(6, 10, dtype=REAL)
     paces = clock("lognormal(1, 0.4)", speeds=[1, 2, 1.5, 3, 1, 12], seed=3)
     options = {"lr": 0.01, "every": 3, "lam": 0.2, "samples": 12}
     plain = Plain(simulation, x, paces, **options)
     plain.run(400.0)
-    method = async_adaptive_all_for_one(
-        sizes,
+    method = adaptive_all_for_one(
         torch.ones(6, dtype=REAL),
         memory=0.0,
         confidence=0.0,
-        weighting="normalised",
-        rule="adaptive",
+        rule="normalised",
+        late="adaptive",
         **options,
     )
     run = Run(method, simulation, x, clock=paces)
@@ -215,7 +211,7 @@ def test_a_slow_client_slows_nobody_and_groups_are_found():
     federation = simulation.federation
     x = torch.zeros(8, 10, dtype=REAL)
     options = {"lr": 0.05, "every": 20, "samples": 40}
-    method = async_adaptive_all_for_one(federation.train.size, None, **options)
+    method = adaptive_all_for_one(None, **options)
     ended = []
     for slow in (1.0, 1000.0):
         paces = clock("lognormal(1, 0.2)", speeds=[slow, *[1.0] * 7], seed=1)
@@ -235,12 +231,12 @@ def test_a_slow_client_slows_nobody_and_groups_are_found():
 
 def test_a_newcomer_gets_the_mean_of_its_best_fits_partners():
     simulation = twins()
-    sizes, x = simulation.federation.train.size, torch.zeros(6, 10, dtype=REAL)
-    method = async_adaptive_all_for_one(sizes, None, lr=0.05, samples=8)
+    x = torch.zeros(6, 10, dtype=REAL)
+    method = adaptive_all_for_one(None, lr=0.05, samples=8)
     run = Run(method, simulation, x, clock=clock("constant(1)"))
     for _ in run.until(100.0):
         pass
-    rows = method.welcome(run.state, simulation.at(1, purpose="welcome"))
+    rows = method.flow.welcome(run.state, simulation.at(1, purpose="welcome"))
     losses = torch.stack(
         [simulation.evaluate(row.repeat(6, 1), "train")["loss"] for row in run.state.x]
     )
@@ -254,26 +250,40 @@ def test_a_newcomer_gets_the_mean_of_its_best_fits_partners():
     [
         ({"every": 0}, "`every` must be at least 1"),
         ({"samples": 1}, "`samples` must be 0"),
-        ({"rule": "late"}, "`rule` must be one of"),
+        ({"late": "slow"}, "`late` must be one of"),
         ({"criterion": "ternary"}, "`criterion` must be one of"),
-        ({"weighting": "samples"}, "`weighting` must be one of"),
+        ({"rule": "samples"}, "`rule` must be one of"),
         ({"lr": math.nan}, "`lr` must be a finite number"),
     ],
 )
 def test_bad_options_are_refused(options, words):
     with pytest.raises(InputError, match=words):
-        async_adaptive_all_for_one(SAMPLES, None, **options)
+        adaptive_all_for_one(None, **options)
 
 
 def test_a_single_sample_cannot_be_compared():
-    sizes = SAMPLES.clone()
-    sizes[3] = 1
-    method = async_adaptive_all_for_one(sizes, None)
-    with pytest.raises(InputError, match=r"two training samples .* 1 of client 3"):
+    federation = quadratics()
+    size = federation.train.size.clone()
+    size[3] = 1
+    few = replace(federation, train=federation.train._replace(size=size))
+    method = adaptive_all_for_one(None)
+    run = Run(method, simulate(few, 3), start(), clock=clock("constant(1)"))
+    with pytest.raises(InputError, match=r"two training samples .* client 3 has one"):
+        run.step()
+
+
+def test_precisions_of_others_are_refused():
+    method = adaptive_all_for_one(torch.ones(4))
+    with pytest.raises(InputError, match="`precision` must have"):
         Run(method, simulate(quadratics()), start(), clock=clock("constant(1)"))
 
 
-def test_sizes_of_others_are_refused():
-    method = async_adaptive_all_for_one(torch.ones(4), None)
-    with pytest.raises(InputError, match="`sizes` must have"):
+@pytest.mark.parametrize(
+    "options",
+    [{"steps": 2}, {"momentum": 0.5}, {"weight_decay": 0.1}, {"schedule": "cosine(9)"}],
+)
+def test_options_of_rounds_are_refused_in_time(options):
+    (name,) = options
+    method = adaptive_all_for_one(None, **options)
+    with pytest.raises(InputError, match=f"`{name}` is for rounds"):
         Run(method, simulate(quadratics()), start(), clock=clock("constant(1)"))

@@ -1,5 +1,7 @@
 """Adaptive All-for-one without waiting: each client serves its readers in turn.
 
+It is the flow of `adaptive_all_for_one`.
+
 Client k computes for one reader i after the other, at the model x~_i that i has when k
 comes to it, and when it has finished
 
@@ -27,14 +29,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from ..algorithms.adaptive_all_for_one import check_comparisons, criterion_of
-from ..checks import InputError, number, one_of, positive
+from ..checks import positive, rounds_only
 from ..collaboration.beliefs import (
     Belief,
     estimated_precision,
@@ -45,9 +47,8 @@ from ..collaboration.beliefs import (
 )
 from ..collaboration.best_fit import mean_of_partners
 from ..collaboration.weights import collaboration_weights, normalised
-from ..engine.events import Arrivals, Asynchronous, Kind, Task
-from ..types import Clients, Comparison, Oracle
-from . import steps
+from ..optim import delays
+from ..types import Arrivals, Clients, Comparison, Flow, Kind, Oracle, Task
 
 GRADIENT, OWN, COMPARED = range(3)
 
@@ -70,57 +71,39 @@ class State:
     reader: list[int]  # whom it serves
     since: list[float]  # when its turn began
     held: list[int]  # who has ended a turn, and has not begun the next
-    floats: float = 0.0
 
 
-def async_adaptive_all_for_one(
-    sizes: Tensor,
-    precision: Tensor | None,
-    *,
-    lr: float = 0.1,
-    every: int = 20,
-    estimator: str = "split",
-    samples: int = 0,
-    memory: float = 0.8,
-    confidence: float = 0.5,
-    criterion: str = "binary",
-    lam: float = 0.1,
-    weighting: str = "paper",
-    rule: str = "constant",
-) -> Asynchronous:
+class Settings(NamedTuple):
+    """Options of `adaptive_all_for_one` that its flow uses, checked there."""
+
+    lr: float
+    every: int
+    estimator: str
+    samples: int
+    memory: float
+    confidence: float
+    phi: Callable[[Tensor], Tensor]
+    rule: str
+    late: str
+    unused: dict[str, tuple[object, object]]  # of rounds only, with their defaults
+
+
+def readers_in_turn(precision: Tensor | None, settings: Settings) -> Flow:
     """Adaptive All-for-one for clients that work at their own pace.
 
     Args:
-        sizes: (N,) training samples of each client.
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
             estimates it from the comparisons.
-        lr: step size.
-        every: turns between two comparisons.
-        estimator: `split` (unbiased) or `plain`.
-        samples: training samples each client compares with; 0 takes them all.
-        memory: weight of past comparisons, 0 forgets them at once.
-        confidence: standard errors by which a ratio must differ to be changed.
-        criterion: `binary` or `continuous`.
-        lam: threshold of the binary criterion.
-        weighting: weights of the `paper`, or rows `normalised` to sum 1.
-        rule: `constant`, or `adaptive` to the delay of a gradient, or `heterogeneous`.
+        settings: the options.
     """
-    number("lr", lr, above=0)
-    check_comparisons(every, estimator, samples, memory, confidence)
-    one_of("weighting", weighting, ("paper", "normalised"))
-    steps.checked(rule)
-    phi = criterion_of(criterion, lam)
-    used = sizes.clamp(max=samples) if samples else sizes
-    sent = 3 if estimator == "split" else 2
+    lr, every, estimator, samples, memory, confidence, phi, rule, late, unused = (
+        settings
+    )
+    delays.checked(late)
 
     def init(x: Tensor) -> State:
+        rounds_only(**unused)
         n = len(x)
-        positive("sizes", sizes, n)
-        if float(sizes.min()) < 2:
-            raise InputError(
-                "comparing gradients needs two training samples of every client, but "
-                f"`sizes` has {float(sizes.min()):g} of client {int(sizes.argmin())}."
-            )
         if precision is not None:
             positive("precision", precision, n)
         blank = torch.zeros_like(x)
@@ -145,11 +128,12 @@ def async_adaptive_all_for_one(
         kind, i = state.kinds[client], state.reader[client]
         t = state.turns[client] + 1
         if kind == GRADIENT:
-            return Task((state.page[i],), kind, t)
+            return Task((state.page[i],), kind, t, peer=i)
         rows = tuple(part[i] for part in state.halves)
         if kind == OWN:
             rows = (state.x[client], *rows[1:])
-        return Task(rows, kind, t, work=0, samples=float(used[client]))
+        used = float(samples or math.inf)  # as many as there are
+        return Task(rows, kind, t, work=0, samples=used, peer=i)
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         if now.time > state.time:
@@ -159,11 +143,10 @@ def async_adaptive_all_for_one(
         i = torch.tensor([state.reader[client] for client in now.clients])
         if now.kind == GRADIENT:
             (g,) = now.answers
-            late = [steps.factor(rule, len(state.x), tau) for tau in now.delays]
-            share = (state.alpha[i, k] * torch.tensor(late, dtype=torch.float64)).to(g)
+            c = [delays.factor(late, len(state.x), tau) for tau in now.delays]
+            share = (state.alpha[i, k] * torch.tensor(c, dtype=torch.float64)).to(g)
             state.x.index_add_(0, i.to(g.device), share[:, None] * g, alpha=-lr)
             state.moved += i.tolist()
-            state.floats += 2 * int((i != k).sum()) * state.x.shape[1]
         elif now.kind == OWN:
             _show(state, k, *now.answers)
         else:
@@ -171,8 +154,6 @@ def async_adaptive_all_for_one(
             for j, part in enumerate((seen.cross, seen.pooled, seen.noise)):
                 part[i, k] = now.answers[0][:, j].cpu()
             seen.known[i, k] = True
-            # The reader's model comes, with one gradient or those of two halves.
-            state.floats += sent * len(k) * state.x.shape[1]
         ended = [client for client in now.clients if not serve(state, client)]
         goes_on = [client for client in now.clients if client not in ended]
         if now.kind == COMPARED and ended:
@@ -227,7 +208,7 @@ def async_adaptive_all_for_one(
         state.seen.known[rows] = False
         s = estimated_precision(state.belief) if precision is None else precision
         alpha = collaboration_weights(state.belief.ratio, s.to(state.alpha), phi)
-        state.alpha = alpha if weighting == "paper" else normalised(alpha)
+        state.alpha = alpha if rule == "paper" else normalised(alpha)
 
     def proceed(state: State, client: int) -> None:
         """Begins the next part of a client's turn, or its next turn."""
@@ -251,17 +232,24 @@ def async_adaptive_all_for_one(
     def welcome(state: State, oracle: Oracle) -> Tensor:
         return mean_of_partners(oracle, state.x, state.alpha.to(state.x))
 
-    return Asynchronous(
+    # The reader's model comes, with one gradient or those of two halves.
+    shown = (0, 1, 2) if estimator == "split" else (0, 1)
+    return Flow(
         init,
         task,
         arrive,
         lambda state: state.x,
         welcome,
-        lambda state: {"floats": state.floats, "weights": state.alpha},
+        lambda state: {"weights": state.alpha},
         kinds=(
             Kind(verb="blended", reads=1),
             Kind(functools.partial(_own, samples=samples or None), "compare", 1),
-            Kind(functools.partial(_compared, samples=samples or None), "compare"),
+            Kind(
+                functools.partial(_compared, samples=samples or None),
+                "compare",
+                down=shown,
+                up=(),
+            ),
         ),
         together=True,
     )

@@ -1,8 +1,8 @@
-"""Asynchronous methods against plain loops, their theory and their own optima.
+"""Methods in time against plain loops, their theory and their own optima.
 
-Not here, since they are elsewhere: `async_all_for_all` at uneven paces by a loop
-(`test_events`), `async_adaptive_all_for_one` as independent processes
-(`test_async_adaptive_all_for_one`), what `loss_network`, `neighbours`, `pairs` and a
+Not here, since they are elsewhere: `all_for_all` at uneven paces by a loop
+(`test_events`), `adaptive_all_for_one` as independent processes
+(`test_readers_in_turn`), what `loss_network`, `neighbours`, `pairs` and a
 complete graph end at (`test_loss_network`, `test_agraf`).
 """
 
@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from coterie import seeds
-from coterie.asynchronous.adaptive_all_for_one import async_adaptive_all_for_one
-from coterie.asynchronous.agraf import agraf
-from coterie.asynchronous.all_for_all import async_all_for_all
-from coterie.asynchronous.ditto import async_ditto
-from coterie.asynchronous.loss_network import loss_network
-from coterie.asynchronous.sgd import async_sgd
+from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
+from coterie.algorithms.agraf import agraf
+from coterie.algorithms.all_for_all import all_for_all
+from coterie.algorithms.ditto import ditto
+from coterie.algorithms.loss_network import loss_network
+from coterie.algorithms.server_sgd import server_sgd
 from coterie.data.federation import PARTS, Table, federate
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import Run, run_events
@@ -102,9 +102,7 @@ def test_ditto_moves_by_changes_of_what_a_client_began_with(
 
     counts = SAMPLES.double() if weighting == "samples" else torch.ones(6, dtype=REAL)
     p = counts / counts.sum()
-    method = async_ditto(
-        SAMPLES, lr=lr, steps=steps, lam=lam, rule=rule, weighting=weighting
-    )
+    method = ditto(SAMPLES, lr=lr, steps=steps, lam=lam, late=rule, weighting=weighting)
     run = Run(method, simulation, x, clock=UNEVEN)
     agenda, w, v = Agenda(UNEVEN), x.mean(0), x.clone()
     began, since, numbers = [w] * 6, [0] * 6, [1] * 6
@@ -136,7 +134,7 @@ def test_ditto_moves_by_changes_of_what_a_client_began_with(
 def test_the_mean_of_four_answers_is_a_step(simulation, x, rule, go_on):
     """Who answered waits for the step, or goes on from the model as it is."""
     lr, wait = 0.1, 4
-    method = async_sgd(lr=lr, rule=rule, wait=wait, go_on=go_on)
+    method = server_sgd(lr=lr, late=rule, wait=wait, go_on=go_on)
     run = Run(method, simulation, x, clock=UNEVEN)
     agenda, model, held = Agenda(UNEVEN), x.mean(0), []
     began, since, numbers = [model] * 6, [0] * 6, [1] * 6
@@ -209,7 +207,7 @@ def test_agraf_on_a_graph_of_unlike_nodes_is_a_plain_loop(
 def test_a_task_is_as_late_as_it_is_long_since_it_was_handed_out(simulation, x, rule):
     """Random workers with queues: a task keeps its model and its age while it waits."""
     lr, seed = 0.05, 4
-    method = async_sgd(lr=lr, rule=rule, assign="random")
+    method = server_sgd(lr=lr, late=rule, assign="random")
     run = Run(method, simulation, x, clock=UNEVEN, seed=seed)
     agenda, model = Agenda(UNEVEN), x.mean(0)
     tasks = [[(0, model)] for _ in range(6)]  # of each worker, the first under way
@@ -384,7 +382,7 @@ def test_theorem_3_1_holds_for_every_order_of_arrivals(order):
     x = torch.zeros(WORKERS, 2, dtype=REAL)
     assert loss(x[0]) - loss(best) > bound  # which the start does not meet
     clients = answering(workers_alike(WORKERS), gradient)
-    method = async_sgd(lr=lr, average=True)
+    method = server_sgd(lr=lr, average=True)
     run = Run(method, clients, x, clock=Ordered(order, WORKERS))
     mean = torch.zeros(2, dtype=REAL)
     for k, worker in enumerate(order.tolist(), 1):
@@ -411,13 +409,13 @@ def test_stragglers_change_the_error_of_adaptive_steps_by_less_than_three():
                 gaps.append(float(eigenvalues @ event.state.x.square()) / 2)
         return sum(gaps) / len(gaps), longest
 
-    adaptive = async_sgd(lr=1 / (4 * workers), rule="adaptive")
+    adaptive = server_sgd(lr=1 / (4 * workers), late="adaptive")
     found = {slow: error(adaptive, slow) for slow in (1, 10, 100, 1000)}
     gaps = [gap for gap, _ in found.values()]
     assert max(gaps) <= 3 * min(gaps)
     assert found[100][1] > 300 and found[1000][1] < 10  # they are late, or never come
     cautious = [
-        error(async_sgd(lr=1 / (4 * found[slow][1])), slow)[0] for slow in (1, 100)
+        error(server_sgd(lr=1 / (4 * found[slow][1])), slow)[0] for slow in (1, 100)
     ]
     assert cautious[1] > 100 * cautious[0]
 
@@ -430,7 +428,7 @@ def test_workers_in_turn_contract_as_their_characteristic_equation_says():
         lr, calls = 1 / (4 * workers), 100 * workers
         turns = Ordered(np.arange(calls) % workers, workers)
         x = torch.ones(workers, 1, dtype=REAL)
-        method = async_sgd(lr=lr, rule="adaptive")
+        method = server_sgd(lr=lr, late="adaptive")
         events = run_events(method, full, x, clock=turns, updates=calls)
         path = [float(event.state.x) for event in events]
         companion = np.diag(np.ones(workers - 1), -1)
@@ -480,7 +478,7 @@ def test_noise_costs_as_much_as_in_sequential_sgd(calls):
     clients = answering(workers_alike(workers), gradient)
     x = best.flatten().repeat(workers, 1)
     mean = torch.zeros_like(x[0])
-    method = async_sgd(lr=lr)
+    method = server_sgd(lr=lr)
     for event in run_events(method, clients, x, clock=UNEVEN, updates=calls):
         mean += event.state.x / calls
     ours = excess(mean.view(3, replicas))
@@ -602,7 +600,7 @@ def test_asynchronous_sgd_ends_at_the_optimum_of_rates():
     target = optimum(RATES).repeat(6, 1)
 
     def find(lr):
-        return ends_at(async_sgd(lr=lr), quadratics(), updates_for(lr, STEP))
+        return ends_at(server_sgd(lr=lr), quadratics(), updates_for(lr, STEP))
 
     tends_to(target, find, STEP)
 
@@ -634,7 +632,7 @@ def test_all_for_all_ends_where_weighted_gradients_cancel():
     # For a step of 1, two models contract by .11 to .47 in an update.
 
     def find(lr):
-        method = async_all_for_all(weights, lr=lr)
+        method = all_for_all(weights, lr=lr)
         return ends_at(method, quadratics(), 2 * updates_for(lr, 6 * STEP))
 
     tends_to(target, find, 6 * STEP)
@@ -649,7 +647,7 @@ def test_ditto_ends_at_the_optimum_of_shares_and_rates_and_at_proximal_points():
     target = torch.cat([w[None], v])
 
     def find(lr):
-        method = async_ditto(SAMPLES, lr=lr, lam=lam)
+        method = ditto(SAMPLES, lr=lr, lam=lam)
         return ends_at(
             method,
             quadratics(),
@@ -693,8 +691,7 @@ def test_adaptive_all_for_one_ends_at_the_optimum_of_a_group():
     )
 
     def find(lr):
-        method = async_adaptive_all_for_one(
-            federation.train.size,
+        method = adaptive_all_for_one(
             precision,
             lr=lr,
             every=10**6,

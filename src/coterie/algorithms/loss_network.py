@@ -28,19 +28,18 @@ import torch
 from torch import Tensor
 
 from ..checks import number, stochastic
-from ..engine.events import Arrivals, Asynchronous, Task
 from ..graphs.families import refuse_apart
+from ..types import Algorithm, Arrivals, Flow, Kind, Task
 
 
 @dataclass
 class State:
-    """The models, and how many values were sent."""
+    """The models."""
 
     x: Tensor  # (N, D)
-    floats: float = 0.0
 
 
-def loss_network(mixing: Tensor, *, lr: float = 0.1) -> Asynchronous:
+def loss_network(mixing: Tensor, *, lr: float = 0.1) -> Algorithm:
     """SGD of neighbours who are busy while they exchange their models.
 
     Args:
@@ -65,16 +64,17 @@ def loss_network(mixing: Tensor, *, lr: float = 0.1) -> Asynchronous:
         (g,) = now.answers
         mean = state.x[pairs].mean(1, keepdim=True)  # (P, 1, D)
         state.x[pairs] = mean - lr * g.view(*pairs.shape, -1)
-        state.floats += g.numel()
         return []
 
-    return Asynchronous(
+    flow = Flow(
         init,
         task,
         arrive,
         lambda state: state.x,
-        info=lambda state: {"floats": state.floats, "weights": mixing},
+        info=lambda state: {"weights": mixing},
+        kinds=(Kind(up=()),),
         together=True,
         edges=(near | near.T).triu(1).nonzero(),
         couples=True,
     )
+    return Algorithm(flow=flow)

@@ -7,12 +7,12 @@ from ..checks import number, one_of
 RULES = ("constant", "adaptive", "heterogeneous")
 
 
-def checked(rule: str) -> str:
-    """The rule, if there is one of that name."""
-    return one_of("rule", rule, RULES)
+def checked(late: str) -> str:
+    """The rule for late answers, if there is one of that name."""
+    return one_of("late", late, RULES)
 
 
-def factor(rule: str, workers: int, tau: int) -> float:
+def factor(late: str, workers: int, tau: int) -> float:
     """1; `min(1, M / tau)` if `adaptive`; `min(1, M / (2 tau))` if `heterogeneous`.
 
     The mean of tau is at most M, the number of workers, whatever the slowest does, so
@@ -24,9 +24,9 @@ def factor(rule: str, workers: int, tau: int) -> float:
     >>> factor("heterogeneous", 10, 5), factor("heterogeneous", 10, 10)
     (1.0, 0.5)
     """
-    if rule == "constant":
+    if late == "constant":
         return 1.0
-    return min(1.0, workers / tau / (2 if rule == "heterogeneous" else 1))
+    return min(1.0, workers / tau / (2 if late == "heterogeneous" else 1))
 
 
 def checked_balance(most: float) -> float:

@@ -1,0 +1,368 @@
+"""Checks of what methods promise in rounds and in time."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import InputError
+from ..engine.clocks import clock
+from ..engine.rounds import beginning
+from ..models import zoo as models
+from ..records.folders import pack, unpack
+from ..types import Algorithm, Arrivals, Info, Oracle, State
+from .cases import (
+    CLIENTS,
+    EVENTS,
+    ROUNDS,
+    Case,
+    NotApplicable,
+    Setting,
+    agree,
+    begun,
+    close,
+    common_optimum,
+    flow_of,
+    leaves,
+    relabelled,
+    same,
+    simulated,
+    small_federation,
+    starting_rows,
+    trace,
+    traced,
+    welcomed,
+    went_on,
+)
+
+
+def check_inputs_untouched(case: Case) -> None:
+    """Starting models, ingredients, answers and earlier states are not modified."""
+    federation, setting = small_federation(), Setting()
+    given = case.made(federation)
+    x = starting_rows(federation, setting)
+    before = {name: value.clone() for name, value in {**given, "x": x}.items()}
+    algorithm = case.build(federation, instead=given)
+    if case.face == "rounds":
+        trace(_with_step_watched(algorithm), federation, setting, x=x)
+    else:
+        run = went_on(begun(_with_arrive_watched(algorithm), federation, x=x))
+        state = copy.deepcopy(run.state)
+        run.personal()
+        flow_of(algorithm).info(run.state)
+        agree(run.state, state, "`personal` or `info` modified the state")
+    for name, value in {**given, "x": x}.items():
+        assert same(value, before[name]), f"`{name}` was modified."
+
+
+def _with_step_watched(algorithm: Algorithm) -> Algorithm:
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        copy = {
+            name: value.clone() if isinstance(value, Tensor) else value
+            for name, value in leaves(state).items()
+        }
+        result = algorithm.step(state, oracle, rng)
+        for name, value in leaves(state).items():
+            assert same(value, copy[name]), f"`{name}` of the state was modified."
+        return result
+
+    return algorithm._replace(step=step)
+
+
+def _with_arrive_watched(algorithm: Algorithm) -> Algorithm:
+    flow = flow_of(algorithm)
+
+    def arrive(state: State, now: Arrivals) -> list[int]:
+        kept = [answer.clone() for answer in now.answers]
+        begin = list(flow.arrive(state, now))
+        for answer, old in zip(now.answers, kept, strict=True):
+            assert same(answer, old), "`arrive` modified an answer."
+        return begin
+
+    return algorithm._replace(flow=flow._replace(arrive=arrive))
+
+
+def check_same_seed_same_result(case: Case) -> None:
+    """Two runs are equal bit by bit, whatever the global generators hold."""
+    federation = small_federation()
+    runs = []
+    for global_seed in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(global_seed)
+            runs.append(traced(case, federation))
+    agree(runs[0].states[-1], runs[1].states[-1], "two runs with the same seed")
+    assert same(runs[0].personal, runs[1].personal), (
+        "two runs with the same seed give different personal models."
+    )
+
+
+def check_no_global_randomness(case: Case) -> None:
+    """A run takes nothing from the global generators of torch and NumPy."""
+    federation = small_federation()
+    instead = "`rng`" if case.face == "rounds" else "that of the arrivals"
+    _draws_nothing_global(lambda: traced(case, federation), instead)
+
+
+def check_shapes_and_dtype(case: Case) -> None:
+    """Models keep shape (N, D) and precision, and so does all of the state."""
+    federation = small_federation()
+    for dtype in (torch.float32, torch.float64):
+        setting = Setting(dtype=dtype)
+        run = traced(case, federation, setting)
+        x = starting_rows(federation, setting)
+        _has_shape_and_dtype(run.personal, run.states[-1], x)
+
+
+def check_info(case: Case) -> None:
+    """What it tells about itself is finite, and in rounds says what was sent."""
+    federation = small_federation()
+    for info in traced(case, federation).infos:
+        if case.face == "rounds":
+            assert "floats" in info, "the info of a round has no `floats`."
+            floats = float(info["floats"])
+            assert math.isfinite(floats) and floats >= 0, f"`floats` is {floats}."
+        for name, value in info.items():
+            finite = bool(torch.as_tensor(value).isfinite().all())
+            assert finite, f"`{name}` in the info is not finite."
+        if "weights" in info:
+            shape = tuple(torch.as_tensor(info["weights"]).shape)
+            wanted = (len(federation), len(federation))
+            assert shape == wanted, f"`weights` has shape {shape}, not {wanted}."
+
+
+def check_one_client(case: Case) -> None:
+    """One client alone is a federation too."""
+    if "mixing" in case.ingredients:
+        raise NotApplicable("a graph has two nodes at least.")
+    alone = small_federation().only(1)
+    run = traced(case, alone)
+    shape = tuple(run.personal.shape)
+    assert shape[0] == 1, f"models of one client have shape {shape}."
+    assert run.personal.isfinite().all(), "the model of one client is not finite."
+
+
+def check_relabelling(case: Case) -> None:
+    """Relabelling the clients relabels the result."""
+    federation = small_federation()
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    other = relabelled(federation, order)
+    given = case.made(federation)
+    # Graphs follow positions, so that they are relabelled and not made anew.
+    moved = {n: v[order][:, order] for n, v in given.items() if n == "mixing"}
+    here = traced(case, federation, instead=given).personal
+    there = traced(case, other, instead=moved).personal
+    close(there, here[order], "relabelled clients get other models")
+
+
+def check_client_by_client(case: Case) -> None:
+    """All clients at once equal one client after the other."""
+    federation = small_federation()
+    if case.face == "rounds":
+        at_once = traced(case, federation)
+        in_turn = traced(case, federation, Setting(loop=True))
+        close(at_once.personal, in_turn.personal, "all at once and one by one")
+        return
+    runs = [
+        begun(case.build(federation), federation),
+        begun(case.build(federation), federation, grouped=False),
+        begun(case.build(federation), federation, Setting(loop=True)),
+    ]
+    for _ in range(EVENTS):
+        first, *others = (run.step() for run in runs)
+        for event in others:
+            assert event[:4] == first[:4], "together and one by one, others answer."
+    for run in runs[1:]:
+        close(run.personal(), runs[0].personal(), "together and one by one")
+
+
+def check_resuming(case: Case) -> None:
+    """A run survives save and load, in mid-flight; resuming equals not stopping."""
+    if case.face == "time":
+        for events in (1, EVENTS // 2):
+            _resumes_in_time(case, events)
+        return
+    federation, setting = small_federation(), Setting()
+    whole = trace(case.build(federation), federation, setting)
+    half = ROUNDS // 2
+    fresh = case.build(federation)  # as in a new process
+    begin = beginning(simulated(federation, setting))
+    start = fresh.init(starting_rows(federation, setting), begin)
+    assert leaves(start).keys() == leaves(whole.states[half]).keys(), (
+        "the state of a later round has other parts than that of `init`."
+    )
+    state = _from_file(whole.states[half], start)
+    rest = trace(fresh, federation, setting, start=(half, state))
+    agree(rest.states[-1], whole.states[-1], "resuming differs from not stopping")
+    assert same(rest.personal, whole.personal), (
+        "resuming gives other personal models than not stopping."
+    )
+
+
+def _resumes_in_time(case: Case, events: int) -> None:
+    federation = small_federation()
+    whole = went_on(begun(case.build(federation), federation), events)
+    fresh = case.build(federation)  # as in a new process
+    like = begun(fresh, federation).moment()
+    assert leaves(like.state).keys() == leaves(whole.state).keys(), (
+        "the state has other parts later than after `init`."
+    )
+    rest = begun(fresh, federation, start=_from_file(whole.moment(), like))
+    for _ in range(EVENTS // 2):
+        there, here = rest.step(), whole.step()
+        assert there[:4] == here[:4], "after resuming, others answer."
+    agree(rest.state, whole.state, "resuming differs from not stopping")
+    assert rest.sent == whole.sent, "resuming counts other messages."
+    assert same(rest.personal(), whole.personal()), (
+        "resuming gives other personal models than not stopping."
+    )
+
+
+def _from_file(state: State, like: State) -> State:
+    file = io.BytesIO()
+    torch.save(pack(state), file)
+    file.seek(0)
+    return unpack(torch.load(file, weights_only=True), like)
+
+
+def _bad_values(name: str, default: object) -> list[Any]:
+    """Values that an option with this name and default cannot mean."""
+    if isinstance(default, bool):
+        return []
+    if isinstance(default, float):
+        wrong = [math.nan, math.inf]
+        return [-1.0, *wrong] if name.endswith("lr") else wrong
+    if isinstance(default, int):
+        return [-1, 0] if name == "steps" else [-1]
+    return ["no such word"] if isinstance(default, str) else []
+
+
+def check_bad_options(case: Case) -> None:
+    """What an option cannot mean is refused with its name and value."""
+    federation = small_federation()
+    for name, default in case.defaults.items():
+        for value in _bad_values(name, default):
+            try:
+                case.build(federation, options={name: value})
+            except InputError as error:
+                text = str(error)
+                assert name in text, (
+                    f"the refusal of {name}={value!r} names no `{name}`."
+                )
+                assert str(value) in text, f"the refusal of {name}={value!r} hides it."
+            else:
+                raise AssertionError(f"{name}={value!r} was not refused.")
+
+
+def check_bad_ingredients(case: Case) -> None:
+    """Ingredients for another number of clients, or with NaN, are refused by name."""
+    federation, setting = small_federation(), Setting()
+    larger = case.made(small_federation(CLIENTS + 1))
+    x = starting_rows(federation, setting)
+    for name, value in case.made(federation).items():
+        wrong = {"made for 7 clients instead of 6": larger[name]}
+        if value.is_floating_point():
+            spoilt = value.clone()
+            spoilt[-1] = math.nan
+            wrong["with NaN"] = spoilt
+        for what, bad in wrong.items():
+            try:
+                method = case.build(federation, instead={name: bad})
+                if case.face == "time":
+                    flow_of(method).init(x)
+                else:
+                    method.init(x, beginning(simulated(federation, setting)))
+            except InputError as error:
+                named = f"`{name}`" in str(error)
+                assert named, f"the refusal of `{name}` {what} does not name it."
+            else:
+                raise AssertionError(f"`{name}` {what} was not refused.")
+
+
+def check_known_optimum(case: Case) -> None:
+    """Where all clients have the same best model, the method arrives there."""
+    federation = common_optimum()
+    setting = Setting(batch_size=0, module=lambda: models.linear((5,), 1, bias=False))
+    algorithm = case.build(federation)
+    optima = federation.optima
+    assert optima is not None
+    start = (starting_rows(federation, setting) - optima).norm()
+
+    def left(personal: Tensor) -> float:
+        return float((personal - optima).norm() / start)
+
+    # With a curvature of 1 and a step size of 0.05, 200 steps leave 4e-5, and 150 of
+    # them 5e-4; in time, a step may take an answer of every client to half the others.
+    if case.face == "rounds":
+        rest = left(trace(algorithm, federation, setting, rounds=200).personal)
+        assert rest < 1e-3, f"after 200 rounds {rest:.2g} of the way is left."
+        return
+    run = begun(algorithm, federation, setting, paces=clock("lognormal(1, 0.5)"))
+    rest = 1.0
+    while rest >= 1e-3 and run.updates < 75 * CLIENTS**2:
+        rest = left(went_on(run, CLIENTS).personal())
+    assert rest < 1e-3, f"after {run.updates} answers {rest:.2g} of the way is left."
+
+
+def check_newcomers(case: Case) -> None:
+    """Newcomers get finite models, each by its own data alone; nothing is modified."""
+    everybody = small_federation(CLIENTS + 2)
+    places = torch.arange(CLIENTS + 2)
+    trained = everybody.select(places[:CLIENTS])
+    for dtype in (torch.float32, torch.float64):
+        setting = Setting(dtype=dtype)
+        run = traced(case, trained, setting)
+        state = run.states[-1]
+        before = copy.deepcopy(leaves(state))
+        given = case.made(everybody)
+        kept = copy.deepcopy(given)
+        both = welcomed(case, state, everybody, CLIENTS, setting, instead=given)
+        shape, wanted = tuple(both.shape), (2, run.personal.shape[1])
+        assert shape == wanted, f"models of two newcomers have shape {shape}."
+        assert both.dtype == dtype, f"{dtype} became {both.dtype} for newcomers."
+        assert both.isfinite().all(), "models of newcomers are not finite."
+        for name, value in leaves(state).items():
+            assert same(value, before[name]), f"`welcome` modified `{name}`."
+        for name, value in given.items():
+            assert same(value, kept[name]), f"`welcome` modified `{name}`."
+    for j in range(2):
+        alone = everybody.select(
+            torch.cat([places[:CLIENTS], places[CLIENTS + j, None]])
+        )
+        one = welcomed(case, state, alone, CLIENTS, setting)
+        close(one, both[j, None], "a newcomer gets another model in company")
+
+
+def _draws_nothing_global(run: Callable[[], object], instead: str) -> None:
+    """Raises AssertionError if `run` draws from a global generator.
+
+    Args:
+        run: what is watched.
+        instead: the generator that it should draw from.
+    """
+    torch_before = torch.get_rng_state()
+    numpy_before = repr(np.random.get_state())  # noqa: NPY002
+    run()
+    assert torch.equal(torch.get_rng_state(), torch_before), (
+        f"the run drew from torch's global generator; use {instead}."
+    )
+    assert repr(np.random.get_state()) == numpy_before, (  # noqa: NPY002
+        f"the run drew from NumPy's global generator; use {instead}."
+    )
+
+
+def _has_shape_and_dtype(personal: Tensor, state: State, x: Tensor) -> None:
+    """Raises AssertionError unless models and state are like the first rows x."""
+    wanted, shape = tuple(x.shape), tuple(personal.shape)
+    assert shape == wanted, f"models {wanted} became {shape}."
+    assert personal.dtype == x.dtype, f"{x.dtype} became {personal.dtype}."
+    assert personal.isfinite().all(), "models are not finite."
+    for name, value in leaves(state).items():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            assert value.dtype == x.dtype, f"`{name}` is {value.dtype}, not {x.dtype}."

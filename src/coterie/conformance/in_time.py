@@ -1,0 +1,145 @@
+"""Checks of what methods promise where nobody need wait."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from ..checks import TrainingError
+from ..engine.clocks import Clock, clock
+from ..engine.events import Run
+from ..types import Kind
+from .cases import (
+    CLIENTS,
+    EVENTS,
+    PACES,
+    ROUNDS,
+    Case,
+    NotApplicable,
+    Setting,
+    agree,
+    begun,
+    close,
+    flow_of,
+    simulated,
+    small_federation,
+    starting_rows,
+    trace,
+    went_on,
+)
+
+_NO_TIME = clock("constant(0)")
+_ALMOST = 100
+"""Arrivals that a round may take at most."""
+
+
+def check_runs_do_not_meet(case: Case) -> None:
+    """A method keeps nothing by itself: two of its runs do not disturb each other."""
+    federation = small_federation()
+    algorithm = case.build(federation)
+    x = starting_rows(federation, Setting())
+    one, other = begun(algorithm, federation), begun(algorithm, federation, x=5 + x)
+    for _ in range(EVENTS):
+        one.step()
+        other.step()
+    alone = went_on(begun(case.build(federation), federation))
+    agree(one.state, alone.state, "a second run disturbs the first")
+
+
+def check_without_delays(case: Case) -> None:
+    """Where nobody is late, models are those of rounds."""
+    federation, setting = small_federation(), Setting()
+    algorithm = case.build(federation)
+    if "rounds" not in algorithm.faces:
+        raise NotApplicable("the method has no rounds.")
+    run = begun(algorithm, federation, paces=_NO_TIME)
+    simulation = simulated(federation, setting)
+    states = trace(algorithm, federation, setting, rounds=2 * ROUNDS).states
+    for t, state in enumerate(states[1:], 1):
+        wanted = algorithm.personal(state, simulation.at(t, purpose="use"))
+        _arrive_at(run, wanted, t)
+
+
+def _arrive_at(run: Run, wanted: Tensor, t: int) -> None:
+    """Goes on until models are those; how many answers make a round is not said."""
+    gap = math.inf
+    for _ in range(_ALMOST):
+        run.step()
+        try:
+            return close(run.personal(), wanted, "")
+        except AssertionError:
+            gap = min(gap, float((run.personal() - wanted).abs().max()))
+    raise AssertionError(
+        f"without delays, models are never those of round {t} : "
+        f"they differ by {gap:.2g} at least."
+    )
+
+
+def check_work(case: Case) -> None:
+    """What tasks are said to take is what clients compute."""
+    federation = small_federation()
+    algorithm = case.build(federation)
+    flow = flow_of(algorithm)
+    taken = torch.zeros(len(federation), dtype=torch.float64)
+
+    def counting(kind: Kind) -> Kind:
+        def program(clients: Any, *rows: Tensor) -> Any:
+            answers = kind.program(clients, *rows)
+            taken.add_(clients._oracle.gradients)  # it asked this question alone
+            return answers
+
+        return kind._replace(program=program)
+
+    counted = flow._replace(kinds=tuple(counting(kind) for kind in flow.kinds))
+    run = begun(algorithm._replace(flow=counted), federation, grouped=False)
+    for _ in range(EVENTS):
+        before, said = taken.clone(), run.gradients.clone()
+        event = run.step()
+        found, told = (taken - before).tolist(), (run.gradients - said).tolist()
+        for client in event.clients:
+            assert math.isclose(found[client], told[client], rel_tol=1e-9), (
+                f"a task of client {client} took {found[client]:g} gradients of "
+                f"samples, but its `work` says {told[client]:g}."
+            )
+
+
+@dataclass(frozen=True)
+class _Gone:
+    """A clock by which one client never returns."""
+
+    client: int
+    others: Clock = PACES
+
+    def durations(
+        self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
+    ) -> Float64[Tensor, "n {count}"]:
+        seconds = self.others.durations(clients, first, count)
+        return seconds.masked_fill(clients[:, None] == self.client, math.inf)
+
+    def ready(self, client: int, time: float) -> float:
+        return self.others.ready(client, time)
+
+
+def check_nobody_waits(case: Case) -> None:
+    """One client that never returns does not stop the others."""
+    federation = small_federation()
+    algorithm = case.build(federation)
+    run = begun(algorithm, federation, paces=_Gone(2))
+    answered: set[int] = set()
+    try:
+        while run.updates < 12 * CLIENTS:
+            clients = run.step().clients
+            answered |= set(clients) if run.updates > 4 * CLIENTS else set()
+    except TrainingError as error:
+        raise AssertionError(f"one client that never returns: {error}") from error
+    silent = set(range(CLIENTS)) - answered - {2}
+    # Who exchanges models with one that never returns cannot return either.
+    assert len(silent) <= flow_of(algorithm).couples, (
+        f"one client never returns, and so do clients {sorted(silent)}."
+    )
+    assert run.personal().isfinite().all(), "models are not finite."

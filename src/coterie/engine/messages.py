@@ -1,0 +1,96 @@
+"""Messages of a run in virtual time: how long they travel, and how much they hold."""
+
+from __future__ import annotations
+
+from ..checks import InputError, integer, one_of
+from ..types import Algorithm, Arrivals, Flow, Task
+from .checkpoints import Moment
+from .clocks import Links, Rings
+from .times import Times
+
+
+class Messages:
+    """Tasks that come to clients, and answers that leave them."""
+
+    def __init__(self, flow: Flow, times: Times, now: Moment) -> None:
+        self._flow, self._times, self._now = flow, times, now
+        self._direct = {(v, w): count for v, w, count in now.links}
+
+    @property
+    def links(self) -> list[list[int]]:
+        """Both ends, and how many messages took the direct way."""
+        return [[v, w, count] for (v, w), count in self._direct.items()]
+
+    def count_down(self, client: int, task: Task) -> None:
+        """Counts the rows that come to a client."""
+        down = self._flow.kinds[task.kind].down
+        rows = task.rows if down is None else [task.rows[j] for j in down]
+        self._count(client, task.peer, sum(row.numel() for row in rows))
+
+    def count_up(self, now: Arrivals) -> None:
+        """Counts the answers that leave clients."""
+        up = self._flow.kinds[now.kind].up
+        some = now.answers if up is None else [now.answers[j] for j in up]
+        values = sum(answer[0].numel() for answer in some)
+        for client in now.clients:
+            peer = self._now.clients[client].peer
+            self._count(client, None if peer < 0 else peer, values)
+
+    def _count(self, client: int, peer: int | None, values: float) -> None:
+        if self._flow.messages == "none" or peer == client:
+            return
+        if peer is None:
+            self._now.totals.server += values
+        else:
+            self._now.totals.peers += values
+
+    def there(self, client: int, task: Task, number: int) -> float:
+        """How long a task travels; by way of a server, messages have numbers."""
+        return self._travel(client, task, number, self._flow.kinds[task.kind].down)
+
+    def back(self, client: int, task: Task, number: int) -> float:
+        """How long the answer travels."""
+        return self._travel(client, task, number, self._flow.kinds[task.kind].up)
+
+    def _travel(
+        self, client: int, task: Task, number: int, parts: tuple[int, ...] | None
+    ) -> float:
+        if self._flow.messages == "none":
+            return 0.0
+        peer = task.peer
+        if self._flow.messages == "relayed" or peer is None:
+            return self._times.relayed(client, number)
+        if peer == client or parts == ():
+            return 0.0
+        pair = (min(client, peer), max(client, peer))
+        count = self._direct.get(pair, 0)
+        self._direct[pair] = count + 1
+        return self._times.between(*pair, count)
+
+
+def flow_of(
+    algorithm: Algorithm,
+    rings: Rings | None,
+    links: Links | None,
+    capacity: int | None,
+) -> Flow:
+    """The flow of an algorithm, if it fits the rest."""
+    flow = algorithm.flow
+    if flow is None:
+        raise InputError("the method has rounds only: it has no `flow`.")
+    if (rings is None) != (flow.meet is None and not flow.couples):
+        needs = "needs" if rings is None else "cannot use"
+        raise InputError(f"the method {needs} `rings`, when pairs of clients meet.")
+    if (flow.send is None) != (flow.meet is None):
+        raise InputError("a flow must have both `send` and `meet`, or neither.")
+    one_of("messages", flow.messages, ("relayed", "direct", "none", "instant"))
+    if links is not None and flow.messages == "instant":
+        raise InputError(
+            "`links` cannot be set for a method whose messages take no time; a loss "
+            f"network has links; got {links!r}."
+        )
+    if capacity is not None:
+        integer("capacity", capacity, at_least=1)
+        if flow.couples:
+            raise InputError("`capacity` cannot be set where tasks begin in pairs.")
+    return flow

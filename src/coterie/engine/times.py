@@ -1,0 +1,98 @@
+"""How long what comes next takes, in one run: computing, travelling, until it rings."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import torch
+
+from ..checks import InputError
+from .clocks import Clock, Links, Rings
+
+_DRAWN = 64
+"""Durations of a client, or rings of an edge, that are drawn at once."""
+
+
+class Times:
+    """Draws of clocks, links and rings, by the positions of clients and edges."""
+
+    def __init__(
+        self, clock: Clock, links: Links | None, rings: Rings | None, names: list[int]
+    ) -> None:
+        self._clock, self._links, self._rings = clock, links, rings
+        self._names = names
+        self._seconds: list[deque[float]] = [deque() for _ in names]
+        edges = 0 if rings is None else len(rings.rates)
+        self._next: list[deque[float]] = [deque() for _ in range(edges)]
+
+    def seconds(self, client: int, number: int) -> float:
+        """How long a gradient of a client takes; numbers come one after the other."""
+        drawn = self._seconds[client]
+        if not drawn:
+            name, first = torch.tensor([self._names[client]]), torch.tensor([number])
+            drawn.extend(self._clock.durations(name, first, _DRAWN)[0].tolist())
+        seconds = drawn.popleft()
+        refuse_seconds(seconds, self._names[client], number)
+        return seconds
+
+    def begins(self, client: int, time: float) -> float:
+        """When a client that is free may begin."""
+        return begins(self._clock, self._names[client], time)
+
+    def relayed(self, client: int, number: int) -> float:
+        """How long a message between a client and a server travels."""
+        if self._links is None:
+            return 0.0
+        name, first = torch.tensor([self._names[client]]), torch.tensor([number])
+        return float(self._links.relayed(name, first, 1))
+
+    def between(self, v: int, w: int, number: int) -> float:
+        """How long a message between two clients travels."""
+        if self._links is None:
+            return 0.0
+        names = torch.tensor([[self._names[v], self._names[w]]])
+        return float(self._links.delays(names, torch.tensor([number]), 1))
+
+    def rings(self, edge: int, number: int, since: float) -> float:
+        """When an edge rings after that time; numbers come one after the other."""
+        drawn = self._next[edge]
+        if not drawn:
+            assert self._rings is not None  # there is an edge
+            which, first = torch.tensor([edge]), torch.tensor([number])
+            before = torch.tensor([since], dtype=torch.float64)
+            drawn.extend(self._rings.times(which, first, _DRAWN, before)[0].tolist())
+        return drawn.popleft()
+
+
+def refuse_seconds(seconds: float, client: int, number: int) -> None:
+    """Refuses a time that no computation takes; one may take for ever."""
+    if not seconds >= 0:
+        raise InputError(
+            f"`clock` must give times of at least 0, got {seconds} for client "
+            f"{client}, task {number}."
+        )
+
+
+def begins(clock: Clock, client: int, time: float) -> float:
+    """When a client may begin, by a clock that must not go backwards."""
+    start = clock.ready(client, time)
+    if not time <= start < math.inf:
+        raise InputError(
+            f"`clock` must let client {client} begin at {time} or at a later time, "
+            f"got {start}."
+        )
+    return start
+
+
+def places(rings: Rings | None, names: list[int]) -> list[tuple[int, int]]:
+    """The positions of both ends of every edge that rings."""
+    if rings is None:
+        return []
+    place = {name: i for i, name in enumerate(names)}
+    try:
+        return [(place[v], place[w]) for v, w in rings.edges.tolist()]
+    except KeyError as error:
+        raise InputError(
+            f"`rings` names client {error}, but there are {len(place)} clients."
+        ) from None

@@ -1,0 +1,74 @@
+"""Which face of a method an entry of a study runs: rounds, or its flow in time."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..checks import InputError
+from ..types import Algorithm
+
+
+def unused(maker: Callable[..., Any], *, waits: bool) -> set[str]:
+    """The options of a factory that a face does not use, by their annotations.
+
+    Args:
+        maker: the factory of a method.
+        waits: whether it is the face in which clients wait, that of rounds.
+    """
+    try:
+        hints = typing.get_type_hints(maker, include_extras=True)
+    except (NameError, TypeError):  # of one's own, with names that are not there
+        return set()
+    other = "time" if waits else "rounds"
+    return {
+        name
+        for name, hint in hints.items()
+        if other in getattr(hint, "__metadata__", ())
+    }
+
+
+def refuse_unused(
+    name: str, maker: Callable[..., Any], options: Iterable[str], *, waits: bool
+) -> None:
+    """Refuses options that would change nothing."""
+    other = unused(maker, waits=waits)
+    for option in options:
+        if option in other:
+            where = "with `waits = false`, in time" if waits else "in rounds"
+            raise InputError(
+                f"[algorithm] the option {option!r} of {name} is used only {where}."
+            )
+
+
+def one_face(
+    algorithm: Algorithm, name: str, label: str, *, timed: bool, waits: bool | None
+) -> Algorithm:
+    """The algorithm with nothing but the face that an entry runs.
+
+    Clients wait unless the entry says otherwise, the method has no rounds, or nothing
+    is sent, so that nobody has a reason to.
+
+    Args:
+        algorithm: as its factory made it.
+        name: of the method.
+        label: of the entry.
+        timed: whether the study has a clock.
+        waits: what the entry says; None: nothing.
+    """
+    rounds, flow = "rounds" in algorithm.faces, algorithm.flow
+    if not timed and not rounds:
+        raise InputError(
+            f"{name} does not go by rounds: it needs a table [time] in the study."
+        )
+    if waits is None:
+        alone = flow is not None and flow.messages == "none"
+        waits = not timed or (rounds and not alone)
+    if waits and not rounds:
+        raise InputError(f"`waits` of {label} must be false: {name} has no rounds.")
+    if not waits and flow is None:
+        raise InputError(
+            f"`waits` of {label} must be true: {name} goes round by round."
+        )
+    return algorithm._replace(flow=None) if waits else Algorithm(flow=flow)

@@ -1,0 +1,121 @@
+"""At equal times events are rounds; the rest is in the checks of the suite."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from coterie.algorithms import ALGORITHMS
+from coterie.checks import InputError, parameters_of
+from coterie.conformance.cases import Case, Setting, begun, simulated, small_federation
+from coterie.conformance.cases import starting_rows as starts
+from coterie.conformance.suite import faces_of
+from coterie.engine.clocks import clock
+from coterie.engine.events import Run
+from coterie.engine.rounds import run_rounds
+from coterie.optim.delays import RULES
+from coterie.types import Algorithm
+
+FACES = {name: faces_of(factory) for name, factory in ALGORITHMS.items()}
+BOTH = {name for name, faces in FACES.items() if len(faces) == 2}
+# Sums in another order, over a dozen of steps of size .1 in float64.
+CLOSE = {"rtol": 1e-11, "atol": 1e-12}
+
+
+def test_which_methods_have_which_faces():
+    assert BOTH == {"adaptive_all_for_one", "all_for_all", "ditto", "local"}
+    in_time = {name for name, faces in FACES.items() if faces == ("time",)}
+    assert in_time == {"agraf", "loss_network", "server_sgd"}
+
+
+class Models(NamedTuple):
+    x: torch.Tensor  # (N, D)
+
+
+def decentralised(mixing: torch.Tensor, *, lr: float = 0.1) -> Algorithm:
+    """What AGRAF is where nobody is late: x <- W (x - lr g(x))."""
+
+    def step(state, oracle, rng):
+        moved = state.x - lr * oracle.grads(state.x)
+        return Models(oracle.mix(mixing, moved)), {}
+
+    return Algorithm(lambda x, oracle: Models(x), step)
+
+
+def minibatch(sizes: torch.Tensor, *, lr: float = 0.1) -> Algorithm:
+    """And SGD with a server that waits for all: x <- x - lr mean_i g_i(x)."""
+    n = len(sizes)
+    return ALGORITHMS["all_for_all"](
+        torch.full((n, n), 1 / n, dtype=torch.float64), lr=lr
+    )
+
+
+# Readers are served in turn, and in pairs there are no rounds.
+IN_STEP = sorted(BOTH - {"adaptive_all_for_one"})
+ROUNDS = {name: (ALGORITHMS[name], ALGORITHMS[name], {}) for name in IN_STEP}
+ROUNDS["agraf"] = ALGORITHMS["agraf"], decentralised, {}
+ROUNDS["server_sgd"] = ALGORITHMS["server_sgd"], minibatch, {"wait": 6}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2.0])
+@pytest.mark.parametrize("name", ROUNDS)
+def test_at_equal_times_six_answers_are_a_round(name, seconds):
+    federation, setting = small_federation(), Setting()
+    factory, twin, options = ROUNDS[name]
+    paces = clock(f"constant({seconds})")
+    run = begun(Case(factory, options).build(federation), federation, paces=paces)
+    simulation = simulated(federation, setting)
+    algorithm, x = Case(twin).build(federation), starts(federation, setting)
+    for r in run_rounds(algorithm, simulation, x, rounds=8):
+        while run.updates < r.t * 6:
+            event = run.step()
+        wanted = algorithm.personal(r.state, simulation.at(r.t, purpose="use"))
+        torch.testing.assert_close(run.personal(), wanted, **CLOSE)
+        work = 2 if name == "ditto" else 1
+        assert event.time == r.t * work * seconds
+
+
+def test_two_who_exchange_models_without_delay_take_the_mean_and_a_step():
+    """x_v <- (x_v + x_w) / 2 - lr g_v(x_v), whatever the ring."""
+    federation, setting = small_federation(2), Setting()
+    run = begun(Case(ALGORITHMS["loss_network"]).build(federation), federation)
+    x, simulation = starts(federation, setting), simulated(federation, setting)
+    for t in range(1, 6):
+        run.step()
+        x = x.mean(0) - 0.1 * simulation.at(t).grads(x)
+        torch.testing.assert_close(run.personal(), x, **CLOSE)
+
+
+def test_a_method_of_one_face_is_refused_by_the_other_loop():
+    federation = small_federation()
+    x, simulation = (
+        starts(federation, Setting()),
+        simulated(federation, Setting()),
+    )
+    in_time, in_rounds = (
+        Case(ALGORITHMS[name]).build(federation) for name in ("server_sgd", "fedavg")
+    )
+    with pytest.raises(InputError, match="the method has no rounds"):
+        next(run_rounds(in_time, simulation, x, rounds=1))
+    with pytest.raises(InputError, match="the method has rounds only"):
+        Run(in_rounds, simulation, x, clock=clock("constant(1)"))
+
+
+LATE = sorted(name for name in ALGORITHMS if "late" in parameters_of(ALGORITHMS[name]))
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_every_rule_for_late_answers_has_an_effect_of_its_own(name):
+    federation, ends = small_federation(), []
+    # The slow client is late by more answers than there are clients.
+    paces = clock("lognormal(1, 0.5)", speeds=[9, 1, 1, 1, 1, 1])
+    for late in RULES:
+        method = Case(ALGORITHMS[name], {"late": late}).build(federation)
+        run = begun(method, federation, paces=paces)
+        delays = [tau for _ in range(100) for tau in run.step().delays]
+        assert max(delays) > len(federation)
+        ends.append(run.personal())
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert float((ends[one] - ends[other]).abs().max()) > 1e-6

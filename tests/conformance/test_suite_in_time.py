@@ -1,0 +1,373 @@
+"""The suite in time: other options pass too, and every check has a culprit."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.algorithms import ALGORITHMS
+from coterie.algorithms.local import local
+from coterie.algorithms.server_sgd import server_sgd
+from coterie.checks import number
+from coterie.cli.commands import main
+from coterie.conformance.cases import (
+    EVENTS,
+    Case,
+    NotApplicable,
+    begun,
+    small_federation,
+)
+from coterie.conformance.suite import CHECKS, check_algorithm, faces_of
+from coterie.types import Algorithm, Flow, Kind, Task
+
+IN_TIME = [name for name, check in CHECKS.items() if "time" in check.faces]
+
+
+# Where options change what happens: what is held back, who meets, what is compared.
+VARIANTS = [
+    ("agraf", {"mix": "pairs"}),
+    ("agraf", {"mix": "neighbours", "order": "mix_then_step"}),
+    ("adaptive_all_for_one", {"every": 1, "late": "adaptive"}),
+    ("all_for_all", {"late": "heterogeneous"}),
+    ("ditto", {"late": "adaptive", "steps": 3, "weight_decay": 0.1}),
+    ("server_sgd", {"wait": 4, "late": "adaptive"}),
+    ("server_sgd", {"average": True}),
+    ("server_sgd", {"assign": "random"}),
+    ("local", {"steps": 2, "momentum": 0.5}),
+]
+# Relabelling does not hold where workers are drawn, or readers served, by position.
+SENSITIVE = ("client_by_client", "resuming", "without_delays", "work")
+
+
+@pytest.mark.parametrize("check", SENSITIVE)
+@pytest.mark.parametrize(
+    ("name", "options"), VARIANTS, ids=[f"{n}-{'-'.join(o)}" for n, o in VARIANTS]
+)
+def test_methods_pass_with_other_options_too(name, options, check):
+    if options.get("late") == "heterogeneous" and check == "without_delays":
+        pytest.skip("answers count less from the fourth on.")
+    try:
+        CHECKS[check].run(Case(ALGORITHMS[name], options, "time"))
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
+@dataclass
+class State:
+    x: torch.Tensor
+    last: object = 0.0
+
+
+def plain(**changes) -> Algorithm:
+    """Local steps of 0.1 in both faces, with parts of the flow replaced."""
+
+    def arrive(state, now):
+        state.x[now.clients] -= 0.1 * now.answers[0]
+        return now.clients
+
+    def step(state, oracle, rng):
+        return State(state.x - 0.1 * oracle.grads(state.x)), {"floats": 0.0}
+
+    flow = Flow(
+        lambda x: State(x.clone()),
+        lambda state, client: Task((state.x[client],)),
+        arrive,
+        lambda state: state.x,
+    )
+    return Algorithm(State, step, flow=flow._replace(**changes))
+
+
+def arriving(change) -> Algorithm:
+    """Local steps, before which something is done to the state."""
+    inner = plain().flow
+
+    def arrive(state, now):
+        change(state, now)
+        return inner.arrive(state, now)
+
+    return plain(arrive=arrive)
+
+
+def keeps_its_input() -> Algorithm:
+    return plain(init=lambda x: State(x))
+
+
+def modifies_its_ingredient(sizes) -> Algorithm:
+    return arriving(lambda state, now: sizes.add_(1))
+
+
+def modifies_answers() -> Algorithm:
+    return arriving(lambda state, now: now.answers[0].mul_(0.5))
+
+
+def trains_on_when_it_is_asked() -> Algorithm:
+    return plain(personal=lambda state: state.x.sub_(0.01))
+
+
+def has_one_memory() -> Algorithm:
+    seen = []
+
+    def change(state, now):
+        seen.extend(now.clients)
+        state.x += 1e-3 * len(seen)
+
+    return arriving(change)
+
+
+def shakes(draw):
+    def change(state, now):
+        state.x += 1e-3 * torch.as_tensor(draw(state.x.shape)).to(state.x)
+
+    return arriving(change)
+
+
+def draws_from_torch() -> Algorithm:
+    return shakes(torch.rand)
+
+
+def draws_from_numpy() -> Algorithm:
+    return shakes(lambda shape: np.random.rand(*shape))  # noqa: NPY002
+
+
+def forgets_the_precision() -> Algorithm:
+    return plain(personal=lambda state: state.x.float())
+
+
+def keeps_half_of_the_precision() -> Algorithm:
+    return plain(init=lambda x: State(x.float()), personal=lambda s: s.x.double())
+
+
+def has_one_model_for_all() -> Algorithm:
+    return plain(personal=lambda state: state.x.mean(0, keepdim=True))
+
+
+def tells_an_infinity() -> Algorithm:
+    return plain(info=lambda state: {"gain": float("inf")})
+
+
+def tells_of_too_few() -> Algorithm:
+    return plain(info=lambda state: {"weights": torch.eye(2)})
+
+
+def needs_company() -> Algorithm:
+    return plain(personal=lambda state: state.x[:1] - state.x[1])
+
+
+def prefers_the_first() -> Algorithm:
+    def change(state, now):
+        state.x[0] *= 0.99
+
+    return arriving(change)
+
+
+def mixes_in_its_program() -> Algorithm:
+    def program(clients, x):
+        return clients.grad(x.mean(0).expand_as(x))
+
+    return plain(kinds=(Kind(program),))
+
+
+def hides_its_state() -> Algorithm:
+    counts = {}
+
+    def change(state, now):  # by run, so that two runs do not meet
+        count = counts[id(state)] = counts.get(id(state), 0) + 1
+        state.x += 1e-3 * count
+
+    return arriving(change)
+
+
+def grows_its_state() -> Algorithm:
+    def change(state, now):
+        state.since = now.time
+
+    return arriving(change)
+
+
+def keeps_a_function() -> Algorithm:
+    return plain(init=lambda x: State(x.clone(), lambda: 0.0))
+
+
+def takes_other_steps(*, lr: float = 0.1) -> Algorithm:
+    return local(lr=lr)._replace(flow=local(lr=lr / 2).flow)
+
+
+def understates_its_work() -> Algorithm:
+    def program(clients, x):
+        return (clients.grad(x) + clients.grad(x)) / 2
+
+    return plain(kinds=(Kind(program),))
+
+
+def overstates_its_work() -> Algorithm:
+    return plain(task=lambda state, client: Task((state.x[client],), work=2))
+
+
+def waits_for_all() -> Algorithm:
+    return server_sgd(wait=6)
+
+
+def goes_on_in_order() -> Algorithm:
+    inner = plain().flow
+
+    def arrive(state, now):
+        inner.arrive(state, now)
+        return [(client + 1) % len(state.x) for client in now.clients]
+
+    return plain(arrive=arrive)
+
+
+def checks_nothing(*, lr: float = 0.1) -> Algorithm:
+    return plain()
+
+
+def takes_any_sizes(sizes, *, lr: float = 0.1) -> Algorithm:
+    number("lr", lr, above=0)
+    return plain()
+
+
+def never_moves() -> Algorithm:
+    return plain(arrive=lambda state, now: now.clients)
+
+
+def averages_newcomers() -> Algorithm:
+    def welcome(state, oracle):
+        g = oracle.grads(state.x[:1].repeat(len(oracle.active), 1))
+        return g.mean(0).expand_as(g)
+
+    return plain(welcome=welcome)
+
+
+def trains_on_while_it_welcomes() -> Algorithm:
+    def welcome(state, oracle):
+        state.x.add_(1)
+        return state.x[: len(oracle.active)]
+
+    return plain(welcome=welcome)
+
+
+def welcomes_all_with_one_model() -> Algorithm:
+    return plain(welcome=lambda state, oracle: state.x[:1])
+
+
+def meets_nobody() -> Algorithm:
+    return plain(meet=lambda state, now: None, send=lambda state, client, time: state.x)
+
+
+CULPRITS = [
+    ("inputs_untouched", keeps_its_input),
+    ("inputs_untouched", modifies_its_ingredient),
+    ("inputs_untouched", modifies_answers),
+    ("inputs_untouched", trains_on_when_it_is_asked),
+    ("inputs_untouched", meets_nobody),
+    ("runs_do_not_meet", has_one_memory),
+    ("same_seed_same_result", draws_from_torch),
+    ("no_global_randomness", draws_from_torch),
+    ("no_global_randomness", draws_from_numpy),
+    ("shapes_and_dtype", forgets_the_precision),
+    ("shapes_and_dtype", keeps_half_of_the_precision),
+    ("shapes_and_dtype", has_one_model_for_all),
+    ("info", tells_an_infinity),
+    ("info", tells_of_too_few),
+    ("one_client", needs_company),
+    ("relabelling", prefers_the_first),
+    ("client_by_client", mixes_in_its_program),
+    ("resuming", hides_its_state),
+    ("resuming", grows_its_state),
+    ("without_delays", takes_other_steps),
+    ("work", understates_its_work),
+    ("work", overstates_its_work),
+    ("nobody_waits", waits_for_all),
+    ("nobody_waits", goes_on_in_order),
+    ("bad_options", checks_nothing),
+    ("bad_ingredients", takes_any_sizes),
+    ("known_optimum", never_moves),
+    ("newcomers", averages_newcomers),
+    ("newcomers", trains_on_while_it_welcomes),
+    ("newcomers", welcomes_all_with_one_model),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "factory"), CULPRITS, ids=[f"{c}-{f.__name__}" for c, f in CULPRITS]
+)
+def test_a_wrong_method_is_caught(check, factory):
+    with torch.random.fork_rng(devices=[]):
+        with pytest.raises((AssertionError, IndexError)):
+            CHECKS[check].run(Case(factory, face="time"))
+
+
+def test_every_check_has_a_culprit():
+    assert {check for check, _ in CULPRITS} == set(IN_TIME)
+
+
+def test_what_culprits_are_made_of_passes():
+    for check in set(IN_TIME) - {"newcomers"}:
+        CHECKS[check].run(Case(plain, face="time"))
+
+
+def test_a_state_that_no_file_can_hold_is_a_finding():
+    skip = CHECKS.keys() - {"resuming"}
+    findings = check_algorithm(keeps_a_function, skip=skip)
+    found = [f for f in findings if f.outcome != "skipped"]
+    assert [(f.face, f.outcome) for f in found][-1] == ("time", "failed")
+
+
+def test_a_method_without_rounds_skips_what_compares_with_them():
+    skip = CHECKS.keys() - {"without_delays", "work"}
+    findings = check_algorithm(server_sgd, skip=skip)
+    assert {f.face for f in findings} == {"time"}
+    outcomes = {f.check: f.outcome for f in findings}
+    assert (outcomes["without_delays"], outcomes["work"]) == ("skipped", "passed")
+
+
+def test_faces_are_read_from_what_a_factory_makes():
+    def breaks() -> Algorithm:
+        raise ZeroDivisionError
+
+    assert faces_of(plain) == ("rounds", "time")
+    assert faces_of(server_sgd) == ("time",)
+    assert faces_of(breaks) == ("rounds",)  # whose checks will tell
+
+
+def test_in_runs_of_the_checks_all_answer_at_unequal_pace():
+    run = begun(plain(), small_federation())
+    for _ in range(EVENTS):
+        run.step()
+    assert 1 <= run.tasks[0] < min(run.tasks[1:])
+
+
+MINE = """
+from coterie.algorithms.local import local
+
+def wrong(*, lr: float = 0.1):
+    return local(lr=lr)._replace(flow=local(lr=lr / 2).flow)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["all_for_all"], 0, "without_delays time passed"),
+        (["mine_in_time:wrong"], 1, "without_delays time failed"),
+        (["server_sdg"], 2, "Did you mean"),
+    ],
+)
+def test_the_command_check_looks_at_all_faces(
+    tmp_path, monkeypatch, capsys, arguments, code, words
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "mine_in_time.py").write_text(MINE)
+    monkeypatch.setattr(sys, "argv", ["coterie", "check", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr()
+    sys.modules.pop("mine_in_time", None)
+    assert stopped.value.code == code
+    assert words in " ".join((said.out + said.err).replace("│", " ").split())
