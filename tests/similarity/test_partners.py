@@ -13,7 +13,7 @@ from coterie.data.datasets import load
 from coterie.data.federation import Federation, Table
 from coterie.data.splits import divide
 from coterie.models import zoo as models
-from coterie.report.similarity import similarity_map
+from coterie.report import similarity_map
 from coterie.similarity.distances import Distances, moment_distances
 from coterie.similarity.models import generalisation_gaps, gradient_distances
 from coterie.similarity.partners import (
