@@ -21,7 +21,7 @@ from plotly.subplots import make_subplots
 
 import coterie as co
 from coterie.records.folders import Records, load_records
-from coterie.report.figures import partner_counts, runs_of, score_of
+from coterie.report import mean_scores, partner_counts
 
 HERE = Path(__file__).parent
 STUDY = HERE.parents[1] / "examples" / "digits.toml"
@@ -56,12 +56,6 @@ def labels(records: Records) -> dict[str, str]:
     return found
 
 
-def accuracies(records: Records, label: str) -> pd.Series:
-    """Mean test score over clients and seeds, by round."""
-    runs = runs_of(records, label)
-    return runs.groupby("round")[score_of(records).column].mean()
-
-
 def refuse_other_findings(
     partners: dict[str, pd.DataFrame], score: dict[str, pd.Series]
 ) -> None:
@@ -84,7 +78,7 @@ def drawn(records: Records) -> go.Figure:
         for kind, label in chosen.items()
         if kind != "local"
     }
-    score = {kind: accuracies(records, label) for kind, label in chosen.items()}
+    score = {kind: mean_scores(records, label) for kind, label in chosen.items()}
     refuse_other_findings(partners, score)
     figure = make_subplots(
         cols=2,
@@ -169,8 +163,8 @@ def _looks(figure: go.Figure, records: Records) -> go.Figure:
     figure.update_xaxes(gridcolor="#e8e8e8", zeroline=False)
     figure.update_yaxes(gridcolor="#e8e8e8", zeroline=False, automargin=True)
     figure.update_yaxes(title="partners per client", range=[-0.3, TOP_PARTNERS], col=1)
-    words = score_of(records).words
-    figure.update_yaxes(title=words, tickformat=".0%", range=[LOWEST, 1], col=2)
+    axis = {"title": "test accuracy", "tickformat": ".0%", "range": [LOWEST, 1]}
+    figure.update_yaxes(axis, col=2)
     figure.add_annotation(
         text=f"Means over {clients} clients and {seeds} seeds. Left: dots count "
         "partners inside the true cluster, crosses those outside.<br>"

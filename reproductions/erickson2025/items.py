@@ -19,7 +19,7 @@ from coterie.cli.reproductions import Claim, run_shown
 from coterie.data.datasets import load
 from coterie.data.federation import Federation
 from coterie.data.splits import divide
-from coterie.report.tables import chosen
+from coterie.report import chosen
 from coterie.study.config import Study
 from coterie.study.experiment import Result
 from coterie.study.setup import federation_of

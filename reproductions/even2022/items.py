@@ -27,7 +27,7 @@ from coterie.collaboration.weights import same_cluster, within
 from coterie.engine.rounds import Round, run_rounds
 from coterie.seeds import generator
 from coterie.theory.collaboration import all_for_one_weights
-from coterie.theory.lower_bounds import fano_calls, hard_instance
+from coterie.theory.lower_bounds import fano_calls, hard_samples
 from coterie.theory.rates import Losses, precision_step
 from coterie.types import Algorithm
 
@@ -615,7 +615,7 @@ def calls_to(
         rows = row.expand(size, size)
     theory = precision_step(hard.eps, Losses(mu, mu, 1 / twins))  # sigma^2 is about 1
     most = math.ceil(1 / (theory * mu))  # three times what the best step needs
-    drawn = hard_instance(
+    drawn = hard_samples(
         apart.repeat(hard.groups),
         generator(twins, "hard"),
         delta=hard.delta,

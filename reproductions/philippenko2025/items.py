@@ -15,7 +15,7 @@ import coterie as co
 from coterie.cli.reproductions import Claim, run_shown
 from coterie.collaboration.weights import binary
 from coterie.seeds import generator
-from coterie.theory.all_for_one import quadratic_heterogeneity, sufficient_cluster
+from coterie.theory import all_for_one
 
 HERE = Path(__file__).parent
 EXPECTED = tomllib.loads((HERE / "expected.toml").read_text())
@@ -32,11 +32,13 @@ def fig1(overrides: Sequence[str]) -> list[Claim]:
     grid = 10.0 ** np.linspace(-5, 1, 25)
     sizes = {}
     for v in (0.001, 0.01, 0.1, 1.0):
-        b, c = quadratic_heterogeneity(eye, v * directions)
+        b, c = all_for_one.quadratic_heterogeneity(eye, v * directions)
         # A = I: R_i(x) = |x + xi_i|^2 is 2-strongly convex.
         sizes[v] = np.array(
             [
-                sufficient_cluster(b, c, binary(0.1), mu=2.0, eps=eps)[0].sum().item()
+                all_for_one.sufficient_cluster(b, c, binary(0.1), mu=2.0, eps=eps)[0]
+                .sum()
+                .item()
                 for eps in grid
             ]
         )

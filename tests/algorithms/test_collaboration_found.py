@@ -10,9 +10,9 @@ import torch
 
 from coterie.checks import InputError
 from coterie.collaboration import weights
-from coterie.theory import collaboration as theory
+from coterie.theory import clusters as theory
 from coterie.theory import rates
-from coterie.theory.collaboration import Clusters
+from coterie.theory.clusters import Clusters
 from coterie.theory.rates import Losses
 from support.noisy_quadratics import REAL, generator, mean_and_error
 

@@ -77,6 +77,7 @@ def test_run_prints_a_table_and_writes_a_report(here):
     for name in ("report.html", "metrics.csv", "rounds.csv", "clients.csv"):
         assert (folder / name).stat().st_size > 0
     assert f"report: {folder / 'report.html'}" in output
+    assert "newcomer" not in output
     rows = [line.split() for line in output.splitlines()]
     local = next(row for row in rows if row[:1] == ["local"])
     metrics = pd.read_csv(folder / "metrics.csv").query("round == 2")

@@ -15,7 +15,8 @@ import tomli_w
 from coterie import report
 from coterie.checks import InputError
 from coterie.records.folders import Records
-from coterie.report.tables import newcomer_gains, newcomer_summary, summary
+from coterie.report import newcomer_summary, summary
+from coterie.report.scores import newcomer_gains
 from support.called import called
 from support.made_records import Fetches, make_records, rendered, usual_page, written
 from support.newcomer_studies import TABLES
@@ -203,5 +204,3 @@ def test_the_command_line_prints_a_second_table(tmp_path, monkeypatch):
     (folder,) = Path("runs").iterdir()
     code, again, _ = called("report", str(folder))
     assert again.split("report:")[0] == output.split("report:")[0]
-    code, output, _ = called("run", "study.toml", "--set", "run.newcomers=0", "--quiet")
-    assert "newcomer" not in output

@@ -19,6 +19,7 @@ from coterie.records.folders import Folder
 from coterie.study.config import read_study, study_of
 from coterie.study.experiment import run_study
 from coterie.study.search import OWN, Tune, settings_of
+from support.tiny_studies import changed
 from support.tuning_studies import LOG, RANGE, TABLES, made
 
 
@@ -116,17 +117,6 @@ def test_the_identity_changes_with_every_key(change):
     assert made(change, algorithm=entries).identity != made(algorithm=entries).identity
 
 
-def wrong(path: str, value: object) -> dict:
-    """The tables with one setting changed, such as "tune.space.lr"."""
-    tables = copy.deepcopy(TABLES)
-    *way, last = [int(key) if key.isdigit() else key for key in path.split(".")]
-    place = tables
-    for key in way:
-        place = place[key]
-    place[last] = value
-    return tables
-
-
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
@@ -201,7 +191,7 @@ def wrong(path: str, value: object) -> dict:
 )
 def test_a_wrong_setting_is_refused_by_name_with_a_suggestion(setting, value, message):
     with pytest.raises(InputError, match=message):
-        study_of(wrong(setting, value))
+        study_of(changed(TABLES, setting, value))
 
 
 def test_ranges_of_an_algorithm_need_the_table():

@@ -12,7 +12,7 @@ from coterie.collaboration.weights import same_cluster
 from coterie.data.datasets import load
 from coterie.data.federation import Federation, Table
 from coterie.data.splits import divide
-from coterie.report.similarity import similarity_map
+from coterie.report import similarity_map
 from coterie.similarity.distances import Distances, moment_distances
 from coterie.similarity.models import generalisation_gaps, gradient_distances
 from coterie.similarity.partners import (

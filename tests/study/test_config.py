@@ -7,6 +7,7 @@ import tomli_w
 
 from coterie.checks import InputError
 from coterie.study.config import factory, read_study, study_of
+from support.tiny_studies import changed
 
 TABLES = {
     "name": "tiny",
@@ -20,17 +21,6 @@ TABLES = {
         {"name": "all_for_one", "label": "v1.0 (ours)", "weights": "uniform"},
     ],
 }
-
-
-def changed(path: str, value: object) -> dict:
-    """The tables with one setting changed, such as "algorithm.0.lr"."""
-    tables = copy.deepcopy(TABLES)
-    *way, last = [int(key) if key.isdigit() else key for key in path.split(".")]
-    place = tables
-    for key in way:
-        place = place[key]
-    place[last] = value
-    return tables
 
 
 @pytest.fixture
@@ -94,7 +84,7 @@ def path(tmp_path):
 )
 def test_a_wrong_setting_is_refused_by_name_with_a_suggestion(setting, value, message):
     with pytest.raises(InputError, match=message):
-        study_of(changed(setting, value))
+        study_of(changed(TABLES, setting, value))
 
 
 def test_defaults_are_filled_in():
@@ -108,11 +98,11 @@ def test_defaults_are_filled_in():
 
 @pytest.mark.parametrize(("rounds", "every"), [(1, 1), (49, 1), (100, 2), (501, 10)])
 def test_about_fifty_evaluations_are_made_by_default(rounds, every):
-    assert study_of(changed("run.rounds", rounds)).run.every == every
+    assert study_of(changed(TABLES, "run.rounds", rounds)).run.every == every
 
 
 def test_evaluations_come_as_often_as_asked():
-    assert study_of(changed("run.evaluate_every", 7)).run.every == 7
+    assert study_of(changed(TABLES, "run.evaluate_every", 7)).run.every == 7
 
 
 def test_a_study_is_named_by_its_file_unless_it_has_a_name(tmp_path):
@@ -259,11 +249,13 @@ def test_the_identity_does_not_depend_on_the_order_of_keys():
     ],
 )
 def test_the_identity_changes_with_any_setting(setting, value):
-    assert study_of(changed(setting, value)).identity != study_of(TABLES).identity
+    assert (
+        study_of(changed(TABLES, setting, value)).identity != study_of(TABLES).identity
+    )
 
 
 def test_the_identity_names_a_folder_whatever_the_study_is_called():
-    made = study_of(changed("name", "../a b/ü" + 100 * "x"))
+    made = study_of(changed(TABLES, "name", "../a b/ü" + 100 * "x"))
     assert made.identity.startswith(".._a_b_")
     assert "/" not in made.identity
     assert len(made.identity) < 80

@@ -56,6 +56,18 @@ def losses_of(matrices, variance):
     return Losses(float(curvature.min()), float(curvature.max()), variance)
 
 
+def quadratic_gaps(matrices, best):
+    """Entry ij is f_i(x_j^*) - f_i(x_i^*)."""
+    between = best[None, :] - best[:, None]  # (N, N, D) x_j^* - x_i^*
+    return torch.einsum("ijd,ide,ije->ij", between, matrices, between) / 2
+
+
+def quadratic_distances(matrices, best):
+    """Entry ij is |grad f_i - grad f_j| at x_j^*, that is |A_i (x_j^* - x_i^*)|."""
+    between = best[None, :] - best[:, None]
+    return torch.einsum("ide,ije->ijd", matrices, between).norm(dim=2)
+
+
 def excess_of(matrices, best, x):
     moved = x - best
     return torch.einsum("...id,ide,...ie->...i", moved, matrices, moved) / 2

@@ -34,3 +34,13 @@ def made(tables=TABLES, **changes: object):
         else:
             tables["run"][name] = value
     return study_of(tables)
+
+
+def changed(tables: dict, path: str, value: object) -> dict:
+    """The tables with one setting changed, such as "algorithm.0.lr"."""
+    tables = place = copy.deepcopy(tables)
+    *way, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    for key in way:
+        place = place[key]
+    place[last] = value
+    return tables

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.theory import agraf, mixing
+from coterie.theory import agraf, delays, mixing
 from coterie.theory.agraf import Homogeneous, Sampled, Tradeoff
 
 REAL = torch.float64
@@ -133,13 +133,13 @@ def test_after_the_crossover_the_root_is_the_step():
 
 def every_bound(network, sampled, *, radius, start, bound, longest=50):
     return {
-        "5.1.1": agraf.lipschitz_bound(radius, bound, network),
-        "5.2": agraf.smooth_lipschitz_bound(radius, bound, network),
-        "5.E.2": agraf.smooth_lipschitz_sampled_bound(radius, bound, sampled),
-        "5.3.1": agraf.smooth_bound(radius, longest, network),
-        "5.3.2": agraf.smooth_sampled_bound(radius, sampled),
-        "5.4.1": agraf.nonconvex_bound(start, longest, network),
-        "5.4.2": agraf.nonconvex_sampled_bound(start, sampled),
+        "5.1.1": agraf.lipschitz_tradeoff(radius, bound, network),
+        "5.2": agraf.smooth_lipschitz_tradeoff(radius, bound, network),
+        "5.E.2": agraf.smooth_lipschitz_sampled_tradeoff(radius, bound, sampled),
+        "5.3.1": agraf.smooth_tradeoff(radius, longest, network),
+        "5.3.2": agraf.smooth_sampled_tradeoff(radius, sampled),
+        "5.4.1": agraf.nonconvex_tradeoff(start, longest, network),
+        "5.4.2": agraf.nonconvex_sampled_tradeoff(start, sampled),
     }
 
 
@@ -253,7 +253,7 @@ def test_theorem_5_1_1_has_the_values_of_the_specification():
         lr = agraf.lipschitz_step(5.0, 1.0, network)
         spread = 3 * 10 + 2 * 10 / 0.0060653
         assert lr / 10 == pytest.approx(5.0 / math.sqrt(2 * gradients * spread))
-        assert agraf.lipschitz_bound(5.0, 1.0, network).at(lr) <= rate
+        assert agraf.lipschitz_tradeoff(5.0, 1.0, network).at(lr) <= rate
 
 
 def test_theorem_5_1_1_recovers_minibatches_and_a_server():
@@ -287,7 +287,7 @@ def test_the_final_rate_of_5_4_1_follows_from_its_steps():
     cubic = beta * math.sqrt(s2) * n * f0 / (total * math.sqrt(r))
     expected = 16 * beta * f0 * slow / total + 4 * math.sqrt(beta * s2 * f0 / total)
     expected += 4 * cubic ** (2 / 3)
-    assert agraf.nonconvex_bound(f0, tau, network).rate == pytest.approx(expected)
+    assert agraf.nonconvex_tradeoff(f0, tau, network).rate == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("rho_bar", [0.01, 0.3, 1.0])
@@ -297,7 +297,7 @@ def test_the_printed_step_of_5_4_1_breaks_the_condition_of_its_proof(rho_bar, lo
     def weight(lr, beta=2.0, n=8):
         return 2 * (lr * beta) ** 2 * (1 / rho_bar**2 + longest / n)
 
-    lr = agraf.nonconvex_bound(1.0, longest, Homogeneous(8, rho_bar, 100, 2.0)).cap
+    lr = agraf.nonconvex_tradeoff(1.0, longest, Homogeneous(8, rho_bar, 100, 2.0)).cap
     assert weight(lr) <= 1 / 8
     printed = (math.sqrt(8 / longest) + rho_bar) / (8 * 2.0)
     assert printed >= 2 * lr
@@ -307,7 +307,7 @@ def test_the_printed_step_of_5_4_1_breaks_the_condition_of_its_proof(rho_bar, lo
 
 def test_the_printed_last_limit_of_5_4_2_never_matters():
     p = torch.tensor([1e-4, 0.5, 0.5], dtype=REAL)
-    cap = agraf.nonconvex_sampled_bound(1.0, Sampled(p, 1.0, 100)).cap
+    cap = agraf.nonconvex_sampled_tradeoff(1.0, Sampled(p, 1.0, 100)).cap
     assert cap == pytest.approx(math.sqrt(1e-4 / float(p.mean())) / 4)
     printed = math.sqrt(float(p.mean()) / 1e-4) / 4
     assert printed > 1 / 24 > cap
@@ -316,7 +316,7 @@ def test_the_printed_last_limit_of_5_4_2_never_matters():
 def test_twenty_is_enough_where_5_3_2_prints_384():
     p = torch.tensor([0.4, 0.5, 0.9], dtype=REAL)
     network = Sampled(p, 0.01, 100, beta=2.0)
-    cap = agraf.smooth_sampled_bound(1.0, network).cap
+    cap = agraf.smooth_sampled_tradeoff(1.0, network).cap
     kappa = float(p.max() / p.mean())
     assert 384 * (2.0 * cap) ** 2 * kappa <= 0.01**2
     assert cap > 0.01 / (2.0 * 384)
@@ -334,16 +334,16 @@ def growth(crossover, **change):
 def crossovers():
     def smooth(n, rho_bar, longest):
         network = Homogeneous(n, rho_bar, 1, 1.0, variance=1.0)
-        return agraf.smooth_lipschitz_bound(1.0, 0.0, network).crossover
+        return agraf.smooth_lipschitz_tradeoff(1.0, 0.0, network).crossover
 
     def nonconvex(n, rho_bar, longest):
         network = Homogeneous(n, rho_bar, 1, 1.0, variance=1.0)
-        return agraf.nonconvex_bound(1.0, longest, network).crossover
+        return agraf.nonconvex_tradeoff(1.0, longest, network).crossover
 
     def sampled(n, rho_bar, longest):
         p = torch.full((n,), 1 / n, dtype=REAL)
         network = Sampled(p, rho_bar, 1, zeta=1.0)
-        return agraf.nonconvex_sampled_bound(1.0, network).crossover  # N = K
+        return agraf.nonconvex_sampled_tradeoff(1.0, network).crossover  # N = K
 
     return {"Theorem 5.2": smooth, "Theorem 5.4.1": nonconvex, "Theorem 5.4.2": sampled}
 
@@ -367,7 +367,7 @@ def test_long_delays_count_once_in_5_4_1_and_to_the_fourth_in_earlier_work():
     assert rows[0]["Theorem 5.4.1"] == pytest.approx(10 * 1e9)
     assert rows[0]["Bornstein 2023"] == math.inf
     network = Homogeneous(10, 0.5, 1, variance=1.0)
-    one, two = (agraf.nonconvex_bound(1.0, t, network).crossover for t in (1e9, 2e9))
+    one, two = (agraf.nonconvex_tradeoff(1.0, t, network).crossover for t in (1e9, 2e9))
     # sqrt(tau / n) + 1 / rho_bar, squared: the second term is a 5000th of the first.
     assert two / one == pytest.approx(2, rel=1e-3)
 
@@ -376,7 +376,7 @@ def test_the_last_row_of_table_5_1_is_not_for_everybody_at_a_time():
     # The text takes p_bar of order 1; then the bound gives n^4 / rho_bar^4 gradients.
     def gradients(n):
         p = torch.ones(n, dtype=REAL)
-        bound = agraf.nonconvex_sampled_bound(1.0, Sampled(p, 0.1, 1, zeta=1.0))
+        bound = agraf.nonconvex_sampled_tradeoff(1.0, Sampled(p, 0.1, 1, zeta=1.0))
         return n * bound.crossover
 
     assert gradients(400) / gradients(200) == pytest.approx(2**4)
@@ -388,7 +388,7 @@ def test_the_last_row_of_table_5_1_is_not_for_everybody_at_a_time():
 @every_schedule
 def test_starts_and_waits_are_those_of_their_definitions(active):
     active = active[:150]
-    starts = agraf.starts_of(torch.from_numpy(active))
+    starts = delays.starts_of(torch.from_numpy(active))
     sizes, longest = active.sum(1), 0
     for v in range(N):
         own = [k for k in range(len(active)) if active[k, v]]
@@ -397,11 +397,11 @@ def test_starts_and_waits_are_those_of_their_definitions(active):
             assert int(starts[k, v]) == (1 + max(before) if before else 0)
         for begin, end in zip([0, *own], [*own, len(active)], strict=True):
             longest = max(longest, sizes[begin:end].sum())
-    assert agraf.longest_wait(torch.from_numpy(active)) == longest
+    assert delays.longest_wait(torch.from_numpy(active)) == longest
 
 
 def test_if_all_take_part_nothing_is_delayed_and_as_printed_all_would_be():
-    starts = agraf.starts_of(torch.ones(5, N, dtype=torch.bool))
+    starts = delays.starts_of(torch.ones(5, N, dtype=torch.bool))
     steps = torch.arange(5)[:, None].expand(5, N)
     torch.testing.assert_close(starts, steps)
     printed = starts - 1  # max{l < k : v in I_l}
@@ -410,7 +410,7 @@ def test_if_all_take_part_nothing_is_delayed_and_as_printed_all_would_be():
 
 def test_the_longest_wait_is_the_number_of_nodes_in_turn_and_long_with_a_straggler():
     waits = {
-        name: agraf.longest_wait(torch.from_numpy(active))
+        name: delays.longest_wait(torch.from_numpy(active))
         for name, active in schedules().items()
     }
     assert waits["in turn"] == waits["all"] == N
@@ -454,7 +454,7 @@ def test_theorem_5_1_1_holds_whatever_the_order(active):
     run = Run(active, signs, lr, start=3.0, runs=10)
     gap = float(folded(run.output(active)).mean())
     assert gap <= agraf.lipschitz_rate(3.0, 1.0, network)
-    bound = agraf.lipschitz_bound(agraf.virtual_radius(3.0, 1.0, lr), 1.0, network)
+    bound = agraf.lipschitz_tradeoff(agraf.virtual_radius(3.0, 1.0, lr), 1.0, network)
     assert gap <= bound.at(lr)
     assert run.spread() <= agraf.consensus_bound(1.0, lr, network)
 
@@ -463,12 +463,12 @@ def test_theorem_5_1_1_holds_whatever_the_order(active):
 @pytest.mark.parametrize("sigma", [0.0, 1.0])
 def test_theorems_5_2_5_3_1_and_5_4_1_hold_whatever_the_order(active, sigma):
     network = Homogeneous(N, RHO_BAR, int(active.sum()), 1.0, sigma**2)
-    longest = agraf.longest_wait(torch.from_numpy(active))
+    longest = delays.longest_wait(torch.from_numpy(active))
     gradient = noisy(np.tanh, sigma)  # of log cosh
     excess = float(np.log(np.cosh(3.0)))
-    smooth = agraf.smooth_bound(3.0, longest, network)
-    lipschitz = agraf.smooth_lipschitz_bound(3.0, 1 + sigma, network)
-    nonconvex = agraf.nonconvex_bound(excess, longest, network)
+    smooth = agraf.smooth_tradeoff(3.0, longest, network)
+    lipschitz = agraf.smooth_lipschitz_tradeoff(3.0, 1 + sigma, network)
+    nonconvex = agraf.nonconvex_tradeoff(excess, longest, network)
     for bound in (smooth, lipschitz, nonconvex):
         run = Run(active, gradient, bound.step)
         gap = np.log(np.cosh(run.output(active))).mean()
@@ -504,8 +504,8 @@ def test_theorems_5_3_2_and_5_4_2_hold_with_sampling(p, sigma):
     optima, best, network, active = sampled_problem(p, sigma)
     start = (3.0 - best) ** 2 / 2
     gradient = noisy(lambda x: x - optima, sigma)
-    convex = agraf.smooth_sampled_bound(abs(3.0 - best), network)
-    nonconvex = agraf.nonconvex_sampled_bound(start, network)
+    convex = agraf.smooth_sampled_tradeoff(abs(3.0 - best), network)
+    nonconvex = agraf.nonconvex_sampled_tradeoff(start, network)
     for bound, factor in ((convex, 0.5), (nonconvex, 1.0)):
         lr = bound.step
         run = Run(active, gradient, lr)
@@ -526,7 +526,7 @@ def test_5_e_2_holds_with_sampling(sigma):
     first = float((np.tanh(3.0 - optima) ** 2).sum())
     network = replace(network, zeta=zeta, first=first)
     radius = abs(3.0 - float(grid[losses.argmin(), 0]))
-    bound = agraf.smooth_lipschitz_sampled_bound(radius, 1 + sigma, network)
+    bound = agraf.smooth_lipschitz_sampled_tradeoff(radius, 1 + sigma, network)
     run = Run(active, noisy(lambda x: np.tanh(x - optima), sigma), bound.step)
     means = run.models.mean(2)[..., None]
     gap = (np.log(np.cosh(means - optima)) @ q).mean() - losses.min()

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from coterie.checks import InputError
 from coterie.theory import asynchrony
-from coterie.theory.asynchrony import Setting, delays_of
+from coterie.theory.asynchrony import AsyncProblem
+from coterie.theory.delays import (
+    applied_steps,
+    arrivals_of,
+    strongly_convex_weights,
+    virtual_iterates,
+)
 
 REAL = torch.float64
 
@@ -77,26 +83,26 @@ def run(order, workers, steps, gradient, x):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40))
 def test_all_delays_sum_to_workers_times_updates_whatever_the_order(order):
-    delays = delays_of(torch.tensor(order), workers=4)
+    arrivals = arrivals_of(torch.tensor(order), workers=4)
     k = len(order)
-    assert int(delays.tau.sum() + (k - delays.open).sum()) == 4 * k
-    assert float(delays.tau.double().mean()) <= 4
+    assert int(arrivals.tau.sum() + (k - arrivals.open).sum()) == 4 * k
+    assert float(arrivals.tau.double().mean()) <= 4
 
 
 @every_order
 def test_delays_are_those_of_their_definition(order):
-    delays = delays_of(torch.tensor(order), workers=5)
+    arrivals = arrivals_of(torch.tensor(order), workers=5)
     for k, worker in enumerate(order, start=1):
         before = [j for j in range(1, k) if order[j - 1] == worker]
         after = [j for j in range(k + 1, len(order) + 1) if order[j - 1] == worker]
         prev = max(before, default=0)
-        assert int(delays.prev[k - 1]) == prev
-        assert int(delays.tau[k - 1]) == k - prev
-        assert int(delays.next[k - 1]) == min(after, default=0)
+        assert int(arrivals.prev[k - 1]) == prev
+        assert int(arrivals.tau[k - 1]) == k - prev
+        assert int(arrivals.next[k - 1]) == min(after, default=0)
     for worker in range(5):
         own = [k for k, m in enumerate(order, start=1) if m == worker]
-        assert int(delays.first[worker]) == min(own, default=0)
-        assert int(delays.open[worker]) == max(own, default=0)
+        assert int(arrivals.first[worker]) == min(own, default=0)
+        assert int(arrivals.open[worker]) == max(own, default=0)
 
 
 def test_the_middle_of_3_9_as_printed_is_no_bound():
@@ -110,8 +116,8 @@ def test_the_middle_of_3_9_as_printed_is_no_bound():
 
 
 def test_alone_nothing_is_delayed_and_in_turn_the_delay_is_the_number_of_workers():
-    assert delays_of(torch.zeros(9, dtype=torch.long), workers=1).tau.eq(1).all()
-    tau = delays_of(torch.arange(30) % 4, workers=4).tau
+    assert arrivals_of(torch.zeros(9, dtype=torch.long), workers=1).tau.eq(1).all()
+    tau = arrivals_of(torch.arange(30) % 4, workers=4).tau
     torch.testing.assert_close(tau, torch.arange(1, 31).clamp(max=4))
 
 
@@ -125,11 +131,11 @@ def test_real_and_virtual_iterates_differ_by_the_gradients_on_their_way(order):
         return matrices[worker] @ x + rng.normal(size=3)
 
     models, first, later = run(order, workers, steps, gradient, np.ones(3))
-    virtual = asynchrony.virtual_iterates(
+    virtual = virtual_iterates(
         torch.ones(3, dtype=REAL),
         torch.from_numpy(first),
         torch.from_numpy(later),
-        delays_of(torch.tensor(order), workers),
+        arrivals_of(torch.tensor(order), workers),
         steps,
     )
     for k in range(1, last + 1):
@@ -147,22 +153,23 @@ def test_real_and_virtual_iterates_differ_by_the_gradients_on_their_way(order):
 
 @every_order
 def test_bounded_gradients_keep_virtual_iterates_near(order):
-    steps = asynchrony.lipschitz_steps(1.0, 2.0, Setting(workers=5, calls=len(order)))
+    problem = AsyncProblem(workers=5, calls=len(order))
+    steps = asynchrony.lipschitz_steps(1.0, 2.0, problem)
     rng = np.random.default_rng(2)
     signs = 2.0 * rng.choice([-1.0, 1.0], (5 + len(order), 1))
     later, first = torch.from_numpy(signs[5:]), torch.from_numpy(signs[:5])
     given_signs = iter([*signs[:5], *signs[5:]])
     models, _, _ = run(order, 5, steps, lambda x, m: next(given_signs), 0.0)
-    delays = delays_of(torch.tensor(order), workers=5)
+    arrivals = arrivals_of(torch.tensor(order), workers=5)
     x = torch.zeros(1, dtype=REAL)
-    virtual = asynchrony.virtual_iterates(x, first, later, delays, steps)
+    virtual = virtual_iterates(x, first, later, arrivals, steps)
     away = np.abs(models[1:] - virtual.numpy()).max()
     assert away <= 4 * steps(1, 1) * 2.0 * (1 + 1e-9)
 
 
 def test_gradients_on_their_way_at_the_stop_get_the_delay_they_have_so_far():
-    delays = delays_of(torch.tensor([0, 1, 0, 0, 0]), workers=3)
-    applied = asynchrony.applied_steps(delays, lambda k, tau: float(tau))
+    arrivals = arrivals_of(torch.tensor([0, 1, 0, 0, 0]), workers=3)
+    applied = applied_steps(arrivals, lambda k, tau: float(tau))
     # x_1 returns at 3, x_2 is 3 old at the stop, x_3 and x_4 at once; x_5 is fresh.
     assert applied.tolist() == [2.0, 3.0, 1.0, 1.0, 1.0]
 
@@ -170,7 +177,7 @@ def test_gradients_on_their_way_at_the_stop_get_the_delay_they_have_so_far():
 # Steps.
 
 
-SETTING = Setting(workers=4, calls=100, beta=2.0, variance=0.25, mu=0.1)
+SETTING = AsyncProblem(workers=4, calls=100, beta=2.0, variance=0.25, mu=0.1)
 
 
 def rules(radius, setting):
@@ -202,7 +209,7 @@ def test_steps_are_those_of_the_theorems(tau, b):
 
 
 def test_without_noise_only_delays_and_workers_limit_the_step():
-    calm = Setting(workers=4, calls=100, beta=2.0, mu=0.1)
+    calm = AsyncProblem(workers=4, calls=100, beta=2.0, mu=0.1)
     limits = {"3.2.1": 1 / 32, "3.2.2": 1 / 64, "3.2.3": 1 / 16, "3.3": 1 / 32}
     for name, steps in rules(1e-9, calm).items():
         assert steps(1, 1) == pytest.approx(limits[name])
@@ -211,7 +218,7 @@ def test_without_noise_only_delays_and_workers_limit_the_step():
 def test_theorem_3_2_needs_the_radius_and_not_its_square_as_printed():
     # Measuring x in another unit, c times smaller, must multiply the step by c^2.
     c = 10.0
-    other = Setting(4, 100, beta=2.0 / c**2, variance=0.25 / c**2)
+    other = AsyncProblem(4, 100, beta=2.0 / c**2, variance=0.25 / c**2)
     step = asynchrony.convex_steps(1e-2, SETTING)(1, 1)
     assert asynchrony.convex_steps(c * 1e-2, other)(1, 1) == pytest.approx(c**2 * step)
     printed = asynchrony.convex_steps(c**2 * 1e-4, other)(1, 1)
@@ -220,7 +227,7 @@ def test_theorem_3_2_needs_the_radius_and_not_its_square_as_printed():
 
 
 def test_rules_for_smooth_losses_have_the_practical_form():
-    calm = Setting(workers=6, calls=100, beta=1.0)
+    calm = AsyncProblem(workers=6, calls=100, beta=1.0)
     practical = asynchrony.practical_steps(1 / 24, workers=6)
     for tau in range(1, 40):
         expected = asynchrony.convex_steps(1.0, calm)(tau, tau)
@@ -242,18 +249,18 @@ def test_workers_in_turn_are_stable_up_to_the_limit(workers):
 @every_order
 def test_applied_steps_sum_to_an_18th_of_the_largest_at_least(order):
     for setting, start in (
-        (Setting(5, len(order), beta=2.0), 1.0),
-        (Setting(5, len(order), beta=2.0, variance=9.0), 0.1),
+        (AsyncProblem(5, len(order), beta=2.0), 1.0),
+        (AsyncProblem(5, len(order), beta=2.0, variance=9.0), 0.1),
     ):
         steps = asynchrony.nonconvex_steps(start, setting)
         largest = asynchrony.largest_nonconvex_step(start, setting)
-        delays = delays_of(torch.tensor(order), workers=5)
-        total = float(asynchrony.applied_steps(delays, steps).sum())
+        arrivals = arrivals_of(torch.tensor(order), workers=5)
+        total = float(applied_steps(arrivals, steps).sum())
         assert total >= len(order) * largest / 18
 
 
 def test_lemma_3_c_2_as_printed_has_steps_that_are_too_long():
-    setting = Setting(workers=5, calls=100, beta=2.0)
+    setting = AsyncProblem(workers=5, calls=100, beta=2.0)
     largest = asynchrony.largest_nonconvex_step(1.0, setting)
     step = asynchrony.nonconvex_steps(1.0, setting)(15, 15)  # tau = 3 M
     assert step == pytest.approx(largest / 6)
@@ -266,7 +273,7 @@ def test_weights_of_strongly_convex_averages_are_products():
     for step in applied.tolist():
         product /= 1 - 0.3 * step / 2
         expected.append(step * product)
-    weights = asynchrony.strongly_convex_weights(applied, mu=0.3)
+    weights = strongly_convex_weights(applied, mu=0.3)
     expected = torch.tensor(expected, dtype=REAL)
     torch.testing.assert_close(weights, expected / expected.sum())
 
@@ -278,7 +285,7 @@ def test_weights_of_strongly_convex_averages_are_products():
 @pytest.mark.parametrize("centre", [1.0, 0.01])
 def test_theorem_3_1_holds_for_every_order(order, centre):
     # F(x) = 2 |x - centre|, gradients 2 sign(x - centre), then with noise in the signs.
-    setting = Setting(workers=5, calls=len(order))
+    setting = AsyncProblem(workers=5, calls=len(order))
     steps = asynchrony.lipschitz_steps(centre, 2.0, setting)
     bound = asynchrony.lipschitz_bound(centre, 2.0, setting)
     assert bound == pytest.approx(6 * centre * math.sqrt(5 / 60))
@@ -307,11 +314,11 @@ def test_theorem_3_1_holds_for_every_order(order, centre):
 def test_theorem_3_2_3_holds_with_the_corrected_constants(sigma, name):
     order, eigenvalues = orders()[name], np.array([0.1, 1.0])
     start = np.array([2.0, 1.0])
-    setting = Setting(5, len(order), beta=1.0, variance=sigma**2)
+    setting = AsyncProblem(5, len(order), beta=1.0, variance=sigma**2)
     excess = float(eigenvalues @ start**2 / 2)
     steps = asynchrony.nonconvex_steps(excess, setting)
-    delays = delays_of(torch.tensor(order), workers=5)
-    weights = asynchrony.applied_steps(delays, steps).numpy()
+    arrivals = arrivals_of(torch.tensor(order), workers=5)
+    weights = applied_steps(arrivals, steps).numpy()
     rng, values = np.random.default_rng(4), []
 
     def gradient(x, worker):
@@ -358,7 +365,7 @@ def test_rates_are_those_of_minibatches_of_all_workers():
     logarithm = math.log(math.e + (0.1 * k * b / sigma) ** 2)
     rate = asynchrony.strongly_convex_rate(b, SETTING)
     assert rate == pytest.approx(m * start + noise * logarithm)
-    calm = Setting(4, 100, beta=2.0, mu=0.1)
+    calm = AsyncProblem(4, 100, beta=2.0, mu=0.1)
     assert asynchrony.strongly_convex_rate(b, calm) == pytest.approx(m * start)
 
 
@@ -367,9 +374,9 @@ def test_stragglers_hurt_the_cautious_rule_and_not_the_adaptive_one():
     gaps = {}
     for slow in (1, 10, 100):
         order = arrivals([1, 1.01, 1.02, 1.03, 1.04 * slow], calls)
-        longest = int(delays_of(torch.tensor(order), workers).tau.max())
+        longest = int(arrivals_of(torch.tensor(order), workers).tau.max())
         for name, steps in (
-            ("adaptive", asynchrony.convex_steps(1.0, Setting(workers, calls))),
+            ("adaptive", asynchrony.convex_steps(1.0, AsyncProblem(workers, calls))),
             ("cautious", asynchrony.cautious_steps(longest, beta=1.0)),
         ):
             models, _, _ = run(
@@ -385,7 +392,7 @@ def test_the_error_after_updates_in_proportion_to_workers_does_not_depend_on_the
     gaps = []
     for workers in (5, 10, 20):
         calls = 100 * workers
-        steps = asynchrony.convex_steps(1.0, Setting(workers, calls))
+        steps = asynchrony.convex_steps(1.0, AsyncProblem(workers, calls))
         order = np.arange(calls) % workers
         models, _, _ = run(order, workers, steps, lambda x, m: 0.1 * x, 1.0)
         gaps.append(float(models[-1, 0] ** 2))
@@ -433,7 +440,7 @@ def test_the_counts_of_updates_are_those_of_a_clock():
     # Each worker's count is within one of its share, and the stop within one round.
     assert asynchrony.asynchronous_updates(seconds, s) == pytest.approx(4000, abs=25)
     assert asynchrony.minibatch_updates(seconds, s) == pytest.approx(count[3])
-    tau = delays_of(torch.tensor(order), 4).tau.double()
+    tau = arrivals_of(torch.tensor(order), 4).tau.double()
     typical = asynchrony.typical_delays(s)
     for worker in range(4):
         own = tau[torch.tensor(order) == worker][1:].mean()
@@ -465,12 +472,12 @@ def test_workers_with_their_own_data_reach_the_rate_weighted_optimum(adaptive):
 
 def test_bad_numbers_are_refused_in_one_sentence():
     with pytest.raises(InputError, match="`calls` must be at least 5, got 4"):
-        Setting(workers=5, calls=4)
+        AsyncProblem(workers=5, calls=4)
     with pytest.raises(InputError, match="`calls` must be at least 15, got 14"):
-        asynchrony.strongly_convex_steps(1.0, Setting(5, 14, mu=0.1))
+        asynchrony.strongly_convex_steps(1.0, AsyncProblem(5, 14, mu=0.1))
     with pytest.raises(InputError, match="`mu` must be greater than 0"):
-        asynchrony.strongly_convex_steps(1.0, Setting(5, 15))
+        asynchrony.strongly_convex_steps(1.0, AsyncProblem(5, 15))
     with pytest.raises(InputError, match="`order` must be at most 1, got 2"):
-        delays_of(torch.tensor([0, 2]), workers=2)
+        arrivals_of(torch.tensor([0, 2]), workers=2)
     with pytest.raises(InputError, match="`times` must be positive, but entry 1 is 0"):
         asynchrony.speed_up(torch.tensor([1.0, 0.0]))

@@ -15,7 +15,7 @@ from coterie.checks import InputError
 from coterie.collaboration import weights
 from coterie.theory import collaboration as theory
 from coterie.theory import rates
-from coterie.theory.rates import Losses
+from coterie.theory.rates import Bounded, Convex, Losses
 from support.noisy_quadratics import (
     ONE,
     REAL,
@@ -29,6 +29,8 @@ from support.noisy_quadratics import (
     line,
     losses_of,
     mean_and_error,
+    quadratic_distances,
+    quadratic_gaps,
     quadratics,
 )
 
@@ -37,7 +39,7 @@ from support.noisy_quadratics import (
 @pytest.mark.parametrize("calls", [3, 60])
 def test_all_for_all_obeys_its_bound(build, calls):
     matrices, best = quadratics(seed=1, spread=0.5)
-    gap = theory.quadratic_gaps(matrices, best)
+    gap = quadratic_gaps(matrices, best)
     lam = build(torch.cdist(best, best))
     losses = losses_of(matrices, 2.0)
     x = torch.full((6, 2), 2.0, dtype=REAL)
@@ -64,7 +66,7 @@ def printed_theorem_8_3(lam, gap, start, calls, losses):
 @pytest.mark.parametrize("calls", [20, 100, 400])
 def test_theorem_8_3_holds_as_printed_for_clusters(calls):
     matrices, best = quadratics(seed=2, spread=0.5)
-    gap = theory.quadratic_gaps(matrices, best)
+    gap = quadratic_gaps(matrices, best)
     lam = WEIGHTS["clusters"](gap)
     losses = losses_of(matrices, 1.0)
     there = theory.effective(lam, losses)
@@ -89,7 +91,7 @@ def test_theorem_8_3_as_printed_fails_on_a_star_where_the_radius_is_not_one():
     best = torch.zeros(n, 1, dtype=REAL)
     x = torch.ones(n, 1, dtype=REAL)
     still = Losses(1.0, 1.0, 1e-6)
-    gap = theory.quadratic_gaps(matrices, best)
+    gap = quadratic_gaps(matrices, best)
     lr, printed = printed_theorem_8_3(lam, gap, 0.5, calls, still)
     curve = all_for_all_runs(lam, matrices, best, x, 1e-3, lr, calls, runs=3)
     assert float(curve[-1].min()) > 1e6 > printed
@@ -121,7 +123,7 @@ def least_stacked(lam, matrices, best):
 def test_lemma_8_5_2_bounds_what_the_best_mixtures_lose():
     for seed in range(20):
         matrices, best = quadratics(seed)
-        gap = theory.quadratic_gaps(matrices, best)
+        gap = quadratic_gaps(matrices, best)
         for name, build in WEIGHTS.items():
             lam = build(torch.cdist(best, best))
             least = least_stacked(lam, matrices, best)
@@ -136,7 +138,7 @@ def test_the_last_term_of_theorem_8_3_has_its_indices_swapped_in_print():
     best = torch.tensor([[0.0], [1.0], [-1.0]], dtype=REAL)
     lam = torch.zeros(3, 3, dtype=REAL)
     lam[:, 0] = 1
-    gap = theory.quadratic_gaps(matrices, best)
+    gap = quadratic_gaps(matrices, best)
     least = least_stacked(lam, matrices, best)
     assert least <= theory.mean_bias(lam, gap)
     assert least > 10 * theory.mean_bias(lam, gap.T)
@@ -173,7 +175,7 @@ def test_all_for_all_needs_no_more_calls_than_predicted_and_the_share_of_those_a
     matrices = torch.eye(2, dtype=REAL).expand(n, 2, 2)
     best = torch.zeros(n, 2, dtype=REAL)
     best[2:] = 3.0  # two and six alike
-    b = theory.quadratic_distances(matrices, best)
+    b = quadratic_distances(matrices, best)
     losses = losses_of(matrices, sigma2)
     x = torch.full((n, 2), 1.5, dtype=REAL)
     start = float(excess_of(matrices, best, x).mean())
@@ -209,7 +211,7 @@ def test_calls_of_corollary_8_5_1_reach_the_precision_on_a_line_of_clients():
     assert there.mu < 0.5  # so that the printed number of calls is another one
     lr = rates.precision_step(eps, there)
     calls = theory.all_for_all_calls(lam, eps, start, losses)
-    gap = theory.quadratic_gaps(matrices, best)
+    gap = quadratic_gaps(matrices, best)
     assert theory.mean_bias(lam, gap) <= eps / 2
     assert theory.all_for_all_bound(lam, gap, start, lr, calls, losses) <= eps
     # With mu in place of mu s, fewer calls are not proved to be enough, but are.
@@ -230,15 +232,15 @@ def test_convex_all_for_all_obeys_its_bound(build):
     matrices, best = quadratics(seed=3, spread=0.5)
     flat = torch.diag(torch.tensor([1.0, 0.0], dtype=REAL))
     matrices = flat @ matrices @ flat
-    gap = theory.quadratic_gaps(matrices, best)
+    gap = quadratic_gaps(matrices, best)
     lam = build(torch.cdist(best, best))
     beta = float(torch.linalg.eigvalsh(matrices).max())
     x = torch.full((6, 2), 2.0, dtype=REAL)
     radius = math.sqrt(float((x - best).square().sum(1).mean()))
-    known = {"radius": radius, "beta": beta, "variance": 2.0}
+    known = Convex(radius, beta, variance=2.0)
     for calls in (5, 80):
-        lr = theory.all_for_all_convex_step(lam, calls, **known)
-        bound = theory.all_for_all_convex_bound(lam, gap, calls, **known)
+        lr = theory.all_for_all_convex_step(lam, calls, known)
+        bound = theory.all_for_all_convex_bound(lam, gap, calls, known)
         curve = all_for_all_runs(lam, matrices, best, x, math.sqrt(2.0), lr, calls)
         mean, error = mean_and_error(curve[:-1].mean(0))
         assert mean <= bound + error
@@ -246,19 +248,19 @@ def test_convex_all_for_all_obeys_its_bound(build):
 
 def test_what_mixtures_lose_stays_and_is_in_the_convex_bound():
     matrices, best = quadratics(seed=3)
-    gap = theory.quadratic_gaps(matrices, best)
+    gap = quadratic_gaps(matrices, best)
     lam = torch.full((6, 6), 1 / 6, dtype=REAL)
     beta = losses_of(matrices, 0.0).beta
     x = torch.zeros(6, 2, dtype=REAL)
     radius, calls = math.sqrt(float(best.square().sum(1).mean())), 3000
-    known = {"radius": radius, "beta": beta, "variance": 0.0}
-    lr = theory.all_for_all_convex_step(lam, calls, **known)
+    known = Convex(radius, beta, variance=0.0)
+    lr = theory.all_for_all_convex_step(lam, calls, known)
     curve = all_for_all_runs(lam, matrices, best, x, 0.0, lr, calls, runs=1)
     mean = float(curve[:-1].mean())
     without = 2 * beta * radius**2 / calls
     assert mean > 10 * without
     bias = theory.mean_bias(lam, gap)
-    bound = theory.all_for_all_convex_bound(lam, gap, calls, **known)
+    bound = theory.all_for_all_convex_bound(lam, gap, calls, known)
     assert mean <= bound == pytest.approx(without + 2 * bias)
 
 
@@ -266,8 +268,8 @@ def test_the_printed_convex_step_depends_on_the_unit_of_the_loss():
     lam = torch.full((3, 3), 1 / 3, dtype=REAL)
 
     def steps(unit):
-        known = {"radius": 1.0, "beta": unit, "variance": 400 * unit**2}
-        ours = theory.all_for_all_convex_step(lam, 100, **known)
+        known = Convex(radius=1.0, beta=unit, variance=400 * unit**2)
+        ours = theory.all_for_all_convex_step(lam, 100, known)
         printed = math.sqrt(unit / (100 * 400 * unit**2 / 3))
         return ours, printed
 
@@ -285,7 +287,7 @@ def test_the_printed_step_of_the_report_s_theorem_8_is_n_times_too_large():
     printed = n / 2  # N / (2 L), with little noise
     curve = all_for_all_runs(lam, matrices, best, x, 0.0, printed, 20, runs=1)
     assert float(curve[-1]) > 1e6
-    ours = theory.all_for_all_convex_step(lam, 20, radius=1.0, beta=1.0, variance=0.0)
+    ours = theory.all_for_all_convex_step(lam, 20, Convex(1.0, 1.0, 0.0))
     curve = all_for_all_runs(lam, matrices, best, x, 0.0, ours, 20, runs=1)
     assert float(curve[-1]) < 1e-6
 
@@ -312,13 +314,12 @@ def test_bounded_all_for_all_obeys_3_a_and_samples_of_theorem_4_suffice():
     x = torch.full((8,), 0.7, dtype=REAL)
     lam = weights.within(2 * gap, eps)  # clusters: the best y is `best`
     radius = math.sqrt(float((x - best).square().mean()))
-    samples = theory.all_for_all_bounded_samples(gap, eps, radius=radius, bound=bound)
+    known = Bounded(radius, bound)
+    samples = theory.all_for_all_bounded_samples(gap, eps, known)
     assert samples == pytest.approx(4 * radius**2 * 2 / eps**2 * 3)
     for calls in (20, math.ceil(samples)):
-        lr = theory.all_for_all_bounded_step(lam, calls, radius=radius, bound=bound)
-        limit = theory.all_for_all_bounded_bound(
-            lam, gap, calls, radius=radius, bound=bound
-        )
+        lr = theory.all_for_all_bounded_step(lam, calls, known)
+        limit = theory.all_for_all_bounded_bound(lam, gap, calls, known)
         mean, error = mean_and_error(absolute_runs(lam, best, x, lr, calls))
         assert mean <= limit + error
     assert limit <= eps
@@ -326,20 +327,20 @@ def test_bounded_all_for_all_obeys_3_a_and_samples_of_theorem_4_suffice():
 
 def test_phases_are_precise_after_the_samples_of_the_anytime_guarantee():
     """Phases p = 0, 1, ... of T(2^-p) samples; the first with 2^-p <= eps suffices."""
-    gap, known = line() * 0.4, {"radius": 1.3, "bound": 2.0}
+    gap, known = line() * 0.4, Bounded(radius=1.3, bound=2.0)
 
     def spent(eps: float) -> float:
         last = math.ceil(-math.log2(eps) - 1e-12)
         phases = [2.0**-p for p in range(last + 1)]
-        return sum(theory.all_for_all_bounded_samples(gap, e, **known) for e in phases)
+        return sum(theory.all_for_all_bounded_samples(gap, e, known) for e in phases)
 
     def printed(eps: float) -> float:
-        return 4 * theory.all_for_all_bounded_samples(gap, eps, **known)
+        return 4 * theory.all_for_all_bounded_samples(gap, eps, known)
 
     wrong = 0
     for k in range(120):
         eps = 2.0 ** (-k / 12)
-        assert spent(eps) <= theory.anytime_samples(gap, eps, **known)
+        assert spent(eps) <= theory.anytime_samples(gap, eps, known)
         wrong += spent(eps) > printed(eps)
         if k % 12 == 0:
             assert spent(eps) <= printed(eps)

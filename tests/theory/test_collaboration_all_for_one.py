@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from coterie.collaboration import weights
 from coterie.theory import collaboration as theory
 from coterie.theory import lower_bounds, rates
-from coterie.theory.rates import Losses
+from coterie.theory.rates import Bounded, Losses
 from support.noisy_quadratics import (
     REAL,
     all_for_one_runs,
@@ -25,6 +25,7 @@ from support.noisy_quadratics import (
     line,
     losses_of,
     mean_and_error,
+    quadratic_distances,
     quadratics,
 )
 
@@ -33,7 +34,7 @@ from support.noisy_quadratics import (
 @pytest.mark.parametrize("calls", [3, 40])
 def test_all_for_one_obeys_its_bound(build, calls):
     matrices, best = quadratics(alike=True, spread=0.5)
-    b = theory.quadratic_distances(matrices, best)
+    b = quadratic_distances(matrices, best)
     lam = build(b)
     losses = losses_of(matrices, 2.0)
     x = torch.full((6, 2), 3.0, dtype=REAL)
@@ -95,7 +96,7 @@ def test_all_for_one_needs_no_more_calls_than_predicted_and_an_nth_of_those_alon
     matrices = torch.eye(2, dtype=REAL).expand(n, 2, 2)
     best = torch.zeros(n, 2, dtype=REAL)
     best[4:] = 3.0  # four like client 0, and four far ones
-    b = theory.quadratic_distances(matrices, best)
+    b = quadratic_distances(matrices, best)
     losses = losses_of(matrices, sigma2)
     x = torch.full((n, 2), 1.5, dtype=REAL)
     start = excess_of(matrices, best, x)
@@ -114,11 +115,9 @@ def test_all_for_one_needs_no_more_calls_than_predicted_and_an_nth_of_those_alon
         # The proof's constants lose less than a factor of four.
         assert predicted / 4 <= needed[name] <= predicted
         assert needed[name] >= float(
-            lower_bounds.lower_bound(
-                distance, eps, mu=losses.mu, variance=sigma2, constant=0.1
-            )[0]
+            0.1 * lower_bounds.lower_bound(distance, eps, losses)[0]
         )
-    speed = theory.speed_up(b, eps, losses.mu)
+    speed = theory.all_for_one_speed_up(b, eps, losses.mu)
     assert speed.tolist() == [4.0] * n
     assert needed["alone"] / needed["together"] == pytest.approx(4, rel=0.2)
 
@@ -182,10 +181,10 @@ def test_one_client_at_a_time_obeys_6_a_and_not_the_printed_one_without_n():
     # A hundred clients with the loss |x|: one at a time gives n / n sign(x).
     n, calls = 100, 400
     lam = torch.full((n, n), 1 / n, dtype=REAL)
-    known = {"diameter": 1.0, "bound": 1.0}
-    lr = float(theory.all_for_one_bounded_step(lam, calls, **known)[0])
+    known = Bounded(radius=1.0, bound=1.0)
+    lr = float(theory.all_for_one_bounded_step(lam, calls, known)[0])
     none = torch.zeros(n, n, dtype=REAL)
-    bound = float(theory.all_for_one_bounded_bound(lam, none, calls, **known)[0])
+    bound = float(theory.all_for_one_bounded_bound(lam, none, calls, known)[0])
     mean = descend_absolute(lr, calls)
     assert mean <= bound
     printed = math.sqrt(2 / calls * float(lam[0].square().sum()))
@@ -195,12 +194,12 @@ def test_one_client_at_a_time_obeys_6_a_and_not_the_printed_one_without_n():
 
 def test_samples_of_6_a_reach_the_precision():
     gap = line() * 0.4
-    eps, known = 0.1, {"diameter": 1.3, "bound": 2.0}
-    samples = theory.all_for_one_bounded_samples(gap, eps, **known)
+    eps, known = 0.1, Bounded(radius=1.3, bound=2.0)
+    samples = theory.all_for_one_bounded_samples(gap, eps, known)
     lam = weights.within(2 * gap, eps)
     for i in range(8):
         calls = math.ceil(float(samples[i]))
-        bound = theory.all_for_one_bounded_bound(lam, gap, calls, **known)
+        bound = theory.all_for_one_bounded_bound(lam, gap, calls, known)
         assert float(bound[i]) <= eps
     near = theory.count_near(2 * gap, eps)
     assert float(samples[0]) == pytest.approx(4 * 1.3**2 * 4 / 0.01 * 8 / int(near[0]))

@@ -13,16 +13,16 @@ from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.theory import collaboration as theory
 from coterie.theory import lower_bounds
-from support.noisy_quadratics import REAL, generator, line
+from coterie.theory.rates import Bounded, Losses
+from support.noisy_quadratics import REAL, generator, line, quadratic_gaps
 
 
 def test_who_can_help_does_not_depend_on_the_unit_of_the_loss_as_the_text_would():
     b, mu, eps = line(), 0.5, 0.05
-    here = lower_bounds.lower_bound(b, eps, mu=mu, variance=1.0)
+    here = lower_bounds.lower_bound(b, eps, Losses(mu, mu, 1.0))
     unit = 7.0  # all losses times 7: b, mu, eps and sigma too
-    there = lower_bounds.lower_bound(
-        unit * b, unit * eps, mu=unit * mu, variance=unit**2
-    )
+    losses = Losses(unit * mu, unit * mu, unit**2)
+    there = lower_bounds.lower_bound(unit * b, unit * eps, losses)
     assert_close(here, there)
     printed = [theory.count_near((u * b) ** 2, u * eps) for u in (1.0, unit)]
     assert (printed[0] != printed[1]).any()
@@ -31,33 +31,30 @@ def test_who_can_help_does_not_depend_on_the_unit_of_the_loss_as_the_text_would(
 def test_lower_bounds_follow_their_formulas():
     b, n = line(), 8
     eps, mu, variance, radius, bound = 0.01, 2.0, 3.0, 1.5, 0.7
+    losses, bounded = Losses(mu, mu, variance), Bounded(radius, bound)
     near = [
         sum(float(b[i, j]) ** 2 <= 4 * mu * eps for j in range(n)) for i in range(n)
     ]
     expected = [variance / (mu * eps * count) for count in near]
-    found = lower_bounds.lower_bound(b, eps, mu=mu, variance=variance)
+    found = lower_bounds.lower_bound(b, eps, losses)
     assert found.tolist() == pytest.approx(expected)
 
     gap = b**2
     near = [sum(float(gap[i, j]) <= 4 * eps for j in range(n)) for i in range(n)]
-    expected = [5 * radius**2 * bound**2 * n / (eps**2 * count) for count in near]
-    found = lower_bounds.lower_bound_convex(
-        gap, eps, radius=radius, bound=bound, constant=5.0
-    )
+    expected = [radius**2 * bound**2 * n / (eps**2 * count) for count in near]
+    found = lower_bounds.lower_bound_convex(gap, eps, bounded)
     assert found.tolist() == pytest.approx(expected)
 
     near = [sum(float(gap[i, j]) <= 4 * n * eps for j in range(n)) for i in range(n)]
     inverse = sum(1 / count for count in near)
-    found = lower_bounds.all_for_all_lower_bound(gap, eps, mu=mu, variance=variance)
+    found = lower_bounds.all_for_all_lower_bound(gap, eps, losses)
     assert found == pytest.approx(variance / (mu * n * eps) * inverse)
-    found = lower_bounds.all_for_all_lower_bound_convex(
-        gap, eps, radius=radius, bound=bound
-    )
+    found = lower_bounds.all_for_all_lower_bound_convex(gap, eps, bounded)
     assert found == pytest.approx(radius**2 * bound**2 / (n**2 * eps**2) * inverse)
 
 
 def hard(distance, *, samples, delta=0.25, d=8, variance=1.0, seed=0):
-    return lower_bounds.hard_instance(
+    return lower_bounds.hard_samples(
         torch.tensor(distance, dtype=REAL),
         generator(seed),
         delta=delta,
@@ -81,9 +78,7 @@ def test_the_hard_instance_has_the_gaps_of_its_proof():
     means = torch.einsum("ijk,ij->ik", made.features, made.targets) / 40_000
     assert_close(d * means, made.optima, rtol=0, atol=8 * 4 * 0.3 / 200)
     # The loss (x_k - coin)^2 has Hessian 2 / d.
-    gap = theory.quadratic_gaps(
-        2 / d * torch.eye(d).expand(5, d, d).double(), made.optima
-    )
+    gap = quadratic_gaps(2 / d * torch.eye(d).expand(5, d, d).double(), made.optima)
     tilt = made.tilts
     assert_close(gap, (tilt[:, None] - tilt).square())
     distance = torch.tensor(b, dtype=REAL)

@@ -90,8 +90,9 @@ def test_lemma_8_b_1_holds_for_the_last_iterate_and_not_for_the_average_as_print
 
 def test_convex_rates_hold_for_the_average():
     runs, calls, beta, variance, radius = 2000, 50, 2.0, 4.0, 1.5
-    lr = rates.convex_sgd_step(radius, calls, beta=beta, variance=variance)
-    bound = rates.convex_sgd_bound(radius, calls, beta=beta, variance=variance)
+    losses = rates.Convex(radius, beta, variance)
+    lr = rates.convex_sgd_step(calls, losses)
+    bound = rates.convex_sgd_bound(calls, losses)
     for curvature in (beta, 0.05):
         rng = generator(0)
         x = torch.full((runs,), radius, dtype=REAL)
@@ -106,7 +107,8 @@ def test_convex_rates_hold_for_the_average():
 
 def test_rates_of_bounded_gradients_hold_for_the_average():
     runs, calls, bound, radius = 2000, 50, 2.0, 1.5
-    lr = rates.bounded_sgd_step(radius, calls, bound=bound)
+    losses = rates.Bounded(radius, bound)
+    lr = rates.bounded_sgd_step(calls, losses)
     rng = generator(0)
     x = torch.full((runs,), radius, dtype=REAL)
     total = torch.zeros(runs, dtype=REAL)
@@ -115,7 +117,7 @@ def test_rates_of_bounded_gradients_hold_for_the_average():
         noise = math.sqrt(3) * (2.0 * torch.randint(2, (runs,), generator=rng) - 1)
         x = x - lr * (x.sign() + noise)  # of |x|; mean square 1 + 3
     mean, error = mean_and_error((total / calls).abs())
-    limit = rates.bounded_sgd_bound(radius, calls, bound=bound)
+    limit = rates.bounded_sgd_bound(calls, losses)
     assert mean <= limit + error
     assert limit == pytest.approx(bound * radius * math.sqrt(2 / calls))
 

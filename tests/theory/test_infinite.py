@@ -12,7 +12,7 @@ from coterie.algorithms.all_for_all import all_for_all
 from coterie.checks import InputError
 from coterie.collaboration import weights
 from coterie.theory import infinite
-from coterie.theory.infinite import Log, models, nodes, run, windows
+from coterie.theory.infinite import Log, models, nodes, run_agents, windows
 from support.oracles import begun, with_verbs
 
 REAL = torch.float64
@@ -111,7 +111,7 @@ def test_for_finitely_many_agents_it_is_asynchronous_all_for_all():
     for t in range(calls):
         oracle = OneAwake(int(woken[t]), best, noise[t])
         state, _ = algorithm.step(state, oracle, torch.Generator())
-    log = run(
+    log = run_agents(
         kernel,
         start,
         theta[woken],
@@ -130,7 +130,10 @@ def small_log(kernel, calls=30, seed=0):
     rng = torch.Generator().manual_seed(seed)
     y = torch.randn(calls, 3, generator=rng, dtype=REAL)
     start = torch.zeros(3, dtype=REAL)
-    return run(kernel, start, theta, lambda t, x: x - y[t], lambda t: 0.05 / (1 + t)), y
+    log = run_agents(
+        kernel, start, theta, lambda t, x: x - y[t], lambda t: 0.05 / (1 + t)
+    )
+    return log, y
 
 
 def test_models_are_sums_over_events_and_those_of_the_plain_loop():
@@ -173,12 +176,12 @@ def test_who_shares_no_window_with_anybody_keeps_the_first_model():
 
 def test_the_largest_step_is_stable_and_four_times_as_much_is_not():
     kernel = windows(0.1)
-    step = infinite.largest_step(kernel, agents(500), beta=1.0)
+    step = infinite.window_step(kernel, agents(500), beta=1.0)
     assert step == pytest.approx(0.1, rel=0.1)  # a window at the edge
     theta = torch.zeros(60, 1, dtype=REAL)  # the same agent, again and again
     start = torch.ones(1, dtype=REAL)
-    small = run(kernel, start, theta, lambda t, x: x, lambda t: step)
-    large = run(kernel, start, theta, lambda t, x: x, lambda t: 4 * step)
+    small = run_agents(kernel, start, theta, lambda t, x: x, lambda t: step)
+    large = run_agents(kernel, start, theta, lambda t, x: x, lambda t: 4 * step)
     assert float(models(small, theta[:1], kernel).abs()) < 1
     assert float(models(large, theta[:1], kernel).abs()) > 1e6
 
@@ -202,7 +205,9 @@ def integrated_error(calls, factor, columns=30):
     h = factor * calls ** (-1 / 3)
     kernel = windows(h)
     start = torch.zeros(columns, dtype=REAL)
-    log = run(kernel, start, theta, lambda t, x: x - y[t], lambda t: 1 / (t + 1 / h))
+    log = run_agents(
+        kernel, start, theta, lambda t, x: x - y[t], lambda t: 1 / (t + 1 / h)
+    )
     grid = (torch.arange(200, dtype=REAL)[:, None] + 0.5) / 200
     return float((models(log, grid, kernel) - m(grid)).square().mean()) / 2
 
@@ -223,7 +228,7 @@ def test_with_a_window_over_everything_the_error_stays():
     theta = agents(calls, 1)
     y = torch.sin(2 * math.pi * theta)
     kernel = windows(1.0)
-    log = run(
+    log = run_agents(
         kernel,
         torch.zeros(1, dtype=REAL),
         theta,

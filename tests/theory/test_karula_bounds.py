@@ -96,7 +96,7 @@ def test_theorem_4_4_holds_on_quadratics_with_some_of_the_clients(s):
     runs = [squared_mappings(given, 30, s, seed=seed) for seed in range(2)]
     mean = torch.stack(runs).mean(0)
     for rounds in (1, 10, 30):
-        bound = theory.stationary_bound(
+        bound = theory.gradient_mapping_bound(
             start, rounds, smoothness=2.0, clients=9, active=s
         )
         assert float(mean[:rounds].min()) <= bound
@@ -164,7 +164,7 @@ def test_the_printed_noise_term_is_too_small_where_the_step_is_long(n, s):
         far = 1 / smoothness  # so that the gradients at the start are 1
         found = float(expected_mappings(n, s, smoothness, far, rounds).min())
         start = smoothness * far**2 / 2
-        ours = theory.stationary_bound(
+        ours = theory.gradient_mapping_bound(
             start,
             rounds,
             smoothness=smoothness,
@@ -187,7 +187,7 @@ def test_theorem_4_4_holds_with_noise():
         squared_mappings(given, rounds, s, t=1e12, noise=noise, seed=seed)
         for seed in range(2)
     ]
-    ours = theory.stationary_bound(
+    ours = theory.gradient_mapping_bound(
         start, rounds, smoothness=smoothness, clients=9, active=s, variance=noise**2
     )
     assert float(torch.stack(runs).mean(0).min()) <= ours
@@ -197,7 +197,8 @@ def test_the_constant_is_that_of_the_last_line_of_the_proof():
     smoothness = 0.7
     eta = theory.paper_step(smoothness)
     assert eta == pytest.approx(3 / (8 * smoothness))
-    found = theory.stationary_bound(1.0, 1, smoothness=smoothness, clients=4, active=4)
+    known = {"smoothness": smoothness, "clients": 4, "active": 4}
+    found = theory.gradient_mapping_bound(1.0, 1, **known)
     assert found == pytest.approx(2 / (eta * (1 - 2 * eta * smoothness)))
     assert found == pytest.approx(8 * (8 * smoothness / 3))  # eight times the printed
 
@@ -272,4 +273,4 @@ def test_best_models_are_no_further_apart_than_proposition_3_4_says():
 def test_what_the_theorem_does_not_cover_is_refused(change, message):
     given = {"smoothness": 1.0, "clients": 9, "active": 5, **change}
     with pytest.raises(InputError, match=message):
-        theory.stationary_bound(1.0, 10, **given)
+        theory.gradient_mapping_bound(1.0, 10, **given)

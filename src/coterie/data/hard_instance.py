@@ -6,7 +6,7 @@ import torch
 
 from ..checks import integer, number
 from ..seeds import generator
-from ..theory.lower_bounds import hard_instance as drawn
+from ..theory.lower_bounds import hard_samples
 from .federation import Table
 from .synthetic import check_size
 
@@ -42,7 +42,7 @@ def hard_instance(
     number("distance", distance, at_least=0)
     check_size("`clients` * `samples` * `dimension`", clients * samples * dimension)
     cluster = (torch.arange(clients) >= twins).long()
-    hard = drawn(
+    hard = hard_samples(
         distance * cluster.double(),
         generator(seed, "synthetic", "hard_instance"),
         delta=delta,

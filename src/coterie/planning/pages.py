@@ -12,7 +12,8 @@ from plotly.offline import get_plotlyjs
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from ..report.html import page, plot, table_of
-from ..report.styles import client_ticks, finish, heat_map
+from ..report.matrices import heat_map, name_both_axes
+from ..report.styles import client_ticks, finish
 from .prospects import structure_of
 
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ def links(plan: Plan) -> go.Figure:
     names = [str(plan.clients[i]) for i in order]
     figure = heat_map(weights[None], np.zeros(1), names)
     figure.frames = ()
-    figure.update_xaxes(client_ticks(names, single=True))
-    figure.update_yaxes(client_ticks(names, single=True) | {"autorange": "reversed"})
+    name_both_axes(figure, names)
     return finish(figure, "Suggested weights", 560)
 
 

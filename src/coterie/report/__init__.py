@@ -6,47 +6,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .figures import (
-        clients,
-        collaboration,
-        curves,
-        gains,
-        newcomers,
-        partners,
-        spread,
-        trials,
-    )
+    from .figures import clients, curves, gains, newcomers, spread
+    from .matrices import collaboration, partners, similarity_map
     from .pages import write_report
-    from .similarity import similarity_map
-    from .tables import chosen, newcomer_summary, summary
+    from .scores import mean_scores
+    from .searches import trials
+    from .tables import chosen, newcomer_summary, partner_counts, summary
     from .timelines import delays, timeline
     from .waiting import wait_summary
 
+# Numbers need no drawing.
 _LATE = {
-    "chosen": "tables",
-    "clients": "figures",
-    "collaboration": "figures",
-    "curves": "figures",
-    "delays": "timelines",
-    "gains": "figures",
-    "newcomer_summary": "tables",
-    "newcomers": "figures",
-    "partners": "figures",
-    "similarity_map": "similarity",
-    "spread": "figures",
-    "summary": "tables",
-    "timeline": "timelines",
-    "trials": "figures",
-    "wait_summary": "waiting",
-    "write_report": "pages",
+    "figures": "clients curves gains newcomers spread",
+    "matrices": "collaboration partners similarity_map",
+    "pages": "write_report",
+    "scores": "mean_scores",
+    "searches": "trials",
+    "tables": "chosen newcomer_summary partner_counts summary",
+    "timelines": "delays timeline",
+    "waiting": "wait_summary",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is used first, so that numbers need no drawing."""
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
-    return getattr(import_module(f".{_LATE[name]}", __name__), name)
+    """Imports what is used first."""
+    for module, names in _LATE.items():
+        if name in names.split():
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
 
 
 __all__ = [
@@ -56,8 +43,10 @@ __all__ = [
     "curves",
     "delays",
     "gains",
+    "mean_scores",
     "newcomer_summary",
     "newcomers",
+    "partner_counts",
     "partners",
     "similarity_map",
     "spread",

@@ -13,18 +13,18 @@ import numpy as np
 from ..records.folders import Records
 
 
-class Course(NamedTuple):
+class Axis(NamedTuple):
     """What the recorded rounds of a study are, and how they are written."""
 
-    axis: Literal["round", "time"]
+    name: Literal["round", "time"]
     period: float  # of a tick in virtual seconds; 1 where rounds are rounds
     end: str  # when final scores were taken, in words
-    words: str  # of an axis
+    title: str  # in a figure
 
     @property
     def timed(self) -> bool:
         """Whether there is a virtual clock."""
-        return self.axis == "time"
+        return self.name == "time"
 
     def place(self, t: float) -> float:
         """Where round t stands on an axis."""
@@ -43,18 +43,18 @@ class Course(NamedTuple):
         return f"{t:.0f} rounds"
 
 
-def course_of(records: Records) -> Course:
+def axis_of(records: Records) -> Axis:
     """In what the study is counted."""
     table = records.study.get("time")
     if table is None:
-        return Course("round", 1.0, "at the last round", "round")
+        return Axis("round", 1.0, "at the last round", "round")
     period = float(table["period"])
     ends = records.metrics.groupby("algorithm")["round"].max().unique()
     # Runs that were interrupted have no common end.
     end = "at the end of each run"
     if len(ends) == 1:
         end = f"at the end, after {virtual_seconds(period * float(ends[0]))}"
-    return Course("time", period, end, "virtual seconds")
+    return Axis("time", period, end, "virtual seconds")
 
 
 def in_seconds(value: float) -> str:

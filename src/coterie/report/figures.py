@@ -5,8 +5,6 @@ What "final" means and which seeds and clients count is said in `tables`.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -14,56 +12,45 @@ from plotly.subplots import make_subplots
 
 from ..checks import InputError
 from ..records.folders import Records
-from .axes import course_of
-from .styles import (
-    LABELLED,
-    Style,
-    add_slider,
-    bold,
-    boxes,
-    client_ticks,
-    draw_cluster_bounds,
-    draw_cluster_lines,
-    escape,
-    finish,
-    heading,
-    heat_map,
-    menu_of,
-    styles_of,
-    thinned,
-    whiskers,
-)
-from .tables import (
+from .axes import axis_of
+from .scores import (
     CROWD,
     baseline_of,
     by_cluster,
     cluster_means,
     cluster_name,
     count_gains,
-    favourite_of,
     final_gains,
     final_scores,
     is_crowd,
-    last_trials,
     newcomer_gains,
     newcomer_labels,
     newcomer_scores,
     over_seeds,
-    partner_counts,
     population,
     runs_of,
     score_of,
     seed_means,
-    setting_text,
-    tuned_options,
     worst_decile,
 )
+from .styles import (
+    Style,
+    bold,
+    boxes,
+    button,
+    client_ticks,
+    draw_cluster_bounds,
+    escape,
+    finish,
+    heading,
+    menu_of,
+    row_of,
+    styles_of,
+    whiskers,
+)
+from .tables import favourite_of
 
-Axis = Literal["round", "time", "updates", "gradients", "bytes"]
-
-_AXES = {
-    "round": "round",
-    "time": "virtual seconds",
+_COUNTS = {
     "updates": "updates: answers of clients that arrived",
     "gradients": "per-sample gradient evaluations, all clients",
     "bytes": "bytes sent, all clients",
@@ -97,12 +84,8 @@ def _gain_bars(
     records: Records, tables: dict[str, pd.DataFrame], first: str
 ) -> go.Figure:
     """A bar per client, of the algorithm `first` until another is chosen."""
-    score, styles, table = (
-        score_of(records),
-        styles_of(records),
-        by_cluster(population(records)),
-    )
-    figure, buttons = go.Figure(), []
+    table, styles = by_cluster(population(records)), styles_of(records)
+    figure, buttons, layouts = go.Figure(), [], {}
     for label, gained in tables.items():
         mean = over_seeds(records, gained).reindex(table["client"])
         # Clusters keep their places for every algorithm; clients sort inside them.
@@ -127,14 +110,13 @@ def _gain_bars(
         title = f"{heading(label)}: {more} gain, {less} lose, {equal} equal"
         ticks = client_ticks([str(client) for client in names], single=True)
         layout = {f"xaxis.{key}": value for key, value in ticks.items()}
-        layout = {"title.text": bold(title), **layout}
+        layouts[label] = {"title.text": bold(title), **layout}
         seen = [other == label for other in tables]
-        args = [{"visible": seen}, layout]
-        buttons.append({"label": escape(label), "method": "update", "args": args})
-    place = list(tables).index(first)
-    menu = menu_of(buttons, active=place)
-    figure.update_layout(buttons[place]["args"][1], updatemenus=[menu])
-    figure.update_yaxes(title=score.gain, zeroline=True, zerolinecolor="#222222")
+        buttons.append(button(label, {"visible": seen}, layouts[label]))
+    menu = menu_of(buttons, active=list(tables).index(first))
+    figure.update_layout(layouts[first], updatemenus=[menu])
+    gain = score_of(records).gain
+    figure.update_yaxes(title=gain, zeroline=True, zerolinecolor="#222222")
     # One scale for all, so that switching the algorithm compares like with like.
     extremes = [table.to_numpy().ravel() for table in tables.values()]
     finite = np.concatenate([[0.0], *extremes])
@@ -145,7 +127,7 @@ def _gain_bars(
     return finish(figure, figure.layout.title.text, 480, menu=True)
 
 
-def curves(records: Records, against: Axis | None = None) -> go.Figure:
+def curves(records: Records, against: str | None = None) -> go.Figure:
     """Mean test score and loss over time, with buttons that change the horizontal axis.
 
     Lines are means over clients and seeds; bands reach from the lowest to the highest
@@ -159,15 +141,15 @@ def curves(records: Records, against: Axis | None = None) -> go.Figure:
     Raises:
         InputError: when the records hold no such axis.
     """
-    course = course_of(records)
-    counts = [a for a in ("updates", "gradients", "bytes") if a in records.rounds]
-    axes = [course.axis, *counts]
-    against = course.axis if against is None else against
+    score, own = score_of(records), axis_of(records)
+    counts = {name: words for name, words in _COUNTS.items() if name in records.rounds}
+    titles = {own.name: own.title} | counts
+    axes = list(titles)
+    against = own.name if against is None else against
     if against not in axes:
         raise InputError(f"`against` must be one of {axes}, but is {against!r}.")
-    score = score_of(records)
-    shown = [c for c in dict.fromkeys([score.column, "test_loss"])]
-    shown = [c for c in shown if c in records.metrics]
+    columns = dict.fromkeys([score.column, "test_loss"])
+    shown = [column for column in columns if column in records.metrics]
     figure = make_subplots(
         rows=len(shown), cols=1, shared_xaxes=True, vertical_spacing=0.06
     )
@@ -179,19 +161,14 @@ def curves(records: Records, against: Axis | None = None) -> go.Figure:
         trace.x = x
     bottom = f"xaxis{len(shown)}.title.text" if len(shown) > 1 else "xaxis.title.text"
     buttons = [
-        {
-            "label": f"by {axis}",
-            "method": "update",
-            "args": [{"x": places[axis]}, {bottom: _AXES[axis]}],
-        }
-        for axis in axes
+        button(f"by {axis}", {"x": places[axis]}, {bottom: title})
+        for axis, title in titles.items()
     ]
-    menu = menu_of(buttons, active=axes.index(against))
-    if len(axes) <= 3:  # more do not fit side by side on a narrow screen
-        menu |= {"type": "buttons", "direction": "right"}
-    figure.update_layout(updatemenus=[menu])
-    figure.update_layout(hovermode="x unified")
-    figure.update_xaxes(title=_AXES[against], row=len(shown))
+    # More than three do not fit side by side on a narrow screen.
+    menu = row_of if len(axes) <= 3 else menu_of
+    menus = [menu(buttons, active=axes.index(against))]
+    figure.update_layout(updatemenus=menus, hovermode="x unified")
+    figure.update_xaxes(title=titles[against], row=len(shown))
     figure.update_yaxes(tickformat=score.ticks, title=score.words, row=1)
     figure.update_yaxes(zeroline=False)
     if len(shown) > 1:
@@ -244,9 +221,9 @@ def _add_curve(
 def _places(
     records: Records, label: str, means: pd.DataFrame, axis: str
 ) -> list[float | None]:
-    course = course_of(records)
-    if axis == course.axis:
-        return [course.place(t) for t in means.index]
+    own = axis_of(records)
+    if axis == own.name:
+        return [own.place(t) for t in means.index]
     mine = records.rounds[records.rounds["algorithm"] == label]
     mine = mine[mine["seed"].isin(means.columns)]
     return _listed(mine.groupby("round")[axis].mean().reindex(means.index))
@@ -322,147 +299,6 @@ def newcomers(records: Records) -> go.Figure:
         figure.add_vline(x=0, line={"color": "#222222", "width": 1})
     figure.update_xaxes(title=words, tickformat=ticks)
     return finish(figure, title, 160, labels)
-
-
-def trials(records: Records) -> go.Figure:
-    """The validation score of every setting that was tried, against its options.
-
-    A setting stands at its last score: a star was chosen, a hollow dot was dropped
-    after fewer rounds. Settings that could not be trained are not drawn.
-
-    Raises:
-        InputError: when nothing was tried.
-    """
-    score, table, course = score_of(records), last_trials(records), course_of(records)
-    if table.empty:
-        raise InputError("the records have no trials: [tune] searches options.")
-    options = [o for o in tuned_options(records) if table[o].notna().any()]
-    figure, places = go.Figure(), {option: list[list[object]]() for option in options}
-    for label, style in styles_of(records).items():
-        mine = table[table["algorithm"] == label]
-        if mine.empty:
-            continue
-        for option in options:
-            places[option].append([_placed(value) for value in mine[option]])
-        figure.add_scatter(
-            y=mine["score"].to_numpy(),
-            mode="markers",
-            name=escape(label),
-            marker={
-                "color": style.colour,
-                "symbol": [_SYMBOLS.get(s, "circle-open") for s in mine["status"]],
-                "size": [15 if s == "chosen" else 8 for s in mine["status"]],
-            },
-            hovertext=[
-                f"{escape(setting_text(row[options]))}<br>seed {row['seed']}, "
-                f"{course.length(int(row['rounds']))}"
-                for _, row in mine.iterrows()
-            ],
-        )
-    buttons = [
-        {
-            "label": f"by {escape(option)}",
-            "method": "update",
-            "args": [{"x": x}, {"xaxis.title.text": option, "xaxis.type": _scale(x)}],
-        }
-        for option, x in places.items()
-    ]
-    for trace, x in zip(figure.data, places[options[0]], strict=True):
-        trace.x = x
-    figure.update_layout(buttons[0]["args"][1])
-    menu = menu_of(buttons) | {"type": "buttons", "direction": "right"}
-    if len(options) > 1:
-        figure.update_layout(updatemenus=[menu])
-    words = f"validation {records.score}"
-    figure.update_yaxes(title=words, tickformat=score.ticks, zeroline=False)
-    title = "Validation score of every setting that was tried"
-    return finish(figure, title, 420, menu=len(options) > 1)
-
-
-_SYMBOLS = {"finished": "circle", "chosen": "star"}
-
-
-def _placed(value: object) -> object:
-    """Where a setting stands on the axis of an option, None where it has none."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value if np.isfinite(value) else None
-    return str(value)
-
-
-def _scale(places: list[list[object]]) -> str:
-    """The type of an axis for these values: logarithmic if they differ tenfold."""
-    values = [value for trace in places for value in trace if value is not None]
-    numbers = [value for value in values if isinstance(value, int | float)]
-    if len(numbers) < len(values):
-        return "category"
-    wide = min(numbers) > 0 and max(numbers) >= 10 * min(numbers)
-    return "log" if wide else "linear"
-
-
-def collaboration(records: Records, algorithm: str | None = None) -> go.Figure:
-    """One algorithm's collaboration matrix over time, with a slider and a play button.
-
-    Row i shows whom client i learns from. The first seed with snapshots is shown, at
-    evenly spaced rounds where there are too many. The colour scale ends at the largest
-    weight that anybody gives to somebody else, so that a heavy diagonal hides nothing.
-
-    Args:
-        records: of the study.
-        algorithm: a label; None takes the first with snapshots.
-
-    Raises:
-        InputError: without snapshots, or with more than CROWD clients.
-    """
-    keys = [key for key in records.weights if algorithm in (None, key[0])]
-    if not keys:
-        raise InputError(f"there are no collaboration matrices of {algorithm!r}.")
-    if is_crowd(records):
-        raise InputError(f"matrices of more than {CROWD} clients are not drawn.")
-    label, seed = keys[0]
-    clients = by_cluster(records.clients[records.clients["seed"] == seed])
-    rows = np.searchsorted(np.sort(clients["client"]), clients["client"])
-    kept = thinned(len(records.weights[label, seed].rounds), len(clients))
-    rounds = records.weights[label, seed].rounds[kept]
-    matrices = records.weights[label, seed].matrices[kept][:, rows][:, :, rows]
-    names = [f"client {client}" for client in clients["client"]]
-    figure = heat_map(matrices, rounds, names)
-    draw_cluster_lines(figure, clients)
-    add_slider(figure, [frame.name for frame in figure.frames], course_of(records))
-    ticks = {"showgrid": False, "zeroline": False, "constrain": "domain"}
-    if len(clients) <= LABELLED:
-        ticks |= {"tickvals": list(range(len(clients))), "tickfont": {"size": 10}}
-        ticks |= {"ticktext": [str(client) for client in clients["client"]]}
-    else:
-        ticks |= {"showticklabels": False, "ticks": ""}
-    figure.update_xaxes(**ticks, title="learns from", tickangle=0)
-    figure.update_yaxes(**ticks, title="client", autorange="reversed", scaleanchor="x")
-    title = f"Who learns from whom: {heading(label)}, seed {seed}"
-    return finish(figure, title, 660, menu=True)
-
-
-def partners(records: Records) -> go.Figure:
-    """How many others a client learns from, over time, mean over clients and seeds.
-
-    Where true clusters are known, solid lines count partners inside one's own cluster
-    and dotted lines those outside.
-    """
-    table, figure, course = partner_counts(records), go.Figure(), course_of(records)
-    known = bool(table["inside"].notna().any())
-    kinds = {"inside": "solid", "outside": "dot"} if known else {"all": "solid"}
-    for label, style in styles_of(records).items():
-        mine = table[table["algorithm"] == label]
-        for kind, dash in kinds.items() if len(mine) else ():
-            figure.add_scatter(
-                x=course.period * mine["round"].to_numpy(),
-                y=mine[kind].to_numpy(),
-                mode="lines+markers",
-                name=escape(label) + (f", {kind}" if known else ""),
-                line={"color": style.colour, "dash": dash, "width": 2},
-                marker={"size": 5},
-            )
-    figure.update_xaxes(title=course.words)
-    figure.update_yaxes(title="partners per client", rangemode="tozero")
-    return finish(figure, "Number of partners", 400)
 
 
 def clients(records: Records) -> go.Figure:

@@ -154,6 +154,11 @@ def large(value: float) -> str:
     return f"{value:,.0f}" if np.isfinite(value) else "unknown"
 
 
+def percent(share: float, unknown: str = "unknown") -> str:
+    """A share in whole per cent."""
+    return f"{100 * share:.0f} %" if np.isfinite(share) else unknown
+
+
 def in_bytes(value: float) -> str:
     """A number of bytes in decimal units."""
     if not np.isfinite(value):

@@ -17,39 +17,22 @@ from plotly.offline import get_plotlyjs
 
 from ..checks import InputError
 from ..records.folders import Records, replacing
-from .axes import course_of, in_seconds
-from .figures import (
-    clients,
-    collaboration,
-    curves,
-    gains,
-    partners,
-    spread,
-)
-from .html import in_bytes, joined, large, page, plot, table_of
-from .sections import chosen_section, newcomers_section, time_section
-from .tables import (
-    CROWD,
-    at_equal_cost,
+from .axes import axis_of, in_seconds
+from .figures import curves, gains, spread
+from .html import in_bytes, joined, large, page, percent, plot, table_of
+from .scores import (
     baseline_of,
-    by_cluster,
-    cluster_means,
-    cluster_name,
     count_gains,
     final_gains,
     final_scores,
-    is_crowd,
     labels_of,
-    lead_of,
     over_seeds,
-    partner_counts,
-    population,
-    ranking,
     score_of,
-    shortfalls,
     standard_error,
-    summary,
 )
+from .searches import chosen_section
+from .sections import clients_section, newcomers_section, partners_section, time_section
+from .tables import at_equal_cost, lead_of, ranking, shortfalls, summary
 
 
 def write_report(records: Records, path: Path) -> Path:
@@ -75,9 +58,9 @@ def _document(records: Records) -> str:
         "curves": ("Progress", _curves_section(records, table)),
         "time": ("Time", time_section(records)),
         "spread": ("Spread and worst clients", _spread_section(records, table)),
-        "collaboration": ("Who learned with whom", _partners_section(records)),
+        "collaboration": ("Who learned with whom", partners_section(records)),
         "newcomers": ("Newcomers", newcomers_section(records)),
-        "clients": ("The clients", _clients_section(records)),
+        "clients": ("The clients", clients_section(records)),
         "chosen": ("What was chosen, and from what", chosen_section(records)),
         "made": ("How this was made", _made_section(records)),
     }
@@ -155,38 +138,36 @@ def _shortfalls(records: Records) -> str:
     more = f"; and {len(missing) - 12} more" if len(missing) > 12 else ""
     return (
         "This study is not complete: some runs ended before "
-        f"{course_of(records).at(goal)} "
+        f"{axis_of(records).at(goal)} "
         f"({'; '.join(missing[:12])}{more}). What is there is shown. Of each "
         "algorithm, only the seeds that got furthest count."
     )
 
 
 def _result_section(records: Records, table: pd.DataFrame) -> str:
-    score, course = score_of(records), course_of(records)
+    score, axis = score_of(records), axis_of(records)
     verdict, best = _verdict(records, table)
     local = baseline_of(records)
     headers = ["algorithm", "mean", "± s.e.", "weighted mean", "worst client"]
     headers += ["worst tenth", "better than local", "gradients", "bytes"]
     counts = {"round": large}
-    if course.timed:
+    if axis.timed:
         counts = {"updates": large, "time": in_seconds}
     counts = {name: show for name, show in counts.items() if name in table}
     headers += [{"time": "virtual time", "round": "rounds"}.get(c, c) for c in counts]
     rows = []
     for label, row in table.iterrows():
-        error, share = row["standard_error"], row["better_than_local"]
         cells = [str(label), score.show(row["mean"])]
-        short = score.show(error) if score.ticks else f"{error:.2g}"
-        cells += [short if np.isfinite(error) else "unknown"]
-        cells += [score.show(row[k]) for k in ("weighted_mean", "worst_client")]
-        cells += [score.show(row["worst_decile"])]
-        cells += [f"{100 * share:.0f} %" if np.isfinite(share) else "–"]
+        cells += [score.show_error(row["standard_error"])]
+        some = ("weighted_mean", "worst_client", "worst_decile")
+        cells += [*(score.show(row[k]) for k in some)]
+        cells += [percent(row["better_than_local"], "–")]
         cells += [large(row["gradients"]), in_bytes(row["bytes"])]
         rows.append([*cells, *(show(row[name]) for name, show in counts.items())])
     marked = list(table.index).index(best) if best is not None else None
     way = "higher" if score.sign > 0 else "lower"
     caption = (
-        f"{score.words.capitalize()} {course.end} ({way} is better), "
+        f"{score.words.capitalize()} {axis.end} ({way} is better), "
         "mean over seeds. Costs are totals over all clients."
     )
     text = f"<p>{escape(verdict)}</p>"
@@ -221,7 +202,7 @@ def _verdict(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
     means = f"{first} has the best mean {score.words}, {score.show(best)}, "
     means += f"and {second} comes next with {score.show(next_best)}"
     if table["round"].loc[[first, second]].nunique() > 1:
-        lengths = "virtual times" if course_of(records).timed else "numbers of rounds"
+        lengths = "virtual times" if axis_of(records).timed else "numbers of rounds"
         return f"{means}; they ran for different {lengths}.", None
     if len(lead) < 2:
         return f"{means}; without two seeds of both, chance cannot be ruled out.", None
@@ -269,7 +250,7 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
     if all(row[4] == "0" for row in rows):
         headers, rows = headers[:4] + headers[5:], [row[:4] + row[5:] for row in rows]
     caption = f"Clients with a better, worse and equal {score.words} than {local}."
-    uneven = f"These runs ended at different {course_of(records).axis}s, so like is "
+    uneven = f"These runs ended at different {axis_of(records).name}s, so like is "
     uneven += "not compared with like."
     uneven = f'<p class="notice">{uneven}</p>' if table["round"].nunique() > 1 else ""
     return (
@@ -280,12 +261,12 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
 
 
 def _curves_section(records: Records, table: pd.DataFrame) -> str:
-    score, course = score_of(records), course_of(records)
+    score, axis = score_of(records), axis_of(records)
     ranked = ranking(table["mean"], score.sign)
     text = ""
     if ranked:
         (low, least), (high, most) = ranked[0], ranked[-1]
-        text = f"{course.end.capitalize()}{',' * course.timed} the mean {score.words} "
+        text = f"{axis.end.capitalize()}{',' * axis.timed} the mean {score.words} "
         text += "goes from "
         text += f"{score.show(least)} ({low}) to {score.show(most)} ({high}). "
     sent = table["bytes"].dropna()
@@ -313,7 +294,7 @@ def _equal_costs(records: Records, table: pd.DataFrame) -> str:
                 columns.append(means)
     if not columns:
         return ""
-    headers.append(course_of(records).end)
+    headers.append(axis_of(records).end)
     rows = [
         [str(label)]
         + [score.show(means.get(label, np.nan)) for means in columns]
@@ -346,97 +327,16 @@ def _spread_section(records: Records, table: pd.DataFrame) -> str:
     return f"<p>{escape(text)}</p>{figure}"
 
 
-def _partners_section(records: Records) -> str:
-    labels = [a for a in labels_of(records) if any(a == b for b, _ in records.weights)]
-    if not labels:
-        return "<p>No algorithm of this study recorded collaboration weights.</p>"
-    counts = partner_counts(records)
-    last = counts.groupby("algorithm").last()
-    last = last.loc[labels]
-    (low, least), (high, most) = (ranking(last["all"], 1)[j] for j in (0, -1))
-    text = f"At the end a client of {high} learns on average from {most:.1f} others"
-    text += f", and a client of {low} from {least:.1f}." if low != high else "."
-    known = bool(last["inside"].notna().any())
-    columns = ["all", "inside", "outside"] if known else ["all"]
-    headers = ["algorithm", "others", "in own cluster", "outside"][: len(columns) + 1]
-    rows = [
-        [str(label), *(f"{row[name]:.1f}" for name in columns)]
-        for label, row in last.iterrows()
-    ]
-    caption = "Others with a positive weight in the last snapshot, mean over clients."
-    parts = [f"<p>{escape(text)}</p>", table_of(headers, rows, caption)]
-    if is_crowd(records):
-        parts.append(f"<p>Matrices of more than {CROWD} clients are not drawn.</p>")
-    else:
-        parts.append(_matrices(records, labels))
-    words = f"Number of partners by {course_of(records).axis}"
-    figure = plot(partners(records), "partners-figure", words)
-    return "".join([*parts, figure])
-
-
-def _matrices(records: Records, labels: list[str]) -> str:
-    """A list to choose an algorithm from, and a figure for each."""
-    local = baseline_of(records)
-    options, figures = [], []
-    # Training alone is the least telling matrix: last.
-    for number, label in enumerate(sorted(labels, key=lambda a: a == local)):
-        key = f"collaboration-{number}"
-        options.append(f'<option value="{key}">{escape(label)}</option>')
-        drawn = collaboration(records, label)
-        words = f"Collaboration matrix of {label} over {course_of(records).axis}s"
-        figures.append(plot(drawn, key, words, group="matrix", hidden=number > 0))
-    known = (records.clients["cluster"] >= 0).any()
-    order = " Clients are ordered by true cluster; lines are the boundaries."
-    return (
-        "<p>A dark square in row i and column k: client i gives a large weight to "
-        f"client k.{order if known else ''} The darkest colour stands for the largest "
-        "weight given to another client, or more.</p>"
-        '<p><label>Algorithm <select data-chooses="matrix" autocomplete="off">'
-        f"{''.join(options)}</select></label></p>{''.join(figures)}"
-    )
-
-
-def _clients_section(records: Records) -> str:
-    score, table = score_of(records), by_cluster(population(records))
-    known = int(table.loc[table["cluster"] >= 0, "cluster"].nunique())
-    text = f"{len(table):,} client{'s' * (len(table) != 1)}"
-    text += f" in {known} known cluster{'s' * (known != 1)}" if known else ""
-    text += "" if known else "; their true clusters are not known"
-    sizes = table["train"]
-    text += f". They have {sizes.min():,.0f} to {sizes.max():,.0f} training samples, "
-    text += f"{sizes.median():,.0f} at the median."
-    untested = int((~table["tested"]).sum())
-    text += f" {untested} lack test samples and are left out." if untested else ""
-    varied = records.clients.groupby("client")[["cluster", "train", "test"]].nunique()
-    if (varied > 1).any(axis=None):
-        text += " The data were split anew for every seed: sizes are means over seeds, "
-        text += "and a client whose cluster changes counts as of unknown cluster."
-    labels = labels_of(records)
-    finals = {a: over_seeds(records, final_scores(records, a)) for a in labels}
-    means = {a: cluster_means(records, values) for a, values in finals.items()}
-    rows = []
-    for cluster, members in table.groupby("cluster", sort=False):
-        cells = [cluster_name(int(str(cluster))), f"{len(members):,}"]
-        cells += [f"{members[p].sum():,.0f}" for p in ("train", "validation", "test")]
-        cells += [score.show(float(means[a].loc[cluster])) for a in labels]
-        rows.append(cells)
-    headers = ["cluster", "clients", "train", "validation", "test", *labels]
-    end = course_of(records).end
-    caption = f"Samples, and mean {score.words} {end}, by cluster."
-    figure = plot(clients(records), "clients-figure", "Data and score by client")
-    return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
-
-
 def _made_section(records: Records) -> str:
     study = _storable(records.study)
     # The note describes the data; it is no option that a study could set.
     if isinstance(study.get("data"), dict):
         study["data"].pop("note", None)
-    configuration, course = tomli_w.dumps(study), course_of(records)
+    configuration, axis = tomli_w.dumps(study), axis_of(records)
     return (
         "<p>Everything above is computed from the study's records. Test data chose "
-        f"nothing: no {course.axis}, no step size and no seed. Scores are those "
-        f"{course.end}, whatever came before it.</p>"
+        f"nothing: no {axis.name}, no step size and no seed. Scores are those "
+        f"{axis.end}, whatever came before it.</p>"
         "<p>To make it again, save the following as <code>study.toml</code> and run"
         f"</p><pre>coterie run study.toml</pre><pre>{escape(configuration)}</pre>"
     )

@@ -1,41 +1,38 @@
-"""Sections of a report that only some studies have: nothing, where a study does not.
+"""Sections of a report about more than scores: time, partners, newcomers and clients.
 
-Time is of studies with [time], newcomers of those that hold clients out, and what was
-chosen of those with [tune].
+A section is empty where a study has nothing of the kind.
 """
 
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..records.folders import Records
-from ..records.searches import rungs
-from .axes import Course, course_of, in_seconds, virtual_seconds
-from .figures import newcomers, trials
-from .html import joined, large, plot, table_of
-from .tables import (
+from .axes import axis_of, in_seconds, virtual_seconds
+from .figures import clients, newcomers
+from .html import joined, large, percent, plot, table_of
+from .matrices import collaboration, partners
+from .scores import (
+    CROWD,
     Score,
     baseline_of,
-    last_trials,
+    by_cluster,
+    cluster_means,
+    cluster_name,
+    final_scores,
+    is_crowd,
+    labels_of,
     newcomer_labels,
-    newcomer_summary,
-    ranking,
+    over_seeds,
+    population,
     score_of,
-    searched,
-    value_text,
 )
+from .tables import newcomer_summary, partner_counts, ranking
 from .timelines import delays, timeline
-from .waiting import (
-    common_score,
-    delayed_labels,
-    is_timed,
-    timeline_of,
-    wait_summary,
-)
+from .waiting import common_score, delayed_labels, is_timed, timeline_of, wait_summary
 
 
 def time_section(records: Records) -> str:
@@ -50,7 +47,7 @@ def time_section(records: Records) -> str:
         delay, largest, gain = (
             row[c] for c in ("mean_delay", "largest_delay", "speed_up")
         )
-        cells = [str(label), _percent(row["idle"]), large(row["updates"])]
+        cells = [str(label), percent(row["idle"]), large(row["updates"])]
         cells += [f"{row['pace']:.3g}" if np.isfinite(row["pace"]) else "unknown"]
         cells += [f"{delay:.1f}" if np.isfinite(delay) else "–"]
         cells += [large(largest) if np.isfinite(largest) else "–"]
@@ -72,10 +69,6 @@ def time_section(records: Records) -> str:
     )
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if np.isfinite(share) else "unknown"
-
-
 def _idle_text(table: pd.DataFrame) -> str:
     """Whose clients were idle most and least, and how many updates that made."""
     ranked = ranking(table["idle"], -1)
@@ -83,7 +76,7 @@ def _idle_text(table: pd.DataFrame) -> str:
         return "The records do not say for how long clients were idle."
     groups: dict[str, list[str]] = {}
     for label, share in ranked:
-        groups.setdefault(_percent(share), []).append(label)
+        groups.setdefault(percent(share), []).append(label)
     (most, hardest), *others = groups.items()
     text = f"Clients were idle for {most} of their time with {joined(hardest)}"
     if others:
@@ -169,94 +162,90 @@ def newcomers_section(records: Records) -> str:
     headers = ["algorithm", "mean", "± s.e.", "worst newcomer", "better than alone"]
     rows = []
     for label, row in table.iterrows():
-        error, share = row["standard_error"], row["better_than_local"]
-        short = score.show(error) if score.ticks else f"{error:.2g}"
         cells = [str(label), score.show(row["mean"])]
-        cells += [short if np.isfinite(error) else "unknown"]
-        cells += [score.show(row["worst"])]
-        rows.append([*cells, f"{100 * share:.0f} %" if np.isfinite(share) else "–"])
+        cells += [score.show_error(row["standard_error"]), score.show(row["worst"])]
+        rows.append([*cells, percent(row["better_than_local"], "–")])
     caption = f"{score.words.capitalize()} of the newcomers, each with its own model."
     figure = plot(newcomers(records), "newcomers-figure", "Newcomers by algorithm")
     return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
 
 
-def chosen_section(records: Records) -> str:
-    """What [tune] searched and found; nothing where there is no such table."""
-    tune, table = records.study.get("tune"), records.trials
-    if tune is None:
-        return ""
-    course = course_of(records)
-    unit = "virtual seconds" if course.timed else "rounds"
-    seeds = sorted(set(records.metrics["seed"]))
-    headers = ["algorithm", "option", "searched"]
-    headers += [*(f"chosen, seed {seed}" for seed in seeds), "settings", unit]
+def partners_section(records: Records) -> str:
+    """Who learned with whom."""
+    labels = [a for a in labels_of(records) if any(a == b for b, _ in records.weights)]
+    if not labels:
+        return "<p>No algorithm of this study recorded collaboration weights.</p>"
+    last = partner_counts(records).groupby("algorithm").last().loc[labels]
+    (low, least), (high, most) = (ranking(last["all"], 1)[j] for j in (0, -1))
+    text = f"At the end a client of {high} learns on average from {most:.1f} others"
+    text += f", and a client of {low} from {least:.1f}." if low != high else "."
+    known = bool(last["inside"].notna().any())
+    columns = ["all", "inside", "outside"] if known else ["all"]
+    headers = ["algorithm", "others", "in own cluster", "outside"][: len(columns) + 1]
+    rows = [
+        [str(label), *(f"{row[name]:.1f}" for name in columns)]
+        for label, row in last.iterrows()
+    ]
+    caption = "Others with a positive weight in the last snapshot, mean over clients."
+    parts = [f"<p>{escape(text)}</p>", table_of(headers, rows, caption)]
+    if is_crowd(records):
+        parts.append(f"<p>Matrices of more than {CROWD} clients are not drawn.</p>")
+    else:
+        parts.append(_matrices(records, labels))
+    words = f"Number of partners by {axis_of(records).name}"
+    figure = plot(partners(records), "partners-figure", words)
+    return "".join([*parts, figure])
+
+
+def _matrices(records: Records, labels: list[str]) -> str:
+    """A list to choose an algorithm from, and a figure for each."""
+    local = baseline_of(records)
+    options, figures = [], []
+    # Training alone is the least telling matrix: last.
+    for number, label in enumerate(sorted(labels, key=lambda a: a == local)):
+        key = f"collaboration-{number}"
+        options.append(f'<option value="{key}">{escape(label)}</option>')
+        drawn = collaboration(records, label)
+        words = f"Collaboration matrix of {label} over {axis_of(records).name}s"
+        figures.append(plot(drawn, key, words, group="matrix", hidden=number > 0))
+    known = (records.clients["cluster"] >= 0).any()
+    order = " Clients are ordered by true cluster; lines are the boundaries."
+    return (
+        "<p>A dark square in row i and column k: client i gives a large weight to "
+        f"client k.{order if known else ''} The darkest colour stands for the largest "
+        "weight given to another client, or more.</p>"
+        '<p><label>Algorithm <select data-chooses="matrix" autocomplete="off">'
+        f"{''.join(options)}</select></label></p>{''.join(figures)}"
+    )
+
+
+def clients_section(records: Records) -> str:
+    """What data the clients have, and how each cluster fares."""
+    score, table = score_of(records), by_cluster(population(records))
+    known = int(table.loc[table["cluster"] >= 0, "cluster"].nunique())
+    text = f"{len(table):,} client{'s' * (len(table) != 1)}"
+    text += f" in {known} known cluster{'s' * (known != 1)}" if known else ""
+    text += "" if known else "; their true clusters are not known"
+    sizes = table["train"]
+    text += f". They have {sizes.min():,.0f} to {sizes.max():,.0f} training samples, "
+    text += f"{sizes.median():,.0f} at the median."
+    untested = int((~table["tested"]).sum())
+    text += f" {untested} lack test samples and are left out." if untested else ""
+    varied = records.clients.groupby("client")[["cluster", "train", "test"]].nunique()
+    if (varied > 1).any(axis=None):
+        text += " The data were split anew for every seed: sizes are means over seeds, "
+        text += "and a client whose cluster changes counts as of unknown cluster."
+    labels = labels_of(records)
+    finals = {a: over_seeds(records, final_scores(records, a)) for a in labels}
+    means = {a: cluster_means(records, values) for a, values in finals.items()}
     rows = []
-    for label, space in searched(records).items():
-        mine = table[table["algorithm"] == label] if len(table) else table
-        best = mine[mine["status"] == "chosen"].set_index("seed") if len(mine) else mine
-        for option in [o for o in mine if o in space] if len(mine) else space:
-            cells = [label, option, _range_text(space[option])]
-            cells += [
-                value_text(best.loc[seed, option]) if seed in best.index else "–"
-                for seed in seeds
-            ]
-            rows.append([*cells, *_spent(mine, course)])
-        if not space:
-            rows.append([label, "as written", *["–"] * (3 + len(seeds))])
-    caption = f"Settings and {unit} of training are those of one seed's search."
-    figure = ""
-    if len(last_trials(records)):
-        figure = "<p>A star was chosen."
-        if "dropped" in set(table["status"]):
-            figure += " A hollow dot was dropped earlier than the others, so "
-            figure += "its score cannot be compared with theirs."
-        figure += "</p>"
-        figure += plot(trials(records), "trials-figure", "Settings that were tried")
-    text = _search_text(tune, records)
+    for cluster, members in table.groupby("cluster", sort=False):
+        cells = [cluster_name(int(str(cluster))), f"{len(members):,}"]
+        cells += [f"{members[p].sum():,.0f}" for p in ("train", "validation", "test")]
+        cells += [score.show(float(means[a].loc[cluster])) for a in labels]
+        rows.append(cells)
+    headers = ["cluster", "clients", "train", "validation", "test", *labels]
+    end = axis_of(records).end
+    caption = f"Samples, and mean {score.words} {end}, by cluster."
+    figure = plot(clients(records), "clients-figure", "Data and score by client")
     return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
-
-
-def _search_text(tune: dict[str, Any], records: Records) -> str:
-    """How settings were chosen, in a few sentences."""
-    score, folds = score_of(records).words.removeprefix("test "), tune["folds"]
-    course = course_of(records)
-    data = f"{folds} folds of its training and validation data"
-    unit = "virtual time" if course.timed else "rounds"
-    text = f"Every algorithm had the same budget, in {unit} and not in gradients: "
-    text += f"{tune['trials']} settings with each seed, by {tune['search']} search "
-    text += "(or all, where there are fewer). A "
-    text += (
-        f"setting is judged by the mean {score} of the clients' own models, each on "
-    )
-    text += f"{data if folds else 'its validation data'}. "
-    rounds = tune["rounds"] or records.study["run"]["rounds"]
-    first, *others = rungs(tune["trials"], rounds, tune["halving"])
-    text += f"All settings train for {course.length(first.rounds)}"
-    text += "".join(
-        f", the best {r.trials} go on to {course.at(r.rounds)}" for r in others
-    )
-    text += ". "
-    statuses = list(records.trials["status"]) if len(records.trials) else []
-    if "failed" in statuses:
-        text += f"{statuses.count('failed')} could not be trained: their models became "
-        text += "infinite. "
-    text += "Each seed chose for itself, and the algorithm then ran with what was "
-    return text + "chosen. Test data chose nothing."
-
-
-def _spent(mine: pd.DataFrame, course: Course) -> list[str]:
-    """How many settings and how long a training the searches of the seeds took."""
-    if mine.empty:
-        return ["–", "–"]
-    by_seed = mine.groupby("seed")
-    pairs = [by_seed["trial"].nunique(), course.period * by_seed["spent"].sum()]
-    ends = [(f"{counts.min():,.8g}", f"{counts.max():,.8g}") for counts in pairs]
-    return [a if a == b else f"{a} to {b}" for a, b in ends]
-
-
-def _range_text(values: Any) -> str:
-    """A list or range that was searched, in words."""
-    if not isinstance(values, dict):
-        return ", ".join(value_text(value) for value in values)
-    low, high = value_text(values["from"]), value_text(values["to"])
-    return f"{low} to {high}" + (" (log)" if values["scale"] == "log" else "")

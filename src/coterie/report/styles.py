@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,15 +11,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..records.folders import Records
-from .axes import Course, in_seconds
-from .tables import baseline_of, cluster_name, labels_of
+from .scores import baseline_of, cluster_name, labels_of
 
 # Okabe and Ito's colours without yellow and black, then two of Tol's: distinct in
 # the common kinds of colour blindness, and dark enough on white.
 _COLOURS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #882255 #999933".split()
 _GREY = "#666666"
 _DASHES = ("solid", "dash", "dot", "dashdot")
-_PIXELS = 400_000  # entries of all shown snapshots of one algorithm
 LABELLED = 40  # so many clients still fit as tick labels
 
 
@@ -110,7 +108,7 @@ def boxes(
     return figure
 
 
-def _cluster_runs(table: pd.DataFrame) -> list[tuple[int, int, int]]:
+def cluster_runs(table: pd.DataFrame) -> list[tuple[int, int, int]]:
     """Cluster, first and last place of every cluster among ordered clients."""
     cluster = table["cluster"].to_numpy()
     return [
@@ -123,17 +121,9 @@ def _cluster_runs(table: pd.DataFrame) -> list[tuple[int, int, int]]:
     ]
 
 
-def draw_cluster_lines(figure: go.Figure, table: pd.DataFrame) -> None:
-    """Draws the boundaries of clusters on a matrix."""
-    for _, first, _ in _cluster_runs(table)[1:]:
-        line = {"color": "#D55E00", "width": 1.5}
-        figure.add_vline(x=first - 0.5, line=line)
-        figure.add_hline(y=first - 0.5, line=line)
-
-
 def draw_cluster_bounds(figure: go.Figure, table: pd.DataFrame) -> None:
     """Draws the boundaries of clusters along a row of clients, and names them."""
-    runs = _cluster_runs(table)
+    runs = cluster_runs(table)
     if len(runs) == 1:
         return
     for cluster, first, last in runs:
@@ -169,6 +159,11 @@ def client_ticks(names: list[str], *, single: bool) -> dict[str, object]:
     }
 
 
+def button(label: str, *change: Mapping[str, object]) -> dict[str, object]:
+    """A button that changes traces and layout."""
+    return {"label": escape(label), "method": "update", "args": list(change)}
+
+
 def menu_of(buttons: Sequence[object], active: int = 0) -> dict[str, object]:
     """A menu above the figure, at its left."""
     return {
@@ -184,36 +179,9 @@ def menu_of(buttons: Sequence[object], active: int = 0) -> dict[str, object]:
     }
 
 
-def add_slider(figure: go.Figure, names: list[str], course: Course) -> None:
-    """Adds a slider over the frames, named by rounds, and a button that plays them."""
-    if len(names) < 2:
-        return
-    still = {"mode": "immediate", "transition": {"duration": 0}}
-    jump = still | {"frame": {"duration": 0, "redraw": True}}
-    play = still | {"frame": {"duration": 400, "redraw": True}}
-    labels = [
-        in_seconds(course.place(int(name))) if course.timed else name for name in names
-    ]
-    steps = [
-        {"label": label, "method": "animate", "args": [[name], jump]}
-        for label, name in zip(labels, names, strict=True)
-    ]
-    buttons = [
-        {"label": "Play", "method": "animate", "args": [names, play]},
-        {"label": "Pause", "method": "animate", "args": [[None], jump]},
-    ]
-    slider = {
-        "steps": steps,
-        "active": len(names) - 1,
-        "currentvalue": {"prefix": "virtual time " if course.timed else "round "},
-        "pad": {"t": 60},
-    }
-    menu = menu_of(buttons) | {
-        "type": "buttons",
-        "direction": "right",
-        "pad": {"b": 6},
-    }
-    figure.update_layout(sliders=[slider], updatemenus=[menu | {"showactive": False}])
+def row_of(buttons: Sequence[object], active: int = 0) -> dict[str, object]:
+    """The same as buttons side by side."""
+    return menu_of(buttons, active) | {"type": "buttons", "direction": "right"}
 
 
 def finish(
@@ -255,32 +223,3 @@ def whiskers(gained: pd.DataFrame, mean: pd.Series) -> dict[str, object] | None:
         "thickness": 1,
         "width": 2 if len(mean) <= LABELLED else 0,
     }
-
-
-def heat_map(matrices: np.ndarray, rounds: np.ndarray, names: list[str]) -> go.Figure:
-    """The last matrix, and a frame named by its round for each."""
-    away = matrices[:, ~np.eye(len(names), dtype=bool)]
-    largest = float(np.nanmax(away, initial=0.0))
-    frames = [
-        go.Frame(data=[go.Heatmap(z=matrix.astype(np.float32))], name=str(int(t)))
-        for t, matrix in zip(rounds, matrices, strict=True)
-    ]
-    return go.Figure(
-        go.Heatmap(
-            z=matrices[-1].astype(np.float32),
-            zmin=0,
-            zmax=largest if largest > 0 else 1,
-            colorscale=[[0, "#ffffff"], [0.5, "#6baed6"], [1, "#08306b"]],
-            colorbar={"title": {"text": "weight"}, "thickness": 12, "len": 0.9},
-            customdata=np.array([[(a, b) for b in names] for a in names]),
-            hovertemplate="%{customdata[0]} learns from %{customdata[1]}<br>"
-            "weight %{z:.4f}<extra></extra>",
-        ),
-        frames=frames,
-    )
-
-
-def thinned(count: int, n: int) -> np.ndarray:
-    """Which of `count` snapshots of n clients to show, with the first and the last."""
-    most = int(np.clip(_PIXELS // n**2, 8, 60))
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))

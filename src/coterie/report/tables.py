@@ -3,203 +3,36 @@
 Everywhere, "final" means the last recorded round, never the best one, and only seeds
 that got as far as the furthest seed of the same algorithm are used. Clients without
 test samples are left out. A score that is not a number stays one: it is never skipped.
-With [time], rounds are ticks of a virtual clock, see `courses`.
+With [time], rounds are ticks of a virtual clock, see `axes`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..checks import InputError
 from ..records.folders import Records
-from .axes import course_of
-
-CROWD = 200
-"""Above this number of clients, figures show groups in place of single clients."""
-
-_ROUNDING = 1e-6
-"""Differences to training alone below this share of its score count as none."""
-
-
-class Score(NamedTuple):
-    """The measure by which models are compared, and how it is written."""
-
-    column: str  # of Records.metrics
-    words: str
-    sign: int  # 1 where higher is better, -1 where lower is
-    unit: float  # what a difference is multiplied by before it is shown
-    gain: str  # what a positive difference means, with its unit
-    ticks: str  # d3 format of an axis
-
-    def show(self, value: float) -> str:
-        """The value as text."""
-        if not np.isfinite(value):
-            return "not finite"
-        return f"{100 * value:.1f} %" if self.ticks else f"{value:.4g}"
-
-    def show_gain(self, value: float) -> str:
-        """A difference as text."""
-        if not np.isfinite(value):
-            return "not finite"
-        text = f"{self.unit * value:+.1f}" if self.ticks else f"{value:+.3g}"
-        return text + (" points" if self.ticks else "")
-
-
-def score_of(records: Records) -> Score:
-    """How the models of a study are scored."""
-    words, column = f"test {records.score}", f"test_{records.score}"
-    if column not in records.metrics:
-        raise InputError(f"the records have no column {column!r}.")
-    if records.score == "accuracy":
-        gain = "gain (percentage points)"
-        return Score(column, words, 1, 100.0, gain, "~%")
-    if records.higher_is_better:
-        return Score(column, words, 1, 1.0, f"gain in {words}", "")
-    return Score(column, words, -1, 1.0, f"reduction of {words}", "")
-
-
-def labels_of(records: Records) -> list[str]:
-    """The algorithms that have results, in the order of the study."""
-    there = [str(label) for label in records.metrics["algorithm"].unique()]
-    planned = [name for name, _ in planned_algorithms(records)]
-    return [a for a in planned if a in there] + [a for a in there if a not in planned]
-
-
-def planned_algorithms(records: Records) -> list[tuple[str, str]]:
-    """Label and name of every algorithm that the study asks for."""
-    entries = records.study.get("algorithm", [])
-    return [(str(e.get("label", e["name"])), str(e["name"])) for e in entries]
-
-
-def baseline_of(records: Records) -> str | None:
-    """The label of training alone, or None if the study has no results of it."""
-    there = labels_of(records)
-    planned = planned_algorithms(records)
-    return next((a for a, name in planned if name == "local" and a in there), None)
-
-
-def population(records: Records) -> pd.DataFrame:
-    """One row per client, over seeds: sizes are means, a cluster that varies is -1.
-
-    A client is `tested` if it has test samples in every seed.
-    """
-    groups = records.clients.groupby("client")
-    table = groups[["train", "validation", "test"]].mean()
-    steady = groups["cluster"].nunique() == 1
-    table["cluster"] = groups["cluster"].first().where(steady, -1)
-    table["tested"] = groups["test"].min() > 0
-    return table.reset_index()
-
-
-def by_cluster(clients: pd.DataFrame) -> pd.DataFrame:
-    """The clients by true cluster, those of unknown cluster last."""
-    unknown = clients["cluster"] < 0
-    order = np.lexsort((clients["client"], clients["cluster"], unknown))
-    return clients.iloc[order].reset_index(drop=True)
-
-
-def cluster_name(cluster: int) -> str:
-    """What a cluster is called."""
-    return f"cluster {cluster}" if cluster >= 0 else "cluster unknown"
-
-
-def is_crowd(records: Records) -> bool:
-    """Whether there are too many clients to show each."""
-    return records.clients["client"].nunique() > CROWD
-
-
-def runs_of(records: Records, label: str) -> pd.DataFrame:
-    """Metrics of the seeds that got as far as any seed of this algorithm."""
-    mine = records.metrics[records.metrics["algorithm"] == label]
-    reached = mine.groupby("seed")["round"].transform("max")
-    table = population(records)
-    tested = table.loc[table["tested"], "client"]
-    return mine[(reached == mine["round"].max()) & mine["client"].isin(tested)]
-
-
-def seed_means(runs: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Means over clients of some runs, by round and seed; NaN where not finite.
-
-    Rounds in which nothing was evaluated are left out.
-    """
-    values = runs.astype({column: float}).groupby(["round", "seed"])[column]
-    means = values.agg(lambda some: some.mean(skipna=False)).unstack("seed")
-    return means.replace([np.inf, -np.inf], np.nan).dropna(how="all")
-
-
-def final_scores(records: Records, label: str) -> pd.DataFrame:
-    """Test scores at the last round: one row per seed, one column per client."""
-    runs = runs_of(records, label)
-    last = runs[runs["round"] == runs["round"].max()]
-    table = last.set_index(["seed", "client"])[score_of(records).column]
-    return table.unstack("client").astype(float)
-
-
-def final_gains(records: Records, label: str) -> pd.DataFrame:
-    """How much better than training alone, by seed (those of both) and client.
-
-    A positive entry is better, whichever way the score points; differences below a
-    millionth of the score are rounding and count as none.
-    """
-    local = baseline_of(records)
-    if local is None:
-        raise InputError("the study has no results of an algorithm named 'local'.")
-    ours, alone = final_scores(records, label), final_scores(records, local)
-    seeds = ours.index.intersection(alone.index)
-    ours, alone = ours.loc[seeds], alone.loc[seeds]
-    gains = score_of(records).sign * (ours - alone)
-    return gains.mask(gains.abs() <= _ROUNDING * alone.abs(), 0.0)
-
-
-def over_seeds(records: Records, table: pd.DataFrame) -> pd.Series:
-    """Each client's mean over the seeds with which it trained.
-
-    Args:
-        records: of the study.
-        table: one row per seed, one column per client; where a client was held out as a
-            newcomer there is no value, which is not the same as one that is no number.
-    """
-    return _mean_of_trained(records, table, axis=0)
-
-
-def over_clients(records: Records, table: pd.DataFrame) -> pd.Series:
-    """Each seed's mean over the clients that trained; see `over_seeds`."""
-    return _mean_of_trained(records, table, axis=1)
-
-
-def _mean_of_trained(
-    records: Records, table: pd.DataFrame, axis: Literal[0, 1]
-) -> pd.Series:
-    sizes = records.clients.pivot(index="seed", columns="client", values="train")
-    trained = sizes.reindex(index=table.index, columns=table.columns).notna()
-    return table.mean(axis=axis).mask((table.isna() & trained).any(axis=axis))
-
-
-def count_gains(mean: pd.Series) -> tuple[int, int, int]:
-    """How many clients gain, lose and stay equal, by their mean over seeds."""
-    return int((mean > 0).sum()), int((mean < 0).sum()), int((mean == 0).sum())
-
-
-def cluster_means(records: Records, values: pd.Series) -> pd.Series:
-    """The mean over each cluster's tested clients, in the order of the clusters."""
-    table = by_cluster(population(records)).set_index("client")["cluster"]
-    means = {
-        # Unlike a group's mean, this one does not skip what is not a number.
-        cluster: values.loc[values.index.isin(members.index)].mean(skipna=False)
-        for cluster, members in table.groupby(table, sort=False)
-    }
-    return pd.Series(means, dtype=float)
-
-
-def worst_decile(values: pd.Series, sign: int) -> float:
-    """The mean of the worst ceil(N / 10) values; sign is 1 where higher is better."""
-    if values.isna().any() or values.empty:
-        return float("nan")
-    ranked = np.sort(sign * values.to_numpy())
-    return float(sign * ranked[: -(-len(ranked) // 10)].mean())
+from .axes import axis_of
+from .scores import (
+    baseline_of,
+    count_gains,
+    final_gains,
+    final_scores,
+    labels_of,
+    newcomer_gains,
+    newcomer_labels,
+    newcomer_scores,
+    over_clients,
+    over_seeds,
+    planned_algorithms,
+    runs_of,
+    score_of,
+    standard_error,
+    worst_decile,
+)
 
 
 def partner_counts(records: Records) -> pd.DataFrame:
@@ -271,32 +104,6 @@ def summary(records: Records) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
 
-def newcomer_scores(records: Records, label: str) -> pd.Series:
-    """Test scores of those held out of training, by seed and client."""
-    mine = records.newcomers[records.newcomers["algorithm"] == label]
-    return mine.set_index(["seed", "client"])[score_of(records).column].astype(float)
-
-
-def newcomer_gains(records: Records, label: str) -> pd.Series:
-    """How much better than alone newcomers are, by seed (those of both) and client."""
-    local = baseline_of(records)
-    if local is None:
-        raise InputError("the study has no results of an algorithm named 'local'.")
-    ours, alone = newcomer_scores(records, label), newcomer_scores(records, local)
-    both = ours.index.intersection(alone.index)
-    alone = alone.loc[both]
-    gains = score_of(records).sign * (ours.loc[both] - alone)
-    return gains.mask(gains.abs() <= _ROUNDING * alone.abs(), 0.0)
-
-
-def newcomer_labels(records: Records) -> list[str]:
-    """The algorithms that newcomers have joined, in the order of the study."""
-    if records.newcomers.empty:
-        return []
-    there = set(records.newcomers["algorithm"])
-    return [label for label in labels_of(records) if label in there]
-
-
 def newcomer_summary(records: Records) -> pd.DataFrame:
     """One row per algorithm: test scores of the clients that were held out.
 
@@ -328,13 +135,6 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
         row |= {"newcomers": len(scores), "seeds": len(by_seed)}
         rows[label] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
-
-
-def standard_error(values: pd.Series) -> float:
-    """Of the mean of the values; not known from a single one."""
-    if len(values) < 2:
-        return float("nan")
-    return float(np.std(values.to_numpy(), ddof=1)) / len(values) ** 0.5
 
 
 def costs_of(records: Records, label: str) -> dict[str, float]:
@@ -472,7 +272,7 @@ def shortfalls(records: Records) -> tuple[int, list[str]]:
 
     A run of the study that left nothing is missing too.
     """
-    course = course_of(records)
+    axis = axis_of(records)
     reached = records.metrics.groupby(["algorithm", "seed"])["round"].max()
     seeds = set(records.metrics["seed"])
     run = records.study.get("run", {})
@@ -488,5 +288,5 @@ def shortfalls(records: Records) -> tuple[int, list[str]]:
             if got is None:
                 missing.append(f"{label}, seed {seed}: not there")
             elif got < goal:
-                missing.append(f"{label}, seed {seed}: up to {course.at(int(got))}")
+                missing.append(f"{label}, seed {seed}: up to {axis.at(int(got))}")
     return goal, missing

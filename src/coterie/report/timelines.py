@@ -11,8 +11,8 @@ from plotly.subplots import make_subplots
 
 from ..checks import InputError
 from ..records.folders import Records
-from .styles import bold, escape, finish, heading, menu_of, styles_of
-from .tables import labels_of
+from .scores import labels_of
+from .styles import bold, button, finish, heading, menu_of, styles_of
 from .waiting import (
     Timeline,
     delay_counts,
@@ -33,7 +33,7 @@ def timeline(records: Records) -> go.Figure:
 
     A row is a client, the slowest at the top; a bar is one computation, and a gap is
     time in which the client was idle. Clients and seconds are the same in all views:
-    see `waits.timeline_of`. The view at the start is that of the most idle clients.
+    see `waiting.timeline_of`. The view at the start is that of the most idle clients.
 
     Raises:
         InputError: when too little was recorded.
@@ -53,8 +53,7 @@ def timeline(records: Records) -> go.Figure:
         known = f": idle {100 * share:.0f} % of the time"
         titles.append(bold(heading(label) + (known if np.isfinite(share) else "")))
         seen = [True, *(other == label for other in labels)]
-        args = [{"visible": seen}, {"title.text": titles[-1]}]
-        buttons.append({"label": escape(label), "method": "update", "args": args})
+        buttons.append(button(label, {"visible": seen}, {"title.text": titles[-1]}))
     place = labels.index(first)
     if len(labels) > 1:
         figure.update_layout(updatemenus=[menu_of(buttons, active=place)])

@@ -15,8 +15,9 @@ import pandas as pd
 
 from ..checks import InputError
 from ..records.folders import Records
-from .axes import course_of
-from .tables import baseline_of, costs_of, labels_of, runs_of, score_of, seed_means
+from .axes import axis_of
+from .scores import baseline_of, labels_of, mean_scores, runs_of, score_of
+from .tables import costs_of
 
 SHOWN = 30
 """So many clients have a row in a timeline."""
@@ -43,7 +44,7 @@ class Timeline(NamedTuple):
 
 def is_timed(records: Records) -> bool:
     """Whether the study ran on a virtual clock."""
-    return course_of(records).timed
+    return axis_of(records).timed
 
 
 def wait_summary(records: Records) -> pd.DataFrame:
@@ -86,22 +87,16 @@ def common_score(records: Records) -> float:
     curves, and chooses nothing.
     """
     sign = score_of(records).sign
-    curves = [sign * _curve(records, label) for label in labels_of(records)]
+    curves = [sign * mean_scores(records, label) for label in labels_of(records)]
     bests = [float(curve.max()) for curve in curves if curve.notna().any()]
     return sign * min(bests) if bests else float("nan")
 
 
-def _curve(records: Records, label: str) -> pd.Series:
-    """The mean test score over clients and seeds, by round."""
-    means = seed_means(runs_of(records, label), score_of(records).column)
-    return means.mean(axis=1, skipna=False)
-
-
 def _reached(records: Records, label: str, goal: float) -> float:
     """The virtual time of the first evaluation that is as good as the goal."""
-    curve, sign = _curve(records, label), score_of(records).sign
+    curve, sign = mean_scores(records, label), score_of(records).sign
     there = curve.index[sign * (curve - goal) >= -_ROUNDING * abs(goal)]
-    return course_of(records).place(int(there[0])) if len(there) else float("nan")
+    return axis_of(records).place(int(there[0])) if len(there) else float("nan")
 
 
 def idle_share(records: Records, label: str) -> float:

@@ -26,7 +26,7 @@ from torch import Tensor
 from .. import checks
 from ..collaboration.weights import water_filling, within
 from ..data.federation import Federation
-from ..theory.collaboration import cluster_samples, noise_of
+from ..theory.clusters import cluster_samples, noise_of
 from .distances import Distances, check_samples, mmd_distances, moment_distances
 from .projected import fourier_distances, sliced_distances
 from .samples import Samples, samples_of, split_for_partners

@@ -1,7 +1,22 @@
 """Bounds, step sizes and speed-ups of the papers as functions.
 
 One module for each piece of theory: `all_for_one` (adaptive All-for-one), `meta`
-(Per-FedAvg), `karula`; for collaboration with known biases `collaboration`, `rates`,
-`lower_bounds` and `infinite`; without waiting `asynchrony` (workers and a server),
-`mixing` and `agraf` (graphs).
+(Per-FedAvg), `karula`; for collaboration with known biases `collaboration`, `clusters`,
+`rates`, `lower_bounds` and `infinite`; without waiting `asynchrony` (workers and a
+server), `mixing` and `agraf` (graphs), and `delays` of both.
 """
+
+__all__ = [
+    "agraf",
+    "all_for_one",
+    "asynchrony",
+    "clusters",
+    "collaboration",
+    "delays",
+    "infinite",
+    "karula",
+    "lower_bounds",
+    "meta",
+    "mixing",
+    "rates",
+]

@@ -37,8 +37,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from .. import checks
@@ -157,7 +156,7 @@ class Sampled:
 # Convex losses.
 
 
-def lipschitz_bound(radius: float, bound: float, network: Homogeneous) -> Tradeoff:
+def lipschitz_tradeoff(radius: float, bound: float, network: Homogeneous) -> Tradeoff:
     """Excess of the mean of all x_v^k, v in I_k, for |g| <= B; Theorem 5.1.1.
 
     `n D^2 / (2 gamma N) + (3 gamma B^2 / 2)(1 + 1 / rho_bar)`, for any gamma.
@@ -202,7 +201,7 @@ def lipschitz_sampled_rate(radius: float, bound: float, network: Sampled) -> flo
     return bound * radius * math.sqrt(spread / (p_bar * network.steps))
 
 
-def smooth_lipschitz_bound(
+def smooth_lipschitz_tradeoff(
     radius: float, bound: float, network: Homogeneous
 ) -> Tradeoff:
     """The same for losses that are smooth too; Theorem 5.2.
@@ -217,7 +216,7 @@ def smooth_lipschitz_bound(
     return Tradeoff(start, network.variance / n, quadratic, cap, network.gradients)
 
 
-def smooth_lipschitz_sampled_bound(
+def smooth_lipschitz_sampled_tradeoff(
     radius: float, bound: float, network: Sampled
 ) -> Tradeoff:
     """Mean excess of x_bar^k over k < K; 5.E.2.
@@ -237,7 +236,7 @@ def smooth_lipschitz_sampled_bound(
     return Tradeoff(2 * radius**2 / p_bar, linear, quadratic, cap, network.steps)
 
 
-def smooth_bound(radius: float, longest: float, network: Homogeneous) -> Tradeoff:
+def smooth_tradeoff(radius: float, longest: float, network: Homogeneous) -> Tradeoff:
     """Excess of the mean of all x_v^k, v in I_k, for smooth losses; Theorem 5.3.1.
 
     `n D^2 / (gamma N) + 3 gamma sigma^2 / n + 16 gamma^2 L sigma^2 / rho_bar` for
@@ -255,7 +254,7 @@ def smooth_bound(radius: float, longest: float, network: Homogeneous) -> Tradeof
     return Tradeoff(start, 3 * variance / n, quadratic, cap, network.gradients)
 
 
-def smooth_sampled_bound(radius: float, network: Sampled) -> Tradeoff:
+def smooth_sampled_tradeoff(radius: float, network: Sampled) -> Tradeoff:
     """Mean excess of x_bar^k over k < K for smooth losses; Theorem 5.3.2.
 
     Twice `2 D^2 / (gamma p_bar K) + 2 gamma (sigma^2 + 2 zeta^2) / n
@@ -281,7 +280,7 @@ def smooth_sampled_bound(radius: float, network: Sampled) -> Tradeoff:
 # Losses that need not be convex: bounds on mean E |grad f(x_bar^k)|^2.
 
 
-def nonconvex_bound(start: float, longest: float, network: Homogeneous) -> Tradeoff:
+def nonconvex_tradeoff(start: float, longest: float, network: Homogeneous) -> Tradeoff:
     """The mean with weights |I_k|; Theorem 5.4.1.
 
     `2 n F_0 / (gamma N) + 2 gamma L sigma^2 / n + 2 gamma^2 L^2 sigma^2 / rho_bar` for
@@ -297,7 +296,7 @@ def nonconvex_bound(start: float, longest: float, network: Homogeneous) -> Trade
     )
 
 
-def nonconvex_sampled_bound(start: float, network: Sampled) -> Tradeoff:
+def nonconvex_sampled_tradeoff(start: float, network: Sampled) -> Tradeoff:
     """The mean over k < K; Theorem 5.4.2.
 
     `4 F_0 / (gamma p_bar K) + 4 gamma L (sigma^2 + 2 zeta^2) / n + 16 gamma^2 L^2 p_max
@@ -330,42 +329,6 @@ def statistical_regime(
         "Theorem 5.4.1": max(clients**2 * slow**2, clients * longest),
         "Theorem 5.4.2": slow**2 / rho_bar**2,
     }
-
-
-# Who computes when.
-
-
-def starts_of(active: Bool[Tensor, "k n"]) -> Int[Tensor, "k n"]:
-    """`s(k, v) = 1 + max{l < k : v in I_l}`, or 0: where v's gradient was taken.
-
-    If all take part always, s(k, v) = k and nothing is delayed.
-
-    >>> starts_of(torch.tensor([[True, False], [True, False], [True, True]]))
-    tensor([[0, 0],
-            [1, 0],
-            [2, 0]])
-    """
-    steps = torch.arange(1, len(active) + 1)[:, None]
-    after = torch.where(active, steps, 0).cummax(0).values
-    return torch.cat([torch.zeros_like(after[:1]), after[:-1]])
-
-
-def longest_wait(active: Bool[Tensor, "k n"]) -> int:
-    """tau_max: the most gradients that all nodes apply while one computes one.
-
-    `max over k, v in I_k of sum_{l = k}^{next(k + 1, v) - 1} |I_l|`. Also of gradients
-    that start at x^0 and of those not finished at the end, as far as known.
-
-    >>> longest_wait(torch.ones(5, 3, dtype=torch.bool))
-    3
-    """
-    count = active.sum(1).cumsum(0)
-    before = torch.cat([torch.zeros_like(count[:1]), count])  # (K + 1,) of l < k
-    end = torch.ones_like(active[:1])
-    starts = starts_of(torch.cat([active, end]))  # (K + 1, n)
-    # Step s - 1 is the one that starts it, and counts.
-    wait = before[:, None] - before[(starts - 1).clamp(min=0)]
-    return int(wait.max())
 
 
 # What the proofs keep track of.

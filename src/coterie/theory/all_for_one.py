@@ -36,7 +36,7 @@ from torch import Tensor
 from .. import checks
 from ..collaboration.weights import Criterion
 
-Steps = Callable[[int], float]
+Schedule = Callable[[int], float]
 """The step size eta^t of round t = 1, 2, ..."""
 
 
@@ -169,7 +169,7 @@ def bound_over_time(
     return torch.stack(bounds)
 
 
-def constant_steps(problem: Problem, lr: float) -> Steps:
+def constant_steps(problem: Problem, lr: float) -> Schedule:
     """The rule `eta^t = lr`; Theorem 2, first row."""
     checks.number("lr", lr, above=0.0, at_most=problem.cap)
     return lambda t: lr
@@ -182,7 +182,7 @@ def constant_bound(problem: Problem, rounds: int, lr: float) -> float:
     return (1 - lr * mu) ** rounds * start + lr * beta / (2 * mu) * variance
 
 
-def horizon_steps(problem: Problem, rounds: int) -> Steps:
+def horizon_steps(problem: Problem, rounds: int) -> Schedule:
     """`eta^t = ln(2 T mu^2 excess^0 / (beta sigma^2)) / (mu T)`; Theorem 2, second row.
 
     Raises:
@@ -209,7 +209,7 @@ def horizon_bound(problem: Problem, rounds: int) -> float:
     return beta * variance / (2 * mu**2 * rounds) * (logarithm + 1)
 
 
-def decreasing_steps(problem: Problem, growth: float = 2.0) -> Steps:
+def decreasing_steps(problem: Problem, growth: float = 2.0) -> Schedule:
     """`eta^t = C / (mu (gamma + t))` with eta^1 = cap; Theorem 2, third row, corrected.
 
     The printed rule has gamma = 0 and begins with C / mu > 1 / beta, which the theorem

@@ -27,10 +27,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from .. import checks
@@ -40,7 +38,7 @@ Steps = Callable[[int, int], float]
 
 
 @dataclass(frozen=True)
-class Setting:
+class AsyncProblem:
     """How many gradients of which workers, and of what loss F."""
 
     workers: int  # M
@@ -61,60 +59,60 @@ class Setting:
 # Rules of steps.
 
 
-def lipschitz_steps(radius: float, bound: float, setting: Setting) -> Steps:
+def lipschitz_steps(radius: float, bound: float, problem: AsyncProblem) -> Steps:
     """`B / (G sqrt(K M))` whatever the delay, for |g| <= G = `bound`; Theorem 3.1.
 
-    >>> lipschitz_steps(2.0, 1.0, Setting(workers=4, calls=100))(7, 30)
+    >>> lipschitz_steps(2.0, 1.0, AsyncProblem(workers=4, calls=100))(7, 30)
     0.1
     """
     checks.number("bound", bound, above=0.0)
-    step = radius / (bound * math.sqrt(setting.calls * setting.workers))
+    step = radius / (bound * math.sqrt(problem.calls * problem.workers))
     return lambda k, tau: step
 
 
-def convex_steps(radius: float, setting: Setting) -> Steps:
+def convex_steps(radius: float, problem: AsyncProblem) -> Steps:
     """`min(1 / (4 L tau), 1 / (4 M L), B / (sigma sqrt(K)))`; Theorem 3.2.1."""
-    noise = _ratio(radius, math.sqrt(setting.variance * setting.calls))
-    cap = min(1 / (4 * setting.workers * setting.beta), noise)
-    return lambda k, tau: min(1 / (4 * setting.beta * tau), cap)
+    noise = _ratio(radius, math.sqrt(problem.variance * problem.calls))
+    cap = min(1 / (4 * problem.workers * problem.beta), noise)
+    return lambda k, tau: min(1 / (4 * problem.beta * tau), cap)
 
 
-def strongly_convex_steps(radius: float, setting: Setting) -> Steps:
+def strongly_convex_steps(radius: float, problem: AsyncProblem) -> Steps:
     """The rule of Theorem 3.2.2, which all but drops gradients with tau >> M L / mu.
 
     `min(e^{-mu tau / (4 M L)} / (4 L tau), 1 / (8 M L),
     504 ln(e + mu^2 K^2 B^2 / sigma^2) / (mu K))` for K >= 3 M.
     """
-    mu = checks.number("mu", setting.mu, above=0.0)
-    checks.integer("calls", setting.calls, at_least=3 * setting.workers)
-    scale = setting.workers * setting.beta  # M L
-    noise = 504 * _logarithm(radius, setting) / (mu * setting.calls)
+    mu = checks.number("mu", problem.mu, above=0.0)
+    checks.integer("calls", problem.calls, at_least=3 * problem.workers)
+    scale = problem.workers * problem.beta  # M L
+    noise = 504 * _logarithm(radius, problem) / (mu * problem.calls)
     cap = min(1 / (8 * scale), noise)
     return lambda k, tau: min(
-        math.exp(-mu * tau / (4 * scale)) / (4 * setting.beta * tau), cap
+        math.exp(-mu * tau / (4 * scale)) / (4 * problem.beta * tau), cap
     )
 
 
-def nonconvex_steps(start: float, setting: Setting) -> Steps:
+def nonconvex_steps(start: float, problem: AsyncProblem) -> Steps:
     """`min(1 / (4 L tau), gamma_max)` with `largest_nonconvex_step`; Theorem 3.2.3."""
-    cap = largest_nonconvex_step(start, setting)
-    return lambda k, tau: min(1 / (4 * setting.beta * tau), cap)
+    cap = largest_nonconvex_step(start, problem)
+    return lambda k, tau: min(1 / (4 * problem.beta * tau), cap)
 
 
-def largest_nonconvex_step(start: float, setting: Setting) -> float:
+def largest_nonconvex_step(start: float, problem: AsyncProblem) -> float:
     """`gamma_max = min(1 / (2 M L), sqrt(Delta / (K L sigma^2)))`; (3.10)."""
-    noise = _ratio(start, setting.calls * setting.beta * setting.variance)
-    return min(1 / (2 * setting.workers * setting.beta), math.sqrt(noise))
+    noise = _ratio(start, problem.calls * problem.beta * problem.variance)
+    return min(1 / (2 * problem.workers * problem.beta), math.sqrt(noise))
 
 
-def heterogeneous_steps(start: float, setting: Setting) -> Steps:
+def heterogeneous_steps(start: float, problem: AsyncProblem) -> Steps:
     """Theorem 3.3, for workers with data of their own.
 
     `min(1 / (8 L tau), 1 / (4 M L), sqrt(Delta / (K L sigma^2)))`.
     """
-    noise = largest_nonconvex_step(start, setting)
-    cap = min(1 / (4 * setting.workers * setting.beta), noise)
-    return lambda k, tau: min(1 / (8 * setting.beta * tau), cap)
+    noise = largest_nonconvex_step(start, problem)
+    cap = min(1 / (4 * problem.workers * problem.beta), noise)
+    return lambda k, tau: min(1 / (8 * problem.beta * tau), cap)
 
 
 def practical_steps(lr: float, workers: int) -> Steps:
@@ -150,15 +148,15 @@ def round_robin_limit(workers: int) -> float:
 # `minibatch_strongly_convex_rate`; for the first, G B sqrt(1 / R).
 
 
-def lipschitz_bound(radius: float, bound: float, setting: Setting) -> float:
+def lipschitz_bound(radius: float, bound: float, problem: AsyncProblem) -> float:
     """`3 G B sqrt(M / K)` bounds the excess of the mean of x_1, ..., x_K; Theorem 3.1.
 
     With `lipschitz_steps`, for convex losses and every order of arrivals.
     """
-    return 3 * bound * radius * math.sqrt(setting.workers / setting.calls)
+    return 3 * bound * radius * math.sqrt(problem.workers / problem.calls)
 
 
-def nonconvex_bound(start: float, setting: Setting) -> float:
+def nonconvex_bound(start: float, problem: AsyncProblem) -> float:
     """Bounds E |grad F|^2 at an x_k drawn with `applied_steps` as weights; Thm 3.2.3.
 
     `162 Delta / (K gamma) + 108 M L sigma^2 gamma / K + 6 L sigma^2 gamma` with
@@ -166,144 +164,44 @@ def nonconvex_bound(start: float, setting: Setting) -> float:
     the proof with `sum_k gamma_hat_k >= K gamma / 18` in place of a 9, and with
     `E F(x_hat_1) <= F(x_0) + M L sigma^2 gamma^2 / 2` in place of F(x_0).
     """
-    step = largest_nonconvex_step(start, setting)
-    noise = setting.beta * setting.variance * step
-    share = setting.workers / setting.calls
-    return 162 * start / (setting.calls * step) + noise * (108 * share + 6)
+    step = largest_nonconvex_step(start, problem)
+    noise = problem.beta * problem.variance * step
+    share = problem.workers / problem.calls
+    return 162 * start / (problem.calls * step) + noise * (108 * share + 6)
 
 
-def convex_rate(radius: float, setting: Setting) -> float:
+def convex_rate(radius: float, problem: AsyncProblem) -> float:
     """`M L B^2 / K + sigma B / sqrt(K)`; Theorem 3.2.1."""
-    noise = radius * math.sqrt(setting.variance / setting.calls)
-    return setting.workers * setting.beta * radius**2 / setting.calls + noise
+    noise = radius * math.sqrt(problem.variance / problem.calls)
+    return problem.workers * problem.beta * radius**2 / problem.calls + noise
 
 
-def nonconvex_rate(start: float, setting: Setting, *, zeta: float = 0.0) -> float:
+def nonconvex_rate(start: float, problem: AsyncProblem, *, zeta: float = 0.0) -> float:
     """`M L Delta / K + sqrt(L Delta sigma^2 / K) + zeta^2`; Theorems 3.2.3 and 3.3.
 
     zeta bounds |grad F_m - grad F| for workers with data of their own.
     """
-    share = setting.beta * start / setting.calls
-    return setting.workers * share + math.sqrt(share * setting.variance) + zeta**2
+    share = problem.beta * start / problem.calls
+    return problem.workers * share + math.sqrt(share * problem.variance) + zeta**2
 
 
-def strongly_convex_rate(radius: float, setting: Setting) -> float:
+def strongly_convex_rate(radius: float, problem: AsyncProblem) -> float:
     """The rate of Theorem 3.2.2, where a constant is missing in the exponent as well.
 
     `M L B^2 e^{-K mu / (M L)} + sigma^2 / (mu K) ln(e + mu^2 K^2 B^2 / sigma^2)`.
     """
-    scale = setting.workers * setting.beta
-    noise = setting.variance / (setting.mu * setting.calls)
-    start = scale * radius**2 * math.exp(-setting.calls * setting.mu / scale)
-    return start + (noise and noise * _logarithm(radius, setting))
+    scale = problem.workers * problem.beta
+    noise = problem.variance / (problem.mu * problem.calls)
+    start = scale * radius**2 * math.exp(-problem.calls * problem.mu / scale)
+    return start + (noise and noise * _logarithm(radius, problem))
 
 
-def minibatch_strongly_convex_rate(radius: float, setting: Setting) -> float:
+def minibatch_strongly_convex_rate(radius: float, problem: AsyncProblem) -> float:
     """`L B^2 e^{-mu R / L} + sigma^2 / (mu R M)` for R = K / M rounds."""
-    rounds = setting.calls / setting.workers
-    noise = setting.variance / (setting.mu * setting.calls)
-    decay = math.exp(-setting.mu * rounds / setting.beta)
-    return setting.beta * radius**2 * decay + noise
-
-
-# Delays, from the order of arrivals m_1, ..., m_K.
-
-
-class Delays(NamedTuple):
-    """Who waited for whom; entry k - 1 is about update k."""
-
-    tau: Int[Tensor, " k"]  # tau(k), of the gradient that update k applies
-    prev: Int[Tensor, " k"]  # the model at which that gradient was taken
-    next: Int[Tensor, " k"]  # the update with the gradient at x_k; 0: after the stop
-    first: Int[Tensor, " m"]  # the update with each worker's gradient at x_0; 0: none
-    open: Int[Tensor, " m"]  # the model at which each worker computes at the stop
-
-
-def delays_of(order: Int[Tensor, " k"], workers: int) -> Delays:
-    """The delays of all updates, for workers 0 to M - 1 in order of arrival.
-
-    Whatever the order, `sum_k tau(k) + sum_m (K - open_m) = K M`, so that the mean
-    delay is at most M: (3.9), where the second sum is over gradients on their way.
-
-    >>> delays_of(torch.tensor([0, 0, 1]), workers=2).tau
-    tensor([1, 1, 3])
-    """
-    who = order.tolist()
-    for worker in who:
-        checks.integer("order", worker, at_least=0, at_most=workers - 1)
-    last, prev, back, first = [0] * workers, [], [0] * len(who), [0] * workers
-    for k, worker in enumerate(who, start=1):
-        read = last[worker]
-        prev.append(read)
-        if read:
-            back[read - 1] = k
-        else:
-            first[worker] = k
-        last[worker] = k
-    tau = [k - read for k, read in enumerate(prev, start=1)]
-    lists = (tau, prev, back, first, last)
-    return Delays(*(torch.tensor(values, dtype=torch.long) for values in lists))
-
-
-def applied_steps(delays: Delays, steps: Steps) -> Float[Tensor, " k"]:
-    """`gamma_hat_k`, the step with which the gradient at x_k is applied, k = 1, ..., K.
-
-    They weight x_k in the output of Theorems 3.2.1, 3.2.3 and 3.3. Gradients on their
-    way at the stop get `tau = max(1, K - k)`, so that nobody waits for them. The sum is
-    at least K gamma_max / 18 for `nonconvex_steps`, whatever the order.
-    """
-    models = range(1, len(delays.next) + 1)
-    return _steps_of(delays.next, torch.tensor(models), delays, steps)
-
-
-def _steps_of(
-    update: Int[Tensor, " j"], read: Int[Tensor, " j"], delays: Delays, steps: Steps
-) -> Float[Tensor, " j"]:
-    """The steps of gradients at the models `read`, by the update that applies them."""
-    end = len(delays.tau)
-    values = [
-        steps(k, k - j) if k else steps(end, max(1, end - j))
-        for k, j in zip(update.tolist(), read.tolist(), strict=True)
-    ]
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def strongly_convex_weights(
-    applied: Float[Tensor, " k"], mu: float
-) -> Float[Tensor, " k"]:
-    """Weights of the average for strongly convex losses, which sum to 1.
-
-    `w_k ~ gamma_hat_k prod_{j <= k} (1 - mu gamma_hat_j / 2)^{-1}`; the thesis leaves
-    them open.
-    """
-    growth = -torch.log1p(-mu * applied / 2).cumsum(0)
-    return torch.softmax(applied.log() + growth, 0)
-
-
-def virtual_iterates(
-    x: Float[Tensor, " d"],
-    first: Float[Tensor, "m d"],
-    later: Float[Tensor, "k d"],
-    delays: Delays,
-    steps: Steps,
-) -> Float[Tensor, "k d"]:
-    """x_hat_1, ..., x_hat_K, which take every gradient when it starts; (3.3).
-
-    `x_hat_1 = x_0 - sum_m gamma_{next(1,m)} g_m(x_0)` and
-    `x_hat_{k+1} = x_hat_k - gamma_hat_k g(x_k)`. So x_k - x_hat_k is a sum of the M - 1
-    gradients on their way from others than m_k, and for |g| <= G at most (M - 1) G
-    times the largest step (Lemma 3.2.1).
-
-    Args:
-        x: x_0.
-        first: the gradient of each worker at x_0.
-        later: row k - 1 is the gradient that is started at x_k.
-        delays: from `delays_of`.
-        steps: the rule of the run.
-    """
-    start = _steps_of(delays.first, torch.zeros_like(delays.first), delays, steps)
-    moves = applied_steps(delays, steps).to(x)[:, None] * later
-    return x - start.to(x) @ first - (moves.cumsum(0) - moves)
+    rounds = problem.calls / problem.workers
+    noise = problem.variance / (problem.mu * problem.calls)
+    decay = math.exp(-problem.mu * rounds / problem.beta)
+    return problem.beta * radius**2 * decay + noise
 
 
 # Time, for workers who need `times` s_m > 0 for a gradient each.
@@ -365,7 +263,7 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else math.inf
 
 
-def _logarithm(radius: float, setting: Setting) -> float:
+def _logarithm(radius: float, problem: AsyncProblem) -> float:
     """`ln(e + mu^2 K^2 B^2 / sigma^2)`."""
-    signal = (setting.mu * setting.calls * radius) ** 2
-    return math.log(math.e + _ratio(signal, setting.variance))
+    signal = (problem.mu * problem.calls * radius) ** 2
+    return math.log(math.e + _ratio(signal, problem.variance))

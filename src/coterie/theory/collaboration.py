@@ -23,22 +23,22 @@ References:
 Differences (each with a test; see docs/errata.md):
     beta is multiplied by rho(L L^T), which is not 1 for every L; logarithms in step
     sizes are at least 1; rates of All-for-all use the smallest positive eigenvalue of
-    L L^T; Theorem 8.4 has other constants; numbers of calls are those that the proofs
-    support.
+    L L^T; numbers of calls are those that the proofs support.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .. import checks
 from ..collaboration.weights import collaboration_radius, spectral_radius, within
 from .rates import (
+    Bounded,
+    Convex,
     Losses,
     calls_for,
     convex_sgd_bound,
@@ -46,7 +46,6 @@ from .rates import (
     precision_step,
     sgd_bound,
     sgd_step,
-    tuned_bound,
 )
 
 # Who is near whom.
@@ -61,7 +60,9 @@ def count_near(cost: Float[Tensor, "n n"], eps: float) -> Int[Tensor, " n"]:
     return (within(cost, eps) > 0).sum(1)
 
 
-def speed_up(distance: Float[Tensor, "n n"], eps: float, mu: float) -> Tensor:
+def all_for_one_speed_up(
+    distance: Float[Tensor, "n n"], eps: float, mu: float
+) -> Tensor:
     """By how much All-for-one divides each client's calls: `N_i^eps(2 b^2 / mu)`."""
     return count_near(2 * distance.square() / mu, eps).to(distance.dtype)
 
@@ -78,41 +79,6 @@ def share_of_calls(distance: Float[Tensor, "n n"], eps: float, mu: float) -> flo
 def gap_of_distance(distance: Float[Tensor, "n n"], mu: float) -> Tensor:
     """The gap `b^2 / (2 mu)` for strongly convex losses; Lemma 8.5.1."""
     return distance.square() / (2 * mu)
-
-
-def convex_gap_of_distance(distance: Float[Tensor, "n n"], diameter: float) -> Tensor:
-    """The gap `D b` for convex losses with optima at most D apart; Proposition 1."""
-    return diameter * distance
-
-
-def gradient_gap_of_distance(distance: Float[Tensor, "n n"]) -> Tensor:
-    """The bound `b^2` on |grad f_i - grad f_j|^2; Proposition 1, (B.2)."""
-    return distance.square()
-
-
-def linear_diameter(optima: Float[Tensor, "n d"]) -> float:
-    """`D = sqrt(1 + max_i |x_i^*|^2)` for linear regression (a'x - b)^2 / 2.
-
-    A gradient is the moment matrix z z', z = (a, b), times (x, -1). So the distance of
-    two clients is at most D |E z_i z_i' - E z_j z_j'|; the printed D forgets the 1.
-    """
-    return math.sqrt(1 + float(optima.square().sum(1).max()))
-
-
-def quadratic_gaps(
-    matrices: Float[Tensor, "n d d"], optima: Float[Tensor, "n d"]
-) -> Float[Tensor, "n n"]:
-    """Exact gaps of `f_i(x) = (x - x_i^*)' A_i (x - x_i^*) / 2`."""
-    between = optima[None, :] - optima[:, None]  # (N, N, D) x_j^* - x_i^*
-    return torch.einsum("ijd,ide,ije->ij", between, matrices, between) / 2
-
-
-def quadratic_distances(
-    matrices: Float[Tensor, "n d d"], optima: Float[Tensor, "n d"]
-) -> Float[Tensor, "n n"]:
-    """Exact |grad f_i - grad f_j| at x_j^*, that is |A_i (x_j^* - x_i^*)|."""
-    between = optima[None, :] - optima[:, None]
-    return torch.einsum("ide,ije->ijd", matrices, between).norm(dim=2)
 
 
 # All-for-one: each client descends along a blend of gradients at its own model.
@@ -211,39 +177,37 @@ def all_for_one_calls(
 
 
 def all_for_one_bounded_step(
-    weights: Float[Tensor, "n n"], calls: int, *, diameter: float, bound: float
+    weights: Float[Tensor, "n n"], calls: int, losses: Bounded
 ) -> Float[Tensor, " n"]:
-    """`D / (B sqrt(K n sum_j l_ij^2))` for one active client per call; report, 6.a.
+    """`R / (B sqrt(K n sum_j l_ij^2))` for one active client per call; report, 6.a.
 
     There is a factor 1 / sqrt(2) more in print, which costs 6 percent of the bound.
     """
     spread = len(weights) * weights.square().sum(1)
-    return diameter / (bound * (calls * spread).sqrt())
+    return losses.radius / (losses.bound * (calls * spread).sqrt())
 
 
 def all_for_one_bounded_bound(
     weights: Float[Tensor, "n n"],
     gap: Float[Tensor, "n n"],
     calls: int,
-    *,
-    diameter: float,
-    bound: float,
+    losses: Bounded,
 ) -> Float[Tensor, " n"]:
     """Bound on the mean excess over K samples of all clients, one by one; report, 6.a.
 
-    `D B sqrt(n sum_j l_ij^2 / K) + sum_j l_ij c_ij`, for models within D of the optima
-    and c_ij = D |grad f_i - grad f_j|; n is missing in print.
+    `R B sqrt(n sum_j l_ij^2 / K) + sum_j l_ij c_ij`, for models within R of the optima
+    and c_ij = R |grad f_i - grad f_j|; n is missing in print.
     """
-    spread = len(weights) * weights.square().sum(1)
-    return diameter * bound * (spread / calls).sqrt() + (weights * gap).sum(1)
+    spread = (len(weights) * weights.square().sum(1) / calls).sqrt()
+    return losses.radius * losses.bound * spread + (weights * gap).sum(1)
 
 
 def all_for_one_bounded_samples(
-    gap: Float[Tensor, "n n"], eps: float, *, diameter: float, bound: float
+    gap: Float[Tensor, "n n"], eps: float, losses: Bounded
 ) -> Float[Tensor, " n"]:
-    """Samples of all clients: `4 D^2 B^2 n / (eps^2 N_i^eps(2 c))`; report, 2.1."""
+    """Samples of all clients: `4 R^2 B^2 n / (eps^2 N_i^eps(2 c))`; report, 2.1."""
     near = count_near(2 * gap, eps).to(gap.dtype)
-    return 4 * (diameter * bound / eps) ** 2 * len(gap) / near
+    return 4 * (losses.radius * losses.bound / eps) ** 2 * len(gap) / near
 
 
 # All-for-all: one gradient of each client, at its own model.
@@ -333,81 +297,72 @@ def all_for_all_calls(
     return calls_for(4 * start / eps, precision_step(eps, there), there)
 
 
+def _effective_convex(weights: Tensor, losses: Convex) -> Convex:
+    """The same for mu = 0, with R^2 at least the mean of |x_i^0 - x_i^*|^2."""
+    radius, beta, variance = losses
+    share = float(weights.square().sum()) / len(weights)
+    return Convex(radius, beta * spectral_radius(weights), variance * share)
+
+
 def all_for_all_convex_step(
-    weights: Float[Tensor, "n n"],
-    calls: int,
-    *,
-    radius: float,
-    beta: float,
-    variance: float,
+    weights: Float[Tensor, "n n"], calls: int, losses: Convex
 ) -> float:
     """`min(1 / (2 beta rho), R sqrt(n) / (sigma sqrt(K sum_ij l_ij^2)))` for mu = 0.
 
-    R^2 is at least the mean of |x_i^0 - x_i^*|^2. In print, a beta is inside the root.
+    In print, a beta is inside the root.
     """
-    share = float(weights.square().sum()) / len(weights)
-    there = beta * spectral_radius(weights)
-    return convex_sgd_step(radius, calls, beta=there, variance=variance * share)
+    return convex_sgd_step(calls, _effective_convex(weights, losses))
 
 
 def all_for_all_convex_bound(
     weights: Float[Tensor, "n n"],
     gap: Float[Tensor, "n n"],
     calls: int,
-    *,
-    radius: float,
-    beta: float,
-    variance: float,
+    losses: Convex,
 ) -> float:
     """A bound on the mean of F^k over k < K for mu = 0; Theorem 8.3, report Theorem 8.
 
     `2 beta rho R^2 / K + 2 R sigma sqrt(sum_ij l_ij^2 / (n K)) + 2 mean_bias`.
     """
-    share = float(weights.square().sum()) / len(weights)
-    there = beta * spectral_radius(weights)
-    bound = convex_sgd_bound(radius, calls, beta=there, variance=variance * share)
+    bound = convex_sgd_bound(calls, _effective_convex(weights, losses))
     return bound + 2 * mean_bias(weights, gap)
 
 
 def all_for_all_bounded_step(
-    weights: Float[Tensor, "n n"], calls: int, *, radius: float, bound: float
+    weights: Float[Tensor, "n n"], calls: int, losses: Bounded
 ) -> float:
     """`R n / (B sqrt(K sum_ij l_ij^2))` for one active client per call; report, 3.a.
 
     R^2 is at least the mean of |y_i^0 - y_i|^2 for the minimiser y of f(L y). There is
     a factor sqrt(2) more in print, which costs 6 percent of the bound.
     """
-    spread = float(weights.square().sum())
-    return radius * len(weights) / (bound * math.sqrt(calls * spread))
+    spread = math.sqrt(calls * float(weights.square().sum()))
+    return losses.radius * len(weights) / (losses.bound * spread)
 
 
 def all_for_all_bounded_bound(
     weights: Float[Tensor, "n n"],
     gap: Float[Tensor, "n n"],
     calls: int,
-    *,
-    radius: float,
-    bound: float,
+    losses: Bounded,
 ) -> float:
     """A bound on the mean of F^k over K samples, one client at a time; report, 3.a.
 
-    `R B sqrt(sum_ij l_ij^2 / K) + mean_bias`, for gradients with E|g|^2 <= B^2.
+    `R B sqrt(sum_ij l_ij^2 / K) + mean_bias`.
     """
-    spread = float(weights.square().sum())
-    return radius * bound * math.sqrt(spread / calls) + mean_bias(weights, gap)
+    spread = math.sqrt(float(weights.square().sum()) / calls)
+    return losses.radius * losses.bound * spread + mean_bias(weights, gap)
 
 
 def all_for_all_bounded_samples(
-    gap: Float[Tensor, "n n"], eps: float, *, radius: float, bound: float
+    gap: Float[Tensor, "n n"], eps: float, losses: Bounded
 ) -> float:
     """Samples of all clients: `4 R^2 B^2 / eps^2 sum_i 1 / N_i(2 c)`; report, 4.1."""
     near = count_near(2 * gap, eps).to(gap.dtype)
-    return 4 * (radius * bound / eps) ** 2 * float((1 / near).sum())
+    return 4 * (losses.radius * losses.bound / eps) ** 2 * float((1 / near).sum())
 
 
-def anytime_samples(
-    gap: Float[Tensor, "n n"], eps: float, *, radius: float, bound: float
-) -> float:
+def anytime_samples(gap: Float[Tensor, "n n"], eps: float, losses: Bounded) -> float:
     """Samples of all clients after which the time-adaptive method is eps-precise.
 
     `64 R^2 B^2 / (3 eps^2) sum_i 1 / N_i^(eps / 2)(2 c)`, for every eps <= 1, and
@@ -416,113 +371,5 @@ def anytime_samples(
     The printed 16 and N_i^eps are right where eps is a power of 2.
     """
     near = count_near(2 * gap, eps / 2).to(gap.dtype)
-    return 64 / 3 * (radius * bound / eps) ** 2 * float((1 / near).sum())
-
-
-# All-for-all in clusters that are found from a few samples: section 8.6.
-
-
-def noise_of(covariance: Float[Tensor, "p p"]) -> tuple[float, float]:
-    """The largest eigenvalue nu^2 of a covariance and `d_eff = Tr / nu^2`.
-
-    The printed |.|_2 / nu^2 is 1 for every covariance.
-    """
-    nu = float(torch.linalg.eigvalsh(covariance)[-1])
-    return nu, float(covariance.trace()) / nu
-
-
-@dataclass(frozen=True)
-class Clusters:
-    """M clusters of C clients, found by thresholding distances of sample means.
-
-    Clients i and j are joined where |m_i - m_j|^2 <= u, with m_i the mean of S samples
-    of Gaussian-like vectors (Assumption 8.6.1), whose means differ by at least Delta
-    between clusters.
-    """
-
-    clusters: int  # M
-    size: int  # C
-    samples: int  # S
-    separation: float  # Delta
-    noise: float  # nu^2
-    dimension: float  # d_eff
-    threshold: float  # u
-
-    def __post_init__(self) -> None:
-        """Checks that the threshold is above the noise."""
-        least = 8 * self.noise * self.dimension / self.samples
-        checks.number("threshold", self.threshold, at_least=least)
-
-    @property
-    def missed(self) -> float:
-        """A bound on the chance to miss one's like: `exp(-S u / (16 nu^2))`.
-
-        The difference of two means has twice the variance of one; the printed exponent
-        has 8.
-        """
-        return math.exp(-self.samples * self.threshold / (16 * self.noise))
-
-    @property
-    def confused(self) -> float:
-        """A bound on the chance to join a stranger at distance Delta or 2 sqrt(u).
-
-        `exp(-S max(2 u, Delta^2 - 2 u) / (8 nu^2))`.
-        """
-        u, gap = self.threshold, self.separation**2
-        return math.exp(-self.samples * max(2 * u, gap - 2 * u) / (8 * self.noise))
-
-    @property
-    def inverse_size(self) -> float:
-        """A bound on the share E[1 / N_i] of the variance: `1 / C + (C - 1) missed`."""
-        return min(1.0, 1 / self.size + (self.size - 1) * self.missed)
-
-    def bias(self, farthest: float) -> float:
-        """A bound on E[sum_j l_ij |E xi_i - E xi_j|^2], from the farthest two clusters.
-
-        `b_max^2 ((M - 1) confused + (C - 1) missed) + 4 u 1{4 u >= Delta^2}`.
-        """
-        strangers = (self.clusters - 1) * self.confused
-        strangers = min(1.0, strangers + (self.size - 1) * self.missed)
-        mixed = 4 * self.threshold >= self.separation**2
-        return farthest**2 * strangers + (4 * self.threshold if mixed else 0.0)
-
-
-def cluster_threshold(separation: float) -> float:
-    """The threshold `u = Delta^2 / 4` on squared distances; printed is Delta / 4."""
-    return separation**2 / 4
-
-
-def cluster_samples(separation: float, *, noise: float, dimension: float) -> int:
-    """Samples to tell who is who: `S >= 32 nu^2 d_eff / Delta^2`; Corollary 8.6.1.
-
-    So that `cluster_threshold` is above the noise; the printed 16 is for one mean.
-    """
-    return math.ceil(32 * noise * dimension / separation**2)
-
-
-def estimated_bound(
-    found: Clusters,
-    start: float,
-    calls: int,
-    losses: Losses,
-    *,
-    diameter: float,
-    farthest: float,
-) -> float:
-    """A bound on the mean excess of All-for-all in found clusters; Theorem 8.4.
-
-    `tuned_bound` with variance `sigma^2 inverse_size`, and the bias
-    `D^2 / (2 mu) bias(farthest)`. As in the thesis, its first part takes the weights
-    that were found for those of clusters, with rho = s = 1.
-
-    Args:
-        found: how the clusters are found.
-        start: F^0.
-        calls: K, with other samples than those the clusters are found with.
-        losses: of every client.
-        diameter: D, from means to gradients, see `linear_diameter`.
-        farthest: b_max, the largest |E xi_i - E xi_j|.
-    """
-    own = replace(losses, variance=losses.variance * found.inverse_size)
-    bias = diameter**2 / (2 * losses.mu) * found.bias(farthest)
-    return tuned_bound(start, calls, own) + bias
+    scale = (losses.radius * losses.bound / eps) ** 2
+    return 64 / 3 * scale * float((1 / near).sum())

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from ..checks import InputError, number
 
-Kernel = Callable[[Tensor, Tensor], Tensor]
+AgentKernel = Callable[[Tensor, Tensor], Tensor]
 """w: agents (a, p) and (b, p) to their common weights (a, b)."""
 
 _AT_ONCE = 4_000_000
@@ -50,7 +50,7 @@ class Log(NamedTuple):
     move: Float[Tensor, "t d"]  # eta_t g_t
 
 
-def windows(half_width: float, *, low: float = 0.0, high: float = 1.0) -> Kernel:
+def windows(half_width: float, *, low: float = 0.0, high: float = 1.0) -> AgentKernel:
     """The kernel of a uniform law on the cube [low, high]^p, in closed form.
 
     The window of theta is {z : |z_k - theta_k| <= h for all k} cut to the cube, and w
@@ -79,7 +79,7 @@ def nodes(
     points: Float[Tensor, "m p"],
     masses: Float[Tensor, " m"],
     near: Callable[[Tensor, Tensor], Tensor],
-) -> Kernel:
+) -> AgentKernel:
     """The kernel of a law on finitely many points, or of one that these stand for.
 
     Args:
@@ -109,7 +109,7 @@ def nodes(
 
 
 def models(
-    log: Log, theta: Float[Tensor, "a p"], kernel: Kernel
+    log: Log, theta: Float[Tensor, "a p"], kernel: AgentKernel
 ) -> Float[Tensor, "a d"]:
     """The models of any agents, woken or not."""
     if not len(log.theta):
@@ -119,8 +119,8 @@ def models(
     return log.start - torch.cat(parts)
 
 
-def run(
-    kernel: Kernel,
+def run_agents(
+    kernel: AgentKernel,
     start: Float[Tensor, " d"],
     theta: Float[Tensor, "t p"],
     gradient: Callable[[int, Tensor], Tensor],
@@ -143,7 +143,7 @@ def run(
     return Log(start, theta, move)
 
 
-def largest_step(kernel: Kernel, theta: Float[Tensor, "a p"], beta: float) -> float:
+def window_step(kernel: AgentKernel, theta: Float[Tensor, "a p"], beta: float) -> float:
     """The step size `1 / (beta max w(theta, theta))`, about the volume of a window.
 
     Args:

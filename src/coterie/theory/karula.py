@@ -83,7 +83,7 @@ def fewest_active(clients: int) -> int:
     return s
 
 
-def stationary_bound(
+def gradient_mapping_bound(
     start: float,
     rounds: int,
     *,

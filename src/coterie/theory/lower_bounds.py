@@ -25,71 +25,53 @@ from torch import Tensor
 
 from .. import checks
 from .collaboration import count_near
+from .rates import Bounded, Losses
 
 
 def lower_bound(
-    distance: Float[Tensor, "n n"],
-    eps: float,
-    *,
-    mu: float,
-    variance: float,
-    constant: float = 1.0,
+    distance: Float[Tensor, "n n"], eps: float, losses: Losses
 ) -> Float[Tensor, " n"]:
-    """Calls that each client needs: `C sigma^2 / (mu eps N_i^eps(b^2 / (4 mu)))`.
+    """Calls that each client needs: `sigma^2 / (mu eps N_i^eps(b^2 / (4 mu)))`.
 
-    Theorem 8.1, for mu = beta = 1 / r^2 and eps < 1/16; it leaves the constant C open.
-    Only clients with b_ij^2 <= 4 mu eps can help. See `fano_calls` for the constant.
+    Theorem 8.1, for mu = beta = 1 / r^2 and eps < 1/16; it leaves a constant open, and
+    so do the others. Only clients with b_ij^2 <= 4 mu eps can help. See `fano_calls`
+    for the constant.
     """
-    near = count_near(distance.square() / (4 * mu), eps)
-    return constant * variance / (mu * eps) / near.to(distance.dtype)
+    near = count_near(distance.square() / (4 * losses.mu), eps)
+    return losses.variance / (losses.mu * eps) / near.to(distance.dtype)
 
 
 def lower_bound_convex(
-    gap: Float[Tensor, "n n"],
-    eps: float,
-    *,
-    radius: float,
-    bound: float,
-    constant: float = 1.0,
+    gap: Float[Tensor, "n n"], eps: float, losses: Bounded
 ) -> Float[Tensor, " n"]:
-    """Samples of all clients together: `C r^2 B^2 n / (eps^2 N_i^eps(c / 4))`.
+    """Samples of all clients together: `R^2 B^2 n / (eps^2 N_i^eps(c / 4))`.
 
-    Report, Theorem 1, for gradients with E|g|^2 <= B^2.
+    Report, Theorem 1.
     """
     near = count_near(gap / 4, eps).to(gap.dtype)
-    return constant * radius**2 * bound**2 * len(gap) / (eps**2 * near)
+    return (losses.radius * losses.bound / eps) ** 2 * len(gap) / near
 
 
 def all_for_all_lower_bound(
-    gap: Float[Tensor, "n n"],
-    eps: float,
-    *,
-    mu: float,
-    variance: float,
-    constant: float = 1.0,
+    gap: Float[Tensor, "n n"], eps: float, losses: Losses
 ) -> float:
     """Samples of all clients together for a mean excess of eps.
 
-    `C sigma^2 / (n mu eps) sum_i 1 / N_i^eps(c / (4 n))`; report, Corollary 1.
+    `sigma^2 / (n mu eps) sum_i 1 / N_i^eps(c / (4 n))`; report, Corollary 1.
     """
     near = count_near(gap / (4 * len(gap)), eps).to(gap.dtype)
-    return constant * variance / (mu * eps) * float((1 / near).mean())
+    return losses.variance / (losses.mu * eps) * float((1 / near).mean())
 
 
 def all_for_all_lower_bound_convex(
-    gap: Float[Tensor, "n n"],
-    eps: float,
-    *,
-    radius: float,
-    bound: float,
-    constant: float = 1.0,
+    gap: Float[Tensor, "n n"], eps: float, losses: Bounded
 ) -> float:
-    """The same for convex losses and gradients with E|g|^2 <= B^2.
+    """The same for convex losses with bounded gradients.
 
-    `C r^2 B^2 / (n^2 eps^2) sum_i 1 / N_i^eps(c / (4 n))`; report, Corollary 1.
+    `R^2 B^2 / (n^2 eps^2) sum_i 1 / N_i^eps(c / (4 n))`; report, Corollary 1.
     """
     near = count_near(gap / (4 * len(gap)), eps).to(gap.dtype)
-    scale = constant * (radius * bound) ** 2 / (len(gap) * eps**2)
+    scale = (losses.radius * losses.bound / eps) ** 2 / len(gap)
     return scale * float((1 / near).mean())
 
 
@@ -108,7 +90,7 @@ def tilts_of(distance: Float[Tensor, " n"], delta: float) -> Float[Tensor, " n"]
     return (delta - distance).clamp(min=0)
 
 
-def hard_instance(
+def hard_samples(
     distance: Float[Tensor, " n"],
     rng: torch.Generator,
     *,
@@ -150,7 +132,7 @@ def hard_instance(
 def fano_calls(
     tilts: Float[Tensor, " n"], dimension: int, *, variance: float = 1.0
 ) -> float:
-    """Calls that every method needs for delta^2 / 36 on a `hard_instance`, client 1.
+    """Calls that every method needs for delta^2 / 36 on `hard_samples`, client 1.
 
     `(2/3 ln |V| - ln 2) / I` with `|V| = (2 / sqrt(e))^{d/2}` tilts that differ in a
     quarter of their signs, and what one call tells of them at most,

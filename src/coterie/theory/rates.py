@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .. import checks
 
@@ -105,29 +106,42 @@ def calls_for(ratio: float, lr: float, losses: Losses) -> int:
     return math.ceil(math.log(max(1.0, ratio)) / (lr * losses.mu))
 
 
-def convex_sgd_step(
-    radius: float, calls: int, *, beta: float, variance: float
-) -> float:
-    """`min(1 / (2 beta), R / (sigma sqrt(K)))`, R from the optimum; Lemma 5."""
+class Convex(NamedTuple):
+    """What is known of convex losses, mu = 0, and of their optima."""
+
+    radius: float  # R, from the start to the optimum
+    beta: float  # smoothness
+    variance: float  # of a gradient
+
+
+def convex_sgd_step(calls: int, losses: Convex) -> float:
+    """`min(1 / (2 beta), R / (sigma sqrt(K)))`; Lemma 5."""
+    radius, beta, variance = losses
     cap = 1 / (2 * beta)
     return min(cap, radius / math.sqrt(variance * calls)) if variance else cap
 
 
-def convex_sgd_bound(
-    radius: float, calls: int, *, beta: float, variance: float
-) -> float:
+def convex_sgd_bound(calls: int, losses: Convex) -> float:
     """A bound on the excess of the averaged iterate, for convex losses; Lemma 5.
 
     `2 R sigma / sqrt(K) + 2 beta R^2 / K`, for the step of `convex_sgd_step`.
     """
+    radius, beta, variance = losses
     return 2 * radius * math.sqrt(variance / calls) + 2 * beta * radius**2 / calls
 
 
-def bounded_sgd_step(radius: float, calls: int, *, bound: float) -> float:
-    """`sqrt(2) R / (B sqrt(K))` for gradients with E|g|^2 <= B^2; Lemma 6."""
-    return math.sqrt(2 / calls) * radius / bound
+class Bounded(NamedTuple):
+    """What is known of convex losses with bounded gradients, and of their optima."""
+
+    radius: float  # R, from the start, or from all models, to the optimum
+    bound: float  # B, for gradients with E|g|^2 <= B^2
 
 
-def bounded_sgd_bound(radius: float, calls: int, *, bound: float) -> float:
+def bounded_sgd_step(calls: int, losses: Bounded) -> float:
+    """`sqrt(2) R / (B sqrt(K))`; Lemma 6."""
+    return math.sqrt(2 / calls) * losses.radius / losses.bound
+
+
+def bounded_sgd_bound(calls: int, losses: Bounded) -> float:
     """A bound on the excess of the averaged iterate: `B R sqrt(2 / K)`; Lemma 6."""
-    return bound * radius * math.sqrt(2 / calls)
+    return losses.bound * losses.radius * math.sqrt(2 / calls)

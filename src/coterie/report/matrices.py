@@ -1,0 +1,234 @@
+"""Matrices of clients: who learns from whom over time, and who is near whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ..checks import InputError
+from ..records.folders import Records
+from ..similarity.distances import Distances
+from ..similarity.partners import NEAR, UNDECIDED, gap_threshold, supported
+from .axes import Axis, axis_of, in_seconds
+from .scores import CROWD, by_cluster, is_crowd
+from .styles import (
+    LABELLED,
+    client_ticks,
+    cluster_runs,
+    escape,
+    finish,
+    heading,
+    row_of,
+    styles_of,
+)
+from .tables import partner_counts
+
+_PIXELS = 400_000
+"""Entries of all snapshots of one algorithm that are shown."""
+
+_LINKS = {
+    NEAR: ("near, supported by the data", "circle", "#D55E00"),
+    UNDECIDED: ("undecided", "x-thin-open", "#CC79A7"),
+}
+
+
+def collaboration(records: Records, algorithm: str | None = None) -> go.Figure:
+    """One algorithm's collaboration matrix over time, with a slider and a play button.
+
+    Row i shows whom client i learns from. The first seed with snapshots is shown, at
+    evenly spaced rounds where there are too many. The colour scale ends at the largest
+    weight that anybody gives to somebody else, so that a heavy diagonal hides nothing.
+
+    Args:
+        records: of the study.
+        algorithm: a label; None takes the first with snapshots.
+
+    Raises:
+        InputError: without snapshots, or with more than CROWD clients.
+    """
+    keys = [key for key in records.weights if algorithm in (None, key[0])]
+    if not keys:
+        raise InputError(f"there are no collaboration matrices of {algorithm!r}.")
+    if is_crowd(records):
+        raise InputError(f"matrices of more than {CROWD} clients are not drawn.")
+    label, seed = keys[0]
+    clients = by_cluster(records.clients[records.clients["seed"] == seed])
+    rows = np.searchsorted(np.sort(clients["client"]), clients["client"])
+    kept = shown_snapshots(len(records.weights[label, seed].rounds), len(clients))
+    rounds = records.weights[label, seed].rounds[kept]
+    matrices = records.weights[label, seed].matrices[kept][:, rows][:, :, rows]
+    names = [f"client {client}" for client in clients["client"]]
+    figure = heat_map(matrices, rounds, names)
+    draw_cluster_lines(figure, clients)
+    add_slider(figure, [frame.name for frame in figure.frames], axis_of(records))
+    ticks = {"showgrid": False, "zeroline": False, "constrain": "domain"}
+    if len(clients) <= LABELLED:
+        ticks |= {"tickvals": list(range(len(clients))), "tickfont": {"size": 10}}
+        ticks |= {"ticktext": [str(client) for client in clients["client"]]}
+    else:
+        ticks |= {"showticklabels": False, "ticks": ""}
+    figure.update_xaxes(**ticks, title="learns from", tickangle=0)
+    figure.update_yaxes(**ticks, title="client", autorange="reversed", scaleanchor="x")
+    title = f"Who learns from whom: {heading(label)}, seed {seed}"
+    return finish(figure, title, 660, menu=True)
+
+
+def partners(records: Records) -> go.Figure:
+    """How many others a client learns from, over time, mean over clients and seeds.
+
+    Where true clusters are known, solid lines count partners inside one's own cluster
+    and dotted lines those outside.
+    """
+    table, figure, axis = partner_counts(records), go.Figure(), axis_of(records)
+    known = bool(table["inside"].notna().any())
+    kinds = {"inside": "solid", "outside": "dot"} if known else {"all": "solid"}
+    for label, style in styles_of(records).items():
+        mine = table[table["algorithm"] == label]
+        for kind, dash in kinds.items() if len(mine) else ():
+            figure.add_scatter(
+                x=axis.period * mine["round"].to_numpy(),
+                y=mine[kind].to_numpy(),
+                mode="lines+markers",
+                name=escape(label) + (f", {kind}" if known else ""),
+                line={"color": style.colour, "dash": dash, "width": 2},
+                marker={"size": 5},
+            )
+    figure.update_xaxes(title=axis.title)
+    figure.update_yaxes(title="partners per client", rangemode="tozero")
+    return finish(figure, "Number of partners", 400)
+
+
+def _colours(title: str) -> dict[str, object]:
+    """White at 0, then ever darker."""
+    return {
+        "zmin": 0,
+        "colorscale": [[0, "#ffffff"], [0.5, "#6baed6"], [1, "#08306b"]],
+        "colorbar": {"title": {"text": title}, "thickness": 12, "len": 0.9},
+    }
+
+
+def heat_map(matrices: np.ndarray, rounds: np.ndarray, names: list[str]) -> go.Figure:
+    """The last matrix, and a frame named by its round for each."""
+    away = matrices[:, ~np.eye(len(names), dtype=bool)]
+    largest = float(np.nanmax(away, initial=0.0))
+    frames = [
+        go.Frame(data=[go.Heatmap(z=matrix.astype(np.float32))], name=str(int(t)))
+        for t, matrix in zip(rounds, matrices, strict=True)
+    ]
+    return go.Figure(
+        go.Heatmap(
+            z=matrices[-1].astype(np.float32),
+            zmax=largest if largest > 0 else 1,
+            customdata=np.array([[(a, b) for b in names] for a in names]),
+            hovertemplate="%{customdata[0]} learns from %{customdata[1]}<br>"
+            "weight %{z:.4f}<extra></extra>",
+            **_colours("weight"),
+        ),
+        frames=frames,
+    )
+
+
+def name_both_axes(figure: go.Figure, names: list[str]) -> None:
+    """Names the clients of a matrix, from the top to the bottom."""
+    ticks = client_ticks(names, single=True)
+    figure.update_xaxes(ticks).update_yaxes(ticks | {"autorange": "reversed"})
+
+
+def shown_snapshots(count: int, n: int) -> np.ndarray:
+    """Which of `count` snapshots of n clients to show, with the first and the last."""
+    most = int(np.clip(_PIXELS // n**2, 8, 60))
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+def add_slider(figure: go.Figure, names: list[str], axis: Axis) -> None:
+    """Adds a slider over the frames, named by rounds, and a button that plays them."""
+    if len(names) < 2:
+        return
+    still = {"mode": "immediate", "transition": {"duration": 0}}
+    jump = still | {"frame": {"duration": 0, "redraw": True}}
+    play = still | {"frame": {"duration": 400, "redraw": True}}
+    labels = [
+        in_seconds(axis.place(int(name))) if axis.timed else name for name in names
+    ]
+    steps = [
+        {"label": label, "method": "animate", "args": [[name], jump]}
+        for label, name in zip(labels, names, strict=True)
+    ]
+    buttons = [
+        {"label": "Play", "method": "animate", "args": [names, play]},
+        {"label": "Pause", "method": "animate", "args": [[None], jump]},
+    ]
+    slider = {
+        "steps": steps,
+        "active": len(names) - 1,
+        "currentvalue": {"prefix": "virtual time " if axis.timed else "round "},
+        "pad": {"t": 60},
+    }
+    menu = row_of(buttons) | {"pad": {"b": 6}, "showactive": False}
+    figure.update_layout(sliders=[slider], updatemenus=[menu])
+
+
+def draw_cluster_lines(figure: go.Figure, table: pd.DataFrame) -> None:
+    """Draws the boundaries of clusters on a matrix."""
+    for _, first, _ in cluster_runs(table)[1:]:
+        line = {"color": "#D55E00", "width": 1.5}
+        figure.add_vline(x=first - 0.5, line=line)
+        figure.add_hline(y=first - 0.5, line=line)
+
+
+def similarity_map(
+    distances: Distances,
+    threshold: float | None = None,
+    *,
+    confidence: float = 0.95,
+    names: Sequence[str] | None = None,
+) -> go.Figure:
+    """Distances of all pairs as a heat map, with supported and open links marked.
+
+    Pairs without a mark are far, supported by the data.
+
+    Args:
+        distances: squared, with their errors.
+        threshold: for squared distances; None takes `gap_threshold`.
+        confidence: see `supported`.
+        names: of the clients; None numbers them.
+    """
+    n = len(distances.squared)
+    names = [str(i) for i in range(n)] if names is None else list(names)
+    if len(names) != n:
+        raise InputError(f"`names` must have {n} entries, got {len(names)}.")
+    if threshold is None:
+        threshold = gap_threshold(distances)
+    verdict = supported(distances, threshold, confidence=confidence).cpu().numpy()
+    squared = distances.squared.double().cpu().numpy()
+    error = distances.error.double().cpu().numpy()
+    shown = [escape(name) for name in names]
+    words = np.array([[(a, b) for b in shown] for a in shown], dtype=object)
+    numbers = np.stack([squared, error], 2).astype(object)
+    figure = go.Figure(
+        go.Heatmap(
+            z=np.sqrt(squared.clip(min=0)),
+            customdata=np.concatenate([words, numbers], 2),
+            hovertemplate="%{customdata[0]} and %{customdata[1]}<br>squared distance "
+            "%{customdata[2]:.3g} ± %{customdata[3]:.2g}<extra></extra>",
+            **_colours("distance"),
+        )
+    )
+    for kind, (label, symbol, colour) in _LINKS.items():
+        row, column = ((verdict == kind) & ~np.eye(n, dtype=bool)).nonzero()
+        look = {"symbol": symbol, "color": colour, "size": max(3, min(9, 300 // n))}
+        if symbol.endswith("open"):
+            look["line"] = {"width": 1.5}
+        figure.add_scatter(
+            x=column,
+            y=row,
+            mode="markers",
+            marker=look,
+            name=f"{label} ({len(row) // 2} pairs)",
+            hoverinfo="skip",
+        )
+    name_both_axes(figure, shown)
+    return finish(figure, f"Distances, threshold {threshold**0.5:.3g}", 560)

@@ -1,0 +1,172 @@
+"""What [tune] searched and found: a figure of all settings, and a section of a page."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ..checks import InputError
+from ..records.folders import Records
+from ..records.searches import rungs
+from .axes import Axis, axis_of
+from .html import plot, table_of
+from .scores import score_of
+from .styles import button, finish, row_of, styles_of
+from .tables import last_trials, searched, setting_text, tuned_options, value_text
+
+
+def trials(records: Records) -> go.Figure:
+    """The validation score of every setting that was tried, against its options.
+
+    A setting stands at its last score: a star was chosen, a hollow dot was dropped
+    after fewer rounds. Settings that could not be trained are not drawn.
+
+    Raises:
+        InputError: when nothing was tried.
+    """
+    score, table, axis = score_of(records), last_trials(records), axis_of(records)
+    if table.empty:
+        raise InputError("the records have no trials: [tune] searches options.")
+    options = [o for o in tuned_options(records) if table[o].notna().any()]
+    figure, places = go.Figure(), {option: list[list[object]]() for option in options}
+    for label, style in styles_of(records).items():
+        mine = table[table["algorithm"] == label]
+        if mine.empty:
+            continue
+        for option in options:
+            places[option].append([_placed(value) for value in mine[option]])
+        figure.add_scatter(
+            y=mine["score"].to_numpy(),
+            mode="markers",
+            name=escape(label),
+            marker={
+                "color": style.colour,
+                "symbol": [_SYMBOLS.get(s, "circle-open") for s in mine["status"]],
+                "size": [15 if s == "chosen" else 8 for s in mine["status"]],
+            },
+            hovertext=[
+                f"{escape(setting_text(row[options]))}<br>seed {row['seed']}, "
+                f"{axis.length(int(row['rounds']))}"
+                for _, row in mine.iterrows()
+            ],
+        )
+    layouts = {
+        option: {"xaxis.title.text": option, "xaxis.type": _scale(x)}
+        for option, x in places.items()
+    }
+    for trace, x in zip(figure.data, places[options[0]], strict=True):
+        trace.x = x
+    figure.update_layout(layouts[options[0]])
+    if len(options) > 1:
+        buttons = [button(f"by {o}", {"x": places[o]}, layouts[o]) for o in options]
+        figure.update_layout(updatemenus=[row_of(buttons)])
+    words = f"validation {records.score}"
+    figure.update_yaxes(title=words, tickformat=score.ticks, zeroline=False)
+    title = "Validation score of every setting that was tried"
+    return finish(figure, title, 420, menu=len(options) > 1)
+
+
+_SYMBOLS = {"finished": "circle", "chosen": "star"}
+
+
+def _placed(value: object) -> object:
+    """Where a setting stands on the axis of an option, None where it has none."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if np.isfinite(value) else None
+    return str(value)
+
+
+def _scale(places: list[list[object]]) -> str:
+    """The type of an axis for these values: logarithmic if they differ tenfold."""
+    values = [value for trace in places for value in trace if value is not None]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(numbers) < len(values):
+        return "category"
+    wide = min(numbers) > 0 and max(numbers) >= 10 * min(numbers)
+    return "log" if wide else "linear"
+
+
+def chosen_section(records: Records) -> str:
+    """What [tune] searched and found; nothing where there is no such table."""
+    tune, table = records.study.get("tune"), records.trials
+    if tune is None:
+        return ""
+    axis = axis_of(records)
+    unit = "virtual seconds" if axis.timed else "rounds"
+    seeds = sorted(set(records.metrics["seed"]))
+    headers = ["algorithm", "option", "searched"]
+    headers += [*(f"chosen, seed {seed}" for seed in seeds), "settings", unit]
+    rows = []
+    for label, space in searched(records).items():
+        mine = table[table["algorithm"] == label] if len(table) else table
+        best = mine[mine["status"] == "chosen"].set_index("seed") if len(mine) else mine
+        for option in [o for o in mine if o in space] if len(mine) else space:
+            cells = [label, option, _range_text(space[option])]
+            cells += [
+                value_text(best.loc[seed, option]) if seed in best.index else "–"
+                for seed in seeds
+            ]
+            rows.append([*cells, *_spent(mine, axis)])
+        if not space:
+            rows.append([label, "as written", *["–"] * (3 + len(seeds))])
+    caption = f"Settings and {unit} of training are those of one seed's search."
+    figure = ""
+    if len(last_trials(records)):
+        figure = "<p>A star was chosen."
+        if "dropped" in set(table["status"]):
+            figure += " A hollow dot was dropped earlier than the others, so "
+            figure += "its score cannot be compared with theirs."
+        figure += "</p>"
+        figure += plot(trials(records), "trials-figure", "Settings that were tried")
+    text = _search_text(tune, records)
+    return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
+
+
+def _search_text(tune: dict[str, Any], records: Records) -> str:
+    """How settings were chosen, in a few sentences."""
+    score, folds = score_of(records).words.removeprefix("test "), tune["folds"]
+    axis = axis_of(records)
+    data = f"{folds} folds of its training and validation data"
+    unit = "virtual time" if axis.timed else "rounds"
+    text = f"Every algorithm had the same budget, in {unit} and not in gradients: "
+    text += f"{tune['trials']} settings with each seed, by {tune['search']} search "
+    text += "(or all, where there are fewer). A "
+    text += (
+        f"setting is judged by the mean {score} of the clients' own models, each on "
+    )
+    text += f"{data if folds else 'its validation data'}. "
+    rounds = tune["rounds"] or records.study["run"]["rounds"]
+    first, *others = rungs(tune["trials"], rounds, tune["halving"])
+    text += f"All settings train for {axis.length(first.rounds)}"
+    text += "".join(
+        f", the best {r.trials} go on to {axis.at(r.rounds)}" for r in others
+    )
+    text += ". "
+    statuses = list(records.trials["status"]) if len(records.trials) else []
+    if "failed" in statuses:
+        text += f"{statuses.count('failed')} could not be trained: their models became "
+        text += "infinite. "
+    text += "Each seed chose for itself, and the algorithm then ran with what was "
+    return text + "chosen. Test data chose nothing."
+
+
+def _spent(mine: pd.DataFrame, axis: Axis) -> list[str]:
+    """How many settings and how long a training the searches of the seeds took."""
+    if mine.empty:
+        return ["–", "–"]
+    by_seed = mine.groupby("seed")
+    pairs = [by_seed["trial"].nunique(), axis.period * by_seed["spent"].sum()]
+    ends = [(f"{counts.min():,.8g}", f"{counts.max():,.8g}") for counts in pairs]
+    return [a if a == b else f"{a} to {b}" for a, b in ends]
+
+
+def _range_text(values: Any) -> str:
+    """A list or range that was searched, in words."""
+    if not isinstance(values, dict):
+        return ", ".join(value_text(value) for value in values)
+    low, high = value_text(values["from"]), value_text(values["to"])
+    return f"{low} to {high}" + (" (log)" if values["scale"] == "log" else "")
