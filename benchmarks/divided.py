@@ -23,7 +23,7 @@ import torch
 
 from coterie import Simulation, Table, federate, run_rounds
 from coterie.algorithms import ALGORITHMS
-from coterie.clients.groups import Alone, block
+from coterie.clients import Alone, block
 from coterie.deploy import joined
 from coterie.models import build, mlp, ravel
 from coterie.seeds import generator

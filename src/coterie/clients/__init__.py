@@ -1,1 +1,23 @@
 """Who answers: gradients of many models at once, minibatches, and simulated clients."""
+
+from .groups import Alone, Group, block, blocks
+from .kernels import Batch, Kernel, can_compile
+from .oracles import SimulatedOracle
+from .personal import PersonalOracle
+from .simulation import Simulation
+from .traffic import between, upwards
+
+__all__ = [
+    "Alone",
+    "Batch",
+    "Group",
+    "Kernel",
+    "PersonalOracle",
+    "SimulatedOracle",
+    "Simulation",
+    "between",
+    "block",
+    "blocks",
+    "can_compile",
+    "upwards",
+]
