@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from .. import seeds
-from ..checks import InputError, integer
+from ..checks import InputError, integer, one_of
 from ..data.federation import Federation, PartName
 from ..models import OBJECTIVES, Objective
 from ..types import Comparison, Program
@@ -66,7 +66,9 @@ class Simulation:
         self.batch_size = integer("batch_size", batch_size, at_least=0)
         self.seed = seed
         self.loop = loop
-        self.objective = objective or OBJECTIVES[federation.task]
+        self.dtype = dtype
+        task = one_of("task", federation.task, OBJECTIVES)
+        self.objective = objective or OBJECTIVES[task]
         self.federation = federation.to(device, dtype)
         # (N,) samples of each client's minibatch, for counting.
         self.batch_counts = (
@@ -79,6 +81,7 @@ class Simulation:
             self.objective,
             self.federation.features,
             self.federation.targets,
+            dtype=dtype,
             by_row=True if loop else None,
             compiled=compiled and not loop,
         )
@@ -155,14 +158,14 @@ class Simulation:
         draws = seeds.below(train.size[who], keys, names, self.batch_size)
         index = train.index[train.start[who][:, None] + draws]
         weight = torch.full(
-            index.shape[1:], 1 / self.batch_size, dtype=self._real, device=index.device
+            index.shape[1:], 1 / self.batch_size, dtype=self.dtype, device=index.device
         )
         return [Batch(some, weight) for some in index]
 
     def whole(self, who: Int[Tensor, " m"]) -> Batch:
         """All training samples of the clients at these positions."""
         index, mask = self.federation.train.rows(who)
-        return Batch(index, mask / mask.sum(1, keepdim=True).to(self._real))
+        return Batch(index, mask / mask.sum(1, keepdim=True).to(self.dtype))
 
     def halves(
         self,
@@ -189,20 +192,15 @@ class Simulation:
         place = torch.arange(index.shape[1], device=index.device)
         first = place < (used // 2)[:, None]
         second = (place < used[:, None]) & ~first
-        return self._half(index, first), self._half(index, second), used.to(self._real)
+        return self._half(index, first), self._half(index, second), used.to(self.dtype)
 
     def _half(self, index: Tensor, chosen: Tensor) -> Batch:
         """The chosen samples of each row, moved to its front and cut to the longest."""
         size = chosen.sum(1, keepdim=True)
         order = chosen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
         order = order[:, : int(size.max())]
-        weight = chosen.gather(1, order) / size.to(self._real)
+        weight = chosen.gather(1, order) / size.to(self.dtype)
         return Batch(index.gather(1, order), weight)
-
-    @property
-    def _real(self) -> torch.dtype:
-        features = self.federation.features
-        return features.dtype if features.is_floating_point() else torch.float32
 
     def evaluate(
         self, x: Float[Tensor, "n d"], name: PartName
@@ -213,7 +211,7 @@ class Simulation:
         found = []
         for group in who.split(self.kernel.evaluated_at_once(int(part.size.max()))):
             index, mask = part.rows(group)
-            weight = mask / part.size[group][:, None].to(self._real)
+            weight = mask / part.size[group][:, None].to(self.dtype)
             found.append(self.kernel.measure(x[group], Batch(index, weight)))
         return {name: torch.cat([some[name] for some in found]) for name in found[0]}
 

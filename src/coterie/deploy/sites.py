@@ -132,7 +132,7 @@ class Site:
     def _models(self, question: Question) -> Float[Tensor, "p d"]:
         models = question.tensors.get("models", torch.empty(0))
         size = self._simulation.kernel.parameters
-        dtype = self._simulation.federation.features.dtype
+        dtype = self._simulation.dtype
         if models.dim() != 2 or models.shape[1] != size or models.dtype != dtype:
             raise InputError(
                 f"`models` must have shape (p, {size}) and {dtype}, "
