@@ -240,3 +240,111 @@ def test_a_kernel_leaves_the_module_that_it_is_given_alone():
     Kernel(module, OBJECTIVES["classification"], drawn(5, 4), classes(5))
     assert models.ravel(module).dtype == torch.float32
     assert torch.equal(models.ravel(module), before)
+
+
+class Reader(nn.Module):
+    """Classes of sentences of words 0 .. 6, of which 0 fills up."""
+
+    def __init__(self, kind: type[nn.Module] = nn.GRU, **options) -> None:
+        super().__init__()
+        self.words = nn.Embedding(7, 4, padding_idx=0)
+        self.recurrent = kind(4, 3, batch_first=True, **options)
+        self.head = nn.Linear(3 * (1 + self.recurrent.bidirectional), 3)
+
+    def forward(self, sentences: torch.Tensor) -> torch.Tensor:
+        count = self.recurrent.num_layers * (1 + self.recurrent.bidirectional)
+        start = torch.ones(count, len(sentences), self.recurrent.hidden_size)
+        start = start.to(self.words.weight.dtype)
+        lstm = isinstance(self.recurrent, nn.LSTM) or self.recurrent.mode == "LSTM"
+        outputs, _ = self.recurrent(
+            self.words(sentences), (start, start) if lstm else start
+        )
+        return self.head(outputs[:, -1])
+
+
+def sentences(count: int) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(3)
+    return torch.randint(0, 7, (count, 5), generator=rng)
+
+
+READERS = {
+    "gru": lambda: Reader(),
+    "lstm": lambda: Reader(nn.LSTM),
+    "deep": lambda: Reader(num_layers=2, bidirectional=True),
+    "rnn": lambda: Reader(nn.RNN),
+}
+
+
+@pytest.mark.parametrize("by_row", [None, True])
+@pytest.mark.parametrize("kind", ["own", "shared"])
+@pytest.mark.parametrize("name", READERS)
+def test_whole_features_and_recurrent_layers_equal_autograd_on_one_module_per_row(
+    name, kind, by_row
+):
+    features, targets = sentences(12), classes(12)
+    module = models.build(READERS[name], 0, REAL)
+    objective = OBJECTIVES["classification"]
+    kernel = Kernel(module, objective, features, targets, by_row=by_row)
+    points, batch = rows(module, 4), batches(4, 6, 12)[kind]
+    expected = gradient_loop(module, points, features, targets, batch)
+    assert_close(kernel.grad(points, batch), expected, **EXACT)
+    losses = [
+        loss_of_row(
+            models.with_row(module, point),
+            point,
+            features,
+            targets,
+            batch.index if kind == "shared" else batch.index[j],
+            batch.weight[j],
+        )
+        for j, point in enumerate(points)
+    ]
+    assert_close(kernel.loss(points, batch), torch.stack(losses).detach(), **EXACT)
+
+
+def test_hessian_products_of_recurrent_layers_equal_double_backward():
+    features, targets = sentences(12), classes(12)
+    module = models.build(Reader, 0, REAL)
+    kernel = Kernel(module, OBJECTIVES["classification"], features, targets)
+    points, batch = rows(module, 2), batches(2, 6, 12)["own"]
+    vectors = drawn(*points.shape, seed=8)
+    found = kernel.hvp(points, vectors, batch)
+    for j in range(2):
+
+        def gradient(row, j=j):
+            twin = row.clone().requires_grad_()
+            loss = loss_of_row(
+                module, twin, features, targets, batch.index[j], batch.weight[j]
+            )
+            return torch.autograd.grad(loss, twin)[0]
+
+        step = 1e-5  # central differences, whose error is of order step^2
+        ahead, behind = (gradient(points[j] + s * step * vectors[j]) for s in (1, -1))
+        assert_close(found[j], (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_whole_features_leave_the_precision_to_the_models(dtype):
+    module = models.build(Reader, 0, dtype)
+    kernel = Kernel(module, OBJECTIVES["classification"], sentences(6), classes(6))
+    points = models.ravel(module)[None]
+    batch = Batch(torch.arange(6), points.new_full((1, 6), 1 / 6))
+    assert kernel.grad(points, batch).dtype == dtype
+    assert kernel.measure(points, batch)["accuracy"].dtype == dtype
+
+
+def test_models_with_recurrent_layers_are_not_compiled():
+    objective = OBJECTIVES["classification"]
+    module = models.build(Reader, 0, REAL)
+    reader = Kernel(module, objective, sentences(6), classes(6), compiled=True)
+    assert not reader.compiled
+    assert Kernel(mlp(), objective, drawn(6, 4), classes(6), compiled=True).compiled
+
+
+def test_a_chunk_of_recurrent_rows_counts_every_step():
+    module = models.build(Reader, 0, REAL)
+    kernel = Kernel(module, OBJECTIVES["classification"], sentences(6), classes(6))
+    # Words 5, their vectors 5 x 4, 20 values for each of 5 x 3 outputs and 3 of the
+    # last state, outputs 3; 28 + (9 (4 + 3) + 18) + 12 parameters.
+    row = 7 * 2 * (5 + 20 + 20 * (15 + 3) + 3) + 3 * (28 + 81 + 12)
+    assert kernel.chunk(7) == 2**25 // row

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coterie import models, seeds
 from coterie.checks import InputError
 from coterie.clients import kernels
-from coterie.clients.kernels import can_compile
+from coterie.clients.compiling import can_compile
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.models import OBJECTIVES, Objective, OfClient
@@ -697,6 +697,25 @@ def test_every_task_can_be_asked():
         x = models.ravel(net).expand(2, -1).clone()
         g = simulation.at(1).grads(x)
         assert g.shape == x.shape and g.isfinite().all() and (g != 0).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_whole_features_are_answered_in_the_precision_asked_for(dtype):
+    rng = torch.Generator().manual_seed(0)
+    words = torch.randint(0, 5, (12, 3), generator=rng)
+    table = Table("words", words, words[:, 0] % 2, "binary", 1)
+    owner = torch.arange(2).repeat_interleave(6)
+    federation = federate(table, owner, torch.tensor([0, 0, 0, 0, 1, 2]).repeat(2))
+    net = models.build(
+        lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 1)), 0
+    )
+    simulation = Simulation(federation, net, dtype=dtype, batch_size=2)
+    x = models.ravel(net).to(dtype).repeat(2, 1)
+    oracle = simulation.at(1)
+    assert oracle.grads(x).dtype == dtype
+    assert oracle.blended(x, torch.full((2, 2), 0.5, dtype=dtype)).dtype == dtype
+    assert oracle.compare(x).cross.dtype == dtype
+    assert simulation.evaluate(x, "test")["loss"].dtype == dtype
 
 
 @pytest.mark.parametrize("verb", ["grads", "blended", "compare", "each"])

@@ -125,6 +125,12 @@ def test_dropout_is_refused_unless_it_does_nothing():
     models.build(lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)), seed=0)
 
 
+def test_dropout_between_recurrent_layers_is_refused():
+    with pytest.raises(InputError, match=r"random masks in model .*remove the dropout"):
+        models.build(lambda: nn.GRU(2, 2, num_layers=2, dropout=0.5), seed=0)
+    models.build(lambda: nn.GRU(2, 2, num_layers=2), seed=0)
+
+
 def test_frozen_parameters_are_no_part_of_a_row():
     module = models.build(lambda: models.mlp((3,), 2, hidden=(4,)), seed=0)
     module.body[1].weight.requires_grad_(False)

@@ -16,14 +16,13 @@ results must not depend on how busy a machine is (`benchmarks/` has the measurem
 - on the CPU, models with convolutions and more than 64 samples a row: row after row,
   one thread for each core, since the grouped convolutions that vectorising makes are
   slow there.
+
+Some layers are exchanged for such as compute the same for many models, see `layers`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import shutil
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,9 +33,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from ..models import Objective, layout
+from .compiling import compile_for, repeatable
+from .layers import VALUES_PER_STEP, Recurrent, for_many_models
 
 _BUDGET = {"cpu": 2**25, "cuda": 2**29}
 """Values that the intermediate results of one chunk of rows may take up."""
@@ -81,6 +82,7 @@ class Kernel:
         features: Tensor,
         targets: Tensor,
         *,
+        dtype: torch.dtype | None = None,
         by_row: bool | None = None,
         compiled: bool = False,
     ) -> None:
@@ -91,16 +93,22 @@ class Kernel:
             objective: loss and measures.
             features: (M, ...) on the device where the work is done.
             targets: (M, ...) on the same device.
+            dtype: of the models; None takes that of real features, or the module's own.
             by_row: run rows one after the other; None decides by the rule above.
             compiled: compile gradients (seconds at first, faster after).
         """
         self.layout = layout(module)
-        self._module = copy.deepcopy(module).to(features.device, features.dtype)
-        if features.device.type == "cpu":
-            self._module = _weights_first(self._module)
+        if dtype is None and features.is_floating_point():
+            dtype = features.dtype
+        self._module = for_many_models(
+            copy.deepcopy(module).to(features.device, dtype),
+            on_cpu=features.device.type == "cpu",
+        )
         self._objective = objective
         self._features, self._targets = features, targets
-        self._by_row, self.compiled = by_row, compiled
+        # Unrolled steps would take longer to compile than most studies to run.
+        recurrent = any(isinstance(m, Recurrent) for m in self._module.modules())
+        self._by_row, self.compiled = by_row, compiled and not recurrent
         self._convolves = any(
             isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
         )
@@ -179,9 +187,12 @@ class Kernel:
 
     def _of_clients(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The measures of clients as a whole, one client after the other."""
-        targets = self._targets[batch.index.expand(batch.weight.shape)].cpu()
-        here, used = outputs.cpu(), (batch.weight != 0).cpu()
-        rows = [(here[j, used[j]], targets[j, used[j]]) for j in range(len(here))]
+        used = batch.weight != 0
+        targets = self._targets[batch.index.expand(used.shape)[used]].cpu()
+        sizes = used.sum(1).tolist()
+        rows = list(
+            zip(outputs[used].cpu().split(sizes), targets.split(sizes), strict=True)
+        )
         return {
             name: batch.weight.new_tensor([float(measure(*row)) for row in rows])
             for name, (measure,) in self._objective.of_client.items()
@@ -201,8 +212,14 @@ class Kernel:
     def _values_per_sample(self) -> int:
         """Values that one sample's features, activations and their gradients hold."""
         total = [self._features[:1].numel()]
+
+        def count(layer: nn.Module, _: Any, out: Any) -> None:
+            values = sum(part.numel() for part in tree_leaves(out))
+            steps = VALUES_PER_STEP if isinstance(layer, Recurrent) else 1
+            total.append(steps * values)
+
         hooks = [
-            layer.register_forward_hook(lambda _m, _i, out: total.append(out.numel()))
+            layer.register_forward_hook(count)
             for layer in self._module.modules()
             if not list(layer.children())
         ]
@@ -360,74 +377,5 @@ class Kernel:
         return (self._objective.loss(outputs, targets) * weight).sum()
 
 
-class _WeightsFirst(nn.Module):
-    """A linear layer that computes W h' and not h W'.
-
-    With one W for each client, the CPU's batched product of a thin h is twice as fast
-    this way round, and where all clients share the samples h it is a single product.
-    """
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
-
-    def forward(self, h: Tensor) -> Tensor:
-        out = self.weight @ h.mT
-        # Added before turning back, so that memory is walked in one order.
-        return (out if self.bias is None else out + self.bias[:, None]).mT
-
-
-def _weights_first(module: nn.Module) -> nn.Module:
-    """The module with its plain linear layers computed weights first."""
-    if type(module) is nn.Linear:
-        return _WeightsFirst(module)
-    for parent in module.modules():
-        for name, layer in parent.named_children():
-            if type(layer) is nn.Linear:
-                setattr(parent, name, _WeightsFirst(layer))
-    return module
-
-
-def repeatable() -> contextlib.AbstractContextManager[None]:
-    """Settings of torch for a kernel: convolutions that repeat bit by bit.
-
-    Whether they may use TensorFloat32 stays as the user has set it; torch's default is
-    that they may.
-    """
-    return torch.backends.cudnn.flags(
-        enabled=True,
-        benchmark=False,
-        deterministic=True,
-        allow_tf32=torch.backends.cudnn.allow_tf32,
-    )
-
-
-def compile_for(
-    program: Callable[..., Tensor], inputs: tuple[Tensor, ...]
-) -> Callable[..., Tensor]:
-    """The program compiled for inputs of exactly these shapes.
-
-    It is first traced to plain tensor operations. On CUDA it is captured as a graph and
-    a call checks the shapes of its inputs and nothing else; on the CPU, where a step of
-    a small model takes as long as such checks, not even that.
-    """
-    traced = make_fx(program)(*inputs)
-    if not inputs[0].is_cuda:
-        return torch._inductor.compile(traced, list(inputs))
-    with warnings.catch_warnings():
-        # Lower precision would be faster, and not what was asked for.
-        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-        compiled = torch.compile(traced, dynamic=False, mode="reduce-overhead")
-        compiled(*inputs)
-    return compiled
-
-
 def _use_one_core() -> None:
     torch.set_num_threads(1)
-
-
-def can_compile(device: torch.device) -> bool:
-    """Whether this machine has what torch.compile needs."""
-    if device.type == "cuda":
-        return True
-    return shutil.which("g++") is not None or shutil.which("clang++") is not None

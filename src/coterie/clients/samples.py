@@ -30,6 +30,7 @@ class Samples:
 
     federation: Federation
     batch_size: int  # 0 takes the whole training part
+    dtype: torch.dtype  # of the weights of samples
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
@@ -53,14 +54,14 @@ class Samples:
         draws = seeds.below(train.size[who], keys, names, self.batch_size)
         index = train.index[train.start[who][:, None] + draws]
         weight = torch.full(
-            index.shape[1:], 1 / self.batch_size, dtype=self.real, device=index.device
+            index.shape[1:], 1 / self.batch_size, dtype=self.dtype, device=index.device
         )
         return [Batch(some, weight) for some in index]
 
     def whole(self, who: Int[Tensor, " m"]) -> Batch:
         """All training samples of the clients at these positions."""
         index, mask = self.federation.train.rows(who)
-        return Batch(index, mask / mask.sum(1, keepdim=True).to(self.real))
+        return Batch(index, mask / mask.sum(1, keepdim=True).to(self.dtype))
 
     def halves(
         self,
@@ -87,14 +88,14 @@ class Samples:
         place = torch.arange(index.shape[1], device=index.device)
         first = place < first_half(used)[:, None]
         second = (place < used[:, None]) & ~first
-        return self._half(index, first), self._half(index, second), used.to(self.real)
+        return self._half(index, first), self._half(index, second), used.to(self.dtype)
 
     def _half(self, index: Tensor, chosen: Tensor) -> Batch:
         """The chosen samples of each row, moved to its front and cut to the longest."""
         size = chosen.sum(1, keepdim=True)
         order = chosen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
         order = order[:, : int(size.max()) if len(size) else 0]
-        weight = chosen.gather(1, order) / size.to(self.real)
+        weight = chosen.gather(1, order) / size.to(self.dtype)
         return Batch(index.gather(1, order), weight)
 
     @cached_property
@@ -104,12 +105,6 @@ class Samples:
             return self.federation.train.size.to("cpu", torch.float64)
         n = len(self.federation)
         return torch.full((n,), self.batch_size, dtype=torch.float64)
-
-    @property
-    def real(self) -> torch.dtype:
-        """The dtype of weights of samples."""
-        features = self.federation.features
-        return features.dtype if features.is_floating_point() else torch.float32
 
 
 class FreshMinibatches:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 from .. import seeds
-from ..checks import InputError, integer
+from ..checks import InputError, integer, one_of
 from ..data.federation import Federation, PartName
 from ..models import OBJECTIVES, Objective
 from ..types import Oracle
@@ -69,9 +69,11 @@ class Simulation:
         self.batch_size = integer("batch_size", batch_size, at_least=0)
         self.seed = seed
         self.loop = loop
-        self.objective = objective or OBJECTIVES[federation.task]
+        self.dtype = dtype
+        task = one_of("task", federation.task, OBJECTIVES)
+        self.objective = objective or OBJECTIVES[task]
         self.federation = federation.to(device, dtype)
-        self.samples = Samples(self.federation, batch_size)
+        self.samples = Samples(self.federation, batch_size, dtype)
         self.group = Alone() if group is None else group
         n = torch.tensor([len(federation)], device=device)
         self._clients = int(self.group.sum(n)[0])
@@ -80,6 +82,7 @@ class Simulation:
             self.objective,
             self.federation.features,
             self.federation.targets,
+            dtype=dtype,
             by_row=True if loop else None,
             compiled=compiled and not loop,
         )
@@ -168,6 +171,6 @@ class Simulation:
         found = []
         for group in who.split(self.kernel.evaluated_at_once(int(part.size.max()))):
             index, mask = part.rows(group)
-            weight = mask / part.size[group][:, None].to(self.samples.real)
+            weight = mask / part.size[group][:, None].to(self.dtype)
             found.append(self.kernel.measure(x[group], Batch(index, weight)))
         return {name: torch.cat([some[name] for some in found]) for name in found[0]}

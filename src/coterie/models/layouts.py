@@ -156,7 +156,8 @@ def refuse_unsuitable(module: nn.Module) -> None:
     random = [
         name or "model"
         for name, layer in module.named_modules()
-        if isinstance(layer, _DropoutNd) and layer.p > 0
+        if (isinstance(layer, _DropoutNd) and layer.p > 0)
+        or (isinstance(layer, nn.RNNBase) and layer.dropout > 0)
     ]
     if random:
         raise InputError(

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import torch
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -93,18 +93,19 @@ def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs[:, 0] > 0) == (targets > 0.5)).to(outputs.dtype)
 
 
-def auc(outputs: Tensor, targets: Tensor) -> Tensor | float:
+def auc(outputs: Tensor, targets: Tensor) -> float:
     """How often a sample of class 1 has a larger output than one of class 0.
 
     That is the area under the ROC curve; ties count half. NaN where there is one class.
     """
-    scores, ones = outputs[:, 0], targets > 0.5
-    if scores.isnan().any():
+    # For so few numbers NumPy takes a fraction of the time of torch.
+    scores, ones = outputs.numpy()[:, 0], targets.numpy() > 0.5
+    zeros, first = np.sort(scores[~ones]), scores[ones]
+    pairs = len(zeros) * len(first)
+    if not pairs or np.isnan(scores).any():
         return math.nan
-    zeros = scores[~ones].sort().values
-    below = torch.searchsorted(zeros, scores[ones])
-    not_above = torch.searchsorted(zeros, scores[ones], right=True)
-    return (below + not_above).double().mean() / (2 * len(zeros))
+    below, not_above = zeros.searchsorted(first), zeros.searchsorted(first, "right")
+    return float(below.sum() + not_above.sum()) / (2 * pairs)
 
 
 def dice(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import checks
 from ..checks import InputError
-from ..clients.kernels import can_compile
+from ..clients.compiling import can_compile
 from ..models import with_row
 from ..records.folders import Folder, Records, versions
 from .config import Study

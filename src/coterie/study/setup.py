@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from .. import checks
 from ..checks import InputError, parameters_of
-from ..clients.kernels import Batch, Kernel, can_compile
+from ..clients.compiling import can_compile
+from ..clients.kernels import Batch, Kernel
 from ..clients.simulation import Simulation
 from ..data.datasets import load
 from ..data.federation import Federation

@@ -1,0 +1,53 @@
+"""Programs of tensors made faster, and made to repeat."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+def repeatable() -> contextlib.AbstractContextManager[None]:
+    """Settings of torch for a kernel: convolutions that repeat bit by bit.
+
+    Whether they may use TensorFloat32 stays as the user has set it; torch's default is
+    that they may.
+    """
+    return torch.backends.cudnn.flags(
+        enabled=True,
+        benchmark=False,
+        deterministic=True,
+        allow_tf32=torch.backends.cudnn.allow_tf32,
+    )
+
+
+def compile_for(
+    program: Callable[..., Tensor], inputs: tuple[Tensor, ...]
+) -> Callable[..., Tensor]:
+    """The program compiled for inputs of exactly these shapes.
+
+    It is first traced to plain tensor operations. On CUDA it is captured as a graph and
+    a call checks the shapes of its inputs and nothing else; on the CPU, where a step of
+    a small model takes as long as such checks, not even that.
+    """
+    traced = make_fx(program)(*inputs)
+    if not inputs[0].is_cuda:
+        return torch._inductor.compile(traced, list(inputs))
+    with warnings.catch_warnings():
+        # Lower precision would be faster, and not what was asked for.
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+        compiled = torch.compile(traced, dynamic=False, mode="reduce-overhead")
+        compiled(*inputs)
+    return compiled
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether this machine has what torch.compile needs."""
+    if device.type == "cuda":
+        return True
+    return shutil.which("g++") is not None or shutil.which("clang++") is not None

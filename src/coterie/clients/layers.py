@@ -1,0 +1,187 @@
+"""Layers as kernels compute them: the same functions, for many models at once.
+
+Some layers of torch are slow, or cannot be computed at all, where every client has its
+own weights. They are exchanged by rule, in a kernel's own copy of a module; names and
+order of parameters stay.
+
+- Recurrent layers go step by step in plain tensor operations. The fused ones of torch
+  and cuDNN do not know many models at once, nor second derivatives.
+- On the CPU, linear layers compute W h' and not h W'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from ..checks import InputError
+
+VALUES_PER_STEP = 20
+"""Intermediate results of a recurrent layer for each of its outputs, at most."""
+
+
+class _WeightsFirst(nn.Module):
+    """A linear layer that computes W h' and not h W'.
+
+    With one W for each client, the CPU's batched product of a thin h is twice as fast
+    this way round, and where all clients share the samples h it is a single product.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        _take_over(self, layer)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out = self.weight @ h.mT
+        # Added before turning back, so that memory is walked in one order.
+        return (out if self.bias is None else out + self.bias[:, None]).mT
+
+
+class Recurrent(nn.Module):
+    """A layer nn.GRU, nn.LSTM or nn.RNN, step by step."""
+
+    mode: str
+    num_layers: int
+    hidden_size: int
+    proj_size: int
+    batch_first: bool
+    bidirectional: bool
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        _take_over(self, layer)
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Any = None
+    ) -> tuple[Tensor, Any]:
+        """What the layer gives, outputs and the last state of every layer."""
+        if isinstance(input, PackedSequence):
+            raise InputError("recurrent layers need padded sequences, not packed ones.")
+        alone = input.dim() == 2  # one sequence, without a batch
+        turned = self.batch_first and not alone
+        x = input[:, None] if alone else input.transpose(0, 1) if turned else input
+        begin = self._begin(x, hx, alone)  # one or two of (layers, B, H)
+        ends: list[tuple[Tensor, ...]] = []
+        for layer in range(self.num_layers):
+            ways = []
+            for way in ("", "_reverse")[: 1 + self.bidirectional]:
+                state = tuple(each[len(ends)] for each in begin)
+                out, end = self._along(x, state, f"_l{layer}{way}", back=bool(way))
+                ways.append(out)
+                ends.append(end)
+            x = torch.cat(ways, 2)
+        out = x[:, 0] if alone else x.transpose(0, 1) if turned else x
+        last = tuple(torch.stack(each) for each in zip(*ends, strict=True))
+        last = tuple(each[:, 0] for each in last) if alone else last
+        return out, last if self.mode == "LSTM" else last[0]
+
+    def _begin(self, x: Tensor, hx: Any, alone: bool) -> tuple[Tensor, ...]:
+        if hx is not None:
+            given = hx if self.mode == "LSTM" else (hx,)
+            return tuple(each[:, None] for each in given) if alone else tuple(given)
+        layers = self.num_layers * (1 + self.bidirectional)
+        h = x.new_zeros(layers, x.shape[1], self.proj_size or self.hidden_size)
+        c = x.new_zeros(layers, x.shape[1], self.hidden_size)
+        return (h, c) if self.mode == "LSTM" else (h,)
+
+    def _along(
+        self, x: Tensor, state: tuple[Tensor, ...], end: str, *, back: bool
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Outputs (T, B, H) of one layer in one direction, and its last state."""
+        step = _STEPS[self.mode]
+        parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+        w_x, w_h, b_x, b_h, projection = (self._parameters.get(p + end) for p in parts)
+        assert w_x is not None and w_h is not None
+        given = F.linear(x, w_x, b_x).unbind(0)
+        outputs = []
+        for now in reversed(given) if back else given:
+            state = step(now, F.linear(state[0], w_h, b_h), state)
+            if projection is not None:
+                state = (F.linear(state[0], projection), *state[1:])
+            outputs.append(state[0])
+        return torch.stack(outputs[::-1] if back else outputs), state
+
+
+class _Cell(nn.Module):
+    """A layer nn.GRUCell, nn.LSTMCell or nn.RNNCell in plain operations."""
+
+    mode: str
+    hidden_size: int
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+
+    def __init__(self, layer: nn.RNNCellBase) -> None:
+        super().__init__()
+        _take_over(self, layer)
+        modes = {nn.GRUCell: "GRU", nn.LSTMCell: "LSTM"}
+        plain = "RNN_RELU" if vars(layer).get("nonlinearity") == "relu" else "RNN_TANH"
+        self.mode = modes.get(type(layer), plain)
+
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
+        if hx is None:
+            h = input.new_zeros(*input.shape[:-1], self.hidden_size)
+            hx = (h, h) if self.mode == "LSTM" else h
+        state = tuple(hx) if self.mode == "LSTM" else (hx,)
+        given = F.linear(input, self.weight_ih, self.bias_ih)
+        held = F.linear(state[0], self.weight_hh, self.bias_hh)
+        after = _STEPS[self.mode](given, held, state)
+        return after if self.mode == "LSTM" else after[0]
+
+
+# Each makes the next state of what comes from the input, W x + b, what comes from the
+# last output, V h + c, and the last state.
+
+
+def _gru(given: Tensor, held: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    (r_x, z_x, n_x), (r_h, z_h, n_h) = given.chunk(3, -1), held.chunk(3, -1)
+    r, z = (r_x + r_h).sigmoid(), (z_x + z_h).sigmoid()
+    n = (n_x + r * n_h).tanh()
+    return ((1 - z) * n + z * state[0],)
+
+
+def _lstm(given: Tensor, held: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    i, f, g, o = (given + held).chunk(4, -1)
+    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _tanh(given: Tensor, held: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return ((given + held).tanh(),)
+
+
+def _relu(given: Tensor, held: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return ((given + held).relu(),)
+
+
+_STEPS = {"GRU": _gru, "LSTM": _lstm, "RNN_TANH": _tanh, "RNN_RELU": _relu}
+
+
+def for_many_models(module: nn.Module, *, on_cpu: bool) -> nn.Module:
+    """The module with its layers exchanged by the rules above."""
+    exchanged: dict[type, Callable[[Any], nn.Module]] = {
+        **dict.fromkeys((nn.GRU, nn.LSTM, nn.RNN), Recurrent),
+        **dict.fromkeys((nn.GRUCell, nn.LSTMCell, nn.RNNCell), _Cell),
+        **({nn.Linear: _WeightsFirst} if on_cpu else {}),
+    }
+    if type(module) in exchanged:
+        return exchanged[type(module)](module)
+    for parent in list(module.modules()):
+        for name, layer in parent.named_children():
+            if type(layer) in exchanged:
+                setattr(parent, name, exchanged[type(layer)](layer))
+    return module
+
+
+def _take_over(layer: nn.Module, old: nn.Module) -> None:
+    """Gives a layer the parameters and attributes of an old one, which models read."""
+    layer.__dict__.update(old.__dict__)

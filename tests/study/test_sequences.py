@@ -1,0 +1,125 @@
+"""Claims about studies of token ids and recurrent models."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+from coterie.checks import InputError
+from coterie.models import ravel
+from coterie.study.config import study_of
+from coterie.study.experiment import run_study
+from coterie.study.setup import federation_of, module_of
+
+OWN = """
+import torch
+from torch import nn
+from coterie import Table
+
+def data(*, clients: int = 3, seed: int = 0):
+    # Whether the first word of a sentence is one of the later half of the words.
+    rng = torch.Generator().manual_seed(seed)
+    words = torch.randint(1, 9, (30 * clients, 4), generator=rng)
+    group = torch.arange(30 * clients) // 30
+    return Table("words", words, (words[:, 0] > 4).long(), "binary", 1, group=group)
+
+class Reader(nn.Module):
+    def __init__(self, outputs, width, kind):
+        super().__init__()
+        self.words = nn.Embedding(9, width)
+        self.recurrent = kind(width, width, batch_first=True)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, sentences):
+        return self.head(self.recurrent(self.words(sentences))[0][:, -1])
+
+def gru(shape, outputs, *, width: int = 4):
+    return Reader(outputs, width, nn.GRU)
+
+def lstm(shape, outputs, *, width: int = 4):
+    return Reader(outputs, width, nn.LSTM)
+
+class Packed(Reader):
+    def forward(self, sentences):
+        lengths = (sentences > 0).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.words(sentences), lengths, batch_first=True, enforce_sorted=False
+        )
+        return self.head(self.recurrent(packed)[1][-1])
+
+def packed(shape, outputs):
+    return Packed(outputs, 4, nn.GRU)
+
+def linear(shape, outputs):
+    return nn.Linear(shape[0], outputs)
+"""
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    (tmp_path / "own_sequences.py").write_text(textwrap.dedent(OWN))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return {
+        "data": {"name": "own_sequences:data"},
+        "model": {"name": "own_sequences:gru"},
+        "algorithm": [{"name": "local", "lr": 0.5, "steps": 3}],
+        "run": {"rounds": 2, "batch_size": 0, "dtype": "float64"},
+    }
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_a_study_of_sentences_trains_as_a_loop_over_modules_does(
+    tables, tmp_path, name
+):
+    tables["model"] = {"name": f"own_sequences:{name}"}
+    study = study_of(tables)
+    result = run_study(study, runs=tmp_path)
+    federation = federation_of(study, 0)
+    index, start, size = federation.train
+    for client in range(3):
+        mine = index[start[client] : start[client] + size[client]]
+        model = module_of(study, federation, 0)
+        for _ in range(6):
+            outputs = model(federation.features[mine])[:, 0]
+            truth = federation.targets[mine].double()
+            loss = nn.functional.binary_cross_entropy_with_logits(outputs, truth)
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for parameter, g in zip(model.parameters(), grads, strict=True):
+                    parameter -= 0.5 * g
+        # Sums of some hundred products in double precision, in another order.
+        found, expected = result.models()[client], ravel(model)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+        trained = result.model(client)
+        right = (trained(federation.features[mine])[:, 0] > 0) == (truth > 0.5)
+        last = result.records.metrics.query(f"round == 2 and client == {client}")
+        assert last["train_accuracy"].item() == pytest.approx(right.double().mean())
+
+
+def test_debug_mode_gives_the_same(tables, tmp_path):
+    tables["run"] = {"rounds": 2, "dtype": "float64"}
+    tables["algorithm"] = [{"name": "fedavg", "lr": 1.0}]
+    found = []
+    for loop in (False, True):
+        tables["run"]["loop"] = loop
+        found.append(run_study(study_of(tables), runs=tmp_path).models())
+    # Sums of some hundred products in double precision, in another order.
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("packed", "cannot be computed for all clients at once: "),
+        ("linear", "`model` does not fit the data `words` with features of shape"),
+    ],
+)
+def test_models_that_cannot_read_sentences_are_refused(tables, tmp_path, name, message):
+    tables["model"] = {"name": f"own_sequences:{name}"}
+    runs = tmp_path / "runs"
+    with pytest.raises(InputError, match=message):
+        run_study(study_of(tables), runs=runs)
+    assert not runs.exists()
