@@ -18,7 +18,7 @@ from .clients.simulation import Simulation
 from .data.federation import Federation, Table, federate
 from .engine.rounds import run_rounds
 from .models import with_group_norm
-from .types import Algorithm, Clients, Comparison, Info, Oracle
+from .types import Algorithm, Clients, Comparison, Flow, Info, Kind, Oracle, Task
 
 if TYPE_CHECKING:
     from .planning.plans import plan_study
@@ -49,13 +49,16 @@ __all__ = [
     "Clients",
     "Comparison",
     "Federation",
+    "Flow",
     "Info",
     "InputError",
+    "Kind",
     "Oracle",
     "Result",
     "Simulation",
     "Study",
     "Table",
+    "Task",
     "TrainingError",
     "federate",
     "plan_study",

@@ -1,7 +1,8 @@
 """Who answers: gradients of many models at once, minibatches, and simulated clients."""
 
+from .compiling import can_compile
 from .groups import Alone, Group, block, blocks
-from .kernels import Batch, Kernel, can_compile
+from .kernels import Batch, Kernel
 from .oracles import SimulatedOracle
 from .personal import PersonalOracle
 from .simulation import Simulation
