@@ -21,13 +21,10 @@ import torch
 
 from coterie import Simulation
 from coterie.algorithms.server_sgd import server_sgd
-from coterie.data.federation import Federation, Table, federate
-from coterie.data.splits import divide
-from coterie.data.synthetic import linear
+from coterie.data import Federation, Table, divide, federate, load
 from coterie.engine.clocks import clock
 from coterie.engine.events import Run
-from coterie.models import build, mlp, ravel
-from coterie.models import linear as linear_model
+from coterie.models import build, linear, mlp, ravel
 
 TURNS = 5
 
@@ -91,9 +88,9 @@ def grouped_and_single(
 
 
 def million(events: int) -> None:
-    table = linear(clients=1000, dimension=20, samples=20, noise=1.0)
+    table = load("linear", clients=1000, dimension=20, samples=20, noise=1.0)
     data = divide(table, "natural", seed=0)
-    module = build(lambda: linear_model((20,), 1, bias=False), 0)
+    module = build(lambda: linear((20,), 1, bias=False), 0)
     clients = Simulation(data, module, batch_size=1)
     x = ravel(module).repeat(1000, 1)
     paces = clock("lognormal(1, 0.3)", speeds=speeds(1000))

@@ -26,7 +26,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from coterie.optim.projections import Projection, project
+from coterie.optim import Projection, project
 
 POINTS = 8  # columns of the points behind D
 

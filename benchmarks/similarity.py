@@ -12,9 +12,12 @@ import time
 
 import torch
 
-from coterie.similarity.distances import moment_distances
-from coterie.similarity.projected import fourier_distances, sliced_distances
-from coterie.similarity.samples import Samples
+from coterie.similarity import (
+    Samples,
+    fourier_distances,
+    moment_distances,
+    sliced_distances,
+)
 
 
 def main(clients: int = 500, samples: int = 200, dimensions: int = 20) -> None:

@@ -23,7 +23,7 @@ from torch import nn
 
 from coterie import Simulation, Table, federate
 from coterie.models import build, cnn, lenet, mlp, ravel
-from coterie.optim.steps import descent, follow, sgd, velocity
+from coterie.optim import descent, follow, sgd, velocity
 
 SAMPLES = 200  # of each client
 

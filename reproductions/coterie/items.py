@@ -11,13 +11,10 @@ import pandas as pd
 import torch
 
 import coterie as co
-from coterie.cli.reproductions import Claim, run_shown
-from coterie.data.federation import Part
-from coterie.data.splits import divide
-from coterie.data.synthetic import linear
+from coterie.cli import Claim, run_shown
+from coterie.data import Part, divide, load
 from coterie.models import build, ravel
-from coterie.planning.pilot import pilot
-from coterie.planning.prospects import prospects_of
+from coterie.planning import prospects_of, run_pilot
 
 HERE = Path(__file__).parent
 ORACLE = "oracle (true clusters)"
@@ -107,8 +104,9 @@ def promised_and_measured(
     seed: int, sizes: list[int], *, dimension: int, **options: float
 ) -> tuple[float, float, float]:
     """The gain of a plan, and mean squared errors alone and with its weights."""
-    n, most = len(sizes), max(sizes) + 20
-    table = linear(clients=n, dimension=dimension, samples=most, seed=seed, **options)  # type: ignore[arg-type]
+    n = len(sizes)
+    shape = {"clients": n, "dimension": dimension, "samples": max(sizes) + 20}
+    table = load("linear", seed=seed, **shape, **options)
     whole = divide(table, "natural", seed=seed, validation=0.01, test=0.01)
     index, _ = whole.train.rows(torch.arange(n))
     rows = [index[i, :m] for i, m in enumerate(sizes)]
@@ -116,7 +114,7 @@ def promised_and_measured(
     part = Part(torch.cat(rows), size.cumsum(0) - size, size)
     federation = replace(whole, train=part)
     module = build(lambda: torch.nn.Linear(dimension, 1, bias=False), seed)
-    found = pilot(
+    found = run_pilot(
         federation,
         lambda some: co.Simulation(some, module, batch_size=0, seed=seed),
         ravel(module),

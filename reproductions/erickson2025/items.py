@@ -15,10 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import coterie as co
-from coterie.cli.reproductions import Claim, run_shown
-from coterie.data.datasets import load
-from coterie.data.federation import Federation
-from coterie.data.splits import divide
+from coterie.cli import Claim, run_shown
+from coterie.data import Federation, divide, load
 from coterie.report import chosen
 from coterie.study.config import Study
 from coterie.study.experiment import Result

@@ -22,8 +22,8 @@ from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.time_adaptive_all_for_all import time_adaptive_all_for_all
 from coterie.checks import InputError, one_of
-from coterie.cli.reproductions import Claim, run_shown
-from coterie.collaboration.weights import same_cluster, within
+from coterie.cli import Claim, run_shown
+from coterie.collaboration import same_cluster, within
 from coterie.engine.rounds import Round, run_rounds
 from coterie.seeds import generator
 from coterie.theory.collaboration import all_for_one_weights

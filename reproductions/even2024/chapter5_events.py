@@ -18,13 +18,11 @@ from torch import Tensor, nn
 import coterie as co
 from coterie.algorithms.agraf import agraf
 from coterie.algorithms.loss_network import loss_network
-from coterie.cli.reproductions import Claim
-from coterie.data.datasets import load
-from coterie.data.federation import PARTS, Federation, Table, federate
-from coterie.data.splits import divide
+from coterie.cli import Claim
+from coterie.data import PARTS, Federation, Table, divide, federate, load
 from coterie.engine.clocks import Clock, Rings, clock
 from coterie.engine.events import Run
-from coterie.graphs.families import edges_of, gossip_matrix
+from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build, linear, mlp, ravel, with_row
 from coterie.seeds import generator
 from coterie.theory.mixing import loss_rates

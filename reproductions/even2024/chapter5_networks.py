@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from coterie.checks import InputError
-from coterie.cli.reproductions import Claim
+from coterie.cli import Claim
 from coterie.engine.clocks import Rings
-from coterie.graphs.capacities import admitted
-from coterie.graphs.families import edges_of, eigengap, gossip_matrix, neighbours
+from coterie.graphs import admitted, edges_of, eigengap, gossip_matrix, neighbours
 from coterie.seeds import key
 from coterie.theory.mixing import (
     fixed_mixing,

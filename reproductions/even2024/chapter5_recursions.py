@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from coterie.cli.reproductions import Claim
-from coterie.graphs.families import edges_of, gossip_matrix
+from coterie.cli import Claim
+from coterie.graphs import edges_of, gossip_matrix
 from coterie.seeds import key
 from coterie.theory.agraf import (
     Homogeneous,

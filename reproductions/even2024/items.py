@@ -23,8 +23,8 @@ from torch import Tensor
 import coterie as co
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import integer, number, one_of
-from coterie.cli.reproductions import Claim
-from coterie.data.federation import Federation, Part
+from coterie.cli import Claim
+from coterie.data import Federation, Part
 from coterie.engine.clocks import Clock, clock
 from coterie.engine.events import run_events
 from coterie.models import build, linear

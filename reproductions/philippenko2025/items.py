@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 
 import coterie as co
-from coterie.cli.reproductions import Claim, run_shown
-from coterie.collaboration.weights import binary
+from coterie.cli import Claim, run_shown
+from coterie.collaboration import binary
 from coterie.seeds import generator
 from coterie.theory import all_for_one
 

@@ -20,7 +20,7 @@ from coterie.engine.events import Run, run_events
 from coterie.engine.rounds import run_rounds
 from coterie.records.folders import pack, unpack
 from coterie.theory.asynchrony import practical_steps
-from coterie.theory.delays import applied_steps, arrivals_of
+from coterie.theory.delays import applied_steps, delays_of
 from coterie.types import Algorithm, Flow, Kind, Task
 from support.paces import EQUAL, EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, D, hessians, quadratics, simulate
@@ -272,7 +272,7 @@ def test_the_average_is_that_of_models_weighted_by_applied_steps(
         event = run.step()
         models.append(event.state.x.clone())
         order += event.clients
-    steps = applied_steps(arrivals_of(torch.tensor(order), 6), practical_steps(0.05, 6))
+    steps = applied_steps(delays_of(torch.tensor(order), 6), practical_steps(0.05, 6))
     expected = (steps[:, None] * torch.stack(models)).sum(0) / steps.sum()
     torch.testing.assert_close(run.personal()[0], expected, **EXACT)
 

@@ -18,10 +18,17 @@ from coterie.data.splits import divide
 from coterie.data.synthetic import linear
 from coterie.engine.clocks import clock
 from coterie.models import build, ravel
-from coterie.planning.pilot import Look, combined, look, pilot, steadied, together
+from coterie.planning.pilot import (
+    Look,
+    combined,
+    look,
+    run_pilot,
+    steadied,
+    together,
+)
 from coterie.planning.plans import plan_study, verdict
 from coterie.planning.prospects import Findings, prospects_of, structure_of
-from coterie.planning.waiting import waiting
+from coterie.planning.waiting import waiting_of
 from coterie.similarity.samples import dealt
 from coterie.theory.asynchrony import speed_up
 from coterie.theory.collaboration import count_near
@@ -147,7 +154,7 @@ def regression(seed: int = 0, **options: float) -> Federation:
 def looked_at(federation: Federation, seed: int = 0) -> Findings:
     d = federation.features.shape[1]
     module = build(lambda: torch.nn.Linear(d, 1, bias=False), seed)
-    return pilot(
+    return run_pilot(
         federation,
         lambda part: co.Simulation(part, module, batch_size=0, seed=seed),
         ravel(module),
@@ -440,7 +447,7 @@ def test_a_larger_pilot_is_proposed_where_it_would_tell(study_file):
 
 def test_waiting_costs_what_table_3_2_says_for_equal_tasks():
     seconds = [1.0, 2.0, 4.0]
-    found = waiting(clock("constant(1)", speeds=seconds), 3)
+    found = waiting_of(clock("constant(1)", speeds=seconds), 3)
     assert found.round == 4
     assert found.speed_up == pytest.approx(speed_up(torch.tensor(seconds)))
     assert found.idle.tolist() == pytest.approx([0.75, 0.5, 0.0])
@@ -449,7 +456,7 @@ def test_waiting_costs_what_table_3_2_says_for_equal_tasks():
 
 def test_times_that_vary_make_rounds_longer():
     """The mean of the larger of two exponential times of mean 1 is 3 / 2."""
-    found = waiting(clock("exponential(1)"), 2)
+    found = waiting_of(clock("exponential(1)"), 2)
     assert found.round == pytest.approx(1.5, rel=0.1)  # 1,000 rounds: 3 per cent
     assert found.speed_up == pytest.approx(1.5, rel=0.1)
 

@@ -29,7 +29,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def between(reference, first, second, cost=transport.euclidean) -> float:
     phi = [transport.embedding(reference, data, cost) for data in (first, second)]
-    return float(transport.dissimilarity(torch.stack(phi))[0, 1])
+    return float(transport.embedding_distances(torch.stack(phi))[0, 1])
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -69,7 +69,7 @@ def test_it_is_a_metric(d):
     reference = normal(7, d)
     data = [normal(4 + i, d, seed=i) * (1 + i) for i in range(6)]
     phi = torch.stack([transport.embedding(reference, rows) for rows in data])
-    distance = transport.dissimilarity(phi)
+    distance = transport.embedding_distances(phi)
     assert torch.equal(distance, distance.T)
     assert not distance.diagonal().any()
     assert (distance + torch.eye(6) > 0).all()
@@ -120,22 +120,22 @@ def test_costs_are_what_they_say():
 
 
 def test_samples_are_features_and_response_of_the_training_part(classification, images):
-    rows = transport.samples_of(classification, 2)
+    rows = transport.client_rows(classification, 2)
     index = classification.only(2).train.index
     features = classification.only(2).features[index]
     targets = classification.only(2).targets[index]
     assert torch.equal(rows[:, :12], features)
     assert torch.equal(rows[:, 12:].argmax(1), targets)
     assert torch.equal(rows[:, 12:].sum(1), torch.ones(len(rows), dtype=REAL))
-    assert transport.samples_of(images, 1).shape == (3, 100 + 3)
+    assert transport.client_rows(images, 1).shape == (3, 100 + 3)
 
 
 def test_a_number_is_one_column_and_a_label_of_two_is_two(regression):
-    rows = transport.samples_of(regression, 0)
+    rows = transport.client_rows(regression, 0)
     index = regression.only(0).train.index
     assert torch.equal(rows[:, 5], regression.only(0).targets[index])
     binary = replace(regression, task="binary", targets=(regression.targets > 0).long())
-    rows = transport.samples_of(binary, 0)
+    rows = transport.client_rows(binary, 0)
     assert rows.shape == (7, 5 + 2)
     assert torch.equal(rows[:, 6] == 1, binary.only(0).targets[index] == 1)
 
@@ -153,13 +153,13 @@ def test_only_training_data_and_only_ones_own_matter(regression):
 
 def test_large_clients_may_use_some_of_their_samples(regression):
     # Client 2 has nine samples, and nobody else more than eight.
-    few = transport.samples_of(regression, 2, 8)
-    every = transport.samples_of(regression, 2)
+    few = transport.client_rows(regression, 2, 8)
+    every = transport.client_rows(regression, 2)
     assert len(few) == 8
     assert len(torch.cat([few, every]).unique(dim=0)) == 9
-    assert torch.equal(few, transport.samples_of(regression, 2, 8))
+    assert torch.equal(few, transport.client_rows(regression, 2, 8))
     assert torch.equal(
-        transport.samples_of(regression, 0, 8), transport.samples_of(regression, 0)
+        transport.client_rows(regression, 0, 8), transport.client_rows(regression, 0)
     )
 
 

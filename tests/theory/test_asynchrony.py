@@ -16,7 +16,7 @@ from coterie.theory import asynchrony
 from coterie.theory.asynchrony import AsyncProblem
 from coterie.theory.delays import (
     applied_steps,
-    arrivals_of,
+    delays_of,
     strongly_convex_weights,
     virtual_iterates,
 )
@@ -31,7 +31,7 @@ def random_order(rng, workers, calls):
 
 
 def orders(workers=5, calls=60):
-    """Random and adversarial orders of arrivals, by name."""
+    """Random and adversarial orders of delays, by name."""
     rng = np.random.default_rng(0)
     turns = np.arange(calls) % workers
     last = turns % (workers - 1)
@@ -83,26 +83,26 @@ def run(order, workers, steps, gradient, x):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40))
 def test_all_delays_sum_to_workers_times_updates_whatever_the_order(order):
-    arrivals = arrivals_of(torch.tensor(order), workers=4)
+    delays = delays_of(torch.tensor(order), workers=4)
     k = len(order)
-    assert int(arrivals.tau.sum() + (k - arrivals.open).sum()) == 4 * k
-    assert float(arrivals.tau.double().mean()) <= 4
+    assert int(delays.tau.sum() + (k - delays.open).sum()) == 4 * k
+    assert float(delays.tau.double().mean()) <= 4
 
 
 @every_order
 def test_delays_are_those_of_their_definition(order):
-    arrivals = arrivals_of(torch.tensor(order), workers=5)
+    delays = delays_of(torch.tensor(order), workers=5)
     for k, worker in enumerate(order, start=1):
         before = [j for j in range(1, k) if order[j - 1] == worker]
         after = [j for j in range(k + 1, len(order) + 1) if order[j - 1] == worker]
         prev = max(before, default=0)
-        assert int(arrivals.prev[k - 1]) == prev
-        assert int(arrivals.tau[k - 1]) == k - prev
-        assert int(arrivals.next[k - 1]) == min(after, default=0)
+        assert int(delays.prev[k - 1]) == prev
+        assert int(delays.tau[k - 1]) == k - prev
+        assert int(delays.next[k - 1]) == min(after, default=0)
     for worker in range(5):
         own = [k for k, m in enumerate(order, start=1) if m == worker]
-        assert int(arrivals.first[worker]) == min(own, default=0)
-        assert int(arrivals.open[worker]) == max(own, default=0)
+        assert int(delays.first[worker]) == min(own, default=0)
+        assert int(delays.open[worker]) == max(own, default=0)
 
 
 def test_the_middle_of_3_9_as_printed_is_no_bound():
@@ -116,8 +116,8 @@ def test_the_middle_of_3_9_as_printed_is_no_bound():
 
 
 def test_alone_nothing_is_delayed_and_in_turn_the_delay_is_the_number_of_workers():
-    assert arrivals_of(torch.zeros(9, dtype=torch.long), workers=1).tau.eq(1).all()
-    tau = arrivals_of(torch.arange(30) % 4, workers=4).tau
+    assert delays_of(torch.zeros(9, dtype=torch.long), workers=1).tau.eq(1).all()
+    tau = delays_of(torch.arange(30) % 4, workers=4).tau
     torch.testing.assert_close(tau, torch.arange(1, 31).clamp(max=4))
 
 
@@ -135,7 +135,7 @@ def test_real_and_virtual_iterates_differ_by_the_gradients_on_their_way(order):
         torch.ones(3, dtype=REAL),
         torch.from_numpy(first),
         torch.from_numpy(later),
-        arrivals_of(torch.tensor(order), workers),
+        delays_of(torch.tensor(order), workers),
         steps,
     )
     for k in range(1, last + 1):
@@ -160,16 +160,16 @@ def test_bounded_gradients_keep_virtual_iterates_near(order):
     later, first = torch.from_numpy(signs[5:]), torch.from_numpy(signs[:5])
     given_signs = iter([*signs[:5], *signs[5:]])
     models, _, _ = run(order, 5, steps, lambda x, m: next(given_signs), 0.0)
-    arrivals = arrivals_of(torch.tensor(order), workers=5)
+    delays = delays_of(torch.tensor(order), workers=5)
     x = torch.zeros(1, dtype=REAL)
-    virtual = virtual_iterates(x, first, later, arrivals, steps)
+    virtual = virtual_iterates(x, first, later, delays, steps)
     away = np.abs(models[1:] - virtual.numpy()).max()
     assert away <= 4 * steps(1, 1) * 2.0 * (1 + 1e-9)
 
 
 def test_gradients_on_their_way_at_the_stop_get_the_delay_they_have_so_far():
-    arrivals = arrivals_of(torch.tensor([0, 1, 0, 0, 0]), workers=3)
-    applied = applied_steps(arrivals, lambda k, tau: float(tau))
+    delays = delays_of(torch.tensor([0, 1, 0, 0, 0]), workers=3)
+    applied = applied_steps(delays, lambda k, tau: float(tau))
     # x_1 returns at 3, x_2 is 3 old at the stop, x_3 and x_4 at once; x_5 is fresh.
     assert applied.tolist() == [2.0, 3.0, 1.0, 1.0, 1.0]
 
@@ -254,8 +254,8 @@ def test_applied_steps_sum_to_an_18th_of_the_largest_at_least(order):
     ):
         steps = asynchrony.nonconvex_steps(start, setting)
         largest = asynchrony.largest_nonconvex_step(start, setting)
-        arrivals = arrivals_of(torch.tensor(order), workers=5)
-        total = float(applied_steps(arrivals, steps).sum())
+        delays = delays_of(torch.tensor(order), workers=5)
+        total = float(applied_steps(delays, steps).sum())
         assert total >= len(order) * largest / 18
 
 
@@ -317,8 +317,8 @@ def test_theorem_3_2_3_holds_with_the_corrected_constants(sigma, name):
     setting = AsyncProblem(5, len(order), beta=1.0, variance=sigma**2)
     excess = float(eigenvalues @ start**2 / 2)
     steps = asynchrony.nonconvex_steps(excess, setting)
-    arrivals = arrivals_of(torch.tensor(order), workers=5)
-    weights = applied_steps(arrivals, steps).numpy()
+    delays = delays_of(torch.tensor(order), workers=5)
+    weights = applied_steps(delays, steps).numpy()
     rng, values = np.random.default_rng(4), []
 
     def gradient(x, worker):
@@ -374,7 +374,7 @@ def test_stragglers_hurt_the_cautious_rule_and_not_the_adaptive_one():
     gaps = {}
     for slow in (1, 10, 100):
         order = arrivals([1, 1.01, 1.02, 1.03, 1.04 * slow], calls)
-        longest = int(arrivals_of(torch.tensor(order), workers).tau.max())
+        longest = int(delays_of(torch.tensor(order), workers).tau.max())
         for name, steps in (
             ("adaptive", asynchrony.convex_steps(1.0, AsyncProblem(workers, calls))),
             ("cautious", asynchrony.cautious_steps(longest, beta=1.0)),
@@ -440,7 +440,7 @@ def test_the_counts_of_updates_are_those_of_a_clock():
     # Each worker's count is within one of its share, and the stop within one round.
     assert asynchrony.asynchronous_updates(seconds, s) == pytest.approx(4000, abs=25)
     assert asynchrony.minibatch_updates(seconds, s) == pytest.approx(count[3])
-    tau = arrivals_of(torch.tensor(order), 4).tau.double()
+    tau = delays_of(torch.tensor(order), 4).tau.double()
     typical = asynchrony.typical_delays(s)
     for worker in range(4):
         own = tau[torch.tensor(order) == worker][1:].mean()
@@ -478,6 +478,6 @@ def test_bad_numbers_are_refused_in_one_sentence():
     with pytest.raises(InputError, match="`mu` must be greater than 0"):
         asynchrony.strongly_convex_steps(1.0, AsyncProblem(5, 15))
     with pytest.raises(InputError, match="`order` must be at most 1, got 2"):
-        arrivals_of(torch.tensor([0, 2]), workers=2)
+        delays_of(torch.tensor([0, 2]), workers=2)
     with pytest.raises(InputError, match="`times` must be positive, but entry 1 is 0"):
         asynchrony.speed_up(torch.tensor([1.0, 0.0]))

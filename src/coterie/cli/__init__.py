@@ -1,5 +1,6 @@
 """The command line: what a person types, and what the terminal shows."""
 
 from .commands import main
+from .reproductions import Claim, run_shown
 
-__all__ = ["main"]
+__all__ = ["Claim", "main", "run_shown"]

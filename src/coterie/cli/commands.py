@@ -95,7 +95,7 @@ def plan(
     """Say how much learning together can help each client, before training."""
     from ..engine.clocks import trace
     from ..planning.plans import plan_study
-    from ..planning.waiting import in_words, waiting
+    from ..planning.waiting import in_words, waiting_of
     from ..study.config import read_study
 
     if times is not None:
@@ -115,7 +115,7 @@ def plan(
     lines = found.summary()
     if times is not None:
         count = len(found.clients)
-        lines += in_words(waiting(trace(times, clients=count), count), found.clients)
+        lines += in_words(waiting_of(trace(times, clients=count), count), found.clients)
     folder = Path("runs") / f"plan-{study.identity}" if folder is None else folder
     found.write(folder)
     for line in lines:

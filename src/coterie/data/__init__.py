@@ -1,1 +1,34 @@
 """Data sets, ways to divide them, and the federation they make."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .federation import PARTS, Federation, Part, PartName, Table, federate
+from .splits import SPLITS, Assignment, divide
+
+if TYPE_CHECKING:
+    from .datasets import DATASETS, load
+
+
+def __getattr__(name: str) -> Any:
+    """Imports data sets when one is asked for: they bring pandas with them."""
+    if name not in ("DATASETS", "load"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
+    return getattr(import_module(".datasets", __name__), name)
+
+
+__all__ = [
+    "DATASETS",
+    "PARTS",
+    "SPLITS",
+    "Assignment",
+    "Federation",
+    "Part",
+    "PartName",
+    "Table",
+    "divide",
+    "federate",
+    "load",
+]

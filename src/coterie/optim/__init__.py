@@ -1,1 +1,29 @@
-"""How a gradient becomes a step, and projections and transport plans."""
+"""How a gradient becomes a step, and the nearest models within radii."""
+
+from .projections import Balls, Projection, onto_balls, project, project_onto_balls
+from .steps import (
+    Descent,
+    descend,
+    descent,
+    follow,
+    proximal_sgd,
+    sgd,
+    step_size,
+    velocity,
+)
+
+__all__ = [
+    "Balls",
+    "Descent",
+    "Projection",
+    "descend",
+    "descent",
+    "follow",
+    "onto_balls",
+    "project",
+    "project_onto_balls",
+    "proximal_sgd",
+    "sgd",
+    "step_size",
+    "velocity",
+]

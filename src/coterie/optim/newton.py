@@ -65,7 +65,7 @@ class Model(Protocol):
 
 
 @runtime_checkable
-class Problem(Protocol):
+class DualProblem(Protocol):
     """What is maximised."""
 
     @property
@@ -91,7 +91,7 @@ class Problem(Protocol):
 
 
 def ascend(
-    problem: Problem, tolerance: float, start: Float[np.ndarray, " p"] | None = None
+    problem: DualProblem, tolerance: float, start: Float[np.ndarray, " p"] | None = None
 ) -> tuple[Point, int]:
     """The maximum, up to a gap of tolerance * objective, and the Newton steps taken.
 
@@ -129,7 +129,7 @@ def ascend(
 
 
 def _newton(
-    problem: Problem,
+    problem: DualProblem,
     point: Point,
     chosen: Int[np.ndarray, " m"],
     target: Float[np.ndarray, " p"],

@@ -77,27 +77,24 @@ def project(
     radius = squared_radius.detach().to("cpu", torch.float64).numpy()
     mean, centred, gram = _centred_gram(x.detach())
     still = torch.eye(n, dtype=x.dtype, device=x.device)
+    unmoved = Projection(x, still * 0, still, 0.0, 0.0, 0)
     if not np.isfinite(gram).all():
-        return Projection(x, still * 0, still, math.nan, 0.0, 0)
+        return unmoved._replace(gap=math.nan)
     pairs = tied_pairs(radius)
     squared, own, limits = between(gram, pairs), gram.diagonal(), radius[pairs[:2]]
     noise = 8 * torch.finfo(centred.dtype).eps * (own[pairs.i] + own[pairs.j])
     if ((squared <= limits + noise) & (limits > 0)).all():
-        return Projection(x, still * 0, still, 0.0, 0.0, 0)
+        return unmoved
     label = _components(radius <= _SAME * squared.max())
     member = np.equal.outer(np.arange(label.max() + 1), label).astype(float)  # (G, N)
     average = member / member.sum(1, keepdims=True)
     least, place = _between_groups(radius, label)
+    first = None
     if start is not None:
         first = start.detach().to("cpu", torch.float64).numpy()
         first = product(member, first, member.T)
-    found = _project_groups(
-        product(average, gram, average.T),
-        least,
-        member.sum(1),
-        tolerance,
-        None if start is None else first,
-    )
+    inner = product(average, gram, average.T)
+    found = _project_groups(inner, least, member.sum(1), tolerance, first)
     mixing = product(found.mixing, average)  # (G, N)
     multipliers = np.zeros((n, n))
     multipliers.flat[place[found.pairs.i, found.pairs.j]] = found.multipliers

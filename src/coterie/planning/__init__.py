@@ -1,5 +1,23 @@
 """What collaboration would bring, from pilot data: `coterie plan`.
 
 `pilot` estimates how noisy clients' gradients are and how far apart, `prospects` says
-what that means for each of them, `plans` does both for a study, and `pages` shows it.
+what that means for each of them, `plans` does both for a study, `pages` shows it, and
+`waiting` says what it costs to wait for each other.
 """
+
+from .pilot import run_pilot
+from .plans import Plan, plan_study
+from .prospects import Findings, Prospect, Prospects, prospects_of
+from .waiting import Waiting, waiting_of
+
+__all__ = [
+    "Findings",
+    "Plan",
+    "Prospect",
+    "Prospects",
+    "Waiting",
+    "plan_study",
+    "prospects_of",
+    "run_pilot",
+    "waiting_of",
+]

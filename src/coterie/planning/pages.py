@@ -26,12 +26,12 @@ def plan_page(plan: Plan) -> str:
     """The plan as HTML: sentences, a figure of gains, of partners, and a table."""
     lines = "".join(f"<p>{escape(line)}</p>" for line in plan.summary())
     sections = {
-        "gains": ("Who gains", plot(gains(plan), "gain", "Gains of clients")),
+        "gains": ("Who gains", plot(_gains(plan), "gain", "Gains of clients")),
         "partners": (
             "With whom",
             "<p>Row i is how client i should weigh the gradients of the others, if the "
             "likely prospect is right. Clients that resemble each other stand together."
-            f"</p>{plot(links(plan), 'links', 'Suggested weights', group='matrix')}",
+            f"</p>{plot(_links(plan), 'links', 'Suggested weights', group='matrix')}",
         ),
         "clients": ("Client by client", _clients(plan)),
         "made": ("How this was found", _made(plan)),
@@ -39,7 +39,7 @@ def plan_page(plan: Plan) -> str:
     return page(f"Plan: {plan.study.name}", lines, sections, get_plotlyjs())
 
 
-def gains(plan: Plan) -> go.Figure:
+def _gains(plan: Plan) -> go.Figure:
     """Gain of each client with its interval, the largest first."""
     from .plans import WORTHWHILE
 
@@ -73,7 +73,7 @@ def gains(plan: Plan) -> go.Figure:
     return finish(figure, title, 460)
 
 
-def links(plan: Plan) -> go.Figure:
+def _links(plan: Plan) -> go.Figure:
     """The suggested weights, with clients in an order that shows groups."""
     place = structure_of(plan.findings).place
     order = np.arange(len(place))

@@ -32,7 +32,7 @@ from ..similarity.samples import dealt
 from ..types import Algorithm, Clients, Federated, Info, Oracle
 from .prospects import Findings, structure_of
 
-FEWEST = 8
+_FEWEST = 8
 """Training samples that every client of a pilot must have."""
 
 _PASSES = 3
@@ -41,7 +41,7 @@ _PASSES = 3
 Simulate = Callable[[Federation], Simulation]
 
 
-def pilot(
+def run_pilot(
     federation: Federation,
     simulate: Simulate,
     x: Float[Tensor, " d"],
@@ -64,11 +64,11 @@ def pilot(
         seed: names the random streams.
         tick: called after every round.
     """
-    few = (federation.train.size < FEWEST).nonzero()[:, 0]
+    few = (federation.train.size < _FEWEST).nonzero()[:, 0]
     if len(few):
         client = int(few[0])
         raise InputError(
-            f"a plan needs at least {FEWEST} training samples of every client, but "
+            f"a plan needs at least {_FEWEST} training samples of every client, but "
             f"client {int(federation.clients[client])} has "
             f"{int(federation.train.size[client])}."
         )

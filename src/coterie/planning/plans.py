@@ -17,7 +17,7 @@ from ..checks import InputError, integer, number
 from ..records.folders import replacing
 from ..study.config import Study
 from ..study.setup import prepare, simulation_of
-from .pilot import pilot
+from .pilot import run_pilot
 from .prospects import (
     Findings,
     Prospects,
@@ -73,7 +73,7 @@ class Plan:
                     "together_most": math.ceil(ends[1] * sizes[i]),
                     "pilot_for_an_answer": answers[i],
                     "partners": " ".join(
-                        str(self.clients[j]) for j in partners(likely.weights[i], i)
+                        str(self.clients[j]) for j in _partners(likely.weights[i], i)
                     ),
                 }
             )
@@ -158,7 +158,7 @@ def _cannot_tell(low: float, high: float) -> str:
     return ": the pilot cannot tell" if verdict(low, high) == OPEN else ""
 
 
-def partners(row: np.ndarray, i: int) -> list[int]:
+def _partners(row: np.ndarray, i: int) -> list[int]:
     """Whom client i should learn with, the most helpful first.
 
     Those whose weight is a tenth of the largest or more.
@@ -175,7 +175,7 @@ def plan_study(
     steps: int | None = None,
     rounds: int | None = None,
     samples: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Plan:
     """What learning with others would bring to each client of a study.
 
@@ -193,11 +193,9 @@ def plan_study(
         progress: called with the rounds that are done and their number.
     """
     seed = study.run.seeds[0] if seed is None else integer("seed", seed, at_least=0)
-    found = _steps_of(study)
-    lr = number("lr", found["lr"] if lr is None else lr, above=0)
-    steps = integer(
-        "steps", int(found["steps"]) if steps is None else steps, at_least=1
-    )
+    usual = _steps_of(study)
+    lr = number("lr", usual[0] if lr is None else lr, above=0)
+    steps = integer("steps", usual[1] if steps is None else steps, at_least=1)
     rounds = study.run.rounds if rounds is None else rounds
     integer("rounds", rounds, at_least=1)
     integer("samples", samples, at_least=0)
@@ -207,10 +205,9 @@ def plan_study(
     def tick() -> None:
         nonlocal done
         done += 1
-        if progress is not None:
-            progress(done, -(-done // (2 * rounds)) * 2 * rounds)
+        progress(done, -(-done // (2 * rounds)) * 2 * rounds)
 
-    findings = pilot(
+    findings = run_pilot(
         ground.federation,
         lambda part: simulation_of(study, part, ground.module, seed),
         ground.x[0],
@@ -232,11 +229,11 @@ def plan_study(
     )
 
 
-def _steps_of(study: Study) -> dict[str, float]:
+def _steps_of(study: Study) -> tuple[float, int]:
     """Step size and steps of the study's fedavg, or of the first that has a size."""
     order = sorted(study.algorithms, key=lambda entry: entry.name != "fedavg")
     for entry in order:
         lr, steps = entry.options.get("lr"), entry.options.get("steps", 1)
         if isinstance(lr, float | int) and isinstance(steps, int):
-            return {"lr": float(lr), "steps": steps}
-    return {"lr": 0.1, "steps": 1}
+            return float(lr), steps
+    return 0.1, 1

@@ -24,7 +24,7 @@ class Waiting(NamedTuple):
     weights: Float64[Tensor, " n"]  # of the losses that constant small steps minimise
 
 
-def waiting(clock: Clock, clients: int) -> Waiting:
+def waiting_of(clock: Clock, clients: int) -> Waiting:
     """What it would save these clients not to wait.
 
     With equal tasks, `speed_up` is `mean_m s_max / s_m`, as in Table 3.2; times that

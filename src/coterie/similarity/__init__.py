@@ -1,6 +1,52 @@
 """Who resembles whom, from data, before training.
 
-Distances between clients' data with standard errors (`distances`, `projected`), between
-their gradients and losses (`models`), what they say about partners (`partners`, from
-the chosen `samples`), and their picture (`figures`).
+Distances between clients' data with standard errors (`distances`, `projected`,
+`transport`), between their gradients and losses (`models`), and what they say about
+partners (`partners`, from the chosen `samples`).
 """
+
+from .distances import Distances, median_distance, mmd_distances, moment_distances
+from .models import generalisation_gaps, gradient_distances
+from .partners import (
+    ESTIMATES,
+    FAR,
+    NEAR,
+    UNDECIDED,
+    estimated_weights,
+    filled_weights,
+    gap_threshold,
+    samples_needed,
+    supported,
+    weights_from,
+)
+from .projected import exact_wasserstein, fourier_distances, sliced_distances
+from .samples import Samples, dealt, gathered, samples_of, split_for_partners
+from .transport import dissimilarities
+
+__all__ = [
+    "ESTIMATES",
+    "FAR",
+    "NEAR",
+    "UNDECIDED",
+    "Distances",
+    "Samples",
+    "dealt",
+    "dissimilarities",
+    "estimated_weights",
+    "exact_wasserstein",
+    "filled_weights",
+    "fourier_distances",
+    "gap_threshold",
+    "gathered",
+    "generalisation_gaps",
+    "gradient_distances",
+    "median_distance",
+    "mmd_distances",
+    "moment_distances",
+    "samples_needed",
+    "samples_of",
+    "sliced_distances",
+    "split_for_partners",
+    "supported",
+    "weights_from",
+]

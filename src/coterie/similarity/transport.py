@@ -106,14 +106,14 @@ def embedding(
     return (moved - reference) / size**0.5
 
 
-def dissimilarity(phi: Float[Tensor, "n r d"]) -> Float[Tensor, "n n"]:
+def embedding_distances(phi: Float[Tensor, "n r d"]) -> Float[Tensor, "n n"]:
     """The sums of absolute differences between embeddings, pair by pair."""
     rows = phi.flatten(1)
     distance = torch.cdist(rows, rows, p=1.0)
     return (distance + distance.T) / 2
 
 
-def samples_of(federation: Federation, client: int, most: int = 0) -> Tensor:
+def client_rows(federation: Federation, client: int, most: int = 0) -> Tensor:
     """A client's training data as rows (m, d) of features and response.
 
     Args:
@@ -131,7 +131,7 @@ def samples_of(federation: Federation, client: int, most: int = 0) -> Tensor:
         mine = mine[draws[0].argsort()[:most].to(mine.device)]
     features = federation.features[mine].flatten(1).to("cpu", torch.float64)
     targets = federation.targets[mine].to("cpu")
-    classes = classes_of(federation)
+    classes = class_count(federation)
     if classes:
         response = torch.nn.functional.one_hot(targets.long(), classes)
     else:
@@ -139,7 +139,7 @@ def samples_of(federation: Federation, client: int, most: int = 0) -> Tensor:
     return torch.cat([features, response.to(torch.float64)], 1)
 
 
-def classes_of(federation: Federation) -> int:
+def class_count(federation: Federation) -> int:
     """How many classes a response can have; 0 where it is no class."""
     if not OBJECTIVES[federation.task].labelled:
         return 0
@@ -171,7 +171,7 @@ def dissimilarities(
         most: samples of a client that are used, at most; 0 uses all.
         cosine: move by cosine and Hellinger distance instead of Euclidean distance.
     """
-    classes = classes_of(federation)
+    classes = class_count(federation)
     if cosine and not classes:
         raise InputError(
             "the cosine and Hellinger cost needs classes, but "
@@ -182,7 +182,7 @@ def dissimilarities(
     reference = reference_samples(size, features, responses, classes=classes > 0)
     cost = cosine_hellinger(features) if cosine else euclidean
     phi = [
-        embedding(reference, samples_of(federation, client, most), cost)
+        embedding(reference, client_rows(federation, client, most), cost)
         for client in range(len(federation))
     ]
-    return dissimilarity(torch.stack(phi))
+    return embedding_distances(torch.stack(phi))

@@ -22,7 +22,7 @@ from .. import checks
 from .asynchrony import Steps
 
 
-class Arrivals(NamedTuple):
+class UpdateDelays(NamedTuple):
     """Who waited for whom; entry k - 1 is about update k."""
 
     tau: Int[Tensor, " k"]  # tau(k), of the gradient that update k applies
@@ -32,13 +32,13 @@ class Arrivals(NamedTuple):
     open: Int[Tensor, " m"]  # the model at which each worker computes at the stop
 
 
-def arrivals_of(order: Int[Tensor, " k"], workers: int) -> Arrivals:
+def delays_of(order: Int[Tensor, " k"], workers: int) -> UpdateDelays:
     """The delays of all updates, for workers 0 to M - 1 in order of arrival.
 
     Whatever the order, `sum_k tau(k) + sum_m (K - open_m) = K M`, so that the mean
     delay is at most M: (3.9), where the second sum is over gradients on their way.
 
-    >>> arrivals_of(torch.tensor([0, 0, 1]), workers=2).tau
+    >>> delays_of(torch.tensor([0, 0, 1]), workers=2).tau
     tensor([1, 1, 3])
     """
     who = order.tolist()
@@ -55,25 +55,28 @@ def arrivals_of(order: Int[Tensor, " k"], workers: int) -> Arrivals:
         last[worker] = k
     tau = [k - read for k, read in enumerate(prev, start=1)]
     lists = (tau, prev, back, first, last)
-    return Arrivals(*(torch.tensor(values, dtype=torch.long) for values in lists))
+    return UpdateDelays(*(torch.tensor(values, dtype=torch.long) for values in lists))
 
 
-def applied_steps(arrivals: Arrivals, steps: Steps) -> Float[Tensor, " k"]:
+def applied_steps(delays: UpdateDelays, steps: Steps) -> Float[Tensor, " k"]:
     """`gamma_hat_k`, the step with which the gradient at x_k is applied, k = 1, ..., K.
 
     They weight x_k in the output of Theorems 3.2.1, 3.2.3 and 3.3. Gradients on their
     way at the stop get `tau = max(1, K - k)`, so that nobody waits for them. The sum is
     at least K gamma_max / 18 for `nonconvex_steps`, whatever the order.
     """
-    models = range(1, len(arrivals.next) + 1)
-    return _steps_of(arrivals.next, torch.tensor(models), arrivals, steps)
+    models = range(1, len(delays.next) + 1)
+    return _steps_of(delays.next, torch.tensor(models), delays, steps)
 
 
 def _steps_of(
-    update: Int[Tensor, " j"], read: Int[Tensor, " j"], arrivals: Arrivals, steps: Steps
+    update: Int[Tensor, " j"],
+    read: Int[Tensor, " j"],
+    delays: UpdateDelays,
+    steps: Steps,
 ) -> Float[Tensor, " j"]:
     """The steps of gradients at the models `read`, by the update that applies them."""
-    end = len(arrivals.tau)
+    end = len(delays.tau)
     values = [
         steps(k, k - j) if k else steps(end, max(1, end - j))
         for k, j in zip(update.tolist(), read.tolist(), strict=True)
@@ -97,7 +100,7 @@ def virtual_iterates(
     x: Float[Tensor, " d"],
     first: Float[Tensor, "m d"],
     later: Float[Tensor, "k d"],
-    arrivals: Arrivals,
+    delays: UpdateDelays,
     steps: Steps,
 ) -> Float[Tensor, "k d"]:
     """x_hat_1, ..., x_hat_K, which take every gradient when it starts; (3.3).
@@ -111,12 +114,12 @@ def virtual_iterates(
         x: x_0.
         first: the gradient of each worker at x_0.
         later: row k - 1 is the gradient that is started at x_k.
-        arrivals: from `arrivals_of`.
+        delays: from `delays_of`.
         steps: the rule of the run.
     """
-    now = torch.zeros_like(arrivals.first)
-    start = _steps_of(arrivals.first, now, arrivals, steps)
-    moves = applied_steps(arrivals, steps).to(x)[:, None] * later
+    now = torch.zeros_like(delays.first)
+    start = _steps_of(delays.first, now, delays, steps)
+    moves = applied_steps(delays, steps).to(x)[:, None] * later
     return x - start.to(x) @ first - (moves.cumsum(0) - moves)
 
 
