@@ -20,7 +20,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 import coterie as co
-from coterie.records.folders import Records, load_records
+from coterie.records import Records, load_records
 from coterie.report.figures import partner_counts, runs_of, score_of
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ import pandas as pd
 import coterie as co
 from coterie.checks import InputError, one_of
 from coterie.cli.reproductions import Claim, run_shown
-from coterie.records.folders import Records
+from coterie.records import Records
 from coterie.study.config import Study
 
 HERE = Path(__file__).parent

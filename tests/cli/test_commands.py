@@ -22,7 +22,7 @@ from coterie.data.datasets import DATASETS
 from coterie.data.splits import SPLITS
 from coterie.graphs.families import GRAPHS
 from coterie.models.zoo import MODELS
-from coterie.records.folders import Folder, load_records
+from coterie.records import Folder, load_records
 from coterie.study import experiment
 from coterie.study.config import read_study
 from support.called import called

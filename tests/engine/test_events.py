@@ -19,7 +19,7 @@ from coterie.clients.simulation import Simulation
 from coterie.engine.clocks import Delays, Rings
 from coterie.engine.events import Asynchronous, Kind, Run, Task, run_events
 from coterie.engine.rounds import run_rounds
-from coterie.records.folders import pack, unpack
+from coterie.records import pack, unpack
 from coterie.theory.asynchrony import applied_steps, delays_of, practical_steps
 from support.paces import EQUAL, EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, D, hessians, quadratics, simulate

@@ -7,15 +7,9 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.records.folders import (
-    Cell,
-    Folder,
-    file_name,
-    load_records,
-    pack,
-    replacing,
-)
-from coterie.records.folders import unpack as unpacked
+from coterie.records import Cell, Folder, load_records, pack, replacing
+from coterie.records import unpack as unpacked
+from coterie.records.files import file_name
 
 
 class Inner(NamedTuple):

@@ -16,7 +16,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.asynchronous import METHODS
 from coterie.checks import InputError
 from coterie.cli import commands as cli
-from coterie.records.folders import Folder
+from coterie.records import Folder
 from coterie.study.config import read_study, study_of
 from coterie.study.experiment import run_study
 from coterie.study.search import OWN, Tune, settings_of

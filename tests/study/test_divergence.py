@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coterie.checks import TrainingError
-from coterie.records.folders import Folder, load_records
+from coterie.records import Folder, load_records
 from coterie.study.experiment import run_study
 from support.tiny_studies import LINEAR, made
 

@@ -11,7 +11,7 @@ from torch import nn
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
-from coterie.records.folders import Folder
+from coterie.records import Folder
 from coterie.study import loops as training
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, Result, run_study

@@ -20,7 +20,7 @@ from coterie.conformance.suite import small_federation
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
 from coterie.models.zoo import ravel
-from coterie.records.folders import Folder, load_records
+from coterie.records import Folder, load_records
 from coterie.seeds import generator
 from coterie.study import loops as training
 from coterie.study import setup as ground

@@ -11,7 +11,7 @@ from torch import nn
 
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
-from coterie.records.folders import load_records
+from coterie.records import load_records
 from coterie.seeds import generator
 from coterie.study import setup as ground
 from coterie.study.config import study_of

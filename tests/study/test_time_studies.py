@@ -12,7 +12,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.cli.commands import main
-from coterie.records.folders import Folder, load_records
+from coterie.records import Folder, load_records
 from coterie.study.config import read_study, study_of
 from coterie.study.experiment import Progress, Result, run_study
 from support.tiny_studies import CLIENTS, TABLES

@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from coterie import report
-from coterie.records.folders import load_records
-from coterie.records.searches import Search, rungs
+from coterie.records import Search, load_records, rungs
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, run_study
 from coterie.study.search import Tune

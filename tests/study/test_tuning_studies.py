@@ -17,8 +17,7 @@ from coterie.checks import TrainingError
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
-from coterie.records.folders import Folder
-from coterie.records.searches import Rung
+from coterie.records import Folder, Rung
 from coterie.seeds import generator
 from coterie.study import loops as training
 from coterie.study import setup as ground

@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 
 from coterie import report
-from coterie.records.folders import Records, Snapshots
+from coterie.records import Records, Snapshots
 
 ALGORITHMS = ("local", "fedavg", "ditto")
 

@@ -148,7 +148,7 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
 ) -> None:
     """Write the report of a run anew, also of one that was interrupted."""
-    from ..records.folders import load_records
+    from ..records import load_records
     from ..report.pages import write_report
     from ..report.tables import newcomer_summary, summary
 

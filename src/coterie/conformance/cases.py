@@ -23,7 +23,7 @@ from ..data.federation import PARTS, Federation, Table, federate
 from ..deploy.remote import RemoteOracle
 from ..deploy.sites import Site
 from ..models import zoo as models
-from ..records.folders import pack
+from ..records import pack
 from ..study.ingredients import RECIPES, ingredients_of
 from ..types import Algorithm, Federated, Info, State
 

@@ -40,7 +40,7 @@ from ..data.federation import Federation
 from ..engine.clocks import Clock, Rings, clock
 from ..engine.events import Arrivals, Asynchronous, Kind, Moment, Run
 from ..models import zoo as models
-from ..records.folders import pack, unpack
+from ..records import pack, unpack
 from ..types import Algorithm, Info, Oracle, State
 from .cases import (
     CLIENTS,

@@ -26,7 +26,7 @@ from ..algorithms.local import local
 from ..checks import InputError, suggestion
 from ..deploy.remote import SiteError
 from ..models import zoo as models
-from ..records.folders import pack, unpack
+from ..records import pack, unpack
 from ..types import Info, Oracle, State
 from .cases import (
     CLIENTS,

@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from ..checks import InputError, integer, number
-from ..records.folders import replacing
+from ..records import replacing
 from ..study.config import Study
 from ..study.setup import prepare, simulation_of
 from .pilot import pilot

@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 
 from ..checks import InputError
 from ..models.objectives import TASKS
-from ..records.folders import Records
+from ..records import Records
 from .axes import course_of
 from .styles import (
     LABELLED,

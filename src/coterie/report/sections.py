@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..records.folders import Records
-from ..records.searches import rungs
+from ..records import Records, rungs
 from .axes import Course, course_of, in_seconds, virtual_seconds
 from .figures import newcomers, trials
 from .html import joined, large, plot, table_of

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from ..records.folders import Records
+from ..records import Records
 from .axes import Course, in_seconds
 from .tables import baseline_of, cluster_name, labels_of
 

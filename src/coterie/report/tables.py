@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..checks import InputError
 from ..models.objectives import TASKS
-from ..records.folders import Records
+from ..records import Records
 from .axes import course_of
 
 CROWD = 200

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..checks import InputError
-from ..records.folders import Records
+from ..records import Records
 from .styles import bold, escape, finish, heading, menu_of, styles_of
 from .tables import labels_of
 from .waiting import (

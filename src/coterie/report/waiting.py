@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..checks import InputError
-from ..records.folders import Records
+from ..records import Records
 from .axes import course_of
 from .tables import baseline_of, costs_of, labels_of, runs_of, score_of, seed_means
 

@@ -18,7 +18,8 @@ from .. import checks
 from ..checks import InputError
 from ..clients.kernels import can_compile
 from ..models.zoo import with_row
-from ..records.folders import Folder, Records, versions
+from ..records import Folder, Records
+from ..records.versions import versions
 from .config import Study
 from .loops import training_of
 from .newcomers import hold_out

@@ -16,7 +16,7 @@ from ..clients.simulation import Simulation
 from ..data.federation import PARTS
 from ..engine.rounds import Lapse, Round
 from ..models.objectives import TASKS
-from ..records.folders import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
+from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
 from ..types import State
 from .config import Entry, Study
 from .loops import Training, training_of

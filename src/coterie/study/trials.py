@@ -12,8 +12,7 @@ from dataclasses import replace
 from ..checks import InputError, TrainingError
 from ..clients.simulation import Simulation
 from ..models.objectives import TASKS
-from ..records.folders import Cell, Folder
-from ..records.searches import Rung, Search, Step, rungs
+from ..records import Cell, Folder, Rung, Search, Step, rungs
 from .config import Entry, Study
 from .loops import Training, training_of
 from .newcomers import on_the_device_of
