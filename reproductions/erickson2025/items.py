@@ -20,9 +20,7 @@ from coterie.data.datasets import load
 from coterie.data.federation import Federation
 from coterie.data.splits import divide
 from coterie.report.tables import chosen
-from coterie.study.config import Study
-from coterie.study.experiment import Result
-from coterie.study.setup import federation_of
+from coterie.study import Result, Study, federation_of
 
 HERE = Path(__file__).parent
 EXPECTED = tomllib.loads((HERE / "expected.toml").read_text())

@@ -17,7 +17,7 @@ import coterie as co
 from coterie.checks import InputError, one_of
 from coterie.cli.reproductions import Claim, run_shown
 from coterie.records import Records
-from coterie.study.config import Study
+from coterie.study import Study
 
 HERE = Path(__file__).parent
 ROWS = tomllib.loads((HERE / "expected.toml").read_text())["rows"]

@@ -22,9 +22,9 @@ from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.engine.rounds import run_rounds
 from coterie.models import zoo as models
-from coterie.study.ingredients import biases
-from coterie.study.ingredients import weights as weights_of
 from coterie.study.newcomers import models_for
+from support.recipes import biases
+from support.recipes import weights as weights_of
 
 REAL = torch.float64
 # Some dozen steps in double precision, with the operations in another order.

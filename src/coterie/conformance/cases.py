@@ -24,7 +24,7 @@ from ..deploy.remote import RemoteOracle
 from ..deploy.sites import Site
 from ..models import zoo as models
 from ..records import pack
-from ..study.ingredients import RECIPES, ingredients_of
+from ..study.ingredients import RECIPES, Context, ingredients_of
 from ..types import Algorithm, Federated, Info, State
 
 Factory = Callable[..., Algorithm]
@@ -66,9 +66,11 @@ class Case:
     def made(self, federation: Federation) -> dict[str, Tensor]:
         """The ingredients for a federation, by name."""
         made = {}
+        module = models.build(Setting().module, 0, torch.float64)
+        context = Context(federation, models.layout(module), 0)
         for name in self.ingredients:
             recipe, choice = RECIPES[name]
-            made[name] = recipe(choice, federation).clone()
+            made[name] = recipe(choice, context).clone()
         return made
 
     def build(

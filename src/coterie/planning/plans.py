@@ -15,8 +15,7 @@ from jaxtyping import Float
 
 from ..checks import InputError, integer, number
 from ..records import replacing
-from ..study.config import Study
-from ..study.setup import prepare, simulation_of
+from ..study import Study, data_of, prepare, simulation_of
 from .pilot import pilot
 from .prospects import (
     Findings,
@@ -37,6 +36,7 @@ class Plan:
     """What a pilot promises to the clients of a study."""
 
     study: Study
+    read: dict[str, str]  # digests of what its data were read from
     seed: int
     clients: list[int]
     training: dict[str, float]  # how the pilot's common model was trained
@@ -201,7 +201,9 @@ def plan_study(
     rounds = study.run.rounds if rounds is None else rounds
     integer("rounds", rounds, at_least=1)
     integer("samples", samples, at_least=0)
-    ground = prepare(replace(study, run=replace(study.run, newcomers=0)), seed)
+    asked = replace(study, run=replace(study.run, newcomers=0, seeds=(seed,)))
+    data = data_of(asked)
+    setup = prepare(asked, seed, data.federations[seed])
     done = 0
 
     def tick() -> None:
@@ -211,9 +213,9 @@ def plan_study(
             progress(done, -(-done // (2 * rounds)) * 2 * rounds)
 
     findings = pilot(
-        ground.federation,
-        lambda part: simulation_of(study, part, ground.module, seed),
-        ground.x[0],
+        setup.federation,
+        lambda part: simulation_of(study, part, setup.module, seed),
+        setup.x[0],
         lr=lr,
         rounds=rounds,
         steps=steps,
@@ -224,8 +226,9 @@ def plan_study(
         findings = findings._replace(sizes=np.full(len(findings.sizes), float(samples)))
     return Plan(
         study,
+        data.read,
         seed,
-        ground.federation.clients.tolist(),
+        setup.federation.clients.tolist(),
         {"lr": lr, "steps": steps, "rounds": rounds},
         findings,
         prospects_of(findings),

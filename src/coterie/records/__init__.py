@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .cells import SNAPSHOT_CLIENTS, SPANS, Cell, pack, unpack
-from .files import replacing
+from .files import locked, replacing
 from .searches import COLUMNS, Options, Rung, Search, Step, rungs, search_of
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ __all__ = [
     "Snapshots",
     "Step",
     "load_records",
+    "locked",
     "pack",
     "replacing",
     "rungs",

@@ -42,6 +42,8 @@ class Cell:
     # Position of a client, and from when to when it computed, at the beginning.
     spans: list[tuple[int, float, float]] = field(default_factory=list)
     work: dict[str, Tensor] = field(default_factory=dict)  # columns, (N,) each
+    # The round after which software and hardware were these, in the order of rounds.
+    versions: list[tuple[int, dict[str, str]]] = field(default_factory=list)
 
 
 def load_cell(path: Path) -> Cell:

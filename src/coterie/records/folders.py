@@ -16,14 +16,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tomli_w
-import torch
 from torch import Tensor
 
 from ..checks import InputError
 from ..data.federation import PARTS, Federation
 from ..types import State
 from .cells import Cell, load_cell, pack
-from .files import file_name, load, read_toml, replacing, save, write
+from .files import (
+    file_name,
+    load,
+    read_json,
+    read_toml,
+    save,
+    unwritable,
+    write,
+    writing,
+)
 from .searches import Search, load_search
 from .tables import Records, load_records
 
@@ -34,23 +42,28 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def create(self, study: dict[str, Any], versions: dict[str, str]) -> None:
-        """Makes the folder, or checks that an old one belongs to the same study."""
-        old = self.path / "study.toml"
+    def create(self, study: dict[str, Any], read: dict[str, str]) -> None:
+        """Makes the folder, or checks that an old one is of this study and content.
+
+        Args:
+            study: all settings.
+            read: digests of what the study reads.
+        """
+        old, content = self.path / "study.toml", self.path / "read.json"
         try:
             if old.exists():
                 _refuse_another_study(study, read_toml(old), self.path)
+                kept = read_json(content) if content.exists() else {}
+                _refuse_other_content(read, kept, self.path)
             (self.path / "cells").mkdir(parents=True, exist_ok=True)
             (self.path / "models").mkdir(exist_ok=True)
             if "tune" in study:
                 (self.path / "tuning").mkdir(exist_ok=True)
-            write(self.path / "versions.json", json.dumps(versions, indent=2) + "\n")
             if not old.exists():
+                write(content, json.dumps(read, indent=2) + "\n")
                 write(old, tomli_w.dumps(study))
         except OSError as error:
-            raise InputError(
-                f"the run folder {self.path} cannot be written: {error.strerror}."
-            ) from None
+            raise unwritable(self.path, error) from None
 
     def describe(self, seed: int, federation: Federation) -> None:
         """Keeps the sizes and clusters of the clients of one seed."""
@@ -60,7 +73,7 @@ class Folder:
         table["cluster"] = -1 if clusters is None else clusters.cpu().numpy()
         for part in PARTS:
             table[part] = federation.part(part).size.cpu().numpy()
-        with replacing(self.path / f"clients-{seed}.csv") as file:
+        with writing(self.path / f"clients-{seed}.csv") as file:
             table.to_csv(file, index=False)
         about = {"task": federation.task, "note": federation.note}
         write(self.path / "task.json", json.dumps(about) + "\n")
@@ -79,8 +92,7 @@ class Folder:
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"
     ) -> None:
         """Keeps the models of `clients` or of `newcomers`, one row for each."""
-        with replacing(self._models_file(label, seed, of)) as file:
-            torch.save(x.detach().cpu(), file)
+        save(self._models_file(label, seed, of), x.detach().cpu())
 
     def _models_file(self, label: str, seed: int, of: str) -> Path:
         end = "pt" if of == "clients" else f"{of}.pt"
@@ -95,6 +107,14 @@ class Folder:
                 "not finish."
             )
         return load(path)
+
+    def has_models(self, label: str, seed: int, *, of: str = "clients") -> bool:
+        """Whether the models of a cell are there and intact."""
+        try:
+            self.models(label, seed, of=of)
+        except InputError:
+            return False
+        return True
 
     def save_search(self, search: Search) -> None:
         """Replaces the file of a search."""
@@ -128,22 +148,20 @@ class Folder:
     def export(self) -> Records:
         """Writes the tables for people and returns them."""
         records = load_records(self.path)
-        names = ["metrics", "rounds", "clients"]
-        more = ["newcomers", "delays", "spans", "work"]
-        names += [name for name in more if not getattr(records, name).empty]
-        for name in names:
-            with replacing(self.path / f"{name}.csv") as file:
-                getattr(records, name).to_csv(file, index=False)
-        if not records.trials.empty:
-            with replacing(self.path / "tuning.csv") as file:
-                records.trials.to_csv(file, index=False)
+        tables = {"tuning": records.trials, "versions": records.made_by}
+        names = ("metrics", "rounds", "clients", "newcomers", "delays", "spans", "work")
+        tables |= {name: getattr(records, name) for name in names}
+        for name, table in tables.items():
+            if not table.empty:
+                with writing(self.path / f"{name}.csv") as file:
+                    table.to_csv(file, index=False)
         if records.weights:
             arrays: dict[str, Any] = {}
             for (label, seed), snapshots in records.weights.items():
                 key = file_name(label, seed)
                 arrays[f"{key}-rounds"] = snapshots.rounds
                 arrays[f"{key}-weights"] = snapshots.matrices
-            with replacing(self.path / "weights.npz") as path, path.open("wb") as file:
+            with writing(self.path / "weights.npz") as path, path.open("wb") as file:
                 np.savez_compressed(file, **arrays)
         return records
 
@@ -160,6 +178,16 @@ def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) 
     extra = _leaves(old).keys() - _leaves(new).keys()
     if extra:
         raise InputError(f"{path} belongs to another study: it sets `{min(extra)}`.")
+
+
+def _refuse_other_content(new: dict[str, str], old: dict[str, str], path: Path) -> None:
+    """Raises InputError that names the first piece of content that has changed."""
+    for what in sorted(new.keys() | old.keys()):
+        if new.get(what) != old.get(what):
+            raise InputError(
+                f"{path} was made from other content of {what}: bring that back or use "
+                "a new folder."
+            )
 
 
 def _leaves(tables: Any, where: str = "") -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Records:
     """
 
     study: dict[str, Any]  # the resolved configuration
-    versions: dict[str, str]
+    versions: dict[str, str]  # of all cells; several of one kind are joined by "and"
     task: str  # a name in coterie.models.objectives.TASKS
     clients: pd.DataFrame  # seed, client, cluster (-1 unknown), train, validation, test
     metrics: pd.DataFrame  # algorithm, seed, round, client, <part>_<measure> ...
@@ -48,6 +48,8 @@ class Records:
     spans: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, client, busy, idle (virtual seconds), tasks
     work: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # algorithm, seed, round after which it was made with: coterie, source, torch, ...
+    made_by: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def load_records(path: Path | str) -> Records:
@@ -55,13 +57,13 @@ def load_records(path: Path | str) -> Records:
     path = Path(path)
     cells = sorted((path / "cells").glob("*.pt"))
     tables = list(path.glob("clients-*.csv"))
-    needed = [path / name for name in ("study.toml", "task.json", "versions.json")]
+    needed = [path / name for name in ("study.toml", "task.json")]
     if not cells or not tables or not all(file.exists() for file in needed):
         raise InputError(
             f"{str(path)!r} is not the folder of a run that has begun: it needs "
-            "study.toml, task.json, versions.json, clients-*.csv and cells/*.pt."
+            "study.toml, task.json, clients-*.csv and cells/*.pt."
         )
-    study, about, versions = read_toml(needed[0]), *map(read_json, needed[1:])
+    study, about = read_toml(needed[0]), read_json(needed[1])
     order = [entry["label"] for entry in study["algorithm"]]
     loaded = [load_cell(cell) for cell in cells]
     for cell, file in zip(loaded, cells, strict=True):
@@ -76,7 +78,7 @@ def load_records(path: Path | str) -> Records:
         study.setdefault("data", {})["note"] = about["note"]
     return Records(
         study=study,
-        versions=versions,
+        versions=_versions(loaded),
         task=about["task"],
         clients=clients.sort_values(["seed", "client"], ignore_index=True),
         metrics=_concatenated([_metrics(cell) for cell in loaded]),
@@ -93,6 +95,7 @@ def load_records(path: Path | str) -> Records:
         delays=_joined([_delays(cell) for cell in loaded if cell.delays]),
         spans=_joined([_spans(cell) for cell in loaded if cell.spans]),
         work=_joined([_work(cell) for cell in loaded if cell.work]),
+        made_by=_joined([_made_by(cell) for cell in loaded if cell.versions]),
     )
 
 
@@ -142,6 +145,21 @@ def _work(cell: Cell) -> pd.DataFrame:
     table = pd.DataFrame({name: v.numpy() for name, v in cell.work.items()})
     table.insert(0, "client", cell.clients)
     return _with_cell(table, cell)
+
+
+def _made_by(cell: Cell) -> pd.DataFrame:
+    """Rows for each change of software and hardware under which a cell was made."""
+    rows = [{"round": t, **versions} for t, versions in cell.versions]
+    return _with_cell(pd.DataFrame(rows), cell)
+
+
+def _versions(cells: list[Cell]) -> dict[str, str]:
+    """The software and hardware of all cells, for people: without digests of source."""
+    found: dict[str, dict[str, None]] = {}
+    for _, versions in [pair for cell in cells for pair in cell.versions]:
+        for name, text in versions.items():
+            found.setdefault(name, {})[text] = None
+    return {k: " and ".join(texts) for k, texts in found.items() if k != "source"}
 
 
 def _trials(searches: list[Search], order: list[str]) -> pd.DataFrame:
