@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from coterie import seeds
 from coterie.checks import InputError
 from coterie.data.federation import Table
-from coterie.optim import transport
+from coterie.similarity import transport
 from support.federations import divided, samples
 
 REAL = torch.float64

@@ -335,7 +335,7 @@ def test_half_of_the_clients_wait_for_each_other_only(tmp_path):
 
 BAD = """
 from dataclasses import dataclass
-from coterie.events import Asynchronous, Task
+from coterie.engine.events import Asynchronous, Task
 
 @dataclass
 class State:

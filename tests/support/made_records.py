@@ -151,7 +151,7 @@ def make_timed(
 def written(records: Records, folder: Path) -> str:
     """The page without plotly.js, which names addresses that it does not fetch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "get_plotlyjs", str)
+        patch.setattr("coterie.report.pages.get_plotlyjs", str)
         path = report.write_report(records, folder / "report.html")
     return path.read_text("utf-8")
 
