@@ -47,9 +47,9 @@ from coterie import Simulation, oracle
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
 from coterie.clients.kernels import Batch
-from coterie.models import build, ravel
+from coterie.models import build, layout, ravel
 from coterie.seeds import generator
-from coterie.study.ingredients import RECIPES, ingredients_of
+from coterie.study.ingredients import RECIPES, Context, ingredients_of
 from coterie.types import Algorithm
 
 STEPS = 10  # local steps of a round, in methods that have them
@@ -80,6 +80,7 @@ class Ground:
         settings = {"batch_size": batch, "device": device}
         self.simulation = Simulation(self.data, module, compiled=True, **settings)
         self.uncompiled = Simulation(self.data, module, **settings)
+        self.context = Context(self.data, layout(module), 0)
         self.x = ravel(module).to(device).repeat(len(data), 1)
         self.losses = 0.0  # of single samples of an average client, so far
         self._loss = self.simulation.kernel.loss
@@ -95,7 +96,7 @@ class Runner:
 
     def __init__(self, name: str, ground: Ground) -> None:
         self._ground = ground
-        self._algorithm = made(name, ground.data)
+        self._algorithm = made(name, ground.context)
         self._state = self._algorithm.init(ground.x)
         self._t = 0
         self.gradients = 0.0  # minibatch gradients of a client in the last round
@@ -167,13 +168,13 @@ class Cost(NamedTuple):
     plain: float
 
 
-def made(name: str, data) -> Algorithm:
+def made(name: str, context: Context) -> Algorithm:
     """The method with its defaults, except for the number of steps."""
     factory = ALGORITHMS[name]
     given = []
     for ingredient in ingredients_of(factory):
         recipe, default = RECIPES[ingredient]
-        given.append(recipe(CHOICES.get(ingredient, default), data))
+        given.append(recipe(CHOICES.get(ingredient, default), context))
     options = {"lr": 0.01, "steps": STEPS, **OPTIONS.get(name, {})}
     known = parameters_of(factory)
     return factory(*given, **{k: v for k, v in options.items() if k in known})

@@ -18,9 +18,9 @@ import pytest
 import coterie as co
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
-from coterie.study.config import Run, study_of
+from coterie.study.config import RunTable, study_of
 from coterie.study.ingredients import RECIPES, ingredients_of
-from coterie.study.setup import build_algorithm, prepare
+from coterie.study.setup import prepare
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -77,16 +77,16 @@ def given(tmp_path_factory) -> dict[str, Any]:
     }
     folder = tmp_path_factory.mktemp("given")
     result = co.run_study(study_of(tables), runs=folder)
-    ground = prepare(result.study, 0)
+    setup = prepare(result.study, 0)
     return {
         "np": np,
         "result": result,
         "records": result.records,
         "path": folder / "report.html",
-        "federation": ground.federation,
-        "module": ground.module,
-        "x": ground.x,
-        "algorithm": build_algorithm(result.study.algorithms[0], ground.federation),
+        "federation": setup.federation,
+        "module": setup.module,
+        "x": setup.x,
+        "algorithm": setup.algorithm(result.study.algorithms[0]),
         "images": np.zeros((8, 4)),
         "labels": np.zeros(8),
         "hospitals": np.repeat([0, 1], 4),
@@ -140,7 +140,7 @@ def test_every_page_of_an_algorithm_is_of_one_that_exists():
     assert {page.stem for page in (DOCS / "algorithms").glob("*.md")} == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("key", fields(Run), ids=lambda key: key.name)
+@pytest.mark.parametrize("key", fields(RunTable), ids=lambda key: key.name)
 def test_every_key_of_run_is_described_with_its_default(key):
     text = (DOCS / "studies.md").read_text(encoding="utf-8")
     default = key.default

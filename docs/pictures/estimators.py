@@ -20,8 +20,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 import coterie as co
-from coterie.records.folders import Records, load_records
-from coterie.report import mean_scores, partner_counts
+from coterie.records import Records, load_records
+from coterie.report import mean_scores
+from coterie.report.figures import partner_counts
 
 HERE = Path(__file__).parent
 STUDY = HERE.parents[1] / "examples" / "digits.toml"

@@ -15,9 +15,9 @@ import pandas as pd
 
 import coterie as co
 from coterie.checks import InputError, one_of
-from coterie.cli import Claim, run_shown
-from coterie.records.folders import Records
-from coterie.study.config import Study
+from coterie.cli.reproductions import Claim, run_shown
+from coterie.records import Records
+from coterie.study import Study
 
 HERE = Path(__file__).parent
 ROWS = tomllib.loads((HERE / "expected.toml").read_text())["rows"]

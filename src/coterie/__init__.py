@@ -22,16 +22,15 @@ from .types import Algorithm, Clients, Comparison, Flow, Info, Kind, Oracle, Tas
 
 if TYPE_CHECKING:
     from .planning.plans import plan_study
-    from .study.config import Study, read_study, study_of
-    from .study.experiment import Result, run_study
+    from .study import Result, Study, read_study, run_study, study_of
 
 # These bring pandas with them, which an algorithm or a site does not need.
 _LATE = {
-    "Study": "study.config",
-    "read_study": "study.config",
-    "study_of": "study.config",
-    "Result": "study.experiment",
-    "run_study": "study.experiment",
+    "Study": "study",
+    "read_study": "study",
+    "study_of": "study",
+    "Result": "study",
+    "run_study": "study",
     "plan_study": "planning.plans",
 }
 

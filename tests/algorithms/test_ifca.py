@@ -226,9 +226,9 @@ def test_ifca_finds_who_names_digits_differently():
         "run": {"rounds": 1},
         "algorithm": [{"name": "local"}],
     }
-    ground = prepare(study_of(tables), 0)
-    federation, x = ground.federation, ground.x
-    simulation = Simulation(federation, ground.module, batch_size=8)
+    setup = prepare(study_of(tables), 0)
+    federation, x = setup.federation, setup.x
+    simulation = Simulation(federation, setup.module, batch_size=8)
     options = {"lr": 0.3, "steps": 20}
 
     def accuracy(algorithm):

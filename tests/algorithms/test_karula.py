@@ -16,7 +16,6 @@ from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.data import synthetic
 from coterie.data.federation import federate
-from coterie.study.ingredients import radius as radius_of
 from support.oracles import begun
 from support.projected import excess, excess_of, general_solver
 from support.quadratics import (
@@ -33,6 +32,7 @@ from support.quadratics import (
     start,
     train,
 )
+from support.recipes import radius as radius_of
 
 N = 6
 # The accuracy of the general solver of the tests, after a few steps.

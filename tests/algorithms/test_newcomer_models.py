@@ -28,10 +28,10 @@ from coterie.models import build
 from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
-from coterie.study.ingredients import weights
 from coterie.study.newcomers import models_for
 from coterie.types import Algorithm
 from support.newcomer_studies import trained_by
+from support.recipes import weights
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

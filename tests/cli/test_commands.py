@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -21,10 +22,11 @@ from coterie.data.datasets import DATASETS
 from coterie.data.splits import SPLITS
 from coterie.graphs.families import GRAPHS
 from coterie.models import MODELS
-from coterie.records.folders import Folder, load_records
+from coterie.records import Folder, load_records, locked
 from coterie.study import experiment
 from coterie.study.config import read_study
 from support.called import called
+from support.run_folders import folder_of
 
 TABLES = {
     "name": "tiny",
@@ -73,7 +75,7 @@ def refused(capsys, monkeypatch, *words: str) -> str:
 def test_run_prints_a_table_and_writes_a_report(here):
     code, output, errors = called("run", "study.toml", "--quiet")
     assert (code, errors) == (0, "")
-    folder = Path("runs") / read_study("study.toml").identity
+    folder = folder_of(read_study("study.toml"))
     for name in ("report.html", "metrics.csv", "rounds.csv", "clients.csv"):
         assert (folder / name).stat().st_size > 0
     assert f"report: {folder / 'report.html'}" in output
@@ -466,7 +468,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(here, tmp_path):
     run = {"rounds": 60, "batch_size": 4, "checkpoint_seconds": 0.0}
     write(algorithm=entries, run=run | {"evaluate_every": 30})
     study = read_study("study.toml")
-    checkpoint = Path("runs") / study.identity / "cells" / "adaptive_all_for_one-0.pt"
+    checkpoint = folder_of(study) / "cells" / "adaptive_all_for_one-0.pt"
     words = [sys.executable, "-c", MAIN, "run", "study.toml", "--quiet"]
     process = subprocess.Popen(words, env=ENVIRONMENT)
     deadline = time.monotonic() + 60
@@ -482,3 +484,50 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(here, tmp_path):
     whole = experiment.run_study(once, runs=tmp_path / "whole")
     pd.testing.assert_frame_equal(resumed.records.metrics, whole.records.metrics)
     assert torch.equal(resumed.models(), whole.models())
+
+
+OWN_DATA = """
+import torch
+from coterie import Table
+
+def data():
+    x = torch.arange(80.0).reshape(40, 2) % 7
+    group = torch.arange(40) // 10
+    return Table("mine", x, {} * x.sum(1), "regression", 1, group=group)
+"""
+
+
+def test_edited_data_of_ones_own_are_run_anew(here, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    write(data={"name": "edited_data:data"}, split={"name": "natural"})
+    shown = []
+    for factor in (1.0, 2.0, 1.0):
+        (here / "edited_data.py").write_text(OWN_DATA.format(factor))
+        importlib.invalidate_caches()
+        code, output, _ = called("run", "study.toml", "--quiet")
+        sys.modules.pop("edited_data")
+        assert code == 0
+        shown.append(output)
+    assert shown[0] == shown[2] != shown[1]
+    assert len(list(Path("runs").iterdir())) == 2
+
+
+def test_a_folder_that_is_in_use_is_named(here, capsys, monkeypatch):
+    called("run", "study.toml", "--quiet")
+    (folder,) = Path("runs").iterdir()
+    with locked(folder):
+        found = refused(capsys, monkeypatch, "run", "study.toml", "--quiet")
+    assert found.startswith(f"{folder} is in use by another process: wait until it")
+
+
+def test_lost_models_are_made_anew_with_one_line(here):
+    called("run", "study.toml", "--quiet")
+    (folder,) = Path("runs").iterdir()
+    (folder / "models" / "local-0.pt").unlink()
+    code, _, errors = called("run", "study.toml", "--quiet")
+    assert code == 0
+    assert errors == (
+        f"models of 'local' with seed 0 were missing or damaged in {folder} and are "
+        "made anew from its state.\n"
+    )
+    assert (folder / "models" / "local-0.pt").exists()

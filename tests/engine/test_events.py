@@ -18,7 +18,7 @@ from coterie.clients.simulation import Simulation
 from coterie.engine.clocks import Delays, Rings
 from coterie.engine.events import Run, run_events
 from coterie.engine.rounds import run_rounds
-from coterie.records.folders import pack, unpack
+from coterie.records import pack, unpack
 from coterie.theory.asynchrony import practical_steps
 from coterie.theory.delays import applied_steps, delays_of
 from coterie.types import Algorithm, Flow, Kind, Task

@@ -14,7 +14,7 @@ from coterie.algorithms.ditto import ditto
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
 from coterie.engine import Delays, Rings, Run, clock
-from coterie.records.folders import pack, unpack
+from coterie.records import pack, unpack
 from coterie.types import Algorithm, Flow, Kind, Task
 from support.paces import EXACT, UNEVEN, question
 from support.quadratics import REAL, SAMPLES, D, hessians, quadratics, simulate, start

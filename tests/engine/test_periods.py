@@ -19,7 +19,7 @@ from coterie.engine.events import Run
 from coterie.engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from coterie.engine.rounds import run_rounds
 from coterie.graphs.families import edges_of, gossip_matrix
-from coterie.records.folders import pack, unpack
+from coterie.records import pack, unpack
 from coterie.types import Algorithm, Flow, Task
 from support.quadratics import REAL, SAMPLES, D, quadratics, simulate, start
 

@@ -11,7 +11,7 @@ from coterie.checks import InputError
 from coterie.clients.groups import block
 from coterie.conformance.divided import divided
 from coterie.engine.states import own, whole
-from coterie.records.folders import pack, unpack
+from coterie.records import pack, unpack
 from coterie.types import Rows
 
 

@@ -394,18 +394,18 @@ def test_a_plan_is_the_same_again_and_does_not_see_test_data(study_file, monkeyp
     first, again = plan_study(study), plan_study(study)
     assert first.table().equals(again.table())
 
-    import coterie.study.setup as ground
+    from coterie.study import setup
 
-    honest = ground.federation_of
+    honest = setup.divided
 
-    def garbled(study, seed):
-        federation = honest(study, seed)
+    def garbled(study, table, seed):
+        federation = honest(study, table, seed)
         targets = federation.targets.clone()
         targets[federation.test.index] = 1e6
         targets[federation.validation.index] = -1e6
         return replace(federation, targets=targets)
 
-    monkeypatch.setattr(ground, "federation_of", garbled)
+    monkeypatch.setattr(setup, "divided", garbled)
     assert plan_study(study).table().equals(first.table())
 
 

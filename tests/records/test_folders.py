@@ -8,15 +8,9 @@ import torch
 
 from coterie.checks import InputError
 from coterie.models import OBJECTIVES
-from coterie.records.folders import (
-    Cell,
-    Folder,
-    file_name,
-    load_records,
-    pack,
-    replacing,
-)
-from coterie.records.folders import unpack as unpacked
+from coterie.records import Cell, Folder, load_records, pack, replacing
+from coterie.records import unpack as unpacked
+from coterie.records.files import file_name, save
 
 
 class Inner(NamedTuple):
@@ -51,7 +45,7 @@ def evaluated(label: str = "local", seed: int = 0, t: int = 0) -> Cell:
 def folder(tmp_path, regression):
     """A folder with one cell of two evaluations."""
     folder = Folder(tmp_path / "run")
-    folder.create(STUDY, {"coterie": "0"})
+    folder.create(STUDY, {"the data": "0"})
     folder.describe(0, regression, OBJECTIVES["regression"])
     folder.save(evaluated(t=1))
     return folder
@@ -78,8 +72,11 @@ def test_packing_does_not_change_the_state():
 
 def test_labels_that_look_alike_have_files_of_their_own():
     labels = ["a b", "a_b", "a/b", "ä", "ö", "l" * 300, "l" * 301, "local", "..", "a"]
+    labels += ["Local", "LOCAL"]  # which some file systems take for one
     names = [file_name(label, 0) for label in labels]
-    assert len(set(names)) == len(labels)
+    labels += [name.removesuffix("-0") for name in names]  # labels like their files
+    names = {file_name(label, 0).lower() for label in labels}
+    assert len(names) == len(set(labels))
     assert all("/" not in name and len(name) < 100 for name in names)
     assert file_name("local", 12) == "local-12"
 
@@ -150,17 +147,35 @@ def test_the_folder_of_another_study_is_refused_and_left_alone(folder):
     before = {path: path.read_bytes() for path in folder.path.glob("*.*")}
     other = {**STUDY, "run": {"rounds": 3}}
     with pytest.raises(InputError, match=r"`run\.rounds` is 3 here and None there"):
-        folder.create(other, {"coterie": "1"})
+        folder.create(other, {"the data": "0"})
     fewer = {"name": "s", "algorithm": STUDY["algorithm"]}
-    folder.create(fewer, {"coterie": "0"})  # an empty table sets nothing
+    folder.create(fewer, {"the data": "0"})  # an empty table sets nothing
     renamed = {**STUDY, "algorithm": [{"name": "local", "label": "x"}]}
     with pytest.raises(
         InputError, match=r"`algorithm.0.label` is 'x' here and 'local'"
     ):
-        folder.create(renamed, {"coterie": "1"})
+        folder.create(renamed, {"the data": "0"})
     with pytest.raises(InputError, match=r"it sets `algorithm\.0\.label`"):
         folder.create({"name": "s", "algorithm": [{"name": "local"}]}, {})
     assert {path: path.read_bytes() for path in folder.path.glob("*.*")} == before
+
+
+@pytest.mark.parametrize(
+    ("read", "what"),
+    [
+        ({"the data": "1"}, "the data"),
+        ({}, "the data"),
+        ({"the data": "0", "`weights` w.csv": "2"}, "`weights` w.csv"),
+    ],
+)
+def test_a_folder_made_from_other_content_is_refused_and_left_alone(folder, read, what):
+    before = {path: path.read_bytes() for path in folder.path.glob("*.*")}
+    with pytest.raises(InputError, match=f"was made from other content of {what}: "):
+        folder.create(STUDY, read)
+    assert {path: path.read_bytes() for path in folder.path.glob("*.*")} == before
+    (folder.path / "read.json").unlink()
+    with pytest.raises(InputError, match="was made from other content of"):
+        folder.create(STUDY, {"the data": "0"})
 
 
 def test_a_file_in_the_way_of_the_folder_is_named(tmp_path):
@@ -173,7 +188,7 @@ def test_a_file_in_the_way_of_the_folder_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["study.toml", "task.json", "versions.json", "clients-0.csv", "cells/local-0.pt"],
+    ["study.toml", "task.json", "clients-0.csv", "cells/local-0.pt"],
 )
 def test_a_folder_with_a_missing_or_damaged_file_is_refused(folder, name):
     path = folder.path / name
@@ -186,7 +201,7 @@ def test_a_folder_with_a_missing_or_damaged_file_is_refused(folder, name):
 
 
 def test_a_checkpoint_of_other_contents_is_refused(folder):
-    torch.save({"label": "local", "colour": 3}, folder.path / "cells" / "local-0.pt")
+    save(folder.path / "cells" / "local-0.pt", {"label": "local", "colour": 3})
     with pytest.raises(InputError, match="is damaged"):
         folder.cell("local", 0)
 
@@ -200,8 +215,28 @@ def test_a_checkpoint_of_a_stranger_is_named(folder):
 def test_models_that_are_not_there_are_named(folder):
     with pytest.raises(InputError, match="no models of 'local' with seed 0"):
         folder.models("local", 0)
+    assert not folder.has_models("local", 0)
     folder.save_models("local", 0, torch.eye(2))
     assert torch.equal(folder.models("local", 0), torch.eye(2))
+    assert folder.has_models("local", 0)
+    assert not folder.has_models("local", 0, of="newcomers")
+
+
+def test_records_say_what_made_each_cell_and_since_when(folder):
+    old, new = {"torch": "1", "source": "a"}, {"torch": "2", "source": "b"}
+    cell = evaluated(t=3)
+    cell.versions = [(0, old), (2, new)]
+    folder.save(cell)
+    records = folder.export()
+    rows = [["local", 0, 0, "1", "a"], ["local", 0, 2, "2", "b"]]
+    assert records.made_by.to_numpy().tolist() == rows
+    assert records.versions == {"torch": "1 and 2"}
+    written = (folder.path / "versions.csv").read_text().splitlines()
+    assert written == [
+        "algorithm,seed,round,torch,source",
+        "local,0,0,1,a",
+        "local,0,2,2,b",
+    ]
 
 
 def test_the_exported_files_hold_what_the_records_hold(folder):

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from coterie import report
-from coterie.records.folders import Records
+from coterie.records import Records
 from support.made_records import ALGORITHMS, make_records
 
 

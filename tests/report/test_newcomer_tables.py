@@ -14,9 +14,8 @@ import tomli_w
 
 from coterie import report
 from coterie.checks import InputError
-from coterie.records.folders import Records
-from coterie.report import newcomer_summary, summary
-from coterie.report.scores import newcomer_gains
+from coterie.records import Records
+from coterie.report.tables import newcomer_gains, newcomer_summary, summary
 from support.called import called
 from support.made_records import Fetches, make_records, rendered, usual_page, written
 from support.newcomer_studies import TABLES

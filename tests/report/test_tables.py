@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from coterie import report
-from coterie.records.folders import Records
+from coterie.records import Records
 from coterie.report import tables
 from support.made_records import ALGORITHMS, make_records, written
 

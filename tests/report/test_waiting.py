@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from coterie import report
-from coterie.records.folders import Records
+from coterie.records import Records
 from coterie.report import waiting as waits
 from support.made_records import make_records, make_timed
 

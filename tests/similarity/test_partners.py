@@ -24,9 +24,9 @@ from coterie.similarity.partners import (
     weights_from,
 )
 from coterie.similarity.samples import Samples, samples_of, split_for_partners
-from coterie.study.ingredients import weights
 from coterie.theory.collaboration import cluster_samples
 from support.federations import divided
+from support.recipes import weights
 
 REAL = torch.float64
 SIZES = (60,) * 6

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from coterie.checks import TrainingError
-from coterie.records.folders import Folder, load_records
+from coterie.records import Folder, load_records
 from coterie.study.experiment import run_study
+from support.run_folders import folder_of
 from support.tiny_studies import LINEAR, made
 
 
@@ -23,7 +24,7 @@ def test_divergence_names_client_and_round_and_keeps_what_was_before(tmp_path):
     with pytest.raises(TrainingError, match=message) as caught:
         run_study(diverging(), runs=tmp_path)
     failed = int(str(caught.value).split("after round ")[1].split(";")[0])
-    folder = tmp_path / diverging().identity
+    folder = folder_of(diverging(), tmp_path)
     cell = Folder(folder).cell("fedavg", 0)
     assert cell.t == failed - 1
     assert torch.isfinite(cell.state["x"]).all()
@@ -52,7 +53,7 @@ def test_divergence_in_the_first_round_is_recorded_once(tmp_path):
     for _ in range(2):
         with pytest.raises(TrainingError, match="after round 1"):
             run_study(wild, runs=tmp_path)
-    assert load_records(tmp_path / wild.identity).rounds["round"].tolist() == [0]
+    assert load_records(folder_of(wild, tmp_path)).rounds["round"].tolist() == [0]
 
 
 def test_tuning_that_diverges_is_named(tmp_path):

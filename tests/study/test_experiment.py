@@ -11,11 +11,12 @@ from torch import nn
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
-from coterie.records.folders import Folder
+from coterie.records import Folder
 from coterie.study import loops as training
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, Result, run_study
 from coterie.study.setup import federation_of, prepare
+from support.run_folders import folder_of
 from support.tiny_studies import ADAPTIVE, CLIENTS, LINEAR, ROUNDS, made
 
 
@@ -91,7 +92,7 @@ def test_going_on_after_an_interruption_equals_not_stopping(finished, tmp_path, 
 
     with pytest.raises(KeyboardInterrupt):
         run_study(three, runs=tmp_path, progress=interrupt)
-    cell = Folder(tmp_path / three.identity).cell("adaptive_all_for_one", 0)
+    cell = Folder(folder_of(three, tmp_path)).cell("adaptive_all_for_one", 0)
     assert (cell.t, cell.done) == (stop, False)
     resumed = run_study(three, runs=tmp_path)
     for entry in three.algorithms:
@@ -133,7 +134,7 @@ def test_an_interruption_during_a_checkpoint_leaves_the_one_before(
     with pytest.raises(KeyboardInterrupt):
         run_study(only, runs=tmp_path)
     monkeypatch.undo()
-    folder = tmp_path / only.identity
+    folder = folder_of(only, tmp_path)
     assert list(folder.rglob(".*")) == []
     assert Folder(folder).cell("local", 0).t == 2
     assert_same(finished, run_study(only, runs=tmp_path), "local")
@@ -174,7 +175,7 @@ def test_a_checkpoint_of_another_state_is_refused(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run_study(first, runs=tmp_path, progress=interrupt)
-    folder = Folder(tmp_path / first.identity)
+    folder = Folder(folder_of(first, tmp_path))
     cell = folder.cell("local", 0)
     cell.state = {"x": cell.state["x"]}
     folder.save(cell)
@@ -185,7 +186,7 @@ def test_a_checkpoint_of_another_state_is_refused(tmp_path):
 def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
     only = made(algorithm=[{"name": "local"}])
     run_study(only, runs=tmp_path)
-    (tmp_path / only.identity / "cells" / "local-0.pt").write_bytes(b"PK nonsense")
+    (folder_of(only, tmp_path) / "cells" / "local-0.pt").write_bytes(b"PK nonsense")
     with pytest.raises(InputError, match=r"local-0\.pt is damaged .* delete it"):
         run_study(only, runs=tmp_path)
 

@@ -7,14 +7,8 @@ import torch
 from coterie.checks import InputError
 from coterie.data.datasets import load
 from coterie.data.splits import divide
-from coterie.study.ingredients import (
-    RECIPES,
-    ingredients_of,
-    precision,
-    radius,
-    sizes,
-    weights,
-)
+from coterie.study.ingredients import RECIPES, ingredients_of
+from support.recipes import precision, radius, sizes, weights
 
 HALF = [[0.5, 0, 0.5, 0, 0, 0], [0, 1, 0, 0, 0, 0], *np.eye(6)[2:].tolist()]
 

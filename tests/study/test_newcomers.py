@@ -20,16 +20,16 @@ from coterie.conformance.cases import small_federation
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
 from coterie.models import ravel
-from coterie.records.folders import Folder, load_records
+from coterie.records import Folder, load_records
 from coterie.seeds import generator
 from coterie.study import loops as training
-from coterie.study import setup as ground
+from coterie.study import setup
 from coterie.study import training as cells
 from coterie.study.experiment import Result, run_study
-from coterie.study.ingredients import precision, weights
 from coterie.study.newcomers import hold_out
-from coterie.study.setup import build_algorithm, federation_of
+from coterie.study.setup import federation_of
 from support.newcomer_studies import CLIENTS, HELD_OUT, ROUNDS, made, trained_by
+from support.recipes import built, precision, weights
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +145,8 @@ def test_training_is_that_of_a_federation_without_the_held_out_clients(finished,
     everybody, trains, joins = parted(finished)
     rest = without_samples_of(everybody, joins).select(torch.tensor(trains))
     (entry,) = [e for e in finished.study.algorithms if e.label == name]
-    algorithm = build_algorithm(entry, rest)
-    module = ground.module_of(finished.study, everybody, 0)
+    algorithm = built(entry, rest)
+    module = setup.module_of(finished.study, everybody, 0)
     simulation = Simulation(rest, module, batch_size=4, seed=0)
     x = ravel(module).repeat(len(trains), 1)
     for r in run_rounds(
@@ -350,7 +350,7 @@ def test_another_number_of_newcomers_is_another_study(two_seeds):
 def test_one_newcomer_more_changes_nothing_for_the_other(two_seeds):
     """With the same clients in training, whoever joins draws its own numbers."""
     everybody, _, joins = parted(two_seeds)
-    module = ground.module_of(two_seeds.study, everybody, 0)
+    module = setup.module_of(two_seeds.study, everybody, 0)
     state = trained_by("local", small_federation(6))._replace(start=ravel(module), t=5)
     algorithm = ALGORITHMS["local"]()
     found = {}

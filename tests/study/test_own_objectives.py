@@ -11,7 +11,7 @@ import torch
 
 from coterie import report
 from coterie.checks import InputError
-from coterie.records.folders import load_records
+from coterie.records import load_records
 from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study

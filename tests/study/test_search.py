@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coterie.checks import InputError, TrainingError
-from coterie.records.searches import Rung, Search, Step, rungs
+from coterie.records import Rung, Search, Step, rungs
 from coterie.seeds import generator
 from coterie.study.search import Tune, choose, folded, settings_of
 from support.tuning_studies import LOG, of

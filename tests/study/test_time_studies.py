@@ -12,9 +12,10 @@ import torch
 
 from coterie.checks import InputError
 from coterie.cli.commands import main
-from coterie.records.folders import Folder, load_records
+from coterie.records import Folder, load_records
 from coterie.study.config import read_study, study_of
 from coterie.study.experiment import Progress, Result, run_study
+from support.run_folders import folder_of
 from support.tiny_studies import CLIENTS, TABLES
 
 FULL = {
@@ -94,7 +95,7 @@ def with_stops(whole: Result, runs, *ticks: int) -> Result:
         with pytest.raises(KeyboardInterrupt):
             run_study(whole.study, runs=runs, progress=interrupt)
         ((label, t),) = before - stops
-        cell = Folder(runs / whole.study.identity).cell(label, 0)
+        cell = Folder(folder_of(whole.study, runs)).cell(label, 0)
         assert (cell.t, cell.done) == (t, False)
     return run_study(whole.study, runs=runs)
 

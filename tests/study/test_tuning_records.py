@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 from coterie import report
-from coterie.records.folders import load_records
-from coterie.records.searches import Search, rungs
+from coterie.records import Search, load_records, rungs
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, run_study
 from coterie.study.search import Tune
+from support.run_folders import folder_of
 from support.tuning_studies import TABLES, made, searches
 
 
@@ -111,7 +111,7 @@ def test_an_interrupted_search_is_reported(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run_study(asked, runs=tmp_path, progress=interrupt)
-    records = load_records(tmp_path / asked.identity)
+    records = load_records(folder_of(asked, tmp_path))
     waiting = records.trials[records.trials["algorithm"] == "fedavg"]
     assert list(waiting["status"]) == ["waiting", "waiting"]
     page = report.write_report(records, tmp_path / "report.html")

@@ -17,16 +17,17 @@ from coterie.checks import TrainingError
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
-from coterie.records.folders import Folder
-from coterie.records.searches import Rung
+from coterie.records import Folder, Rung
 from coterie.seeds import generator
 from coterie.study import loops as training
-from coterie.study import setup as ground
+from coterie.study import setup as setups
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, Result, run_study
 from coterie.study.newcomers import hold_out
 from coterie.study.search import folded
-from coterie.study.setup import build_algorithm, federation_of, prepare
+from coterie.study.setup import prepare
+from support.recipes import built
+from support.run_folders import folder_of
 from support.tuning_studies import TABLES, made, of, searches
 
 
@@ -128,13 +129,13 @@ def garbled(federation: Federation, samples: torch.Tensor) -> Federation:
 def test_test_data_choose_nothing(tmp_path, monkeypatch, folds):
     asked = made({"folds": folds}, run=TABLES["run"] | {"seeds": [1], "rounds": 4})
     before = run_study(asked, runs=tmp_path / "before")
-    original = federation_of
+    original = setups.divided
 
-    def other(study, seed):
-        federation = original(study, seed)
+    def other(study, table, seed):
+        federation = original(study, table, seed)
         return garbled(federation, federation.test.index)
 
-    monkeypatch.setattr(ground, "federation_of", other)
+    monkeypatch.setattr(setups, "divided", other)
     after = run_study(asked, runs=tmp_path / "after")
     assert searches(before) == searches(after)
     assert torch.equal(before.models("fedavg", 1), after.models("fedavg", 1))
@@ -146,17 +147,17 @@ def test_newcomers_take_no_part_in_the_search(tmp_path, monkeypatch):
     run = TABLES["run"] | {"newcomers": 1, "seeds": [0], "rounds": 4}
     asked = made(run=run)
     before = run_study(asked, runs=tmp_path / "before")
-    original = federation_of
+    original = setups.divided
 
-    def other(study, seed):
-        federation = original(study, seed)
+    def other(study, table, seed):
+        federation = original(study, table, seed)
         _, (held,) = hold_out(federation, 1, seed)
         train, validation = (
             of(federation, part, int(held)) for part in ("train", "validation")
         )
         return garbled(federation, torch.tensor(train + validation))
 
-    monkeypatch.setattr(ground, "federation_of", other)
+    monkeypatch.setattr(setups, "divided", other)
     after = run_study(asked, runs=tmp_path / "after")
     assert searches(before) == searches(after)
     assert torch.equal(before.models("fedavg"), after.models("fedavg"))
@@ -167,19 +168,19 @@ def test_folds_are_trained_and_judged_one_by_one(tmp_path):
     tune = {"folds": 3, "halving": 1, "rounds": 3}
     asked = made(tune, algorithm=TABLES["algorithm"][1:], run=run)
     result = run_study(asked, runs=tmp_path)
-    ground = prepare(asked, 1)
+    setup = prepare(asked, 1)
     entry = next(e for e in asked.algorithms if e.label == "fedavg")
     search = searches(result)["fedavg", 1]
     assert sum(step.spent for step in search.steps) == 5 * 3 * 3
     for step in search.steps:
         options = entry.options | search.settings[step.trial]
         for fold, score in zip(
-            folded(ground.federation, 3, 1), step.scores, strict=True
+            folded(setup.federation, 3, 1), step.scores, strict=True
         ):
-            clients = Simulation(fold, ground.module, batch_size=4, seed=1)
+            clients = Simulation(fold, setup.module, batch_size=4, seed=1)
             # The ingredients are those of the fold.
-            algorithm = build_algorithm(replace(entry, options=options), fold)
-            *_, end = run_rounds(algorithm, clients, ground.x, rounds=3, seed=1)
+            algorithm = built(replace(entry, options=options), fold)
+            *_, end = run_rounds(algorithm, clients, setup.x, rounds=3, seed=1)
             x = algorithm.personal(end.state, clients.at(3, purpose="use"))
             losses = clients.evaluate(x, "validation")["loss"]
             assert score == float(losses.double().mean())
@@ -271,7 +272,7 @@ def test_a_kill_between_any_two_files_changes_nothing(
 
 def test_only_trials_that_may_go_on_keep_their_state(tmp_path):
     asked = made({"halving": 2, "trials": 4}, **SHORT)
-    folder = tmp_path / asked.identity
+    folder = folder_of(asked, tmp_path)
     most: Counter[str] = Counter()
 
     def look(p: Progress) -> None:
@@ -313,7 +314,7 @@ def test_if_all_settings_diverge_the_study_stops_and_stays_so(tmp_path):
     for _ in range(2):
         with pytest.raises(TrainingError, match="none of the 2 settings"):
             run_study(asked, runs=tmp_path)
-    found = Folder(tmp_path / asked.identity).search("local", 0)
+    found = Folder(folder_of(asked, tmp_path)).search("local", 0)
     assert [step.scores for step in found.steps] == [(), ()]
 
 

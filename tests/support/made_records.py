@@ -20,7 +20,7 @@ import pytest
 
 from coterie import report
 from coterie.models import OBJECTIVES
-from coterie.records.folders import Records, Snapshots
+from coterie.records import Records, Snapshots
 
 ALGORITHMS = ("local", "fedavg", "ditto")
 

@@ -6,7 +6,7 @@ import copy
 import json
 
 from coterie.data.federation import Federation
-from coterie.records.searches import Search, search_of
+from coterie.records import Search, search_of
 from coterie.study.config import study_of
 from coterie.study.experiment import Result
 

@@ -48,14 +48,14 @@ def run(
 ) -> None:
     """Compare the algorithms of a study, and write a report."""
     from ..report.pages import write_report
-    from ..study.config import read_study
+    from ..study import read_study
 
     sys.path.insert(0, str(path.parent))  # for "module:function" beside the study
     study = read_study(path, overrides or [])
     try:
         with study_progress(err, study.name, quiet=quiet) as show:
             result = experiment.run_study(
-                study, runs=runs, resume=resume, progress=show, notice=err.print
+                study, runs=runs, resume=resume, progress=show, notice=_notice
             )
     except KeyboardInterrupt:
         err.print("Interrupted: run the same command again to go on.")
@@ -96,7 +96,7 @@ def plan(
     from ..engine.clocks import trace
     from ..planning.plans import plan_study
     from ..planning.waiting import in_words, waiting_of
-    from ..study.config import read_study
+    from ..study import identity_of, read_study
 
     if times is not None:
         trace(times)  # refused before any work
@@ -116,7 +116,8 @@ def plan(
     if times is not None:
         count = len(found.clients)
         lines += in_words(waiting_of(trace(times, clients=count), count), found.clients)
-    folder = Path("runs") / f"plan-{study.identity}" if folder is None else folder
+    if folder is None:
+        folder = Path("runs") / f"plan-{identity_of(study, found.read)}"
     found.write(folder)
     for line in lines:
         out.print(line)
@@ -147,7 +148,7 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
 ) -> None:
     """Write the report of a run anew, also of one that was interrupted."""
-    from ..records.folders import load_records
+    from ..records import load_records
     from ..report.pages import write_report
     from ..report.tables import newcomer_summary, summary
 
@@ -166,7 +167,7 @@ def check(
 ) -> None:
     """Run the conformance suite on an algorithm, ours or your own."""
     from ..conformance.suite import check_algorithm
-    from ..study.config import algorithm_factory
+    from ..study import algorithm_factory
 
     sys.path.insert(0, str(Path.cwd()))
     table = Table(title=f"conformance of {factory}")
@@ -407,6 +408,10 @@ def main() -> None:
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror}.")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _notice(line: str) -> None:
+    err.print(line, soft_wrap=True)
 
 
 def _fail(message: str) -> NoReturn:

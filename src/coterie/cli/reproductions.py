@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..checks import InputError, one_of
-from ..study.config import Study
-from ..study.experiment import Result, run_study
+from ..study import Result, Study, run_study
 from .progress import study_progress
 
 

@@ -16,7 +16,7 @@ from ..checks import InputError
 from ..engine.clocks import clock
 from ..engine.rounds import beginning
 from ..models import zoo as models
-from ..records.folders import pack, unpack
+from ..records import pack, unpack
 from ..types import Algorithm, Arrivals, Info, Oracle, State
 from .cases import (
     CLIENTS,

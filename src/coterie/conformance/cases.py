@@ -23,8 +23,8 @@ from ..data.federation import PARTS, Federation, Table, federate
 from ..engine.checkpoints import Moment
 from ..engine.clocks import Clock, Rings, clock
 from ..engine.events import Run
-from ..records.folders import pack
-from ..study.ingredients import RECIPES, ingredients_of
+from ..records import pack
+from ..study.ingredients import RECIPES, Context, ingredients_of
 from ..types import Algorithm, Federated, Flow, Info, State, traffic_of
 
 Factory = Callable[..., Algorithm]
@@ -78,9 +78,11 @@ class Case:
     def made(self, federation: Federation) -> dict[str, Tensor]:
         """The ingredients for a federation, by name."""
         made = {}
+        module = models.build(Setting().module, 0, torch.float64)
+        context = Context(federation, models.layout(module), 0)
         for name in self.ingredients:
             recipe, choice = RECIPES[name]
-            made[name] = recipe(choice, federation).clone()
+            made[name] = recipe(choice, context).clone()
         return made
 
     def build(

@@ -18,7 +18,13 @@ from typing import Literal, NamedTuple, get_args
 
 from ..checks import InputError, suggestion
 from . import both_faces, in_rounds, in_time
-from .cases import Case, Face, Factory, NotApplicable, small_federation
+from .cases import (
+    Case,
+    Face,
+    Factory,
+    NotApplicable,
+    small_federation,
+)
 
 _FACES: tuple[Face, ...] = get_args(Face)
 

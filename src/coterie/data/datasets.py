@@ -83,6 +83,7 @@ def _grey(name: str, paths: list[Path], mean: float, std: float) -> Table:
         "classification",
         10,
         is_test=torch.arange(len(labels)) >= len(_idx(paths[1])),
+        files=tuple(paths),
     )
 
 
@@ -140,6 +141,7 @@ def writers(
         "classification",
         10,
         group=torch.from_numpy(np.searchsorted(kept, writer[mine])),
+        files=(images, labels, extended),
     )
 
 
@@ -150,7 +152,8 @@ def cifar10(*, data_dir: str = "", download: bool = False) -> Table:
     jpeg = find(_CIFAR_JPEG, folders, data_dir)
     note = ""
     if exact is None and jpeg is not None and not download:
-        images, labels, tests = _cifar_jpeg(jpeg)
+        path = jpeg
+        images, labels, tests = _cifar_jpeg(path)
         note = "the images went through JPEG of quality 75 and are not bit-exact."
     else:
         (path,) = obtain(CIFAR, folders, data_dir=data_dir, download=download)
@@ -163,6 +166,7 @@ def cifar10(*, data_dir: str = "", download: bool = False) -> Table:
         10,
         is_test=torch.arange(len(labels)) >= len(labels) - tests,
         note=note,
+        files=(path,),
     )
 
 
@@ -248,6 +252,7 @@ def heart_disease(*, data_dir: str = "", download: bool = False) -> Table:
         group=group,
         is_test=is_test,
         note="hospitals in order: Cleveland, Hungary, Switzerland, Long Beach VA.",
+        files=tuple(paths),
     )
 
 
@@ -291,7 +296,7 @@ def houses(
     """
     one_of("target", target, ["value", "longitude"])
     integer("bands", bands, at_least=1, at_most=50)
-    raw = _houses(data_dir, download)
+    raw, path = _houses(data_dir, download)
     scaled = (raw - raw.mean(0)) / raw.std(0)
     if target == "longitude":
         features, targets = scaled[:, 1:], (scaled[:, 0] < 0).long()
@@ -303,14 +308,16 @@ def houses(
         task = "regression"
     band = _bands(raw[:, 1], torch.zeros(len(raw)).long(), bands)
     group = _bands(raw[:, 0], band, bands)
-    return Table("houses", features.float(), targets, task, 1, group=group)
+    return Table(
+        "houses", features.float(), targets, task, 1, group=group, files=(path,)
+    )
 
 
-def _houses(data_dir: str, download: bool) -> Tensor:
-    """The table (20640, 9), longitude and latitude first, the value last."""
+def _houses(data_dir: str, download: bool) -> tuple[Tensor, Path]:
+    """The table (20640, 9), longitude and latitude first, the value last; its file."""
     plain = find("cal_housing.data", ["houses"], data_dir)
     if plain is not None:
-        text = plain.read_text()
+        path, text = plain, plain.read_text()
     else:
         (path,) = obtain(HOUSES, ["houses"], data_dir=data_dir, download=download)
         with tarfile.open(path, "r:gz") as archive:
@@ -320,13 +327,13 @@ def _houses(data_dir: str, download: bool) -> Tensor:
     try:
         raw = torch.tensor(np.loadtxt(io.StringIO(text), delimiter=","))
     except ValueError as error:
-        raise InputError(f"{plain} is corrupted: {error}.") from error
+        raise InputError(f"{path} is corrupted: {error}.") from error
     if raw.shape != (20640, 9):
         raise InputError(
-            f"{plain} is corrupted: it must have 20640 rows of 9 numbers, got "
+            f"{path} is corrupted: it must have 20640 rows of 9 numbers, got "
             f"{tuple(raw.shape)}."
         )
-    return raw
+    return raw, path
 
 
 def _bands(values: Tensor, within: Tensor, count: int) -> Tensor:
@@ -366,7 +373,7 @@ def load(name: str, /, *, seed: int = 0, **options: object) -> Table:
         options: the loader's other parameters.
     """
     loader = _loader(name)
-    if "seed" in inspect.signature(loader).parameters:
+    if depends_on_seed(name):
         options["seed"] = seed
     checks.options("data", name, parameters_of(loader, ingredients=0), options)
     table = loader(**options)
@@ -375,6 +382,11 @@ def load(name: str, /, *, seed: int = 0, **options: object) -> Table:
             f"{name} must return a coterie Table, got {type(table).__name__}."
         )
     return table
+
+
+def depends_on_seed(name: str) -> bool:
+    """Whether the data of that name are drawn, other ones from each seed."""
+    return "seed" in inspect.signature(_loader(name)).parameters
 
 
 def _loader(name: str) -> Callable[..., Table]:

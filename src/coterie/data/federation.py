@@ -8,6 +8,7 @@ client.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -33,6 +34,7 @@ class Table(NamedTuple):
     clusters: Tensor | None = None  # (N,) true cluster of each natural client
     optima: Tensor | None = None  # (N, D) known best model of each natural client
     note: str = ""  # what a reader of results must know about the source
+    files: tuple[Path, ...] = ()  # that it was read from
 
 
 class Part(NamedTuple):

@@ -190,6 +190,7 @@ def _assemble(
         group=group,
         is_test=None if is_test is None else torch.tensor(is_test.astype(bool)),
         note="; ".join(note) + ".",
+        files=(path,),
     )
 
 

@@ -14,9 +14,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from ..checks import InputError, integer, number
-from ..records.folders import replacing
-from ..study.config import Study
-from ..study.setup import prepare, simulation_of
+from ..records import replacing
+from ..study import Study, data_of, prepare, simulation_of
 from .pilot import run_pilot
 from .prospects import (
     Findings,
@@ -37,6 +36,7 @@ class Plan:
     """What a pilot promises to the clients of a study."""
 
     study: Study
+    read: dict[str, str]  # digests of what its data were read from
     seed: int
     clients: list[int]
     training: dict[str, float]  # how the pilot's common model was trained
@@ -199,7 +199,9 @@ def plan_study(
     rounds = study.run.rounds if rounds is None else rounds
     integer("rounds", rounds, at_least=1)
     integer("samples", samples, at_least=0)
-    ground = prepare(replace(study, run=replace(study.run, newcomers=0)), seed)
+    asked = replace(study, run=replace(study.run, newcomers=0, seeds=(seed,)))
+    data = data_of(asked)
+    setup = prepare(asked, seed, data.federations[seed])
     done = 0
 
     def tick() -> None:
@@ -208,9 +210,9 @@ def plan_study(
         progress(done, -(-done // (2 * rounds)) * 2 * rounds)
 
     findings = run_pilot(
-        ground.federation,
-        lambda part: simulation_of(study, part, ground.module, seed),
-        ground.x[0],
+        setup.federation,
+        lambda part: simulation_of(study, part, setup.module, seed),
+        setup.x[0],
         lr=lr,
         rounds=rounds,
         steps=steps,
@@ -221,8 +223,9 @@ def plan_study(
         findings = findings._replace(sizes=np.full(len(findings.sizes), float(samples)))
     return Plan(
         study,
+        data.read,
         seed,
-        ground.federation.clients.tolist(),
+        setup.federation.clients.tolist(),
         {"lr": lr, "steps": steps, "rounds": rounds},
         findings,
         prospects_of(findings),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-Setting = dict[str, Any]
+from .files import damaged, read_json
+
+Options = dict[str, Any]
 """Values of the options that are tuned."""
 
 COLUMNS = ("algorithm", "seed", "trial", "rounds", "score", "status", "spent", "chosen")
@@ -42,13 +45,13 @@ class Search:
     label: str
     seed: int
     folds: int  # trainings of each trial
-    settings: tuple[Setting, ...]
+    settings: tuple[Options, ...]
     rungs: tuple[Rung, ...]
     steps: tuple[Step, ...] = ()
     chosen: int | None = None
 
     @property
-    def best(self) -> Setting:
+    def best(self) -> Options:
         """What was chosen; nothing before the end."""
         return {} if self.chosen is None else self.settings[self.chosen]
 
@@ -96,6 +99,15 @@ def search_of(table: Mapping[str, Any]) -> Search:
         tuple(Step(a, b, c, tuple(d)) for a, b, c, d in table["steps"]),
         table["chosen"],
     )
+
+
+def load_search(path: Path) -> Search:
+    """The search in a file."""
+    table = read_json(path)
+    try:
+        return search_of(table)
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(path, error) from error
 
 
 def rungs(trials: int, rounds: int, factor: int) -> tuple[Rung, ...]:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..records.folders import Records
+from ..records import Records
 
 
 class Axis(NamedTuple):

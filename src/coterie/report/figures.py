@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..checks import InputError
-from ..records.folders import Records
+from ..records import Records
 from .axes import axis_of
 from .scores import (
     CROWD,

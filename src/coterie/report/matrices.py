@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..checks import InputError
-from ..records.folders import Records
+from ..records import Records
 from ..similarity.distances import Distances
 from ..similarity.partners import NEAR, UNDECIDED, gap_threshold, supported
 from .axes import Axis, axis_of, in_seconds

@@ -16,7 +16,7 @@ import tomli_w
 from plotly.offline import get_plotlyjs
 
 from ..checks import InputError
-from ..records.folders import Records, replacing
+from ..records import Records, replacing
 from .axes import axis_of, in_seconds
 from .figures import curves, gains, spread
 from .html import in_bytes, joined, large, page, percent, plot, table_of

@@ -10,8 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..checks import InputError
-from ..records.folders import Records
-from ..records.searches import rungs
+from ..records import Records, rungs
 from .axes import Axis, axis_of
 from .html import plot, table_of
 from .scores import score_of

@@ -10,7 +10,7 @@ from html import escape
 import numpy as np
 import pandas as pd
 
-from ..records.folders import Records
+from ..records import Records
 from .axes import axis_of, in_seconds, virtual_seconds
 from .figures import clients, newcomers
 from .html import joined, large, percent, plot, table_of

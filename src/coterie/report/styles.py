@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from ..records.folders import Records
+from ..records import Records
 from .scores import baseline_of, cluster_name, labels_of
 
 # Okabe and Ito's colours without yellow and black, then two of Tol's: distinct in

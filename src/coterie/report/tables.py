@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..checks import InputError
-from ..records.folders import Records
+from ..records import Records
 from .axes import axis_of
 from .scores import (
     baseline_of,

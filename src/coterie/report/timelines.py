@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..checks import InputError
-from ..records.folders import Records
+from ..records import Records
 from .scores import labels_of
 from .styles import bold, button, finish, heading, menu_of, styles_of
 from .waiting import (

@@ -8,13 +8,9 @@ is declared twice.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
-import re
-import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +30,7 @@ TABLES = ("name", "data", "split", "model", "algorithm", "run", "time", "tune")
 
 
 @dataclass(frozen=True)
-class Run:
+class RunTable:
     """The table [run]: how long, how often, where."""
 
     rounds: int = 100
@@ -91,7 +87,7 @@ class Study:
     split: dict[str, Any]
     model: dict[str, Any]
     algorithms: tuple[Entry, ...]
-    run: Run
+    run: RunTable
     tune: Tune | None = None
     time: Time | None = None
 
@@ -113,36 +109,6 @@ class Study:
         if self.time is not None:
             tables["time"] = self.time.table()
         return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})
-
-    @property
-    def identity(self) -> str:
-        """The study's name, as a file's, and a short hash of all its settings.
-
-        Where a setting names a file or a module, the hash covers what is in it, and it
-        covers the source of this package: old results are never taken for new ones.
-        """
-        text = json.dumps(self.resolved(), sort_keys=True, default=str)
-        hashed = hashlib.blake2b(text.encode(), digest_size=4)
-        own = sorted(Path(__file__).parents[1].rglob("*.py"))
-        for path in [*_files_named(self.resolved()), *own]:
-            hashed.update(path.read_bytes())
-        digest = hashed.hexdigest()
-        return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', self.name)[:60]}-{digest}"
-
-
-def _files_named(value: Any) -> Iterator[Path]:
-    """The files that texts in nested tables name, as a path or as "module:name"."""
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _files_named(inner)
-    elif isinstance(value, str) and len(value) < 1000:
-        if Path(value).is_file():
-            yield Path(value)
-        elif re.fullmatch(r"[\w.]+:\w+", value):
-            module = sys.modules.get(value.partition(":")[0])
-            source = getattr(module, "__file__", None)
-            if source is not None:
-                yield Path(source)
 
 
 def read_study(path: Path | str, overrides: Sequence[str] = ()) -> Study:
@@ -355,16 +321,16 @@ def most_steps(entries: Sequence[Entry]) -> int:
     return max([steps for steps in counts if isinstance(steps, int)], default=1)
 
 
-def _run(table: dict[str, Any]) -> Run:
-    _refuse_other_options("run", table, Run)
-    checks.options("run", "run", parameters_of(Run, ingredients=0), table)
+def _run(table: dict[str, Any]) -> RunTable:
+    _refuse_other_options("run", table, RunTable)
+    checks.options("run", "run", parameters_of(RunTable, ingredients=0), table)
     seeds = table.get("seeds", [0])
     is_list = isinstance(seeds, list | tuple)
     if not is_list or not all(isinstance(seed, int) for seed in seeds):
         raise InputError(f"`run.seeds` must be a list of whole numbers, got {seeds!r}.")
     for seed in seeds:  # which tables hold as 64-bit integers
         integer("run.seeds", seed, at_least=0, at_most=2**63 - 1)
-    return Run(**{**table, "seeds": tuple(seeds)})
+    return RunTable(**{**table, "seeds": tuple(seeds)})
 
 
 def _override(tables: dict[str, Any], text: str) -> None:

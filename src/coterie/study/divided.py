@@ -17,7 +17,7 @@ from ..checks import InputError, TrainingError
 from ..clients.groups import Group, block, blocks
 from ..data.federation import Federation
 from ..engine.states import whole
-from ..records.folders import Cell, Folder, Records
+from ..records import Cell, Folder, Records
 from ..records.searches import Search
 from ..types import State
 

@@ -18,11 +18,21 @@ from .. import checks
 from ..checks import InputError
 from ..clients.compiling import can_compile
 from ..models import with_row
-from ..records.folders import Folder, Records, versions
+from ..records import Folder, Records, Search, locked
 from .config import Study
+from .identity import identity_of, settings_read
 from .loops import training_of
 from .newcomers import hold_out
-from .setup import build_algorithm, federation_of, folds_of, prepare, wants_compiling
+from .setup import (
+    Data,
+    Setup,
+    data_of,
+    federation_of,
+    folds_of,
+    module_of,
+    prepare,
+    wants_compiling,
+)
 from .training import Tell, run_cell
 from .trials import refuse_settings, search_for, tuned
 
@@ -100,8 +110,8 @@ class Result:
             mine = (table["algorithm"] == label) & (table["seed"] == seed)
             names += table.loc[mine, "client"].tolist()
         checks.integer("client", client, at_least=0, at_most=len(names) - 1)
-        row = rows[names.index(client)]
-        return with_row(prepare(self.study, seed).module, row)
+        module = module_of(self.study, federation_of(self.study, seed), seed)
+        return with_row(module, rows[names.index(client)])
 
 
 def run_study(
@@ -114,76 +124,84 @@ def run_study(
 ) -> Result:
     """Runs what of a study has not run yet, and returns all of its results.
 
-    The folder is named by the study's content, so that the same study again goes on
-    where it stopped; nothing is run twice.
+    The folder is named by the study's settings and by the content of what it reads, so
+    that the same study again goes on where it stopped; nothing is run twice.
 
     Args:
-        study: from `read_study` or `study`.
+        study: from `read_study` or `study_of`.
         runs: where the folder is made.
         resume: a folder to go on in, instead; it must belong to the same study.
         progress: called after every round.
         notice: called with one line where there is something to know.
     """
-    folder = Folder(Path(resume) if resume else Path(runs) / study.identity)
-    if resume and not (folder.path / "study.toml").exists():
+    if resume and not (Path(resume) / "study.toml").exists():
         raise InputError(
-            f"there is no run to resume in {folder.path}: it has no study.toml."
+            f"there is no run to resume in {Path(resume)}: it has no study.toml."
         )
-    ground = prepare(study, study.run.seeds[0])
+    say = functools.cache(notice or (lambda line: None))  # nothing twice
+    data = data_of(study)
+    setup = prepare(study, study.run.seeds[0], data.federations[study.run.seeds[0]])
+    _refuse(setup, data)
+    device = setup.x.device
+    if wants_compiling(study, device) and not can_compile(device):
+        say("no C++ compiler was found, so gradients are not compiled.")
+    read = data.read | settings_read(study)
+    folder = Folder(Path(resume) if resume else Path(runs) / identity_of(study, read))
+    with locked(folder.path):
+        folder.create(study.resolved(), read)
+        finished, searches = 0, _searches(study)
+        total = study.run.rounds * len(searches)
+        total += sum(search.planned for search in searches.values() if search)
+        for seed in study.run.seeds:
+            if seed != setup.seed:
+                setup = prepare(study, seed, data.federations[seed])
+            folder.describe(seed, setup.federation, setup.simulation.objective)
+            shows = functools.partial(_teller, progress, setup, total)
+            for entry in study.algorithms:
+                search = searches[entry.label, seed]
+                if search is not None:
+                    entry = tuned(setup, entry, search, folder, shows, finished)
+                    finished += search.planned
+                run_cell(setup, entry, folder, shows(entry.label, finished), say)
+                finished += study.run.rounds
+        return Result(folder.path, folder.export(), study)
+
+
+def _refuse(setup: Setup, data: Data) -> None:
+    """Refuses what cannot be run, before anything is written."""
+    study = setup.study
     for entry in study.algorithms:
-        timed = study.time is not None
-        method = build_algorithm(entry, ground.federation, timed=timed)
-        training_of(study, method, ground, study.run.seeds[0]).init()
-        if ground.newcomers is not None:
-            build_algorithm(entry, ground.newcomers.everybody, timed=timed)
-    refuse_settings(study, ground)
-    for seed in study.run.seeds[1:]:
-        # Refuses what a later seed could not be run with.
-        everybody = federation_of(study, seed)
+        training_of(setup, setup.algorithm(entry)).init()
+        if setup.newcomers is not None:
+            setup.welcoming(entry)
+    refuse_settings(setup)
+    for seed in study.run.seeds:
+        everybody = data.federations[seed]
         trains, _ = hold_out(everybody, study.run.newcomers, seed)
         folds_of(study, everybody.select(trains), seed)
-    device = ground.x.device
-    if wants_compiling(study, device) and not can_compile(device) and notice:
-        notice("no C++ compiler was found, so gradients are not compiled.")
-    folder.create(study.resolved(), versions(device))
-    searches = {
+
+
+def _searches(study: Study) -> dict[tuple[str, int], Search | None]:
+    """The searches of a study by algorithm and seed, before they begin."""
+    return {
         (entry.label, seed): search_for(study, entry, seed)
         for entry in study.algorithms
         for seed in study.run.seeds
     }
-    total = study.run.rounds * len(searches)
-    total += sum(search.planned for search in searches.values() if search)
-    finished = 0
-    for seed in study.run.seeds:
-        ground = prepare(study, seed) if seed != study.run.seeds[0] else ground
-        folder.describe(seed, ground.federation, ground.simulation.objective)
-        for entry in study.algorithms:
-            period = None if study.time is None else study.time.period
-            shows = functools.partial(
-                _teller, progress, seed=seed, total=total, period=period
-            )
-            search = searches[entry.label, seed]
-            if search is not None:
-                entry = tuned(study, entry, search, ground, folder, shows, finished)
-                finished += search.planned
-            tell = shows(entry.label, finished)
-            run_cell(study, entry, seed, ground, folder, tell)
-            finished += study.run.rounds
-    return Result(folder.path, folder.export(), study)
 
 
 def _teller(
     progress: Callable[[Progress], None] | None,
+    setup: Setup,
+    total: int,
     label: str,
     finished: int,
-    *,
-    seed: int,
-    total: int,
-    period: float | None,
 ) -> Tell:
+    table = setup.study.time
+
     def tell(t: int, score: float | None) -> None:
         if progress is not None:
-            time = None if period is None else t * period
-            progress(Progress(label, seed, t, finished + t, total, score, time))
+            time = None if table is None else t * table.period
+            progress(Progress(label, setup.seed, t, finished + t, total, score, time))
 
     return tell

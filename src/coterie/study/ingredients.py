@@ -1,16 +1,18 @@
 """What a study gives an algorithm beside numbers: sizes, weights, biases, precisions.
 
 A factory's positional parameters are ingredients. Each has a recipe here, which makes
-it for a federation from a short text of the study, such as `weights = "clusters"`.
+it from a short text of the study, such as `weights = "clusters"`, in its context.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,17 +38,30 @@ from ..collaboration.weights import (
 )
 from ..data.federation import Federation
 from ..graphs.families import edges_of, gossip_matrix
+from ..models import Layout
 from ..similarity.partners import ESTIMATES, estimated_weights
 from ..similarity.transport import dissimilarities
 
 
-def sizes(choice: str, federation: Federation) -> Tensor:
+class Context(NamedTuple):
+    """What there is to make an ingredient from, beside its text."""
+
+    federation: Federation
+    layout: Layout  # the columns of a model
+    seed: int  # of the study
+
+
+Ingredients = Callable[[str, str], Any]
+"""Gives an ingredient by its name and text."""
+
+
+def sizes(choice: str, context: Context) -> Tensor:
     """(N,) training samples of each client."""
     one_of("sizes", choice, ("samples",))
-    return federation.train.size
+    return context.federation.train.size
 
 
-def weights(choice: str, federation: Federation) -> Tensor:
+def weights(choice: str, context: Context) -> Tensor:
     """(N, N) weights whose rows sum to 1, by one of these names, or from a file.
 
     `clusters`, `uniform` and `alone`; `mixture(alpha)` is alpha for the others and the
@@ -57,10 +72,10 @@ def weights(choice: str, federation: Federation) -> Tensor:
     and so on do without labels; a second number is the threshold for squared distances
     in place of the widest gap among them (see `coterie.similarity.partners`).
     """
-    n = len(federation)
-    if Path(choice).suffix in (".csv", ".npy"):
+    federation, n = context.federation, len(context.federation)
+    if file := file_of(choice):
         total, mine = _in_files(federation)
-        given = stochastic("weights", _from_file("weights", choice), total)
+        given = stochastic("weights", _from_file("weights", file), total)
         if n < total:
             present = torch.zeros(total, dtype=torch.bool).index_fill(0, mine, True)
             given = among(given, present)
@@ -112,16 +127,17 @@ def _estimated(
         raise InputError(f"`weights` {choice!r} cannot be made: {error}") from error
 
 
-def biases(choice: str, federation: Federation) -> Tensor:
+def biases(choice: str, context: Context) -> Tensor:
     """(N, N) bounds b_ik on the gap f_i(x_k^*) - f_i(x_i^*) >= 0, or a file of them.
 
     `clusters` is 0 within a cluster and 1 between two, or the number in brackets;
     `optima` is half the squared distance of known optima, times the curvature of the
     losses in brackets: a loss |x - x_i^*|^2 without a factor 1/2 has `optima(2)`.
     """
-    if Path(choice).suffix in (".csv", ".npy"):
+    federation = context.federation
+    if file := file_of(choice):
         total, mine = _in_files(federation)
-        given = square("biases", _from_file("biases", choice), total)
+        given = square("biases", _from_file("biases", file), total)
         return given[mine][:, mine]
     name, arguments = call("biases", choice)
     one_of("biases", name, ("clusters", "optima"))
@@ -138,7 +154,7 @@ def biases(choice: str, federation: Federation) -> Tensor:
     return scale * _distances(federation).square() / 2
 
 
-def radius(choice: str, federation: Federation) -> Tensor:
+def radius(choice: str, context: Context) -> Tensor:
     """(N, N) how far apart two models may be, squared and up to a factor, or a file.
 
     `transport(size, most)` is how differently the training data of two clients lie to
@@ -147,9 +163,10 @@ def radius(choice: str, federation: Federation) -> Tensor:
     `similarity.transport`). `clusters` is 0 within a true cluster and 1 between two,
     `optima` the squared distance of known optima. A file may have infinite entries.
     """
-    if Path(choice).suffix in (".csv", ".npy"):
+    federation = context.federation
+    if file := file_of(choice):
         total, mine = _in_files(federation)
-        given = dissimilarity("radius", _from_file("radius", choice), total)
+        given = dissimilarity("radius", _from_file("radius", file), total)
         return given[mine][:, mine]
     name, arguments = call("radius", choice)
     one_of("radius", name, ("transport", "cosine", "clusters", "optima"))
@@ -191,10 +208,11 @@ def _distances(federation: Federation) -> Tensor:
     return torch.cdist(federation.optima, federation.optima, compute_mode=mode)
 
 
-def precision(choice: str, federation: Federation) -> Tensor | None:
+def precision(choice: str, context: Context) -> Tensor | None:
     """(N,) `samples`, `equal`, `estimated` during training, or a file's name."""
-    if Path(choice).suffix in (".csv", ".npy"):
-        values = _from_file("precision", choice).flatten()
+    federation = context.federation
+    if file := file_of(choice):
+        values = _from_file("precision", file).flatten()
         total, mine = _in_files(federation)
         return positive("precision", values, total)[mine]
     one_of("precision", choice, ("samples", "equal", "estimated"))
@@ -214,11 +232,17 @@ def _in_files(federation: Federation) -> tuple[int, Tensor]:
     return federation.everybody, federation.clients
 
 
-def _from_file(name: str, path: str) -> Tensor:
+def file_of(choice: str) -> Path | None:
+    """The file that a choice names, if it names one."""
+    is_file = Path(choice).suffix in (".csv", ".npy")
+    return Path(os.path.expanduser(choice)) if is_file else None
+
+
+def _from_file(name: str, path: Path) -> Tensor:
     try:
         with warnings.catch_warnings():  # that a file is empty, which its shape tells
             warnings.simplefilter("ignore", UserWarning)
-            is_csv = path.endswith(".csv")
+            is_csv = path.suffix == ".csv"
             values = np.loadtxt(path, delimiter=",") if is_csv else np.load(path)
         return torch.tensor(values, dtype=torch.float32)
     except (OSError, EOFError, ValueError, TypeError) as error:
@@ -226,19 +250,19 @@ def _from_file(name: str, path: str) -> Tensor:
         raise InputError(f"`{name}` cannot be read from {path}: {reason}.") from None
 
 
-def mixing(choice: str, federation: Federation) -> Tensor:
+def mixing(choice: str, context: Context) -> Tensor:
     """(N, N) doubly stochastic Metropolis weights of a graph, by name or from a file.
 
     `complete`, `ring`, `grid` and so on (`coterie list graphs`) join the clients in the
     order of their numbers; a CSV file with the columns v and w names the edges.
     """
-    if Path(choice).suffix == ".npy":
-        return stochastic("mixing", _from_file("mixing", choice), len(federation))
-    n = len(federation)
-    return gossip_matrix(edges_of(choice, n), n)
+    n, file = len(context.federation), file_of(choice)
+    if file and file.suffix == ".npy":
+        return stochastic("mixing", _from_file("mixing", file), n)
+    return gossip_matrix(edges_of(str(file or choice), n), n)
 
 
-RECIPES: dict[str, tuple[Callable[[str, Federation], Any], str]] = {
+RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
     "sizes": (sizes, "samples"),
     "weights": (weights, "clusters"),
     "biases": (biases, "clusters"),
@@ -263,3 +287,14 @@ def ingredients_of(factory: Callable[..., Any]) -> list[str]:
                 f"{', '.join(sorted(RECIPES))} and takes options by keyword only."
             )
     return names
+
+
+def once(context: Context) -> Ingredients:
+    """Ingredients for this context, each of them made when it is asked for first."""
+
+    @functools.cache
+    def made(name: str, choice: str) -> Any:
+        recipe, _ = RECIPES[name]
+        return recipe(choice, context)
+
+    return made

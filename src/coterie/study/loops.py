@@ -16,8 +16,7 @@ from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waitin
 from ..engine.rounds import Round, beginning, run_rounds
 from ..theory.mixing import loss_rates
 from ..types import Algorithm, Flow, Oracle, State
-from .config import Study
-from .setup import Ground
+from .setup import Setup
 
 
 class Training(NamedTuple):
@@ -29,26 +28,26 @@ class Training(NamedTuple):
     inner: Callable[[State], State]  # what the algorithm itself calls its state
 
 
-def training_of(study: Study, method: Algorithm, ground: Ground, seed: int) -> Training:
-    """How this study trains a method, of which it has one face, on this ground."""
+def training_of(setup: Setup, method: Algorithm) -> Training:
+    """How a study trains a method, of which it has one face."""
     if method.flow is not None:
-        return _without_waiting(study, method, method.flow, ground, seed)
-    common = (method, ground.simulation, ground.x)
-    share = study.run.participation
-    if study.time is None:
+        return _without_waiting(setup, method, method.flow)
+    common = (method, setup.simulation, setup.x)
+    seed, share = setup.seed, setup.study.run.participation
+    if setup.study.time is None:
         rounds = functools.partial(run_rounds, *common, seed=seed, participation=share)
         return Training(
-            lambda: method.init(ground.x, beginning(ground.simulation)),
+            lambda: method.init(setup.x, beginning(setup.simulation)),
             rounds,
             method.personal,
             lambda state: state,
         )
     return Training(
-        lambda: paced(method, ground.simulation, ground.x),
+        lambda: paced(method, setup.simulation, setup.x),
         functools.partial(
             run_waiting,
             *common,
-            pace=pace_of(study, method, ground, seed),
+            pace=pace_of(setup, method),
             seed=seed,
             participation=share,
         ),
@@ -57,11 +56,9 @@ def training_of(study: Study, method: Algorithm, ground: Ground, seed: int) -> T
     )
 
 
-def _without_waiting(
-    study: Study, method: Algorithm, flow: Flow, ground: Ground, seed: int
-) -> Training:
-    common = (method, ground.simulation, ground.x)
-    pace = pace_of(study, method, ground, seed)
+def _without_waiting(setup: Setup, method: Algorithm, flow: Flow) -> Training:
+    common, seed = (method, setup.simulation, setup.x), setup.seed
+    pace = pace_of(setup, method)
     return Training(
         lambda: begun(*common, pace, seed),
         functools.partial(run_without_waiting, *common, pace=pace, seed=seed),
@@ -70,10 +67,11 @@ def _without_waiting(
     )
 
 
-def pace_of(study: Study, method: Algorithm, ground: Ground, seed: int) -> Pace:
+def pace_of(setup: Setup, method: Algorithm) -> Pace:
     """How long things take in a study of time."""
-    assert study.time is not None  # asked of studies that have one
-    time, everybody = study.time, len(ground.federation) + study.run.newcomers
+    time, seed = setup.study.time, setup.seed
+    assert time is not None  # asked of studies that have one
+    everybody = len(setup.federation) + setup.study.run.newcomers
     pace = Pace(
         time.clock(seed, everybody),
         float(time.period),  # which may be of NumPy
@@ -87,9 +85,9 @@ def pace_of(study: Study, method: Algorithm, ground: Ground, seed: int) -> Pace:
     rates = time.rates(len(edges))
     if flow.couples and not time.rings:
         # Theorem 5.5, for what is typical of every node, and of messages.
-        seconds = time.medians(pace.clock, ground.federation.clients.cpu())
+        seconds = time.medians(pace.clock, setup.federation.clients.cpu())
         busy = time.typical_message + seconds[edges].amax(1)
         rates = loss_rates(edges, busy)
     return pace._replace(
-        rings=Rings(ground.federation.clients.cpu()[edges], rates, seed)
+        rings=Rings(setup.federation.clients.cpu()[edges], rates, seed)
     )

@@ -32,7 +32,7 @@ from .. import checks, seeds
 from ..checks import InputError, TrainingError, integer, number, one_of, parameters_of
 from ..data.federation import Federation, part
 from ..data.parts import ranks
-from ..records.searches import COLUMNS, Rung, Search, Setting, Step
+from ..records import COLUMNS, Options, Rung, Search, Step
 
 OWN: dict[str, dict[str, Any]] = {
     "adaptive_all_for_one": {"lam": {"from": 0.03, "to": 0.5}},
@@ -174,7 +174,7 @@ def _checked(
 
 def settings_of(
     tune: Tune, space: Mapping[str, Any], written: Mapping[str, Any], seed: int
-) -> tuple[Setting, ...]:
+) -> tuple[Options, ...]:
     """The settings to try, all different; the first has the written values.
 
     Lists alone give all their combinations, or a random choice where these are more
@@ -187,7 +187,7 @@ def settings_of(
         key: [_drawn(values, u) for u in _uniform(_DRAWN * tune.trials, seed, key)]
         for key, values in space.items()
     }
-    found: list[Setting] = []
+    found: list[Options] = []
     for row in zip(*draws.values(), strict=True):
         setting = dict(zip(draws, row, strict=True)) | ({} if found else first)
         if setting not in found:
@@ -217,11 +217,11 @@ def _drawn(values: list[Any] | dict[str, Any], u: float) -> Any:
 
 
 def _combinations(
-    space: Mapping[str, list[Any]], first: Setting, trials: int, seed: int
-) -> list[Setting]:
+    space: Mapping[str, list[Any]], first: Options, trials: int, seed: int
+) -> list[Options]:
     """The written setting, if any, and others in the order of the grid."""
 
-    def combination(place: int) -> Setting:
+    def combination(place: int) -> Options:
         setting = {}
         for key, values in reversed(list(space.items())):
             place, which = divmod(place, len(values))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -13,14 +16,15 @@ from ..checks import InputError, parameters_of
 from ..clients.compiling import can_compile
 from ..clients.kernels import Batch, Kernel
 from ..clients.simulation import Simulation
-from ..data.datasets import load
-from ..data.federation import Federation
+from ..data.datasets import depends_on_seed, load
+from ..data.federation import Federation, Table
 from ..data.splits import divide
 from ..models import (
     MODELS,
     OBJECTIVES,
     Objective,
     build,
+    layout,
     objective_named,
     ravel,
     refuse_misshapen,
@@ -28,7 +32,8 @@ from ..models import (
 from ..types import Algorithm
 from .config import Entry, Study, algorithm_factory, factory, most_steps
 from .faces import one_face, refuse_unused
-from .ingredients import RECIPES, ingredients_of
+from .identity import content_of
+from .ingredients import RECIPES, Context, Ingredients, ingredients_of, once
 from .newcomers import Newcomers, hold_out, on_the_device_of
 from .search import folded
 
@@ -36,20 +41,96 @@ _COMPILE_AFTER = {"cpu": 20_000, "cuda": 500}
 """Gradient steps from which compiling (seconds) costs less than it saves."""
 
 
-class Ground(NamedTuple):
-    """What all algorithms of one seed share; N clients train."""
+Build = Callable[[Entry], Algorithm]
 
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What all algorithms of one seed share, every piece made once; N clients train."""
+
+    study: Study
+    seed: int
     federation: Federation
     module: nn.Module
     simulation: Simulation
     x: Tensor  # (N, D)
     newcomers: Newcomers | None = None
 
+    @functools.cached_property
+    def algorithm(self) -> Build:
+        """Gives the algorithm of an entry, for those who train."""
+        return _building(self, self.federation)
+
+    @functools.cached_property
+    def welcoming(self) -> Build:
+        """Gives the algorithm of an entry, for those who train and the newcomers."""
+        assert self.newcomers is not None  # asked of studies that have some
+        return _building(self, self.newcomers.everybody)
+
+    @functools.cached_property
+    def folds(self) -> list[Setup]:
+        """What a setting is trained and judged on: this, or one for each fold."""
+        folds = folds_of(self.study, self.federation, self.seed)
+        return [self if fold is self.federation else self._on(fold) for fold in folds]
+
+    def _on(self, federation: Federation) -> Setup:
+        """The same for a federation that has other parts of the same samples."""
+        placed = on_the_device_of(self.simulation, federation)
+        simulation = simulation_of(self.study, placed, self.module, self.seed)
+        simulation.kernel = self.simulation.kernel  # which may be compiled
+        return replace(self, federation=federation, simulation=simulation)
+
+
+def _building(setup: Setup, federation: Federation) -> Build:
+    """Builds algorithms for a federation, and their ingredients, each of them once."""
+    ingredients = once(Context(federation, layout(setup.module), setup.seed))
+    built: dict[str, Algorithm] = {}
+
+    def build(entry: Entry) -> Algorithm:
+        key = repr((entry.name, sorted(entry.options.items())))
+        if key not in built:
+            timed = setup.study.time is not None
+            built[key] = build_algorithm(entry, ingredients, timed=timed)
+        return built[key]
+
+    return build
+
+
+class Data(NamedTuple):
+    """The federations of a study by seed, and digests of what they were read from."""
+
+    federations: dict[int, Federation]
+    read: dict[str, str]
+
+
+def data_of(study: Study) -> Data:
+    """The data of a study, loaded once where they do not depend on the seed."""
+    name = study.data["name"]
+    drawn = depends_on_seed(name) and "seed" not in study.data
+    federations: dict[int, Federation] = {}
+    read: dict[str, str] = {}
+    table = None
+    for seed in study.run.seeds:
+        if table is None or drawn:
+            table = _table(study, seed)
+            read |= content_of(table, name, seed if drawn else None)
+        federations[seed] = divided(study, table, seed)
+    return Data(federations, read)
+
 
 def federation_of(study: Study, seed: int) -> Federation:
     """The data of a study as they lie with the clients, for one of its seeds."""
-    data, split = dict(study.data), dict(study.split)
-    table = load(data.pop("name"), **{"seed": seed, **data})
+    return divided(study, _table(study, seed), seed)
+
+
+def _table(study: Study, seed: int) -> Table:
+    data = dict(study.data)
+    return load(data.pop("name"), **{"seed": seed, **data})
+
+
+def divided(study: Study, table: Table, seed: int) -> Federation:
+    """The table divided among clients as the study says, for one of its seeds."""
+    split = dict(study.split)
     if OBJECTIVES[checks.one_of("task", table.task, OBJECTIVES)].labelled:
         # There is nothing to learn from one class; who means it can say so.
         split.setdefault("min_classes", 2)
@@ -86,22 +167,29 @@ def objective_of(study: Study, federation: Federation) -> Objective:
     return objective_named("model.objective", name)
 
 
-def prepare(study: Study, seed: int) -> Ground:
-    """Everything that the algorithms of one seed share, checked and in place."""
-    everybody = federation_of(study, seed)
+def prepare(study: Study, seed: int, everybody: Federation | None = None) -> Setup:
+    """Everything that the algorithms of one seed share, checked and in place.
+
+    Args:
+        study: says how.
+        seed: one of its seeds.
+        everybody: its data, where they are loaded already.
+    """
+    everybody = federation_of(study, seed) if everybody is None else everybody
     trains, joins = hold_out(everybody, study.run.newcomers, seed)
     federation = everybody.select(trains) if len(joins) else everybody
     module = module_of(study, federation, seed)
     simulation = simulation_of(study, federation, module, seed)
     x = ravel(module).to(_device(study.run.device)).repeat(len(federation), 1)
+    setup = Setup(study, seed, federation, module, simulation, x)
     if not len(joins):
-        return Ground(federation, module, simulation, x)
+        return setup
     later = on_the_device_of(simulation, everybody.select(joins))
     newcomers = Newcomers(
         everybody.select(torch.cat([trains, joins])),
         simulation_of(study, later, module, seed),
     )
-    return Ground(federation, module, simulation, x, newcomers)
+    return replace(setup, newcomers=newcomers)
 
 
 def simulation_of(
@@ -130,9 +218,9 @@ def folds_of(study: Study, federation: Federation, seed: int) -> list[Federation
 
 
 def build_algorithm(
-    entry: Entry, federation: Federation, *, timed: bool = False
+    entry: Entry, ingredients: Ingredients, *, timed: bool = False
 ) -> Algorithm:
-    """The algorithm of an entry, its ingredients made for this federation.
+    """The algorithm of an entry, made from these ingredients.
 
     It has the face that the entry runs, rounds or a flow, and not the other.
     """
@@ -140,8 +228,8 @@ def build_algorithm(
     options = dict(entry.options)
     given = []
     for name in ingredients_of(maker):
-        recipe, default = RECIPES[name]
-        given.append(recipe(options.pop(name, default), federation))
+        _, default = RECIPES[name]
+        given.append(ingredients(name, options.pop(name, default)))
     checks.options("algorithm", entry.name, parameters_of(maker), options)
     if ":" in str(options.get("criterion", "")):
         options["criterion"] = checks.imported("criterion", options["criterion"])

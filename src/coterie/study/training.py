@@ -15,12 +15,13 @@ from ..checks import InputError, TrainingError
 from ..clients.simulation import Simulation
 from ..data.federation import PARTS
 from ..engine.rounds import Lapse, Round
-from ..records.folders import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
+from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
+from ..records.versions import versions
 from ..types import State
-from .config import Entry, Study
+from .config import Entry, Study, algorithm_factory
 from .loops import Training, training_of
-from .newcomers import Newcomers, described, models_for
-from .setup import Ground, build_algorithm
+from .newcomers import described, models_for
+from .setup import Setup
 
 _SNAPSHOTS = 50
 """Collaboration matrices kept of each cell, about."""
@@ -29,43 +30,41 @@ Tell = Callable[[int, float | None], None]
 """Called after every round with its number, and with a score where there is one."""
 
 
-def run_cell(
-    study: Study, entry: Entry, seed: int, ground: Ground, folder: Folder, tell: Tell
-) -> None:
+Say = Callable[[str], None]
+"""Called with one line where there is something to know."""
+
+
+def run_cell(setup: Setup, entry: Entry, folder: Folder, tell: Tell, say: Say) -> None:
     """Runs one algorithm on one seed from where it stands to its end."""
-    run, simulation = study.run, ground.simulation
-    method = build_algorithm(entry, ground.federation, timed=study.time is not None)
-    training = training_of(study, method, ground, seed)
-    names = ground.federation.clients.tolist()
-    cell = folder.cell(entry.label, seed) or Cell(entry.label, seed, clients=names)
+    run, simulation = setup.study.run, setup.simulation
+    cell = _begun(setup, entry, folder, say)
     if cell.done:
+        _keep_models(cell, setup, entry, folder, say)
         tell(run.rounds, None)
         return
+    training = training_of(setup, setup.algorithm(entry))
     start = training.init()
     try:
         if cell.rounds:
             cell = replace(cell, state=restored(cell, start, folder))
         else:
             cell = replace(cell, state=start)
-            cell = _evaluated(cell, study, training, simulation, {})
+            cell = _evaluated(cell, setup, training, {})
         saved = began = time.monotonic()
         for r in training.rounds(rounds=run.rounds, start=(cell.t, cell.state)):
-            refuse_nonfinite_state(r, cell, ground.x.shape[1])
+            refuse_nonfinite_state(r, cell, setup.x.shape[1])
             # Whenever an interruption comes, `cell` is as it was after some round.
             after = _counted(cell, r, time.monotonic() - began)
             evaluates = r.t % run.every == 0 or r.t == run.rounds
             if evaluates:
-                after = _evaluated(after, study, training, simulation, r.info)
+                after = _evaluated(after, setup, training, r.info)
             cell = after
             tell(r.t, _score(cell, simulation) if evaluates else None)
             if time.monotonic() - saved >= run.checkpoint_seconds:
                 folder.save(cell)
                 saved = time.monotonic()
             began = time.monotonic()
-        x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
-        if ground.newcomers is not None:
-            state = training.inner(cell.state)
-            cell = _welcomed(cell, state, study, entry, ground.newcomers, x, folder)
+        cell = _concluded(cell, setup, entry, training, folder)
     except (TrainingError, KeyboardInterrupt) as error:
         if cell.rounds:
             folder.save(cell)
@@ -75,41 +74,82 @@ def run_cell(
             f"{error}; what was before is kept in {folder.path}, and a smaller step "
             "size usually helps."
         ) from None
-    folder.save_models(entry.label, seed, x)
     folder.save(replace(cell, done=True))
 
 
+def _begun(setup: Setup, entry: Entry, folder: Folder, say: Say) -> Cell:
+    """The cell as it was saved, or a new one, and the versions that make it."""
+    maker = algorithm_factory(entry.name)
+    now = versions(setup.x.device, maker.__module__)
+    cell = folder.cell(entry.label, setup.seed)
+    if cell is None:
+        names = setup.federation.clients.tolist()
+        return Cell(entry.label, setup.seed, clients=names, versions=[(0, now)])
+    if now in [before for _, before in cell.versions[-1:]]:
+        return cell
+    say(
+        f"{folder.path} holds cells that other versions have made (versions.csv): what "
+        "is finished stays as it is, the rest goes on under these."
+    )
+    if cell.done:
+        return cell
+    return replace(cell, versions=[*cell.versions, (cell.t, now)])
+
+
+def _concluded(
+    cell: Cell, setup: Setup, entry: Entry, training: Training, folder: Folder
+) -> Cell:
+    """The cell after its last round, with all models kept, also those of newcomers."""
+    oracle = setup.simulation.at(cell.t, purpose="use")
+    x = training.personal(cell.state, oracle)
+    if setup.newcomers is not None:
+        folder.save(cell)  # before what may take long
+        state = training.inner(cell.state)
+        cell = _welcomed(cell, state, setup, entry, x, folder)
+    folder.save_models(cell.label, cell.seed, x)
+    return cell
+
+
 def _welcomed(
-    cell: Cell,
-    state: State,
-    study: Study,
-    entry: Entry,
-    newcomers: Newcomers,
-    x: Tensor,
-    folder: Folder,
+    cell: Cell, state: State, setup: Setup, entry: Entry, x: Tensor, folder: Folder
 ) -> Cell:
     """The cell with a record of the models that newcomers get, which are kept too.
 
     Args:
         cell: as it is after the last round.
         state: of the algorithm, then.
-        study: says what is evaluated.
+        setup: says who is new, and what is evaluated.
         entry: the algorithm.
-        newcomers: those who were held out.
         x: the personal models of those who trained.
         folder: where the models go.
     """
-    folder.save(cell)  # before what may take long
-    timed = study.time is not None
-    method = build_algorithm(entry, newcomers.everybody, timed=timed)
+    newcomers = setup.newcomers
+    assert newcomers is not None  # asked where there are some
     oracle = newcomers.simulation.at(cell.t, purpose="welcome")
+    method = setup.welcoming(entry)
     rows = models_for((method.flow or method).welcome, state, x, oracle)
     names = newcomers.federation.clients.tolist()
     refuse_nonfinite(rows, "a newcomer's model", replace(cell, clients=names))
     folder.save_models(cell.label, cell.seed, rows, of="newcomers")
     table = described(newcomers.federation)
-    table |= _measures(study, newcomers.simulation, rows)
+    table |= _measures(setup.study, newcomers.simulation, rows)
     return replace(cell, newcomers={k: v.cpu() for k, v in table.items()})
+
+
+def _keep_models(
+    cell: Cell, setup: Setup, entry: Entry, folder: Folder, say: Say
+) -> None:
+    """Makes the models of a finished cell anew, where they are lost or damaged."""
+    wanted = ["clients"] if setup.newcomers is None else ["clients", "newcomers"]
+    if all(folder.has_models(cell.label, cell.seed, of=of) for of in wanted):
+        return
+    say(
+        f"models of {cell.label!r} with seed {cell.seed} were missing or damaged in "
+        f"{folder.path} and are made anew from its state."
+    )
+    training = training_of(setup, setup.algorithm(entry))
+    state = restored(cell, training.init(), folder)
+    _concluded(replace(cell, state=state), setup, entry, training, folder)
 
 
 def restored(cell: Cell, like: Any, folder: Folder) -> Any:
@@ -153,13 +193,10 @@ def _lapsed(cell: Cell, lapse: Lapse) -> Cell:
 
 
 def _evaluated(
-    cell: Cell,
-    study: Study,
-    training: Training,
-    simulation: Simulation,
-    info: dict[str, Tensor | float],
+    cell: Cell, setup: Setup, training: Training, info: dict[str, Tensor | float]
 ) -> Cell:
     """The cell with a record of the personal models on their own clients' parts."""
+    study, simulation = setup.study, setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, "a personal model", cell)
     values = _measures(study, simulation, x)

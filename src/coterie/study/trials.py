@@ -11,13 +11,11 @@ from dataclasses import replace
 
 from ..checks import InputError, TrainingError
 from ..clients.simulation import Simulation
-from ..records.folders import Cell, Folder
-from ..records.searches import Rung, Search, Step, rungs
+from ..records import Cell, Folder, Rung, Search, Step, rungs
 from .config import Entry, Study
 from .loops import Training, training_of
-from .newcomers import on_the_device_of
 from .search import choose, settings_of
-from .setup import Ground, build_algorithm, folds_of, simulation_of
+from .setup import Setup
 from .training import Tell, refuse_nonfinite, refuse_nonfinite_state, restored
 
 
@@ -31,17 +29,15 @@ def search_for(study: Study, entry: Entry, seed: int) -> Search | None:
     return Search(entry.label, seed, max(1, tune.folds), found, until)
 
 
-def refuse_settings(study: Study, ground: Ground) -> None:
+def refuse_settings(setup: Setup) -> None:
     """Refuses settings of [tune] that cannot be used, before anything is run."""
-    folds_of(study, ground.federation, study.run.seeds[0])
+    study = setup.study
     for entry in study.algorithms:
         searches = [search_for(study, entry, seed) for seed in study.run.seeds]
         for setting in [s for each in searches if each for s in each.settings]:
             try:
                 other = replace(entry, options=entry.options | setting)
-                timed = study.time is not None
-                method = build_algorithm(other, ground.federation, timed=timed)
-                training_of(study, method, ground, study.run.seeds[0]).init()
+                training_of(setup, setup.algorithm(other)).init()
             except InputError as error:
                 text = ", ".join(f"{key} = {value!r}" for key, value in setting.items())
                 raise InputError(
@@ -51,10 +47,9 @@ def refuse_settings(study: Study, ground: Ground) -> None:
 
 
 def tuned(
-    study: Study,
+    setup: Setup,
     entry: Entry,
     search: Search,
-    ground: Ground,
     folder: Folder,
     shows: Callable[[str, int], Tell],
     finished: int,
@@ -62,12 +57,6 @@ def tuned(
     """The entry with the options that do best on validation data."""
     search = folder.search(search.label, search.seed) or search
     if search.chosen is None:
-        grounds = []
-        for fold in folds_of(study, ground.federation, search.seed):
-            placed = on_the_device_of(ground.simulation, fold)
-            simulation = simulation_of(study, placed, ground.module, search.seed)
-            simulation.kernel = ground.simulation.kernel  # which may be compiled
-            grounds.append(ground._replace(federation=fold, simulation=simulation))
 
         def train(search: Search, trial: int, rung: Rung) -> Step:
             other = replace(entry, options=entry.options | search.settings[trial])
@@ -76,47 +65,43 @@ def tuned(
             def tells(before: int) -> Tell:
                 return shows(label, finished + search.passed + before)
 
-            return _trained(study, other, search, trial, rung, grounds, folder, tells)
+            return _trained(other, search, trial, rung, setup.folds, folder, tells)
 
         def keep(search: Search, going: list[int]) -> None:
             folder.save_search(search)
             for trial in set(range(len(search.settings))) - set(going):
                 folder.drop_trial(search.label, search.seed, trial)
 
-        higher = ground.simulation.objective.higher_is_better
+        higher = setup.simulation.objective.higher_is_better
         search = choose(search, train, keep, higher=higher)
     return replace(entry, options=entry.options | search.best)
 
 
 def _trained(
-    study: Study,
     entry: Entry,
     search: Search,
     trial: int,
     rung: Rung,
-    grounds: list[Ground],
+    folds: list[Setup],
     folder: Folder,
     tells: Callable[[int], Tell],
 ) -> Step:
     """What becomes of a trial in a rung, which it enters where the last one ended.
 
     Args:
-        study: says how clients take part.
         entry: the algorithm with the options of the trial.
         search: what was found so far.
         trial: its number.
         rung: how far it is trained.
-        grounds: one for each fold.
+        folds: what it is trained and judged on, one after the other.
         folder: where states are kept between rungs, so that memory holds one trial.
         tells: gives what to call after every round, by the rounds before.
     """
     since, states, scores = search.since(rung.rounds), [], []
     t, kept = folder.trial(search.label, search.seed, trial) or (0, [])
-    for number, ground in enumerate(grounds):
-        timed = study.time is not None
-        method = build_algorithm(entry, ground.federation, timed=timed)
-        training = training_of(study, method, ground, search.seed)
-        state, names = training.init(), ground.federation.clients.tolist()
+    for number, setup in enumerate(folds):
+        training = training_of(setup, setup.algorithm(entry))
+        state, names = training.init(), setup.federation.clients.tolist()
         cell = Cell(search.label, search.seed, t=t, state=state, clients=names)
         if kept:
             state = restored(replace(cell, state=kept[number]), state, folder)
@@ -126,10 +111,10 @@ def _trained(
         try:
             for r in training.rounds(rounds=rung.rounds, start=(t, state)):
                 cell = replace(cell, t=r.t, state=r.state)
-                refuse_nonfinite_state(r, cell, ground.x.shape[1])
+                refuse_nonfinite_state(r, cell, setup.x.shape[1])
                 if r.t < rung.rounds:
                     tell(r.t, None)
-            scores.append(_validated(cell, training, ground.simulation))
+            scores.append(_validated(cell, training, setup.simulation))
         except TrainingError:
             return Step(trial, rung.rounds, before + cell.t, ())
         states.append(cell.state)

@@ -7,7 +7,9 @@ wait for the slowest client; with `waits = false` their flows do not.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,7 +68,7 @@ class Time:
             clients: how many there are, who then all need times; None: not known.
         """
         if self.trace:
-            return trace(self.trace, clients=clients)
+            return trace(self.trace_file, clients=clients)
         known = len(self.speeds) if isinstance(self.speeds, tuple) else 0
         if known and clients is not None and known != clients:
             raise InputError(
@@ -80,6 +82,11 @@ class Time:
                     f"clients, {clients}, got {self.speeds!r}."
                 )
         return clock(self.law, self.speeds or None, self.availability, seed)
+
+    @property
+    def trace_file(self) -> Path:
+        """The file of measured times."""
+        return Path(os.path.expanduser(self.trace))
 
     def messages(self, seed: int) -> Delays | None:
         """How long messages travel."""

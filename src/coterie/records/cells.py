@@ -1,0 +1,93 @@
+"""One algorithm on one seed: where it stands, and what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..types import State
+from .files import damaged, load
+
+SPANS = 5_000
+"""So many times of computing, of the beginning of a cell, are kept for its timeline."""
+
+SNAPSHOT_CLIENTS = 200
+"""With more clients, collaboration matrices are not kept: they grow as N^2."""
+
+
+@dataclass
+class Cell:
+    """One algorithm on one seed: where it stands and what was recorded."""
+
+    label: str
+    seed: int
+    t: int = 0
+    done: bool = False
+    state: Any = None  # packed where it was read from a file
+    gradients: float = 0.0  # of single samples, by all clients, so far
+    floats: float = 0.0  # sent so far
+    peer_floats: float = 0.0  # of these, from peer to peer
+    seconds: float = 0.0
+    rounds: list[dict[str, float]] = field(default_factory=list)  # at evaluations
+    metrics: list[dict[str, Tensor]] = field(default_factory=list)  # (N,) each
+    snapshot_rounds: list[int] = field(default_factory=list)
+    snapshots: list[Tensor] = field(default_factory=list)  # (N, N) each
+    clients: list[int] = field(default_factory=list)  # identities; empty: 0 .. N-1
+    newcomers: dict[str, Tensor] = field(default_factory=dict)  # columns, (M,) each
+    time: float = 0.0  # virtual seconds, where a study has a table [time]
+    updates: int = 0  # answers of clients that arrived
+    delays: dict[int, int] = field(default_factory=dict)  # how often each was seen
+    # Position of a client, and from when to when it computed, at the beginning.
+    spans: list[tuple[int, float, float]] = field(default_factory=list)
+    work: dict[str, Tensor] = field(default_factory=dict)  # columns, (N,) each
+    # The round after which software and hardware were these, in the order of rounds.
+    versions: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+
+
+def load_cell(path: Path) -> Cell:
+    """The cell in a file."""
+    values = load(path)
+    try:
+        return Cell(**values)
+    except TypeError as error:
+        raise damaged(path, error) from error
+
+
+def pack(state: State) -> Any:
+    """A state of nested NamedTuples and dataclasses as nested dictionaries.
+
+    What is in lists, which may grow, is of the simplest types: tuples become lists.
+    """
+    if isinstance(state, tuple):
+        names = getattr(state, "_fields", None) or range(len(state))
+        return {
+            str(name): pack(value) for name, value in zip(names, state, strict=True)
+        }
+    if is_dataclass(state):
+        return {name: pack(value) for name, value in vars(state).items()}
+    if isinstance(state, list):
+        return [_listed(value) for value in state]
+    return state.detach().cpu() if isinstance(state, Tensor) else state
+
+
+def unpack(packed: Any, like: State) -> State:
+    """The state that was packed, of the types and on the devices of `like`."""
+    if isinstance(like, tuple):
+        values = [
+            unpack(inner, old) for inner, old in zip(packed.values(), like, strict=True)
+        ]
+        named = getattr(like, "_make", None)
+        return named(values) if named is not None else tuple(values)
+    if is_dataclass(like) and not isinstance(like, type):
+        parts = {name: unpack(packed[name], old) for name, old in vars(like).items()}
+        return replace(like, **parts)
+    return packed.to(like.device) if isinstance(like, Tensor) else packed
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_listed(part) for part in value]
+    return value.detach().cpu() if isinstance(value, Tensor) else value

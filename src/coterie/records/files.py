@@ -1,0 +1,164 @@
+"""Files of a run: replaced as a whole, with checksums, refused where they are damaged.
+
+A file of tensors is what `torch.save` writes, which `torch.load` reads, and behind it
+the checksum of all that, so that no byte can change unnoticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from ..checks import InputError
+
+_DIGEST = 16  # bytes of a checksum
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path`, which takes its place if all goes well."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """The same, with one sentence where it cannot be written."""
+    try:
+        with replacing(path) as file:
+            yield file
+    except (OSError, RuntimeError) as error:  # torch's own for a full disk
+        reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
+        raise InputError(
+            f"{path} cannot be written: {reason.rstrip('.')}; what was saved before is "
+            "intact."
+        ) from error
+
+
+def file_name(label: str, seed: int) -> str:
+    """A name for the files of a cell that every file system takes, of this cell alone.
+
+    >>> file_name("local", 0)
+    'local-0'
+    >>> file_name("a/b", 0)
+    'a_b-82badf67-0'
+    """
+    # Some file systems do not tell capitals from small letters.
+    plain = re.sub(r"[^a-z0-9._-]+", "_", label.lower())[:60]
+    if plain != label or re.search(r"-[0-9a-f]{8}$", label):
+        plain += "-" + hashlib.blake2b(label.encode(), digest_size=4).hexdigest()
+    return f"{plain}-{seed}"
+
+
+def write(path: Path, text: str) -> None:
+    """Replaces a file by one with this text."""
+    with writing(path) as file:
+        file.write_text(text, encoding="utf-8")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise damaged(path, error) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise damaged(path, error) from error
+
+
+def save(path: Path, values: Any) -> None:
+    """Replaces a file by one with these values and their checksum."""
+    with writing(path) as file:
+        torch.save(values, file)
+        with file.open("r+b") as stream:
+            stream.write(_digest(stream, file.stat().st_size))
+
+
+def load(path: Path) -> Any:
+    """The values that were saved.
+
+    Raises:
+        InputError: where a byte is not as it was.
+    """
+    try:
+        with path.open("rb") as stream:
+            digest = _digest(stream, path.stat().st_size - _DIGEST)
+            if stream.read() != digest:
+                raise ValueError
+        return torch.load(path, weights_only=True)
+    except Exception as error:  # of many types, depending on where the damage is
+        raise damaged(path, error) from error
+
+
+def _digest(stream: BinaryIO, size: int) -> bytes:
+    """The checksum of so many bytes from the beginning."""
+    hashed = hashlib.blake2b(digest_size=_DIGEST)
+    while chunk := stream.read(min(1 << 20, size - stream.tell())):
+        hashed.update(chunk)
+    return hashed.digest()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Makes the folder, if need be; no other process may have it meanwhile.
+
+    The system lets go when a process ends, however it does.
+
+    Raises:
+        InputError: where another process has it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = (folder / "lock").open("w")
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    with stream:
+        with contextlib.suppress(ImportError, OSError):  # systems without such locks
+            import fcntl
+
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"{folder} is in use by another process: wait until it ends, or "
+                    "use another folder."
+                ) from None
+        yield
+
+
+def unwritable(folder: Path, error: OSError) -> InputError:
+    """What to raise where nothing can be written into a folder."""
+    return InputError(f"the run folder {folder} cannot be written: {error.strerror}.")
+
+
+def damaged(path: Path, error: Exception) -> InputError:
+    """What to raise where a file cannot be read, with the remedy."""
+    return InputError(
+        f"{path} is damaged and cannot be read ({type(error).__name__}); delete it and "
+        "run the study again to make it anew."
+    )

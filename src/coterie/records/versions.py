@@ -1,0 +1,114 @@
+"""The software and hardware that made a cell, and the source of modules."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import platform
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+import torch
+
+_PACKAGE = Path(__file__).parents[1]
+
+_ELSEWHERE = ("cli", "conformance", "deploy", "planning", "records", "report")
+"""Rooms that no number of a cell depends on."""
+
+_METHODS = ("algorithms", "asynchronous")
+"""Rooms of which a cell takes what its own method imports."""
+
+
+def versions(device: torch.device, method: str) -> dict[str, str]:
+    """The software and hardware that results may depend on.
+
+    Args:
+        device: where the cell is computed.
+        method: the module of its algorithm.
+    """
+    try:
+        own = version("coterie")
+    except PackageNotFoundError:  # run from the source, not installed
+        own = "source"
+    hardware = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
+    return {
+        "coterie": own,
+        "source": _source(method),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),  # which is of a type of its own
+        "numpy": np.__version__,
+        "system": platform.system(),
+        "device": hardware,
+    }
+
+
+@functools.cache
+def _source(method: str) -> str:
+    """A digest of what of this package makes the cells of a method."""
+    files = [*_PACKAGE.glob("*.py"), *_PACKAGE.glob("*/*.py")]
+    other = {*_ELSEWHERE, *_METHODS}
+    shared = {file for file in files if file.parent.name not in other}
+    own = {file for file in sources_of(method).values() if _PACKAGE in file.parents}
+    return digest_of(sorted(shared | own))
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """A digest of the content of files, one after the other."""
+    hashed = hashlib.blake2b(digest_size=8)
+    for file in files:
+        with file.open("rb") as stream:
+            hashed.update(hashlib.file_digest(stream, "blake2b").digest())
+    return hashed.hexdigest()
+
+
+def sources_of(module: str) -> dict[str, Path]:
+    """The files of an imported module and of all beside it that it imports, by module.
+
+    Of installed packages, and of Python itself, the module's own file alone.
+    """
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return {}
+    path = Path(file)
+    place = path.parent if path.name == "__init__.py" else path
+    root = place.parents[module.count(".")]
+    found, names = {module: path}, _imports(path, module)
+    installed = {"site-packages", "dist-packages"} & {*path.parts}
+    if installed or str(root) == sysconfig.get_path("stdlib"):
+        return found
+    todo = [*names]
+    while todo:
+        name = todo.pop()
+        here = root.joinpath(*name.split("."))
+        for path in (here.parent / f"{here.name}.py", here / "__init__.py"):
+            if name not in found and path.is_file():
+                found[name] = path
+                todo += _imports(path, name)
+    return found
+
+
+def _imports(path: Path, module: str) -> Iterator[str]:
+    """The names of all that a file may import."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # it cannot be imported, then
+        return
+    parts = module.split(".")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            up = node.level - (path.name == "__init__.py")
+            package = parts[: len(parts) - up] if node.level else []
+            whole = ".".join([*package, *([node.module] if node.module else [])])
+            yield whole
+            yield from (f"{whole}.{alias.name}" for alias in node.names)

@@ -1,0 +1,88 @@
+"""What identifies a run: the study as it was resolved, and the content of what it read.
+
+The source of this package is no part of that; what made a cell stands in its records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from ..checks import imported
+from ..data.federation import Table
+from ..records.versions import digest_of, sources_of
+from .config import Study
+from .ingredients import RECIPES, file_of
+
+_OWN = ("name", "objective", "criterion")
+"""Keys of settings that may read "module:name"."""
+
+
+def identity_of(study: Study, read: Mapping[str, str]) -> str:
+    """The study's name, as a file's, and a short hash of its settings and what it read.
+
+    Args:
+        study: whose run it is.
+        read: digests of content, from `content_of` and `settings_read`.
+    """
+    text = json.dumps([study.resolved(), read], sort_keys=True, default=str)
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', study.name)[:60]}-{digest}"
+
+
+def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:
+    """Digests of what data were read from: files, or what one's own function returned.
+
+    Args:
+        table: the data.
+        name: of the data set, or "module:function".
+        seed: that they were drawn with, if they were.
+    """
+    if ":" not in name:
+        return {f"the data file {path.name}": digest_of([path]) for path in table.files}
+    hashed = hashlib.blake2b(digest_size=8)
+    for value in table._replace(files=()):
+        if isinstance(value, Tensor):
+            flat = value.detach().cpu().contiguous().flatten()
+            hashed.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            hashed.update(flat.view(torch.uint8).numpy().data)
+        else:
+            hashed.update(repr(value).encode())
+    drawn = "" if seed is None else f" with seed {seed}"
+    return {f"the data of {name}{drawn}": hashed.hexdigest()}
+
+
+def settings_read(study: Study) -> dict[str, str]:
+    """Digests of all other files and modules of one's own that the settings name."""
+    read = {}
+    for key, text in _texts(study):
+        file = file_of(text) if key in RECIPES else None
+        if file is not None:
+            read[f"`{key}` {text}"] = digest_of([file])
+        elif key in _OWN and ":" in text:
+            imported(key, text)
+            sources = sources_of(text.partition(":")[0])
+            read |= {
+                f"the module {module}": digest_of([path])
+                for module, path in sources.items()
+                if module.split(".")[0] != "coterie"
+            }
+    if study.time is not None and study.time.trace:
+        read[f"`time.trace` {study.time.trace}"] = digest_of([study.time.trace_file])
+    return read
+
+
+def _texts(study: Study) -> Iterator[tuple[str, str]]:
+    """All settings that may name a file or a module, with their keys."""
+    settings = [*study.data.items(), *study.model.items()]
+    for entry in study.algorithms:
+        settings += [("name", entry.name), *entry.options.items(), *entry.tune.items()]
+    for key, value in settings:
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                yield key, text

@@ -1,0 +1,110 @@
+"""Which files a module stands on, and what of this package made a cell."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import coterie
+from coterie.records import versions as made
+from coterie.records.versions import sources_of, versions
+
+PACKAGE = Path(coterie.__file__).parent
+FILES = {
+    "own.py": "import math, torch\nimport beside\nfrom ownpack import deep\n",
+    "beside.py": "def f():\n    import late\n",
+    "late.py": "from own import *\n",  # in a circle
+    "stranger.py": "",
+    "ownpack/__init__.py": "",
+    "ownpack/deep.py": "from . import flat\nfrom .lower.under import g\n",
+    "ownpack/flat.py": "from .constants import C as D\n",
+    "ownpack/constants.py": "C = 1\n",
+    "ownpack/unused.py": "",
+    "ownpack/lower/__init__.py": "from .. import up\n",
+    "ownpack/lower/under.py": "from ..two import up as g\nfrom .. import flat\n",
+    "ownpack/two.py": "up = 3\n",
+    "ownpack/up.py": "",
+}
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A module that imports others in every way."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_the_sources_of_a_module_are_all_beside_it_that_it_may_import(own):
+    importlib.import_module("own")
+    wanted = {"own", "beside", "late", "ownpack", "ownpack.deep", "ownpack.flat"}
+    wanted |= {"ownpack.constants", "ownpack.lower.under", "ownpack.two"}
+    found = sources_of("own")
+    assert set(found) == wanted
+    assert found["ownpack"] == own / "ownpack" / "__init__.py"
+    assert found["ownpack.two"] == own / "ownpack" / "two.py"
+
+
+def test_names_are_counted_from_the_top_of_a_package(own):
+    importlib.import_module("ownpack.lower")
+    assert set(sources_of("ownpack.lower")) == {
+        "ownpack.lower",
+        "ownpack",
+        "ownpack.up",
+    }
+
+
+def test_of_what_is_installed_the_own_file_counts():
+    assert sources_of(math.__name__) == {} or len(sources_of(math.__name__)) == 1
+    assert sources_of("json") == {"json": Path(sys.modules["json"].__file__)}
+    assert sources_of("torch") == {"torch": Path(torch.__file__)}
+    assert sources_of("nobody") == {}
+
+
+def test_the_source_of_a_method_is_what_it_imports_and_no_other_method():
+    found = sources_of("coterie.algorithms.karula")
+    assert {"coterie.algorithms.karula", "coterie.optim.projections"} <= set(found)
+    assert "coterie.algorithms.ditto" not in found
+
+
+@pytest.mark.parametrize(
+    ("file", "matters"),
+    [
+        ("clients/simulation.py", True),
+        ("seeds.py", True),
+        ("study/training.py", True),
+        ("algorithms/ditto.py", False),
+        ("report/pages.py", False),
+        ("cli/commands.py", False),
+    ],
+)
+def test_the_source_is_another_where_what_makes_a_cell_is(
+    tmp_path, monkeypatch, file, matters
+):
+    copy = tmp_path / "coterie"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(made, "_PACKAGE", copy)
+    before = made._source.__wrapped__("coterie.algorithms.local")
+    (copy / file).write_text((copy / file).read_text() + "\n# another comment\n")
+    assert (made._source.__wrapped__("coterie.algorithms.local") != before) == matters
+
+
+def test_versions_name_software_hardware_and_source():
+    found = versions(torch.device("cpu"), "coterie.algorithms.local")
+    assert found["torch"] == torch.__version__
+    assert set(found) == {
+        "coterie", "source", "python", "torch", "numpy", "system", "device"
+    }  # fmt: skip
+    ditto = versions(torch.device("cpu"), "coterie.algorithms.ditto")
+    assert {name for name in found if found[name] != ditto[name]} == {"source"}
