@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..checks import InputError, TrainingError, one_of, parameters_of
+from ..deploy import Disconnected, joined
 from ..study import experiment
 from .progress import plain_progress, study_progress
 
@@ -52,14 +54,22 @@ def run(
 
     sys.path.insert(0, str(path.parent))  # for "module:function" beside the study
     study = read_study(path, overrides or [])
+    group = joined(study.run.device)  # with torchrun, several processes
     try:
-        with study_progress(err, study.name, quiet=quiet) as show:
+        with study_progress(err, study.name, quiet=quiet or not _SPEAKS) as show:
             result = experiment.run_study(
-                study, runs=runs, resume=resume, progress=show, notice=_notice
+                study,
+                runs=runs,
+                resume=resume,
+                progress=show,
+                notice=_notice,
+                group=group,
             )
     except KeyboardInterrupt:
         err.print("Interrupted: run the same command again to go on.")
         raise typer.Exit(130) from None
+    if not _SPEAKS:
+        return
     print_summary(result.table())
     if study.run.newcomers:
         print_newcomers(result.newcomers())
@@ -402,7 +412,7 @@ def main() -> None:
     """The command `coterie`: mistakes give one sentence and exit code 2."""
     try:
         app()
-    except (InputError, TrainingError) as error:
+    except (InputError, TrainingError, Disconnected) as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder that went away
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror}.")
@@ -410,10 +420,17 @@ def main() -> None:
         sys.exit(130)
 
 
+_SPEAKS = os.environ.get("RANK", "0") == "0"
+"""Of several processes that torchrun started, the first one speaks for all."""
+
+
 def _notice(line: str) -> None:
-    err.print(line, soft_wrap=True)
+    if _SPEAKS:
+        err.print(line, soft_wrap=True)
 
 
 def _fail(message: str) -> NoReturn:
+    if not _SPEAKS:
+        sys.exit(2)
     err.print(Text.assemble(("Error:", "bold red"), " ", message), soft_wrap=True)
     sys.exit(2)

@@ -147,6 +147,8 @@ class Kernel:
     @torch.no_grad()
     def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
         """Entry j is row j's weighted loss."""
+        if not len(points):
+            return points.new_empty(0)
         return torch.cat(
             [self._run("loss", piece, points) for piece in self._chunks(batch)]
         )
@@ -159,9 +161,6 @@ class Kernel:
 
         Those of a client as a whole see the samples of a row that have a weight.
         """
-        if not len(points):
-            names = ("loss", *self._objective.measures)
-            return {name: points.new_zeros(0) for name in names}
         size = self.evaluated_at_once(batch.width)
         found = [self._measured(points[r], b) for r, b in self._chunks(batch, size)]
         return {name: torch.cat([some[name] for some in found]) for name in found[0]}

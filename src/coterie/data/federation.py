@@ -137,30 +137,29 @@ class Federation:
             everybody=len(self) if self.everybody is None else self.everybody,
         )
 
-    def only(self, client: int) -> Federation:
-        """What the site of one client holds: its own samples and nothing else."""
-        keep: list[Tensor] = []
-        parts: dict[str, Part] = {}
-        total = 0
-        for name in PARTS:
-            index, start, size = self.part(name)
-            mine = index[start[client] : start[client] + size[client]]
-            here = torch.arange(len(mine), device=mine.device) + total
-            parts[name] = Part(here, torch.zeros_like(size[:1]), size[client, None])
-            keep.append(mine)
-            total += len(mine)
-        samples = torch.cat(keep)
+    def kept(self) -> Federation:
+        """The same with the samples of these clients and of nobody else."""
+        who = torch.arange(len(self), device=self.train.size.device)
+        rows = [self.part(name).rows(who) for name in PARTS]
+        samples = torch.cat([index[mask] for index, mask in rows]).unique()
+        place = torch.zeros(len(self.features), dtype=torch.long, device=samples.device)
+        place[samples] = torch.arange(len(samples), device=samples.device)
+        train, validation, test = (
+            Part(place[index[mask]], mask.sum(1).cumsum(0) - mask.sum(1), mask.sum(1))
+            for index, mask in rows
+        )
         return replace(
             self,
             features=self.features[samples],
             targets=self.targets[samples],
-            clients=self.clients[client, None],
-            clusters=None if self.clusters is None else self.clusters[client, None],
-            optima=None if self.optima is None else self.optima[client, None],
-            train=parts["train"],
-            validation=parts["validation"],
-            test=parts["test"],
+            train=train,
+            validation=validation,
+            test=test,
         )
+
+    def only(self, client: int) -> Federation:
+        """One client with its own samples and nothing else."""
+        return self.select(torch.tensor([client])).kept()
 
 
 def federate(

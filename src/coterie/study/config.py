@@ -147,10 +147,12 @@ def study_of(tables: dict[str, Any]) -> Study:
     one_of("split.name", _text("split.name", split["name"]), SPLITS)
     model = {"name": "mlp", **_table(tables, "model")}
     named = factory("model", _text("model.name", model["name"]), MODELS)
-    options = {k: v for k, v in _options(model).items() if k != "objective"}
+    beside = ("objective", "personal")  # which are of every model
+    options = {k: v for k, v in _options(model).items() if k not in beside}
     checks.options("model", model["name"], parameters_of(named), options)
     if "objective" in model:
         objective_named("model.objective", _text("model.objective", model["objective"]))
+    _refuse_no_patterns(model.get("personal", []))
     for name, table in (("data", data), ("split", split)):
         if not isinstance(table.get("seed", 0), int):
             raise InputError(
@@ -175,6 +177,15 @@ def study_of(tables: dict[str, Any]) -> Study:
         tune,
         time,
     )
+
+
+def _refuse_no_patterns(personal: Any) -> None:
+    """Refuses a `model.personal` that is no list of texts."""
+    is_list = isinstance(personal, list | tuple)
+    if not is_list or not all(isinstance(pattern, str) for pattern in personal):
+        raise InputError(
+            f"`model.personal` must be a list of names of modules, got {personal!r}."
+        )
 
 
 def factory(

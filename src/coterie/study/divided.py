@@ -11,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from ..checks import InputError, TrainingError
 from ..clients.groups import Group, block, blocks
 from ..data.federation import Federation
 from ..engine.states import whole
+from ..models import Objective
 from ..records import Cell, Folder, Records
 from ..records.searches import Search
 from ..types import State
@@ -29,6 +31,12 @@ class Division(NamedTuple):
 
     group: Group
     clients: int  # in all of them
+
+    def part(self, federation: Federation) -> Federation:
+        """The clients of a federation at hand, with their samples alone."""
+        if self.group.size == 1:
+            return federation
+        return federation.select(torch.arange(self.clients)[self.mine]).kept()
 
     @property
     def mine(self) -> slice:
@@ -81,6 +89,13 @@ def first(group: Group, call: Callable[[], Found]) -> Found:
     return value
 
 
+def refuse_any(group: Group, message: str) -> None:
+    """Stops training in every process where one of them has a reason to."""
+    reasons = [said for said in group.gather(message) if said]
+    if reasons:
+        raise TrainingError(reasons[0])
+
+
 def refuse_others(group: Group, what: str) -> None:
     """Refuses processes that were started with different studies."""
     said = group.gather(what)
@@ -107,9 +122,9 @@ class SharedFolder:
     def _first(self, call: Callable[[], Found]) -> Found:
         return first(self._group, call)
 
-    def describe(self, seed: int, federation: Federation) -> None:
-        """Keeps the sizes and clusters of the clients of one seed."""
-        self._first(lambda: self._folder.describe(seed, federation))
+    def describe(self, seed: int, federation: Federation, objective: Objective) -> None:
+        """Keeps the sizes and clusters of the clients of one seed, and the score."""
+        self._first(lambda: self._folder.describe(seed, federation, objective))
 
     def save(self, cell: Cell) -> None:
         """Replaces the cell's file by one with the state of all clients."""
@@ -163,8 +178,3 @@ class SharedFolder:
     def export(self) -> Records:
         """Writes the tables for people and returns them."""
         return self._first(self._folder.export)
-
-
-def total(group: Group, values: Tensor) -> float:
-    """The sum of what all clients of all processes have."""
-    return float(sum(group.gather(float(values.sum()))))

@@ -5,6 +5,7 @@ The only place where data, models, oracle, algorithms and records are wired toge
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from torch import Tensor, nn
 from .. import checks
 from ..checks import InputError
 from ..clients.compiling import can_compile
+from ..clients.groups import Alone, Group
 from ..models import with_row
 from ..records import Folder, Records, Search, locked
 from .config import Study
+from .divided import SharedFolder, first, refuse_others
 from .identity import identity_of, settings_read
 from .loops import training_of
 from .newcomers import hold_out
@@ -121,6 +124,7 @@ def run_study(
     resume: Path | str | None = None,
     progress: Callable[[Progress], None] | None = None,
     notice: Callable[[str], None] | None = None,
+    group: Group | None = None,
 ) -> Result:
     """Runs what of a study has not run yet, and returns all of its results.
 
@@ -133,28 +137,40 @@ def run_study(
         resume: a folder to go on in, instead; it must belong to the same study.
         progress: called after every round.
         notice: called with one line where there is something to know.
+        group: processes that divide the clients, all of which call this; None: this
+            process has them all.
     """
+    group = Alone() if group is None else group
+    if group.size > 1 and study.time is not None:
+        raise InputError(
+            f"a study with [time] runs in one process, got {group.size} processes."
+        )
     if resume and not (Path(resume) / "study.toml").exists():
         raise InputError(
             f"there is no run to resume in {Path(resume)}: it has no study.toml."
         )
     say = functools.cache(notice or (lambda line: None))  # nothing twice
     data = data_of(study)
-    setup = prepare(study, study.run.seeds[0], data.federations[study.run.seeds[0]])
+    seed = study.run.seeds[0]
+    setup = prepare(study, seed, data.federations[seed], group)
     _refuse(setup, data)
     device = setup.x.device
     if wants_compiling(study, device) and not can_compile(device):
         say("no C++ compiler was found, so gradients are not compiled.")
     read = data.read | settings_read(study)
-    folder = Folder(Path(resume) if resume else Path(runs) / identity_of(study, read))
-    with locked(folder.path):
-        folder.create(study.resolved(), read)
+    identity = identity_of(study, read)
+    refuse_others(group, identity)
+    own = Folder(Path(resume) if resume else Path(runs) / identity)
+    with contextlib.ExitStack() as stack:
+        first(group, lambda: stack.enter_context(locked(own.path)))
+        first(group, lambda: own.create(study.resolved(), read))
         finished, searches = 0, _searches(study)
         total = study.run.rounds * len(searches)
         total += sum(search.planned for search in searches.values() if search)
         for seed in study.run.seeds:
             if seed != setup.seed:
-                setup = prepare(study, seed, data.federations[seed])
+                setup = prepare(study, seed, data.federations[seed], group)
+            folder = SharedFolder(own, setup.division) if group.size > 1 else own
             folder.describe(seed, setup.federation, setup.simulation.objective)
             shows = functools.partial(_teller, progress, setup, total)
             for entry in study.algorithms:
@@ -164,7 +180,7 @@ def run_study(
                     finished += search.planned
                 run_cell(setup, entry, folder, shows(entry.label, finished), say)
                 finished += study.run.rounds
-        return Result(folder.path, folder.export(), study)
+        return Result(own.path, first(group, own.export), study)
 
 
 def _refuse(setup: Setup, data: Data) -> None:

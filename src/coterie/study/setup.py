@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .. import checks
 from ..checks import InputError, parameters_of
 from ..clients.compiling import can_compile
+from ..clients.groups import Alone, Group
 from ..clients.kernels import Batch, Kernel
 from ..clients.simulation import Simulation
 from ..data.datasets import depends_on_seed, load
@@ -24,6 +25,7 @@ from ..models import (
     OBJECTIVES,
     Objective,
     build,
+    columns,
     layout,
     objective_named,
     ravel,
@@ -31,6 +33,7 @@ from ..models import (
 )
 from ..types import Algorithm
 from .config import Entry, Study, algorithm_factory, factory, most_steps
+from .divided import Division
 from .faces import one_face, refuse_unused
 from .identity import content_of
 from .ingredients import RECIPES, Context, Ingredients, ingredients_of, once
@@ -53,8 +56,13 @@ class Setup:
     federation: Federation
     module: nn.Module
     simulation: Simulation
-    x: Tensor  # (N, D)
+    x: Tensor  # (n, D), of the clients of this process
     newcomers: Newcomers | None = None
+
+    @property
+    def division(self) -> Division:
+        """How the clients that train are divided among processes."""
+        return Division(self.simulation.group, len(self.federation))
 
     @functools.cached_property
     def algorithm(self) -> Build:
@@ -75,8 +83,13 @@ class Setup:
 
     def _on(self, federation: Federation) -> Setup:
         """The same for a federation that has other parts of the same samples."""
-        placed = on_the_device_of(self.simulation, federation)
-        simulation = simulation_of(self.study, placed, self.module, self.seed)
+        group = self.simulation.group
+        if group.size == 1:
+            placed = on_the_device_of(self.simulation, federation)
+        else:
+            placed = self.division.part(federation)
+        study, seed = self.study, self.seed
+        simulation = simulation_of(study, placed, self.module, seed, group)
         simulation.kernel = self.simulation.kernel  # which may be compiled
         return replace(self, federation=federation, simulation=simulation)
 
@@ -146,6 +159,7 @@ def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:
     """The model of a study at its start, for one of its seeds."""
     options = dict(study.model)
     options.pop("objective", None)
+    options.pop("personal", None)
     make = factory("model", options.pop("name"), MODELS)
     shape = tuple(federation.features.shape[1:])
     dtype = getattr(torch, study.run.dtype)
@@ -167,24 +181,33 @@ def objective_of(study: Study, federation: Federation) -> Objective:
     return objective_named("model.objective", name)
 
 
-def prepare(study: Study, seed: int, everybody: Federation | None = None) -> Setup:
+def prepare(
+    study: Study,
+    seed: int,
+    everybody: Federation | None = None,
+    group: Group | None = None,
+) -> Setup:
     """Everything that the algorithms of one seed share, checked and in place.
 
     Args:
         study: says how.
         seed: one of its seeds.
         everybody: its data, where they are loaded already.
+        group: processes that divide the clients; None: they are all here.
     """
     everybody = federation_of(study, seed) if everybody is None else everybody
     trains, joins = hold_out(everybody, study.run.newcomers, seed)
     federation = everybody.select(trains) if len(joins) else everybody
     module = module_of(study, federation, seed)
-    simulation = simulation_of(study, federation, module, seed)
-    x = ravel(module).to(_device(study.run.device)).repeat(len(federation), 1)
+    here = Division(group or Alone(), len(federation)).part(federation)
+    simulation = simulation_of(study, here, module, seed, group)
+    x = ravel(module).to(_device(study.run.device)).repeat(len(here), 1)
     setup = Setup(study, seed, federation, module, simulation, x)
     if not len(joins):
         return setup
-    later = on_the_device_of(simulation, everybody.select(joins))
+    later = everybody.select(joins)
+    if simulation.group.size == 1:
+        later = on_the_device_of(simulation, later)
     newcomers = Newcomers(
         everybody.select(torch.cat([trains, joins])),
         simulation_of(study, later, module, seed),
@@ -193,7 +216,11 @@ def prepare(study: Study, seed: int, everybody: Federation | None = None) -> Set
 
 
 def simulation_of(
-    study: Study, federation: Federation, module: nn.Module, seed: int
+    study: Study,
+    federation: Federation,
+    module: nn.Module,
+    seed: int,
+    group: Group | None = None,
 ) -> Simulation:
     """Clients that answer as the study says."""
     run, device = study.run, _device(study.run.device)
@@ -207,7 +234,20 @@ def simulation_of(
         dtype=getattr(torch, run.dtype),
         loop=run.loop,
         compiled=_compiled(study, device),
+        group=group,
+        home=home_of(study, module),
     )
+
+
+def home_of(study: Study, module: nn.Module) -> Tensor | None:
+    """The columns that `model.personal` keeps at home; None where all are shared."""
+    patterns = study.model.get("personal", [])
+    if not patterns:
+        return None
+    try:
+        return columns(layout(module), patterns)
+    except InputError as error:
+        raise InputError(f"`model.personal` {patterns!r}: {error}") from None
 
 
 def folds_of(study: Study, federation: Federation, seed: int) -> list[Federation]:

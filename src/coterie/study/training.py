@@ -15,10 +15,12 @@ from ..checks import InputError, TrainingError
 from ..clients.simulation import Simulation
 from ..data.federation import PARTS
 from ..engine.rounds import Lapse, Round
+from ..engine.states import own, whole
 from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
 from ..records.versions import versions
 from ..types import State
 from .config import Entry, Study, algorithm_factory
+from .divided import Division, SharedFolder, first, refuse_any
 from .loops import Training, training_of
 from .newcomers import described, models_for
 from .setup import Setup
@@ -33,10 +35,16 @@ Tell = Callable[[int, float | None], None]
 Say = Callable[[str], None]
 """Called with one line where there is something to know."""
 
+AnyFolder = Folder | SharedFolder
+"""Where a run is kept, by this process or by the first of several."""
 
-def run_cell(setup: Setup, entry: Entry, folder: Folder, tell: Tell, say: Say) -> None:
+
+def run_cell(
+    setup: Setup, entry: Entry, folder: AnyFolder, tell: Tell, say: Say
+) -> None:
     """Runs one algorithm on one seed from where it stands to its end."""
     run, simulation = setup.study.run, setup.simulation
+    group = simulation.group
     cell = _begun(setup, entry, folder, say)
     if cell.done:
         _keep_models(cell, setup, entry, folder, say)
@@ -46,29 +54,31 @@ def run_cell(setup: Setup, entry: Entry, folder: Folder, tell: Tell, say: Say) -
     start = training.init()
     try:
         if cell.rounds:
-            cell = replace(cell, state=restored(cell, start, folder))
+            cell = replace(cell, state=restored(cell, start, folder, setup))
         else:
             cell = replace(cell, state=start)
             cell = _evaluated(cell, setup, training, {})
         saved = began = time.monotonic()
         for r in training.rounds(rounds=run.rounds, start=(cell.t, cell.state)):
-            refuse_nonfinite_state(r, cell, setup.x.shape[1])
+            refuse_nonfinite_state(r, cell, setup)
             # Whenever an interruption comes, `cell` is as it was after some round.
-            after = _counted(cell, r, time.monotonic() - began)
+            after = _counted(cell, r, setup, time.monotonic() - began)
             evaluates = r.t % run.every == 0 or r.t == run.rounds
             if evaluates:
                 after = _evaluated(after, setup, training, r.info)
             cell = after
             tell(r.t, _score(cell, simulation) if evaluates else None)
-            if time.monotonic() - saved >= run.checkpoint_seconds:
+            due = time.monotonic() - saved >= run.checkpoint_seconds
+            if group.gather(due)[0]:
                 folder.save(cell)
                 saved = time.monotonic()
             began = time.monotonic()
         cell = _concluded(cell, setup, entry, training, folder)
     except (TrainingError, KeyboardInterrupt) as error:
-        if cell.rounds:
+        stopped = isinstance(error, KeyboardInterrupt)
+        if cell.rounds and (group.size == 1 or not stopped):
             folder.save(cell)
-        if isinstance(error, KeyboardInterrupt):
+        if stopped:
             raise
         raise TrainingError(
             f"{error}; what was before is kept in {folder.path}, and a smaller step "
@@ -77,10 +87,11 @@ def run_cell(setup: Setup, entry: Entry, folder: Folder, tell: Tell, say: Say) -
     folder.save(replace(cell, done=True))
 
 
-def _begun(setup: Setup, entry: Entry, folder: Folder, say: Say) -> Cell:
+def _begun(setup: Setup, entry: Entry, folder: AnyFolder, say: Say) -> Cell:
     """The cell as it was saved, or a new one, and the versions that make it."""
     maker = algorithm_factory(entry.name)
-    now = versions(setup.x.device, maker.__module__)
+    group, device = setup.simulation.group, setup.x.device
+    now = first(group, lambda: versions(device, maker.__module__))
     cell = folder.cell(entry.label, setup.seed)
     if cell is None:
         names = setup.federation.clients.tolist()
@@ -97,47 +108,56 @@ def _begun(setup: Setup, entry: Entry, folder: Folder, say: Say) -> Cell:
 
 
 def _concluded(
-    cell: Cell, setup: Setup, entry: Entry, training: Training, folder: Folder
+    cell: Cell, setup: Setup, entry: Entry, training: Training, folder: AnyFolder
 ) -> Cell:
     """The cell after its last round, with all models kept, also those of newcomers."""
     oracle = setup.simulation.at(cell.t, purpose="use")
     x = training.personal(cell.state, oracle)
     if setup.newcomers is not None:
         folder.save(cell)  # before what may take long
-        state = training.inner(cell.state)
-        cell = _welcomed(cell, state, setup, entry, x, folder)
+        group, clients = setup.division
+        state = whole(training.inner(cell.state), group, clients)
+        everybody = setup.division.collected(x)
+        rows, table = first(
+            group, lambda: _welcomed(cell, state, setup, entry, everybody)
+        )
+        folder.save_models(cell.label, cell.seed, rows, of="newcomers")
+        cell = replace(cell, newcomers=table)
     folder.save_models(cell.label, cell.seed, x)
     return cell
 
 
 def _welcomed(
-    cell: Cell, state: State, setup: Setup, entry: Entry, x: Tensor, folder: Folder
-) -> Cell:
-    """The cell with a record of the models that newcomers get, which are kept too.
+    cell: Cell, state: State, setup: Setup, entry: Entry, x: Tensor | None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The models that newcomers get, and what is recorded of them.
 
     Args:
         cell: as it is after the last round.
-        state: of the algorithm, then.
+        state: of the algorithm, then, of all clients.
         setup: says who is new, and what is evaluated.
         entry: the algorithm.
         x: the personal models of those who trained.
-        folder: where the models go.
     """
     newcomers = setup.newcomers
-    assert newcomers is not None  # asked where there are some
+    assert newcomers is not None and x is not None  # asked in process 0
     oracle = newcomers.simulation.at(cell.t, purpose="welcome")
     method = setup.welcoming(entry)
     rows = models_for((method.flow or method).welcome, state, x, oracle)
-    names = newcomers.federation.clients.tolist()
-    refuse_nonfinite(rows, "a newcomer's model", replace(cell, clients=names))
-    folder.save_models(cell.label, cell.seed, rows, of="newcomers")
+    bad = ~torch.isfinite(rows.sum(1))
+    if bad.any():
+        client = int(newcomers.federation.clients[bad.nonzero()[0]])
+        raise TrainingError(
+            f"{cell.label} (seed {cell.seed}): client {client} has a newcomer's model "
+            f"that is not finite after round {cell.t}"
+        )
     table = described(newcomers.federation)
-    table |= _measures(setup.study, newcomers.simulation, rows)
-    return replace(cell, newcomers={k: v.cpu() for k, v in table.items()})
+    table |= measures_of(setup.study, newcomers.simulation, rows)
+    return rows.cpu(), {k: v.cpu() for k, v in table.items()}
 
 
 def _keep_models(
-    cell: Cell, setup: Setup, entry: Entry, folder: Folder, say: Say
+    cell: Cell, setup: Setup, entry: Entry, folder: AnyFolder, say: Say
 ) -> None:
     """Makes the models of a finished cell anew, where they are lost or damaged."""
     wanted = ["clients"] if setup.newcomers is None else ["clients", "newcomers"]
@@ -148,28 +168,29 @@ def _keep_models(
         f"{folder.path} and are made anew from its state."
     )
     training = training_of(setup, setup.algorithm(entry))
-    state = restored(cell, training.init(), folder)
+    state = restored(cell, training.init(), folder, setup)
     _concluded(replace(cell, state=state), setup, entry, training, folder)
 
 
-def restored(cell: Cell, like: Any, folder: Folder) -> Any:
-    """The state of a cell that was read from its file."""
+def restored(cell: Cell, like: Any, folder: AnyFolder, setup: Setup) -> Any:
+    """The state of a cell that was read from its file, of the clients at hand."""
     try:
-        return unpack(cell.state, like)
-    except (AttributeError, TypeError, ValueError) as error:
+        return unpack(own(cell.state, like, *setup.division), like)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"the checkpoint of {cell.label!r} in {folder.path} was written by another "
             "version of the algorithm; use a new folder."
         ) from error
 
 
-def _counted(cell: Cell, r: Round, seconds: float) -> Cell:
+def _counted(cell: Cell, r: Round, setup: Setup, seconds: float) -> Cell:
     """The cell after a round."""
+    group = setup.simulation.group
     after = replace(
         cell,
         t=r.t,
         state=r.state,
-        gradients=cell.gradients + float(r.gradients.sum()),
+        gradients=cell.gradients + sum(group.gather(float(r.gradients.sum()))),
         floats=cell.floats + r.traffic.total,
         peer_floats=cell.peer_floats + r.traffic.peers,
         seconds=cell.seconds + seconds,
@@ -198,8 +219,9 @@ def _evaluated(
     """The cell with a record of the personal models on their own clients' parts."""
     study, simulation = setup.study, setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
-    refuse_nonfinite(x, "a personal model", cell)
-    values = _measures(study, simulation, x)
+    refuse_nonfinite(x, "a personal model", cell, setup)
+    values = measures_of(study, simulation, x)
+    info = setup.division.told(info)
     row = {
         "round": cell.t,
         "gradients": cell.gradients,
@@ -214,16 +236,17 @@ def _evaluated(
     return _with_snapshot(cell, study, info.get("weights"))
 
 
-def _measures(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Tensor]:
+def measures_of(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Tensor]:
     """What is known of each client's own model on its own parts, (N,) each."""
+    joined = Division(simulation.group, len(simulation)).joined
     values: dict[str, Tensor] = {}
     for part in PARTS:
         if part != "train" or study.run.evaluate_train:
             measures = simulation.evaluate(x, part)
-            values |= {f"{part}_{name}": v.cpu() for name, v in measures.items()}
+            values |= {f"{part}_{n}": joined(v).cpu() for n, v in measures.items()}
     optima = simulation.federation.optima
     if optima is not None and optima.shape == x.shape:
-        values["distance"] = (x - optima).square().sum(1).cpu()
+        values["distance"] = joined((x - optima).square().sum(1)).cpu()
     return values
 
 
@@ -235,7 +258,7 @@ def _score(cell: Cell, simulation: Simulation) -> float:
 
 def _scalars(info: dict[str, Tensor | float]) -> dict[str, float]:
     """Means over clients of what a round tells about itself."""
-    named = {k: v for k, v in info.items() if k not in ("floats", "weights")}
+    named = {k: v for k, v in info.items() if k != "weights"}
     return {k: float(torch.as_tensor(v).double().mean()) for k, v in named.items()}
 
 
@@ -254,19 +277,23 @@ def _with_snapshot(cell: Cell, study: Study, weights: Tensor | float | None) -> 
     )
 
 
-def refuse_nonfinite_state(r: Round, cell: Cell, parameters: int) -> None:
+def refuse_nonfinite_state(r: Round, cell: Cell, setup: Setup) -> None:
     """Stops training where anything of the size of a model is not finite."""
-    after = replace(cell, t=r.t)
+    after, parameters = replace(cell, t=r.t), setup.x.shape[1]
+    found = ""
     for tensor in _tensors(r.state):
-        if tensor.is_floating_point() and tensor.shape[-1:] == (parameters,):
+        if found or not tensor.is_floating_point():
+            continue
+        if tensor.shape[-1:] == (parameters,):
             rows = tensor.reshape(-1, parameters)
-            if len(rows) == len(cell.clients):
-                refuse_nonfinite(rows, "a model", after)
+            if len(rows) == len(setup.x):
+                found = _nonfinite(rows, "a model", after, setup)
             elif not bool(rows.sum().isfinite()):
-                raise TrainingError(
+                found = (
                     f"{cell.label} (seed {cell.seed}): a model that clients share is "
                     f"not finite after round {r.t}"
                 )
+    refuse_any(setup.simulation.group, found)
 
 
 def _tensors(state: Any) -> Iterator[Tensor]:
@@ -279,12 +306,18 @@ def _tensors(state: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def refuse_nonfinite(x: Tensor, what: str, cell: Cell) -> None:
+def refuse_nonfinite(x: Tensor, what: str, cell: Cell, setup: Setup) -> None:
     """Stops training where a row is not finite, and says whose."""
+    refuse_any(setup.simulation.group, _nonfinite(x, what, cell, setup))
+
+
+def _nonfinite(x: Tensor, what: str, cell: Cell, setup: Setup) -> str:
+    """Whose row is not finite; nothing where all are."""
     bad = ~torch.isfinite(x.sum(1))
-    if bad.any():
-        client = cell.clients[int(bad.nonzero()[0])]
-        raise TrainingError(
-            f"{cell.label} (seed {cell.seed}): client {client} has {what} that is "
-            f"not finite after round {cell.t}"
-        )
+    if not bad.any():
+        return ""
+    client = cell.clients[setup.division.mine][int(bad.nonzero()[0])]
+    return (
+        f"{cell.label} (seed {cell.seed}): client {client} has {what} that is "
+        f"not finite after round {cell.t}"
+    )

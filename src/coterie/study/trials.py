@@ -10,13 +10,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..checks import InputError, TrainingError
-from ..clients.simulation import Simulation
-from ..records import Cell, Folder, Rung, Search, Step, rungs
+from ..records import Cell, Rung, Search, Step, rungs
 from .config import Entry, Study
 from .loops import Training, training_of
 from .search import choose, settings_of
 from .setup import Setup
-from .training import Tell, refuse_nonfinite, refuse_nonfinite_state, restored
+from .training import (
+    AnyFolder,
+    Tell,
+    refuse_nonfinite,
+    refuse_nonfinite_state,
+    restored,
+)
 
 
 def search_for(study: Study, entry: Entry, seed: int) -> Search | None:
@@ -50,7 +55,7 @@ def tuned(
     setup: Setup,
     entry: Entry,
     search: Search,
-    folder: Folder,
+    folder: AnyFolder,
     shows: Callable[[str, int], Tell],
     finished: int,
 ) -> Entry:
@@ -83,7 +88,7 @@ def _trained(
     trial: int,
     rung: Rung,
     folds: list[Setup],
-    folder: Folder,
+    folder: AnyFolder,
     tells: Callable[[int], Tell],
 ) -> Step:
     """What becomes of a trial in a rung, which it enters where the last one ended.
@@ -104,17 +109,17 @@ def _trained(
         state, names = training.init(), setup.federation.clients.tolist()
         cell = Cell(search.label, search.seed, t=t, state=state, clients=names)
         if kept:
-            state = restored(replace(cell, state=kept[number]), state, folder)
+            state = restored(replace(cell, state=kept[number]), state, folder, setup)
             cell = replace(cell, state=state)
         before = number * (rung.rounds - since) - since
         tell = tells(before)
         try:
             for r in training.rounds(rounds=rung.rounds, start=(t, state)):
                 cell = replace(cell, t=r.t, state=r.state)
-                refuse_nonfinite_state(r, cell, setup.x.shape[1])
+                refuse_nonfinite_state(r, cell, setup)
                 if r.t < rung.rounds:
                     tell(r.t, None)
-            scores.append(_validated(cell, training, setup.simulation))
+            scores.append(_validated(cell, training, setup))
         except TrainingError:
             return Step(trial, rung.rounds, before + cell.t, ())
         states.append(cell.state)
@@ -124,12 +129,14 @@ def _trained(
     return Step(trial, rung.rounds, search.cost(rung.rounds), tuple(scores))
 
 
-def _validated(cell: Cell, training: Training, simulation: Simulation) -> float:
+def _validated(cell: Cell, training: Training, setup: Setup) -> float:
     """The mean validation score of the personal models; nothing else is looked at."""
+    simulation = setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
-    refuse_nonfinite(x, "a personal model", cell)
+    refuse_nonfinite(x, "a personal model", cell, setup)
     name = simulation.objective.score
-    score = float(simulation.evaluate(x, "validation")[name].double().mean())
+    found = simulation.evaluate(x, "validation")[name]
+    score = float(setup.division.joined(found).double().mean())
     if not math.isfinite(score):
         raise TrainingError(f"the validation {name} of {cell.label} is not finite")
     return score
