@@ -52,7 +52,7 @@ def run(
     from ..report.pages import write_report
     from ..study import read_study
 
-    sys.path.insert(0, str(path.parent))  # for "module:function" beside the study
+    sys.path.insert(0, str(path.parent.resolve()))  # for "module:function" there
     study = read_study(path, overrides or [])
     group = joined(study.run.device)  # with torchrun, several processes
     try:
@@ -110,7 +110,7 @@ def plan(
 
     if times is not None:
         trace(times)  # refused before any work
-    sys.path.insert(0, str(path.parent))  # for "module:function" beside the study
+    sys.path.insert(0, str(path.parent.resolve()))  # for "module:function" there
     study = read_study(path, overrides or [])
     with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
         found = plan_study(
