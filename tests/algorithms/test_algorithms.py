@@ -253,12 +253,13 @@ class Scripted:
     def __init__(self, seen: Comparison, active: torch.Tensor | None = None) -> None:
         self.seen = seen
         self.active = seen.known.diagonal() if active is None else active
-        self.compared = 0
+        self.compared = self.blends = 0
 
     def grads(self, x):
         return torch.zeros_like(x)
 
     def blended(self, x, weights):
+        self.blends += 1
         return torch.zeros_like(x)
 
     def compare(self, x, *, samples=None):
@@ -410,13 +411,25 @@ def test_comparisons_are_made_every_so_many_steps_exactly(steps, every):
     state = begun(algorithm, torch.zeros(3, 2, dtype=REAL))
     for t in range(10):
         oracle = Scripted(comparison(RATIO))
-        state, info = algorithm.step(state, oracle, seeds.generator(t))
+        state, _ = algorithm.step(state, oracle, seeds.generator(t))
         due = sum(s % every == 0 for s in range(t * steps, (t + 1) * steps))
         assert oracle.compared == due
-        # A comparison sends a model and gets two gradients over each of 6 links; a step
-        # sends a model and gets one gradient over each link with a weight.
-        links = int((info["weights"] != 0).sum()) - 3
-        assert info["sent"] == due * 3 * 6 * 2 + steps * 2 * links * 2
+        assert oracle.blends == steps
+
+
+@pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
+@pytest.mark.parametrize("estimator", ["plain", "split"])
+def test_what_adaptive_all_for_one_sends(classification, estimator, active):
+    algorithm = adaptive_all_for_one(None, every=2, estimator=estimator)
+    _, infos = train(algorithm, simulate(classification), start(), 4, active)
+    here = N if active is None else 4
+    for t, info in enumerate(infos):
+        # A comparison takes a model and two gradients to each of the others; a step a
+        # model over each link with a weight, and a gradient back.
+        compared = 3 * here * (here - 1) * D if t % 2 == 0 else 0
+        links = int((info["weights"] != 0).sum()) - here
+        assert links > 0
+        assert info["sent"] == compared + 2 * links * D
 
 
 @pytest.mark.parametrize("estimator", ["plain", "split"])

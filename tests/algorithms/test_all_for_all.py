@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie import seeds
+from coterie import models, seeds
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.fedavg import fedavg
@@ -21,7 +21,6 @@ from coterie.collaboration import weights
 from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.engine.rounds import run_rounds
-from coterie.models import zoo as models
 from coterie.study.newcomers import models_for
 from support.oracles import begun, with_verbs
 from support.recipes import biases

@@ -8,7 +8,7 @@ import torch
 from coterie import seeds
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.engine.rounds import run_rounds
-from support.oracles import begun
+from support.oracles import begun, told
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -83,4 +83,6 @@ def test_a_step_costs_the_gradients_of_one_client():
     oracle = simulation.at(1)
     _, info = method.step(begun(method, start()), oracle, seeds.generator(0))
     assert int((oracle.gradients > 0).sum()) == 1
-    assert info["sent"] == 5 * 2 * 5  # five readers beside it, D = 5, there and back
+    assert (
+        told(info, oracle)["sent"] == 5 * 2 * 5
+    )  # five readers beside it, D = 5, there and back

@@ -13,8 +13,8 @@ from coterie.algorithms.apfl import apfl
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
-from coterie.conformance import CHECKS, Case
-from support.oracles import begun
+from coterie.conformance.suite import CHECKS, Case
+from support.oracles import begun, told
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -149,14 +149,13 @@ def test_clients_that_take_no_part_keep_their_local_models_and_mixtures():
     simulation = simulate(quadratics())
     algorithm = apfl(SAMPLES, adaptive=True, momentum=0.9)
     first, _ = train(algorithm, simulation, start(), 1)
-    after, info = algorithm.step(
-        first[-1], simulation.at(2, ACTIVE), seeds.generator(0)
-    )
+    oracle = simulation.at(2, ACTIVE)
+    after, info = algorithm.step(first[-1], oracle, seeds.generator(0))
     for name in ("v", "a", "w_velocity", "v_velocity"):
         old, new = getattr(first[-1], name), getattr(after, name)
         assert torch.equal(new[~ACTIVE], old[~ACTIVE])
         assert (new[ACTIVE] != old[ACTIVE]).any()
-    assert info["sent"] == 2 * 4 * D
+    assert told(info, oracle)["sent"] == 2 * 4 * D
 
 
 def test_the_global_model_is_in_memory_once():
@@ -250,7 +249,7 @@ def test_a_newcomer_without_local_models_gets_the_global_one():
         "info",
         "relabelling",
         "client_by_client",
-        "sites",
+        "divided",
         "resuming",
     ],
 )

@@ -16,7 +16,7 @@ from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.engine.rounds import run_rounds
-from support.oracles import begun, with_verbs
+from support.oracles import begun, told, with_verbs
 
 REAL = torch.float64
 # Some dozen steps in double precision, with the operations in another order.
@@ -44,6 +44,7 @@ def train(algorithm, oracles, x):
     state, info = begun(algorithm, x), {}
     for t, oracle in enumerate(oracles):
         state, info = algorithm.step(state, oracle, seeds.generator(0, t))
+        info = told(info, oracle)
     return state, info
 
 
@@ -84,11 +85,11 @@ def test_it_is_algorithm_2_around_fedavg(classification, weighting):
             b = b + (mine - w) ** 2 / 2 / len(who)
             total = total + share[i] / sum(share.values()) * mine
         w = total
-    assert_close(state.w, w, **EXACT)
-    assert_close(state.b, b, **EXACT)
-    assert_close(state.g, g, **EXACT)
-    # Model and step sizes go down, the model and squared gradients up.
-    assert info["sent"] == 4 * 4 * D
+    assert_close(state.w, w.repeat(N, 1), **EXACT)
+    assert_close(state.b, b.repeat(N, 1), **EXACT)
+    assert_close(state.g, g.repeat(N, 1), **EXACT)
+    # Three averages of the four who take part: models, distances, squared gradients.
+    assert info["sent"] == 4 * 3 * 2 * D
     assert info["step_size"] == pytest.approx(float((b / g).sqrt().mean()))
 
 
@@ -101,7 +102,7 @@ def test_step_sizes_that_resist_all_change_give_fedavg(classification, weighting
     ours, _ = train(aruba(SIZES, zeta=1e8, **options), oracles, start())
     theirs, _ = train(fedavg(SIZES, **options), again, start())
     # Gradients of order 1 against zeta^2 = 1e16.
-    assert_close(ours.w, theirs.x[0], **EXACT)
+    assert_close(ours.w, theirs.x, **EXACT)
 
 
 @with_verbs
@@ -135,7 +136,7 @@ def test_steps_grow_where_local_runs_lead_somewhere_and_shrink_where_they_shake(
         [Scripted() for _ in range(5)],
         torch.zeros(2, 3),
     )
-    eta = (state.b / state.g).sqrt()
+    eta = (state.b / state.g).sqrt()[0]
     # Eight steps one way are (8 eta)^2 / 2 for 8 squared gradients: eta^2 times 4.
     assert eta[0] > 1.5 * 0.1
     # To and fro leads nowhere: b grows by its small regular term only.
@@ -151,8 +152,8 @@ def test_the_first_round_has_a_closed_form():
     eps, fade = lr * zeta, 1 + 2**-p
     travelled = torch.tensor([(steps * lr) ** 2 / 2, 0.0, 0.0], dtype=REAL)
     squares = torch.tensor([steps, steps, 0.0], dtype=REAL)
-    assert_close(state.b, eps**2 * fade + travelled, **EXACT)
-    assert_close(state.g, zeta**2 * fade + squares, **EXACT)
+    assert_close(state.b, (eps**2 * fade + travelled).repeat(2, 1), **EXACT)
+    assert_close(state.g, (zeta**2 * fade + squares).repeat(2, 1), **EXACT)
 
 
 def test_the_unit_of_the_loss_does_not_matter_if_zeta_has_it_too():
@@ -171,9 +172,9 @@ def test_it_is_tuned_with_the_learnt_steps_and_nothing_is_learnt_in_use(classifi
     before = [part.clone() for part in state[:3]]
     found = algorithm.personal(state, simulation.at(1))
     for i in range(N):
-        row = state.w
+        row = state.w[i]
         for k in range(2):
-            eta = (state.b / state.g).sqrt()
+            eta = (state.b[i] / state.g[i]).sqrt()
             row = row - eta * gradient(simulation, row, 1, i, k)
         assert_close(found[i], row, **EXACT)
     assert all(map(torch.equal, before, state[:3]))
@@ -186,7 +187,7 @@ def test_newcomers_tune_the_global_model_on_their_own_training_data(classificati
     newcomer = simulate(classification.only(5))
     assert five.welcome is not None
     found = five.welcome(state, newcomer.at(1, purpose="use"))
-    row, everybody = state.w, simulate(classification)
+    row, everybody = state.w[0], simulate(classification)
     for k in range(2):
         row = row - 0.3 * gradient(everybody, row, 1, 5, k)
     assert_close(found, row[None], **EXACT)

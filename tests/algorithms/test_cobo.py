@@ -14,7 +14,7 @@ from coterie.checks import InputError
 from coterie.data import synthetic
 from coterie.data.federation import federate
 from coterie.graphs.families import matchings
-from support.oracles import begun, with_verbs
+from support.oracles import begun, told, with_verbs
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -162,18 +162,21 @@ def test_differences_shrink_up_to_the_bound_on_the_pull_and_grow_beyond():
 
 def test_models_go_over_links_and_to_partners_whose_gradients_come_back():
     x = torch.zeros(4, 2, dtype=REAL)
-    still = Constant(torch.zeros(4, 2, dtype=REAL))
-    everybody = cobo(meetings=1, steps=3)
-    _, info = everybody.step(begun(everybody, x), still, seeds.generator(0))
-    # All weights are 1: 12 models and, of 2 pairs that meet, 4 gradients.
-    assert info["sent"] == 3 * (12 + 4) * 2
-    strangers = begun(everybody, x)._replace(w=torch.eye(4, dtype=REAL))
-    _, info = everybody.step(strangers, still, seeds.generator(0))
-    assert info["sent"] == 3 * (4 + 4) * 2
-    some = Constant(still.g, torch.tensor([True, True, False, True]))
-    _, info = everybody.step(begun(everybody, x), some, seeds.generator(0))
+    nothing = torch.zeros(4, 2, dtype=REAL)
+    algorithm = cobo(meetings=1, steps=3)
+
+    def sent(state, oracle):
+        _, info = algorithm.step(state, oracle, seeds.generator(0))
+        return told(info, oracle)["sent"]
+
+    # All weights are 1: 12 models pull; of 2 pairs that meet, 4 models and 4 gradients.
+    first = begun(algorithm, x)
+    assert sent(first, Constant(nothing)) == 3 * (12 + 4 + 4) * 2
+    strangers = first._replace(w=torch.eye(4, dtype=REAL))
+    assert sent(strangers, Constant(nothing)) == 3 * (4 + 4) * 2
+    some = Constant(nothing, torch.tensor([True, True, False, True]))
     # Three take part, and one of them rests.
-    assert info["sent"] == 3 * (6 + 2) * 2
+    assert sent(first, some) == 3 * (6 + 2 + 2) * 2
 
 
 @pytest.mark.parametrize("meetings", [0, 2, 3])

@@ -228,10 +228,11 @@ def test_a_round_tells_what_it_sent_and_who_is_tied():
     algorithm = karula(dissimilarity(), SAMPLES, t=0.3, lr=0.1)
     states, infos = train(algorithm, simulate(federation), start(), 3, ACTIVE)
     info = infos[-1]
-    assert info["sent"] == 2 * 4 * D
+    # A model and its multipliers go up, with a row of mixing and the gap down.
+    assert info["sent"] == 4 * ((D + N) + (D + N + N + 1))
     pairs = int((states[-1].multipliers > 0).sum()) // 2
-    assert info["active_pairs"] == pairs > 0
-    assert 0 <= info["gap"] < 1e-6
+    assert info["active_pairs"].mean() == pairs > 0
+    assert ((info["gap"] >= 0) & (info["gap"] < 1e-6)).all()
     assert_close(info["weights"].sum(1), torch.ones(N, dtype=REAL))
     assert (info["weights"] >= 0).all()
     lam = states[-1].multipliers

@@ -19,58 +19,16 @@ from coterie.clients.compiling import can_compile
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.models import OBJECTIVES, Objective, OfClient
-
-REAL = torch.float64
-# Sums of at most some hundred products in double precision, in another order.
-EXACT = {"rtol": 1e-9, "atol": 1e-11}
-
-
-def module(federation) -> nn.Module:
-    shape = tuple(federation.features.shape[1:])
-    if federation.task == "regression":
-        return models.build(lambda: models.linear(shape, 1, bias=False), 0, REAL)
-    return models.build(
-        lambda: models.mlp(shape, federation.outputs, hidden=(3,), activation="tanh"),
-        0,
-        REAL,
-    )
-
-
-def simulate(federation, **settings) -> Simulation:
-    return Simulation(
-        federation, module(federation), **{"dtype": REAL, "batch_size": 3, **settings}
-    )
-
-
-def rows(simulation: Simulation) -> torch.Tensor:
-    rng = torch.Generator().manual_seed(1)
-    size = simulation.kernel.parameters
-    return torch.randn(len(simulation), size, generator=rng, dtype=REAL) / 2
-
-
-def mine(federation, client: int, name="train") -> torch.Tensor:
-    """Where the samples of a client lie."""
-    index, start, size = federation.part(name)
-    return index[start[client] : start[client] + size[client]]
-
-
-def gradient(federation, row, index) -> torch.Tensor:
-    """The gradient of the mean loss of these samples, on an nn.Module of its own."""
-    twin = models.with_row(module(federation), row)
-    outputs = twin(federation.features[index])
-    if federation.task == "regression":
-        loss = nn.functional.mse_loss(outputs[:, 0], federation.targets[index])
-    else:
-        loss = nn.functional.cross_entropy(outputs, federation.targets[index])
-    loss.backward()
-    return torch.cat([p.grad.flatten() for p in twin.parameters()])
-
-
-def draws(federation, client: int, size: int, stream: int) -> torch.Tensor:
-    """The minibatch of a client in a stream."""
-    here = mine(federation, client)
-    limit = torch.tensor([len(here)])
-    return here[seeds.below(limit, stream, federation.clients[[client]], size)[0]]
+from support.plain_clients import (
+    EXACT,
+    REAL,
+    draws,
+    gradient,
+    mine,
+    module,
+    rows,
+    simulate,
+)
 
 
 def test_the_full_gradient_is_that_of_all_training_samples(classification):

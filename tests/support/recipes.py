@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coterie.data.federation import Federation
-from coterie.models.zoo import build, layout, linear
+from coterie.models import build, layout, linear
 from coterie.study import ingredients
 from coterie.study.config import Entry
 from coterie.study.setup import build_algorithm

@@ -120,7 +120,8 @@ def karula(
         info: Info = {
             "weights": mixing,
             "gap": gap[:, 0],
-            "active_pairs": multipliers.count_nonzero(1) / 2,
+            # Of each client, so that the mean over clients is their number.
+            "active_pairs": multipliers.count_nonzero(1) * (n / 2),
         }
         return State(x, fresh, multipliers, k + 1), info
 

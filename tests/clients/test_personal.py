@@ -1,0 +1,238 @@
+"""Claims about personal columns: they never leave their client."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from coterie import seeds
+from coterie.algorithms.fedavg import fedavg
+from coterie.checks import InputError
+from coterie.engine.rounds import beginning
+from coterie.types import traffic_of
+from support.plain_clients import (
+    EXACT,
+    REAL,
+    draws,
+    gradient,
+    mine,
+    rows,
+    simulate,
+)
+
+N, D = 6, 47
+HEAD = torch.arange(D) >= 39  # weights (2, 3) and biases of the last layer
+SOME = torch.tensor([True, False, True, True, False, True])
+SHARES = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=REAL)
+HOMES = {"head": HEAD, "body": ~HEAD, "mixed": torch.arange(D) % 3 == 0}
+
+for_homes = pytest.mark.parametrize("home", HOMES.values(), ids=HOMES)
+everybody_or_some = pytest.mark.parametrize("active", [None, SOME], ids=["all", "some"])
+
+
+def weights() -> torch.Tensor:
+    rng = torch.Generator().manual_seed(2)
+    dense = torch.rand(N, N, generator=rng, dtype=REAL)
+    dense[0, 3] = dense[2, 1] = dense[5, 5] = 0
+    return dense
+
+
+def who(active) -> list[int]:
+    return list(range(N)) if active is None else active.nonzero()[:, 0].tolist()
+
+
+def joined(shared_of: torch.Tensor, own: torch.Tensor, home) -> torch.Tensor:
+    """A model with the shared columns of one row and the personal ones of another."""
+    return torch.where(home, own, shared_of)
+
+
+@for_homes
+@everybody_or_some
+def test_averages_are_of_shared_columns_and_only_these_are_sent(
+    classification, home, active
+):
+    simulation = simulate(classification, home=home)
+    x, shared = rows(simulation), int((~home).sum())
+    oracle = simulation.at(1, active)
+    found = oracle.average(SHARES, x)
+    total = sum(float(SHARES[i]) for i in who(active))
+    mean = sum(float(SHARES[i]) / total * x[i] for i in who(active))
+    for i in range(N):
+        assert_close(found[i], joined(mean, x[i], home), **EXACT)
+        assert torch.equal(found[i, home], x[i, home])
+    assert traffic_of(oracle.sent) == (2 * shared * len(who(active)), 0)
+
+
+def test_averages_of_clusters_keep_everybodys_personal_columns(classification):
+    simulation = simulate(classification, home=HEAD)
+    x = rows(simulation)
+    oracle = simulation.at(1)
+    found = oracle.average(torch.eye(2, N, dtype=REAL), x)  # of client 0, of client 1
+    assert found.shape == (N, 2, D)
+    for i in range(N):
+        for c in range(2):
+            assert_close(found[i, c], joined(x[c], x[i], HEAD), **EXACT)
+    assert traffic_of(oracle.sent).total == N * (1 + 2) * 39
+
+
+@for_homes
+@everybody_or_some
+def test_mixtures_are_of_shared_columns_and_only_these_are_sent(
+    classification, home, active
+):
+    simulation = simulate(classification, home=home)
+    x, shared = rows(simulation), int((~home).sum())
+    oracle = simulation.at(1, active)
+    found = oracle.mix(weights(), x)
+    for i in range(N):
+        mixture = sum(weights()[i, k] * x[k] for k in range(N))
+        assert_close(found[i], joined(mixture, x[i], home), **EXACT)
+    links = sum(bool(weights()[i, k]) for i in range(N) for k in who(active) if i != k)
+    assert traffic_of(oracle.sent) == (0, shared * links)
+
+
+def seen_by_coordinator(x, numbers):
+    """Rows in turn, the numbers, and how many columns there were."""
+    return x.roll(1, 0), numbers + 1, torch.full((len(x), 1), float(x.shape[1]))
+
+
+@for_homes
+def test_a_coordinator_sees_shared_columns_alone(classification, home):
+    simulation = simulate(classification, home=home)
+    x, shared = rows(simulation), int((~home).sum())
+    oracle = simulation.at(1, SOME)
+    turned, numbers, width = oracle.central(
+        seen_by_coordinator, x, torch.zeros(N, 2, dtype=REAL)
+    )
+    for i in range(N):
+        assert torch.equal(turned[i], joined(x[i - 1], x[i], home))
+    assert (numbers == 1).all()
+    assert (width == shared).all()
+    assert traffic_of(oracle.sent) == (4 * (shared + 2 + shared + 2 + 1), 0)
+
+
+def test_small_numbers_of_clients_are_averaged_and_mixed_as_ever(classification):
+    oracle = simulate(classification, home=HEAD).at(1)
+    losses = torch.arange(2.0 * N, dtype=REAL).reshape(N, 2)
+    uniform = torch.full((N, N), 1 / N, dtype=REAL)
+    for found in (oracle.average(torch.ones(N), losses), oracle.mix(uniform, losses)):
+        assert_close(found, torch.tensor([5.0, 6.0], dtype=REAL).repeat(N, 1), **EXACT)
+
+
+def test_personal_columns_of_others_do_not_matter_at_all(classification):
+    simulation = simulate(classification, home=HEAD)
+    x = rows(simulation)
+
+    def results(x: torch.Tensor) -> list[torch.Tensor]:
+        oracle = simulation.at(1, SOME)
+        central = oracle.central(lambda x: 2 * x.roll(1, 0), x)[0]
+        return [oracle.average(SHARES, x), oracle.mix(weights(), x), central]
+
+    expected = results(x)
+    for i in range(N):
+        others = torch.arange(N) != i
+        hidden = x.clone()
+        hidden[others[:, None] & HEAD] = math.nan
+        for found, known in zip(results(hidden), expected, strict=True):
+            assert torch.equal(found[i], known[i])
+
+
+@for_homes
+@everybody_or_some
+@pytest.mark.parametrize("batch_size", [0, 3])
+def test_contributors_blend_with_personal_columns_of_their_own(
+    classification, home, active, batch_size
+):
+    simulation = simulate(classification, home=home, batch_size=batch_size)
+    x, shared = rows(simulation), int((~home).sum())
+    oracle = simulation.at(2, active)
+    found = oracle.blended(x, weights())
+    stream = simulate(classification).at(2).key("blended", 0)
+    expected, asked, pairs = torch.zeros_like(x), torch.zeros(N, dtype=REAL), 0
+    for k in who(active):
+        batch = mine(classification, k)
+        if batch_size:
+            batch = draws(classification, k, batch_size, stream)
+        expected[k, home] = gradient(classification, x[k], batch)[home]
+        asked[k] += len(batch)
+        for i in who(active):
+            if weights()[i, k]:
+                g = gradient(classification, joined(x[i], x[k], home), batch)
+                expected[i, ~home] += weights()[i, k] * g[~home]
+                asked[k] += len(batch)
+                pairs += i != k
+    assert_close(found, expected, **EXACT)
+    assert torch.equal(oracle.gradients, asked)
+    assert traffic_of(oracle.sent) == (0, 2 * shared * pairs)
+
+
+def half_gradients(simulation, federation, point, k: int):
+    """Of both halves of a client's data, and of all of them."""
+    stream = simulate(federation).at(3).key("compare", 0)
+    first, second, _ = simulation.samples.halves(torch.tensor([k]), stream, None)
+    chosen = [half.index[0][half.weight[0] > 0] for half in (first, second)]
+    return [
+        gradient(federation, point, index) for index in (*chosen, mine(federation, k))
+    ]
+
+
+@for_homes
+def test_comparisons_are_of_shared_columns_at_personal_ones_of_each(
+    classification, home
+):
+    simulation = simulate(classification, home=home)
+    x, shared = rows(simulation), int((~home).sum())
+    oracle = simulation.at(3, SOME)
+    seen = oracle.compare(x)
+    assert traffic_of(oracle.sent) == (0, 3 * shared * 4 * 3)
+    for i in who(SOME):
+        own = half_gradients(simulation, classification, x[i], i)
+        a_i, b_i, p_i = (g[~home] for g in own)
+        assert_close(seen.own[i], a_i @ b_i, **EXACT)
+        assert_close(seen.own_pooled[i], p_i @ p_i, **EXACT)
+        for k in who(SOME):
+            point = joined(x[i], x[k], home)
+            theirs = half_gradients(simulation, classification, point, k)
+            a_k, b_k, p_k = (g[~home] for g in theirs)
+            assert_close(seen.cross[i, k], (a_i - a_k) @ (b_i - b_k), **EXACT)
+            assert_close(seen.pooled[i, k], (p_i - p_k).square().sum(), **EXACT)
+            if i != k:
+                noise = (a_i - b_i) @ (a_k - b_k)
+                assert_close(seen.noise[i, k], noise, **EXACT)
+
+
+@pytest.mark.parametrize("home", [HEAD, ~HEAD], ids=["FedPer", "LG-FedAvg"])
+def test_fedavg_with_personal_columns_is_a_plain_loop(classification, home):
+    """Local steps of whole models, whose shared columns alone are averaged.
+
+    With a personal head that is FedPer, with a personal body LG-FedAvg.
+    """
+    simulation = simulate(classification, home=home, batch_size=0)
+    sizes = classification.train.size
+    algorithm = fedavg(sizes, lr=0.2, steps=2)
+    x = rows(simulation)
+    state = algorithm.init(x, beginning(simulation))
+    mean = x.mean(0)
+    plain = [joined(mean, x[i], home) for i in range(N)]
+    for t, active in ((1, None), (2, SOME), (3, None)):
+        oracle = simulation.at(t, active)
+        state, _ = algorithm.step(state, oracle, seeds.generator(t))
+        for i in who(active):
+            for _ in range(2):
+                g = gradient(classification, plain[i], mine(classification, i))
+                plain[i] = plain[i] - 0.2 * g
+        total = sum(int(sizes[i]) for i in who(active))
+        mean = sum(int(sizes[i]) / total * plain[i] for i in who(active))
+        plain = [joined(mean, plain[i], home) for i in range(N)]
+        found = algorithm.personal(state, simulation.at(t, purpose="use"))
+        assert_close(found, torch.stack(plain), **EXACT)
+        shared = int((~home).sum())
+        assert traffic_of(oracle.sent).total == 2 * shared * len(who(active))
+
+
+def test_a_row_of_a_model_must_not_look_like_a_number_for_each_client(regression):
+    with pytest.raises(InputError, match="have not as many parameters as there are"):
+        simulate(regression, home=torch.ones(6, dtype=torch.bool))

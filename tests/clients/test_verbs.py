@@ -1,0 +1,293 @@
+"""Claims about the verbs between clients: what comes back, and what is sent to whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from coterie.checks import InputError
+from coterie.clients.groups import block
+from coterie.collaboration.rows import alike
+from coterie.conformance.divided import divided
+from coterie.types import SERVER, Sent, traffic_of
+from support.plain_clients import EXACT, REAL, rows, simulate
+
+N, D = 6, 47
+# Of the threads that hold two clients each, the last has nobody who takes part.
+SOME = torch.tensor([True, False, True, True, False, False])
+SHARES = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=REAL)
+# Clusters of clients; only 1 and 4 have a share of the last, who are not in SOME.
+CLUSTERS = torch.tensor(
+    [[1, 0, 2, 0, 0, 3], [0, 1, 0, 4, 0, 0], [0, 2, 0, 0, 1, 0]], dtype=REAL
+)
+LINKS = [(0, 0), (0, 1), (0, 4), (1, 2), (2, 2), (2, 3), (3, 0), (4, 4), (5, 3)]
+
+
+def weights() -> torch.Tensor:
+    """Weights of a few pairs; some diagonal entries are among them."""
+    dense = torch.zeros(N, N, dtype=REAL)
+    for number, (i, k) in enumerate(LINKS, start=1):
+        dense[i, k] = number / 7
+    return dense
+
+
+def who(active) -> list[int]:
+    return list(range(N)) if active is None else active.nonzero()[:, 0].tolist()
+
+
+def over_links(sent: list[Sent]) -> Counter:
+    """How many values each verb sent from whom to whom."""
+    total: Counter = Counter()
+    for one in sent:
+        for source, target in one.links.tolist():
+            total[one.verb, source, target] += one.values
+    return total
+
+
+everybody_or_some = pytest.mark.parametrize("active", [None, SOME], ids=["all", "some"])
+
+
+@everybody_or_some
+def test_an_average_is_the_weighted_mean_of_those_who_take_part(classification, active):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    oracle = simulation.at(1, active)
+    found = oracle.average(SHARES, x)
+    total = sum(float(SHARES[i]) for i in who(active))
+    expected = sum(float(SHARES[i]) / total * x[i] for i in who(active))
+    assert_close(found, expected.repeat(N, 1), **EXACT)
+    assert found.stride(0) == 0  # one row in memory, however many clients there are
+    up = {("average", i, SERVER): D for i in who(active)}
+    down = {("average", SERVER, i): D for i in who(active)}
+    assert over_links(oracle.sent) == {**up, **down}
+    assert traffic_of(oracle.sent) == (2 * D * len(who(active)), 0)
+
+
+@everybody_or_some
+def test_clusters_have_an_average_each_and_one_without_shares_is_zero(
+    classification, active
+):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    oracle = simulation.at(1, active)
+    found = oracle.average(CLUSTERS, x)
+    assert found.shape == (N, 3, D)
+    for c, shares in enumerate(CLUSTERS.tolist()):
+        here = [i for i in who(active) if shares[i]]
+        total = sum(shares[i] for i in here)
+        expected = sum((shares[i] / total * x[i] for i in here), torch.zeros(D))
+        assert_close(found[:, c], expected.to(REAL).repeat(N, 1), **EXACT)
+    assert bool((found[:, 2] == 0).all()) == (active is not None)
+    up = {("average", i, SERVER): D for i in who(active)}
+    down = {("average", SERVER, i): 3 * D for i in who(active)}
+    assert over_links(oracle.sent) == {**up, **down}
+
+
+def test_an_average_of_nobody_is_refused(classification):
+    simulation = simulate(classification)
+    shares = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0, 1.0])  # of those who are not there
+    with pytest.raises(InputError, match="shares of active clients must add up to"):
+        simulation.at(1, SOME).average(shares, rows(simulation))
+
+
+def layouts() -> dict[str, torch.Tensor]:
+    """The same weights, dense and sparse, the sparse ones with a zero among them."""
+    places = torch.tensor([*LINKS, (5, 0)]).T
+    dense = weights()
+    values = dense[places[0], places[1]]
+    coo = torch.sparse_coo_tensor(places, values, (N, N), check_invariants=True)
+    return {"dense": dense, "coo": coo, "csr": coo.to_sparse_csr()}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("layout", ["dense", "coo", "csr"])
+@everybody_or_some
+def test_a_mixture_is_a_sum_over_contributors(classification, active, layout):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    oracle = simulation.at(1, active)
+    found = oracle.mix(layouts()[layout], x)
+    for i in range(N):
+        expected = torch.zeros(D, dtype=REAL)
+        for k in range(N):
+            expected += weights()[i, k] * x[k]
+        assert_close(found[i], expected, **EXACT)
+    # Nobody sends to oneself, nor over a link of weight zero, nor without taking part.
+    used = [(k, i) for i, k in LINKS if i != k and k in who(active)]
+    assert len(used) == (6 if active is None else 4)
+    assert over_links(oracle.sent) == {("mix", k, i): D for k, i in used}
+    assert traffic_of(oracle.sent) == (0, D * len(used))
+
+
+def test_weights_of_another_dtype_are_those_of_the_rows(classification):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    halves = torch.full((N, N), 0.5)  # exact in single precision
+    found = simulation.at(1).mix(halves, x)
+    assert_close(found, (x.sum(0) / 2).repeat(N, 1), **EXACT)
+
+
+def test_every_mixture_of_a_round_is_counted_with_its_own_weights(classification):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    oracle = simulation.at(1)
+    pair = torch.zeros(N, N, dtype=REAL)
+    pair[0, 1] = 1
+    for now in (pair, pair, pair.T.clone(), torch.ones(N, N, dtype=REAL)):
+        oracle.mix(now, x)
+    assert [one.total for one in oracle.sent] == [D, D, D, N * (N - 1) * D]
+    assert [one.links.tolist() for one in oracle.sent[:3]] == [[[1, 0]]] * 2 + [
+        [[0, 1]]
+    ]
+
+
+def ordered(x, numbers, *, power):
+    """A coordinator's program: rows in turn, and three numbers for each of them."""
+    return x.roll(1, 0), (numbers.sum(1, keepdim=True) ** power).repeat(1, 3)
+
+
+@everybody_or_some
+def test_a_coordinator_sees_all_rows_and_gives_each_its_own_back(
+    classification, active
+):
+    simulation = simulate(classification)
+    x, numbers = rows(simulation), torch.arange(2.0 * N, dtype=REAL).reshape(N, 2)
+    oracle = simulation.at(1, active)
+    turned, powers = oracle.central(ordered, x, numbers, power=2)
+    for i in range(N):
+        assert torch.equal(turned[i], x[i - 1])
+        assert powers[i].tolist() == [(4 * i + 1) ** 2] * 3
+    up = {("central", i, SERVER): D + 2 for i in who(active)}
+    down = {("central", SERVER, i): D + 3 for i in who(active)}
+    assert over_links(oracle.sent) == {**up, **down}
+    assert traffic_of(oracle.sent) == ((2 * D + 5) * len(who(active)), 0)
+
+
+def test_a_coordinator_may_give_one_thing_back_and_take_single_numbers(classification):
+    oracle = simulate(classification).at(1)
+    (doubled,) = oracle.central(lambda sizes: 2 * sizes, torch.arange(N))
+    assert doubled.tolist() == [0, 2, 4, 6, 8, 10]
+    assert traffic_of(oracle.sent).server == 2 * N
+
+
+@everybody_or_some
+def test_a_blend_sends_models_out_and_gradients_back_between_those_who_take_part(
+    classification, active
+):
+    simulation = simulate(classification)
+    oracle = simulation.at(1, active)
+    oracle.blended(rows(simulation), weights())
+    here = who(active)
+    used = [(i, k) for i, k in LINKS if i != k and i in here and k in here]
+    assert len(used) == (6 if active is None else 2)
+    expected: Counter = Counter()
+    for i, k in used:
+        expected["blended", i, k] += D  # the reader's model
+        expected["blended", k, i] += D  # the contributor's gradient
+    assert over_links(oracle.sent) == expected
+    assert traffic_of(oracle.sent) == (0, 2 * D * len(used))
+
+
+@everybody_or_some
+def test_a_comparison_sends_a_model_and_two_gradients_between_all_pairs(
+    classification, active
+):
+    simulation = simulate(classification)
+    oracle = simulation.at(1, active)
+    oracle.compare(rows(simulation))
+    here = who(active)
+    pairs = {("compare", i, k): 3 * D for i in here for k in here if i != k}
+    assert over_links(oracle.sent) == pairs
+    assert traffic_of(oracle.sent) == (0, 3 * D * len(pairs))
+
+
+def descended(clients, x, *, lr):
+    """A client program: one step."""
+    return x - lr * clients.grad(x)
+
+
+def test_what_clients_do_alone_sends_nothing_and_every_round_counts_anew(
+    classification,
+):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    oracle = simulation.at(1)
+    oracle.grads(x)
+    oracle.each(descended, x, lr=0.1)
+    assert traffic_of(oracle.sent) == (0, 0)
+    oracle.average(SHARES, x)
+    oracle.mix(torch.ones(N, N), x)
+    assert traffic_of(oracle.sent) == (2 * N * D, N * (N - 1) * D)
+    assert simulation.at(2).sent == []
+
+
+def test_what_is_made_of_one_row_is_computed_once_and_else_row_by_row():
+    asked = []
+
+    def product(a, b):
+        asked.append(len(a))
+        return a * b
+
+    mean, other = torch.arange(3.0).expand(5, 3), torch.arange(15.0).reshape(5, 3)
+    once = alike(product, mean, torch.full((1, 3), 2.0).expand(5, 3))
+    assert once.stride() == (0, 1)
+    assert_close(once, 2 * torch.arange(3.0).repeat(5, 1))
+    assert_close(alike(product, mean, other), mean * other)
+    assert asked == [1, 5]
+
+
+def answers(oracle, x) -> dict[str, torch.Tensor]:
+    """What every verb says to the rows at hand."""
+    mine = oracle.mine
+    numbers = torch.arange(2.0 * N, dtype=REAL).reshape(N, 2)[mine]
+    turned, powers = oracle.central(ordered, x, numbers, power=2)
+    return {
+        "average": oracle.average(SHARES[mine], x),
+        "clusters": oracle.average(CLUSTERS[:, mine], x),
+        "mix": oracle.mix(weights(), x),
+        "sparse": oracle.mix(layouts()["coo"], x),
+        "own weights": oracle.mix(weights()[mine], x),
+        "turned": turned,
+        "powers": powers,
+        "blended": oracle.blended(x, weights()),
+        "one reader": oracle.blended(x, torch.eye(N, dtype=REAL).roll(1, 0)),
+        "grads": oracle.grads(x),
+        "each": oracle.each(descended, x, lr=0.1)[0],
+        "gradients": oracle.gradients,
+    }
+
+
+def in_parts(federation, size: int, active, **settings):
+    """Answers and comparison in each of so many threads, and what was sent."""
+    x = rows(simulate(federation))
+
+    def run(group):
+        mine = block(N, group)
+        own = federation.select(torch.arange(N)[mine])
+        oracle = simulate(own, group=group, **settings).at(3, active)
+        found = answers(oracle, x[mine])
+        seen = oracle.compare(x[mine])
+        return found, seen, over_links(oracle.sent), oracle.gradients
+
+    return divided(run, size)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("size", [2, 3, N])
+@everybody_or_some
+@pytest.mark.parametrize("home", [False, True], ids=["shared", "personal"])
+def test_a_divided_federation_answers_as_the_whole(classification, size, active, home):
+    settings = {"home": torch.arange(D) % 3 == 0} if home else {}
+    ((whole, seen, sent, gradients),) = in_parts(classification, 1, active, **settings)
+    parts = in_parts(classification, size, active, **settings)
+    for name, expected in whole.items():
+        found = torch.cat([part[0][name] for part in parts])
+        assert_close(found, expected, **EXACT, msg=lambda text, n=name: f"{n}: {text}")
+    assert_close(torch.cat([part[3] for part in parts]), gradients)
+    for _, told, sent_there, _ in parts:
+        for one, other in zip(told, seen, strict=True):
+            assert_close(one, other, **EXACT)
+        assert sent_there == sent
