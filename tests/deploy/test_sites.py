@@ -37,6 +37,7 @@ from coterie.deploy.process import ProcessFederation, RemoteOracle, SiteError
 from coterie.deploy.sites import Site, hold, unfold
 from coterie.engine.rounds import run_rounds
 from coterie.optim.steps import sgd
+from support.methods import IN_ROUNDS
 
 N, OUTPUTS = 4, 3
 SIZES = (5, 7, 8, 12)  # training samples
@@ -141,7 +142,7 @@ def trajectory(algorithm, federated, participation):
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", IN_ROUNDS)
 def test_every_algorithm_goes_the_same_way_through_messages(
     elsewhere, name, participation
 ):
