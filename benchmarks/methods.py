@@ -214,7 +214,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=CASES)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("methods", nargs="*", default=sorted(ALGORITHMS))
+    in_time = {"agraf", "loss_network", "server_sgd"}  # which have no rounds
+    in_rounds = sorted(ALGORITHMS.keys() - in_time)
+    parser.add_argument("methods", nargs="*", default=in_rounds)
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)

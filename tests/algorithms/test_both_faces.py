@@ -17,6 +17,7 @@ from coterie.engine.events import Run
 from coterie.engine.rounds import run_rounds
 from coterie.optim.delays import RULES
 from coterie.types import Algorithm
+from support.methods import TIME_ONLY
 
 FACES = {name: faces_of(factory) for name, factory in ALGORITHMS.items()}
 BOTH = {name for name, faces in FACES.items() if len(faces) == 2}
@@ -27,7 +28,7 @@ CLOSE = {"rtol": 1e-11, "atol": 1e-12}
 def test_which_methods_have_which_faces():
     assert BOTH == {"adaptive_all_for_one", "all_for_all", "ditto", "local"}
     in_time = {name for name, faces in FACES.items() if faces == ("time",)}
-    assert in_time == {"agraf", "loss_network", "server_sgd"}
+    assert in_time == TIME_ONLY
 
 
 class Models(NamedTuple):

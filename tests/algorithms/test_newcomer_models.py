@@ -30,11 +30,12 @@ from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.newcomers import models_for
 from coterie.types import Algorithm
+from support.methods import IN_ROUNDS
 from support.newcomer_studies import trained_by
 from support.recipes import weights
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", IN_ROUNDS)
 def test_every_algorithm_gives_every_newcomer_a_model_of_its_own(name):
     """It is finite, its making modifies nothing, and data of others do not matter."""
     everybody = small_federation(8)

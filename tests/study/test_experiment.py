@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.records import Folder
@@ -16,6 +15,7 @@ from coterie.study import loops as training
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, Result, run_study
 from coterie.study.setup import federation_of, prepare
+from support.methods import IN_ROUNDS
 from support.run_folders import folder_of
 from support.tiny_studies import ADAPTIVE, CLIENTS, LINEAR, ROUNDS, made
 
@@ -23,7 +23,7 @@ from support.tiny_studies import ADAPTIVE, CLIENTS, LINEAR, ROUNDS, made
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Result:
     """All algorithms, run to the end."""
-    entries = [{"name": name} for name in ALGORITHMS if name != ADAPTIVE["name"]]
+    entries = [{"name": name} for name in IN_ROUNDS if name != ADAPTIVE["name"]]
     return run_study(
         made(algorithm=[*entries, ADAPTIVE]), runs=tmp_path_factory.mktemp("r")
     )
@@ -149,7 +149,7 @@ def test_a_finished_study_is_not_run_again(finished, monkeypatch):
     again = run_study(finished.study, resume=finished.folder, progress=seen.append)
     pd.testing.assert_frame_equal(again.records.metrics, finished.records.metrics)
     assert [p.label for p in seen] == [e.label for e in finished.study.algorithms]
-    assert seen[-1].done == seen[-1].total == ROUNDS * len(ALGORITHMS)
+    assert seen[-1].done == seen[-1].total == ROUNDS * len(IN_ROUNDS)
 
 
 def test_another_study_may_not_go_on_in_a_folder(finished):

@@ -28,6 +28,7 @@ from coterie.study import training as cells
 from coterie.study.experiment import Result, run_study
 from coterie.study.newcomers import hold_out
 from coterie.study.setup import federation_of
+from support.methods import IN_ROUNDS
 from support.newcomer_studies import CLIENTS, HELD_OUT, ROUNDS, made, trained_by
 from support.recipes import built, precision, weights
 
@@ -35,7 +36,7 @@ from support.recipes import built, precision, weights
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Result:
     """Every algorithm with its defaults, run to the end."""
-    entries = [{"name": name} for name in ALGORITHMS]
+    entries = [{"name": name} for name in IN_ROUNDS]
     return run_study(made(algorithm=entries), runs=tmp_path_factory.mktemp("runs"))
 
 
@@ -139,7 +140,7 @@ def test_files_are_about_all_clients_also_where_some_are_held_out(
 # Training does not know of them
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", IN_ROUNDS)
 def test_training_is_that_of_a_federation_without_the_held_out_clients(finished, name):
     """Their samples could as well not be numbers."""
     everybody, trains, joins = parted(finished)

@@ -19,13 +19,16 @@ class Answers:
         self, now: Moment, clients: list[int], delays: list[int], seed: int
     ) -> list[Arrivals]:
         """What these clients answer now, kind by kind."""
-        kinds = [now.clients[client].kind for client in clients]
-        before, found = (now.totals.updates, seed), []
+        time, before = now.totals.time, (now.totals.updates, seed)
+        if len(clients) == 1 or len(self._kinds) == 1:
+            kind = now.clients[clients[0]].kind
+            answers = self.of(now, clients, kind)
+            return [Arrivals(time, clients, answers, delays, *before, kind, [])]
+        kinds, found = [now.clients[client].kind for client in clients], []
         for kind in sorted(set(kinds)):
             mine = [j for j, its in enumerate(kinds) if its == kind]
             some, late = [clients[j] for j in mine], [delays[j] for j in mine]
             answers = self.of(now, some, kind)
-            time = now.totals.time
             found.append(Arrivals(time, some, answers, late, *before, kind, []))
         return found
 

@@ -14,6 +14,7 @@ class Messages:
 
     def __init__(self, flow: Flow, times: Times, now: Moment) -> None:
         self._flow, self._times, self._now = flow, times, now
+        self._at_once = flow.messages == "none" or not times.travelling
         self._direct = {(v, w): count for v, w, count in now.links}
 
     @property
@@ -24,12 +25,16 @@ class Messages:
     def count_down(self, client: int, task: Task) -> None:
         """Counts the rows that come to a client."""
         down = self._flow.kinds[task.kind].down
+        if down == ():
+            return
         rows = task.rows if down is None else [task.rows[j] for j in down]
         self._count(client, task.peer, sum(row.numel() for row in rows))
 
     def count_up(self, now: Arrivals) -> None:
         """Counts the answers that leave clients."""
         up = self._flow.kinds[now.kind].up
+        if up == ():
+            return
         some = now.answers if up is None else [now.answers[j] for j in up]
         values = sum(answer[0].numel() for answer in some)
         for client in now.clients:
@@ -55,7 +60,7 @@ class Messages:
     def _travel(
         self, client: int, task: Task, number: int, parts: tuple[int, ...] | None
     ) -> float:
-        if self._flow.messages == "none":
+        if self._at_once:
             return 0.0
         peer = task.peer
         if self._flow.messages == "relayed" or peer is None:

@@ -26,6 +26,11 @@ class Times:
         edges = 0 if rings is None else len(rings.rates)
         self._next: list[deque[float]] = [deque() for _ in range(edges)]
 
+    @property
+    def travelling(self) -> bool:
+        """Whether messages take time."""
+        return self._links is not None
+
     def seconds(self, client: int, number: int) -> float:
         """How long a gradient of a client takes; numbers come one after the other."""
         drawn = self._seconds[client]
