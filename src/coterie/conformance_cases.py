@@ -295,6 +295,13 @@ def close(first: Tensor, second: Tensor, why: str, tolerance: float = _CLOSE) ->
     assert gap <= tolerance, f"{why}: models differ by {gap:.2g}."
 
 
+def shared(rows: Tensor) -> bool:
+    """Whether two of the rows are the same but for rounding."""
+    rows = rows.to(torch.float64)
+    gap = (rows[:, None] - rows).abs().amax(2).fill_diagonal_(torch.inf)
+    return bool((gap <= _CLOSE * rows.abs().max()).any())
+
+
 def draws_nothing_global(run: Callable[[], object], instead: str) -> None:
     """Raises AssertionError if `run` draws from a global generator.
 
