@@ -379,25 +379,6 @@ def test_models_that_differ_by_rounding_are_shared():
         CHECKS["inactive_rows"](Case(shares_but_for_rounding))
 
 
-def shares_but_for_rounding(sizes) -> Algorithm:
-    """FedAvg on a machine that rounds the mean of every client in another way."""
-    inner = fedavg(sizes)
-
-    def step(state, oracle, rng):
-        new, info = inner.step(state, oracle, rng)
-        place = torch.arange(len(new.x), dtype=new.x.dtype)
-        last_digit = torch.finfo(new.x.dtype).eps * place
-        return new._replace(x=new.x * (1 + last_digit[:, None])), info
-
-    return inner._replace(step=step)
-
-
-def test_models_that_differ_by_rounding_are_shared():
-    # As where a product of equal rows of weights is rounded row by row.
-    with pytest.raises(NotApplicable, match="clients share models"):
-        CHECKS["inactive_rows"](Case(shares_but_for_rounding))
-
-
 def test_every_check_has_a_culprit_but_that_of_the_data_of_others():
     # An algorithm cannot reach data, so only an oracle could fail `inactive_data`.
     assert {check for check, _ in CULPRITS} == set(IN_ROUNDS) - {"inactive_data"}

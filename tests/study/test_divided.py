@@ -1,0 +1,139 @@
+"""Claims about studies that several processes run together; here they are threads."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from coterie.checks import InputError, TrainingError
+from coterie.conformance.divided import divided
+from coterie.study.config import study_of
+from coterie.study.experiment import run_study
+
+TABLES = {
+    "name": "together",
+    "data": {"name": "linear", "clients": 5, "dimension": 3, "samples": 24},
+    "model": {"name": "linear", "bias": False},
+    "run": {
+        "rounds": 4,
+        "batch_size": 4,
+        "dtype": "float64",
+        "participation": 0.6,
+        "evaluate_every": 2,
+        "checkpoint_seconds": 0.0,
+    },
+    "algorithm": [{"name": "local"}, {"name": "fedavg", "lr": 0.05, "momentum": 0.5}],
+}
+
+
+def tables(**changed) -> dict:
+    made = {**TABLES, **changed}
+    return {**made, "run": {**TABLES["run"], **changed.get("run", {})}}
+
+
+def same_records(one, other) -> None:
+    """Raises unless two results hold the same numbers, but for rounding and time."""
+    for name in ("metrics", "rounds", "clients", "newcomers", "trials"):
+        mine, theirs = (getattr(result.records, name) for result in (one, other))
+        mine, theirs = (
+            t.drop(columns="seconds", errors="ignore") for t in (mine, theirs)
+        )
+        # Sums over processes are sums in another order.
+        pd.testing.assert_frame_equal(mine, theirs, rtol=1e-9, atol=1e-12)
+    for label in [entry.label for entry in one.study.algorithms]:
+        gap = (one.models(label) - other.models(label)).abs().max()
+        assert float(gap) < 1e-9
+
+
+METHODS = [
+    {"name": "local"},
+    {"name": "fedavg", "lr": 0.05, "momentum": 0.5},
+    {"name": "adaptive_all_for_one", "lr": 0.05, "every": 2},
+    {"name": "apfl", "lr": 0.05, "adaptive": True},
+    {"name": "ifca", "lr": 0.05},
+    {"name": "karula", "lr": 0.05},
+    {"name": "cobo", "lr": 0.05},
+]
+
+
+@pytest.mark.parametrize("processes", [2, 5])
+def test_a_divided_study_has_the_same_records(tmp_path, processes):
+    study = study_of(tables(algorithm=METHODS))
+    alone = run_study(study, runs=tmp_path / "alone")
+    together = divided(
+        lambda group: run_study(study, runs=tmp_path / "together", group=group),
+        processes,
+    )
+    for result in together:
+        same_records(result, alone)
+    weights, own = together[0].records.weights, alone.records.weights
+    assert weights.keys() == own.keys()
+    for key, snapshots in weights.items():
+        assert abs(snapshots.matrices - own[key].matrices).max() < 1e-6
+
+
+def test_tuning_newcomers_and_personal_columns_are_the_same_when_divided(tmp_path):
+    tune = {"trials": 2, "halving": 2, "rounds": 2, "folds": 2, "space": {"lr": [0.1]}}
+    tune["space"]["lr"] += [0.02]
+    model = {"name": "mlp", "hidden": [2], "personal": ["head"]}
+    study = study_of(tables(tune=tune, model=model, run={"newcomers": 1}))
+    alone = run_study(study, runs=tmp_path / "alone")
+    together = divided(
+        lambda group: run_study(study, runs=tmp_path / "together", group=group), 2
+    )
+    same_records(together[0], alone)
+
+
+def test_what_was_interrupted_goes_on_with_another_number_of_processes(tmp_path):
+    study = study_of(tables())
+    whole = run_study(study, runs=tmp_path / "whole")
+
+    class Lost(Exception):
+        pass
+
+    def stops(progress) -> None:
+        if progress.label == "fedavg" and progress.t == 3:
+            raise Lost
+
+    with pytest.raises(Lost):
+        divided(
+            lambda group: run_study(study, runs=tmp_path, group=group, progress=stops),
+            2,
+        )
+    for processes in (3, 1):
+        going_on = divided(
+            lambda group: run_study(study, runs=tmp_path, group=group), processes
+        )
+        same_records(going_on[0], whole)
+
+
+def test_what_diverges_stops_all_processes_with_the_client_that_did(tmp_path):
+    study = study_of(tables(algorithm=[{"name": "local", "lr": 1e200}]))
+    with pytest.raises(
+        TrainingError, match=r"client \d has a model that is not finite"
+    ):
+        divided(lambda group: run_study(study, runs=tmp_path, group=group), 2)
+
+
+def test_a_study_of_time_stays_in_one_process(tmp_path):
+    study = study_of(tables(time={"law": "constant(1)"}))
+    with pytest.raises(InputError, match=r"\[time\] runs in one process, got 2"):
+        divided(lambda group: run_study(study, runs=tmp_path, group=group), 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_there_are_at_most_as_many_processes_as_clients(tmp_path):
+    study = study_of(tables())
+    with pytest.raises(InputError, match="as many processes as clients, 5, got 6"):
+        divided(lambda group: run_study(study, runs=tmp_path, group=group), 6)
+    assert not list(tmp_path.iterdir())
+
+
+def test_processes_must_agree_on_the_study(tmp_path):
+    def run(group):
+        rounds = {"rounds": 4 + group.rank}
+        return run_study(study_of(tables(run=rounds)), runs=tmp_path, group=group)
+
+    with pytest.raises(InputError, match="all processes must run the same study"):
+        divided(run, 2)
+    assert not list(tmp_path.iterdir())
