@@ -138,7 +138,7 @@ def proximal_sgd(
 
 def follow(
     oracle: Oracle,
-    weights: Float[Tensor, "n n"],
+    weights: Float[Tensor, "m m"],
     rule: Descent,
     x: Float[Tensor, "n d"],
     v: Float[Tensor, "n v"],
