@@ -38,6 +38,7 @@ from coterie import Simulation
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
 from coterie.clients.kernels import Batch
+from coterie.engine.rounds import beginning
 from coterie.models.zoo import build, ravel
 from coterie.seeds import generator
 from coterie.study.ingredients import RECIPES, ingredients_of
@@ -83,7 +84,7 @@ class Runner:
     def __init__(self, name: str, ground: Ground) -> None:
         self._ground = ground
         self._algorithm = made(name, ground.data)
-        self._state = self._algorithm.init(ground.x)
+        self._state = self._algorithm.init(ground.x, beginning(ground.simulation))
         self._t = 0
         self.gradients = 0.0  # minibatch gradients of a client in the last round
 

@@ -58,8 +58,8 @@ def local(
     integer("steps", steps, at_least=1)
 
     def init(x: Tensor, oracle: Oracle) -> Alone:
-        start = oracle.average(x.new_ones(len(x)), x)[0]
-        return Alone(x, velocity(rule, x), 0, start)
+        del oracle
+        return Alone(x, velocity(rule, x), 0, x.mean(0))
 
     def step(state: Alone, oracle: Oracle, rng: torch.Generator) -> tuple[Alone, Info]:
         del rng
