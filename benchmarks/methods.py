@@ -38,15 +38,16 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from coterie.beliefs import Halves, of_pairs
 from speed import CASES, federation, timed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coterie import Simulation, oracle
+from coterie import Simulation
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
 from coterie.clients.kernels import Batch
+from coterie.collaboration.beliefs import Halves, of_pairs
+from coterie.engine.rounds import beginning
 from coterie.models import build, layout, ravel
 from coterie.seeds import generator
 from coterie.study.ingredients import RECIPES, Context, ingredients_of
@@ -97,7 +98,7 @@ class Runner:
     def __init__(self, name: str, ground: Ground) -> None:
         self._ground = ground
         self._algorithm = made(name, ground.context)
-        self._state = self._algorithm.init(ground.x)
+        self._state = self._algorithm.init(ground.x, beginning(ground.simulation))
         self._t = 0
         self.gradients = 0.0  # minibatch gradients of a client in the last round
 
@@ -126,7 +127,7 @@ class Products(TorchDispatchMode):
         self._again: list[Callable[[], Tensor]] = []
         # Factors of the same shape are kept once: in a round they are at hand too.
         self._kept: dict[str, tuple[Any, Any]] = {}
-        with mock.patch.object(oracle, "of_pairs", self._noted), self:
+        with mock.patch.object(comparisons, "of_pairs", self._noted), self:
             runner.round(compiled=False)
         self.number = self._arithmetic / (self._clients**2 * size)
 

@@ -22,14 +22,15 @@ from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.time_adaptive_all_for_all import time_adaptive_all_for_all
 from coterie.checks import InputError, one_of
-from coterie.cli import Claim, run_shown
-from coterie.collaboration import same_cluster, within
+from coterie.cli.reproductions import Claim, run_shown
+from coterie.clients.traffic import between
+from coterie.collaboration.weights import same_cluster, within
 from coterie.engine.rounds import Round, run_rounds
 from coterie.seeds import generator
 from coterie.theory.collaboration import all_for_one_weights
 from coterie.theory.lower_bounds import fano_calls, hard_samples
 from coterie.theory.rates import Losses, precision_step
-from coterie.types import Algorithm
+from coterie.types import Algorithm, Sent
 
 HERE = Path(__file__).parent
 EXPECTED = tomllib.loads((HERE / "expected.toml").read_text())
@@ -74,8 +75,10 @@ class Call:
     def __init__(self, law: Law, t: int) -> None:
         """Prepares call t."""
         self.law, self.t = law, t
-        self.active = torch.ones(law.n, dtype=torch.bool)
+        self.active = self.present = torch.ones(law.n, dtype=torch.bool)
+        self.mine = slice(0, law.n)
         self.gradients = torch.zeros(law.n, dtype=REAL)
+        self.sent: list[Sent] = []
 
     def _sample(self) -> Any:
         if self.gradients.any():
@@ -92,7 +95,24 @@ class Call:
         """Row i is sum_k weights[i, k] g_k(x_i)."""
         sample = self._sample()
         self.gradients += (weights != 0).sum(0)
+        links = between(weights, self.present)
+        self.sent += [
+            Sent("blended", x.shape[1], way) for way in (links, links.flip(1))
+        ]
         return self.law.blended(x, weights, sample)
+
+    def mix(self, weights: Tensor, rows: Tensor) -> Tensor:
+        """Row i is sum_k weights[i, k] rows[k]."""
+        self.sent.append(Sent("mix", rows.shape[1], between(weights, self.present)))
+        return weights.to(rows) @ rows
+
+    def average(self, shares: Tensor, rows: Tensor) -> Any:
+        """Not needed here."""
+        raise NotImplementedError
+
+    def central(self, program: Any, *rows: Tensor, **options: Any) -> Any:
+        """Not needed here."""
+        raise NotImplementedError
 
     def compare(self, x: Tensor, *, samples: int | None = None) -> Any:
         """Not needed here."""
@@ -761,15 +781,15 @@ def _without_clusters(rounds: int = 50, eps: float = 0.005) -> list[Claim]:
         "All-for-all": all_for_all(weights, **options),
         "factored": all_for_all(weights, form="factored", **options),
     }
-    error, floats = {}, {}
+    error, values = {}, {}
     for name, method in methods.items():
         *_, last = calls(method, problem.law, x, rounds)
         models = method.personal(last.state, Call(problem.law, rounds + 1))
         off = (models - problem.p[:, None]).square()
-        error[name], floats[name] = float(off.mean()) / 2, float(last.info["floats"])
+        error[name], values[name] = float(off.mean()) / 2, last.traffic.total
     alone = float((problem.p * (1 - problem.p)).mean()) / (2 * rounds)
-    sent = floats["All-for-all"] / floats["All-for-one"]
-    half = floats["factored"] / floats["All-for-one"]
+    sent = values["All-for-all"] / values["All-for-one"]
+    half = values["factored"] / values["All-for-one"]
     return [
         states(
             f"coins, eps={eps:g}, {rounds} calls: both below local",

@@ -22,7 +22,7 @@ from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.engine.rounds import run_rounds
 from coterie.study.newcomers import models_for
-from support.oracles import begun, with_verbs
+from support.oracles import begun, told, with_verbs
 from support.recipes import biases
 from support.recipes import weights as weights_of
 
@@ -88,6 +88,7 @@ def trained(algorithm, x, rounds=10, seed=0, noise=0.3, activity=None, data=None
         active = None if activity is None else activity[t]
         oracle = Quadratics(matrices, best, active=active, noise=noise, rng=rng)
         state, info = algorithm.step(state, oracle, seeds.generator(0, t))
+        info = told(info, oracle)
     return algorithm.personal(state, Quadratics(matrices, best)), info
 
 
@@ -143,6 +144,9 @@ def test_both_forms_give_the_same_models_and_so_does_a_plain_loop(lam, some, set
 def test_what_is_sent_is_counted_along_the_links_of_each_form():
     best = problem()[1]
     lam = weights.within(torch.cdist(best, best), 1.5)
+    i, k = ((lam > 0) & ~torch.eye(N, dtype=torch.bool)).nonzero()[0].tolist()
+    lam[i, k] = 0  # trust need not be mutual
+    lam = weights.normalised(lam)
     two_hops = (lam @ lam.T) > 0
     assert int((lam > 0).sum()) < int(two_hops.sum()) < N * N  # neither is trivial
     active = torch.tensor([True, True, False, True, False, True])
@@ -159,9 +163,13 @@ def test_what_is_sent_is_counted_along_the_links_of_each_form():
         # A gradient to every other client that it moves.
         sent = sum(int(two_hops[:, j].sum()) - 1 for j in range(N) if who[j])
         assert direct["sent"] == 3 * sent * D
-        # A gradient along every link, and a model back.
-        sent = sum(int((lam[j] > 0).sum()) - 1 for j in range(N) if who[j])
-        assert factored["sent"] == 3 * 2 * sent * D
+        # Its model to those who trust it, and a gradient to those whom it trusts.
+        sent = sum(
+            int((lam[:, j] > 0).sum()) - 1 + int((lam[j] > 0).sum()) - 1
+            for j in range(N)
+            if who[j]
+        )
+        assert factored["sent"] == 3 * sent * D
         assert torch.equal(direct["weights"], lam)
 
 
@@ -533,6 +541,7 @@ def test_phases_are_those_of_algorithm_2(phase_init, some):
     for t in range(rounds):
         oracle = Quadratics(matrices, best, active=activity[t])
         state, info = algorithm.step(state, oracle, seeds.generator(t))
+        sent = 0
         while True:
             eps = first / 2**p
             near = 2 * gap <= eps
@@ -553,12 +562,12 @@ def test_phases_are_those_of_algorithm_2(phase_init, some):
                 near = 2 * gap <= eps
                 lam = near.to(REAL) / near.sum(1, keepdim=True)
                 x = lam @ (x if phase_init == "mix" else start(d=1))
+                sent += int(near[:, activity[t]].sum() - activity[t].sum())
         x = x - eta * product @ (activity[t][:, None] * (x - best))
         seen += int(activity[t].sum())
         assert info["eps"] == pytest.approx(eps)
-        assert info["sent"] == int((product > 0)[:, activity[t]].sum()) - int(
-            activity[t].sum()
-        )
+        sent += int((product > 0)[:, activity[t]].sum() - activity[t].sum())
+        assert told(info, oracle)["sent"] == sent
         assert_close(state.x, x, **EXACT)
     assert p >= 4  # so that there was something to see
     assert (lam > 0).sum() < N * N

@@ -37,16 +37,16 @@ def test_where_no_time_passes_it_is_that_of_rounds(criterion, estimator, samples
         None, rule=rule, late="adaptive", **OPTIONS, **options
     )
     run = Run(method, simulation, x, clock=clock("constant(0)"))
-    gradients, floats = torch.zeros(6, dtype=REAL), 0.0
+    gradients, sent = torch.zeros(6, dtype=REAL), 0.0
     for r in run_rounds(method, simulation, x, rounds=10):
         while min(run.state.turns) < r.t:
             run.step()
         torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
         torch.testing.assert_close(run.state.alpha, r.info["weights"], **EXACT)
-        gradients, floats = gradients + r.gradients, floats + r.info["floats"]
+        gradients, sent = gradients + r.gradients, sent + r.traffic.total
         assert torch.equal(run.gradients, gradients)
         # All begin with readers of their own, who send nothing.
-        assert run.sent == (0, floats)
+        assert run.sent == (0, sent)
     readers = (run.state.alpha > 0).sum(0).tolist()
     assert 1 < max(readers)
 

@@ -14,7 +14,7 @@ from coterie.algorithms.wga_bc import wga_bc
 from coterie.checks import InputError
 from coterie.data import synthetic
 from coterie.data.federation import federate
-from support.oracles import begun, with_verbs
+from support.oracles import begun, told, with_verbs
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -179,14 +179,15 @@ def test_a_client_without_others_takes_local_steps_and_keeps_what_it_knows():
     algorithm = wga_bc(SAMPLES, **STEPS)
     before = train(algorithm, simulation, start(), 2)[0][-1]
     only = torch.arange(6) == 3
-    after, info = algorithm.step(before, simulation.at(3, only), seeds.generator(0))
+    oracle = simulation.at(3, only)
+    after, info = algorithm.step(before, oracle, seeds.generator(0))
     alone = local(**STEPS)
     same = begun(alone, before.x)._replace(v=before.v, t=before.t)
     expected, _ = alone.step(same, simulation.at(3, only), seeds.generator(0))
     assert_close(after.x, expected.x, **EXACT)
     assert torch.equal(after.c, before.c)
     assert before.c.any()
-    assert info["sent"] == 0
+    assert told(info, oracle)["sent"] == 0
     assert torch.equal(info["weights"], torch.diag(only.to(REAL)))
 
 
@@ -194,13 +195,14 @@ def test_clients_that_take_no_part_keep_everything():
     simulation = simulate(quadratics())
     algorithm = wga_bc(SAMPLES, **STEPS)
     before = train(algorithm, simulation, start(), 2)[0][-1]
-    after, info = algorithm.step(before, simulation.at(3, ACTIVE), seeds.generator(0))
+    oracle = simulation.at(3, ACTIVE)
+    after, info = algorithm.step(before, oracle, seeds.generator(0))
     for name in ("x", "v", "c"):
         old, new = getattr(before, name), getattr(after, name)
         assert torch.equal(new[~ACTIVE], old[~ACTIVE])
         assert (new[ACTIVE] != old[ACTIVE]).all()
     # In each of 3 steps 4 clients send a model to 3 others and get a gradient back.
-    assert info["sent"] == 3 * 4 * 3 * 2 * D
+    assert told(info, oracle)["sent"] == 3 * 4 * 3 * 2 * D
 
 
 def test_a_step_costs_a_gradient_of_ones_own_and_one_for_each_of_the_others():

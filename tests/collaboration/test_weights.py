@@ -262,19 +262,6 @@ def test_among_gives_the_weight_of_a_row_without_active_partners_to_the_client()
     assert result.tolist() == [[1.5, 0.0], [0.0, 0.0]]
 
 
-def test_averaging_is_proportional_to_sizes_among_the_active():
-    active = torch.tensor([True, False, True])
-    assert_close(
-        weights.averaging(torch.tensor([1.0, 5.0, 3.0]), active),
-        torch.tensor([0.25, 0.0, 0.75]),
-    )
-
-
-def test_averaging_over_nobody_is_refused():
-    with pytest.raises(InputError, match="0 active clients"):
-        weights.averaging(torch.ones(2), torch.zeros(2, dtype=torch.bool))
-
-
 # Weights from known biases (chapter 8 of Even's thesis).
 
 

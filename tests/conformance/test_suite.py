@@ -170,9 +170,9 @@ class Growing(NamedTuple):
 def grows_its_state() -> Algorithm:
     def step(state, oracle, rng):
         x = oracle.each(one_step, state.x, lr=0.1)[0]
-        return Growing(x, (*state.past, x)), {"floats": 0.0}
+        return Growing(x, (*state.past, x)), {}
 
-    return Algorithm(lambda x: Growing(x, ()), step)
+    return Algorithm(lambda x, oracle: Growing(x, ()), step)
 
 
 def forgets_the_precision() -> Algorithm:
@@ -185,9 +185,9 @@ def averages_the_idle(sizes) -> Algorithm:
 
     def step(state, oracle, rng):
         g = oracle.grads(state.x) + 0.1 * state.x
-        return State(state.x - 0.1 * g, state.v, state.t + 1), {"floats": 0.0}
+        return State(state.x - 0.1 * g, state.v, state.t + 1), {}
 
-    return Algorithm(lambda x: State(x, velocity(rule, x), 0), step)
+    return Algorithm(lambda x, oracle: State(x, velocity(rule, x), 0), step)
 
 
 def checks_nothing(*, lr: float = 0.1, steps: int = 1) -> Algorithm:
@@ -204,25 +204,23 @@ def refuses_without_a_name(*, steps: int = 1) -> Algorithm:
 
 def never_moves() -> Algorithm:
     return Algorithm(
-        lambda x: State(x, x[:, :0], 0), lambda state, o, r: (state, {"floats": 0.0})
+        lambda x, oracle: State(x, x[:, :0], 0), lambda state, o, r: (state, {})
     )
 
 
-def says_nothing() -> Algorithm:
+def tells(**info) -> Algorithm:
     def change(step):
-        return lambda state, oracle, rng: (step(state, oracle, rng)[0], {})
+        return lambda state, oracle, rng: (step(state, oracle, rng)[0], info)
 
     return around(change)
 
 
-def sends_less_than_nothing() -> Algorithm:
-    def change(step):
-        return lambda state, oracle, rng: (
-            step(state, oracle, rng)[0],
-            {"floats": -1.0},
-        )
+def tells_what_is_no_number() -> Algorithm:
+    return tells(gain=float("nan"))
 
-    return around(change)
+
+def tells_weights_of_a_single_client() -> Algorithm:
+    return tells(weights=torch.ones(6))
 
 
 def needs_company() -> Algorithm:
@@ -246,25 +244,40 @@ def treats_clients_by_their_number(sizes) -> Algorithm:
 
     def step(state, oracle, rng):
         x = oracle.each(mixing_program, state.x)[0]
-        return State(x, state.v, 0), {"floats": 0.0}
+        return State(x, state.v, 0), {}
 
-    return Algorithm(lambda x: State(x, x[:, :0], 0), step)
+    return Algorithm(lambda x, oracle: State(x, x[:, :0], 0), step)
 
 
 def mixing_program(clients, x):
     return x.mean(0) - 0.1 * clients.grad(x)
 
 
-def runs_a_closure(*, lr: float = 0.1) -> Algorithm:
-    """A function inside a function has no name by which a site could find it."""
+def averages_by_itself(sizes) -> Algorithm:
+    """The mean of the rows at hand is that of all clients only if all are here."""
 
-    def step(state, oracle, rng):
-        def program(clients, x):
-            return x - lr * clients.grad(x)
+    def change(step):
+        def wrong(state, oracle, rng):
+            new, info = step(state, oracle, rng)
+            return new._replace(x=new.x.mean(0).expand_as(new.x)), info
 
-        return State(oracle.each(program, state.x)[0], state.v, 0), {"floats": 0.0}
+        return wrong
 
-    return Algorithm(lambda x: State(x, x[:, :0], 0), step)
+    return around(change)
+
+
+def sends_as_many_as_there_are_rows() -> Algorithm:
+    """The models are right, and a process sends more if it holds more clients."""
+
+    def change(step):
+        def wrong(state, oracle, rng):
+            n = len(state.x)
+            oracle.average(state.x.new_ones(n), state.x[:, :n])
+            return step(state, oracle, rng)
+
+        return wrong
+
+    return around(change)
 
 
 def welcomes_all_with_one_model() -> Algorithm:
@@ -326,7 +339,8 @@ CULPRITS = [
     ("newcomers", averages_newcomers),
     ("newcomers", trains_on_while_it_welcomes),
     ("newcomers", uses_up_its_ingredient_in_welcome),
-    ("sites", runs_a_closure),
+    ("divided", averages_by_itself),
+    ("divided", sends_as_many_as_there_are_rows),
     ("inputs_untouched", modifies_its_input),
     ("inputs_untouched", modifies_its_ingredient),
     ("same_seed_same_result", draws_from_torch),
@@ -344,8 +358,8 @@ CULPRITS = [
     ("bad_ingredients", ignores_its_weights),
     ("known_optimum", never_moves),
     ("inactive_rows", never_moves),
-    ("info", says_nothing),
-    ("info", sends_less_than_nothing),
+    ("info", tells_what_is_no_number),
+    ("info", tells_weights_of_a_single_client),
     ("one_client", needs_company),
     ("local_limit", ignores_its_weights),
     ("client_by_client", treats_clients_by_their_number),

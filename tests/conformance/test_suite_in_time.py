@@ -70,7 +70,7 @@ def plain(**changes) -> Algorithm:
         return now.clients
 
     def step(state, oracle, rng):
-        return State(state.x - 0.1 * oracle.grads(state.x)), {"floats": 0.0}
+        return State(state.x - 0.1 * oracle.grads(state.x)), {}
 
     flow = Flow(
         lambda x: State(x.clone()),
@@ -78,7 +78,7 @@ def plain(**changes) -> Algorithm:
         arrive,
         lambda state: state.x,
     )
-    return Algorithm(State, step, flow=flow._replace(**changes))
+    return Algorithm(lambda x, oracle: State(x), step, flow=flow._replace(**changes))
 
 
 def arriving(change) -> Algorithm:

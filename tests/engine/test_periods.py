@@ -89,7 +89,7 @@ def test_a_turn_takes_as_long_as_its_slowest_client(simulation, pace, seconds):
     assert (just.state.turns, early.state.turns) == (1, 0)
     assert (just.lapse.updates, early.lapse.updates) == (6, 0)
     assert (float(just.gradients.sum()), float(early.gradients.sum())) == (36, 0)
-    assert just.info["floats"] > early.info["floats"] == 0
+    assert just.traffic.total > early.traffic.total == 0
 
 
 @pytest.mark.parametrize(("pace", "seconds"), TURNS[:4], ids=NAMES[:4])
@@ -169,7 +169,7 @@ def test_several_turns_in_a_round_are_summed_up(simulation):
     # Three turns of two gradients of three samples, and a model there and back.
     assert (r.state.turns, r.lapse.updates) == (3, 18)
     assert r.gradients.tolist() == [18.0] * 6
-    assert r.info["floats"] == 3 * 2 * 6 * D
+    assert r.traffic == (3 * 2 * 6 * D, 0)
     assert len(r.lapse.spans) == 18
 
 
@@ -177,9 +177,9 @@ def test_what_goes_out_with_the_first_tasks_is_counted(simulation):
     """Models to all at time 0; six answers and models at each of times 2, 4, 6."""
     pace = Pace(clock("constant(1)"), 6.0)
     (r,) = not_waiting(simulation, ditto(SAMPLES), pace)
-    assert r.info["floats"] == (1 + 3 * 2) * 6 * D
+    assert r.traffic.total == (1 + 3 * 2) * 6 * D
     ticks = not_waiting(simulation, ditto(SAMPLES), pace._replace(period=1.5), rounds=4)
-    assert [r.info["floats"] for r in ticks] == [6 * D, 12 * D, 12 * D, 12 * D]
+    assert [r.traffic.total for r in ticks] == [6 * D, 12 * D, 12 * D, 12 * D]
 
 
 def test_messages_cost_no_time_where_nothing_is_sent(simulation):
@@ -209,7 +209,7 @@ def test_going_on_with_a_method_that_waits_is_not_having_stopped(simulation, sto
     algorithm, x = fedavg(SAMPLES, lr=0.1, steps=2), start()
     options = {"pace": PACES, "rounds": 9, "participation": 0.7}
     whole = list(run_waiting(algorithm, simulation, x, **options))
-    kept = stored(whole[stop - 1].state, paced(algorithm, x))
+    kept = stored(whole[stop - 1].state, paced(algorithm, simulation, x))
     rest = list(run_waiting(algorithm, simulation, x, **options, start=(stop, kept)))
     same_rounds(whole[stop:], rest)
 
@@ -234,7 +234,7 @@ def test_going_on_with_one_that_does_not_is_not_having_stopped(
 def same_rounds(first, second):
     for a, b in zip(first, second, strict=True):
         assert a.t == b.t
-        assert float(a.info["floats"]) == float(b.info["floats"])
+        assert a.traffic == b.traffic
         assert torch.equal(a.gradients, b.gradients)
         for x, y in zip(a.lapse, b.lapse, strict=True):
             if isinstance(x, torch.Tensor):
@@ -364,7 +364,9 @@ def test_what_takes_no_time_is_refused_and_not_for_ever(simulation):
     class State:
         x: torch.Tensor
 
-    asks_nothing = Algorithm(State, lambda state, oracle, rng: (state, {"floats": 0.0}))
+    asks_nothing = Algorithm(
+        lambda x, oracle: State(x), lambda state, oracle, rng: (state, {})
+    )
     flow = Flow(
         State,
         lambda state, client: Task((state.x[client],), work=0),

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.checks import InputError
 from coterie.cli.reproductions import Claim, items_of
-from coterie.types import CountingOracle, Federated
+from coterie.types import Federated, Oracle
 
 ITEMS = items_of("even2022")
 items = SimpleNamespace(**ITEMS["fig1a"].__globals__)  # the rest of the file
@@ -71,7 +71,7 @@ def test_a_law_is_a_federation_that_answers_one_question_per_round():
     federation = items.Fresh(items.means(3, lambda t: torch.zeros(3, 2)))
     assert isinstance(federation, Federated)
     call = federation.at(1)
-    assert isinstance(call, CountingOracle)
+    assert isinstance(call, Oracle)
     call.grads(torch.ones(3, 2))
     with pytest.raises(InputError, match="one question"):
         call.grads(torch.ones(3, 2))

@@ -5,7 +5,6 @@ from .best_fit import mean_of_partners, training_losses
 from .weights import (
     Criterion,
     among,
-    averaging,
     binary,
     collaboration_radius,
     collaboration_weights,
@@ -29,7 +28,6 @@ __all__ = [
     "Belief",
     "Criterion",
     "among",
-    "averaging",
     "binary",
     "collaboration_radius",
     "collaboration_weights",

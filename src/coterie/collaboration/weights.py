@@ -297,27 +297,6 @@ def shares_of(sizes: Real[Tensor, " n"], weighting: str) -> Real[Tensor, " n"]:
     return sizes if weighting == "samples" else torch.ones_like(sizes)
 
 
-def averaging(
-    sizes: Real[Tensor, " n"], active: Bool[Tensor, " n"]
-) -> Float[Tensor, " n"]:
-    """A server's weights: in proportion to `sizes` among the active, 0 elsewhere.
-
-    Raises:
-        InputError: when nobody is active, for then no average exists.
-
-    >>> averaging(torch.tensor([10, 30, 60]), torch.tensor([True, True, False]))
-    tensor([0.2500, 0.7500, 0.0000])
-    """
-    kept = sizes * active
-    total = kept.sum()
-    if not total > 0:
-        raise checks.InputError(
-            "`sizes` of active clients must add up to more than 0, "
-            f"got {total:g} from {int(active.sum())} active clients."
-        )
-    return kept / total
-
-
 def links(weights: Float[Tensor, "n n"]) -> float:
     """How many ordered pairs of different clients have a weight.
 

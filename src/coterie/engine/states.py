@@ -6,6 +6,7 @@ in every process.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, get_type_hints
 
@@ -60,12 +61,19 @@ def own(packed: Any, like: State, group: Group, clients: int) -> Any:
 def _fields(state: State) -> Iterator[tuple[str, object, bool]]:
     """Name and value of each field, and whether it has rows."""
     hints = get_type_hints(type(state), include_extras=True)
-    for name in state._fields:
+    for name in _names(state):
         yield name, getattr(state, name), hints.get(name) == Rows
 
 
+def _names(state: State) -> tuple[str, ...]:
+    """The fields of a NamedTuple or dataclass; none of anything else."""
+    if dataclasses.is_dataclass(state):
+        return tuple(field.name for field in dataclasses.fields(state))
+    return getattr(state, "_fields", ())
+
+
 def _is_named(value: object) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")
+    return bool(_names(value))
 
 
 def _with_rows(change: Callable[[Tensor], Tensor | None], state: State) -> State:
@@ -76,6 +84,8 @@ def _with_rows(change: Callable[[Tensor], Tensor | None], state: State) -> State
             changed[name] = change(value)
         elif _is_named(value):
             changed[name] = _with_rows(change, value)
+    if dataclasses.is_dataclass(state) and not isinstance(state, type):
+        return dataclasses.replace(state, **changed)
     return state._replace(**changed)
 
 
