@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import coterie as co
-from coterie.cli import Claim, run_shown
+from coterie.cli import Claim, lead, run_shown
 from coterie.data import Federation, divide, load
 from coterie.report import chosen
 from coterie.study.config import Study
@@ -169,15 +169,10 @@ def table1a_claims(scores: pd.DataFrame) -> list[Claim]:
         for label, (value, _) in published.items():
             if label == "Karula":
                 continue
-            gap = sign * (score["Karula"] - score[label])  # paired by seed
-            claims.append(
-                Claim(
-                    f"{measure}: Karula better than {label}",
-                    f"{sign * (published['Karula'][0] - value):+.{digits}f}",
-                    f"{gap.mean():+.{digits}f}±{gap.sem():.{digits}f}",
-                    bool(gap.mean() > gap.sem()),
-                )
-            )
+            gaps = sign * (score["Karula"] - score[label])  # paired by seed
+            theirs = sign * (published["Karula"][0] - value)
+            what = f"{measure}: Karula better than {label}"
+            claims.append(lead(what, theirs, gaps, digits))
     return claims
 
 
