@@ -45,6 +45,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coterie import Simulation
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
+from coterie.clients import comparisons
 from coterie.clients.kernels import Batch
 from coterie.collaboration.beliefs import Halves, of_pairs
 from coterie.engine.rounds import beginning

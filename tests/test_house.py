@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,24 @@ def test_no_test_imports_another():
                     names = [node.module or ""]
                 wrong = [n for n in names if n.startswith(("test_", "conftest"))]
                 assert not wrong, f"{path.name} imports {wrong}"
+
+
+LISTED = {"graphs", "optim", "collaboration", "theory", "data", "similarity"}
+LISTED |= {"report", "planning", "cli"}
+SHOWN = ("docs", "benchmarks", "examples", "reproductions")
+
+
+def test_what_is_shown_uses_only_what_rooms_list():
+    use = re.compile(r"from coterie\.(\w+)([.\w]*) import (\([^)]*\)|[^\n]*)")
+    files = [path for name in SHOWN for path in (TESTS.parent / name).rglob("*.*")]
+    for path in [p for p in files if p.suffix in (".py", ".md")]:
+        for room, more, names in use.findall(path.read_text(encoding="utf-8")):
+            if room in LISTED:
+                listed = import_module(f"coterie.{room}").__all__
+                named = {
+                    n.split()[0] for n in names.strip("()").split(",") if n.strip()
+                }
+                assert not more and named <= set(listed), f"{path.name}: {room}{more}"
 
 
 HEAVY = ("pandas", "plotly", "sklearn", "typer", "rich", "ot", "flwr", "zenoh")

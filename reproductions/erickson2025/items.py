@@ -15,12 +15,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 import coterie as co
+from coterie.cli import lead
 from coterie.cli.reproductions import Claim, run_shown
 from coterie.data.datasets import load
 from coterie.data.federation import Federation
 from coterie.data.splits import divide
 from coterie.report.tables import chosen
-from coterie.study import Result, Study, federation_of
+from coterie.study.config import Study
+from coterie.study.experiment import Result
+from coterie.study.setup import federation_of
 
 HERE = Path(__file__).parent
 EXPECTED = tomllib.loads((HERE / "expected.toml").read_text())
@@ -169,15 +172,10 @@ def table1a_claims(scores: pd.DataFrame) -> list[Claim]:
         for label, (value, _) in published.items():
             if label == "Karula":
                 continue
-            gap = sign * (score["Karula"] - score[label])  # paired by seed
-            claims.append(
-                Claim(
-                    f"{measure}: Karula better than {label}",
-                    f"{sign * (published['Karula'][0] - value):+.{digits}f}",
-                    f"{gap.mean():+.{digits}f}±{gap.sem():.{digits}f}",
-                    bool(gap.mean() > gap.sem()),
-                )
-            )
+            gaps = sign * (score["Karula"] - score[label])  # paired by seed
+            theirs = sign * (published["Karula"][0] - value)
+            what = f"{measure}: Karula better than {label}"
+            claims.append(lead(what, theirs, gaps, digits))
     return claims
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 import coterie as co
-from coterie.cli import Claim, run_shown
+from coterie.cli import Claim, lead, run_shown
 from coterie.collaboration import binary
 from coterie.seeds import generator
 from coterie.theory import all_for_one
@@ -176,15 +176,9 @@ def table2_claims(
             )
         )
     for better, worse in EXPECTED["order"][name]:
-        gap = score[better] - score[worse]  # paired by seed
-        claims.append(
-            Claim(
-                f"{name}: {better} above {worse}",
-                f"{published[better] - published[worse]:+.1f}",
-                f"{gap.mean():+.1f}±{gap.sem():.1f}",
-                bool(gap.mean() > gap.sem()),
-            )
-        )
+        theirs = published[better] - published[worse]
+        gaps = score[better] - score[worse]  # paired by seed
+        claims.append(lead(f"{name}: {better} above {worse}", theirs, gaps))
     return claims
 
 

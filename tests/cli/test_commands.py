@@ -18,6 +18,7 @@ import torch
 
 from coterie.algorithms import ALGORITHMS
 from coterie.cli import commands as cli
+from coterie.cli import tables
 from coterie.data.datasets import DATASETS
 from coterie.data.splits import SPLITS
 from coterie.graphs.families import GRAPHS
@@ -105,9 +106,9 @@ def test_the_table_fits_eighty_columns_without_cutting_words(here, monkeypatch):
         },
         index=pd.Index(labels, name="algorithm"),
     )
-    with cli.out.capture() as capture:
-        monkeypatch.setattr(cli.out, "_width", 80)
-        cli.print_summary(summary)
+    with tables.out.capture() as capture:
+        monkeypatch.setattr(tables.out, "_width", 80)
+        tables.print_summary(summary)
     text = capture.get()
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
@@ -152,7 +153,7 @@ def test_list_names_the_reference_of_every_published_method(monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     output = "".join(called("list", "algorithms")[1].split())
     for name, factory in ALGORITHMS.items():
-        reference = "".join(cli._reference(factory).split())
+        reference = "".join(tables._reference(factory).split())
         assert (reference in output and len(reference) > 20) or name == "local"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from types import SimpleNamespace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,12 +13,16 @@ from torch.testing import assert_close
 
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
-from coterie.cli.reproductions import Claim, items_of
+from coterie.cli.reproductions import Claim, items_of, papers
 from coterie.engine.clocks import clock
 from coterie.graphs.families import edges_of
 
 ITEMS = items_of("even2024")
-items = SimpleNamespace(**ITEMS["chapter3"].__globals__)  # the rest of the file
+buffers, deadlocks, events, figures, networks, problems, runs, topologies, walks = (
+    import_module(f"reproduce_even2024.{name}")
+    for name in "buffers deadlocks events figures networks problems runs topologies "
+    "walks".split()
+)
 REAL = torch.float64
 
 
@@ -27,16 +31,16 @@ def trace(gap, time=None, delay=None):
     gap = torch.tensor(gap, dtype=REAL)
     time = torch.arange(1.0, len(gap) + 1, dtype=REAL) if time is None else time
     delay = torch.ones(len(gap), dtype=torch.long) if delay is None else delay
-    return items.Trace(gap, time, delay)
+    return runs.Trace(gap, time, delay)
 
 
 def tuned(gap, **given):
-    return items.Tuned(trace(gap, **given), step=1.0, inside=True)
+    return figures.Tuned(trace(gap, **given), step=1.0, inside=True)
 
 
 def test_the_item_makes_claims_and_records_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    claims = ITEMS["chapter3"](["updates=150", "steps=2"])
+    claims = ITEMS["chapter3"](["updates=100", "steps=1"])
     for claim in claims:
         assert isinstance(claim, Claim)
         assert all(isinstance(text, str) for text in (*claim[:3], claim.note))
@@ -58,20 +62,20 @@ def test_settings_that_do_not_exist_are_refused():
 
 
 def test_workers_share_all_samples_and_draw_their_own():
-    features, targets = items.random_data(10.0, 0.5, seed=0)
-    simulation = items.least_squares(features, targets, 5, batch=16).simulation
+    features, targets = problems.random_data(10.0, 0.5, seed=0)
+    simulation = problems.least_squares(features, targets, 5, batch=16).simulation
     everyone = torch.arange(5)
     index, mask = simulation.federation.train.rows(everyone)
     assert mask.all()
     assert torch.equal(index, torch.arange(2000).expand(5, -1))
-    drawn = simulation.samples.minibatch(everyone, 7).index
+    drawn = simulation.minibatch(everyone, 7).index
     assert drawn.shape == (5, 16)
     assert len({tuple(row) for row in drawn.tolist()}) == 5
 
 
 def test_gaps_are_differences_of_the_objective_and_gradients_are_its():
-    features, targets = items.random_data(10.0, 0.5, seed=1)
-    problem = items.least_squares(features, targets, 3, batch=0)
+    features, targets = problems.random_data(10.0, 0.5, seed=1)
+    problem = problems.least_squares(features, targets, 3, batch=0)
 
     def objective(x):
         return (features @ x - targets).square().mean() / 2
@@ -85,15 +89,15 @@ def test_gaps_are_differences_of_the_objective_and_gradients_are_its():
 
 
 def test_quadratics_have_the_eigenvalues_asked_for():
-    problem = items.quadratic(torch.tensor([0.5, 2.0], dtype=REAL), 3)
+    problem = problems.quadratic(torch.tensor([0.5, 2.0], dtype=REAL), 3)
     assert_close(problem.hessian, torch.tensor([[0.5, 0.0], [0.0, 2.0]], dtype=REAL))
     # (0.5 + 2) / 2 at the origin, since the minimiser is (1, 1).
     assert_close(problem.gaps(torch.zeros(1, 2, dtype=REAL)).item(), 1.25)
 
 
 def test_a_run_in_turn_follows_the_plain_recursion():
-    problem = items.quadratic(torch.ones(1, dtype=REAL), 3)
-    run = items.follow(problem, server_sgd(lr=0.2), clock("constant(1)"), 30)
+    problem = problems.quadratic(torch.ones(1, dtype=REAL), 3)
+    run = runs.follow(problem, server_sgd(lr=0.2), clock("constant(1)"), 30)
     x = [0.0]
     for k in range(1, 31):
         x.append(x[-1] - 0.2 * (x[max(0, k - 3)] - 1))
@@ -105,23 +109,23 @@ def test_a_run_in_turn_follows_the_plain_recursion():
 
 def test_a_jump_is_the_largest_rise_within_the_window():
     gap = torch.tensor([8.0, 4.0, 2.0, 20.0, 200.0, 1.0, 0.5], dtype=REAL)
-    assert items.jump(gap, window=1) == pytest.approx((1.0, 3))
-    assert items.jump(gap, window=2) == pytest.approx((2.0, 3))
+    assert runs.jump(gap, window=1) == pytest.approx((1.0, 3))
+    assert runs.jump(gap, window=2) == pytest.approx((2.0, 3))
     falling = torch.tensor([4.0, 2.0, 1.0], dtype=REAL)
-    assert items.jump(falling, window=40).size == 0
+    assert runs.jump(falling, window=40).size == 0
 
 
 def test_final_gap_slope_and_time_of_a_known_series():
     gap = [math.exp(-0.1 * k) for k in range(1, 101)]
     run = trace(gap, time=3 * torch.arange(1.0, 101.0, dtype=REAL))
-    assert_close(items.final(run.gap), sum(gap[-5:]) / 5)
-    assert_close(items.slope(run.gap), 0.1)
-    assert items.time_to(run, math.exp(-1.95)) == 60  # after update 20
-    assert items.time_to(run, 0.0) == math.inf
+    assert_close(runs.final(run.gap), sum(gap[-5:]) / 5)
+    assert_close(runs.slope(run.gap), 0.1)
+    assert runs.time_to(run, math.exp(-1.95)) == 60  # after update 20
+    assert runs.time_to(run, 0.0) == math.inf
 
 
 def test_diverged_runs_have_infinite_gaps():
-    problem = items.quadratic(torch.ones(1, dtype=REAL), 2)
+    problem = problems.quadratic(torch.ones(1, dtype=REAL), 2)
     x = torch.tensor([[math.nan], [math.inf], [1.0]], dtype=REAL)
     assert problem.gaps(x).tolist() == [math.inf, math.inf, 0.0]
 
@@ -131,9 +135,9 @@ def test_spikes_of_constant_steps_alone_agree_and_spikes_of_both_do_not():
     spiked = [*calm[:50], 100 * calm[49], *calm[51:]]
 
     def agreed(constant, adaptive):
-        best = {items.CONSTANT: tuned(constant), items.ADAPTIVE: tuned(adaptive)}
+        best = {figures.CONSTANT: tuned(constant), figures.ADAPTIVE: tuned(adaptive)}
         recipe = [{name: run.trace for name, run in best.items()}]
-        return [claim.agrees for claim in items.jump_claims(best, recipe, 1.0)]
+        return [claim.agrees for claim in figures.jump_claims(best, recipe, 1.0)]
 
     assert agreed(spiked, calm) == [True, True]
     assert agreed(spiked, spiked) == [False, False]
@@ -141,38 +145,34 @@ def test_spikes_of_constant_steps_alone_agree_and_spikes_of_both_do_not():
 
 
 def test_a_mean_delay_above_the_number_of_workers_would_be_seen():
-    case = items.Case("made", 1.0, 0.0, [1.0, 1.0])
+    case = figures.Case("made", 1.0, 0.0, [1.0, 1.0])
     for late, agrees in ((3, True), (4, False)):
         runs = tuned([1.0, 0.5], delay=torch.tensor([1, late]))
-        best = dict.fromkeys((items.MINIBATCH, items.CONSTANT, items.ADAPTIVE), runs)
-        claims = items.figure_claims(case, best)
+        best = dict.fromkeys(
+            (figures.MINIBATCH, figures.CONSTANT, figures.ADAPTIVE), runs
+        )
+        claims = figures.figure_claims(case, best)
         assert [c.agrees for c in claims if "mean delay" in c.what] == [agrees]
 
 
 def test_the_time_to_a_gap_is_judged_against_a_quarter_of_the_speed_up():
-    case = items.Case("made", 1.0, 0.0, [1.0, 1.0, 100.0])  # speed-up 67
+    case = figures.Case("made", 1.0, 0.0, [1.0, 1.0, 100.0])  # speed-up 67
     gap = [1.0, 0.1]
     fast = tuned(gap, time=torch.tensor([1.0, 2.0], dtype=REAL))
     for factor, agrees in ((70.0, [True, True]), (20.0, [False, True]), (15.0, None)):
         slow = tuned(gap, time=factor * torch.tensor([1.0, 2.0], dtype=REAL))
-        best = {items.MINIBATCH: slow, items.CONSTANT: fast, items.ADAPTIVE: fast}
-        found = [claim.agrees for claim in items.clock_claims(case, best)]
+        best = {figures.MINIBATCH: slow, figures.CONSTANT: fast, figures.ADAPTIVE: fast}
+        found = [claim.agrees for claim in figures.clock_claims(case, best)]
         assert found == (agrees or [False, False])
 
 
 # Chapter 5.
-
-recursions = items.beside("chapter5_recursions")
-networks = items.beside("chapter5_networks")
-events = items.beside("chapter5_events")
 
 
 def test_chapter_5_makes_claims_about_every_experiment_and_records_them(
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    parts = {part.__name__: part for part in (recursions, networks, events)}
-    monkeypatch.setitem(ITEMS["chapter5"].__globals__, "beside", parts.__getitem__)
     monkeypatch.setattr(events, "GRAPHS", (("ring", 4),))
     monkeypatch.setattr(networks, "TABLE", (("grid", 9, 0.05, 0.02),))
     claims = ITEMS["chapter5"](["share=0.005"])
@@ -194,7 +194,7 @@ def test_chapter_5_makes_claims_about_every_experiment_and_records_them(
 
 
 def test_recorded_claims_of_chapter_5_agree():
-    path = items.HERE / "results" / "chapter5.csv"
+    path = papers() / "even2024" / "results" / "chapter5.csv"
     with path.open() as file:
         rows = list(csv.DictReader(file))
     judged = [row["agrees"] for row in rows if row["agrees"]]
@@ -212,9 +212,7 @@ def test_a_walk_is_the_recursion_of_the_thesis():
     who = np.array([[0], [2], [2], [1], [0], [1]])
     x = np.zeros((1, 3))
     drawn = np.random.default_rng(5)
-    active, means = recursions.walk(
-        edges, who, slopes, 0.1, x, np.random.default_rng(5)
-    )
+    active, means = walks.walk(edges, who, slopes, 0.1, x, np.random.default_rng(5))
     plain, began = [0.0] * 3, [0.0] * 3
     sums = [0.0, 0.0]
     for (v,) in who.tolist():
@@ -230,9 +228,9 @@ def test_a_walk_is_the_recursion_of_the_thesis():
 
 def test_the_stationary_mean_is_a_fixed_point_of_mean_steps():
     rng = np.random.default_rng(0)
-    a, b, p = losses = recursions.unequal(5, rng)
+    a, b, p = losses = walks.unequal(5, rng)
     assert p.sum() == pytest.approx(1.0) and p[b.argmin()] == p.max()
-    found = recursions.stationary(*losses, 0.05, "line")
+    found = walks.stationary(*losses, 0.05, "line")
     x, y = np.zeros(5), np.zeros(5)
     edges = edges_of("line", 5).tolist()
     for _ in range(20000):  # means of x and of the points of open gradients
@@ -249,7 +247,7 @@ def test_gradients_needed_are_counted_as_by_a_plain_loop():
     """Two nodes that always agree: gradient descent on one quadratic."""
     half = np.full((2, 2), 0.5)
     a, b = np.ones((2, 1)), np.ones((2, 1))
-    found, inside = recursions.gradients_needed(half, a, b, target=0.3, most=100)
+    found, inside = topologies.gradients_needed(half, a, b, target=0.3, most=100)
     fewest = math.inf
     for lr in np.logspace(-4, 0, 33):
         x, total = 0.0, 0.0
@@ -260,15 +258,15 @@ def test_gradients_needed_are_counted_as_by_a_plain_loop():
                 break
             x -= lr * (x - 1)
     assert found == fewest and not inside  # the longest step is the best
-    none = recursions.gradients_needed(half, a, b, target=1e-9, most=3)
+    none = topologies.gradients_needed(half, a, b, target=1e-9, most=3)
     assert none == (math.inf, False)
 
 
 def test_slopes_and_rates_of_known_series():
-    assert recursions.slope([1, 2, 4], [3, 12, 48]) == pytest.approx(2.0)
+    assert walks.slope([1, 2, 4], [3, 12, 48]) == pytest.approx(2.0)
     half = np.array([[0.75, 0.25], [0.25, 0.75]])  # |W - J| = 1/2
-    assert recursions.measured_rate(half, 4, 0) == pytest.approx(1 - 0.5**0.25)
-    tail = recursions.folded(np.array([0.0, 30.0]))
+    assert topologies.measured_rate(half, 4, 0) == pytest.approx(1 - 0.5**0.25)
+    tail = walks.folded(np.array([0.0, 30.0]))
     assert tail == pytest.approx([0.0, 30 - math.sqrt(2 / math.pi)])
 
 
@@ -290,11 +288,11 @@ def test_decay_is_that_of_independent_edges_if_exchanges_are(monkeypatch):
 
 def test_what_is_rematched_at_once_freezes_and_what_overlaps_drifts():
     edges = edges_of("ring", 8)
-    log = networks.rematched(edges, 400, 0)
+    log = deadlocks.rematched(edges, 400, 0)
     assert len(set(log[-100:])) == 4
     busy = torch.ones(8, dtype=REAL)
-    assert networks.spread(edges, []) == 1
-    assert networks.overlapping(edges, busy, 50.0, 0).mean() != pytest.approx(1 / 8)
+    assert deadlocks.spread(edges, []) == 1
+    assert deadlocks.overlapping(edges, busy, 50.0, 0).mean() != pytest.approx(1 / 8)
     times, which = networks.exchanges(edges, busy, 50.0, 0)
     assert (np.diff(times) >= 0).all() and len(which) == len(times) > 50
 
@@ -318,7 +316,7 @@ def test_rounds_take_as_long_as_the_slowest_node():
 
 
 def test_nodes_of_chapter_5_share_their_losses():
-    problem = events.same_data(3, 0, batch=0)
+    problem = problems.same_data(3, 0, batch=0)
     g = problem.simulation.at(1).grads(torch.ones(3, 20, dtype=REAL))
     expected = problem.hessian @ (torch.ones(20, dtype=REAL) - problem.optimum)
     assert_close(g, expected.repeat(3, 1))
@@ -328,6 +326,6 @@ def test_nodes_of_chapter_5_share_their_losses():
 
 
 def test_clients_finish_in_the_order_of_their_times():
-    order = events.one_by_one(clock("constant(1)", speeds=[1.0, 2.5]), 2)
+    order = buffers.one_by_one(clock("constant(1)", speeds=[1.0, 2.5]), 2)
     expected = [(0, 1), (0, 2), (1, 1), (0, 3), (0, 4)]
     assert [next(order) for _ in expected] == expected

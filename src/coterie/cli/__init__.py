@@ -1,6 +1,6 @@
 """The command line: what a person types, and what the terminal shows."""
 
 from .commands import main
-from .reproductions import Claim, run_shown
+from .reproductions import Claim, lead, run_shown, settings
 
-__all__ = ["Claim", "main", "run_shown"]
+__all__ = ["Claim", "lead", "main", "run_shown", "settings"]

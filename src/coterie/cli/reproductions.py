@@ -1,15 +1,18 @@
 """Published experiments: ours next to the published value, and whether they agree.
 
 A paper is a folder of `reproductions/` with a file `items.py`, whose `ITEMS` maps a
-name to a function `(overrides) -> list[Claim]`.
+name to a function `(overrides) -> list[Claim]`; it may import files beside it, such as
+`from .coins import fig1a`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +20,9 @@ from rich.table import Table
 from ..checks import InputError, one_of
 from ..study import Result, Study, run_study
 from .progress import study_progress
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Claim(NamedTuple):
@@ -35,6 +41,23 @@ def run_shown(study: Study) -> Result:
         return run_study(study, progress=show)
 
 
+def settings(overrides: Sequence[str], **defaults: Any) -> dict[str, Any]:
+    """The settings of an item, some of them given as `name=value`."""
+    for override in overrides:
+        name, _, value = override.partition("=")
+        one_of("setting", name, defaults)
+        defaults[name] = tomllib.loads(f"value = {value}")["value"]
+    return defaults
+
+
+def lead(what: str, published: float, gaps: pd.Series, digits: int = 1) -> Claim:
+    """Whether a lead, known by a gap of each seed, exceeds its standard error."""
+    values = gaps.to_numpy(float)
+    mean, error = values.mean(), values.std(ddof=1) / len(values) ** 0.5
+    ours = f"{mean:+.{digits}f}±{error:.{digits}f}"
+    return Claim(what, f"{published:+.{digits}f}", ours, bool(mean > error))
+
+
 Item = Callable[[Sequence[str]], list[Claim]]
 
 
@@ -51,11 +74,15 @@ def items_of(paper: str) -> dict[str, Item]:
     """The items of a paper by name."""
     known = {path.parent.name: path for path in papers().glob("*/items.py")}
     one_of("paper", paper, known)
-    spec = importlib.util.spec_from_file_location(f"reproduce_{paper}", known[paper])
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    items: dict[str, Item] = module.ITEMS
+    name, path = f"reproduce_{paper}", known[paper]
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            name, path, submodule_search_locations=[str(path.parent)]
+        )
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    items: dict[str, Item] = sys.modules[name].ITEMS
     return items
 
 

@@ -6,9 +6,8 @@ Synchronous methods are rounds, each of which takes as long as the slowest node.
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,75 +18,18 @@ import coterie as co
 from coterie.algorithms.agraf import agraf
 from coterie.algorithms.loss_network import loss_network
 from coterie.cli import Claim
-from coterie.data import PARTS, Federation, Table, divide, federate, load
+from coterie.data import Federation, divide, load
 from coterie.engine.clocks import Clock, Rings, clock
 from coterie.engine.events import Run
 from coterie.graphs import edges_of, gossip_matrix
-from coterie.models import build, linear, mlp, ravel, with_row
-from coterie.seeds import generator
-from coterie.theory.mixing import loss_rates
+from coterie.models import build, mlp, ravel, with_row
+from coterie.theory import mixing
 
-REAL = torch.float64
-LAW = "lognormal(1, 0.3)"
+from .problems import LAW, REAL, same_data
+
 SLOWER = (1.0, 10.0, 100.0)
 GRAPHS = (("ring", 16), ("grid", 16), ("erdos_renyi(0.3)", 16), ("ring", 64))
 AGRAF, ROUNDS, MINIBATCH = "AGRAF", "synchronous DSGD", "minibatch SGD"
-
-
-def claims(folder: Path, share: float, seed: int) -> list[Claim]:
-    """Experiments 1, 5 with gradients, 6 and 7."""
-    races = straggler_races(share, seed)
-    draw(folder, races)
-    return [
-        *straggler_claims(races, share),
-        *exchange_claims(share, seed),
-        *deep_claims(share, seed),
-        *buffer_claims(share, seed),
-    ]
-
-
-# Nodes who share their data.
-
-
-class Problem(NamedTuple):
-    """Least squares with the same samples at every node."""
-
-    simulation: co.Simulation
-    optimum: Tensor  # (D,)
-    hessian: Tensor  # (D, D)
-    beta: float  # L
-
-    def gap(self, x: Tensor) -> float:
-        """The mean of F - min F over the rows of x."""
-        off = x - self.optimum
-        return float(((off @ self.hessian) * off).sum(1).mean() / 2)
-
-
-def same_data(nodes: int, seed: int, *, batch: int = 8) -> Problem:
-    """300 samples in 20 dimensions, eigenvalues from 0.1 to 1, label noise 0.5."""
-    rng = generator(seed, "chapter5")
-    scale = torch.logspace(-1, 0, 20, dtype=REAL).sqrt()
-    features = torch.randn(300, 20, generator=rng, dtype=REAL) * scale
-    targets = features @ torch.randn(20, generator=rng, dtype=REAL)
-    targets = targets + 0.5 * torch.randn(300, generator=rng, dtype=REAL)
-    times, half = nodes * len(PARTS), math.sqrt(0.5)  # of a squared error
-    table = Table(
-        "same", half * features.repeat(times, 1), half * targets.repeat(times),
-        "regression", 1,
-    )  # fmt: skip
-    owner = torch.arange(nodes).repeat_interleave(300).repeat(len(PARTS))
-    role = torch.arange(len(PARTS)).repeat_interleave(300 * nodes)
-    simulation = co.Simulation(
-        federate(table, owner, role),
-        build(lambda: linear((20,), 1, bias=False), seed),
-        batch_size=batch,
-        seed=seed,
-        dtype=REAL,
-    )
-    hessian = features.T @ features / 300
-    optimum = torch.linalg.solve(hessian, features.T @ targets / 300)
-    beta = float(torch.linalg.eigvalsh(hessian)[-1])
-    return Problem(simulation, optimum, hessian, beta)
 
 
 class Trace(NamedTuple):
@@ -189,7 +131,7 @@ def straggler_races(share: float, seed: int) -> list[Race]:
     return races
 
 
-def straggler_claims(races: Sequence[Race], share: float) -> list[Claim]:
+def race_claims(races: Sequence[Race], share: float) -> list[Claim]:
     """Theorems 5.1 to 5.3: the time to a hundredth of the gap as one node gets slow."""
     level = 0.01 if share == 1 else 0.9
     found = []
@@ -247,7 +189,7 @@ def exchange_claims(share: float, seed: int) -> list[Claim]:
         speeds = torch.ones(nodes, dtype=REAL)
         speeds[:2] = slower
         paces = clock("constant(1)", speeds=speeds)
-        rings = Rings(edges, loss_rates(edges, speeds[edges].amax(1)), seed=seed)
+        rings = Rings(edges, mixing.loss_rates(edges, speeds[edges].amax(1)), seed=seed)
         run = follow(
             loss_network(matrix, lr=lr), problem.simulation, x, problem.gap, updates,
             paces=paces, rings=rings,
@@ -293,7 +235,7 @@ def deep_runs(split: str, share: float, seed: int, **options: float) -> dict[str
     speeds[:2] = 20.0
     paces, updates = clock(LAW, speeds=speeds, seed=seed), max(2, int(400 * share)) * 16
     accuracy = accuracy_of(federation, module)
-    lost = Rings(edges, loss_rates(edges, speeds[edges].amax(1)), seed=seed)
+    lost = Rings(edges, mixing.loss_rates(edges, speeds[edges].amax(1)), seed=seed)
     plans = {
         AGRAF: (agraf(matrix, lr=0.1, mix="pairs"), paces, meetings(edges, 16, seed)),
         "loss network": (loss_network(matrix, lr=0.1), paces, lost),
@@ -328,10 +270,7 @@ def accuracy_of(federation: Federation, module: nn.Module) -> Callable[[Tensor],
 def deep_claims(share: float, seed: int) -> list[Claim]:
     """Theorem 5.4 and Remark 5.4.1 where losses are not convex."""
     found = []
-    for split, options, room in (
-        ("iid", {}, 0.03),
-        ("dirichlet", {"alpha": 0.5}, 0.1),
-    ):
+    for split, options, room in (("iid", {}, 0.03), ("dirichlet", {"alpha": 0.5}, 0.1)):
         runs = deep_runs(split, share, seed, **options)
         base = runs[ROUNDS]
         level = 0.85 if share == 1 else 0.0
@@ -361,113 +300,10 @@ def deep_claims(share: float, seed: int) -> list[Claim]:
     return found
 
 
-# Experiment 7: buffers.
-
-
-def one_by_one(paces: Clock, nodes: int) -> Iterator[tuple[int, int]]:
-    """Who finishes next, and the number of that gradient from 1 on."""
-    zero = torch.zeros(nodes, dtype=torch.long)
-    times = paces.durations(torch.arange(nodes), zero, 400).cumsum(1).tolist()
-    queue = [(own[0], v, 1) for v, own in enumerate(times)]
-    heapq.heapify(queue)
-    while True:
-        _, v, number = heapq.heappop(queue)
-        yield v, number
-        heapq.heappush(queue, (times[v][number], v, number + 1))
-
-
-def gradient(problem: Problem, v: int, number: int, point: Tensor) -> Tensor:
-    """A node's stochastic gradient of that number, by the oracle of rounds."""
-    who = torch.arange(len(problem.simulation)) == v
-    points = point.repeat(len(who), 1)
-    return problem.simulation.at(number, who).grads(points)[v]
-
-
-def averaged_buffers(
-    problem: Problem, lr: float, buffer: int, order: Iterator[tuple[int, int]], k: int
-) -> Tensor:
-    """Models of nodes that go on alone, and are averaged after each `buffer` steps."""
-    nodes = len(problem.simulation)
-    models = [torch.zeros(20, dtype=REAL) for _ in range(nodes)]
-    began, held = [model.clone() for model in models], 0
-    for _ in range(k):
-        v, number = next(order)
-        models[v] = models[v] - lr * gradient(problem, v, number, began[v])
-        held += 1
-        if held == buffer:
-            mean = sum(models[1:], models[0]) / nodes
-            models, held = [mean.clone() for _ in range(nodes)], 0
-        began[v] = models[v].clone()
-    return torch.stack(models)
-
-
-def server_buffers(
-    problem: Problem, lr: float, buffer: int, order: Iterator[tuple[int, int]], k: int
-) -> list[float]:
-    """Gaps of FedBuff: clients begin at the server's model, which moves by buffers.
-
-    The sum of a buffer moves it by lr / n each, as the mean of all nodes moves.
-    """
-    nodes = len(problem.simulation)
-    server, held, gaps = torch.zeros(20, dtype=REAL), torch.zeros(20, dtype=REAL), []
-    began = [server.clone() for _ in range(nodes)]
-    for j in range(1, k + 1):
-        v, number = next(order)
-        held = held + gradient(problem, v, number, began[v])
-        if j % buffer == 0:
-            server, held = server - lr / nodes * held, torch.zeros_like(held)
-        began[v] = server.clone()
-        gaps.append(problem.gap(server[None]))
-    return gaps
-
-
-def buffer_claims(share: float, seed: int) -> list[Claim]:
-    """FedBuff and asynchronous FedAvg are AGRAF with J at every B-th gradient."""
-    nodes = 16
-    problem = same_data(nodes, seed)
-    paces = clock(LAW, speeds=[1.0] * 14 + [10.0, 50.0], seed=seed)
-    x, lr = torch.zeros(nodes, 20, dtype=REAL), 0.2 / problem.beta
-    mean = torch.full((nodes, nodes), 1 / nodes, dtype=REAL)
-    updates, found = max(80, int(1600 * share)), []
-    for name, buffer in (("FedBuff, B = 4", 4), ("async FedAvg, H = 5", 5 * nodes)):
-        method = agraf(mean, lr=lr, every=buffer)
-        run = follow(method, problem.simulation, x, problem.gap, updates, paces=paces)
-        models = averaged_buffers(
-            problem, lr, buffer, one_by_one(paces, nodes), updates
-        )
-        off = float((run.state.x - models).abs().max())
-        found.append(
-            Claim(
-                f"7, {name}: largest difference to a loop of its own",
-                "0",
-                f"{off:.1g}",
-                off < 1e-10,
-                f"after {updates} gradients; sums in another order",
-            )
-        )
-        if buffer == 4:
-            gaps = server_buffers(problem, lr, 4, one_by_one(paces, nodes), updates)
-            tail = updates // 4
-            theirs = sum(gaps[-tail:]) / tail
-            last = run.value[-(tail // nodes) :]  # nodes have just been averaged
-            ours = sum(last) / len(last)
-            found.append(
-                Claim(
-                    "7, gap at the end, AGRAF with buffers and FedBuff",
-                    "the same up to the order of steps",
-                    f"{ours:.2g} and {theirs:.2g}",
-                    0.5 <= ours / theirs <= 2,
-                    "clients of FedBuff begin at the server's model; "
-                    "equal mean steps, a factor of 2 is allowed",
-                )
-            )
-    return found
-
-
 # A picture.
 
 
-def draw(folder: Path, races: Sequence[Race]) -> None:
+def draw_races(folder: Path, races: Sequence[Race]) -> None:
     """Gaps against time, a graph in each row and a straggler in each column."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots

@@ -1,4 +1,4 @@
-"""Chapter 5 of Even's thesis: the recursion (5.3) step by step, without a clock.
+"""Theorem 5.1 and experiment 3: the recursion (5.3) step by step, without a clock.
 
     x^{k+1} = W_k x^k - gamma g^k,  g_v^k = g_v(x_v^{s(k,v)}) if v in I_k else 0   (5.3)
 
@@ -11,37 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from coterie.cli import Claim
-from coterie.graphs import edges_of, gossip_matrix
+from coterie.graphs import edges_of
 from coterie.seeds import key
-from coterie.theory.agraf import (
-    Homogeneous,
-    lipschitz_rate,
-    lipschitz_step,
-    smooth_bound,
-)
-from coterie.theory.mixing import fixed_mixing, pairwise_mixing
+from coterie.theory import agraf, mixing
 
-GRAPHS = ("complete", "expander(4)", "grid", "ring", "line")
 Gradient = Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
 """Gradients at points of these nodes."""
-
-
-def claims(folder: Path, share: float, seed: int) -> list[Claim]:
-    """Experiments 2 to 4, and the reference values of B5."""
-    return [
-        *lipschitz_claims(share, seed),
-        *topology_claims(share, seed),
-        *statistical_claims(share, seed),
-        *sampling_claims(share, seed),
-        *local_claims(share, seed),
-    ]
 
 
 def random(seed: int, *names: str) -> np.random.Generator:
@@ -53,7 +34,7 @@ def rho_bar_of(text: str, n: int) -> float:
     """The mixing constant of averaging a random edge at each step."""
     edges = edges_of(text, n)
     chance = torch.full((len(edges),), 1 / len(edges), dtype=torch.float64)
-    return pairwise_mixing(edges, chance).rho_bar
+    return mixing.pairwise_mixing(edges, chance).rho_bar
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
@@ -120,11 +101,11 @@ def lipschitz_claims(share: float, seed: int) -> list[Claim]:
     gaps, result = [], []
     for name, (who, reference) in schedules.items():
         gradients = steps * who.shape[-1]
-        network = Homogeneous(n, rho_bar, gradients)
-        lr = lipschitz_step(5.0, 1.0, network)
+        network = agraf.Homogeneous(n, rho_bar, gradients)
+        lr = agraf.lipschitz_step(5.0, 1.0, network)
         active, _ = walk(edges, who, signs, lr, np.full((runs, n), 5.0), rng)
         gaps.append(float(folded(active / gradients).mean()))
-        bound = lipschitz_rate(5.0, 1.0, network)
+        bound = agraf.lipschitz_rate(5.0, 1.0, network)
         result.append(
             Claim(
                 f"Theorem 5.1, {name}: gap",
@@ -153,105 +134,6 @@ def folded(x: np.ndarray) -> np.ndarray:
     return math.sqrt(2 / math.pi) * np.expm1(-(x**2) / 2) + x * tail
 
 
-# Experiment 2: graphs.
-
-
-def heterogeneous(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Curvatures a and optima b of f_v(x) = sum_j a_vj (x_j - b_vj)^2 / 2, (n, 8)."""
-    rng = random(seed, "heterogeneous")
-    return rng.uniform(0.5, 1.5, (n, 8)), rng.normal(size=(n, 8))
-
-
-def gradients_needed(
-    mixing: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
-    *,
-    every: int = 1,
-    target: float,
-    most: int,
-) -> tuple[float, bool]:
-    """The fewest gradients until the mean of f(x_bar^k) - f^* is at the target.
-
-    Over 33 steps gamma from 1e-4 to 1, and whether the best is inside. All nodes take
-    part, and `mixing` is applied at each `every`-th step. The target is a share of
-    f(x^0) - f^*.
-    """
-    lr = np.logspace(-4, 0, 33)[:, None, None]
-    x = np.zeros((33, *a.shape))
-    best, curve = (a * b).sum(0) / a.sum(0), a.mean(0)
-    level = target * float((curve * best**2).sum() / 2)
-    total = np.zeros(33)
-    with np.errstate(over="ignore", invalid="ignore"):  # some steps are too long
-        for k in range(1, most + 1):
-            off = x.mean(1) - best
-            total += (curve * off**2).sum(1) / 2
-            reached = (total <= level * k).nonzero()[0]
-            if len(reached):
-                return float(k * len(a)), bool(0 < reached[0] and reached[-1] < 32)
-            x = (mixing @ x if k % every == 0 else x) - lr * a * (x - b)
-    return math.inf, False
-
-
-def topology_claims(share: float, seed: int) -> list[Claim]:
-    """N against 1 / rho_bar where losses differ and nothing is random."""
-    n, most = 16, max(50, int(200_000 * share))
-    a, b = heterogeneous(n, seed)
-    needed, inverse, inside = [], [], True
-    for text in GRAPHS:
-        matrix = gossip_matrix(edges_of(text, n), n)
-        inverse.append(1 / fixed_mixing(matrix).rho_bar)
-        found, good = gradients_needed(
-            matrix.numpy(), a, b, target=0.003 if share == 1 else 0.3, most=most
-        )
-        needed.append(found)
-        inside &= good
-    found = slope(inverse, needed) if np.isfinite(needed).all() else math.inf
-    return [
-        Claim(
-            f"2, {', '.join(GRAPHS)}: slope of ln N over ln 1/rho_bar",
-            "at most 1",
-            f"{found:.2f}",
-            found <= 1.1,
-            "each graph with its best step; a tenth for the grid of steps; N = "
-            + ", ".join(f"{value:.3g}" for value in needed)
-            + ", 1/rho_bar = "
-            + ", ".join(f"{value:.3g}" for value in inverse)
-            + ("" if inside else "; a best step is at an end of the grid"),
-        )
-    ]
-
-
-def statistical_claims(share: float, seed: int) -> list[Claim]:
-    """Where noise dominates, the graph does not matter: Theorem 5.3.1, equal losses."""
-    n, runs, sigma = 16, max(8, int(200 * share)), 100.0
-    steps = max(200, int(20000 * share))
-    gaps = []
-    for text in GRAPHS:
-        matrix = gossip_matrix(edges_of(text, n), n)
-        network = Homogeneous(
-            n, fixed_mixing(matrix).rho_bar, n * steps, variance=sigma**2
-        )
-        lr = smooth_bound(1.0, n, network).step
-        rng, x, total = random(seed, "noise", text), np.ones((n, runs)), np.zeros(runs)
-        mixing = matrix.numpy()
-        for _ in range(steps):
-            total += x.mean(0)
-            x = mixing @ x - lr * (x + sigma * rng.normal(size=x.shape))
-        gaps.append(float(((total / steps) ** 2).mean() / 2))
-    ratio = max(gaps) / min(gaps)
-    return [
-        Claim(
-            "2, the same with much noise: gap after N gradients, largest over smallest",
-            "1",
-            f"{ratio:.2f}",
-            ratio <= 1.5,
-            f"5 deviations of a mean of {runs} squares; gaps "
-            + ", ".join(f"{gap:.2g}" for gap in gaps),
-        )
-    ]
-
-
 # Experiment 3: losses that differ, nodes that differ in how often they come.
 
 
@@ -273,10 +155,7 @@ def stationary(
         mean[[v, w], [w, v]] += 1 / (2 * len(edges))
     step = lr * a
     system = np.block(
-        [
-            [np.eye(n) - mean, np.diag(p * step)],
-            [-mean, np.diag(1 + step)],
-        ]
+        [[np.eye(n) - mean, np.diag(p * step)], [-mean, np.diag(1 + step)]]
     )
     found = np.linalg.solve(system, np.concatenate([p * step * b, step * b]))
     return float(found[:n].mean())
@@ -309,8 +188,7 @@ def unequal(n: int, rng: np.random.Generator) -> Losses:
 
 def sampling_claims(share: float, seed: int) -> list[Claim]:
     """What is minimised if nodes do not come equally often, and how far off it is."""
-    n, graphs = 8, ("complete", "expander(4)", "ring", "line")
-    rng = random(seed, "sampling")
+    n, rng = 8, random(seed, "sampling")
     losses = unequal(n, rng)
     a, _, p = losses
     weighted, uniform = losses.weighted, losses.uniform
@@ -319,15 +197,6 @@ def sampling_claims(share: float, seed: int) -> list[Claim]:
     limits = [stationary(*losses, lr, "ring") for lr in steps]
     fixed = [stationary(*losses, lr / (n * p), "ring") for lr in steps]
     found, error = simulated(losses, 0.02, share, rng)
-    many = [unequal(n, rng) for _ in range(50)]
-
-    def bias(lr: float, text: str) -> float:
-        off = [stationary(*each, lr, text) - each.weighted for each in many]
-        return math.sqrt(np.square(off).mean())
-
-    order = slope(steps[2:], [bias(lr, "ring") for lr in steps[2:]])
-    over = [bias(0.001, text) for text in graphs]
-    across = slope([1 / rho_bar_of(text, n) for text in graphs], over)
     same = abs(stationary(a, np.full(n, 1.5), p, 0.02, "ring") - 1.5)
     return [
         Claim(
@@ -345,19 +214,8 @@ def sampling_claims(share: float, seed: int) -> list[Claim]:
             "a tenth of their distance at the end; reference, other losses: -1.91, "
             "-2.08 (.005), -2.14 (.001) to -2.163 (uniform: -1.428)",
         ),
-        Claim(
-            "3, slope of ln bias over ln gamma",
-            "1",
-            f"{order:.2f}",
-            order >= 0.8,
-            "O(gamma / rho_bar); the three smallest steps, 50 draws of losses",
-        ),
-        Claim(
-            f"3, {', '.join(graphs)}: slope of ln bias over ln 1/rho_bar",
-            "at most 1",
-            f"{across:.2f}",
-            across <= 1.1,
-            "gamma = .001; bias " + ", ".join(f"{value:.2g}" for value in over),
+        *bias_claims(
+            [unequal(n, rng) for _ in range(max(5, int(50 * share)))], steps[2:]
         ),
         Claim(
             "3, with steps gamma p_bar / p_v: mean model for the same gamma",
@@ -372,6 +230,35 @@ def sampling_claims(share: float, seed: int) -> list[Claim]:
             f"{same:.1g}",
             same < 1e-10,
             "rounding of a linear system",
+        ),
+    ]
+
+
+def bias_claims(many: Sequence[Losses], steps: np.ndarray) -> list[Claim]:
+    """How the bias grows with the step and with 1 / rho_bar, over draws of losses."""
+
+    def bias(lr: float, text: str) -> float:
+        off = [stationary(*each, lr, text) - each.weighted for each in many]
+        return math.sqrt(np.square(off).mean())
+
+    n, graphs = len(many[0].a), ("complete", "expander(4)", "ring", "line")
+    order = slope(steps, [bias(lr, "ring") for lr in steps])
+    over = [bias(0.001, text) for text in graphs]
+    across = slope([1 / rho_bar_of(text, n) for text in graphs], over)
+    return [
+        Claim(
+            "3, slope of ln bias over ln gamma",
+            "1",
+            f"{order:.2f}",
+            order >= 0.8,
+            "O(gamma / rho_bar); the three smallest steps, 50 draws of losses",
+        ),
+        Claim(
+            f"3, {', '.join(graphs)}: slope of ln bias over ln 1/rho_bar",
+            "at most 1",
+            f"{across:.2f}",
+            across <= 1.1,
+            "gamma = .001; bias " + ", ".join(f"{value:.2g}" for value in over),
         ),
     ]
 
@@ -393,62 +280,3 @@ def simulated(
         _, means = walk(edges, who, slopes, lr, x, rng)
     means = means / steps
     return float(means.mean()), float(means.std(ddof=1) / math.sqrt(runs))
-
-
-# Experiment 4: local steps.
-
-
-def local_claims(share: float, seed: int) -> list[Claim]:
-    """H gradients for each communication: rho_bar and the number of gradients."""
-    n, numbers = 16, (1, 2, 5, 10, 50)
-    matrix = gossip_matrix(edges_of("expander(4)", n), n)
-    a, b = heterogeneous(n, seed)
-    needed, rates = [], []
-    contraction = 1 - fixed_mixing(matrix).rho
-    for steps in numbers:
-        found, _ = gradients_needed(
-            matrix.numpy(),
-            a,
-            b,
-            every=steps,
-            target=0.003 if share == 1 else 0.3,
-            most=max(100, int(1_000_000 * share)),
-        )
-        needed.append(found)
-        rates.append(measured_rate(matrix.numpy(), steps, seed))
-    order = slope(numbers, rates)
-    found = slope(numbers, needed) if np.isfinite(needed).all() else math.inf
-    return [
-        Claim(
-            "4, H = 1 2 5 10 50 gradients a communication: slope of ln rho_bar",
-            "-1",
-            f"{order:.2f}",
-            -1.1 <= order <= -0.9,
-            "measured decay of |x - x_bar| per step "
-            + ", ".join(f"{rate:.2g}" for rate in rates)
-            + f"; 1 - |W - J| = {1 - contraction:.2g}",
-        ),
-        Claim(
-            "4, slope of ln N over ln H",
-            "at most 1",
-            f"{found:.2f}",
-            found <= 1.1,
-            "each with its best step; N = "
-            + ", ".join(f"{value:.3g}" for value in needed),
-        ),
-    ]
-
-
-def measured_rate(mixing: np.ndarray, every: int, seed: int) -> float:
-    """The decay of |x - x_bar| per step, W at each `every`-th, from a random start."""
-    x = random(seed, "rate").normal(size=len(mixing))
-    x -= x.mean()
-    spread = []
-    for k in range(1, 40 * every + 1):
-        if k % every == 0:
-            x = mixing @ x
-            x -= x.mean()
-        spread.append(float(np.linalg.norm(x)))
-    half = len(spread) // 2
-    ratio = spread[-1] / spread[half - 1]
-    return 1 - ratio ** (1 / (len(spread) - half))
