@@ -21,16 +21,16 @@ def simulation() -> Simulation:
 
 def test_losses_are_those_of_the_whole_training_part():
     clients = simulation()
-    candidates = starting_rows(clients.federation, Setting())[:3]
+    candidates = starting_rows(clients.federation, Setting())[:3].expand(6, -1, -1)
     found = training_losses(clients.at(1), candidates)
-    for c, candidate in enumerate(candidates):
+    for c, candidate in enumerate(candidates[0]):
         everywhere = candidate.expand(6, -1).contiguous()
         assert_close(found[:, c], clients.evaluate(everywhere, "train")["loss"])
 
 
 def test_the_best_fit_has_least_loss_and_inactive_clients_are_not_asked():
     clients = simulation()
-    candidates = starting_rows(clients.federation, Setting())[:3]
+    candidates = starting_rows(clients.federation, Setting())[:3].expand(6, -1, -1)
     losses = training_losses(clients.at(1), candidates)
     assert torch.equal(best_fit(clients.at(1), candidates), losses.argmin(1))
     some = training_losses(clients.at(1, ACTIVE), candidates)
