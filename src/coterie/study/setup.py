@@ -103,7 +103,13 @@ def _building(setup: Setup, federation: Federation) -> Build:
         key = repr((entry.name, sorted(entry.options.items())))
         if key not in built:
             timed = setup.study.time is not None
-            built[key] = build_algorithm(entry, ingredients, timed=timed)
+            made = build_algorithm(entry, ingredients, timed=timed)
+            if made.flow is not None and setup.study.model.get("personal"):
+                raise InputError(
+                    f"`model.personal` needs rounds, but {entry.label} reacts to "
+                    "answers in time: it must say `waits = true`, or be left out."
+                )
+            built[key] = made
         return built[key]
 
     return build
