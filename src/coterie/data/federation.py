@@ -7,8 +7,9 @@ client.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -94,20 +95,8 @@ class Federation:
         def real(tensor: Tensor) -> Tensor:
             return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
-        def moved(part: Part) -> Part:
-            return Part(*(tensor.to(device) for tensor in part))
-
-        return replace(
-            self,
-            features=real(self.features),
-            targets=real(self.targets),
-            train=moved(self.train),
-            validation=moved(self.validation),
-            test=moved(self.test),
-            clients=self.clients.to(device),
-            clusters=None if self.clusters is None else self.clusters.to(device),
-            optima=None if self.optima is None else real(self.optima),
-        )
+        data = {"features": real(self.features), "targets": real(self.targets)}
+        return self._changed(lambda part: Part(*map(real, part)), real, **data)
 
     def select(self, positions: Int[Tensor, " m"]) -> Federation:
         """The federation whose client j is client positions[j] of this one.
@@ -123,40 +112,42 @@ class Federation:
         def moved(part: Part) -> Part:
             return Part(part.index, of(part.start), of(part.size))
 
-        return replace(
-            self,
-            train=moved(self.train),
-            validation=moved(self.validation),
-            test=moved(self.test),
-            clients=of(self.clients),
-            clusters=None if self.clusters is None else of(self.clusters),
-            optima=None if self.optima is None else of(self.optima),
-            everybody=len(self) if self.everybody is None else self.everybody,
-        )
+        everybody = len(self) if self.everybody is None else self.everybody
+        return self._changed(moved, of, everybody=everybody)
 
     def only(self, client: int) -> Federation:
         """What the site of one client holds: its own samples and nothing else."""
         keep: list[Tensor] = []
-        parts: dict[str, Part] = {}
-        total = 0
-        for name in PARTS:
-            index, start, size = self.part(name)
+
+        def own(part: Part) -> Part:
+            index, start, size = part
             mine = index[start[client] : start[client] + size[client]]
-            here = torch.arange(len(mine), device=mine.device) + total
-            parts[name] = Part(here, torch.zeros_like(size[:1]), size[client, None])
+            here = torch.arange(len(mine), device=mine.device) + sum(map(len, keep))
             keep.append(mine)
-            total += len(mine)
+            return Part(here, torch.zeros_like(size[:1]), size[client, None])
+
+        alone = self._changed(own, lambda rows: rows[client, None])
         samples = torch.cat(keep)
         return replace(
+            alone, features=self.features[samples], targets=self.targets[samples]
+        )
+
+    def _changed(
+        self,
+        part: Callable[[Part], Part],
+        rows: Callable[[Tensor], Tensor],
+        **more: Any,
+    ) -> Federation:
+        """The federation with other parts, and rows of what is known about clients."""
+        return replace(
             self,
-            features=self.features[samples],
-            targets=self.targets[samples],
-            clients=self.clients[client, None],
-            clusters=None if self.clusters is None else self.clusters[client, None],
-            optima=None if self.optima is None else self.optima[client, None],
-            train=parts["train"],
-            validation=parts["validation"],
-            test=parts["test"],
+            train=part(self.train),
+            validation=part(self.validation),
+            test=part(self.test),
+            clients=rows(self.clients),
+            clusters=None if self.clusters is None else rows(self.clusters),
+            optima=None if self.optima is None else rows(self.optima),
+            **more,
         )
 
 
