@@ -39,36 +39,31 @@ class Case(NamedTuple):
     aim: float
 
 
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+
+
 def perceptron() -> nn.Module:
     return mlp((784,), 10, hidden=[80, 60])
+
+
+def convolutional() -> nn.Module:
+    return cnn(GREY, 10)
+
+
+def le_net() -> nn.Module:
+    return lenet(COLOUR, 10)
 
 
 CASES = {
     "cpu": [
         Case("MLP 784-80-60-10, local", perceptron, (784,), 20, 10, 5),
         Case("MLP 784-80-60-10, All-for-one", perceptron, (784,), 20, 3, 20),
-        Case(
-            "CNN 20,986, local", lambda: cnn((1, 28, 28), 10), (1, 28, 28), 20, 5, 1.5
-        ),
-        Case(
-            "CNN 20,986, All-for-one",
-            lambda: cnn((1, 28, 28), 10),
-            (1, 28, 28),
-            20,
-            1,
-            2.5,
-        ),
+        Case("CNN 20,986, local", convolutional, GREY, 20, 5, 1.5),
+        Case("CNN 20,986, All-for-one", convolutional, GREY, 20, 1, 2.5),
     ],
     "cuda": [
-        Case("LeNet, local", lambda: lenet((3, 32, 32), 10), (3, 32, 32), 100, 20, 50),
-        Case(
-            "LeNet, All-for-one",
-            lambda: lenet((3, 32, 32), 10),
-            (3, 32, 32),
-            20,
-            10,
-            200,
-        ),
+        Case("LeNet, local", le_net, COLOUR, 100, 20, 50),
+        Case("LeNet, All-for-one", le_net, COLOUR, 20, 10, 200),
     ],
 }
 

@@ -55,16 +55,20 @@ CASES = [
 ]
 
 
+def both(edges, rings, lengths, *limits):
+    """Who is admitted, and who is kept if lost rings count: those of a plain loop."""
+    named = dict(zip(("capacity", "edge_capacity"), limits, strict=True))
+    found = admitted(edges, rings, lengths, **named)
+    assert found.tolist() == plain(edges, rings, lengths, *limits)
+    kept = thinned(edges, rings, lengths, **named)
+    assert kept.tolist() == plain(edges, rings, lengths, *limits, lost_count=True)
+    return found, kept
+
+
 @pytest.mark.parametrize(("name", "capacity", "edge_capacity"), CASES)
 def test_admission_is_the_plain_loop(name, capacity, edge_capacity):
     edges, rings = poisson(name, 6, until=40.0)
-    lengths = random_lengths(rings)
-    limits = {"capacity": capacity, "edge_capacity": edge_capacity}
-    found = admitted(edges, rings, lengths, **limits)
-    assert found.tolist() == plain(edges, rings, lengths, *limits.values())
-    kept = thinned(edges, rings, lengths, **limits)
-    expected = plain(edges, rings, lengths, *limits.values(), lost_count=True)
-    assert kept.tolist() == expected
+    found, kept = both(edges, rings, random_lengths(rings), capacity, edge_capacity)
     # C 10: what raw counting keeps is admitted, and some are kept and some lost.
     assert found[kept].all()
     assert 0 < int(kept.sum()) <= int(found.sum()) < len(found)
@@ -75,13 +79,8 @@ def test_rings_at_the_same_time_and_exchanges_without_length_are_counted_in_orde
     times = torch.tensor([0.0, 0, 0, 1, 1, 1, 1, 2, 2, 2], dtype=REAL)
     rings = RingTimes(times, torch.tensor([0, 1, 2, 1, 1, 0, 2, 0, 0, 1]))
     lengths = torch.tensor([1.0, 1, 2, 0, 0, 1, 0, 0, 1, 1], dtype=REAL)
-    for capacity, edge_capacity in ((1, None), (2, None), (2, 1)):
-        limits = {"capacity": capacity, "edge_capacity": edge_capacity}
-        found = admitted(edges, rings, lengths, **limits)
-        assert found.tolist() == plain(edges, rings, lengths, *limits.values())
-        kept = thinned(edges, rings, lengths, **limits)
-        expected = plain(edges, rings, lengths, *limits.values(), lost_count=True)
-        assert kept.tolist() == expected
+    for limits in ((1, None), (2, None), (2, 1)):
+        both(edges, rings, lengths, *limits)
 
 
 def test_nobody_is_in_more_exchanges_at_once_than_its_capacity():
@@ -188,7 +187,7 @@ def test_what_cannot_be_is_refused_in_one_sentence():
     bad("`times` must be ascending, but 1 is before 0", times=ok.flip(0))
     bad("`rings` must name edges 0 to 1, got 0 to 2", edge=torch.tensor([0, 2]))
     bad("one entry per ring, got 2, 2 and 1", lengths=ones[:1])
-    with pytest.raises(InputError, match="`until` must be greater than 0"):
+    with pytest.raises(InputError, match="`time` must be greater than 0"):
         Rings(edges, ones).until(0.0)
 
 

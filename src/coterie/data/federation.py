@@ -7,9 +7,10 @@ client.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -97,20 +98,8 @@ class Federation:
         def real(tensor: Tensor) -> Tensor:
             return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
-        def moved(part: Part) -> Part:
-            return Part(*(tensor.to(device) for tensor in part))
-
-        return replace(
-            self,
-            features=real(self.features),
-            targets=real(self.targets),
-            train=moved(self.train),
-            validation=moved(self.validation),
-            test=moved(self.test),
-            clients=self.clients.to(device),
-            clusters=None if self.clusters is None else self.clusters.to(device),
-            optima=None if self.optima is None else real(self.optima),
-        )
+        data = {"features": real(self.features), "targets": real(self.targets)}
+        return self._changed(lambda part: Part(*map(real, part)), real, **data)
 
     def select(self, positions: Int[Tensor, " m"]) -> Federation:
         """The federation whose client j is client positions[j] of this one.
@@ -126,35 +115,43 @@ class Federation:
         def moved(part: Part) -> Part:
             return Part(part.index, of(part.start), of(part.size))
 
-        return replace(
-            self,
-            train=moved(self.train),
-            validation=moved(self.validation),
-            test=moved(self.test),
-            clients=of(self.clients),
-            clusters=None if self.clusters is None else of(self.clusters),
-            optima=None if self.optima is None else of(self.optima),
-            everybody=len(self) if self.everybody is None else self.everybody,
-        )
+        everybody = len(self) if self.everybody is None else self.everybody
+        return self._changed(moved, of, everybody=everybody)
 
     def kept(self) -> Federation:
         """The same with the samples of these clients and of nobody else."""
         who = torch.arange(len(self), device=self.train.size.device)
-        rows = [self.part(name).rows(who) for name in PARTS]
-        samples = torch.cat([index[mask] for index, mask in rows]).unique()
+        mine = [index[mask] for index, mask in (self.part(n).rows(who) for n in PARTS)]
+        samples = torch.cat(mine).unique()
         place = torch.zeros(len(self.features), dtype=torch.long, device=samples.device)
         place[samples] = torch.arange(len(samples), device=samples.device)
-        train, validation, test = (
-            Part(place[index[mask]], mask.sum(1).cumsum(0) - mask.sum(1), mask.sum(1))
-            for index, mask in rows
+
+        def own(part: Part) -> Part:
+            index, mask = part.rows(who)
+            size = part.size
+            return Part(place[index[mask]], size.cumsum(0) - size, size)
+
+        alone = self._changed(own, lambda rows: rows)
+        return replace(
+            alone, features=self.features[samples], targets=self.targets[samples]
         )
+
+    def _changed(
+        self,
+        part: Callable[[Part], Part],
+        rows: Callable[[Tensor], Tensor],
+        **more: Any,
+    ) -> Federation:
+        """The federation with other parts, and rows of what is known about clients."""
         return replace(
             self,
-            features=self.features[samples],
-            targets=self.targets[samples],
-            train=train,
-            validation=validation,
-            test=test,
+            train=part(self.train),
+            validation=part(self.validation),
+            test=part(self.test),
+            clients=rows(self.clients),
+            clusters=None if self.clusters is None else rows(self.clusters),
+            optima=None if self.optima is None else rows(self.optima),
+            **more,
         )
 
     def only(self, client: int) -> Federation:

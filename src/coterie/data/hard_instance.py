@@ -8,7 +8,7 @@ from ..checks import integer, number
 from ..seeds import generator
 from ..theory.lower_bounds import hard_samples
 from .federation import Table
-from .synthetic import check_size
+from .synthetic import check_size, clustered
 
 
 def hard_instance(
@@ -50,13 +50,4 @@ def hard_instance(
         samples=samples,
         variance=variance,
     )
-    return Table(
-        "hard_instance",
-        hard.features.flatten(0, 1),
-        hard.targets.flatten(),
-        "regression",
-        1,
-        group=torch.arange(clients).repeat_interleave(samples),
-        clusters=cluster,
-        optima=hard.optima,
-    )
+    return clustered("hard_instance", hard.features, hard.targets, cluster, hard.optima)

@@ -32,7 +32,7 @@ def _optima(
     samples: int,
     spread: float,
     variation: float,
-    rng: torch.Generator,
+    seed: int,
 ) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
     """The best model and the cluster of every client."""
     integer("clients", clients, at_least=1)
@@ -42,7 +42,7 @@ def _optima(
     check_size("`clients` * `samples` * `dimension`", clients * samples * dimension)
     number("spread", spread, at_least=0)
     number("variation", variation, at_least=0)
-    real = torch.float64
+    real, rng = torch.float64, generator(seed, "synthetic", "optima")
     centres = spread * (
         2 * torch.rand(clusters, dimension, generator=rng, dtype=real) - 1
     )
@@ -57,6 +57,27 @@ def _normal(
     """Standard normal values of a stream of their own."""
     rng = generator(seed, "synthetic", purpose)
     return torch.randn(clients, samples, dimension, generator=rng, dtype=torch.float64)
+
+
+def clustered(
+    name: str,
+    features: Float[Tensor, "n s p"],
+    targets: Float[Tensor, "n s *d"],
+    cluster: Int[Tensor, " n"],
+    optima: Float[Tensor, "n d"],
+) -> Table:
+    """A table for regression in which every client has s samples."""
+    clients, samples = features.shape[:2]
+    return Table(
+        name,
+        features.flatten(0, 1),
+        targets.flatten(0, 1),
+        "regression",
+        1 if targets.ndim == 2 else targets.shape[2],
+        group=torch.arange(clients).repeat_interleave(samples),
+        clusters=cluster,
+        optima=optima,
+    )
 
 
 def linear(
@@ -78,23 +99,13 @@ def linear(
     tensor([0, 1, 0])
     """
     number("noise", noise, at_least=0)
-    rng = generator(seed, "synthetic", "optima")
     theta, cluster = _optima(
-        clients, clusters, dimension, samples, spread, variation, rng
+        clients, clusters, dimension, samples, spread, variation, seed
     )
     x = _normal(seed, "features", clients, samples, dimension)
     error = _normal(seed, "noise", clients, samples, 1)[:, :, 0]
     y = torch.einsum("nsd,nd->ns", x, theta) + noise * error
-    return Table(
-        "linear",
-        x.flatten(0, 1),
-        y.flatten(),
-        "regression",
-        1,
-        group=torch.arange(clients).repeat_interleave(samples),
-        clusters=cluster,
-        optima=theta,
-    )
+    return clustered("linear", x, y, cluster, theta)
 
 
 def linear_thirds(
@@ -203,22 +214,11 @@ def mean_estimation(
     linear model without bias are the estimate itself.
     """
     number("noise", noise, at_least=0)
-    rng = generator(seed, "synthetic", "optima")
     theta, cluster = _optima(
-        clients, clusters, dimension, samples, spread, variation, rng
+        clients, clusters, dimension, samples, spread, variation, seed
     )
-    error = _normal(seed, "noise", clients, samples, dimension)
-    y = (theta[:, None] + noise * error).flatten(0, 1)
-    return Table(
-        "mean_estimation",
-        torch.ones(len(y), 1, dtype=y.dtype),
-        y,
-        "regression",
-        dimension,
-        group=torch.arange(clients).repeat_interleave(samples),
-        clusters=cluster,
-        optima=theta,
-    )
+    y = theta[:, None] + noise * _normal(seed, "noise", clients, samples, dimension)
+    return clustered("mean_estimation", torch.ones_like(y[..., :1]), y, cluster, theta)
 
 
 def volumes(

@@ -20,12 +20,7 @@ at least f(x^0) - f^*, and D the `radius`, at least |x_hat^0 - x^*|, which is li
 more than |x^0 - x^*| (`virtual_radius`). Proofs do not track all constants: leave a
 factor of 4.
 
-References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 5, hal tel-04877971.
-    Even, Koloskova, Massoulié, "Asynchronous SGD on graphs: a unified framework for
-    asynchronous decentralized and federated optimization", AISTATS 2024, arXiv
-    2311.00465.
+References are those of `mixing`.
 
 Differences (each with a test; see docs/errata.md): s(k, v) is one step later than
 printed; the steps of Theorem 5.4 are inverted in print; Theorem 5.3.2 has larger
