@@ -75,13 +75,17 @@ def test_a_divided_study_has_the_same_records(tmp_path, processes):
 def test_tuning_newcomers_and_personal_columns_are_the_same_when_divided(tmp_path):
     tune = {"trials": 2, "halving": 2, "rounds": 2, "folds": 2, "space": {"lr": [0.1]}}
     tune["space"]["lr"] += [0.02]
-    model = {"name": "mlp", "hidden": [2], "personal": ["head"]}
-    study = study_of(tables(tune=tune, model=model, run={"newcomers": 1}))
-    alone = run_study(study, runs=tmp_path / "alone")
-    together = divided(
-        lambda group: run_study(study, runs=tmp_path / "together", group=group), 2
-    )
-    same_records(together[0], alone)
+    personal = {"name": "mlp", "hidden": [2], "personal": ["head"]}
+    for name, more in (
+        ("newcomers", {"tune": tune, "run": {"newcomers": 1}}),
+        ("personal", {"model": personal}),
+    ):
+        study = study_of(tables(name=name, **more))
+        alone = run_study(study, runs=tmp_path / "alone")
+        together = divided(
+            lambda group, study=study: run_study(study, runs=tmp_path, group=group), 2
+        )
+        same_records(together[0], alone)
 
 
 def test_what_was_interrupted_goes_on_with_another_number_of_processes(tmp_path):

@@ -17,54 +17,16 @@ from typing import Any
 
 from .. import checks
 from ..algorithms import ALGORITHMS
-from ..checks import InputError, imported, integer, number, one_of, parameters_of
+from ..checks import InputError, imported, integer, one_of, parameters_of
 from ..data.splits import SPLITS
+from ..engine.faces import refuse_unused, unused
 from ..models import MODELS, objective_named
 from ..types import Algorithm
-from .faces import refuse_unused, unused
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
-from .virtual_time import Time
+from .tables import RunTable, Time
 
 TABLES = ("name", "data", "split", "model", "algorithm", "run", "time", "tune")
-
-
-@dataclass(frozen=True)
-class RunTable:
-    """The table [run]: how long, how often, where."""
-
-    rounds: int = 100
-    seeds: tuple[int, ...] = (0,)
-    batch_size: int = 16  # 0 takes the whole training part
-    participation: float = 1.0  # share of the clients in a round
-    newcomers: int = 0  # clients held out of training, who join afterwards
-    evaluate_every: int = 0  # rounds; 0 evaluates about fifty times
-    evaluate_train: bool = True
-    device: str = "cpu"
-    dtype: str = "float32"
-    compile: str = "auto"  # auto, always, never
-    loop: bool = False  # debug mode, client after client
-    checkpoint_seconds: float = 30.0
-
-    def __post_init__(self) -> None:
-        integer("run.rounds", self.rounds, at_least=1)
-        integer("run.batch_size", self.batch_size, at_least=0)
-        number("run.participation", self.participation, above=0, at_most=1)
-        integer("run.newcomers", self.newcomers, at_least=0)
-        integer("run.evaluate_every", self.evaluate_every, at_least=0)
-        number("run.checkpoint_seconds", self.checkpoint_seconds, at_least=0)
-        one_of("run.dtype", self.dtype, ("float32", "float64"))
-        one_of("run.compile", self.compile, ("auto", "always", "never"))
-        if not self.seeds:
-            raise InputError("`run.seeds` must have at least one seed, got none.")
-        for seed in self.seeds:
-            if self.seeds.count(seed) > 1:
-                raise InputError(f"`run.seeds` must differ, got {seed} twice.")
-
-    @property
-    def every(self) -> int:
-        """Rounds between two evaluations."""
-        return self.evaluate_every or max(1, self.rounds // 50)
 
 
 @dataclass(frozen=True)
@@ -163,6 +125,11 @@ def study_of(tables: dict[str, Any]) -> Study:
         raise InputError("a study needs at least one [[algorithm]] with a `name`.")
     tune = tune_of(_table(tables, "tune")) if "tune" in tables else None
     run = _run(_table(tables, "run"))
+    if run.newcomers and model.get("personal"):
+        raise InputError(
+            "`run.newcomers` must be 0 where `model.personal` keeps parameters home: a "
+            f"newcomer would have none of its own, got {run.newcomers}."
+        )
     read = _labelled([_entry(entry, timed) for entry in entries])
     time = _time(_table(tables, "time"), read) if timed else None
     if time is not None:

@@ -141,14 +141,7 @@ def run_study(
             process has them all.
     """
     group = Alone() if group is None else group
-    if group.size > 1 and study.time is not None:
-        raise InputError(
-            f"a study with [time] runs in one process, got {group.size} processes."
-        )
-    if resume and not (Path(resume) / "study.toml").exists():
-        raise InputError(
-            f"there is no run to resume in {Path(resume)}: it has no study.toml."
-        )
+    _refuse_start(study, resume, group)
     say = functools.cache(notice or (lambda line: None))  # nothing twice
     data = data_of(study)
     seed = study.run.seeds[0]
@@ -181,6 +174,18 @@ def run_study(
                 run_cell(setup, entry, folder, shows(entry.label, finished), say)
                 finished += study.run.rounds
         return Result(own.path, first(group, own.export), study)
+
+
+def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None:
+    """Refuses what can be known before data are loaded."""
+    if group.size > 1 and study.time is not None:
+        raise InputError(
+            f"a study with [time] runs in one process, got {group.size} processes."
+        )
+    if resume and not (Path(resume) / "study.toml").exists():
+        raise InputError(
+            f"there is no run to resume in {Path(resume)}: it has no study.toml."
+        )
 
 
 def _refuse(setup: Setup, data: Data) -> None:

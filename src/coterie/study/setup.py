@@ -20,6 +20,7 @@ from ..clients.simulation import Simulation
 from ..data.datasets import depends_on_seed, load
 from ..data.federation import Federation, Table
 from ..data.splits import divide
+from ..engine.faces import one_face, refuse_unused
 from ..models import (
     MODELS,
     OBJECTIVES,
@@ -34,7 +35,6 @@ from ..models import (
 from ..types import Algorithm
 from .config import Entry, Study, algorithm_factory, factory, most_steps
 from .divided import Division
-from .faces import one_face, refuse_unused
 from .identity import content_of
 from .ingredients import RECIPES, Context, Ingredients, ingredients_of, once
 from .newcomers import Newcomers, hold_out, on_the_device_of

@@ -1,4 +1,4 @@
-"""The table [time] of a study: how long things take, so that results are in time.
+"""The tables [run] and [time] of a study: how long, how often, where; and when.
 
 A study of rounds becomes one of time: `run.rounds` rounds of `period` virtual seconds
 each, in which every client does as much as it can. Algorithms that go round by round
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import InputError, call, integer, number
+from ..checks import InputError, call, integer, number, one_of
 from ..engine.clocks import Clock, Delays, Replayed, clock, trace
 from ..engine.laws import LAWS, POSITIVE, setting
 
@@ -23,6 +23,44 @@ _LOOKED_AT = 200
 """Clients, and tasks of each, whose times say what is typical."""
 
 _CYCLES = 1e5  # a tenth of what clocks sum up, as clients may begin after the end
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """The table [run]: how long, how often, where."""
+
+    rounds: int = 100
+    seeds: tuple[int, ...] = (0,)
+    batch_size: int = 16  # 0 takes the whole training part
+    participation: float = 1.0  # share of the clients in a round
+    newcomers: int = 0  # clients held out of training, who join afterwards
+    evaluate_every: int = 0  # rounds; 0 evaluates about fifty times
+    evaluate_train: bool = True
+    device: str = "cpu"
+    dtype: str = "float32"
+    compile: str = "auto"  # auto, always, never
+    loop: bool = False  # debug mode, client after client
+    checkpoint_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        integer("run.rounds", self.rounds, at_least=1)
+        integer("run.batch_size", self.batch_size, at_least=0)
+        number("run.participation", self.participation, above=0, at_most=1)
+        integer("run.newcomers", self.newcomers, at_least=0)
+        integer("run.evaluate_every", self.evaluate_every, at_least=0)
+        number("run.checkpoint_seconds", self.checkpoint_seconds, at_least=0)
+        one_of("run.dtype", self.dtype, ("float32", "float64"))
+        one_of("run.compile", self.compile, ("auto", "always", "never"))
+        if not self.seeds:
+            raise InputError("`run.seeds` must have at least one seed, got none.")
+        for seed in self.seeds:
+            if self.seeds.count(seed) > 1:
+                raise InputError(f"`run.seeds` must differ, got {seed} twice.")
+
+    @property
+    def every(self) -> int:
+        """Rounds between two evaluations."""
+        return self.evaluate_every or max(1, self.rounds // 50)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.study.config import study_of
-from coterie.study.virtual_time import Time
+from coterie.study.tables import Time
 from support.tiny_studies import TABLES
 
 
