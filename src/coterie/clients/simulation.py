@@ -67,9 +67,7 @@ class Simulation:
         if device.type == "cuda" and not torch.cuda.is_available():
             raise InputError("`device` cuda needs a CUDA GPU, but torch sees none.")
         self.batch_size = integer("batch_size", batch_size, at_least=0)
-        self.seed = seed
-        self.loop = loop
-        self.dtype = dtype
+        self.seed, self.loop, self.dtype = seed, loop, dtype
         task = one_of("task", federation.task, OBJECTIVES)
         self.objective = objective or OBJECTIVES[task]
         self.federation = federation.to(device, dtype)
@@ -86,7 +84,6 @@ class Simulation:
             by_row=True if loop else None,
             compiled=compiled and not loop,
         )
-
         self._home = None if home is None else home.to(device)
         if home is not None and len(home) == len(self):
             raise InputError(
