@@ -75,11 +75,17 @@ class Setup:
         assert self.newcomers is not None  # asked of studies that have some
         return _building(self, self.newcomers.everybody)
 
-    @functools.cached_property
+    @property
     def folds(self) -> list[Setup]:
         """What a setting is trained and judged on: this, or one for each fold."""
-        folds = folds_of(self.study, self.federation, self.seed)
-        return [self if fold is self.federation else self._on(fold) for fold in folds]
+        # No cached property, which all objects would make wait for each other: making
+        # folds is a matter of all processes.
+        made: list[Setup] = vars(self).get("_folds", [])
+        if not made:
+            for fold in folds_of(self.study, self.federation, self.seed):
+                made.append(self if fold is self.federation else self._on(fold))
+            vars(self)["_folds"] = made
+        return made
 
     def _on(self, federation: Federation) -> Setup:
         """The same for a federation that has other parts of the same samples."""
