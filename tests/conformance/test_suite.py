@@ -390,7 +390,7 @@ def shares_but_for_rounding(sizes) -> Algorithm:
 def test_models_that_differ_by_rounding_are_shared():
     # As where a product of equal rows of weights is rounded row by row.
     with pytest.raises(NotApplicable, match="clients share models"):
-        CHECKS["inactive_rows"](Case(shares_but_for_rounding))
+        CHECKS["inactive_rows"].run(Case(shares_but_for_rounding))
 
 
 def test_every_check_has_a_culprit_but_that_of_the_data_of_others():

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.optim import steps as descent
+from support.oracles import with_verbs
 
 REAL = torch.float64
 N, D = 3, 4
@@ -149,6 +150,7 @@ def test_a_fraction_of_a_step_is_no_period():
         rule(schedule="step(0.5, 0.1)")
 
 
+@with_verbs
 class Blended:
     """An oracle that only blends, with gradients known beforehand."""
 
@@ -157,15 +159,6 @@ class Blended:
 
     def blended(self, x, weights):
         return (weights @ Quadratic().grad(x)) * self.active[:, None]
-
-    def grads(self, x):
-        raise NotImplementedError
-
-    def compare(self, x, *, samples=None):
-        raise NotImplementedError
-
-    def each(self, program, *rows, **options):
-        raise NotImplementedError
 
 
 def test_following_a_blend_leaves_inactive_models_and_momentum_as_they_were():

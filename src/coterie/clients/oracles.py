@@ -208,7 +208,6 @@ class SimulatedOracle:
         """
         if samples is not None:
             integer("samples", samples, at_least=2)
-        self._refuse_single_samples()
         own = x[self._who]
         shared = own if home is None else own[:, ~home]
         n = len(self.present)
@@ -288,15 +287,6 @@ class SimulatedOracle:
                 raise
             client = int(self._samples.federation.clients[self._who[j]])
             raise RuntimeError(f"client {client}, round {self._t}: {error}") from error
-
-    def _refuse_single_samples(self) -> None:
-        federation = self._samples.federation
-        few = (federation.train.size[self._who] < 2).nonzero()[:, 0]
-        if len(few):
-            raise InputError(
-                "comparing gradients needs two training samples of every client, but "
-                f"client {int(federation.clients[self._who[few[0]]])} has one."
-            )
 
     def _planned(self, weights: Tensor) -> Plan:
         """Who asks the clients at hand: everybody, or who has a weight for them."""

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import seeds
+from ..checks import InputError
 from ..collaboration.beliefs import first_half
 from ..data.federation import Federation
 from .kernels import Batch
@@ -76,8 +77,14 @@ class Samples:
             stream: names the random order, of all or of each.
             samples: how many samples the two halves have together; None takes all.
         """
-        index, mask = self.federation.train.rows(who)
         names = self.federation.clients[who]
+        few = (self.federation.train.size[who] < 2).nonzero()[:, 0]
+        if len(few):
+            raise InputError(
+                "comparing gradients needs two training samples of every client, but "
+                f"client {int(names[few[0]])} has one."
+            )
+        index, mask = self.federation.train.rows(who)
         keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)
         order = seeds.bits(keys, names, index.shape[1])[0]
         order = order.masked_fill(~mask, torch.iinfo(order.dtype).max).argsort(1)
