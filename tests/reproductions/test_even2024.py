@@ -68,7 +68,7 @@ def test_workers_share_all_samples_and_draw_their_own():
     index, mask = simulation.federation.train.rows(everyone)
     assert mask.all()
     assert torch.equal(index, torch.arange(2000).expand(5, -1))
-    drawn = simulation.minibatch(everyone, 7).index
+    drawn = simulation.samples.minibatch(everyone, 7).index
     assert drawn.shape == (5, 16)
     assert len({tuple(row) for row in drawn.tolist()}) == 5
 

@@ -110,5 +110,12 @@ def _imports(path: Path, module: str) -> Iterator[str]:
             up = node.level - (path.name == "__init__.py")
             package = parts[: len(parts) - up] if node.level else []
             whole = ".".join([*package, *([node.module] if node.module else [])])
-            yield whole
+            beside = [path.parents[node.level - 1] / a.name for a in node.names]
+            # `from . import name` needs the package itself only for what is in it.
+            if node.module or not all(map(_is_module, beside)):
+                yield whole
             yield from (f"{whole}.{alias.name}" for alias in node.names)
+
+
+def _is_module(place: Path) -> bool:
+    return place.with_suffix(".py").is_file() or (place / "__init__.py").is_file()
