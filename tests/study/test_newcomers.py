@@ -352,7 +352,9 @@ def test_one_newcomer_more_changes_nothing_for_the_other(two_seeds):
     """With the same clients in training, whoever joins draws its own numbers."""
     everybody, _, joins = parted(two_seeds)
     module = setup.module_of(two_seeds.study, everybody, 0)
-    state = trained_by("local", small_federation(6))._replace(start=ravel(module), t=5)
+    state = trained_by("local", small_federation(6))._replace(
+        start=ravel(module)[None], t=5
+    )
     algorithm = ALGORITHMS["local"]()
     found = {}
     for names in (joins, joins[:1]):

@@ -116,7 +116,7 @@ def test_a_model_that_cannot_be_used_is_refused_before_anything_is_written(
 
 def test_a_factory_must_return_an_algorithm(tmp_path, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "wrong", lambda *, lr=0.1: lr)
-    with pytest.raises(InputError, match="wrong must return a coterie Algorithm, or"):
+    with pytest.raises(InputError, match="wrong must return a coterie Algorithm, got"):
         run_study(made(algorithm=[{"name": "wrong"}]), runs=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -131,7 +131,10 @@ def test_a_method_may_keep_its_models_under_another_name(tmp_path, monkeypatch):
         def step(state, oracle, rng):
             return Kept(state.models - 0.1 * oracle.grads(state.models)), {}
 
-        return Algorithm(Kept, step, lambda state, oracle: state.models)
+        def init(x, oracle):
+            return Kept(x)
+
+        return Algorithm(init, step, lambda state, oracle: state.models)
 
     monkeypatch.setitem(ALGORITHMS, "kept", factory)
     result = run_study(made(algorithm=[{"name": "kept"}]), runs=tmp_path)

@@ -111,8 +111,8 @@ def _imports(path: Path, module: str) -> Iterator[str]:
             package = parts[: len(parts) - up] if node.level else []
             whole = ".".join([*package, *([node.module] if node.module else [])])
             beside = [path.parents[node.level - 1] / a.name for a in node.names]
-            # `from . import name` needs the package itself only for what is in it.
-            if node.module or not all(map(_is_module, beside)):
+            # Our own package only lists what its rooms have, all of them.
+            if whole != _PACKAGE.name or not all(map(_is_module, beside)):
                 yield whole
             yield from (f"{whole}.{alias.name}" for alias in node.names)
 
