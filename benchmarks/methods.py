@@ -47,7 +47,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
 from coterie.clients import comparisons
 from coterie.clients.kernels import Batch
-from coterie.collaboration.beliefs import Halves, of_pairs
+from coterie.collaboration import Halves, of_pairs
 from coterie.engine.rounds import beginning
 from coterie.models import build, layout, ravel
 from coterie.seeds import generator

@@ -15,12 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 import coterie as co
-from coterie.cli import lead
-from coterie.cli.reproductions import Claim, run_shown
-from coterie.data.datasets import load
-from coterie.data.federation import Federation
-from coterie.data.splits import divide
-from coterie.report.tables import chosen
+from coterie.cli import Claim, lead, run_shown
+from coterie.data import Federation, divide, load
+from coterie.report import chosen
 from coterie.study.config import Study
 from coterie.study.experiment import Result
 from coterie.study.setup import federation_of

@@ -15,7 +15,7 @@ import pandas as pd
 
 import coterie as co
 from coterie.checks import InputError, one_of
-from coterie.cli.reproductions import Claim, run_shown
+from coterie.cli import Claim, run_shown
 from coterie.records import Records
 from coterie.study import Study
 

@@ -374,7 +374,7 @@ def test_theorem_3_1_holds_for_every_order_of_arrivals(order):
     def loss(x):
         return float((a @ x - b).abs().mean())
 
-    setting = asynchrony.Setting(workers=WORKERS, calls=CALLS)
+    setting = asynchrony.AsyncProblem(workers=WORKERS, calls=CALLS)
     radius = float(best.norm())
     lr = radius / math.sqrt(CALLS * WORKERS)
     bound = 3 * radius * math.sqrt(WORKERS / CALLS)

@@ -24,7 +24,7 @@ from coterie.similarity.partners import (
     weights_from,
 )
 from coterie.similarity.samples import Samples, samples_of, split_for_partners
-from coterie.theory.collaboration import cluster_samples
+from coterie.theory.clusters import cluster_samples
 from support.federations import divided
 from support.recipes import weights
 

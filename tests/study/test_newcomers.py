@@ -290,7 +290,7 @@ class PowerCut(BaseException):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, PowerCut])
-@pytest.mark.parametrize("place", ["models_for", "_measures", "save_models", "done"])
+@pytest.mark.parametrize("place", ["models_for", "measures_of", "save_models", "done"])
 def test_going_on_after_a_stop_among_the_newcomers_equals_not_stopping(
     two_seeds, tmp_path, monkeypatch, error, place
 ):
@@ -302,7 +302,7 @@ def test_going_on_after_a_stop_among_the_newcomers_equals_not_stopping(
         late = {
             "models_for": True,
             # The measures before were those of clients that train.
-            "_measures": isinstance(args[-1], torch.Tensor) and len(args[-1]) == 2,
+            "measures_of": isinstance(args[-1], torch.Tensor) and len(args[-1]) == 2,
             "save_models": options.get("of") == "newcomers",
             "done": getattr(args[-1], "done", False),
         }

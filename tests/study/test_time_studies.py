@@ -345,7 +345,6 @@ def test_half_of_the_clients_wait_for_each_other_only(tmp_path):
 
 BAD = """
 from dataclasses import dataclass
-from coterie.engine.events import Asynchronous, Task
 from coterie.types import Algorithm, Flow, Task
 
 @dataclass

@@ -233,7 +233,6 @@ def readers_in_turn(precision: Tensor | None, settings: Settings) -> Flow:
         return mean_of_partners(oracle, state.x, state.alpha.to(state.x))
 
     # The reader's model comes, with one gradient or those of two halves.
-    shown = (0, 1, 2) if estimator == "split" else (0, 1)
     return Flow(
         init,
         task,
@@ -247,7 +246,7 @@ def readers_in_turn(precision: Tensor | None, settings: Settings) -> Flow:
             Kind(
                 functools.partial(_compared, samples=samples or None),
                 "compare",
-                down=shown,
+                down=(0, 1, 2),
                 up=(),
             ),
         ),

@@ -1,7 +1,17 @@
 """Whom to trust: weights, what is believed of others, and whose model fits best."""
 
-from .beliefs import Belief, estimate, estimated_precision, learn, no_belief
+from .beliefs import (
+    Belief,
+    Halves,
+    estimate,
+    estimated_precision,
+    learn,
+    no_belief,
+    of_each,
+    of_pairs,
+)
 from .best_fit import mean_of_partners, training_losses
+from .rows import alike
 from .weights import (
     Criterion,
     among,
@@ -27,6 +37,8 @@ from .weights import (
 __all__ = [
     "Belief",
     "Criterion",
+    "Halves",
+    "alike",
     "among",
     "binary",
     "collaboration_radius",
@@ -43,6 +55,8 @@ __all__ = [
     "no_belief",
     "noise_variance",
     "normalised",
+    "of_each",
+    "of_pairs",
     "same_cluster",
     "shares_of",
     "similarity_ratio",

@@ -220,6 +220,7 @@ def minibatch_updates(seconds: float, times: Float[Tensor, " m"]) -> float:
 def speed_up(times: Float[Tensor, " m"]) -> float:
     """`mean_m s_max / s_m`, by which waiting for nobody shortens the time; Table 3.2.
 
+    >>> import torch
     >>> speed_up(torch.tensor([1.0, 1.0, 4.0]))
     3.0
     """
