@@ -454,3 +454,15 @@ def test_a_file_of_a_study_is_read_with_time_and_overridden(tmp_path):
     assert (found.time.law, found.time.period) == ("constant(3)", 3.0)
     assert found.resolved()["time"]["speeds"] == "stragglers(1, 2)"
     assert study_of(found.resolved()) == found
+
+
+def test_the_two_faces_of_a_method_in_one_study_are_two_algorithms(tmp_path):
+    entries = [
+        {"name": "all_for_all", "weights": "uniform"},
+        {"name": "all_for_all", "weights": "uniform", "label": "not", "waits": False},
+    ]
+    time = {"speeds": [1, 1, 1, 10], "period": 5.0}
+    result = run_study(study_of(timed(entries, time)), runs=tmp_path)
+    # In forty seconds, four turns of the slowest, or all that each has time for.
+    assert work(result, "all_for_all")["tasks"].tolist() == [4] * 4
+    assert work(result, "not")["tasks"].tolist() == [40, 40, 40, 4]

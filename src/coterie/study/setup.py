@@ -106,7 +106,7 @@ def _building(setup: Setup, federation: Federation) -> Build:
     built: dict[str, Algorithm] = {}
 
     def build(entry: Entry) -> Algorithm:
-        key = repr((entry.name, sorted(entry.options.items())))
+        key = repr((entry.name, entry.waits, sorted(entry.options.items())))
         if key not in built:
             timed = setup.study.time is not None
             made = build_algorithm(entry, ingredients, timed=timed)
