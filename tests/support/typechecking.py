@@ -1,25 +1,41 @@
 """The run-time type checker of the tests: beartype, where an int may be a float.
 
-What jaxtyping hands over has only a signature: the function itself stays outside. Most
-of them are of closures, made anew with each call of what encloses them, so that those
-of equal signatures share one checker, which is compiled when it is needed first.
+Where shapes are annotated, jaxtyping holds them together: it hands over functions that
+have only a signature, while the function itself stays outside. Most of them are of
+closures, made anew with each call of what encloses them, so that those of equal
+signatures share one checker, which is compiled when it is needed first.
+
+Functions without shapes are for beartype alone, which is several times as fast: the
+import hook of jaxtyping, which would bind and check their arguments twice, finds
+`jaxtyped` as it is here.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
-from typing import Any
+from types import CodeType
+from typing import Any, get_type_hints
 
+import jaxtyping
 from beartype import BeartypeConf, beartype
-from beartype.roar import BeartypeException
-from jaxtyping import AnnotationError
+from beartype.door import die_if_unbearable
+from beartype.roar import (
+    BeartypeCallHintViolation,
+    BeartypeDoorHintViolation,
+    BeartypeException,
+)
+from jaxtyping import AnnotationError, TypeCheckError, config
+
+_CONF = BeartypeConf(is_pep484_tower=True)
 
 _KNOWN: dict[tuple[object, ...], Callable[..., Any]] = {}
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
-        return beartype(conf=BeartypeConf(is_pep484_tower=True))(function)
+        return beartype(conf=_CONF)(function)
     except BeartypeException as error:  # else taken for an argument of a wrong type
         raise AnnotationError(f"of {function.__qualname__}: {error}") from error
 
@@ -51,3 +67,71 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
         return checker(*args, **options)
 
     return call
+
+
+def _shaped(function: Callable[..., Any]) -> bool:
+    """Whether annotations, which are texts as they stand in the source, have shapes."""
+    texts = [str(hint) for hint in function.__annotations__.values()]
+    return any('"' in text or "'" in text for text in texts)
+
+
+def _without_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, checked by beartype alone."""
+    checker: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        nonlocal checker
+        if config.jaxtyping_disable:
+            return function(*args, **options)
+        if checker is None:
+            inner = "<locals>" in function.__qualname__
+            checker = (_closure if inner else _checked)(function)
+        try:
+            return checker(*args, **options)
+        except (BeartypeCallHintViolation, BeartypeDoorHintViolation) as error:
+            raise TypeCheckError(f"{function.__qualname__}: {error}") from error
+
+    return call
+
+
+_CLOSURES: dict[CodeType, dict[str, Any]] = {}
+
+
+def _closure(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A closure with its arguments and result checked.
+
+    It is made anew with each call of what encloses it, so that nothing is compiled.
+    """
+    code = function.__code__
+    if code not in _CLOSURES:
+        _CLOSURES[code] = get_type_hints(function, include_extras=True)
+    hints, names = _CLOSURES[code], code.co_varnames[: code.co_argcount]
+
+    def call(*args: Any, **options: Any) -> Any:
+        for name, value in (*zip(names, args, strict=False), *options.items()):
+            if name in hints:
+                die_if_unbearable(value, hints[name], conf=_CONF)
+        result = function(*args, **options)
+        if "return" in hints:
+            die_if_unbearable(result, hints["return"], conf=_CONF)
+        return result
+
+    return call
+
+
+def jaxtyped(
+    *, typechecker: Callable[..., Any], shapes: Callable[..., Any] = jaxtyping.jaxtyped
+) -> Callable[..., Any]:
+    """In place of jaxtyping's own, as its import hook calls it."""
+    with_shapes = shapes(typechecker=typechecker)
+
+    def decorate(function: Any) -> Any:
+        if not inspect.isfunction(function) or _shaped(function):
+            return with_shapes(function)
+        return _without_shapes(function)
+
+    return decorate
+
+
+jaxtyping.jaxtyped = jaxtyped
