@@ -23,7 +23,7 @@ from torch import nn
 
 from coterie import Simulation, Table, federate
 from coterie.models import build, cnn, lenet, mlp, ravel
-from coterie.optim import descent, follow, sgd, velocity
+from coterie.optim import Descent, follow, sgd, velocity
 
 SAMPLES = 200  # of each client
 
@@ -148,7 +148,7 @@ class Ours:
         self.simulation = Simulation(
             federation(case), module, batch_size=batch, device=device, compiled=compiled
         )
-        self.rule = descent(lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant")
+        self.rule = Descent(0.1)
         self.x = ravel(module).to(device).repeat(case.clients, 1)
         self.weights = torch.full((case.clients, case.clients), 1 / case.clients).to(
             self.x
@@ -158,8 +158,7 @@ class Ours:
     def local(self, steps: int) -> None:
         oracle = self.simulation.at(self.t)
         v = velocity(self.rule, self.x)
-        options = self.rule._asdict()
-        self.x, _ = oracle.each(sgd, self.x, v, steps=steps, t=0, **options)
+        self.x, _ = oracle.each(sgd, self.x, v, rule=self.rule, steps=steps, t=0)
         self.t += 1
 
     def all_for_one(self, steps: int) -> None:

@@ -72,19 +72,6 @@ def one_of(name: str, value: str, choices: Collection[str]) -> str:
     return value
 
 
-def rounds_only(**options: tuple[object, object]) -> None:
-    """Refuses options, each with its default, that are for clients who wait.
-
-    >>> rounds_only(momentum=(0.0, 0.0))
-    """
-    for name, (value, default) in options.items():
-        if value != default:
-            raise InputError(
-                f"`{name}` is for rounds: it must be {default!r} where clients do not "
-                f"wait, got {value!r}."
-            )
-
-
 def suggestion(word: str, choices: Iterable[str]) -> str:
     """A sentence that names the choice nearest to a misspelt word, or nothing.
 

@@ -10,15 +10,7 @@ wait for each other: tasks, and what their answers do when they arrive.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import (
-    Annotated,
-    Any,
-    NamedTuple,
-    NoReturn,
-    Protocol,
-    TypeVar,
-    runtime_checkable,
-)
+from typing import Annotated, Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -117,9 +109,7 @@ class Clients(Protocol):
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Entry j is client j's minibatch loss at points[j]."""
 
-    def hvp(
-        self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"]
-    ) -> Float[Tensor, "n d"]:
+    def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Row j is the Hessian of client j's loss at points[j], times vectors[j]."""
 
     def held(self) -> Clients:
@@ -131,6 +121,11 @@ class Clients(Protocol):
     def whole(self) -> Clients:
         """The same clients with all of their training data for every question."""
 
+
+Option = bool | int | float | str | tuple[bool | int | float | str, ...]
+"""What a program may be told beside rows: numbers and texts travel to any site."""
+
+Options = dict[str, Option]
 
 Program = Callable[..., Tensor | tuple[Tensor, ...]]
 """Row-wise code `program(clients, *rows, **options)` that every client runs alone."""
@@ -172,7 +167,7 @@ class Oracle(Protocol):
         """Row i is g_i(x_i). Nothing is sent."""
 
     def each(
-        self, program: Program, *rows: Tensor, **options: float | int | str | bool
+        self, program: Program, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
         """Runs `program(clients, *rows, **options)`, whose results replace the rows.
 
@@ -192,7 +187,7 @@ class Oracle(Protocol):
         """Row i is sum_k weights[i, k] rows[k]; weights (N, N) may be sparse."""
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: float | int | str
+        self, program: CentralProgram, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
         """A coordinator runs `program(*rows, **options)` on the rows of all N clients.
 
@@ -204,9 +199,7 @@ class Oracle(Protocol):
     ) -> Float[Tensor, "n d"]:
         """Row i is sum_k weights[i, k] g_k(x_i)."""
 
-    def compare(
-        self, x: Float[Tensor, "n d"], *, samples: int | None = None
-    ) -> Comparison:
+    def compare(self, x: Tensor, *, samples: int | None = None) -> Comparison:
         """Distances and products of g_k(x_i) and g_i(x_i), never (N, N, D) in memory.
 
         Everybody is told those of all N clients.
@@ -215,15 +208,6 @@ class Oracle(Protocol):
             x: the models.
             samples: how many training samples each client uses; None uses them all.
         """
-
-
-Option = TypeVar("Option")
-
-InRounds = Annotated[Option, "rounds"]
-"""Of an option that a method uses in rounds only, of a factory with both faces."""
-
-InTime = Annotated[Option, "time"]
-"""Of an option that only the flow uses."""
 
 
 def gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from coterie.conformance.suite import faces_of
 from coterie.engine.clocks import clock
 from coterie.engine.events import Run
 from coterie.engine.rounds import run_rounds
-from coterie.optim.delays import RULES
+from coterie.optim.delays import Late
 from coterie.types import Algorithm
 from support.methods import TIME_ONLY
 
@@ -112,7 +112,7 @@ def test_every_rule_for_late_answers_has_an_effect_of_its_own(name):
     federation, ends = small_federation(), []
     # The slow client is late by more answers than there are clients.
     paces = clock("lognormal(1, 0.5)", speeds=[9, 1, 1, 1, 1, 1])
-    for late in RULES:
+    for late in get_args(Late):
         method = Case(ALGORITHMS[name], {"late": late}).build(federation)
         run = begun(method, federation, paces=paces)
         delays = [tau for _ in range(100) for tau in run.step().delays]

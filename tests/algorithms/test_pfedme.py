@@ -170,7 +170,7 @@ def test_clients_that_take_no_part_keep_their_models():
     first, _ = train(algorithm, simulation, start(), 1)
     oracle = simulation.at(2, ACTIVE)
     after, _ = algorithm.step(first[-1], oracle, seeds.generator(0))
-    for name in ("theta", "w_velocity"):
+    for name in ("theta", "v"):
         old, new = getattr(first[-1], name), getattr(after, name)
         assert torch.equal(new[~ACTIVE], old[~ACTIVE])
         assert (new[ACTIVE] != old[ACTIVE]).any(1).all()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections import OrderedDict
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
-from coterie import seeds
+from coterie import models, seeds
 from coterie.algorithms.fedavg import fedavg
 from coterie.checks import InputError
+from coterie.clients.simulation import Simulation
 from coterie.engine.rounds import beginning
 from coterie.types import traffic_of
 from support.plain_clients import (
@@ -231,6 +235,53 @@ def test_fedavg_with_personal_columns_is_a_plain_loop(classification, home):
         assert_close(found, torch.stack(plain), **EXACT)
         shared = int((~home).sum())
         assert traffic_of(oracle.sent).total == 2 * shared * len(who(active))
+
+
+def normalised() -> nn.Module:
+    """A network of images whose normalisation has scales and shifts to learn."""
+    layers = {
+        "conv": nn.Conv2d(1, 2, 3),
+        "norm1": nn.BatchNorm2d(2),
+        "flat": nn.Flatten(),
+        "norm2": nn.LayerNorm(128),
+        "head": nn.Linear(128, 3),
+    }
+    return models.with_group_norm(nn.Sequential(OrderedDict(layers)))
+
+
+def test_fedavg_with_personal_normalisation_is_fedbn(images):
+    """Modules of torch, of which all but the normalisation layers are averaged."""
+    module = models.build(normalised, 0, REAL)
+    home = models.columns(models.layout(module), ["norm*"])
+    simulation = Simulation(images, module, dtype=REAL, batch_size=0, home=home)
+    sizes = images.train.size
+    algorithm = fedavg(sizes, lr=0.2, steps=2)
+    x = models.ravel(module).repeat(len(images), 1)
+    state = algorithm.init(x, beginning(simulation))
+    plain = [copy.deepcopy(module) for _ in range(len(images))]
+    for t in (1, 2, 3):
+        state, _ = algorithm.step(state, simulation.at(t), seeds.generator(t))
+        for i, twin in enumerate(plain):
+            sgd = torch.optim.SGD(twin.parameters(), lr=0.2)
+            for _ in range(2):
+                sgd.zero_grad()
+                mine_i = mine(images, i)
+                outputs = twin(images.features[mine_i])
+                nn.functional.cross_entropy(outputs, images.targets[mine_i]).backward()
+                sgd.step()
+        shared = [name for name in module.state_dict() if "norm" not in name]
+        assert len(shared) == 4 and len(module.state_dict()) == 8
+        with torch.no_grad():
+            for name in shared:
+                parts = [twin.get_parameter(name) for twin in plain]
+                weighted = zip(sizes.tolist(), parts, strict=True)
+                mean = sum(n * part for n, part in weighted) / sizes.sum()
+                for part in parts:
+                    part.copy_(mean)
+    expected = torch.stack([models.ravel(twin) for twin in plain])
+    assert_close(state.x, expected.detach(), **EXACT)
+    # They did learn normalisations of their own.
+    assert float((expected[0] - expected[1])[home].abs().max()) > 1e-3
 
 
 def test_a_row_of_a_model_must_not_look_like_a_number_for_each_client(regression):

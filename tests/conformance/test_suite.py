@@ -23,7 +23,7 @@ from coterie.conformance.cases import (
     small_federation,
 )
 from coterie.conformance.suite import CHECKS, Finding, check_algorithm, faces_of
-from coterie.optim.steps import descent, velocity
+from coterie.optim.steps import Descent, velocity
 from coterie.types import Algorithm
 
 # A method that draws clients at random draws positions: equal in law, not in value.
@@ -181,7 +181,7 @@ def forgets_the_precision() -> Algorithm:
 
 def averages_the_idle(sizes) -> Algorithm:
     """Counts gradients of zero as if inactive clients had sent them, and moves them."""
-    rule = descent(lr=0.1, momentum=0.0, weight_decay=0.1, schedule="constant")
+    rule = Descent(weight_decay=0.1)
 
     def step(state, oracle, rng):
         g = oracle.grads(state.x) + 0.1 * state.x

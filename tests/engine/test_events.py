@@ -399,11 +399,9 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
     """Local training by tasks of three steps is that of rounds, at any pace."""
     from functools import partial
 
-    from coterie.optim.steps import sgd
+    from coterie.optim.steps import Descent, sgd
 
-    steps = partial(
-        sgd, steps=3, t=0, lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant"
-    )
+    steps = partial(sgd, rule=Descent(0.1), steps=3, t=0)
 
     def init(models):
         return models.clone()

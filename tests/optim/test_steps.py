@@ -9,16 +9,18 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.optim import steps as descent
+from coterie.optim import Descent, descend, follow, sgd, step_size, velocity
+from coterie.options import method
+from coterie.types import Algorithm
 from support.oracles import with_verbs
 
 REAL = torch.float64
 N, D = 3, 4
 
 
-def rule(**settings) -> descent.Descent:
-    plain = {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}
-    return descent.descent(**{**plain, **settings})
+@method()
+def descends(*, rule: Descent = Descent()) -> Algorithm:
+    return Algorithm()
 
 
 def quadratic() -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,11 +55,9 @@ class Quadratic:
 @pytest.mark.parametrize("schedule", ["constant", "step(4, 0.5)"])
 def test_steps_are_those_of_torch_sgd(momentum, weight_decay, schedule):
     settings = {"momentum": momentum, "weight_decay": weight_decay}
-    ours = rule(schedule=schedule, **settings)
+    ours = Descent(schedule=schedule, **settings)
     x = torch.ones(N, D, dtype=REAL)
-    found, _ = descent.sgd(
-        Quadratic(), x, descent.velocity(ours, x), steps=10, t=0, **ours._asdict()
-    )
+    found, _ = sgd(Quadratic(), x, velocity(ours, x), rule=ours, steps=10, t=0)
     curvature, best = quadratic()
     for i in range(N):
         row = torch.ones(D, dtype=REAL, requires_grad=True)
@@ -74,29 +74,24 @@ def test_steps_are_those_of_torch_sgd(momentum, weight_decay, schedule):
 
 
 def test_steps_in_two_calls_are_those_of_one():
-    ours = rule(momentum=0.9, schedule="inverse(3)")
+    ours = Descent(momentum=0.9, schedule="inverse(3)")
     x = torch.ones(N, D, dtype=REAL)
-    options = ours._asdict()
-    whole = descent.sgd(
-        Quadratic(), x, descent.velocity(ours, x), steps=7, t=0, **options
-    )
-    half = descent.sgd(
-        Quadratic(), x, descent.velocity(ours, x), steps=3, t=0, **options
-    )
-    rest = descent.sgd(Quadratic(), *half, steps=4, t=3, **options)
+    whole = sgd(Quadratic(), x, velocity(ours, x), rule=ours, steps=7, t=0)
+    half = sgd(Quadratic(), x, velocity(ours, x), rule=ours, steps=3, t=0)
+    rest = sgd(Quadratic(), *half, rule=ours, steps=4, t=3)
     assert torch.equal(rest[0], whole[0]) and torch.equal(rest[1], whole[1])
 
 
 def test_without_momentum_the_buffer_has_no_columns():
     x = torch.ones(N, D)
-    assert descent.velocity(rule(), x).shape == (N, 0)
-    assert torch.equal(descent.velocity(rule(momentum=0.5), x), torch.zeros(N, D))
+    assert velocity(Descent(), x).shape == (N, 0)
+    assert torch.equal(velocity(Descent(momentum=0.5), x), torch.zeros(N, D))
 
 
 def test_a_step_does_not_modify_models_and_momentum():
-    ours = rule(momentum=0.9, weight_decay=0.1)
+    ours = Descent(momentum=0.9, weight_decay=0.1)
     x, g, v = torch.ones(N, D), torch.full((N, D), 2.0), torch.full((N, D), 3.0)
-    descent.descend(ours, x, g, v, 0)
+    descend(ours, x, g, v, 0)
     # The gradient's memory may hold the result, which saves N D values in every step.
     assert (x == 1).all() and (v == 3).all()
 
@@ -112,8 +107,8 @@ def test_a_step_does_not_modify_models_and_momentum():
     ],
 )
 def test_schedules_are_their_closed_forms(schedule, expected):
-    ours = rule(lr=2.0, schedule=schedule)
-    sizes = [descent.step_size(ours, t) / 2 for t in range(5)]
+    ours = Descent(lr=2.0, schedule=schedule)
+    sizes = [step_size(ours, t) / 2 for t in range(5)]
     assert sizes == pytest.approx(expected, abs=1e-15)
 
 
@@ -141,13 +136,13 @@ def test_schedules_are_their_closed_forms(schedule, expected):
 )
 def test_bad_settings_are_refused_by_name_and_value(settings, message):
     with pytest.raises(InputError, match=message):
-        rule(**settings)
+        descends(**settings)
 
 
 def test_a_fraction_of_a_step_is_no_period():
     # The period counts steps; half a step would divide by zero later.
     with pytest.raises(InputError, match=r"schedule.*0\.5"):
-        rule(schedule="step(0.5, 0.1)")
+        descends(schedule="step(0.5, 0.1)")
 
 
 @with_verbs
@@ -162,13 +157,13 @@ class Blended:
 
 
 def test_following_a_blend_leaves_inactive_models_and_momentum_as_they_were():
-    ours = rule(momentum=0.9, weight_decay=0.1)
+    ours = Descent(momentum=0.9, weight_decay=0.1)
     active = torch.tensor([True, False, True])
     x, v = torch.ones(N, D, dtype=REAL), torch.full((N, D), 0.5, dtype=REAL)
     weights = torch.eye(N, dtype=REAL)
-    new_x, new_v = descent.follow(Blended(active), weights, ours, x, v, steps=3, t=0)
+    new_x, new_v = follow(Blended(active), weights, ours, x, v, steps=3, t=0)
     assert torch.equal(new_x[1], x[1]) and torch.equal(new_v[1], v[1])
     everybody = Blended(torch.ones(N, dtype=torch.bool))
-    all_x, all_v = descent.follow(everybody, weights, ours, x, v, steps=3, t=0)
+    all_x, all_v = follow(everybody, weights, ours, x, v, steps=3, t=0)
     assert_close(new_x[active], all_x[active], rtol=0, atol=0)
     assert_close(new_v[active], all_v[active], rtol=0, atol=0)

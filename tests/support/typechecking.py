@@ -75,8 +75,14 @@ def _shaped(function: Callable[..., Any]) -> bool:
     return any('"' in text or "'" in text for text in texts)
 
 
-def _without_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, checked by beartype alone."""
+def _without_shapes(
+    function: Callable[..., Any], with_shapes: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function, checked by beartype alone.
+
+    That needs all types; jaxtyping goes without those that are imported only where
+    types are checked statically.
+    """
     checker: Callable[..., Any] | None = None
 
     @functools.wraps(function)
@@ -85,14 +91,22 @@ def _without_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
         if config.jaxtyping_disable:
             return function(*args, **options)
         if checker is None:
-            inner = "<locals>" in function.__qualname__
-            checker = (_closure if inner else _checked)(function)
+            try:
+                inner = "<locals>" in function.__qualname__
+                checker = (_closure if inner else _resolved)(function)
+            except NameError:
+                checker = with_shapes(function)
         try:
             return checker(*args, **options)
         except (BeartypeCallHintViolation, BeartypeDoorHintViolation) as error:
             raise TypeCheckError(f"{function.__qualname__}: {error}") from error
 
     return call
+
+
+def _resolved(function: Callable[..., Any]) -> Callable[..., Any]:
+    get_type_hints(function)  # raises where one is not there
+    return _checked(function)
 
 
 _CLOSURES: dict[CodeType, dict[str, Any]] = {}
@@ -129,7 +143,7 @@ def jaxtyped(
     def decorate(function: Any) -> Any:
         if not inspect.isfunction(function) or _shaped(function):
             return with_shapes(function)
-        return _without_shapes(function)
+        return _without_shapes(function, with_shapes)
 
     return decorate
 

@@ -29,12 +29,12 @@ paper.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..checks import InputError, integer, number, one_of, positive
+from ..checks import InputError, integer, one_of
 from ..collaboration.beliefs import Belief, estimated_precision, learn, no_belief
 from ..collaboration.best_fit import mean_of_partners
 from ..collaboration.weights import (
@@ -47,9 +47,19 @@ from ..collaboration.weights import (
     normalised,
     valid_criterion,
 )
-from ..optim.steps import descent, follow, velocity
-from ..types import Algorithm, Info, InRounds, InTime, Oracle, Rows
+from ..optim.delays import Late
+from ..optim.steps import Descent, follow, velocity
+from ..options import BelowOne, Count, NotNegative, SizesOrNone, method
+from ..types import Algorithm, Info, Oracle, Rows
 from .readers_in_turn import Settings, readers_in_turn
+
+
+def _in_halves(name: str, samples: int) -> None:
+    if integer(name, samples, at_least=0) == 1:
+        raise InputError(f"`{name}` must be 0 (all) or at least 2, got 1.")
+
+
+Compared = Annotated[int, _in_halves]
 
 
 class State(NamedTuple):
@@ -61,23 +71,21 @@ class State(NamedTuple):
     belief: Belief
 
 
+@method(in_rounds=("steps", "momentum", "weight_decay", "schedule"), in_time=("late",))
 def adaptive_all_for_one(
-    precision: Tensor | None,
+    precision: SizesOrNone,
     *,
-    lr: float = 0.1,
-    steps: InRounds[int] = 1,
-    every: int = 20,
-    estimator: str = "split",
-    samples: int = 0,
-    memory: float = 0.8,
-    confidence: float = 0.5,
+    move: Descent = Descent(),
+    steps: Count = 1,
+    every: Count = 20,
+    estimator: Literal["split", "plain"] = "split",
+    samples: Compared = 0,
+    memory: BelowOne = 0.8,
+    confidence: NotNegative = 0.5,
     criterion: str | Callable[[Tensor], Tensor] = "binary",
     lam: float = 0.1,
-    rule: str = "paper",
-    momentum: InRounds[float] = 0.0,
-    weight_decay: InRounds[float] = 0.0,
-    schedule: InRounds[str] = "constant",
-    late: InTime[str] = "constant",
+    rule: Literal["paper", "normalised"] = "paper",
+    late: Late = "constant",
 ) -> Algorithm:
     """Adaptive All-for-one: finds during training whose gradients help whom.
 
@@ -87,7 +95,7 @@ def adaptive_all_for_one(
     Args:
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
             estimates it from the comparisons.
-        lr: step size.
+        move: of the steps.
         steps: gradient steps in one round.
         every: gradient steps between two comparisons.
         estimator: `split` (unbiased) or `plain` (the paper's).
@@ -97,17 +105,8 @@ def adaptive_all_for_one(
         criterion: phi: `binary`, `continuous`, or a function on tensors.
         lam: threshold of the binary criterion.
         rule: `paper` weights or rows `normalised` to sum 1.
-        momentum: of the steps.
-        weight_decay: of the steps.
-        schedule: of the step size, see `coterie.optim.steps`.
         late: `constant`, or `adaptive` to the delay of a gradient.
     """
-    move = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("steps", steps, at_least=1)
-    check_comparisons(every, estimator, samples, memory, confidence)
-    one_of("rule", rule, ("paper", "normalised"))
     phi = criterion_of(criterion, lam)
 
     def weigh(belief: Belief, active: Tensor) -> tuple[Tensor, Info]:
@@ -122,13 +121,10 @@ def adaptive_all_for_one(
         }
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        n = len(oracle.present)
-        if precision is not None:
-            positive("precision", precision, n)
-        return State(x, velocity(move, x), 0, no_belief(x.new_empty(n, 0)))
+        nothing = no_belief(x.new_empty(len(oracle.present), 0))
+        return State(x, velocity(move, x), 0, nothing)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         x, v, t, belief = state
         for t_now in range(t, t + steps):
             if t_now % every == 0:
@@ -150,29 +146,11 @@ def adaptive_all_for_one(
         alpha, _ = weigh(state.belief, everybody)
         return mean_of_partners(oracle, state.x, alpha)
 
-    unused: dict[str, tuple[object, object]] = {
-        "steps": (steps, 1),
-        "momentum": (momentum, 0.0),
-        "weight_decay": (weight_decay, 0.0),
-        "schedule": (schedule, "constant"),
-    }
     settings = Settings(
-        lr, every, estimator, samples, memory, confidence, phi, rule, late, unused
+        move.lr, every, estimator, samples, memory, confidence, phi, rule, late
     )
     flow = readers_in_turn(precision, settings)
     return Algorithm(init, step, welcome=welcome, flow=flow)
-
-
-def check_comparisons(
-    every: int, estimator: str, samples: int, memory: float, confidence: float
-) -> None:
-    """Refuses options by which gradients cannot be compared."""
-    integer("every", every, at_least=1)
-    one_of("estimator", estimator, ("split", "plain"))
-    if integer("samples", samples, at_least=0) == 1:
-        raise InputError("`samples` must be 0 (all) or at least 2, got 1.")
-    number("memory", memory, at_least=0, below=1)
-    number("confidence", confidence, at_least=0)
 
 
 def criterion_of(

@@ -27,17 +27,18 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..checks import InputError, integer, number, one_of, stochastic
+from ..checks import InputError
 from ..collaboration.weights import links
 from ..graphs.families import refuse_apart
 from ..optim import delays
+from ..optim.delays import Balance
+from ..options import Count, Positive, Stochastic, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Meeting, Task
-
-MIXES = ("matrix", "neighbours", "pairs")
 
 
 @dataclass
@@ -49,14 +50,15 @@ class State:
     k: int = 0
 
 
+@method()
 def agraf(
-    mixing: Tensor,
+    mixing: Stochastic,
     *,
-    lr: float = 0.1,
-    mix: str = "matrix",
-    every: int = 1,
-    order: str = "step_then_mix",
-    balance: float = 0.0,
+    lr: Positive = 0.1,
+    mix: Literal["matrix", "neighbours", "pairs"] = "matrix",
+    every: Count = 1,
+    order: Literal["step_then_mix", "mix_then_step"] = "step_then_mix",
+    balance: Balance = 0.0,
 ) -> Algorithm:
     """SGD of nodes that do not wait, on a graph.
 
@@ -71,14 +73,8 @@ def agraf(
         balance: steps are the longer the more rarely a node finishes, so that all count
             alike; this is the largest factor, 0 leaves steps as they are.
     """
-    number("lr", lr, above=0)
-    one_of("mix", mix, MIXES)
-    integer("every", every, at_least=1)
-    one_of("order", order, ("step_then_mix", "mix_then_step"))
-    delays.checked_balance(balance)
     if every > 1 and mix != "matrix":
         raise InputError(f"`every` must be 1 where `mix` is {mix}, got {every}.")
-    stochastic("mixing", mixing, len(mixing))
     columns = mixing.double().sum(0)
     if float((columns - 1).abs().max()) > 1e-4:
         worst = int((columns - 1).abs().argmax())
@@ -92,7 +88,6 @@ def agraf(
     used = links(mixing)
 
     def init(x: Tensor) -> State:
-        stochastic("mixing", mixing, len(x))
         return State(x.clone(), [0] * len(x))
 
     def mixed(state: State, now: Arrivals) -> None:

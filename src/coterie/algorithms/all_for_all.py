@@ -31,39 +31,32 @@ x^0 where all begin alike, as in the paper, and never leaves the range of Lambda
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..checks import integer, one_of, rounds_only, stochastic
 from ..collaboration.weights import spectral_radius
 from ..optim import delays
-from ..optim.steps import descend, descent, velocity
-from ..types import (
-    Algorithm,
-    Arrivals,
-    Flow,
-    Info,
-    InRounds,
-    InTime,
-    Kind,
-    Oracle,
-    Task,
-)
+from ..optim.delays import Late
+from ..optim.steps import Descent, descend, velocity
+from ..options import Count, Stochastic, method
+from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Task
 from .local import State
 
 
+@method(
+    in_rounds=("steps", "form", "momentum", "weight_decay", "schedule"),
+    in_time=("late",),
+)
 def all_for_all(
-    weights: Tensor,
+    weights: Stochastic,
     *,
-    lr: float = 0.1,
-    steps: InRounds[int] = 1,
-    form: InRounds[str] = "direct",
+    rule: Descent = Descent(),
+    steps: Count = 1,
+    form: Literal["direct", "factored"] = "direct",
     safe: bool = True,
-    momentum: InRounds[float] = 0.0,
-    weight_decay: InRounds[float] = 0.0,
-    schedule: InRounds[str] = "constant",
-    late: InTime[str] = "constant",
+    late: Late = "constant",
 ) -> Algorithm:
     """All-for-all with given weights: one gradient of each client serves all its kin.
 
@@ -72,59 +65,42 @@ def all_for_all(
 
     Args:
         weights: (N, N) Lambda; rows sum to 1.
-        lr: step size; with `safe` it is divided by rho(W).
+        rule: of the steps; with `safe` their size is divided by rho(W), and the weight
+            decay is of every client's own loss.
         steps: gradients of every client in one round, each followed by an exchange.
         form: `direct` sends gradients along the links of W, `factored` sends them along
             the links of Lambda and models back; the models are the same.
         safe: whether to divide the step size by rho(W), which makes any lr that a
             client can use alone a stable one.
-        momentum: of the steps.
-        weight_decay: of every client's own loss.
-        schedule: of the step size, see `coterie.optim.steps`.
         late: `constant`, or `adaptive` to the delay of a gradient.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("steps", steps, at_least=1)
-    one_of("form", form, ("direct", "factored"))
-    stochastic("weights", weights, len(weights))
     rho = spectral_radius(weights)
     # The decay belongs to the gradient that is sent: so x stays of the form Lambda y.
-    rule = rule._replace(lr=lr / rho if safe else lr, weight_decay=0.0)
+    decay, size = rule.weight_decay, rule.lr / rho if safe else rule.lr
+    move = rule._replace(lr=size, weight_decay=0.0)
     product = weights.double() @ weights.double().T
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        stochastic("weights", weights, len(oracle.present))
         y = x if form == "factored" else oracle.mix(weights, x)
-        return State(y, velocity(rule, x), 0)
+        return State(y, velocity(move, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         x, v, t = state  # in the factored form y stands for x
         lam, active = weights.to(x), oracle.active[:, None]
         sent = lam.T if form == "factored" else product.to(x)
         for t_now in range(t, t + steps):
             here = oracle.mix(lam, x) if form == "factored" else x
             g = oracle.grads(here)
-            if weight_decay:
-                g = g + weight_decay * here * active
-            x, v = descend(rule, x, oracle.mix(sent, g), v, t_now)
+            if decay:
+                g = g + decay * here * active
+            x, v = descend(move, x, oracle.mix(sent, g), v, t_now)
         info: Info = {"weights": lam, "spectral_radius": rho}
         return State(x, v, t + steps), info
 
     def personal(state: State, oracle: Oracle) -> Tensor:
         return oracle.mix(weights, state.x) if form == "factored" else state.x
 
-    unused: dict[str, tuple[object, object]] = {
-        "steps": (steps, 1),
-        "form": (form, "direct"),
-        "momentum": (momentum, 0.0),
-        "weight_decay": (weight_decay, 0.0),
-        "schedule": (schedule, "constant"),
-    }
-    flow = _flow(weights, rule.lr, late, unused)
-    return Algorithm(init, step, personal, flow=flow)
+    return Algorithm(init, step, personal, flow=_flow(weights, product, size, late))
 
 
 @dataclass
@@ -135,17 +111,11 @@ class Underway:
     product: Tensor  # (N, N)
 
 
-def _flow(
-    weights: Tensor, size: float, late: str, unused: dict[str, tuple[object, object]]
-) -> Flow:
+def _flow(weights: Tensor, product: Tensor, size: float, late: str) -> Flow:
     """All-for-all with gradients that move all partners when they arrive."""
-    delays.checked(late)
-    product = weights.double() @ weights.double().T
     partners = ((product != 0).sum(0) - (product.diagonal() != 0).long()).tolist()
 
     def init(x: Tensor) -> Underway:
-        rounds_only(**unused)
-        stochastic("weights", weights, len(x))
         return Underway(weights.to(x) @ x, product.to(x))
 
     def arrive(state: Underway, now: Arrivals) -> list[int]:

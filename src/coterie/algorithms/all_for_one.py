@@ -18,23 +18,21 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..checks import integer, square
 from ..collaboration.best_fit import mean_of_partners
 from ..collaboration.weights import among
-from ..optim.steps import descent, follow, velocity
+from ..optim.steps import Descent, follow, velocity
+from ..options import Count, Weights, method
 from ..types import Algorithm, Info, Oracle
 from .local import State
 
 
+@method()
 def all_for_one(
-    weights: Tensor,
+    weights: Weights,
     *,
-    lr: float = 0.1,
-    steps: int = 1,
+    rule: Descent = Descent(),
+    steps: Count = 1,
     one_at_a_time: bool = False,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
 ) -> Algorithm:
     """All-for-one with given weights: each reader blends gradients at its own model.
 
@@ -43,21 +41,12 @@ def all_for_one(
 
     Args:
         weights: (N, N) row i is how client i weighs the others.
-        lr: step size.
+        rule: of the steps.
         steps: gradient steps in one round.
         one_at_a_time: only one client, drawn at random, computes in a step.
-        momentum: of the steps.
-        weight_decay: of the steps.
-        schedule: of the step size, see `coterie.optim.steps`.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("steps", steps, at_least=1)
-    square("weights", weights, len(weights))
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        square("weights", weights, len(oracle.present))
         return State(x, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:

@@ -25,10 +25,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import integer, number, positive
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, descend, descent, step_size, velocity
-from ..types import Algorithm, Clients, Info, Oracle, Rows
+from ..optim.steps import Descent, descend, step_size, velocity
+from ..options import Count, Share, Sizes, method
+from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
 
 
 class State(NamedTuple):
@@ -56,21 +56,20 @@ def mixture_sgd(
     v_velocity: Float[Tensor, "n v"],
     w: Float[Tensor, "n d"],
     *,
+    rule: Descent,
+    adaptive: bool,
     steps: int,
     t: int,
-    adaptive: bool,
-    **rule: float | str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A client program: steps of v and a while w stays, the first is number t."""
-    settings = Descent(**rule)  # type: ignore[arg-type]
     for t_local in range(t, t + steps):
         g = clients.grad(mixed(w, v, a))
         a_now = a
         if adaptive:
             slope = ((v - w) * g).sum(1)
-            a = (a - step_size(settings, t_local) * slope).clamp(0, 1)
+            a = (a - step_size(rule, t_local) * slope).clamp(0, 1)
         g.mul_(a_now[:, None])
-        v, v_velocity = descend(settings, v, g, v_velocity, t_local)
+        v, v_velocity = descend(rule, v, g, v_velocity, t_local)
     return v, a, v_velocity
 
 
@@ -82,33 +81,30 @@ def apfl_round(
     w_velocity: Float[Tensor, "n v"],
     v_velocity: Float[Tensor, "n v"],
     *,
+    rule: Descent,
+    adaptive: bool,
     steps: int,
     t: int,
-    adaptive: bool,
-    **rule: float | str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A client program: local steps of w, v and a, the first is number t."""
-    settings = Descent(**rule)  # type: ignore[arg-type]
     for t_local in range(t, t + steps):
         batch = clients.held()
         v, a, v_velocity = mixture_sgd(
-            batch, v, a, v_velocity, w, steps=1, t=t_local, adaptive=adaptive, **rule
+            batch, v, a, v_velocity, w, rule=rule, adaptive=adaptive, steps=1, t=t_local
         )
-        w, w_velocity = descend(settings, w, batch.grad(w), w_velocity, t_local)
+        w, w_velocity = descend(rule, w, batch.grad(w), w_velocity, t_local)
     return w, v, a, w_velocity, v_velocity
 
 
+@method()
 def apfl(
-    sizes: Tensor,
+    sizes: Sizes,
     *,
-    lr: float = 0.1,
-    steps: int = 1,
-    alpha: float = 0.5,
+    rule: Descent = Descent(),
+    steps: Count = 1,
+    alpha: Share = 0.5,
     adaptive: bool = False,
     weighting: str = "samples",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
 ) -> Algorithm:
     """APFL: personal models are mixtures of a local and a global model.
 
@@ -117,30 +113,20 @@ def apfl(
 
     Args:
         sizes: (N,) training samples of each client.
-        lr: step size of w, v and the mixture.
+        rule: of the steps of w and v; the mixture has their step size.
         steps: local gradient steps in one round.
         alpha: share of the local model in the mixture, at the start if adaptive.
         adaptive: every client learns its mixture.
         weighting: `samples` or `uniform` weights of the average.
-        momentum: of the steps of w and v.
-        weight_decay: of the steps of w and v.
-        schedule: of the step size, see `coterie.optim.steps`.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("steps", steps, at_least=1)
-    number("alpha", alpha, at_least=0, at_most=1)
     shares = shares_of(sizes, weighting)
-    options = {"adaptive": adaptive, **rule._asdict()}
+    options: Options = {"rule": rule, "adaptive": adaptive}
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        positive("sizes", sizes, len(oracle.present))
         w, a = oracle.average(x.new_ones(len(x)), x), x.new_full((len(x),), alpha)
         return State(w, x, a, velocity(rule, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         w, v, a, w_velocity, v_velocity, t = state
         w, v, a, w_velocity, v_velocity = oracle.each(
             apfl_round, w, v, a, w_velocity, v_velocity, steps=steps, t=t, **options
@@ -156,7 +142,6 @@ def apfl(
         return mixed(w, v, a)
 
     def personal(state: State, oracle: Oracle) -> Tensor:
-        del oracle
         return mixed(state.w, state.v, state.a)
 
     return Algorithm(init, step, personal, welcome)

@@ -23,15 +23,20 @@ left out.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..checks import integer, number, positive
+from ..checks import number
 from ..collaboration.rows import alike
 from ..collaboration.weights import shares_of
+from ..options import Count, Positive, Sizes, Whole, method
 from ..types import Algorithm, Clients, Info, Oracle, Rows
+
+# Their squares must be numbers in single precision.
+Size = Annotated[float, functools.partial(number, at_least=1e-9, at_most=1e9)]
 
 
 class State(NamedTuple):
@@ -56,15 +61,16 @@ def scaled_sgd(
     return w, squares
 
 
+@method()
 def aruba(
-    sizes: Tensor,
+    sizes: Sizes,
     *,
-    lr: float = 0.1,
-    steps: int = 1,
-    zeta: float = 1.0,
-    p: float = 1.0,
+    lr: Size = 0.1,
+    steps: Count = 1,
+    zeta: Size = 1.0,
+    p: Positive = 1.0,
     weighting: str = "samples",
-    tune_steps: int = 1,
+    tune_steps: Whole = 1,
 ) -> Algorithm:
     """ARUBA: FedAvg with learnt step sizes, and a few such steps before use.
 
@@ -78,29 +84,21 @@ def aruba(
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: steps before use.
     """
-    # Their squares must be numbers in single precision.
-    number("lr", lr, at_least=1e-9, at_most=1e9)
-    number("zeta", zeta, at_least=1e-9, at_most=1e9)
-    number("p", p, above=0)
-    integer("steps", steps, at_least=1)
-    integer("tune_steps", tune_steps, at_least=0)
     shares = shares_of(sizes, weighting)
     eps = lr * zeta
 
-    def run(state: State, oracle: Oracle, count: int) -> tuple[Tensor, Tensor]:
+    def run(state: State, oracle: Oracle, count: int) -> tuple[Tensor, ...]:
         """Every client's copy of w after so many steps, and its squared gradients."""
         eta = alike(lambda b, g: (b / g).sqrt(), state.b, state.g)
         none = torch.zeros_like(state.w)
-        w, squares = oracle.each(scaled_sgd, state.w, none, eta, steps=count)
-        return w, squares
+        return oracle.each(scaled_sgd, state.w, none, eta, steps=count)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        positive("sizes", sizes, len(oracle.present))
         w = oracle.average(x.new_ones(len(x)), x)
-        return State(w, _full(w, eps**2), _full(w, zeta**2), 0)
+        one = torch.ones_like(w[:1])
+        return State(w, (eps**2 * one).expand_as(w), (zeta**2 * one).expand_as(w), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         w, b, g, t = state
         w_i, squares = run(state, oracle, steps)
         fade = (t + 2) ** -p  # round t + 1
@@ -121,7 +119,3 @@ def aruba(
         return tuned(State(w, b, g, state.t), oracle)
 
     return Algorithm(init, step, tuned, welcome)
-
-
-def _full(w: Tensor, value: float) -> Tensor:
-    return w.new_full((1, w.shape[1]), value).expand_as(w)

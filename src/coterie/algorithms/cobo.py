@@ -29,10 +29,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import integer, number
 from ..collaboration.weights import normalised
 from ..graphs.families import matchings
-from ..optim.steps import descend, descent, step_size, velocity
+from ..optim.steps import Descent, descend, step_size, velocity
+from ..options import Count, NotNegative, Whole, method
 from ..types import Algorithm, Info, Oracle, Rows
 
 
@@ -45,37 +45,25 @@ class State(NamedTuple):
     t: int
 
 
+@method()
 def cobo(
     *,
-    lr: float = 0.1,
-    steps: int = 1,
-    rho: float = 0.05,
-    gamma: float = 0.01,
-    meetings: int = 2,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
+    rule: Descent = Descent(),
+    steps: Count = 1,
+    rho: NotNegative = 0.05,
+    gamma: NotNegative = 0.01,
+    meetings: Whole = 2,
 ) -> Algorithm:
     """CoBo: clients pull each other's models, and learn by meetings how strongly.
 
     Args:
-        lr: step size.
+        rule: of the gradient steps.
         steps: gradient steps in one round, each with its own meetings.
         rho: strength of the pull.
         gamma: step size of the weights.
         meetings: how many others each client meets in a step; one less than there are
             clients, or more, lets all pairs meet.
-        momentum: of the gradient steps.
-        weight_decay: of the gradient steps.
-        schedule: of the step size, see `coterie.optim.steps`.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("steps", steps, at_least=1)
-    number("rho", rho, at_least=0)
-    number("gamma", gamma, at_least=0)
-    integer("meetings", meetings, at_least=0)
 
     def init(x: Tensor, oracle: Oracle) -> State:
         w = x.new_ones(len(x), len(oracle.present))

@@ -31,19 +31,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import integer, number, positive, rounds_only
 from ..collaboration.weights import shares_of
 from ..optim import delays
-from ..optim.steps import Descent, descent, proximal_sgd, sgd, velocity
+from ..optim.delays import Late
+from ..optim.steps import Descent, proximal_sgd, sgd, velocity
+from ..options import Count, NotNegative, Sizes, method
 from ..types import (
     Algorithm,
     Arrivals,
     Clients,
     Flow,
     Info,
-    InRounds,
-    InTime,
     Kind,
+    Options,
     Oracle,
     Rows,
     Task,
@@ -67,33 +67,31 @@ def ditto_round(
     w_velocity: Float[Tensor, "n v"],
     v_velocity: Float[Tensor, "n v"],
     *,
+    rule: Descent,
+    lam: float,
     steps: int,
     t: int,
-    lam: float,
-    **rule: float | str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A client program: local steps from the global model, and as many personal ones.
 
     Neither needs the other's result, so the global ones may come first.
     """
-    w_i, w_velocity = sgd(clients, w, w_velocity, steps=steps, t=t, **rule)
+    w_i, w_velocity = sgd(clients, w, w_velocity, rule=rule, steps=steps, t=t)
     v, v_velocity = proximal_sgd(
-        clients, v, v_velocity, w, steps=steps, t=t, lam=lam, **rule
+        clients, v, v_velocity, w, rule=rule, lam=lam, steps=steps, t=t
     )
     return w_i, v, w_velocity, v_velocity
 
 
+@method(in_rounds=("momentum", "schedule"), in_time=("late",))
 def ditto(
-    sizes: Tensor,
+    sizes: Sizes,
     *,
-    lr: float = 0.1,
-    steps: int = 1,
-    lam: float = 1.0,
+    rule: Descent = Descent(),
+    steps: Count = 1,
+    lam: NotNegative = 1.0,
     weighting: str = "samples",
-    momentum: InRounds[float] = 0.0,
-    weight_decay: float = 0.0,
-    schedule: InRounds[str] = "constant",
-    late: InTime[str] = "constant",
+    late: Late = "constant",
 ) -> Algorithm:
     """Ditto: personal models that are pulled to a global one.
 
@@ -102,30 +100,20 @@ def ditto(
 
     Args:
         sizes: (N,) training samples of each client.
-        lr: step size of global and personal steps.
+        rule: of global and personal steps.
         steps: local gradient steps in one round, of each of the two models.
         lam: strength of the pull to the global model.
         weighting: `samples` or `uniform` weights of the average.
-        momentum: of both kinds of steps.
-        weight_decay: of both kinds of steps.
-        schedule: of the step size, see `coterie.optim.steps`.
         late: `constant`, or `adaptive` to the delay of an answer.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("steps", steps, at_least=1)
-    number("lam", lam, at_least=0)
     shares = shares_of(sizes, weighting)
-    options = {"lam": lam, **rule._asdict()}
+    options: Options = {"rule": rule, "lam": lam}
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        positive("sizes", sizes, len(oracle.present))
         w = oracle.average(x.new_ones(len(x)), x)
         return State(w, x, velocity(rule, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         w, v, w_velocity, v_velocity, t = state
         rows = w, v, w_velocity, v_velocity
         w_i, v, w_velocity, v_velocity = oracle.each(
@@ -139,7 +127,7 @@ def ditto(
         rows = w, velocity(rule, w), w
         return oracle.each(proximal_sgd, *rows, steps=state.t, t=0, **options)[0]
 
-    flow = _flow(sizes, shares, rule, steps, lam, late)
+    flow = _flow(shares, rule, steps, lam, late)
     return Algorithm(init, step, lambda state, oracle: state.v, welcome, flow)
 
 
@@ -153,16 +141,11 @@ class Underway:
     none: Tensor  # (0,) in place of momentum
 
 
-def _flow(
-    sizes: Tensor, shares: Tensor, rule: Descent, steps: int, lam: float, late: str
-) -> Flow:
+def _flow(shares: Tensor, rule: Descent, steps: int, lam: float, late: str) -> Flow:
     """Ditto for clients that work at their own pace; see `ditto`."""
-    delays.checked(late)
     shares = shares.double() / shares.double().sum()
 
     def init(x: Tensor) -> Underway:
-        rounds_only(momentum=(rule.momentum, 0.0), schedule=(rule.schedule, "constant"))
-        positive("sizes", sizes, len(x))
         w = x.mean(0)
         return Underway(w, w.repeat(len(x), 1), x.clone(), x.new_zeros(0))
 
@@ -179,9 +162,7 @@ def _flow(
         state.v[now.clients] = v_i
         return now.clients
 
-    program = functools.partial(
-        ditto_round, steps=steps, t=0, lam=lam, **rule._asdict()
-    )
+    program = functools.partial(ditto_round, rule=rule, lam=lam, steps=steps, t=0)
     # Only the global model travels.
     kind = Kind(program, "each", down=(0,), up=(0,))
     return Flow(init, task, arrive, lambda state: state.v, kinds=(kind,), together=True)

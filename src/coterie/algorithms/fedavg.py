@@ -17,22 +17,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import integer, positive
 from ..collaboration.weights import shares_of
-from ..optim.steps import descent, sgd, velocity
+from ..optim.steps import Descent, sgd, velocity
+from ..options import Count, Sizes, method
 from ..types import Algorithm, Info, Oracle
 from .local import State
 
 
+@method()
 def fedavg(
-    sizes: Tensor,
+    sizes: Sizes,
     *,
-    lr: float = 0.1,
-    steps: int = 1,
+    rule: Descent = Descent(),
+    steps: Count = 1,
     weighting: str = "samples",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
 ) -> Algorithm:
     """FedAvg: one global model for all, the average of locally trained copies.
 
@@ -40,27 +38,18 @@ def fedavg(
 
     Args:
         sizes: (N,) training samples of each client.
-        lr: step size.
+        rule: of the local steps.
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.
-        momentum: of the local steps.
-        weight_decay: of the local steps.
-        schedule: of the step size, see `coterie.optim.steps`.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("steps", steps, at_least=1)
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        positive("sizes", sizes, len(oracle.present))
         return State(oracle.average(x.new_ones(len(x)), x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         w, v, t = state
-        w, v = oracle.each(sgd, w, v, steps=steps, t=t, **rule._asdict())
+        w, v = oracle.each(sgd, w, v, steps=steps, t=t, rule=rule)
         return State(oracle.average(shares[oracle.mine], w), v, t + steps), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:

@@ -14,24 +14,22 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..checks import integer, number
-from ..optim.steps import descent, sgd, velocity
+from ..optim.steps import Descent, sgd, velocity
+from ..options import Count, Positive, Sizes, Whole, method
 from ..types import Algorithm, Oracle
 from .fedavg import fedavg
 from .local import State
 
 
+@method()
 def fedavg_finetune(
-    sizes: Tensor,
+    sizes: Sizes,
     *,
-    lr: float = 0.1,
-    steps: int = 1,
+    rule: Descent = Descent(),
+    steps: Count = 1,
     weighting: str = "samples",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
-    tune_steps: int = 10,
-    tune_lr: float = 0.1,
+    tune_steps: Whole = 10,
+    tune_lr: Positive = 0.1,
 ) -> Algorithm:
     """FedAvg with a few local steps of every client before the model is used.
 
@@ -39,33 +37,18 @@ def fedavg_finetune(
 
     Args:
         sizes: (N,) training samples of each client.
-        lr: step size of FedAvg.
+        rule: of the local steps of FedAvg; tuning has its weight decay.
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.
-        momentum: of the local steps.
-        weight_decay: of the local steps and of tuning.
-        schedule: of FedAvg's step size, see `coterie.optim.steps`.
         tune_steps: gradient steps before use.
         tune_lr: their step size.
     """
-    integer("tune_steps", tune_steps, at_least=0)
-    number("tune_lr", tune_lr, above=0)
-    tuning = descent(
-        lr=tune_lr, momentum=0.0, weight_decay=weight_decay, schedule="constant"
-    )
-    average = fedavg(
-        sizes,
-        lr=lr,
-        steps=steps,
-        weighting=weighting,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        schedule=schedule,
-    )
+    tuning = Descent(tune_lr, weight_decay=rule.weight_decay)
+    average = fedavg(sizes, steps=steps, weighting=weighting, **rule._asdict())
 
     def tuned(x: Tensor, oracle: Oracle) -> Tensor:
         v = velocity(tuning, x)
-        return oracle.each(sgd, x, v, steps=tune_steps, t=0, **tuning._asdict())[0]
+        return oracle.each(sgd, x, v, steps=tune_steps, t=0, rule=tuning)[0]
 
     def personal(state: State, oracle: Oracle) -> Tensor:
         return tuned(state.x, oracle)

@@ -31,11 +31,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import integer, number, positive
 from ..collaboration.best_fit import best_fit, training_losses
 from ..collaboration.rows import alike
 from ..collaboration.weights import same_cluster, shares_of
-from ..optim.steps import descent, sgd, velocity
+from ..optim.steps import Descent, sgd, velocity
+from ..options import Count, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle, Rows
 
 
@@ -48,18 +48,16 @@ class State(NamedTuple):
     t: int
 
 
+@method()
 def ifca(
-    sizes: Tensor,
+    sizes: Sizes,
     *,
-    clusters: int = 2,
-    lr: float = 0.1,
-    steps: int = 1,
-    spread: float = 0.1,
-    starts: int = 10,
+    clusters: Count = 2,
+    rule: Descent = Descent(),
+    steps: Count = 1,
+    spread: Positive = 0.1,
+    starts: Count = 10,
     weighting: str = "samples",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
 ) -> Algorithm:
     """IFCA: cluster models, each averaged over the clients that it fits best.
 
@@ -68,26 +66,15 @@ def ifca(
     Args:
         sizes: (N,) training samples of each client.
         clusters: how many models there are.
-        lr: step size.
+        rule: of the local steps.
         steps: local gradient steps in one round.
         spread: how much the models differ at the start, relative to their entries.
         starts: random starts of which the first round keeps one.
         weighting: `samples` or `uniform` weights of the averages.
-        momentum: of the local steps.
-        weight_decay: of the local steps.
-        schedule: of the step size, see `coterie.optim.steps`.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("clusters", clusters, at_least=1)
-    integer("steps", steps, at_least=1)
-    number("spread", spread, above=0)
-    integer("starts", starts, at_least=1)
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        positive("sizes", sizes, len(oracle.present))
         w = oracle.average(x.new_ones(len(x)), x)[:, None].expand(-1, clusters, -1)
         nobody = torch.full((len(x),), -1, device=x.device)
         return State(w, nobody, velocity(rule, x), 0)
@@ -103,7 +90,7 @@ def ifca(
         # A buffer is about the model that it was filled with.
         v = torch.where((chosen == choice)[:, None], v, 0)
         x = _of_choice(w, chosen)
-        x, v = oracle.each(sgd, x, v, steps=steps, t=t, **rule._asdict())
+        x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule)
         member = chosen == torch.arange(clusters, device=x.device)[:, None]  # (C, n)
         mean = oracle.average(member * shares.to(x)[oracle.mine], x)
         chose = oracle.average(x.new_ones(len(x)), member.T.to(x))  # (n, C)

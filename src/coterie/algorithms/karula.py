@@ -33,9 +33,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import dissimilarity, number, positive
 from ..optim.projections import onto_balls, project
-from ..optim.steps import descent, step_size
+from ..optim.steps import Descent, Schedule, step_size
+from ..options import Dissimilarities, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle, Rows
 
 
@@ -48,15 +48,16 @@ class State(NamedTuple):
     t: int
 
 
+@method()
 def karula(
-    radius: Tensor,
-    sizes: Tensor,
+    radius: Dissimilarities,
+    sizes: Sizes,
     *,
-    t: float = 1.0,
-    lr: float = 0.1,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
-    tolerance: float = 1e-9,
+    t: NotNegative = 1.0,
+    lr: Positive = 0.1,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
+    tolerance: Positive = 1e-9,
 ) -> Algorithm:
     """Karula: personal models whose distances are bounded by those of the data.
 
@@ -72,10 +73,7 @@ def karula(
         schedule: of the step size, see `coterie.optim.steps`.
         tolerance: relative duality gap of the projection.
     """
-    dissimilarity("radius", radius, len(radius))
-    number("t", t, at_least=0)
-    number("tolerance", tolerance, above=0)
-    rule = descent(lr=lr, momentum=0.0, weight_decay=weight_decay, schedule=schedule)
+    rule = Descent(lr, schedule=schedule)
 
     @functools.lru_cache(maxsize=1)
     def bounds(n: int) -> Tensor:
@@ -87,11 +85,9 @@ def karula(
         return (t / (unit or 1.0) * radius).nan_to_num(nan=0.0, posinf=torch.inf)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        n = len(oracle.present)
-        dissimilarity("radius", radius, n)
-        positive("sizes", sizes, n)
         x = oracle.average(x.new_ones(len(x)), x)
-        return State(x, torch.zeros_like(x), x.new_zeros(len(x), n), 0)
+        multipliers = x.new_zeros(len(x), len(oracle.present))
+        return State(x, torch.zeros_like(x), multipliers, 0)
 
     def held(moved: Tensor, multipliers: Tensor) -> tuple[Tensor, ...]:
         """What the coordinator gives back: models, multipliers, mixing, and the gap."""
@@ -101,7 +97,6 @@ def karula(
         return found.x, found.multipliers, found.mixing, gap
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         x, g, multipliers, k = state
         n, s = len(oracle.present), int(oracle.present.sum())
         a = (sizes / sizes.to(torch.float64).mean()).to(x)[oracle.mine]
@@ -117,12 +112,9 @@ def karula(
         if s < n:
             moved.add_(g, alpha=eta / s - eta / n)
         x, multipliers, mixing, gap = oracle.central(held, moved, multipliers)
-        info: Info = {
-            "weights": mixing,
-            "gap": gap[:, 0],
-            # Of each client, so that the mean over clients is their number.
-            "active_pairs": multipliers.count_nonzero(1) * (n / 2),
-        }
+        # Of each client, so that the mean over clients is their number.
+        pairs = multipliers.count_nonzero(1) * (n / 2)
+        info: Info = {"weights": mixing, "gap": gap[:, 0], "active_pairs": pairs}
         return State(x, fresh, multipliers, k + 1), info
 
     def welcome(state: State, oracle: Oracle) -> Tensor:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import integer, rounds_only
-from ..optim.steps import Descent, descent, sgd, velocity
-from ..types import Algorithm, Arrivals, Flow, Info, InRounds, Kind, Oracle, Rows, Task
+from ..optim.steps import Descent, sgd, velocity
+from ..options import Count, method
+from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Rows, Task
 
 
 class State(NamedTuple):
@@ -36,44 +36,29 @@ class Alone(NamedTuple):
     start: Rows  # (n, D)
 
 
-def local(
-    *,
-    lr: float = 0.1,
-    steps: int = 1,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: InRounds[str] = "constant",
-) -> Algorithm:
+@method(in_rounds=("schedule",))
+def local(*, rule: Descent = Descent(), steps: Count = 1) -> Algorithm:
     """Local training: every client by itself, nothing is sent.
 
     A newcomer begins where the others began and takes as many steps by itself.
 
     Args:
-        lr: step size.
+        rule: of the gradient steps.
         steps: gradient steps in one round.
-        momentum: of the gradient steps.
-        weight_decay: of the gradient steps.
-        schedule: of the step size, see `coterie.optim.steps`.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("steps", steps, at_least=1)
 
     def init(x: Tensor, oracle: Oracle) -> Alone:
-        del oracle
         return Alone(x, velocity(rule, x), 0, x)
 
     def step(state: Alone, oracle: Oracle, rng: torch.Generator) -> tuple[Alone, Info]:
-        del rng
         x, v, t, start = state
-        x, v = oracle.each(sgd, x, v, steps=steps, t=t, **rule._asdict())
+        x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule)
         return Alone(x, v, t + steps, start), {}
 
     def welcome(state: Alone, oracle: Oracle) -> Tensor:
         x = state.start.mean(0).repeat(len(oracle.active), 1)
         v = velocity(rule, x)
-        return oracle.each(sgd, x, v, steps=state.t, t=0, **rule._asdict())[0]
+        return oracle.each(sgd, x, v, steps=state.t, t=0, rule=rule)[0]
 
     return Algorithm(init, step, welcome=welcome, flow=_flow(rule, steps))
 
@@ -95,7 +80,6 @@ def _flow(rule: Descent, steps: int) -> Flow:
     """
 
     def init(x: Tensor) -> Underway:
-        rounds_only(schedule=(rule.schedule, "constant"))
         return Underway(x.clone(), velocity(rule, x), x.mean(0))
 
     def arrive(state: Underway, now: Arrivals) -> list[int]:
@@ -107,9 +91,9 @@ def _flow(rule: Descent, steps: int) -> Flow:
         x = state.start.repeat(len(oracle.active), 1)
         taken = steps * round(state.tasks / len(state.x))
         v = velocity(rule, x)
-        return oracle.each(sgd, x, v, steps=taken, t=0, **rule._asdict())[0]
+        return oracle.each(sgd, x, v, steps=taken, t=0, rule=rule)[0]
 
-    program = functools.partial(sgd, steps=steps, t=0, **rule._asdict())
+    program = functools.partial(sgd, steps=steps, t=0, rule=rule)
     return Flow(
         init,
         lambda state, client: Task((state.x[client], state.v[client]), work=steps),

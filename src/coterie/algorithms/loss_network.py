@@ -27,8 +27,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checks import number, stochastic
 from ..graphs.families import refuse_apart
+from ..options import Positive, Stochastic, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Task
 
 
@@ -39,7 +39,8 @@ class State:
     x: Tensor  # (N, D)
 
 
-def loss_network(mixing: Tensor, *, lr: float = 0.1) -> Algorithm:
+@method()
+def loss_network(mixing: Stochastic, *, lr: Positive = 0.1) -> Algorithm:
     """SGD of neighbours who are busy while they exchange their models.
 
     Args:
@@ -47,13 +48,10 @@ def loss_network(mixing: Tensor, *, lr: float = 0.1) -> Algorithm:
             whose edge may ring.
         lr: step size of a node.
     """
-    number("lr", lr, above=0)
-    stochastic("mixing", mixing, len(mixing))
     near = (mixing != 0) | torch.eye(len(mixing), dtype=torch.bool)
     refuse_apart("mixing", near.nonzero(), len(mixing))
 
     def init(x: Tensor) -> State:
-        stochastic("mixing", mixing, len(x))
         return State(x.clone())
 
     def task(state: State, client: int) -> Task:

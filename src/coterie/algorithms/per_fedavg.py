@@ -31,15 +31,15 @@ client keeps its buffer between rounds.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..checks import integer, number, one_of, positive
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, descend, descent, sgd, velocity
-from ..types import Algorithm, Clients, Info, Oracle, Rows
+from ..optim.steps import Descent, descend, sgd, velocity
+from ..options import Count, NotNegative, Positive, Sizes, Whole, method
+from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
 
 
 class State(NamedTuple):
@@ -70,79 +70,63 @@ def meta_sgd(
     w: Tensor,
     v: Tensor,
     *,
-    steps: int,
-    t: int,
+    rule: Descent,
     alpha: float,
     variant: str,
     delta: float,
-    **rule: float | str,
+    steps: int,
+    t: int,
 ) -> tuple[Tensor, Tensor]:
     """A client program: `steps` steps on F_i, the first of them number t."""
-    settings = Descent(**rule)  # type: ignore[arg-type]
     for t_local in range(t, t + steps):
         g = clients.grad(w)
         u = clients.grad(torch.sub(w, g, alpha=alpha, out=g))
         # Also drawn where it is not used, so that all variants see the same D and D'.
         third = clients.held()
         d = hessian_times(third, w, u, variant=variant, delta=delta)
-        w, v = descend(settings, w, u.sub_(d, alpha=alpha), v, t_local)
+        w, v = descend(rule, w, u.sub_(d, alpha=alpha), v, t_local)
     return w, v
 
 
+@method()
 def per_fedavg(
-    sizes: Tensor,
+    sizes: Sizes,
     *,
-    alpha: float = 0.01,
-    lr: float = 0.1,
-    steps: int = 1,
-    variant: str = "hf",
-    delta: float = 1e-3,
+    alpha: NotNegative = 0.01,
+    rule: Descent = Descent(),
+    steps: Count = 1,
+    variant: Literal["exact", "fo", "hf"] = "hf",
+    delta: Positive = 1e-3,
     weighting: str = "uniform",
-    tune_steps: int = 1,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
+    tune_steps: Whole = 1,
 ) -> Algorithm:
     """Per-FedAvg: a global model that is made to be tuned by one step of size alpha.
 
     Args:
         sizes: (N,) training samples of each client.
         alpha: step size of tuning, inside F_i and before use; 0 is FedAvg.
-        lr: step size of w, beta in the paper.
+        rule: of the local steps; its lr is beta in the paper.
         steps: local steps in one round, tau in the paper.
         variant: `exact`, `hf` (differences of gradients) or `fo` (first order only).
         delta: how far from w_i `hf` takes its two gradients.
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: steps of size alpha before use; F_i has one.
-        momentum: of the local steps.
-        weight_decay: of the local steps.
-        schedule: of `lr`, see `coterie.optim.steps`.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    number("alpha", alpha, at_least=0)
-    number("delta", delta, above=0)
-    integer("steps", steps, at_least=1)
-    integer("tune_steps", tune_steps, at_least=0)
-    one_of("variant", variant, ("exact", "fo", "hf"))
     shares = shares_of(sizes, weighting)
-    meta = {"alpha": alpha, "variant": variant, "delta": delta, **rule._asdict()}
-    tuning = Descent(alpha, 0.0, 0.0, "constant")
+    how: Options = {"alpha": alpha, "variant": variant, "delta": delta}
+    tuning = Descent(alpha)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        positive("sizes", sizes, len(oracle.present))
         return State(oracle.average(x.new_ones(len(x)), x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         w, v, t = state
-        w_i, v = oracle.each(meta_sgd, w, v, steps=steps, t=t, **meta)
+        w_i, v = oracle.each(meta_sgd, w, v, rule=rule, steps=steps, t=t, **how)
         return State(oracle.average(shares[oracle.mine], w_i), v, t + steps), {}
 
     def tuned(x: Tensor, oracle: Oracle) -> Tensor:
         v = velocity(tuning, x)
-        return oracle.each(sgd, x, v, steps=tune_steps, t=0, **tuning._asdict())[0]
+        return oracle.each(sgd, x, v, steps=tune_steps, t=0, rule=tuning)[0]
 
     def personal(state: State, oracle: Oracle) -> Tensor:
         return tuned(state.w, oracle)

@@ -26,11 +26,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..checks import integer, number, positive
 from ..collaboration.rows import alike
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, descend, descent, proximal_sgd, velocity
-from ..types import Algorithm, Clients, Info, Oracle, Rows
+from ..optim.steps import Descent, descend, proximal_sgd, velocity
+from ..options import Count, Positive, Sizes, method
+from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
 
 
 class State(NamedTuple):
@@ -38,7 +38,7 @@ class State(NamedTuple):
 
     w: Rows  # (n, D), the same row for everybody
     theta: Rows  # (n, D)
-    w_velocity: Rows  # (n, D), or (n, 0) without momentum
+    v: Rows  # (n, D), or (n, 0) without momentum
     t: int
 
 
@@ -46,41 +46,36 @@ def pfedme_round(
     clients: Clients,
     theta: Float[Tensor, "n d"],
     w: Float[Tensor, "n d"],
-    w_velocity: Float[Tensor, "n v"],
+    v: Float[Tensor, "n v"],
     *,
+    outer: Descent,
+    inner: Descent,
+    inner_steps: int,
+    lam: float,
     steps: int,
     t: int,
-    lam: float,
-    inner_steps: int,
-    inner_lr: float,
-    **rule: float | str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A client program: local rounds of an inner problem and a step of w each."""
-    outer = Descent(**rule)  # type: ignore[arg-type]
-    # Weight decay is a part of the loss, and momentum none of the inner problem.
-    inner = Descent(inner_lr, 0.0, outer.weight_decay, "constant")
-    outer = outer._replace(weight_decay=0.0)
-    problem = {"steps": inner_steps, "t": 0, "lam": lam, **inner._asdict()}
     at_rest = velocity(inner, w)
     for t_local in range(t, t + steps):
-        theta, _ = proximal_sgd(clients.held(), w, at_rest, w, **problem)
-        w, w_velocity = descend(outer, w, (w - theta).mul_(lam), w_velocity, t_local)
-    return theta, w, w_velocity
+        theta, _ = proximal_sgd(
+            clients.held(), w, at_rest, w, rule=inner, lam=lam, steps=inner_steps, t=0
+        )
+        w, v = descend(outer, w, (w - theta).mul_(lam), v, t_local)
+    return theta, w, v
 
 
+@method()
 def pfedme(
-    sizes: Tensor,
+    sizes: Sizes,
     *,
-    lr: float = 1.0,
-    steps: int = 1,
-    inner_steps: int = 5,
-    inner_lr: float = 0.1,
-    lam: float = 1.0,
-    beta: float = 1.0,
+    rule: Descent = Descent(lr=1.0),
+    steps: Count = 1,
+    inner_steps: Count = 5,
+    inner_lr: Positive = 0.1,
+    lam: Positive = 1.0,
+    beta: Positive = 1.0,
     weighting: str = "uniform",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
 ) -> Algorithm:
     """pFedMe: personal models are proximal points of the clients' losses at w.
 
@@ -88,46 +83,36 @@ def pfedme(
 
     Args:
         sizes: (N,) training samples of each client.
-        lr: step size of w_i; lr lam = 1 puts w_i at theta_i, more goes beyond.
+        rule: of the steps of w_i: lr lam = 1 puts w_i at theta_i, more goes beyond; a
+            schedule counts local rounds, and the weight decay is of the inner steps,
+            where the loss is.
         steps: local rounds in one round.
         inner_steps: gradient steps towards theta in one local round.
         inner_lr: their step size.
         lam: strength of the pull of theta to w_i.
         beta: how far the global model moves to the average; 1 puts it there.
         weighting: `samples` or `uniform` weights of the average.
-        momentum: of the steps of w_i.
-        weight_decay: of the inner steps, where the loss is.
-        schedule: of `lr`, counted in local rounds, see `coterie.optim.steps`.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("steps", steps, at_least=1)
-    integer("inner_steps", inner_steps, at_least=1)
-    number("inner_lr", inner_lr, above=0)
-    number("lam", lam, above=0)
-    number("beta", beta, above=0)
     shares = shares_of(sizes, weighting)
-    inner = {"inner_steps": inner_steps, "inner_lr": inner_lr, "lam": lam}
-    options = {"steps": steps, **inner, **rule._asdict()}
+    # Weight decay is a part of the loss, and momentum none of the inner problem.
+    inner = Descent(inner_lr, weight_decay=rule.weight_decay)
+    outer = rule._replace(weight_decay=0.0)
+    problem: Options = {"inner": inner, "inner_steps": inner_steps, "lam": lam}
+    options: Options = {"outer": outer, **problem, "steps": steps}
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        positive("sizes", sizes, len(oracle.present))
-        w = oracle.average(x.new_ones(len(x)), x)
-        return State(w, x, velocity(rule, x), 0)
+        return State(oracle.average(x.new_ones(len(x)), x), x, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
-        w, theta, w_velocity, t = state
-        rows = theta, w, w_velocity
-        theta, w_i, w_velocity = oracle.each(pfedme_round, *rows, t=t, **options)
+        w, theta, v, t = state
+        theta, w_i, v = oracle.each(pfedme_round, theta, w, v, t=t, **options)
         mean = oracle.average(shares[oracle.mine], w_i)
         w = alike(lambda w, mean: (1 - beta) * w + beta * mean, w, mean)
-        return State(w, theta, w_velocity, t + steps), {}
+        return State(w, theta, v, t + steps), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         w = state.w[:1].expand(len(oracle.active), -1)
-        rows = w, w, velocity(rule, w)
-        return oracle.each(pfedme_round, *rows, t=state.t, **options)[0]
+        v = velocity(rule, w)
+        return oracle.each(pfedme_round, w, w, v, t=state.t, **options)[0]
 
     return Algorithm(init, step, lambda state, oracle: state.theta, welcome)

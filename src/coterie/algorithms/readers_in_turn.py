@@ -36,7 +36,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..checks import positive, rounds_only
 from ..collaboration.beliefs import (
     Belief,
     estimated_precision,
@@ -85,7 +84,6 @@ class Settings(NamedTuple):
     phi: Callable[[Tensor], Tensor]
     rule: str
     late: str
-    unused: dict[str, tuple[object, object]]  # of rounds only, with their defaults
 
 
 def readers_in_turn(precision: Tensor | None, settings: Settings) -> Flow:
@@ -96,16 +94,10 @@ def readers_in_turn(precision: Tensor | None, settings: Settings) -> Flow:
             estimates it from the comparisons.
         settings: the options.
     """
-    lr, every, estimator, samples, memory, confidence, phi, rule, late, unused = (
-        settings
-    )
-    delays.checked(late)
+    lr, every, estimator, samples, memory, confidence, phi, rule, late = settings
 
     def init(x: Tensor) -> State:
-        rounds_only(**unused)
         n = len(x)
-        if precision is not None:
-            positive("precision", precision, n)
         blank = torch.zeros_like(x)
         return State(
             x.clone(),

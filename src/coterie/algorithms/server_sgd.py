@@ -25,12 +25,15 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..checks import InputError, integer, number, one_of
+from ..checks import InputError, integer
 from ..optim import delays
+from ..optim.delays import Balance, Late
+from ..options import Count, Positive, method
 from ..types import Algorithm, Arrivals, Flow, Task
 
 
@@ -48,14 +51,15 @@ class State:
     held: list[int] = field(default_factory=list)  # who waits
 
 
+@method()
 def server_sgd(
     *,
-    lr: float = 0.1,
-    late: str = "constant",
-    wait: int = 1,
+    lr: Positive = 0.1,
+    late: Late = "constant",
+    wait: Count = 1,
     go_on: bool = False,
-    assign: str = "same",
-    balance: float = 0.0,
+    assign: Literal["same", "random"] = "same",
+    balance: Balance = 0.0,
     average: bool = False,
 ) -> Algorithm:
     """Asynchronous SGD on one model, with delay-adaptive steps, buffers, or barriers.
@@ -74,11 +78,6 @@ def server_sgd(
             taken or are under way, weighted by their step sizes, in place of the last
             model.
     """
-    number("lr", lr, above=0)
-    delays.checked(late)
-    integer("wait", wait, at_least=1)
-    one_of("assign", assign, ("same", "random"))
-    delays.checked_balance(balance)
     if average and assign == "random":
         raise InputError("`average` must be false where `assign` is random, got true.")
     if assign == "random" and wait > 1:

@@ -30,13 +30,14 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..checks import InputError, integer, number, one_of, square
+from ..checks import InputError
 from ..collaboration.weights import spectral_radius, within
+from ..options import Count, NotNegative, Positive, Weights, method
 from ..types import Algorithm, Info, Oracle, Rows
 
 
@@ -60,17 +61,18 @@ class Phase(NamedTuple):
     calls: int  # gradients of each client
 
 
+@method()
 def time_adaptive_all_for_all(
-    biases: Tensor,
+    biases: Weights,
     *,
-    lr: float = 0.1,
-    steps: int = 1,
-    mu: float = 1.0,
-    noise: float = 1.0,
-    start: float = 1.0,
-    diameter: float = 1.0,
-    regularity: str = "strongly_convex",
-    phase_init: str = "continue",
+    lr: Positive = 0.1,
+    steps: Count = 1,
+    mu: Positive = 1.0,
+    noise: NotNegative = 1.0,
+    start: Positive = 1.0,
+    diameter: Positive = 1.0,
+    regularity: Literal["strongly_convex", "convex"] = "strongly_convex",
+    phase_init: Literal["continue", "mix", "restart"] = "continue",
 ) -> Algorithm:
     """Time-adaptive All-for-all: as the precision doubles, only nearer clients help.
 
@@ -90,19 +92,10 @@ def time_adaptive_all_for_all(
             report), with the mixture Lambda x of its models (`mix`) or anew
             (`restart`).
     """
-    number("lr", lr, above=0)
-    integer("steps", steps, at_least=1)
-    number("mu", mu, above=0)
-    number("noise", noise, at_least=0)
-    number("start", start, above=0)
-    number("diameter", diameter, above=0)
-    one_of("regularity", regularity, ("strongly_convex", "convex"))
     if regularity == "convex" and not noise:
         raise InputError(
             f"`noise` must be greater than 0 where `regularity` is convex, got {noise}."
         )
-    one_of("phase_init", phase_init, ("continue", "mix", "restart"))
-    square("biases", biases, len(biases))
 
     @functools.lru_cache(maxsize=1)
     def plan(p: int) -> Phase:
@@ -121,13 +114,11 @@ def time_adaptive_all_for_all(
         return Phase(lam, lam @ lam.T, rho, eps, step, math.ceil(calls))
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        square("biases", biases, len(oracle.present))
         keep = x if phase_init == "restart" else x[:, :0]
         p = 0 if plan(0).calls else 1  # all later phases have steps
         return State(oracle.mix(plan(p).weights, x), p, 0, keep)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         x, p, count, first = state
         for _ in range(steps):
             if count >= plan(p).calls * len(oracle.present):

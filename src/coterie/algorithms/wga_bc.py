@@ -25,9 +25,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import integer, number, positive
 from ..collaboration.weights import among, normalised, shares_of
-from ..optim.steps import descend, descent, velocity
+from ..optim.steps import Descent, descend, velocity
+from ..options import Count, Share, Sizes, method
 from ..types import Algorithm, Info, Oracle, Rows
 
 
@@ -40,45 +40,32 @@ class State(NamedTuple):
     t: int
 
 
+@method()
 def wga_bc(
-    sizes: Tensor,
+    sizes: Sizes,
     *,
-    lr: float = 0.1,
-    steps: int = 1,
-    alpha: float = 0.5,
-    beta: float = 0.1,
+    rule: Descent = Descent(),
+    steps: Count = 1,
+    alpha: Share = 0.5,
+    beta: Share = 0.1,
     weighting: str = "samples",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    schedule: str = "constant",
 ) -> Algorithm:
     """WGA-BC: weighted gradient averaging with a running correction of the bias.
 
     Args:
         sizes: (N,) training samples of each client.
-        lr: step size.
+        rule: of the steps.
         steps: gradient steps in one round.
         alpha: share of the others in the mix.
         beta: how fast the estimate of the bias follows; its memory is 1 / beta steps.
         weighting: `samples` or `uniform` weights of the others.
-        momentum: of the steps.
-        weight_decay: of the steps.
-        schedule: of the step size, see `coterie.optim.steps`.
     """
-    rule = descent(
-        lr=lr, momentum=momentum, weight_decay=weight_decay, schedule=schedule
-    )
-    integer("steps", steps, at_least=1)
-    number("alpha", alpha, at_least=0, at_most=1)
-    number("beta", beta, at_least=0, at_most=1)
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        positive("sizes", sizes, len(oracle.present))
         return State(x, velocity(rule, x), torch.zeros_like(x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        del rng
         x, v, c, t = state
         own = torch.eye(len(oracle.present), dtype=x.dtype, device=x.device)
         moving = oracle.active[:, None]

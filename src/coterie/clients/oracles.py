@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .. import seeds
 from ..checks import InputError, integer
-from ..types import CentralProgram, Comparison, Program, Sent
+from ..types import CentralProgram, Comparison, Option, Program, Sent
 from .blends import Plan, blend, blended_by_pairs, with_own
 from .comparisons import Asked, HalfGrads, at_home, compared
 from .groups import Group, block, blocks
@@ -76,7 +76,7 @@ class SimulatedOracle:
         return torch.zeros_like(x).index_copy(0, self._who, g)
 
     def each(
-        self, program: Program, *rows: Tensor, **options: float | int | str | bool
+        self, program: Program, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
         """Runs a client program, once with the rows of all active clients."""
         call = self._stream("each")
@@ -124,7 +124,7 @@ class SimulatedOracle:
         return mean.expand(len(rows), *mean.shape)
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: float | int | str
+        self, program: CentralProgram, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
         """What a coordinator makes of the rows of all clients, row by row."""
         counts = blocks(len(self.present), self._group.size)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..types import CentralProgram, Comparison, Program, Sent
+from ..types import CentralProgram, Comparison, Option, Program, Sent
 from .oracles import SimulatedOracle
 
 
@@ -60,7 +60,7 @@ class PersonalOracle:
         return self._oracle.grads(x)
 
     def each(
-        self, program: Program, *rows: Tensor, **options: float | int | str | bool
+        self, program: Program, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
         """Runs a client program, which stays with its client."""
         return self._oracle.each(program, *rows, **options)
@@ -74,7 +74,7 @@ class PersonalOracle:
         return self._completed(self._oracle.mix(weights, self._shared(rows)), rows)
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: float | int | str
+        self, program: CentralProgram, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
         """What a coordinator makes of shared columns; result j goes with rows[j]."""
         shared = [self._shared(row) for row in rows]

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..checks import InputError
+from ..options import unused
 from ..types import Algorithm
-
-
-def unused(maker: Callable[..., Any], *, waits: bool) -> set[str]:
-    """The options of a factory that a face does not use, by their annotations.
-
-    Args:
-        maker: the factory of a method.
-        waits: whether it is the face in which clients wait, that of rounds.
-    """
-    try:
-        hints = typing.get_type_hints(maker, include_extras=True)
-    except (NameError, TypeError):  # of one's own, with names that are not there
-        return set()
-    other = "time" if waits else "rounds"
-    return {
-        name
-        for name, hint in hints.items()
-        if other in getattr(hint, "__metadata__", ())
-    }
 
 
 def refuse_unused(

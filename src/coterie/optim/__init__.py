@@ -4,7 +4,6 @@ from .projections import Balls, Projection, onto_balls, project, project_onto_ba
 from .steps import (
     Descent,
     descend,
-    descent,
     follow,
     proximal_sgd,
     sgd,
@@ -17,7 +16,6 @@ __all__ = [
     "Descent",
     "Projection",
     "descend",
-    "descent",
     "follow",
     "onto_balls",
     "project",

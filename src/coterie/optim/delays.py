@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from ..checks import number, one_of
+from typing import Annotated, Literal
 
-RULES = ("constant", "adaptive", "heterogeneous")
+from ..checks import number
+
+Late = Literal["constant", "adaptive", "heterogeneous"]
 
 
-def checked(late: str) -> str:
-    """The rule for late answers, if there is one of that name."""
-    return one_of("late", late, RULES)
+def _balance(name: str, most: float) -> float:
+    """The largest factor of balanced steps, if it can be one: 0, or from 1 on."""
+    return number(name, most, at_least=1 if most else 0)
+
+
+Balance = Annotated[float, _balance]
 
 
 def factor(late: str, workers: int, tau: int) -> float:
@@ -27,11 +32,6 @@ def factor(late: str, workers: int, tau: int) -> float:
     if late == "constant":
         return 1.0
     return min(1.0, workers / tau / (2 if late == "heterogeneous" else 1))
-
-
-def checked_balance(most: float) -> float:
-    """The largest factor of balanced steps, if it can be one: 0, or from 1 on."""
-    return number("balance", most, at_least=1 if most else 0)
 
 
 def balance(most: float, answers: list[int], client: int) -> float:

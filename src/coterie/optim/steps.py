@@ -9,31 +9,39 @@ simulation and the single one of a site. Schedules count gradient steps from 0.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import InputError, call, number, one_of
+from ..options import BelowOne, NotNegative, Positive
 from ..types import Clients, Oracle
 
 _SCHEDULES = {"constant": 0, "step": 2, "inverse": 1, "cosine": 1}
 
 
+def schedule(name: str, text: str) -> str:
+    """Returns the text if it names a schedule with its numbers."""
+    word, arguments = call(name, text)
+    one_of(name, word, _SCHEDULES)
+    if len(arguments) != _SCHEDULES[word]:
+        raise InputError(
+            f"`{name}` {word} takes {_SCHEDULES[word]} numbers, got {text!r}."
+        )
+    for position, argument in enumerate(arguments):
+        number(f"{name} argument {position + 1}", argument, above=0)
+    if arguments:
+        number(f"{name} argument 1", arguments[0], at_least=1)
+    return text
+
+
+Schedule = Annotated[str, schedule]
+
+
 class Descent(NamedTuple):
-    """The scalars that define a step rule; as options they travel to any site."""
-
-    lr: float
-    momentum: float
-    weight_decay: float
-    schedule: str
-
-
-def descent(
-    *, lr: float, momentum: float, weight_decay: float, schedule: str
-) -> Descent:
-    """The step rule with these settings, checked.
+    """A step rule, whose fields are options of every method that descends.
 
     Args:
         lr: step size at the start.
@@ -42,27 +50,17 @@ def descent(
         schedule: `constant`; `step(k, f)` multiplies by f every k steps; `inverse(k)`
             is lr k / (k + t); `cosine(k)` falls to 0 at step k along half a cosine.
     """
-    number("lr", lr, above=0)
-    number("momentum", momentum, at_least=0, below=1)
-    number("weight_decay", weight_decay, at_least=0)
-    rule = Descent(lr, momentum, weight_decay, schedule)
-    name, arguments = call("schedule", schedule)
-    one_of("schedule", name, _SCHEDULES)
-    if len(arguments) != _SCHEDULES[name]:
-        raise InputError(
-            f"`schedule` {name} takes {_SCHEDULES[name]} numbers, got {schedule!r}."
-        )
-    for position, argument in enumerate(arguments):
-        number(f"schedule argument {position + 1}", argument, above=0)
-    if arguments:
-        number("schedule argument 1", arguments[0], at_least=1)
-    return rule
+
+    lr: Positive = 0.1
+    momentum: BelowOne = 0.0
+    weight_decay: NotNegative = 0.0
+    schedule: Schedule = "constant"
 
 
 def step_size(rule: Descent, t: int) -> float:
     """The step size of gradient step t = 0, 1, ...
 
-    >>> step_size(Descent(1.0, 0.0, 0.0, "step(10, 0.5)"), 25)
+    >>> step_size(Descent(1.0, schedule="step(10, 0.5)"), 25)
     0.25
     """
     name, arguments = call("schedule", rule.schedule)
@@ -105,14 +103,13 @@ def sgd(
     x: Float[Tensor, "n d"],
     v: Float[Tensor, "n v"],
     *,
+    rule: Descent,
     steps: int,
     t: int,
-    **rule: float | str,
 ) -> tuple[Tensor, Tensor]:
     """A client program: `steps` local gradient steps, the first of them number t."""
-    settings = Descent(**rule)  # type: ignore[arg-type]
     for t_local in range(t, t + steps):
-        x, v = descend(settings, x, clients.grad(x), v, t_local)
+        x, v = descend(rule, x, clients.grad(x), v, t_local)
     return x, v
 
 
@@ -122,17 +119,16 @@ def proximal_sgd(
     v_velocity: Float[Tensor, "n v"],
     w: Float[Tensor, "n d"],
     *,
+    rule: Descent,
+    lam: float,
     steps: int,
     t: int,
-    lam: float,
-    **rule: float | str,
 ) -> tuple[Tensor, Tensor]:
     """A client program: SGD steps on f_i(v) + lam/2 |v - w|^2, the first number t."""
-    settings = Descent(**rule)  # type: ignore[arg-type]
     away = torch.empty_like(v)  # v - w, in the same memory in every step
     for t_local in range(t, t + steps):
         g = clients.grad(v).add_(torch.sub(v, w, out=away), alpha=lam)
-        v, v_velocity = descend(settings, v, g, v_velocity, t_local)
+        v, v_velocity = descend(rule, v, g, v_velocity, t_local)
     return v, v_velocity
 
 

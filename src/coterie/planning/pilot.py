@@ -27,7 +27,7 @@ from ..clients.simulation import Simulation
 from ..collaboration.weights import same_cluster
 from ..data.federation import Federation, Part
 from ..engine.rounds import run_rounds
-from ..optim.steps import descent, sgd, velocity
+from ..optim.steps import Descent, sgd, velocity
 from ..similarity.samples import dealt
 from ..types import Algorithm, Clients, Federated, Info, Oracle
 from .prospects import Findings, structure_of
@@ -105,13 +105,13 @@ def grouped(
     groups: Int[Tensor, " n"], sizes: Tensor, *, lr: float, steps: int
 ) -> Algorithm:
     """FedAvg in every group."""
-    rule = descent(lr=lr, momentum=0.0, weight_decay=0.0, schedule="constant")
+    rule = Descent(lr)
     mean = same_cluster(groups, sizes.double())
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         del rng
         x, v, t = state
-        x, v = oracle.each(sgd, x, v, steps=steps, t=t, **rule._asdict())
+        x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule)
         return State(oracle.mix(mean, x), v, t + steps), {}
 
     return Algorithm(lambda x, oracle: State(x, velocity(rule, x), 0), step)

@@ -19,8 +19,9 @@ from .. import checks
 from ..algorithms import ALGORITHMS
 from ..checks import InputError, imported, integer, one_of, parameters_of
 from ..data.splits import SPLITS
-from ..engine.faces import refuse_unused, unused
+from ..engine.faces import refuse_unused
 from ..models import MODELS, objective_named
+from ..options import unused
 from ..types import Algorithm
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
