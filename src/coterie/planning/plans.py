@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -202,13 +203,6 @@ def plan_study(
     asked = replace(study, run=replace(study.run, newcomers=0, seeds=(seed,)))
     data = data_of(asked)
     setup = prepare(asked, seed, data.federations[seed])
-    done = 0
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        progress(done, -(-done // (2 * rounds)) * 2 * rounds)
-
     findings = run_pilot(
         setup.federation,
         lambda part: simulation_of(study, part, setup.module, seed),
@@ -217,7 +211,7 @@ def plan_study(
         rounds=rounds,
         steps=steps,
         seed=seed,
-        tick=tick,
+        tick=_counted(progress, 2 * rounds),
     )
     if samples:
         findings = findings._replace(sizes=np.full(len(findings.sizes), float(samples)))
@@ -230,6 +224,17 @@ def plan_study(
         findings,
         prospects_of(findings),
     )
+
+
+def _counted(progress: Callable[[int, int], None], rounds: int) -> Callable[[], None]:
+    """Counts rounds, of which there may be several times as many."""
+    done = itertools.count(1)
+
+    def tick() -> None:
+        now = next(done)
+        progress(now, -(-now // rounds) * rounds)
+
+    return tick
 
 
 def _steps_of(study: Study) -> tuple[float, int]:
