@@ -19,7 +19,8 @@ from coterie.clients.simulation import Simulation
 from coterie.data import synthetic
 from coterie.data.federation import federate
 from coterie.types import Comparison
-from support.oracles import begun, told, with_verbs
+from support.oracles import begun, with_verbs
+from support.quadratics import train
 
 REAL = torch.float64
 # Some dozen steps in double precision, with the operations in another order.
@@ -45,17 +46,6 @@ def start() -> torch.Tensor:
 
 def equal_start() -> torch.Tensor:
     return start()[:1].expand(N, D).clone()
-
-
-def train(algorithm, simulation, x, rounds=4, active=None):
-    """All rounds' states and infos, the first state being that before any round."""
-    states, infos = [begun(algorithm, x)], []
-    for t in range(1, rounds + 1):
-        oracle = simulation.at(t, active)
-        state, info = algorithm.step(states[-1], oracle, seeds.generator(0, t))
-        states.append(state)
-        infos.append(told(info, oracle))
-    return states, infos
 
 
 def mine(federation, client: int) -> torch.Tensor:
