@@ -1,4 +1,4 @@
-"""Who answers: gradients of many models at once, minibatches, and simulated clients."""
+"""Who answers: kernels, minibatches, simulated clients, oracles that wrap oracles."""
 
 from .compiling import can_compile
 from .groups import Alone, Group, block, blocks

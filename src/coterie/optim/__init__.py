@@ -1,4 +1,4 @@
-"""How a gradient becomes a step, and the nearest models within radii."""
+"""How a gradient becomes a step, also a late one, and the nearest models in balls."""
 
 from .projections import Balls, Projection, onto_balls, project, project_onto_balls
 from .steps import (

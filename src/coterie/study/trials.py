@@ -1,6 +1,6 @@
 """Searches for options: trains trials, and judges them by validation data alone.
 
-What is tried, and for how long, is decided in `tuning`.
+What is tried, and for how long, is decided in `search`.
 """
 
 from __future__ import annotations
