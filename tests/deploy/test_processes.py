@@ -12,11 +12,14 @@ from pathlib import Path
 import pandas as pd
 import tomli_w
 
+from coterie.study.config import study_of
+from coterie.study.experiment import run_study
+
 STUDY = {
     "name": "together",
     "data": {"name": "linear", "clients": 4, "dimension": 3, "samples": 24},
     "model": {"name": "linear", "bias": False},
-    "run": {"rounds": 6, "dtype": "float64", "checkpoint_seconds": 0.0},
+    "run": {"rounds": 60, "dtype": "float64", "checkpoint_seconds": 0.0},
     "algorithm": [
         {"name": "fedavg", "lr": 0.05},
         {"name": "all_for_all", "lr": 0.05, "weights": "uniform"},
@@ -25,20 +28,16 @@ STUDY = {
 }
 
 
-def command(folder: Path, processes: int, *words: str) -> list[str]:
-    (folder / "study.toml").write_text(tomli_w.dumps(STUDY))
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    start = [*torchrun, "-m", "coterie"] if processes > 1 else ["-m", "coterie"]
-    return [sys.executable, *start, "run", "study.toml", "--quiet", *words]
-
-
-def called(folder: Path, processes: int, *words: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command(folder, processes, *words),
+def start(folder: Path) -> subprocess.Popen:
+    """The study in two processes."""
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    words = ["-m", "coterie", "run", "study.toml", "--quiet", "--runs", "together"]
+    return subprocess.Popen(
+        [sys.executable, *torchrun, *words],
         cwd=folder,
-        env=environment,
-        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
 
@@ -51,32 +50,26 @@ def metrics(runs: Path) -> pd.DataFrame:
 def test_torchrun_divides_a_study_and_a_killed_process_ends_it_until_it_goes_on(
     tmp_path,
 ):
-    assert called(tmp_path, 1, "--runs", "alone").returncode == 0
-    expected = metrics(tmp_path / "alone")
+    (tmp_path / "study.toml").write_text(tomli_w.dumps(STUDY))
+    run_study(study_of(STUDY), runs=tmp_path / "alone")
 
-    found = called(tmp_path, 2, "--runs", "together")
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.count("report:") == 1  # one process speaks
-    exact = {"rtol": 1e-9, "atol": 1e-12}  # sums in another order
-    pd.testing.assert_frame_equal(metrics(tmp_path / "together"), expected, **exact)
-
-    long = ("--set", "run.rounds=100000", "--runs", "long")
-    process = subprocess.Popen(
-        command(tmp_path, 2, *long),
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not list(tmp_path.glob("long/*/cells/*.pt")):
+    process = start(tmp_path)
+    while not list(tmp_path.glob("together/*/cells/*.pt")):
         assert process.poll() is None, process.stderr.read()
-        time.sleep(0.1)
+        time.sleep(0.02)
     os.kill(second_of(process.pid), signal.SIGKILL)
     _, errors = process.communicate(timeout=120)
     assert process.returncode != 0
     assert errors.count("another process of this run ended or cannot be reached") <= 1
-    (cell,) = tmp_path.glob("long/*/cells/*.pt")
-    assert cell.stat().st_size > 0
+    assert not list(tmp_path.glob("together/*/report.html"))
+
+    process = start(tmp_path)
+    spoken, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert spoken.count("report:") == 1  # one process speaks
+    exact = {"rtol": 1e-9, "atol": 1e-12}  # sums in another order
+    expected = metrics(tmp_path / "alone")
+    pd.testing.assert_frame_equal(metrics(tmp_path / "together"), expected, **exact)
 
 
 def second_of(parent: int) -> int:
