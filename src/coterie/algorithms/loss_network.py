@@ -29,6 +29,7 @@ from torch import Tensor
 
 from ..checks import number, stochastic
 from ..graphs.families import refuse_apart
+from ..graphs.matrices import joined
 from ..types import Algorithm, Arrivals, Flow, Kind, Task
 
 
@@ -43,14 +44,14 @@ def loss_network(mixing: Tensor, *, lr: float = 0.1) -> Algorithm:
     """SGD of neighbours who are busy while they exchange their models.
 
     Args:
-        mixing: (N, N) stochastic; an entry that is not 0 makes two nodes neighbours,
-            whose edge may ring.
+        mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
+            nodes neighbours, whose edge may ring.
         lr: step size of a node.
     """
     number("lr", lr, above=0)
     stochastic("mixing", mixing, len(mixing))
-    near = (mixing != 0) | torch.eye(len(mixing), dtype=torch.bool)
-    refuse_apart("mixing", near.nonzero(), len(mixing))
+    edges = joined(mixing)
+    refuse_apart("mixing", edges, len(mixing))
 
     def init(x: Tensor) -> State:
         stochastic("mixing", mixing, len(x))
@@ -74,7 +75,7 @@ def loss_network(mixing: Tensor, *, lr: float = 0.1) -> Algorithm:
         info=lambda state: {"weights": mixing},
         kinds=(Kind(up=()),),
         together=True,
-        edges=(near | near.T).triu(1).nonzero(),
+        edges=edges,
         couples=True,
     )
     return Algorithm(flow=flow)

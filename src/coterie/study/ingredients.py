@@ -37,7 +37,8 @@ from ..collaboration.weights import (
     within,
 )
 from ..data.federation import Federation
-from ..graphs.families import edges_of, gossip_matrix
+from ..graphs.families import edges_of
+from ..graphs.matrices import gossip_matrix
 from ..models import Layout
 from ..similarity.partners import ESTIMATES, estimated_weights
 from ..similarity.transport import dissimilarities
@@ -251,10 +252,11 @@ def _from_file(name: str, path: Path) -> Tensor:
 
 
 def mixing(choice: str, context: Context) -> Tensor:
-    """(N, N) doubly stochastic Metropolis weights of a graph, by name or from a file.
+    """(N, N) Metropolis weights of a graph, sparse; a graph by name, or from a file.
 
     `complete`, `ring`, `grid` and so on (`coterie list graphs`) join the clients in the
-    order of their numbers; a CSV file with the columns v and w names the edges.
+    order of their numbers; a CSV file with the columns v and w names the edges. A NumPy
+    file has a doubly stochastic matrix itself.
     """
     n, file = len(context.federation), file_of(choice)
     if file and file.suffix == ".npy":
