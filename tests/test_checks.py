@@ -115,19 +115,41 @@ def test_values_that_are_not_finite_are_refused_by_their_row(bad):
     ],
 )
 def test_matrices_that_are_not_square_or_negative_are_refused(matrix, message):
-    with pytest.raises(InputError, match=message):
-        checks.square("w", matrix, 2)
-    with pytest.raises(InputError, match=message):
-        checks.stochastic("w", matrix, 2)
+    for given in (matrix, matrix.to_sparse()):
+        with pytest.raises(InputError, match=message):
+            checks.square("w", given, 2)
+        with pytest.raises(InputError, match=message):
+            checks.stochastic("w", given, 2)
 
 
-def test_rows_that_do_not_sum_to_one_are_refused_by_the_worst():
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_rows_that_do_not_sum_to_one_are_refused_by_the_worst(sparse):
     matrix = torch.tensor([[0.5, 0.49], [0.5, 0.3]])
     with pytest.raises(InputError) as refusal:
-        checks.stochastic("weights", matrix, 2)
+        checks.stochastic("weights", matrix.to_sparse() if sparse else matrix, 2)
     assert str(refusal.value) == (
         "every row of `weights` must sum to 1, but row 1 sums to 0.8."
     )
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_columns_must_sum_to_one_where_both_must(sparse):
+    matrix = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]])
+    given = matrix.to_sparse() if sparse else matrix
+    assert checks.doubly_stochastic("w", given, 3) is given
+    matrix[1] = torch.tensor([0.75, 0.25, 0.0])
+    given = matrix.to_sparse() if sparse else matrix
+    assert checks.stochastic("w", given, 3) is given
+    with pytest.raises(InputError) as refusal:
+        checks.doubly_stochastic("w", given, 3)
+    assert str(refusal.value) == (
+        "every column of `w` must sum to 1, but column 0 sums to 1.75."
+    )
+
+
+def test_an_empty_row_of_a_sparse_matrix_sums_to_zero():
+    with pytest.raises(InputError, match="row 1 sums to 0"):
+        checks.stochastic("w", torch.diag(torch.tensor([1.0, 0.0])).to_sparse(), 2)
 
 
 def test_rows_that_sum_to_one_but_for_rounding_are_accepted():

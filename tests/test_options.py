@@ -115,6 +115,11 @@ def test_ingredients_are_checked_when_made_and_against_the_clients():
         begun(example(HALVES, torch.ones(3)), torch.zeros(2, 1))
 
 
+def test_a_sparse_matrix_is_refused_where_it_must_be_dense():
+    with pytest.raises(InputError, match="`weights` must be a dense matrix, got a spa"):
+        example(HALVES.to_sparse())
+
+
 def test_a_flow_does_not_begin_with_what_is_for_rounds_and_rounds_do():
     made = example(HALVES, momentum=0.5)
     begun(made, torch.zeros(2, 1))

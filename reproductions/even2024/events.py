@@ -107,7 +107,7 @@ def straggler_races(share: float, seed: int) -> list[Race]:
         matrix = gossip_matrix(edges, nodes)
         lr, updates = 0.2 / problem.beta, max(4, int(120 * share)) * nodes
         x = torch.zeros(nodes, 20, dtype=REAL)
-        mean = torch.full_like(matrix, 1 / nodes)
+        mean = torch.full((nodes, nodes), 1 / nodes, dtype=REAL)
         in_rounds = {
             name: follow(
                 agraf(weights, lr=lr), problem.simulation, x, problem.gap, updates,

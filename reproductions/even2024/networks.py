@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie.checks import InputError
 from coterie.cli import Claim
 from coterie.engine.clocks import Rings
-from coterie.graphs import admitted, edges_of, eigengap, gossip_matrix, neighbours
+from coterie.graphs import admitted, edges_of, eigengap, gossip_matrix
 from coterie.seeds import key
 from coterie.theory import mixing
 
@@ -235,8 +235,9 @@ def lemma_claims(share: float, seed: int) -> list[Claim]:
     busy = busy_of(edges, 10.0, seed)
     rates = mixing.loss_rates(edges, busy)
     wait = mixing.waiting_times(edges, rates, busy, chance=chance).numpy()
-    near = neighbours(edges)
-    longest = torch.where(near, busy, 0).amax(1).numpy()
+    # Which edges have an end in common, (E, E).
+    near = np.array([np.isin(edges, pair).any(1) for pair in edges.numpy()])
+    longest = np.where(near, busy, 0).max(1)
     missed, idle = np.zeros(len(edges)), np.zeros(len(edges))
     for run in range(runs):
         times, which = exchanges(edges, busy, float(wait.max()), 1000 * seed + run)
@@ -244,7 +245,7 @@ def lemma_claims(share: float, seed: int) -> list[Claim]:
         for e in range(len(edges)):
             missed[e] += not ((which == e) & (times <= wait[e])).any()
             at = 3 * longest[e]  # at least tau'_max(e) after the start
-            others = near[e].numpy()[which]
+            others = near[e][which]
             idle[e] += not (others & (times <= at) & (ends > at)).any()
     worst, rare = float(missed.max() / runs), float(idle.min() / runs)
     room = 3 * math.sqrt(chance * (1 - chance) / runs)

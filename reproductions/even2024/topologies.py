@@ -58,7 +58,7 @@ def topology_claims(share: float, seed: int) -> list[Claim]:
     a, b = heterogeneous(n, seed)
     needed, inverse, inside = [], [], True
     for text in GRAPHS:
-        matrix = gossip_matrix(edges_of(text, n), n)
+        matrix = gossip_matrix(edges_of(text, n), n).to_dense()
         inverse.append(1 / mixing.fixed_mixing(matrix).rho_bar)
         found, good = gradients_needed(
             matrix.numpy(), a, b, target=0.003 if share == 1 else 0.3, most=most
@@ -87,7 +87,7 @@ def statistical_claims(share: float, seed: int) -> list[Claim]:
     steps = max(200, int(20000 * share))
     gaps = []
     for text in GRAPHS:
-        matrix = gossip_matrix(edges_of(text, n), n)
+        matrix = gossip_matrix(edges_of(text, n), n).to_dense()
         network = agraf.Homogeneous(
             n, mixing.fixed_mixing(matrix).rho_bar, n * steps, variance=sigma**2
         )
@@ -114,7 +114,7 @@ def statistical_claims(share: float, seed: int) -> list[Claim]:
 def local_claims(share: float, seed: int) -> list[Claim]:
     """H gradients for each communication: rho_bar and the number of gradients."""
     n, numbers = 16, (1, 2, 5, 10, 50)
-    matrix = gossip_matrix(edges_of("expander(4)", n), n)
+    matrix = gossip_matrix(edges_of("expander(4)", n), n).to_dense()
     a, b = heterogeneous(n, seed)
     needed, rates = [], []
     contraction = 1 - mixing.fixed_mixing(matrix).rho

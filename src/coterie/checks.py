@@ -91,17 +91,37 @@ def finite(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def dense(name: str, matrix: Tensor, clients: int) -> Tensor:
+    """Returns `matrix` if it is no sparse one."""
+    if matrix.layout != torch.strided:
+        raise InputError(f"`{name}` must be a dense matrix, got a sparse one.")
+    return matrix
+
+
 def square(name: str, matrix: Tensor, clients: int) -> Tensor:
-    """Returns `matrix` if it has shape (clients, clients) and finite entries >= 0."""
+    """Returns `matrix` if it has shape (clients, clients) and finite entries >= 0.
+
+    Args:
+        name: how it is called.
+        matrix: sparse or dense.
+        clients: how many there are.
+    """
     if matrix.shape != (clients, clients):
         raise InputError(
             f"`{name}` must have shape ({clients}, {clients}), one row per client, "
             f"got {tuple(matrix.shape)}."
         )
-    finite(name, matrix)
-    if (matrix < 0).any():
-        row = int((matrix < 0).any(1).nonzero()[0])
-        raise InputError(f"`{name}` must be non-negative, but row {row} is not.")
+    rows, values = torch.arange(clients, device=matrix.device), matrix
+    if matrix.layout != torch.strided:
+        entries = matrix.to_sparse().coalesce()
+        rows, values = entries.indices()[0], entries.values()
+    for rule, holds in {
+        "finite": values.isfinite(),
+        "non-negative": values >= 0,
+    }.items():
+        if not holds.all():
+            row = int(rows[~holds.reshape(len(rows), -1).all(1)][0])
+            raise InputError(f"`{name}` must be {rule}, but row {row} is not.")
     return matrix
 
 
@@ -154,14 +174,23 @@ def dissimilarity(name: str, matrix: Tensor, clients: int) -> Tensor:
 
 def stochastic(name: str, matrix: Tensor, clients: int) -> Tensor:
     """Returns `matrix` if it is square, non-negative, and its rows sum to 1."""
-    square(name, matrix, clients)
-    totals = matrix.sum(1)
+    return _summing_to_1("row", name, square(name, matrix, clients))
+
+
+def doubly_stochastic(name: str, matrix: Tensor, clients: int) -> Tensor:
+    """Returns `matrix` if it is stochastic, and its columns sum to 1 too."""
+    return _summing_to_1("column", name, stochastic(name, matrix, clients))
+
+
+def _summing_to_1(what: str, name: str, matrix: Tensor) -> Tensor:
+    """Returns `matrix`, sparse or dense, if every row or column sums to 1."""
+    totals = matrix.sum(1 if what == "row" else 0).to_dense()
     worst = int((totals - 1).abs().argmax())
     # Rounding of a sum of n terms in single precision.
     if abs(float(totals[worst]) - 1) > 1e-5:
         raise InputError(
-            f"every row of `{name}` must sum to 1, "
-            f"but row {worst} sums to {float(totals[worst]):.4g}."
+            f"every {what} of `{name}` must sum to 1, "
+            f"but {what} {worst} sums to {float(totals[worst]):.4g}."
         )
     return matrix
 

@@ -27,8 +27,10 @@ from .types import Algorithm, Oracle, State
 
 Sizes = Annotated[Tensor, checks.positive]
 SizesOrNone = Annotated[Tensor | None, checks.positive]
-Weights = Annotated[Tensor, checks.square]
-Stochastic = Annotated[Tensor, checks.stochastic]
+Weights = Annotated[Tensor, checks.dense, checks.square]
+Stochastic = Annotated[Tensor, checks.dense, checks.stochastic]
+Mixing = Annotated[Tensor, checks.stochastic]  # sparse or not
+DoublyStochastic = Annotated[Tensor, checks.doubly_stochastic]  # sparse or not
 Dissimilarities = Annotated[Tensor, checks.dissimilarity]
 
 Count = Annotated[int, functools.partial(integer, at_least=1)]

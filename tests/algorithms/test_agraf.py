@@ -106,7 +106,7 @@ def test_without_mixing_nodes_are_alone(simulation, x):
     torch.testing.assert_close(run.personal()[1], model, **EXACT)
 
 
-@pytest.mark.parametrize(
+WAYS = pytest.mark.parametrize(
     ("options", "rings"),
     [
         ({"mix": "matrix"}, None),
@@ -116,6 +116,24 @@ def test_without_mixing_nodes_are_alone(simulation, x):
     ],
     ids=["matrix", "neighbours", "pairs", "every fourth"],
 )
+
+
+@WAYS
+def test_sparse_and_dense_matrices_are_the_same_to_rounding(
+    simulation, x, options, rings
+):
+    runs = [
+        Run(agraf(matrix, **options), simulation, x, clock=UNEVEN, rings=rings)
+        for matrix in (RING, RING.to_sparse())
+    ]
+    for _ in range(40):
+        a, b = (run.step() for run in runs)
+        assert (a.time, a.clients) == (b.time, b.clients)
+    assert runs[0].sent == runs[1].sent
+    torch.testing.assert_close(runs[0].personal(), runs[1].personal(), **EXACT)
+
+
+@WAYS
 def test_the_mean_moves_by_a_share_of_every_gradient(simulation, x, options, rings):
     """And the virtual mean is ahead of it by what is in flight."""
     lr = 0.05
@@ -230,7 +248,7 @@ def bad_matrix():
     ("make", "words"),
     [
         (lambda: agraf(bad_matrix()["apart"]), "no way from node 0 to 3"),
-        (lambda: agraf(bad_matrix()["one_way"]), "doubly stochastic, but column"),
+        (lambda: agraf(bad_matrix()["one_way"]), "every column of `mixing`"),
         (lambda: agraf(J, mix="gossip"), "`mix` must be one of"),
         (lambda: agraf(J, mix="pairs", every=2), "`every` must be 1"),
         (lambda: agraf(J, order="both"), "`order` must be one of"),

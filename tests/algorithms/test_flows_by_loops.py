@@ -25,7 +25,7 @@ from coterie.algorithms.server_sgd import server_sgd
 from coterie.data.federation import PARTS, Table, federate
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import Run, run_events
-from coterie.graphs.families import gossip_matrix
+from coterie.graphs import gossip_matrix
 from coterie.theory import asynchrony
 from support.paces import EXACT, UNEVEN, question
 from support.quadratics import (

@@ -11,8 +11,8 @@ from coterie.algorithms.loss_network import loss_network
 from coterie.checks import InputError, TrainingError
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import Run
+from coterie.graphs import edges_of, gossip_matrix
 from coterie.graphs.capacities import admitted
-from coterie.graphs.families import edges_of, gossip_matrix
 from coterie.theory.mixing import busy_times, loss_rates
 from coterie.types import Arrivals
 from support.paces import EXACT, UNEVEN, Paces, question
@@ -28,6 +28,18 @@ def network(text, *, seed=0, rate=None):
     busy = torch.tensor(PACES, dtype=REAL)[edges].amax(1)
     rates = loss_rates(edges, busy) if rate is None else torch.full_like(busy, rate)
     return gossip_matrix(edges, 6), Rings(edges, rates, seed=seed), busy
+
+
+def test_sparse_and_dense_matrices_are_the_same(simulation, x):
+    matrix, rings, _ = network("grid")
+    runs = [
+        Run(loss_network(given), simulation, x, clock=STEADY, rings=rings)
+        for given in (matrix, matrix.to_dense())
+    ]
+    for _ in range(40):
+        a, b = (run.step() for run in runs)
+        assert (a.time, a.clients) == (b.time, b.clients)
+    assert torch.equal(runs[0].personal(), runs[1].personal())
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import Run
 from coterie.engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from coterie.engine.rounds import run_rounds
-from coterie.graphs.families import edges_of, gossip_matrix
+from coterie.graphs import edges_of, gossip_matrix
 from coterie.records import pack, unpack
 from coterie.types import Algorithm, Flow, Task
 from support.quadratics import REAL, SAMPLES, D, quadratics, simulate, start
@@ -255,7 +255,7 @@ CASES = {
     "local": lambda m: ALGORITHMS["local"](steps=2, momentum=0.5),
     "random": lambda m: ALGORITHMS["server_sgd"](assign="random", lr=0.02),
     "buffer": lambda m: ALGORITHMS["server_sgd"](wait=4, lr=0.02),
-    "all_for_all": lambda m: ALGORITHMS["all_for_all"](m, late="adaptive"),
+    "all_for_all": lambda m: ALGORITHMS["all_for_all"](m.to_dense(), late="adaptive"),
     "loss_network": lambda m: ALGORITHMS["loss_network"](m),
 }
 LAWS = [

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.graphs.families import GRAPHS, degrees, edges_of, gossip_matrix, matchings
-from coterie.theory.mixing import fixed_mixing
+from coterie.graphs import GRAPHS, degrees, edges_of, matchings
 
 
 def drawn(active: torch.Tensor, meetings: int, seed: int = 0) -> list[list[int]]:
@@ -121,10 +120,18 @@ def test_random_graphs_depend_on_the_seed_alone():
         assert one.shape != other.shape or not torch.equal(one, other)
 
 
-def test_pairs_are_edges_with_the_chance_given():
-    edges = edges_of("erdos_renyi(0.3)", 200)
+@pytest.mark.parametrize("p", [0.3, 0.09])
+def test_pairs_are_edges_with_the_chance_given(p):
+    edges = edges_of(f"erdos_renyi({p})", 200)
     pairs = 200 * 199 / 2
-    assert abs(len(edges) - 0.3 * pairs) < 5 * (0.21 * pairs) ** 0.5
+    assert abs(len(edges) - p * pairs) < 5 * (p * (1 - p) * pairs) ** 0.5
+    # Among the nodes below 100 as among all.
+    quarter = 100 * 99 / 2
+    low = int((edges < 100).all(1).sum())
+    assert abs(low - p * quarter) < 5 * (p * (1 - p) * quarter) ** 0.5
+
+
+def test_complete_is_the_random_graph_in_which_every_pair_is_an_edge():
     assert torch.equal(edges_of("erdos_renyi(1)", 6), edges_of("complete", 6))
 
 
@@ -173,31 +180,3 @@ def test_bad_files_are_refused_in_one_sentence(tmp_path, rows, words):
 def test_graphs_that_cannot_be_are_refused_in_one_sentence(text, n, words):
     with pytest.raises(InputError, match=words):
         edges_of(text, n)
-
-
-@pytest.mark.parametrize("text", [*SIZES, "erdos_renyi(0.4)"])
-def test_gossip_matrices_are_those_of_metropolis_and_hastings(text):
-    edges = edges_of(text, 12)
-    matrix, degree = gossip_matrix(edges, 12), dict(as_networkx(edges).degree)
-    assert matrix.dtype == torch.float64 and torch.equal(matrix, matrix.T)
-    listed = edges.tolist()
-    for v in range(12):
-        for w in range(v):
-            share = 1 / (1 + max(degree[v], degree[w])) if [w, v] in listed else 0.0
-            assert matrix[v, w].item() == pytest.approx(share, abs=0)
-        # A sum of twelve numbers in double precision.
-        assert matrix[v].sum().item() == pytest.approx(1.0, abs=1e-14)
-        assert matrix[v, v] > 0
-    assert fixed_mixing(matrix).rho > 0
-
-
-def test_gossip_among_all_is_the_mean():
-    found = gossip_matrix(edges_of("complete", 5), 5)
-    torch.testing.assert_close(found, torch.full((5, 5), 0.2, dtype=torch.float64))
-    with pytest.raises(InputError, match="must join nodes 0 to 3, but one names 4"):
-        gossip_matrix(edges_of("line", 5), 4)
-
-
-def test_a_node_without_edges_keeps_its_model():
-    matrix = gossip_matrix(torch.tensor([[0, 1]]), 3)
-    assert matrix[2].tolist() == [0.0, 0.0, 1.0]

@@ -77,6 +77,13 @@ def finished(tmp_path_factory) -> Result:
     return run_study(study_of(timed()), runs=tmp_path_factory.mktemp("r"))
 
 
+def test_snapshots_of_a_graph_are_its_metropolis_weights(finished):
+    kept = finished.records.weights["loss_network", 0].matrices
+    assert kept.dtype == np.float32 and len(kept) > 1
+    ring = np.array([[1, 1, 0, 1], [1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 1, 1]]) / 3
+    np.testing.assert_allclose(kept, np.broadcast_to(ring, kept.shape), rtol=1e-6)
+
+
 def test_the_same_study_twice_gives_bitwise_the_same(finished, tmp_path):
     assert_same(finished, run_study(finished.study, runs=tmp_path))
 

@@ -35,9 +35,10 @@ from torch import Tensor
 from ..checks import InputError
 from ..collaboration.weights import links
 from ..graphs.families import refuse_apart
+from ..graphs.matrices import circles, joined
 from ..optim import delays
 from ..optim.delays import Balance
-from ..options import Count, Positive, Stochastic, method
+from ..options import Count, DoublyStochastic, Positive, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Meeting, Task
 
 
@@ -52,7 +53,7 @@ class State:
 
 @method()
 def agraf(
-    mixing: Stochastic,
+    mixing: DoublyStochastic,
     *,
     lr: Positive = 0.1,
     mix: Literal["matrix", "neighbours", "pairs"] = "matrix",
@@ -63,8 +64,8 @@ def agraf(
     """SGD of nodes that do not wait, on a graph.
 
     Args:
-        mixing: (N, N) doubly stochastic; for `neighbours` and `pairs`, an entry that is
-            not 0 makes two nodes neighbours.
+        mixing: (N, N) doubly stochastic, sparse or dense; for `neighbours` and `pairs`,
+            an entry that is not 0 makes two nodes neighbours.
         lr: step size of a node.
         mix: by the whole `matrix` when gradients arrive; a node that has finished and
             its `neighbours` take their mean; or `pairs` meet by themselves.
@@ -75,16 +76,9 @@ def agraf(
     """
     if every > 1 and mix != "matrix":
         raise InputError(f"`every` must be 1 where `mix` is {mix}, got {every}.")
-    columns = mixing.double().sum(0)
-    if float((columns - 1).abs().max()) > 1e-4:
-        worst = int((columns - 1).abs().argmax())
-        raise InputError(
-            f"`mixing` must be doubly stochastic, but column {worst} sums to "
-            f"{float(columns[worst]):.6g}."
-        )
-    near = (mixing != 0) | torch.eye(len(mixing), dtype=torch.bool)
-    refuse_apart("mixing", near.nonzero(), len(mixing))
-    circles = [row.nonzero()[:, 0] for row in near]
+    edges = joined(mixing)
+    refuse_apart("mixing", edges, len(mixing))
+    circle = circles(edges, len(mixing))
     used = links(mixing)
 
     def init(x: Tensor) -> State:
@@ -97,9 +91,9 @@ def agraf(
             now.passed(used, state.x[0])
         if mix == "neighbours":
             for v in now.clients:
-                state.x[circles[v]] = state.x[circles[v]].mean(0)
+                state.x[circle[v]] = state.x[circle[v]].mean(0)
                 # Models come to v, and their mean goes out.
-                now.passed(2 * (len(circles[v]) - 1), state.x[v])
+                now.passed(2 * (len(circle[v]) - 1), state.x[v])
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         if order == "mix_then_step":
@@ -130,6 +124,6 @@ def agraf(
         messages="instant",
         send=(lambda state, client, time: state.x[client]) if mix == "pairs" else None,
         meet=meet if mix == "pairs" else None,
-        edges=(near | near.T).triu(1).nonzero() if mix == "pairs" else None,
+        edges=edges if mix == "pairs" else None,
     )
     return Algorithm(flow=flow)

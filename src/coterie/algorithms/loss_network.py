@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from ..graphs.families import refuse_apart
-from ..options import Positive, Stochastic, method
+from ..graphs.matrices import joined
+from ..options import Mixing, Positive, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Task
 
 
@@ -40,16 +41,16 @@ class State:
 
 
 @method()
-def loss_network(mixing: Stochastic, *, lr: Positive = 0.1) -> Algorithm:
+def loss_network(mixing: Mixing, *, lr: Positive = 0.1) -> Algorithm:
     """SGD of neighbours who are busy while they exchange their models.
 
     Args:
-        mixing: (N, N) stochastic; an entry that is not 0 makes two nodes neighbours,
-            whose edge may ring.
+        mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
+            nodes neighbours, whose edge may ring.
         lr: step size of a node.
     """
-    near = (mixing != 0) | torch.eye(len(mixing), dtype=torch.bool)
-    refuse_apart("mixing", near.nonzero(), len(mixing))
+    edges = joined(mixing)
+    refuse_apart("mixing", edges, len(mixing))
 
     def init(x: Tensor) -> State:
         return State(x.clone())
@@ -72,7 +73,7 @@ def loss_network(mixing: Stochastic, *, lr: Positive = 0.1) -> Algorithm:
         info=lambda state: {"weights": mixing},
         kinds=(Kind(up=()),),
         together=True,
-        edges=(near | near.T).triu(1).nonzero(),
+        edges=edges,
         couples=True,
     )
     return Algorithm(flow=flow)

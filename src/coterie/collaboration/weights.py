@@ -298,9 +298,11 @@ def shares_of(sizes: Real[Tensor, " n"], weighting: str) -> Real[Tensor, " n"]:
 
 
 def links(weights: Float[Tensor, "n n"]) -> float:
-    """How many ordered pairs of different clients have a weight.
+    """How many ordered pairs of different clients have a weight, sparse or dense.
 
     >>> links(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
     1.0
     """
-    return float(((weights != 0) & ~_identity(weights)).sum())
+    entries = weights.to_sparse().coalesce()
+    i, k = entries.indices()
+    return float(((entries.values() != 0) & (i != k)).sum())

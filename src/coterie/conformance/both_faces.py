@@ -125,7 +125,7 @@ def check_info(case: Case) -> None:
     federation = small_federation()
     for info in traced(case, federation).infos:
         for name, value in info.items():
-            finite = bool(torch.as_tensor(value).isfinite().all())
+            finite = bool(torch.as_tensor(value).to_dense().isfinite().all())
             assert finite, f"`{name}` in the info is not finite."
         if "weights" in info:
             shape = tuple(torch.as_tensor(info["weights"]).shape)
@@ -151,7 +151,11 @@ def check_relabelling(case: Case) -> None:
     other = relabelled(federation, order)
     given = case.made(federation)
     # Graphs follow positions, so that they are relabelled and not made anew.
-    moved = {n: v[order][:, order] for n, v in given.items() if n == "mixing"}
+    moved = {
+        name: matrix.index_select(0, order).index_select(1, order)
+        for name, matrix in given.items()
+        if name == "mixing"
+    }
     here = traced(case, federation, instead=given).personal
     there = traced(case, other, instead=moved).personal
     close(there, here[order], "relabelled clients get other models")
@@ -264,9 +268,9 @@ def check_bad_ingredients(case: Case) -> None:
     for name, value in case.made(federation).items():
         wrong = {"made for 7 clients instead of 6": larger[name]}
         if value.is_floating_point():
-            spoilt = value.clone()
+            spoilt = value.to_dense().clone()
             spoilt[-1] = math.nan
-            wrong["with NaN"] = spoilt
+            wrong["with NaN"] = spoilt.to_sparse() if value.is_sparse else spoilt
         for what, bad in wrong.items():
             try:
                 method = case.build(federation, instead={name: bad})

@@ -337,7 +337,7 @@ def same(first: object, second: object) -> bool:
     """Whether two leaves are equal bit by bit."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         alike = first.shape == second.shape and first.dtype == second.dtype
-        return alike and torch.equal(first, second)
+        return alike and torch.equal(first.to_dense(), second.to_dense())
     return type(first) is type(second) and bool(first == second)
 
 

@@ -323,7 +323,7 @@ class Rings:
         return RingTimes(found[order], edge[order])
 
     def _gaps(self, which: Tensor, first: Tensor, count: int) -> Tensor:
-        stream, pairs = key(self.seed, "ring"), _pairs(self.edges)[which]
+        stream, pairs = key(self.seed, "ring"), _pairs(self.edges[which])
         units = -log(uniforms(stream, pairs, first, count))
         return units / self.rates[which, None]
 

@@ -5,24 +5,25 @@ from .families import (
     GRAPHS,
     degrees,
     edges_of,
-    eigengap,
-    gossip_matrix,
     matchings,
-    neighbours,
     nodes_of,
     refuse_apart,
 )
+from .matrices import circles, gossip_matrix, joined
+from .spectra import contraction, eigengap
 
 __all__ = [
     "GRAPHS",
     "RingTimes",
     "admitted",
+    "circles",
+    "contraction",
     "degrees",
     "edges_of",
     "eigengap",
     "gossip_matrix",
+    "joined",
     "matchings",
-    "neighbours",
     "nodes_of",
     "refuse_apart",
     "thinned",

@@ -1,6 +1,6 @@
 """A study as its author wrote it: TOML tables, checked before any work is done.
 
-    [data] [split] [model] [[algorithm]] [run] [time] [tune]
+    [data] [split] [model] [[algorithm]] [graph] [run] [time] [tune]
 
 Which options a table may have is read from the signatures of what it names, so nothing
 is declared twice.
@@ -25,9 +25,9 @@ from ..options import unused
 from ..types import Algorithm
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
-from .tables import RunTable, Time
+from .tables import Graph, RunTable, Time
 
-TABLES = ("name", "data", "split", "model", "algorithm", "run", "time", "tune")
+TABLES = ("name", "data", "split", "model", "algorithm", "graph", "run", "time", "tune")
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Study:
     run: RunTable
     tune: Tune | None = None
     time: Time | None = None
+    graph: Graph | None = None
 
     def resolved(self) -> dict[str, Any]:
         """The study as nested plain values, as it is kept with its results."""
@@ -69,6 +70,8 @@ class Study:
             ],
             "run": asdict(self.run) | {"seeds": list(self.run.seeds)},
         }
+        if self.graph is not None:
+            tables["graph"] = asdict(self.graph)
         if self.time is not None:
             tables["time"] = self.time.table()
         return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})
@@ -144,6 +147,7 @@ def study_of(tables: dict[str, Any]) -> Study:
         run,
         tune,
         time,
+        _graph(_table(tables, "graph")) if "graph" in tables else None,
     )
 
 
@@ -280,6 +284,13 @@ def _refuse_other_options(name: str, table: dict[str, Any], of: type) -> None:
             raise InputError(
                 f"[{name}] has no option {key!r}.{checks.suggestion(key, names)}"
             )
+
+
+def _graph(table: dict[str, Any]) -> Graph:
+    _refuse_other_options("graph", table, Graph)
+    if "edges" not in table:
+        raise InputError("[graph] needs `edges`; see `coterie list graphs`.")
+    return Graph(_text("graph.edges", table["edges"]))
 
 
 def _time(table: dict[str, Any], entries: tuple[Entry, ...]) -> Time:

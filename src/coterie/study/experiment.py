@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -199,7 +199,13 @@ def _refuse(setup: Setup, data: Data) -> None:
     for seed in study.run.seeds:
         everybody = data.federations[seed]
         trains, _ = hold_out(everybody, study.run.newcomers, seed)
-        folds_of(study, everybody.select(trains), seed)
+        federation = everybody.select(trains)
+        folds_of(study, federation, seed)
+        if study.graph is not None and seed != setup.seed:  # weights may depend on it
+            other = replace(setup, seed=seed, federation=federation)
+            for entry in study.algorithms:
+                other.algorithm(entry)
+            refuse_settings(other)
 
 
 def _searches(study: Study) -> dict[tuple[str, int], Search | None]:

@@ -72,6 +72,8 @@ def settings_read(study: Study) -> dict[str, str]:
                 for module, path in sources.items()
                 if module.split(".")[0] != "coterie"
             }
+    if study.graph is not None and (file := file_of(study.graph.edges)):
+        read[f"`graph.edges` {study.graph.edges}"] = digest_of([file])
     if study.time is not None and study.time.trace:
         read[f"`time.trace` {study.time.trace}"] = digest_of([study.time.trace_file])
     return read

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from ..checks import (
@@ -37,7 +38,8 @@ from ..collaboration.weights import (
     within,
 )
 from ..data.federation import Federation
-from ..graphs.families import edges_of, gossip_matrix
+from ..graphs.families import edges_of, refuse_apart
+from ..graphs.matrices import gossip_matrix, joined
 from ..models import Layout
 from ..similarity.partners import ESTIMATES, estimated_weights
 from ..similarity.transport import dissimilarities
@@ -49,10 +51,11 @@ class Context(NamedTuple):
     federation: Federation
     layout: Layout  # the columns of a model
     seed: int  # of the study
+    edges: Int[Tensor, "e 2"] | None = None  # places of clients whom [graph] joins
 
 
-Ingredients = Callable[[str, str], Any]
-"""Gives an ingredient by its name and text."""
+Ingredients = Callable[[str, str | None, str], Any]
+"""Gives an ingredient by its name, its text if there is one, and whom it is for."""
 
 
 def sizes(choice: str, context: Context) -> Tensor:
@@ -251,15 +254,56 @@ def _from_file(name: str, path: Path) -> Tensor:
 
 
 def mixing(choice: str, context: Context) -> Tensor:
-    """(N, N) doubly stochastic Metropolis weights of a graph, by name or from a file.
+    """(N, N) Metropolis weights of a graph, sparse; a graph by name, or from a file.
 
     `complete`, `ring`, `grid` and so on (`coterie list graphs`) join the clients in the
-    order of their numbers; a CSV file with the columns v and w names the edges.
+    order of their numbers; a CSV file with the columns v and w names the edges. A NumPy
+    file has a doubly stochastic matrix itself.
     """
     n, file = len(context.federation), file_of(choice)
     if file and file.suffix == ".npy":
         return stochastic("mixing", _from_file("mixing", file), n)
-    return gossip_matrix(edges_of(str(file or choice), n), n)
+    return gossip_matrix(edges_between(choice, context.federation), n)
+
+
+def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
+    """The edges of a graph of these clients, by their places.
+
+    A graph by name joins those who are there in their order. A file is about all
+    clients, also those held out of training, without whom it must hold together too.
+    """
+    n, file = len(federation), file_of(choice)
+    if file is None:
+        return edges_of(choice, n)
+    total, mine = _in_files(federation)
+    place = torch.full((total,), -1).index_put_((mine,), torch.arange(n))
+    edges = place[edges_of(str(file), total)]
+    edges = edges[(edges >= 0).all(1)]
+    refuse_apart("graph without newcomers", edges, n)
+    return edges
+
+
+def _refuse_unjoined(
+    name: str, matrix: Tensor, edges: Int[Tensor, "e 2"], clients: Int[Tensor, " n"]
+) -> None:
+    """Refuses weights between clients whom [graph] does not join.
+
+    Args:
+        name: how the weights are called.
+        matrix: the weights, sparse or dense; those for oneself are free.
+        edges: of [graph].
+        clients: their identities.
+    """
+    pairs, number = joined(matrix), torch.tensor([len(matrix), 1])
+    allowed = (edges.sort(1).values * number).sum(1)
+    beyond = pairs[~torch.isin((pairs * number).sum(1), allowed)].tolist()
+    if beyond:
+        i, k = beyond[0] if float(matrix[*beyond[0]]) else beyond[0][::-1]
+        reader, other = clients[[i, k]].tolist()
+        raise InputError(
+            f"{name} must be 0 between clients that [graph] does not join, "
+            f"but client {reader} weighs client {other} with {float(matrix[i, k]):.4g}."
+        )
 
 
 RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
@@ -293,8 +337,21 @@ def once(context: Context) -> Ingredients:
     """Ingredients for this context, each of them made when it is asked for first."""
 
     @functools.cache
-    def made(name: str, choice: str) -> Any:
+    def made(name: str, choice: str | None) -> Any:
+        if choice is None:
+            assert context.edges is not None  # which are what `mixing` is made from
+            return gossip_matrix(context.edges, len(context.federation))
         recipe, _ = RECIPES[name]
         return recipe(choice, context)
 
-    return made
+    def ingredient(name: str, choice: str | None, label: str) -> Any:
+        graph = context.edges if name in ("mixing", "weights") else None
+        if choice is None and (name != "mixing" or graph is None):
+            _, choice = RECIPES[name]
+        found = made(name, choice)
+        if graph is not None:
+            clients = context.federation.clients
+            _refuse_unjoined(f"`{name}` of {label}", found, graph, clients)
+        return found
+
+    return ingredient

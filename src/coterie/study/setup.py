@@ -36,7 +36,7 @@ from ..types import Algorithm
 from .config import Entry, Study, algorithm_factory, factory, most_steps
 from .divided import Division
 from .identity import content_of
-from .ingredients import RECIPES, Context, Ingredients, ingredients_of, once
+from .ingredients import Context, Ingredients, edges_between, ingredients_of, once
 from .newcomers import Newcomers, hold_out, on_the_device_of
 from .search import folded
 
@@ -102,7 +102,9 @@ class Setup:
 
 def _building(setup: Setup, federation: Federation) -> Build:
     """Builds algorithms for a federation, and their ingredients, each of them once."""
-    ingredients = once(Context(federation, layout(setup.module), setup.seed))
+    graph = setup.study.graph
+    edges = None if graph is None else edges_between(graph.edges, federation)
+    ingredients = once(Context(federation, layout(setup.module), setup.seed, edges))
     built: dict[str, Algorithm] = {}
 
     def build(entry: Entry) -> Algorithm:
@@ -280,8 +282,7 @@ def build_algorithm(
     options = dict(entry.options)
     given = []
     for name in ingredients_of(maker):
-        _, default = RECIPES[name]
-        given.append(ingredients(name, options.pop(name, default)))
+        given.append(ingredients(name, options.pop(name, None), entry.label))
     checks.options("algorithm", entry.name, parameters_of(maker), options)
     if ":" in str(options.get("criterion", "")):
         options["criterion"] = checks.imported("criterion", options["criterion"])

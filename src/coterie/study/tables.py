@@ -1,4 +1,4 @@
-"""The tables [run] and [time] of a study: how long, how often, where; and when.
+"""The tables [run], [graph] and [time]: how long, how often, where; with whom; when.
 
 A study of rounds becomes one of time: `run.rounds` rounds of `period` virtual seconds
 each, in which every client does as much as it can. Algorithms that go round by round
@@ -61,6 +61,13 @@ class RunTable:
     def every(self) -> int:
         """Rounds between two evaluations."""
         return self.evaluate_every or max(1, self.rounds // 50)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The table [graph]: between whom weights may be."""
+
+    edges: str  # a graph by name, or a file of its edges
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,10 @@ def _with_snapshot(cell: Cell, study: Study, weights: Tensor | float | None) -> 
     return replace(
         cell,
         snapshot_rounds=[*cell.snapshot_rounds, cell.t],
-        snapshots=[*cell.snapshots, weights.detach().to("cpu", torch.float32)],
+        snapshots=[
+            *cell.snapshots,
+            weights.detach().to_dense().to("cpu", torch.float32),
+        ],
     )
 
 

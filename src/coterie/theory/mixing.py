@@ -38,7 +38,8 @@ from torch import Tensor
 
 from .. import checks
 from ..checks import InputError
-from ..graphs.families import degrees, eigengap, neighbours, nodes_of
+from ..graphs.families import degrees, nodes_of
+from ..graphs.spectra import contraction, eigengap
 
 _SHARE = 1 - math.exp(-1)
 # A ring of one edge in 1 / p seconds has chance 1 - 1/e, and finds it idle with 1/e.
@@ -92,7 +93,7 @@ def window_of(rho: float, rho_bar: float) -> int:
 def fixed_mixing(matrix: Float[Tensor, "n n"]) -> Mixing:
     """The same W at every step: `1 - rho = |W - J|_2`.
 
-    For symmetric W that is max(|lambda_2|, |lambda_n|).
+    For symmetric W that is max(|lambda_2|, |lambda_n|). A sparse W may be large.
     """
     return periodic_mixing(matrix[None])
 
@@ -103,18 +104,19 @@ def periodic_mixing(
     """W_0, ..., W_{p-1} in turn: `1 - rho = max_k |W_{k+k_rho-1} ... W_k - J|_2`.
 
     Args:
-        matrices: one period, doubly stochastic.
+        matrices: one period, doubly stochastic, sparse or dense.
         window: k_rho, one period if None.
     """
     period = len(matrices)
     window = period if window is None else checks.integer("window", window, at_least=1)
-    double = _doubly_stochastic(matrices)
-    norms = []
-    for k in range(period):
-        product = torch.eye(matrices.shape[1], dtype=torch.float64)
-        for step in range(window):
-            product = double[(k + step) % period] @ product
-        norms.append(float(torch.linalg.matrix_norm(_centred(product), ord=2)))
+    turn = [
+        checks.doubly_stochastic(f"matrix {k}", matrices[k], matrices.shape[1])
+        for k in range(period)
+    ]
+    norms = [
+        contraction([turn[(k + step) % period] for step in range(window)])
+        for k in range(period)
+    ]
     return Mixing(_mixed("matrices", max(norms)), window)
 
 
@@ -301,8 +303,10 @@ def loss_activations(
 
 
 def _over_neighbours(edges: Tensor, values: Tensor) -> Tensor:
-    """The largest value among the neighbours of each edge."""
-    return torch.where(neighbours(edges), values, 0).amax(1)
+    """The largest of the positive values of each edge's neighbours."""
+    at = values.new_zeros(nodes_of(edges))
+    at.scatter_reduce_(0, edges.flatten(), values.repeat_interleave(2), "amax")
+    return at[edges].amax(1)
 
 
 def _doubly_stochastic(matrices: Tensor) -> Tensor:
@@ -311,8 +315,7 @@ def _doubly_stochastic(matrices: Tensor) -> Tensor:
     if (matrices >= 0).all() and (sums - 1).abs().max() < 1e-5:
         return matrices.double()
     for k, matrix in enumerate(matrices):  # to say which row of which one is wrong
-        checks.stochastic(f"matrix {k}", matrix, len(matrix))
-        checks.stochastic(f"transposed matrix {k}", matrix.T, len(matrix))
+        checks.doubly_stochastic(f"matrix {k}", matrix, len(matrix))
     return matrices.double()
 
 

@@ -1,0 +1,155 @@
+"""How well a graph joins its nodes: eigenvalues of large, sparse matrices.
+
+Up to 500 nodes a dense eigenvalue problem is solved. Beyond, Lanczos finds eigenvalues
+that lie apart, as those of expanders do; those of long graphs, such as rings, crowd
+near 0, and are found by factors of the Laplacian, which are sparse there.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import connected_components, laplacian
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
+from torch import Tensor
+
+from .. import checks
+from ..checks import InputError
+from .families import nodes_of
+
+_DENSE = 500
+"""Nodes up to which matrices are dense."""
+
+
+def eigengap(edges: Int[Tensor, "e 2"], weights: Float[Tensor, " e"]) -> float:
+    """lambda_2, the second smallest eigenvalue of the weighted Laplacian.
+
+    It is right to about 1e-8 of itself.
+
+    Raises:
+        InputError: if edges of positive weight do not connect all nodes.
+    """
+    nodes = nodes_of(edges)
+    if weights.shape != (len(edges),):
+        raise InputError(
+            f"`weights` must have shape ({len(edges)},), one entry per edge, "
+            f"got {tuple(weights.shape)}."
+        )
+    if (checks.finite("weights", weights) < 0).any():
+        raise InputError(f"`weights` must be non-negative, got {float(weights.min())}.")
+    used = weights > 0
+    ends, values = edges[used].cpu().numpy().T, weights[used].double().cpu().numpy()
+    links = coo_array((values, tuple(ends)), shape=(nodes, nodes))
+    if connected_components(links, return_labels=False) > 1:
+        raise InputError(
+            f"`edges` of positive weight must connect all {nodes} nodes, "
+            "but the eigengap lambda_2 is 0."
+        )
+    matrix = laplacian((links + links.T).tocsr())
+    if nodes <= _DENSE:
+        return float(np.linalg.eigvalsh(matrix.toarray())[1])
+    # Eigenvalues of a Laplacian are at most twice its largest entry (Gershgorin).
+    most = 2 * float(matrix.diagonal().max())
+    return _second(nodes, most, matrix.dot, lambda: matrix)
+
+
+def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
+    """|W_m ... W_1 - J|_2 of doubly stochastic matrices W_1, ..., W_m.
+
+    It is at most 1, and its distance from 1 is right to about 1e-8 of itself.
+
+    Args:
+        matrices: sparse or dense.
+    """
+    n = len(matrices[0])
+    if n <= _DENSE:
+        product = torch.eye(n, dtype=torch.float64)
+        for matrix in matrices:
+            product = matrix.to_dense().double() @ product
+        return float(torch.linalg.matrix_norm(product - 1 / n, ord=2))
+    steps = [_as_scipy(matrix) for matrix in matrices]
+    ways = [*steps, *(step.T.tocsr() for step in reversed(steps))]  # W, then W'
+
+    def moved(x: np.ndarray) -> np.ndarray:
+        """(I - W' W) x, for W the product of all."""
+        return x - functools.reduce(lambda y, way: way @ y, ways, x)
+
+    def whole() -> csr_array:
+        product = functools.reduce(lambda before, step: step @ before, steps)
+        return laplacian(product.T @ product).tocsr()
+
+    return math.sqrt(1 - _second(n, 2.0, moved, whole))
+
+
+def _as_scipy(matrix: Tensor) -> csr_array:
+    entries = matrix.to_sparse().coalesce()
+    places = tuple(entries.indices().cpu().numpy())
+    values = entries.values().double().cpu().numpy()
+    return coo_array((values, places), shape=tuple(matrix.shape)).tocsr()
+
+
+def _second(
+    n: int,
+    most: float,
+    times: Callable[[np.ndarray], np.ndarray],
+    whole: Callable[[], csr_array],
+) -> float:
+    """The second smallest eigenvalue of a Laplacian, 0 if it does not join its nodes.
+
+    Args:
+        n: nodes.
+        most: no eigenvalue is larger.
+        times: multiplies the Laplacian with a vector.
+        whole: gives it as a matrix, which is asked for only where that is needed.
+    """
+    # At the edge of an expander's spectrum eigenvalues are about n^(-2/3) apart, for
+    # which Lanczos takes about n^(1/3) steps.
+    restarts = math.ceil(1.5 * n ** (1 / 3))
+    try:
+        found = most - _largest(n, lambda x: most * x - times(x), restarts)
+        if found > 1e-6 * most:  # rounding is relative to the largest eigenvalue
+            return found
+    except ArpackNoConvergence:
+        pass
+    matrix = whole()
+    if connected_components(matrix, return_labels=False) > 1:
+        return 0.0
+    # A Laplacian has an inverse among vectors of sum 0. It is found without one node,
+    # at which the solution is 0 before it is centred.
+    factors = splu(
+        matrix.tocsc()[1:, 1:],
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0.0,
+        options={"SymmetricMode": True},
+    )
+    return 1 / _largest(n, lambda x: np.append(0.0, factors.solve(x[1:])))
+
+
+def _largest(
+    n: int, times: Callable[[np.ndarray], np.ndarray], restarts: int | None = None
+) -> float:
+    """The largest eigenvalue of a symmetric matrix among vectors whose sum is 0."""
+
+    def centred(x: np.ndarray) -> np.ndarray:
+        y = times(x.ravel() - x.mean())
+        return y - y.mean()
+
+    start = np.random.default_rng(0).normal(size=n)
+    operator = LinearOperator((n, n), matvec=centred, dtype=np.float64)
+    return float(
+        eigsh(
+            operator,
+            k=1,
+            which="LA",
+            v0=start,
+            ncv=40,
+            maxiter=restarts,
+            return_eigenvectors=False,
+        )[0]
+    )

@@ -1,0 +1,272 @@
+"""Claims about [graph]: the default of mixing, and what weights may join."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from torch.testing import assert_close
+
+from coterie.checks import InputError
+from coterie.study import ingredients
+from coterie.study.config import read_study, study_of
+from coterie.study.experiment import run_study
+from coterie.study.identity import settings_read
+from coterie.study.newcomers import hold_out
+from coterie.study.setup import federation_of, prepare
+from support.tiny_studies import CLIENTS, TABLES
+
+RING = np.array([[1, 1, 0, 1], [1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 1, 1]]) / 3
+
+
+def tables(entries, edges="ring", *, time=True, **run):
+    """A study of four clients on a graph; its true clusters are 0, 2 and 1, 3."""
+    made = copy.deepcopy(TABLES)
+    made["algorithm"], made["graph"] = copy.deepcopy(entries), {"edges": edges}
+    made["run"] |= {"rounds": 2, **run}
+    return made | ({"time": {}} if time else {})
+
+
+def on_graph(entries, edges="ring", **changes):
+    return study_of(tables(entries, edges, **changes))
+
+
+def edges_file(path, *pairs) -> str:
+    path.write_text("\n".join(["v,w", *(f"{v},{w}" for v, w in pairs)]))
+    return str(path)
+
+
+def weights_file(path, matrix) -> str:
+    np.save(path, np.asarray(matrix))
+    return str(path)
+
+
+def refused(study, tmp_path) -> str:
+    """What a study is refused with, before anything is written."""
+    with pytest.raises(InputError) as refusal:
+        run_study(study, runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+    return str(refusal.value)
+
+
+# What is made from it.
+
+
+@pytest.mark.parametrize("method", ["agraf", "loss_network"])
+def test_the_graph_is_what_methods_mix_along_that_name_none(tmp_path, method):
+    line = edges_file(tmp_path / "g.csv", (0, 1), (1, 2), (2, 3))
+    for edges in ("line", line):
+        both = [{"name": method}, {"name": method, "label": "own", "mixing": "line"}]
+        result = run_study(on_graph(both, edges), runs=tmp_path)
+        assert torch.equal(result.models(method), result.models("own"))
+        assert not torch.equal(result.models(method)[0], result.models(method)[1])
+        kept = result.records.weights[method, 0].matrices[-1]
+        near = np.abs(np.subtract.outer(range(4), range(4))) <= 1
+        np.testing.assert_array_equal(kept > 0, near)
+
+
+def test_without_a_graph_nothing_is_forbidden_and_nothing_is_recorded():
+    plain = copy.deepcopy(TABLES)
+    study = study_of(plain)
+    assert study.graph is None and "graph" not in study.resolved()
+    entries = [{"name": "all_for_one", "weights": "uniform"}]
+    setup = prepare(study_of(plain | {"algorithm": entries}), 0)
+    setup.algorithm(setup.study.algorithms[0])
+
+
+def test_the_graph_is_kept_with_the_study(tmp_path):
+    study = on_graph([{"name": "local"}], "expander(2)", time=False)
+    assert study.resolved()["graph"] == {"edges": "expander(2)"}
+    assert study_of(study.resolved()) == study
+    result = run_study(study, runs=tmp_path)
+    again = read_study(result.folder / "study.toml")
+    assert again.graph == study.graph
+
+
+def test_the_graph_can_be_set_on_the_command_line(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text(tomli_w.dumps(TABLES))
+    assert read_study(path, ["graph.edges=grid"]).graph.edges == "grid"
+
+
+# Weights that leave it.
+
+
+def test_weights_between_strangers_are_refused_before_training(tmp_path):
+    study = on_graph([{"name": "local"}, {"name": "all_for_one"}], time=False)
+    assert refused(study, tmp_path) == (
+        "`weights` of all_for_one must be 0 between clients that [graph] does not "
+        "join, but client 0 weighs client 2 with 0.5."
+    )
+
+
+def test_a_weight_in_one_direction_is_one_too(tmp_path):
+    matrix = np.eye(4)
+    matrix[3] = [0, 0.25, 0.75, 0]
+    file = weights_file(tmp_path / "w.npy", matrix)
+    entries = [{"name": "all_for_one", "label": "mine", "weights": file}]
+    assert refused(on_graph(entries, time=False), tmp_path) == (
+        "`weights` of mine must be 0 between clients that [graph] does not join, "
+        "but client 3 weighs client 1 with 0.25."
+    )
+
+
+@pytest.mark.parametrize("text", ["complete", "file"])
+def test_a_mixing_that_leaves_the_graph_is_refused(tmp_path, text):
+    file = weights_file(tmp_path / "m.npy", np.full((4, 4), 0.25))
+    entry = {"name": "agraf", "mixing": file if text == "file" else text}
+    assert refused(on_graph([entry]), tmp_path) == (
+        "`mixing` of agraf must be 0 between clients that [graph] does not join, "
+        "but client 0 weighs client 2 with 0.25."
+    )
+
+
+def test_weights_within_the_graph_are_taken(tmp_path):
+    file = weights_file(tmp_path / "w.npy", RING)
+    entries = [
+        {"name": "all_for_one", "label": "alone", "weights": "alone"},
+        {"name": "all_for_one", "label": "file", "weights": file},
+    ]
+    result = run_study(on_graph(entries, time=False), runs=tmp_path)
+    kept = result.records.weights["file", 0].matrices[-1]
+    assert_close(torch.tensor(kept), torch.tensor(RING, dtype=torch.float32))
+    within = on_graph([{"name": "agraf", "mixing": "line"}])
+    assert len(run_study(within, runs=tmp_path).models()) == CLIENTS
+
+
+def test_methods_with_a_server_run_beside_it(tmp_path):
+    entries = [{"name": "fedavg"}, {"name": "adaptive_all_for_one"}]
+    study = on_graph(entries, time=False)
+    without = study_of({k: v for k, v in study.resolved().items() if k != "graph"})
+    first, second = (run_study(s, runs=tmp_path) for s in (study, without))
+    assert first.folder != second.folder
+    for label in ("fedavg", "adaptive_all_for_one"):
+        assert torch.equal(first.models(label), second.models(label))
+
+
+def test_settings_of_a_search_are_refused_too(tmp_path):
+    entry = {
+        "name": "all_for_one",
+        "weights": "alone",
+        "tune": {"weights": ["uniform"]},
+    }
+    study = tables([entry], time=False) | {"tune": {"trials": 2}}
+    said = refused(study_of(study), tmp_path)
+    assert "[tune.space] gives all_for_one a setting that cannot be used" in said
+    assert "but client 0 weighs client 2 with 0.25." in said
+
+
+def test_weights_of_every_seed_are_looked_at_before_the_first_is_trained(
+    tmp_path, monkeypatch
+):
+    def recipe(choice, context):
+        return torch.eye(4) if context.seed == 0 else torch.full((4, 4), 0.25)
+
+    monkeypatch.setitem(ingredients.RECIPES, "weights", (recipe, "clusters"))
+    study = on_graph([{"name": "all_for_one"}], time=False, seeds=[0, 1])
+    assert "but client 0 weighs client 2 with 0.25." in refused(study, tmp_path)
+
+
+# Clients who are held out.
+
+
+def without_one(study, seed=0) -> tuple[list[int], int]:
+    """Who trains, and who is held out."""
+    trains, joins = hold_out(federation_of(study, seed), 1, seed)
+    return trains.tolist(), int(joins)
+
+
+def test_a_file_is_about_all_clients_and_holds_for_those_who_train(tmp_path):
+    """Its edges name clients, whoever is held out."""
+    study = on_graph([{"name": "agraf"}], newcomers=1)
+    (a, b, c), new = without_one(study)
+    file = edges_file(tmp_path / "g.csv", (new, a), (b, c), (c, a))
+    entries = [{"name": "agraf"}, {"name": "agraf", "label": "own", "mixing": file}]
+    study = on_graph(entries, file, newcomers=1)
+    setup = prepare(study, 0)
+    assert setup.federation.clients.tolist() == [a, b, c]
+    result = run_study(study, runs=tmp_path / "runs")
+    kept = result.records.weights["agraf", 0].matrices[-1]
+    third = 1 / 3  # c has two neighbours, a and b one
+    expected = [[2 * third, 0, third], [0, 2 * third, third], [third, third, third]]
+    assert_close(torch.tensor(kept), torch.tensor(expected), rtol=1e-6, atol=0)
+    assert torch.equal(result.models("agraf"), result.models("own"))
+    # Of weights, a file that joins a and b is refused by their names.
+    matrix = np.eye(4)
+    matrix[a, [a, b]] = 0.5
+    weights = weights_file(tmp_path / "w.npy", matrix)
+    entries = [{"name": "all_for_one", "weights": weights}]
+    said = refused(on_graph(entries, file, time=False, newcomers=1), tmp_path / "other")
+    assert f"but client {a} weighs client {b} with 0.5." in said
+
+
+def test_a_graph_that_falls_apart_without_newcomers_is_refused(tmp_path):
+    study = on_graph([{"name": "agraf"}], newcomers=1)
+    (a, b, c), new = without_one(study)
+    star = edges_file(tmp_path / "g.csv", (new, a), (new, b), (new, c))
+    said = refused(on_graph([{"name": "local"}], star, newcomers=1), tmp_path)
+    assert "`graph without newcomers` must join all 3 nodes" in said
+
+
+# What identifies a run.
+
+
+def test_another_content_of_the_file_is_another_run(tmp_path):
+    file = tmp_path / "g.csv"
+    edges_file(file, (0, 1), (1, 2), (2, 3))
+    study = on_graph([{"name": "local"}], str(file), time=False)
+    assert set(settings_read(study)) == {f"`graph.edges` {file}"}
+    first = run_study(study, runs=tmp_path / "runs")
+    read = json.loads((first.folder / "read.json").read_text())
+    assert f"`graph.edges` {file}" in read
+    edges_file(file, (0, 1), (1, 2), (0, 3))
+    second = run_study(study, runs=tmp_path / "runs")
+    assert second.folder != first.folder
+    with pytest.raises(InputError, match=r"other content of `graph\.edges`"):
+        run_study(study, resume=first.folder)
+
+
+def test_a_graph_is_found_in_ones_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    edges_file(tmp_path / "g.csv", (0, 1), (1, 2), (2, 3))
+    study = on_graph([{"name": "agraf"}], "~/g.csv")
+    assert len(run_study(study, runs=tmp_path / "runs").models()) == CLIENTS
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"edgs": "ring"}, r"\[graph\] has no option 'edgs'. Did you mean 'edges'"),
+        ({}, r"\[graph\] needs `edges`"),
+        ({"edges": 3}, "`graph.edges` must be text, got 3"),
+        ("ring", r"\[graph\] must be a table, got 'ring'"),
+    ],
+)
+def test_a_table_that_cannot_be_meant_is_refused(table, words):
+    with pytest.raises(InputError, match=words):
+        study_of({**TABLES, "graph": table})
+
+
+@pytest.mark.parametrize(
+    ("edges", "words"),
+    [
+        ("rings", "`graph` must be one of .*, got 'rings'. Did you mean 'ring'"),
+        ("expander(9)", "`graph degree` must be at most 3"),
+        ("nowhere.csv", "cannot read the graph nowhere.csv"),
+        ([(0, 1), (2, 3)], "`graph` must join all 4 nodes, but there is no way"),
+        ([(0, 1), (1, 2), (2, 4)], "`graph` must have nodes 0 to 3, but .* names 4"),
+    ],
+)
+def test_a_graph_that_cannot_be_is_refused_in_one_sentence(tmp_path, edges, words):
+    if isinstance(edges, list):
+        edges = edges_file(tmp_path / "g.csv", *edges)
+    said = refused(on_graph([{"name": "local"}], edges, time=False), tmp_path)
+    assert re.search(words, said)
