@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from .. import __version__
 from ..checks import InputError, TrainingError, one_of
 from ..deploy import Disconnected, joined
 from ..study import experiment
@@ -34,8 +35,23 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Personalised collaborative learning: one model per client.",
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"coterie {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Personalised collaborative learning: one model per client."""
+
 
 Overrides = Annotated[
     list[str] | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,25 @@ class Records:
     work: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, round after which it was made with: coterie, source, torch, ...
     made_by: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def __repr__(self) -> str:
+        runs = self.rounds.groupby(["algorithm", "seed"]).ngroups
+        labels = ", ".join(map(str, self.rounds["algorithm"].unique()))
+        return (
+            f"<Records of {self.study.get('name', 'a study')}: {labels}; {runs} runs, "
+            f"{self.clients['client'].nunique()} clients, "
+            f"up to round {self.rounds['round'].max()}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Which tables there are, for a notebook."""
+        tables = {k: v for k, v in vars(self).items() if isinstance(v, pd.DataFrame)}
+        rows = [
+            (k, len(v), ", ".join(map(str, v))) for k, v in tables.items() if len(v)
+        ]
+        frame = pd.DataFrame(rows, columns=["table", "rows", "columns"])
+        with pd.option_context("display.max_colwidth", None):
+            return f"<p>{escape(repr(self))}</p>{frame.to_html(index=False)}"
 
 
 def load_records(path: Path | str) -> Records:

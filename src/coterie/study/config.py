@@ -12,6 +12,7 @@ import inspect
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,30 @@ class Study:
     run: RunTable
     tune: Tune | None = None
     time: Time | None = None
+
+    def __repr__(self) -> str:
+        data, split, model = (t["name"] for t in (self.data, self.split, self.model))
+        labels = ", ".join(entry.label for entry in self.algorithms)
+        seeds = ", ".join(map(str, self.run.seeds))
+        return (
+            f"<Study {self.name}: {data}, {split}, {model}; {labels}; "
+            f"{self.run.rounds} rounds, seeds {seeds}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The settings as a table, for a notebook."""
+        import pandas as pd
+
+        tables = self.resolved()
+        entries = [("[[algorithm]]", entry) for entry in tables.pop("algorithm")]
+        rows = [(f"[{k}]", t) for k, t in tables.items() if isinstance(t, dict)]
+        shown = [
+            (name, ", ".join(f"{key} = {value!r}" for key, value in table.items()))
+            for name, table in rows + entries
+        ]
+        frame = pd.DataFrame(shown, columns=["table", "settings"])
+        with pd.option_context("display.max_colwidth", None):
+            return f"<p>{escape(repr(self))}</p>{frame.to_html(index=False)}"
 
     def resolved(self) -> dict[str, Any]:
         """The study as nested plain values, as it is kept with its results."""

@@ -9,6 +9,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,6 +63,14 @@ class Result:
     folder: Path
     records: Records
     study: Study
+
+    def __repr__(self) -> str:
+        labels = ", ".join(entry.label for entry in self.study.algorithms)
+        return f"<Result of {self.study.name}: {labels}; in {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        """The table of algorithms, for a notebook."""
+        return f"<p>{escape(repr(self))}</p>{self.table().to_html()}"
 
     def table(self) -> pd.DataFrame:
         """One row for each algorithm, on test data at the last round."""
