@@ -107,7 +107,7 @@ def load_records(path: Path | str) -> Records:
         score=about.get("score", usual.score),
         higher_is_better=about.get("higher_is_better", usual.higher_is_better),
         clients=clients.sort_values(["seed", "client"], ignore_index=True),
-        metrics=_concatenated([_metrics(cell) for cell in loaded]),
+        metrics=_concatenated([metrics_of(cell) for cell in loaded]),
         rounds=_concatenated([_rounds(cell) for cell in loaded]),
         weights={
             (cell.label, cell.seed): Snapshots(
@@ -132,7 +132,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise damaged(path, error) from error
 
 
-def _metrics(cell: Cell) -> pd.DataFrame:
+def metrics_of(cell: Cell) -> pd.DataFrame:
     """Rows for each evaluated round and client."""
     tables = []
     for about, values in zip(cell.rounds, cell.metrics, strict=True):

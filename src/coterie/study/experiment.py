@@ -166,6 +166,7 @@ def run_study(
     with contextlib.ExitStack() as stack:
         first(group, lambda: stack.enter_context(locked(own.path)))
         first(group, lambda: own.create(study.resolved(), read))
+        first(group, own.begin_metrics)
         finished, searches = 0, _searches(study)
         total = study.run.rounds * len(searches)
         total += sum(search.planned for search in searches.values() if search)

@@ -58,6 +58,7 @@ def run_cell(
         else:
             cell = replace(cell, state=start)
             cell = _evaluated(cell, setup, training, {})
+            folder.grow(cell)
         saved = began = time.monotonic()
         for r in training.rounds(rounds=run.rounds, start=(cell.t, cell.state)):
             refuse_nonfinite_state(r, cell, setup)
@@ -67,6 +68,8 @@ def run_cell(
             if evaluates:
                 after = _evaluated(after, setup, training, r.info)
             cell = after
+            if evaluates:
+                folder.grow(cell)
             tell(r.t, _score(cell, simulation) if evaluates else None)
             due = time.monotonic() - saved >= run.checkpoint_seconds
             if group.gather(due)[0]:
