@@ -26,7 +26,7 @@ from ..options import unused
 from ..types import Algorithm
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
-from .tables import RunTable, Time
+from .tables import RunTable, Time, logs_of
 
 TABLES = ("name", "data", "split", "model", "algorithm", "run", "time", "tune")
 
@@ -66,21 +66,21 @@ class Study:
 
     def _repr_html_(self) -> str:
         """The settings as a table, for a notebook."""
-        import pandas as pd
-
         tables = self.resolved()
-        entries = [("[[algorithm]]", entry) for entry in tables.pop("algorithm")]
-        rows = [(f"[{k}]", t) for k, t in tables.items() if isinstance(t, dict)]
-        shown = [
-            (name, ", ".join(f"{key} = {value!r}" for key, value in table.items()))
-            for name, table in rows + entries
-        ]
-        frame = pd.DataFrame(shown, columns=["table", "settings"])
-        with pd.option_context("display.max_colwidth", None):
-            return f"<p>{escape(repr(self))}</p>{frame.to_html(index=False)}"
+        entries = [("[algorithm]", entry) for entry in tables.pop("algorithm")]
+        rows = "".join(
+            f"<tr><th>{name}</th><td>{escape(repr(settings)[1:-1])}</td></tr>"
+            for name, settings in [(f"[{k}]", t) for k, t in tables.items()] + entries
+            if isinstance(settings, dict)
+        )
+        return f"<p>{escape(repr(self))}</p><table>{rows}</table>"
 
     def resolved(self) -> dict[str, Any]:
-        """The study as nested plain values, as it is kept with its results."""
+        """The study as nested plain values, as it is kept with its results.
+
+        Without `run.log`: results do not depend on who is told of them.
+        """
+        run = {name: v for name, v in asdict(self.run).items() if name != "log"}
         tables = {
             "name": self.name,
             "data": self.data,
@@ -92,7 +92,7 @@ class Study:
                 | ({"tune": e.tune} if e.tune else {})
                 for e in self.algorithms
             ],
-            "run": asdict(self.run) | {"seeds": list(self.run.seeds)},
+            "run": run | {"seeds": list(self.run.seeds)},
         }
         if self.time is not None:
             tables["time"] = self.time.table()
@@ -327,6 +327,7 @@ def most_steps(entries: Sequence[Entry]) -> int:
 
 def _run(table: dict[str, Any]) -> RunTable:
     _refuse_other_options("run", table, RunTable)
+    table = {**table, "log": logs_of(table.get("log", []))}
     checks.options("run", "run", parameters_of(RunTable, ingredients=0), table)
     seeds = table.get("seeds", [0])
     is_list = isinstance(seeds, list | tuple)

@@ -22,6 +22,7 @@ from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
 from ..models import with_row
 from ..records import Folder, Records, Search, locked
+from ..records.sinks import Log, refuse_absent
 from .config import Study
 from .divided import SharedFolder, first, refuse_others
 from .identity import identity_of, settings_read
@@ -151,6 +152,7 @@ def run_study(
     """
     group = Alone() if group is None else group
     _refuse_start(study, resume, group)
+    first(group, lambda: refuse_absent(study.run.log))
     say = functools.cache(notice or (lambda line: None))  # nothing twice
     data = data_of(study)
     seed = study.run.seeds[0]
@@ -167,6 +169,8 @@ def run_study(
         first(group, lambda: stack.enter_context(locked(own.path)))
         first(group, lambda: own.create(study.resolved(), read))
         first(group, own.begin_metrics)
+        told = study.run.log if group.rank == 0 else ()
+        log = Log(told, own.path, study.resolved(), say)
         finished, searches = 0, _searches(study)
         total = study.run.rounds * len(searches)
         total += sum(search.planned for search in searches.values() if search)
@@ -181,7 +185,9 @@ def run_study(
                 if search is not None:
                     entry = tuned(setup, entry, search, folder, shows, finished)
                     finished += search.planned
-                run_cell(setup, entry, folder, shows(entry.label, finished), say)
+                tell = shows(entry.label, finished)
+                with log.of(entry.label, seed) as write:
+                    run_cell(setup, entry, folder, tell, say, write)
                 finished += study.run.rounds
         return Result(own.path, first(group, own.export), study)
 
