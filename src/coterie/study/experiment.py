@@ -51,9 +51,12 @@ class Progress(NamedTuple):
     label: str
     seed: int
     t: int
+    rounds: int  # the last of this algorithm and seed, or of a trial
     done: int  # rounds of all cells so far
     total: int
     score: float | None  # mean validation score, where just evaluated
+    measure: str  # what the score is called
+    higher_is_better: bool
     time: float | None = None  # virtual seconds, where a study has them
 
 
@@ -185,7 +188,7 @@ def run_study(
                 if search is not None:
                     entry = tuned(setup, entry, search, folder, shows, finished)
                     finished += search.planned
-                tell = shows(entry.label, finished)
+                tell = shows(entry.label, finished, study.run.rounds)
                 with log.of(entry.label, seed) as write:
                     run_cell(setup, entry, folder, tell, say, write)
                 finished += study.run.rounds
@@ -233,12 +236,15 @@ def _teller(
     total: int,
     label: str,
     finished: int,
+    rounds: int,
 ) -> Tell:
-    table = setup.study.time
+    table, objective = setup.study.time, setup.simulation.objective
+    better = (objective.score, objective.higher_is_better)
 
     def tell(t: int, score: float | None) -> None:
         if progress is not None:
             time = None if table is None else t * table.period
-            progress(Progress(label, setup.seed, t, finished + t, total, score, time))
+            where = (label, setup.seed, t, rounds, finished + t, total)
+            progress(Progress(*where, score, *better, time))
 
     return tell
