@@ -1,17 +1,13 @@
-"""What the terminal shows: tables of runs and plans, and lists of what can be named."""
+"""What the terminal shows: tables of runs and plans."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
-
-from ..checks import parameters_of
 
 # What is printed holds labels, paths and formulas with brackets, which are no markup.
 out = Console(markup=False, emoji=False, highlight=False)
@@ -163,55 +159,3 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     while value >= base and step < len(units) - 1:
         value, step = value / base, step + 1
     return f"{value:.3g}{units[step]}" if value < 1000 else f"{value:.0f}{units[step]}"
-
-
-def registries() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
-    """What can be listed: a registry, and how many leading parameters to hide."""
-    from ..algorithms import ALGORITHMS
-    from ..data.datasets import DATASETS
-    from ..data.splits import SPLITS
-    from ..graphs.families import GRAPHS
-    from ..models import MODELS
-
-    return {
-        "algorithms": (ALGORITHMS, None),
-        "datasets": (DATASETS, 0),
-        "splits": (SPLITS, None),
-        "models": (MODELS, None),
-        "graphs": (GRAPHS, None),
-    }
-
-
-def listing(
-    title: str,
-    registry: dict[str, Callable[..., Any]],
-    ingredients: int | None,
-    faces: dict[str, str],
-) -> Table:
-    """What a registry has, with options and their defaults, and faces of methods."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("name", no_wrap=True)
-    if faces:
-        table.add_column("goes by", no_wrap=True)
-    table.add_column("what it is, and its options with their defaults")
-    for name, function in sorted(registry.items()):
-        first = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-        options = ", ".join(
-            f"{p.name}={p.default}" if p.default is not p.empty else p.name
-            for p in parameters_of(function, ingredients=ingredients).values()
-        )
-        lines = [first, _reference(function), options]
-        text = Text("\n").join(
-            Text(line, style="dim" if number else "")
-            for number, line in enumerate(lines)
-            if line
-        )
-        table.add_row(name, *([faces[name]] if faces else []), text)
-    return table
-
-
-def _reference(function: Callable[..., Any]) -> str:
-    """What the docstring of the function's module names under References."""
-    text = inspect.getdoc(inspect.getmodule(function)) or ""
-    _, _, rest = text.partition("References:\n")
-    return " ".join(line.strip() for line in rest.partition("\n\n")[0].splitlines())
