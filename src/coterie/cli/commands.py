@@ -1,4 +1,4 @@
-"""The command line: run, plan, list, report, check, reproduce."""
+"""The command line: run, plan, list, report, compare, check, reproduce."""
 
 from __future__ import annotations
 
@@ -208,6 +208,23 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     print_chosen(records)
     path = write_report(records, folder / "report.html")
     out.print(f"report: {path}", soft_wrap=True)
+
+
+@app.command()
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN", help="Two or more run folders.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show several runs side by side, and say whether their scores compare."""
+    from .comparisons import answer, compared, print_comparison
+
+    found = compared(folders)
+    if as_json:
+        print_json(answer(found))
+    else:
+        print_comparison(found)
 
 
 @app.command()

@@ -25,13 +25,13 @@ def print_summary(summary: Any) -> None:
         "weighted\nmean": lambda row: _number(row["weighted_mean"]),
         "worst\ndecile": lambda row: _number(row["worst_decile"]),
         "beats\nlocal": lambda row: _share(row["better_than_local"]),
-        "gradient\ncount": lambda row: _scaled(row["gradients"], 1000, _THOUSANDS),
-        "sent": lambda row: _scaled(row["bytes"], 1024, _BYTES),
+        "gradient\ncount": lambda row: count_text(row["gradients"]),
+        "sent": lambda row: bytes_text(row["bytes"]),
     }
     if "updates" in summary:
         # There is no room for both; the report has them.
         del columns["weighted\nmean"]
-        columns["updates"] = lambda row: _scaled(row["updates"], 1000, _THOUSANDS)
+        columns["updates"] = lambda row: count_text(row["updates"])
     _print_rows(title, columns, summary)
 
 
@@ -145,6 +145,16 @@ def _number(value: float) -> str:
 
 def _share(value: float) -> str:
     return "-" if value != value else f"{value:.0%}"
+
+
+def count_text(value: float) -> str:
+    """A count in thousands, millions and so on."""
+    return _scaled(value, 1000, _THOUSANDS)
+
+
+def bytes_text(value: float) -> str:
+    """A number of bytes in binary units."""
+    return _scaled(value, 1024, _BYTES)
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:

@@ -201,14 +201,14 @@ class Folder:
 
 def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) -> None:
     """Raises InputError that names the first setting in which two studies differ."""
-    for where, mine in _leaves(new).items():
-        theirs = _leaves(old).get(where)
+    for where, mine in leaves_of(new).items():
+        theirs = leaves_of(old).get(where)
         if theirs != mine:
             raise InputError(
                 f"{path} belongs to another study: `{where}` is {mine!r} here and "
                 f"{theirs!r} there; resume with the same study or use a new folder."
             )
-    extra = _leaves(old).keys() - _leaves(new).keys()
+    extra = leaves_of(old).keys() - leaves_of(new).keys()
     if extra:
         raise InputError(f"{path} belongs to another study: it sets `{min(extra)}`.")
 
@@ -223,7 +223,7 @@ def _refuse_other_content(new: dict[str, str], old: dict[str, str], path: Path) 
             )
 
 
-def _leaves(tables: Any, where: str = "") -> dict[str, Any]:
+def leaves_of(tables: Any, where: str = "") -> dict[str, Any]:
     """All settings of nested tables by their dotted names."""
     items: dict[str, Any] = {}
     if isinstance(tables, dict):
@@ -234,5 +234,5 @@ def _leaves(tables: Any, where: str = "") -> dict[str, Any]:
         value = list(tables) if isinstance(tables, tuple) else tables
         return {where: value}
     for key, value in pairs:
-        items |= _leaves(value, f"{where}.{key}" if where else key)
+        items |= leaves_of(value, f"{where}.{key}" if where else key)
     return items
