@@ -1,4 +1,4 @@
-"""The command line: run, plan, list, report, compare, check, reproduce."""
+"""The command line: run, watch, plan, list, report, compare, check, reproduce."""
 
 from __future__ import annotations
 
@@ -208,6 +208,23 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     print_chosen(records)
     path = write_report(records, folder / "report.html")
     out.print(f"report: {path}", soft_wrap=True)
+
+
+@app.command()
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    page: Annotated[
+        bool, typer.Option("--page", help="Also write RUN/watch.html, which reloads.")
+    ] = False,
+) -> None:
+    """Show where a run stands, until it ends."""
+    from .watching import watch_run
+
+    try:
+        watch_run(folder, page=page)
+    except KeyboardInterrupt:
+        err.print("Stopped watching; the run itself goes on.")
+        raise typer.Exit(130) from None
 
 
 @app.command()
