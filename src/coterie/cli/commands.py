@@ -11,9 +11,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .. import __version__
 from ..checks import InputError, TrainingError, one_of
 from ..deploy import Disconnected, joined
+from ..records.versions import own_version
 from ..study import experiment
 from .answers import check_answer, list_answer, plan_answer, print_json, run_answer
 from .listings import KINDS, listed, listing
@@ -39,7 +39,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> bool:
     if wanted:
-        out.print(f"coterie {__version__}")
+        out.print(f"coterie {own_version()}")
         raise typer.Exit
     return wanted
 

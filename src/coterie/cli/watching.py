@@ -36,7 +36,7 @@ def watch_run(folder: Path, *, page: bool) -> None:
         InputError: where no run is there.
     """
     standings_of(folder)  # refused before anything is shown
-    with Live(console=out, auto_refresh=False) as live:
+    with Live(console=out, auto_refresh=False, transient=True) as live:
         while True:
             running = in_use(folder)  # before what it has written last is read
             found = standings_of(folder)
@@ -47,6 +47,7 @@ def watch_run(folder: Path, *, page: bool) -> None:
             if not goes_on:
                 break
             time.sleep(_EVERY)
+    out.print(_table(found))
     if page:
         out.print(f"page: {folder / 'watch.html'}", soft_wrap=True)
     err.print(_end(found, folder), soft_wrap=True)
