@@ -21,6 +21,7 @@ from .models import with_group_norm
 from .types import Algorithm, Clients, Comparison, Flow, Info, Kind, Oracle, Task
 
 if TYPE_CHECKING:
+    __version__: str
     from .planning.plans import plan_study
     from .study import Result, Study, read_study, run_study, study_of
 
@@ -37,9 +38,18 @@ _LATE = {
 
 def __getattr__(name: str) -> Any:
     """Imports the public names of `_LATE` when they are used first."""
+    if name == "__version__":
+        from .records.versions import own_version
+
+        return own_version()
     if name not in _LATE:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}.")
     return getattr(import_module(f".{_LATE[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not imported yet."""
+    return sorted(__all__)
 
 
 __all__ = [
@@ -59,6 +69,7 @@ __all__ = [
     "Table",
     "Task",
     "TrainingError",
+    "__version__",
     "federate",
     "plan_study",
     "read_study",

@@ -19,6 +19,7 @@ import torch
 from coterie.algorithms import ALGORITHMS
 from coterie.cli import commands as cli
 from coterie.cli import tables
+from coterie.cli.listings import reference_of
 from coterie.data.datasets import DATASETS
 from coterie.data.splits import SPLITS
 from coterie.graphs.families import GRAPHS
@@ -26,6 +27,7 @@ from coterie.models import MODELS
 from coterie.records import Folder, load_records, locked
 from coterie.study import experiment
 from coterie.study.config import read_study
+from coterie.study.ingredients import RECIPES
 from support.called import called
 from support.run_folders import folder_of
 
@@ -126,6 +128,7 @@ def test_the_table_fits_eighty_columns_without_cutting_words(here, monkeypatch):
         ("splits", SPLITS),
         ("models", MODELS),
         ("graphs", GRAPHS),
+        ("ingredients", RECIPES),
     ],
 )
 def test_list_names_everything_there_is(shelf, registry, monkeypatch):
@@ -134,7 +137,7 @@ def test_list_names_everything_there_is(shelf, registry, monkeypatch):
     assert code == 0
     for name in registry:
         assert name in output
-    assert called("list")[1].count("what it is") == 5
+    assert called("list")[1].count("what it is") == 6
 
 
 def test_list_says_which_methods_need_not_wait(monkeypatch):
@@ -153,7 +156,7 @@ def test_list_names_the_reference_of_every_published_method(monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     output = "".join(called("list", "algorithms")[1].split())
     for name, factory in ALGORITHMS.items():
-        reference = "".join(tables._reference(factory).split())
+        reference = "".join(reference_of(factory).split())
         assert (reference in output and len(reference) > 20) or name == "local"
 
 
@@ -415,6 +418,7 @@ def test_divergence_gives_one_sentence_and_can_be_reported(here, capsys, monkeyp
         (["report", "nowhere"], "'nowhere' is not the folder of a run that has begun"),
         (["report", "study.toml"], "'study.toml' is not the folder of a run"),
         (["check", "locla"], "Did you mean 'local'?"),
+        (["check", "local", "--skip", "relabeling"], "Did you mean 'relabelling'?"),
         (["check", "no_such_module:f"], "'no_such_module:f' cannot be imported"),
         (["check", "math:pi"], "must be a function"),
         (["check", "math:sqrt"], "the ingredient `x` is not known"),

@@ -179,8 +179,14 @@ class Fetches(HTMLParser):
         self.found += [v or "" for k, v in attrs if k in ("src", "href", "srcset")]
 
 
-def rendered(page: Path, folder: Path) -> tuple[str, str]:
-    """The document after its scripts ran, and what the browser logged."""
+def rendered(page: Path, folder: Path, *more: str) -> tuple[str, str]:
+    """The document after its scripts ran, and what the browser logged.
+
+    Args:
+        page: a file.
+        folder: for what the browser keeps.
+        more: further flags.
+    """
     names = ("chromium", "chromium-browser", "google-chrome")
     browser = next(filter(None, map(shutil.which, names)), None)
     if browser is None:
@@ -189,7 +195,7 @@ def rendered(page: Path, folder: Path) -> tuple[str, str]:
     flags += "--disable-background-networking --disable-component-update "
     flags += "--disable-sync --enable-logging=stderr --window-size=1280,2000 "
     flags += f"--virtual-time-budget=20000 --user-data-dir={folder} --dump-dom"
-    command = [browser, *flags.split(), page.as_uri()]
+    command = [browser, *flags.split(), *more, page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr

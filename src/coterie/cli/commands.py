@@ -1,12 +1,11 @@
-"""The command line: run, plan, list, report, check, reproduce."""
+"""The command line: run, watch, plan, list, report, compare, check, reproduce."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.table import Table
@@ -14,17 +13,18 @@ from rich.text import Text
 
 from ..checks import InputError, TrainingError, one_of
 from ..deploy import Disconnected, joined
+from ..records.versions import own_version
 from ..study import experiment
+from .answers import check_answer, list_answer, plan_answer, print_json, run_answer
+from .listings import KINDS, listed, listing
 from .progress import plain_progress, study_progress
 from .tables import (
     err,
-    listing,
     out,
     print_chosen,
     print_newcomers,
     print_plan,
     print_summary,
-    registries,
 )
 
 if TYPE_CHECKING:
@@ -34,12 +34,33 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Personalised collaborative learning: one model per client.",
 )
+
+
+def _version(wanted: bool) -> bool:
+    if wanted:
+        out.print(f"coterie {own_version()}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Personalised collaborative learning: one model per client."""
+
 
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a setting: table.key=value (repeatable)."),
+]
+
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object in place of tables.")
 ]
 
 
@@ -54,6 +75,7 @@ def run(
         Path | None, typer.Option(help="Go on in this run folder.")
     ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress bar.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare the algorithms of a study, and write a report."""
     from ..study import read_study
@@ -75,7 +97,7 @@ def run(
         err.print("Interrupted: run the same command again to go on.")
         raise typer.Exit(130) from None
     if _SPEAKS:
-        _report(result.records, result.folder)
+        _report(result.records, result.folder, as_json=as_json)
 
 
 @app.command()
@@ -101,6 +123,7 @@ def plan(
         Path | None, typer.Option("--out", help="Where the plan is written.")
     ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress bar.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say how much learning together can help each client, before training."""
     from ..engine.clocks import trace
@@ -129,6 +152,9 @@ def plan(
     if folder is None:
         folder = Path("runs") / f"plan-{identity_of(study, found.read)}"
     found.write(folder)
+    if as_json:
+        print_json(plan_answer(found, folder, lines))
+        return
     for line in lines:
         out.print(line)
     print_plan(found.table())
@@ -140,33 +166,42 @@ def plan(
 def list_(
     what: Annotated[
         str,
-        typer.Argument(help="algorithms, datasets, splits, models or graphs."),
+        typer.Argument(
+            help="algorithms, ingredients, datasets, splits, models or graphs."
+        ),
     ] = "",
+    as_json: Json = False,
 ) -> None:
     """List what a study can name, with options and their defaults."""
-    known = registries()
     if what:
-        one_of("what", what, known)
-    for title, (registry, ingredients) in known.items():
-        if what in ("", title):
-            faces = _faces(registry) if title == "algorithms" else {}
-            out.print(listing(title, registry, ingredients, faces))
+        one_of("what", what, KINDS)
+    known = listed(what)
+    if as_json:
+        print_json(list_answer(known))
+        return
+    for title, items in known.items():
+        out.print(listing(title, items))
 
 
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    as_json: Json = False,
 ) -> None:
     """Write the report of a run anew, also of one that was interrupted."""
     from ..records import load_records
 
-    _report(load_records(folder), folder)
+    _report(load_records(folder), folder, as_json=as_json)
 
 
-def _report(records: Records, folder: Path) -> None:
-    """Prints the tables of a run, and writes its page."""
+def _report(records: Records, folder: Path, *, as_json: bool) -> None:
+    """Prints the tables of a run, or one object, and writes its page."""
     from ..report import newcomer_summary, summary, write_report
 
+    if as_json:
+        write_report(records, folder / "report.html")
+        print_json(run_answer(records, folder))
+        return
     print_summary(summary(records))
     if not records.newcomers.empty:
         print_newcomers(newcomer_summary(records))
@@ -176,22 +211,64 @@ def _report(records: Records, folder: Path) -> None:
 
 
 @app.command()
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    page: Annotated[
+        bool, typer.Option("--page", help="Also write RUN/watch.html, which reloads.")
+    ] = False,
+) -> None:
+    """Show where a run stands, until it ends."""
+    from .watching import watch_run
+
+    try:
+        watch_run(folder, page=page)
+    except KeyboardInterrupt:
+        err.print("Stopped watching; the run itself goes on.")
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN", help="Two or more run folders.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show several runs side by side, and say whether their scores compare."""
+    from .comparisons import answer, compared, print_comparison
+
+    found = compared(folders)
+    if as_json:
+        print_json(answer(found))
+    else:
+        print_comparison(found)
+
+
+@app.command()
 def check(
     factory: Annotated[str, typer.Argument(help="module:factory, or a name of ours.")],
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Leave out this check (repeatable).")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Run the conformance suite on an algorithm, ours or your own."""
     from ..conformance.suite import check_algorithm
     from ..study import algorithm_factory
 
     sys.path.insert(0, str(Path.cwd()))
-    table = Table(title=f"conformance of {factory}")
-    for column in ("check", "in", "result", "what was found"):
-        table.add_column(column)
-    findings = check_algorithm(algorithm_factory(factory))
-    for finding in findings:
-        row = (finding.check, finding.face, finding.outcome, finding.message)
-        table.add_row(*row)
-    out.print(table)
+    findings = check_algorithm(algorithm_factory(factory), skip=skip or ())
+    if as_json:
+        print_json(check_answer(factory, findings))
+    else:
+        table = Table(title=f"conformance of {factory}")
+        for column in ("check", "in", "result"):
+            table.add_column(column, no_wrap=True)
+        table.add_column("what was found", overflow="fold")
+        for finding in findings:
+            row = (finding.check, finding.face, finding.outcome, finding.message)
+            table.add_row(*row)
+        out.print(table)
     if any(finding.outcome == "failed" for finding in findings):
         raise typer.Exit(1)
 
@@ -207,13 +284,6 @@ def reproduce(
 
     if not reproduce_items(paper, item, overrides or [], out):
         raise typer.Exit(1)
-
-
-def _faces(registry: dict[str, Callable[..., Any]]) -> dict[str, str]:
-    """How methods may go: by rounds, in time without waiting, or both."""
-    from ..conformance import faces_of
-
-    return {name: ", ".join(faces_of(factory)) for name, factory in registry.items()}
 
 
 def main() -> None:

@@ -1,69 +1,121 @@
-"""A bar on the terminal that shows where a study stands."""
+"""Where a study stands: a bar on a terminal, lines in a file."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.text import Text
 
+from ..report.scores import score_named
 from ..study import experiment
+
+_SECONDS = 10.0
+"""So often there is a line where there is no terminal, and when an algorithm ends."""
+
+Update = Callable[[int, int, str, bool], None]
+"""Called with what is done of all, a text, and whether something has ended."""
 
 
 @contextlib.contextmanager
 def study_progress(
     console: Console, name: str, *, quiet: bool = False
 ) -> Iterator[Callable[[experiment.Progress], None]]:
-    """Shows a bar meanwhile; gives the function to call after every round.
-
-    The bar begins with the first round, so that it is not in the way of mistakes.
-    """
-    with _bar(console, name, quiet=quiet) as update:
+    """Shows progress meanwhile; gives the function to call after every round."""
+    with _display(console, name, quiet=quiet) as update:
+        last = ("", 0, "")  # of which algorithm and seed a score was told
 
         def show(p: experiment.Progress) -> None:
-            score = "" if p.score is None else f" validation {p.score:.3f}"
-            when = "" if p.time is None else f", time {p.time:.4g}"
-            update(p.done, p.total, f"{p.label}, seed {p.seed}{when}{score}")
+            nonlocal last
+            if p.score is not None:
+                last = (p.label, p.seed, _score_text(p, p.score))
+            score = last[2] if last[:2] == (p.label, p.seed) else ""
+            when = "" if p.time is None else f", virtual time {p.time:.4g} s"
+            text = f"{p.label}, seed {p.seed}: round {p.t} of {p.rounds}{when}{score}"
+            update(p.done, p.total, text, p.t == p.rounds)
 
         yield show
+
+
+def _score_text(p: experiment.Progress, score: float) -> str:
+    """The score in the units of the report, and which way is better."""
+    shown = score_named(p.measure, p.higher_is_better).show(score)
+    way = "higher" if p.higher_is_better else "lower"
+    return f", validation {p.measure} {shown} ({way} is better)"
 
 
 @contextlib.contextmanager
 def plain_progress(
     console: Console, name: str, *, quiet: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
-    """Shows a bar meanwhile; gives the function to call with what is done of all."""
-    with _bar(console, name, quiet=quiet) as update:
-        yield lambda done, total: update(done, total, name)
+    """Shows progress meanwhile; gives the function to call with what is done of all."""
+    with _display(console, name, quiet=quiet) as update:
+        yield lambda done, total: update(done, total, name, False)
 
 
 @contextlib.contextmanager
-def _bar(
-    console: Console, name: str, *, quiet: bool
-) -> Iterator[Callable[[int, int, str], None]]:
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=quiet,
-    )
-    task = bar.add_task(name, total=None)
+def _display(console: Console, name: str, *, quiet: bool) -> Iterator[Update]:
+    if quiet:
+        yield lambda done, total, text, ends: None
+    elif console.is_terminal:
+        with _bar(console, name) as update:
+            yield update
+    else:
+        yield _lines(console)
 
-    def update(done: int, total: int, text: str) -> None:
-        bar.start()
-        bar.update(task, completed=done, total=total, description=text)
+
+@contextlib.contextmanager
+def _bar(console: Console, name: str) -> Iterator[Update]:
+    """A bar below a text, which has lines of its own, so that no name is cut.
+
+    It begins with the first round, so that it is not in the way of mistakes.
+    """
+    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    task = bar.add_task(name, total=None)
+    live = Live(console=console)
+
+    def update(done: int, total: int, text: str, ends: bool) -> None:
+        bar.update(task, completed=done, total=total)
+        live.update(Group(Text(text, overflow="fold"), bar))
+        live.start()
 
     try:
         yield update
     finally:
-        if bar.live.is_started:
-            bar.stop()
+        if live.is_started:
+            live.stop()
+
+
+def _lines(console: Console) -> Update:
+    """A line when an algorithm ends, and every few seconds."""
+    began = printed = time.monotonic()
+    calls = 0
+
+    def update(done: int, total: int, text: str, ends: bool) -> None:
+        nonlocal printed, calls
+        calls += 1  # what was finished before counts once, as it takes no time
+        now = time.monotonic()
+        if ends or now - printed >= _SECONDS:
+            left = time_text((now - began) / calls * (total - done))
+            line = f"{text}; {done} of {total} rounds in all, {left} left"
+            console.print(line, soft_wrap=True)
+            printed = now
+
+    return update
+
+
+def time_text(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> time_text(0.2), time_text(75), time_text(600), time_text(9000)
+    ('about 0 s', 'about 75 s', 'about 10 min', 'about 2.5 h')
+    """
+    if seconds < 100:
+        return f"about {seconds:.0f} s"
+    if seconds < 6000:
+        return f"about {seconds / 60:.0f} min"
+    return f"about {seconds / 3600:.1f} h"

@@ -1,17 +1,13 @@
-"""What the terminal shows: tables of runs and plans, and lists of what can be named."""
+"""What the terminal shows: tables of runs and plans."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
-
-from ..checks import parameters_of
 
 # What is printed holds labels, paths and formulas with brackets, which are no markup.
 out = Console(markup=False, emoji=False, highlight=False)
@@ -29,13 +25,13 @@ def print_summary(summary: Any) -> None:
         "weighted\nmean": lambda row: _number(row["weighted_mean"]),
         "worst\ndecile": lambda row: _number(row["worst_decile"]),
         "beats\nlocal": lambda row: _share(row["better_than_local"]),
-        "gradient\ncount": lambda row: _scaled(row["gradients"], 1000, _THOUSANDS),
-        "sent": lambda row: _scaled(row["bytes"], 1024, _BYTES),
+        "gradient\ncount": lambda row: count_text(row["gradients"]),
+        "sent": lambda row: bytes_text(row["bytes"]),
     }
     if "updates" in summary:
         # There is no room for both; the report has them.
         del columns["weighted\nmean"]
-        columns["updates"] = lambda row: _scaled(row["updates"], 1000, _THOUSANDS)
+        columns["updates"] = lambda row: count_text(row["updates"])
     _print_rows(title, columns, summary)
 
 
@@ -151,6 +147,16 @@ def _share(value: float) -> str:
     return "-" if value != value else f"{value:.0%}"
 
 
+def count_text(value: float) -> str:
+    """A count in thousands, millions and so on."""
+    return _scaled(value, 1000, _THOUSANDS)
+
+
+def bytes_text(value: float) -> str:
+    """A number of bytes in binary units."""
+    return _scaled(value, 1024, _BYTES)
+
+
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     """A count in the largest unit of which it has at least one.
 
@@ -163,55 +169,3 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     while value >= base and step < len(units) - 1:
         value, step = value / base, step + 1
     return f"{value:.3g}{units[step]}" if value < 1000 else f"{value:.0f}{units[step]}"
-
-
-def registries() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
-    """What can be listed: a registry, and how many leading parameters to hide."""
-    from ..algorithms import ALGORITHMS
-    from ..data.datasets import DATASETS
-    from ..data.splits import SPLITS
-    from ..graphs.families import GRAPHS
-    from ..models import MODELS
-
-    return {
-        "algorithms": (ALGORITHMS, None),
-        "datasets": (DATASETS, 0),
-        "splits": (SPLITS, None),
-        "models": (MODELS, None),
-        "graphs": (GRAPHS, None),
-    }
-
-
-def listing(
-    title: str,
-    registry: dict[str, Callable[..., Any]],
-    ingredients: int | None,
-    faces: dict[str, str],
-) -> Table:
-    """What a registry has, with options and their defaults, and faces of methods."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("name", no_wrap=True)
-    if faces:
-        table.add_column("goes by", no_wrap=True)
-    table.add_column("what it is, and its options with their defaults")
-    for name, function in sorted(registry.items()):
-        first = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-        options = ", ".join(
-            f"{p.name}={p.default}" if p.default is not p.empty else p.name
-            for p in parameters_of(function, ingredients=ingredients).values()
-        )
-        lines = [first, _reference(function), options]
-        text = Text("\n").join(
-            Text(line, style="dim" if number else "")
-            for number, line in enumerate(lines)
-            if line
-        )
-        table.add_row(name, *([faces[name]] if faces else []), text)
-    return table
-
-
-def _reference(function: Callable[..., Any]) -> str:
-    """What the docstring of the function's module names under References."""
-    text = inspect.getdoc(inspect.getmodule(function)) or ""
-    _, _, rest = text.partition("References:\n")
-    return " ".join(line.strip() for line in rest.partition("\n\n")[0].splitlines())

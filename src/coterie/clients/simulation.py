@@ -10,6 +10,7 @@ alone at its site gives the same answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -93,6 +94,17 @@ class Simulation:
 
     def __len__(self) -> int:
         return self._clients
+
+    def __repr__(self) -> str:
+        samples = f"batches of {self.batch_size}" if self.batch_size else "full batches"
+        return (
+            f"<Simulation of {self.federation.name}: {len(self)} clients, {samples}, "
+            f"seed {self.seed}, {self.dtype} on {self.federation.features.device}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The samples of each client, for a notebook."""
+        return f"<p>{escape(repr(self))}</p>{self.federation._repr_html_()}"
 
     def at(
         self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"

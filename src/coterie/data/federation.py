@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,9 @@ from ..checks import InputError
 
 PartName = Literal["train", "validation", "test"]
 PARTS: tuple[PartName, ...] = ("train", "validation", "test")
+
+_SHOWN = 30
+"""So many clients are shown in a notebook."""
 
 
 class Table(NamedTuple):
@@ -36,6 +40,12 @@ class Table(NamedTuple):
     optima: Tensor | None = None  # (N, D) known best model of each natural client
     note: str = ""  # what a reader of results must know about the source
     files: tuple[Path, ...] = ()  # that it was read from
+
+    def __repr__(self) -> str:
+        shape = tuple(self.features.shape[1:])
+        return (
+            f"<Table {self.name}: {len(self.targets)} samples of {shape}, {self.task}>"
+        )
 
 
 class Part(NamedTuple):
@@ -85,6 +95,24 @@ class Federation:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{int(self.part(p).size.sum())} {p}" for p in PARTS)
+        return (
+            f"<Federation {self.name}: {len(self)} clients, {self.task}; "
+            f"samples: {sizes}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The samples of each client, for a notebook."""
+        import pandas as pd
+
+        columns = {"client": self.clients.tolist()}
+        columns |= {name: self.part(name).size.tolist() for name in PARTS}
+        if self.clusters is not None:
+            columns["cluster"] = self.clusters.tolist()
+        table = pd.DataFrame(columns).to_html(index=False, max_rows=_SHOWN)
+        return f"<p>{escape(repr(self))}</p>{table}"
 
     def part(self, name: PartName) -> Part:
         """The part of that name."""

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from .prospects import (
 WORTHWHILE = 1.5
 """Collaboration counts as help if it is worth so many times one's own samples."""
 
+_SHOWN = 30
+"""So many clients are shown in a notebook; the table has all of them."""
+
 JOIN, ALONE, OPEN = "join", "alone", "cannot tell"
 
 
@@ -43,6 +47,19 @@ class Plan:
     training: dict[str, float]  # how the pilot's common model was trained
     findings: Findings
     prospects: Prospects
+
+    def __repr__(self) -> str:
+        counts = self._table["verdict"].value_counts()
+        verdicts = ", ".join(f"{name} {count}" for name, count in counts.items())
+        return (
+            f"<Plan of {self.study.name}, seed {self.seed}: "
+            f"{len(self.clients)} clients; {verdicts}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """What each client is told, for a notebook."""
+        table = self._table.to_html(index=False, max_rows=_SHOWN)
+        return f"<p>{escape(repr(self))}</p>{table}"
 
     def table(self) -> pd.DataFrame:
         """A row for each client: gain with its interval, partners, samples, verdict.

@@ -151,6 +151,24 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def in_use(folder: Path) -> bool | None:
+    """Whether a process has the folder; None where this system cannot tell."""
+    if not (folder / "lock").exists():
+        return False
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    with (folder / "lock").open() as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks
+            return None
+    return False
+
+
 def unwritable(folder: Path, error: OSError) -> InputError:
     """What to raise where nothing can be written into a folder."""
     return InputError(f"the run folder {folder} cannot be written: {error.strerror}.")

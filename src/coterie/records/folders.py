@@ -9,7 +9,7 @@ from the cells.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from .files import (
     writing,
 )
 from .searches import Search, load_search
-from .tables import Records, load_records
+from .tables import Records, load_records, metrics_of
 
 
 class Folder:
@@ -88,6 +88,33 @@ class Folder:
         """Replaces the cell's file."""
         path = self.path / "cells" / f"{file_name(cell.label, cell.seed)}.pt"
         save(path, vars(cell) | {"state": pack(cell.state)})
+
+    def begin_metrics(self) -> None:
+        """Makes metrics.csv of what was saved: evaluations after that come again."""
+        path = self.path / "metrics.csv"
+        cells = sorted((self.path / "cells").glob("*.pt"))
+        if cells:
+            tables = [metrics_of(load_cell(file)) for file in cells]
+            with writing(path) as new:
+                pd.concat(tables).to_csv(new, index=False)
+        else:
+            path.unlink(missing_ok=True)
+
+    def grow(self, cell: Cell) -> None:
+        """Appends the cell's last evaluation to metrics.csv, for those who watch.
+
+        Cells are what a run goes on from, so that a line may be lost, or half written
+        where the machine stops; `begin_metrics` and `export` write the file as a whole.
+        """
+        path = self.path / "metrics.csv"
+        table = metrics_of(
+            replace(cell, rounds=cell.rounds[-1:], metrics=cell.metrics[-1:])
+        )
+        try:
+            with path.open("a", encoding="utf-8", newline="") as file:
+                file.write(table.to_csv(index=False, header=not file.tell()))
+        except OSError as error:
+            raise unwritable(self.path, error) from None
 
     def cell(self, label: str, seed: int) -> Cell | None:
         """The cell as it was saved last, if ever."""
@@ -174,14 +201,14 @@ class Folder:
 
 def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) -> None:
     """Raises InputError that names the first setting in which two studies differ."""
-    for where, mine in _leaves(new).items():
-        theirs = _leaves(old).get(where)
+    for where, mine in leaves_of(new).items():
+        theirs = leaves_of(old).get(where)
         if theirs != mine:
             raise InputError(
                 f"{path} belongs to another study: `{where}` is {mine!r} here and "
                 f"{theirs!r} there; resume with the same study or use a new folder."
             )
-    extra = _leaves(old).keys() - _leaves(new).keys()
+    extra = leaves_of(old).keys() - leaves_of(new).keys()
     if extra:
         raise InputError(f"{path} belongs to another study: it sets `{min(extra)}`.")
 
@@ -196,7 +223,7 @@ def _refuse_other_content(new: dict[str, str], old: dict[str, str], path: Path) 
             )
 
 
-def _leaves(tables: Any, where: str = "") -> dict[str, Any]:
+def leaves_of(tables: Any, where: str = "") -> dict[str, Any]:
     """All settings of nested tables by their dotted names."""
     items: dict[str, Any] = {}
     if isinstance(tables, dict):
@@ -207,5 +234,5 @@ def _leaves(tables: Any, where: str = "") -> dict[str, Any]:
         value = list(tables) if isinstance(tables, tuple) else tables
         return {where: value}
     for key, value in pairs:
-        items |= _leaves(value, f"{where}.{key}" if where else key)
+        items |= leaves_of(value, f"{where}.{key}" if where else key)
     return items

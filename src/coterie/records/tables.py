@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,25 @@ class Records:
     # algorithm, seed, round after which it was made with: coterie, source, torch, ...
     made_by: pd.DataFrame = field(default_factory=pd.DataFrame)
 
+    def __repr__(self) -> str:
+        runs = self.rounds.groupby(["algorithm", "seed"]).ngroups
+        labels = ", ".join(map(str, self.rounds["algorithm"].unique()))
+        return (
+            f"<Records of {self.study.get('name', 'a study')}: {labels}; {runs} runs, "
+            f"{self.clients['client'].nunique()} clients, "
+            f"up to round {self.rounds['round'].max()}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Which tables there are, for a notebook."""
+        tables = {k: v for k, v in vars(self).items() if isinstance(v, pd.DataFrame)}
+        rows = [
+            (k, len(v), ", ".join(map(str, v))) for k, v in tables.items() if len(v)
+        ]
+        frame = pd.DataFrame(rows, columns=["table", "rows", "columns"])
+        with pd.option_context("display.max_colwidth", None):
+            return f"<p>{escape(repr(self))}</p>{frame.to_html(index=False)}"
+
 
 def load_records(path: Path | str) -> Records:
     """Reads the records of a run folder, finished or not."""
@@ -87,7 +107,7 @@ def load_records(path: Path | str) -> Records:
         score=about.get("score", usual.score),
         higher_is_better=about.get("higher_is_better", usual.higher_is_better),
         clients=clients.sort_values(["seed", "client"], ignore_index=True),
-        metrics=_concatenated([_metrics(cell) for cell in loaded]),
+        metrics=_concatenated([metrics_of(cell) for cell in loaded]),
         rounds=_concatenated([_rounds(cell) for cell in loaded]),
         weights={
             (cell.label, cell.seed): Snapshots(
@@ -112,7 +132,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise damaged(path, error) from error
 
 
-def _metrics(cell: Cell) -> pd.DataFrame:
+def metrics_of(cell: Cell) -> pd.DataFrame:
     """Rows for each evaluated round and client."""
     tables = []
     for about, values in zip(cell.rounds, cell.metrics, strict=True):

@@ -24,6 +24,14 @@ _METHODS = ("algorithms", "asynchronous")
 """Rooms of which a cell takes what its own method imports."""
 
 
+def own_version() -> str:
+    """The version of this package, as it was installed."""
+    try:
+        return version(_PACKAGE.name)
+    except PackageNotFoundError:  # run from the source, not installed
+        return "source"
+
+
 def versions(device: torch.device, method: str) -> dict[str, str]:
     """The software and hardware that results may depend on.
 
@@ -31,17 +39,13 @@ def versions(device: torch.device, method: str) -> dict[str, str]:
         device: where the cell is computed.
         method: the module of its algorithm.
     """
-    try:
-        own = version("coterie")
-    except PackageNotFoundError:  # run from the source, not installed
-        own = "source"
     hardware = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"
         else f"{platform.machine()}, {torch.get_num_threads()} threads"
     )
     return {
-        "coterie": own,
+        "coterie": own_version(),
         "source": _source(method),
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # which is of a type of its own

@@ -58,13 +58,19 @@ class Score(NamedTuple):
 
 def score_of(records: Records) -> Score:
     """How the models of a study are scored."""
-    words, column = f"test {records.score}", f"test_{records.score}"
-    if column not in records.metrics:
-        raise InputError(f"the records have no column {column!r}.")
-    if records.score == "accuracy":
+    score = score_named(records.score, records.higher_is_better)
+    if score.column not in records.metrics:
+        raise InputError(f"the records have no column {score.column!r}.")
+    return score
+
+
+def score_named(measure: str, higher_is_better: bool) -> Score:
+    """How models are scored by a measure."""
+    words, column = f"test {measure}", f"test_{measure}"
+    if measure == "accuracy":
         gain = "gain (percentage points)"
         return Score(column, words, 1, 100.0, gain, "~%")
-    if records.higher_is_better:
+    if higher_is_better:
         return Score(column, words, 1, 1.0, f"gain in {words}", "")
     return Score(column, words, -1, 1.0, f"reduction of {words}", "")
 

@@ -12,6 +12,7 @@ import inspect
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..options import unused
 from ..types import Algorithm
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
-from .tables import Graph, RunTable, Time
+from .tables import Graph, RunTable, Time, logs_of
 
 TABLES = ("name", "data", "split", "model", "algorithm", "graph", "run", "time", "tune")
 
@@ -55,8 +56,32 @@ class Study:
     time: Time | None = None
     graph: Graph | None = None
 
+    def __repr__(self) -> str:
+        data, split, model = (t["name"] for t in (self.data, self.split, self.model))
+        labels = ", ".join(entry.label for entry in self.algorithms)
+        seeds = ", ".join(map(str, self.run.seeds))
+        return (
+            f"<Study {self.name}: {data}, {split}, {model}; {labels}; "
+            f"{self.run.rounds} rounds, seeds {seeds}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The settings as a table, for a notebook."""
+        tables = self.resolved()
+        entries = [("[algorithm]", entry) for entry in tables.pop("algorithm")]
+        rows = "".join(
+            f"<tr><th>{name}</th><td>{escape(repr(settings)[1:-1])}</td></tr>"
+            for name, settings in [(f"[{k}]", t) for k, t in tables.items()] + entries
+            if isinstance(settings, dict)
+        )
+        return f"<p>{escape(repr(self))}</p><table>{rows}</table>"
+
     def resolved(self) -> dict[str, Any]:
-        """The study as nested plain values, as it is kept with its results."""
+        """The study as nested plain values, as it is kept with its results.
+
+        Without `run.log`: results do not depend on who is told of them.
+        """
+        run = {name: v for name, v in asdict(self.run).items() if name != "log"}
         tables = {
             "name": self.name,
             "data": self.data,
@@ -68,7 +93,7 @@ class Study:
                 | ({"tune": e.tune} if e.tune else {})
                 for e in self.algorithms
             ],
-            "run": asdict(self.run) | {"seeds": list(self.run.seeds)},
+            "run": run | {"seeds": list(self.run.seeds)},
         }
         if self.graph is not None:
             tables["graph"] = asdict(self.graph)
@@ -313,6 +338,7 @@ def most_steps(entries: Sequence[Entry]) -> int:
 
 def _run(table: dict[str, Any]) -> RunTable:
     _refuse_other_options("run", table, RunTable)
+    table = {**table, "log": logs_of(table.get("log", []))}
     checks.options("run", "run", parameters_of(RunTable, ingredients=0), table)
     seeds = table.get("seeds", [0])
     is_list = isinstance(seeds, list | tuple)

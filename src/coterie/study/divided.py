@@ -131,6 +131,10 @@ class SharedFolder:
         state = whole(cell.state, self._group, self._division.clients)
         self._first(lambda: self._folder.save(replace(cell, state=state)))
 
+    def grow(self, cell: Cell) -> None:
+        """Appends the cell's last evaluation to metrics.csv, for those who watch."""
+        self._first(lambda: self._folder.grow(cell))
+
     def cell(self, label: str, seed: int) -> Cell | None:
         """The cell as it was saved last, if ever; its state is that of all clients."""
         return self._first(lambda: self._folder.cell(label, seed))

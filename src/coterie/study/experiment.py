@@ -9,6 +9,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,7 @@ from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
 from ..models import with_row
 from ..records import Folder, Records, Search, locked
+from ..records.sinks import Log, refuse_absent
 from .config import Study
 from .divided import SharedFolder, first, refuse_others
 from .identity import identity_of, settings_read
@@ -49,9 +51,12 @@ class Progress(NamedTuple):
     label: str
     seed: int
     t: int
+    rounds: int  # the last of this algorithm and seed, or of a trial
     done: int  # rounds of all cells so far
     total: int
     score: float | None  # mean validation score, where just evaluated
+    measure: str  # what the score is called
+    higher_is_better: bool
     time: float | None = None  # virtual seconds, where a study has them
 
 
@@ -62,6 +67,14 @@ class Result:
     folder: Path
     records: Records
     study: Study
+
+    def __repr__(self) -> str:
+        labels = ", ".join(entry.label for entry in self.study.algorithms)
+        return f"<Result of {self.study.name}: {labels}; in {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        """The table of algorithms, for a notebook."""
+        return f"<p>{escape(repr(self))}</p>{self.table().to_html()}"
 
     def table(self) -> pd.DataFrame:
         """One row for each algorithm, on test data at the last round."""
@@ -142,6 +155,7 @@ def run_study(
     """
     group = Alone() if group is None else group
     _refuse_start(study, resume, group)
+    first(group, lambda: refuse_absent(study.run.log))
     say = functools.cache(notice or (lambda line: None))  # nothing twice
     data = data_of(study)
     seed = study.run.seeds[0]
@@ -157,6 +171,9 @@ def run_study(
     with contextlib.ExitStack() as stack:
         first(group, lambda: stack.enter_context(locked(own.path)))
         first(group, lambda: own.create(study.resolved(), read))
+        first(group, own.begin_metrics)
+        told = study.run.log if group.rank == 0 else ()
+        log = Log(told, own.path, study.resolved(), say)
         finished, searches = 0, _searches(study)
         total = study.run.rounds * len(searches)
         total += sum(search.planned for search in searches.values() if search)
@@ -171,7 +188,9 @@ def run_study(
                 if search is not None:
                     entry = tuned(setup, entry, search, folder, shows, finished)
                     finished += search.planned
-                run_cell(setup, entry, folder, shows(entry.label, finished), say)
+                tell = shows(entry.label, finished, study.run.rounds)
+                with log.of(entry.label, seed) as write:
+                    run_cell(setup, entry, folder, tell, say, write)
                 finished += study.run.rounds
         return Result(own.path, first(group, own.export), study)
 
@@ -223,12 +242,15 @@ def _teller(
     total: int,
     label: str,
     finished: int,
+    rounds: int,
 ) -> Tell:
-    table = setup.study.time
+    table, objective = setup.study.time, setup.simulation.objective
+    better = (objective.score, objective.higher_is_better)
 
     def tell(t: int, score: float | None) -> None:
         if progress is not None:
             time = None if table is None else t * table.period
-            progress(Progress(label, setup.seed, t, finished + t, total, score, time))
+            where = (label, setup.seed, t, rounds, finished + t, total)
+            progress(Progress(*where, score, *better, time))
 
     return tell

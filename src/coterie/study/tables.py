@@ -18,6 +18,7 @@ from torch import Tensor
 from ..checks import InputError, call, integer, number, one_of
 from ..engine.clocks import Clock, Delays, Replayed, clock, trace
 from ..engine.laws import LAWS, POSITIVE, setting
+from ..records.sinks import SINKS
 
 _LOOKED_AT = 200
 """Clients, and tasks of each, whose times say what is typical."""
@@ -41,6 +42,7 @@ class RunTable:
     compile: str = "auto"  # auto, always, never
     loop: bool = False  # debug mode, client after client
     checkpoint_seconds: float = 30.0
+    log: tuple[str, ...] = ()  # who is told of evaluations, see `records.sinks`
 
     def __post_init__(self) -> None:
         integer("run.rounds", self.rounds, at_least=1)
@@ -51,6 +53,8 @@ class RunTable:
         number("run.checkpoint_seconds", self.checkpoint_seconds, at_least=0)
         one_of("run.dtype", self.dtype, ("float32", "float64"))
         one_of("run.compile", self.compile, ("auto", "always", "never"))
+        for name in self.log:
+            one_of("run.log", name, SINKS)
         if not self.seeds:
             raise InputError("`run.seeds` must have at least one seed, got none.")
         for seed in self.seeds:
@@ -61,6 +65,15 @@ class RunTable:
     def every(self) -> int:
         """Rounds between two evaluations."""
         return self.evaluate_every or max(1, self.rounds // 50)
+
+
+def logs_of(given: Any) -> tuple[str, ...]:
+    """The names in `run.log`, which may be one."""
+    names = [given] if isinstance(given, str) else given
+    is_list = isinstance(names, list | tuple)
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise InputError(f"`run.log` must be a name or a list of names, got {given!r}.")
+    return tuple(names)
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,17 @@ AnyFolder = Folder | SharedFolder
 
 
 def run_cell(
-    setup: Setup, entry: Entry, folder: AnyFolder, tell: Tell, say: Say
+    setup: Setup,
+    entry: Entry,
+    folder: AnyFolder,
+    tell: Tell,
+    say: Say,
+    log: Callable[[Cell], None],
 ) -> None:
-    """Runs one algorithm on one seed from where it stands to its end."""
+    """Runs one algorithm on one seed from where it stands to its end.
+
+    `log` is called after every evaluation.
+    """
     run, simulation = setup.study.run, setup.simulation
     group = simulation.group
     cell = _begun(setup, entry, folder, say)
@@ -58,6 +66,8 @@ def run_cell(
         else:
             cell = replace(cell, state=start)
             cell = _evaluated(cell, setup, training, {})
+            folder.grow(cell)
+            log(cell)
         saved = began = time.monotonic()
         for r in training.rounds(rounds=run.rounds, start=(cell.t, cell.state)):
             refuse_nonfinite_state(r, cell, setup)
@@ -67,6 +77,9 @@ def run_cell(
             if evaluates:
                 after = _evaluated(after, setup, training, r.info)
             cell = after
+            if evaluates:
+                folder.grow(cell)
+                log(cell)
             tell(r.t, _score(cell, simulation) if evaluates else None)
             due = time.monotonic() - saved >= run.checkpoint_seconds
             if group.gather(due)[0]:

@@ -56,7 +56,7 @@ def tuned(
     entry: Entry,
     search: Search,
     folder: AnyFolder,
-    shows: Callable[[str, int], Tell],
+    shows: Callable[[str, int, int], Tell],
     finished: int,
 ) -> Entry:
     """The entry with the options that do best on validation data."""
@@ -68,7 +68,7 @@ def tuned(
             label = f"{entry.label} (tuning {trial + 1}/{len(search.settings)})"
 
             def tells(before: int) -> Tell:
-                return shows(label, finished + search.passed + before)
+                return shows(label, finished + search.passed + before, rung.rounds)
 
             return _trained(other, search, trial, rung, setup.folds, folder, tells)
 

@@ -1,0 +1,198 @@
+"""Several runs side by side: whether they can be compared, scores, costs, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich import box
+from rich.table import Table
+
+from ..checks import InputError
+from ..records.folders import leaves_of
+from .answers import rows_of
+from .tables import bytes_text, count_text, out
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..records import Records
+
+
+class Run(NamedTuple):
+    """A run that is compared."""
+
+    sign: str  # how it is called below
+    folder: Path
+    records: Records
+    table: pd.DataFrame  # a row for each algorithm, with seconds
+    data: dict[str, str]  # digests of what its data were read from
+
+
+class Comparison(NamedTuple):
+    """Several runs, and whether their scores are of the same test data."""
+
+    runs: list[Run]
+    same: bool
+    sentence: str
+    settings: dict[str, list[Any]]  # that differ, of each run
+
+
+def compared(folders: Sequence[Path]) -> Comparison:
+    """The runs of these folders side by side.
+
+    Raises:
+        InputError: where a folder holds no run, or there is nothing to compare.
+    """
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise InputError(
+            "`coterie compare` needs different run folders, got one twice."
+        )
+    if not 2 <= len(folders) <= len(ascii_uppercase):
+        raise InputError(
+            "`coterie compare` needs two or more run folders, and at most "
+            f"{len(ascii_uppercase)}, got {len(folders)}."
+        )
+    runs = [
+        _run(sign, each) for sign, each in zip(ascii_uppercase, folders, strict=False)
+    ]
+    apart = next(filter(None, (_apart(runs[0], run) for run in runs[1:])), "")
+    sentence = "The runs have the same data, split and seeds: their scores compare."
+    if apart:
+        sentence = f"The scores do not compare: {apart}."
+    return Comparison(runs, not apart, sentence, _differing(runs))
+
+
+def _run(sign: str, folder: Path) -> Run:
+    from ..records import load_records
+    from ..records.files import read_json
+    from ..report import summary
+
+    records = load_records(folder)
+    table = summary(records)
+    last = records.rounds.sort_values("round").groupby(["algorithm", "seed"]).last()
+    table["seconds"] = last["seconds"].groupby("algorithm").mean()
+    read = read_json(folder / "read.json") if (folder / "read.json").exists() else {}
+    data = {k: v for k, v in read.items() if k.startswith("the data ")}
+    return Run(sign, folder, records, table, data)
+
+
+def _apart(one: Run, other: Run) -> str:
+    """Why the scores of two runs cannot be compared; nothing where they can."""
+    between = f"in {one.sign} and {{}} in {other.sign}"
+    mine, theirs = one.records, other.records
+    if mine.score != theirs.score:
+        return f"the measure is {mine.score} " + between.format(theirs.score)
+    sources = [{k: r.study.get(k) for k in ("data", "split")} for r in (mine, theirs)]
+    first, second = map(leaves_of, sources)
+    for name in sorted(first.keys() | second.keys()):
+        if first.get(name) != second.get(name):
+            values = repr(first.get(name)), repr(second.get(name))
+            return f"`{name}` is {values[0]} " + between.format(values[1])
+    for what in sorted(one.data.keys() | other.data.keys()):
+        if one.data.get(what) != other.data.get(what):
+            return f"{what} has other content in {one.sign} than in {other.sign}"
+    seeds = [sorted(set(r.metrics["seed"])) for r in (mine, theirs)]
+    if seeds[0] != seeds[1]:
+        return f"the seeds are {seeds[0]} " + between.format(seeds[1])
+    if not mine.clients.equals(theirs.clients):
+        return f"clients of {other.sign} have other samples than those of {one.sign}"
+    return ""
+
+
+def _differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Settings other than algorithms in which runs differ."""
+    apart = ("name", "algorithm")
+    all_of = [
+        leaves_of({k: v for k, v in run.records.study.items() if k not in apart})
+        for run in runs
+    ]
+    names = dict.fromkeys(name for leaves in all_of for name in leaves)
+    values = {name: [leaves.get(name) for leaves in all_of] for name in names}
+    return {k: some for k, some in values.items() if any(v != some[0] for v in some)}
+
+
+def answer(found: Comparison) -> dict[str, Any]:
+    """The comparison for programs."""
+    return {
+        "same_data": found.same,
+        "sentence": found.sentence,
+        "settings": found.settings,
+        "runs": [
+            {
+                "run": run.sign,
+                "folder": str(run.folder),
+                "study": run.records.study["name"],
+                "measure": run.records.score,
+                "higher_is_better": run.records.higher_is_better,
+                "versions": run.records.versions,
+                "algorithms": rows_of(run.table),
+            }
+            for run in found.runs
+        ],
+    }
+
+
+def print_comparison(found: Comparison) -> None:
+    """Prints what is compared, and a table each of scores, costs and settings."""
+    for run in found.runs:
+        versions = run.records.versions
+        made = ", ".join(
+            f"{k} {versions[k]}" for k in ("coterie", "torch") if k in versions
+        )
+        rounds, seeds = run.table["round"].max(), run.table["seeds"].max()
+        about = f"round {rounds}, {seeds} seed{'s' if seeds > 1 else ''}, {made}"
+        out.print(f"{run.sign}: {run.folder} ({about})", soft_wrap=True)
+    out.print(f"{found.sentence}\n", soft_wrap=True)
+    labels = dict.fromkeys(
+        str(label) for run in found.runs for label in run.table.index
+    )
+    first = found.runs[0].records
+    way = "higher" if first.higher_is_better else "lower"
+    scored = f"test {first.score}, {way} is better: mean ± standard error"
+    _print(scored, "algorithm", found, {a: _each(found, a, _score) for a in labels})
+    costs = {a: _each(found, a, _cost) for a in labels}
+    _print("gradients, bytes sent, seconds", "algorithm", found, costs)
+    if found.settings:
+        texts = {k: [str(v) for v in some] for k, some in found.settings.items()}
+        _print("settings that differ", "setting", found, texts)
+
+
+def _each(found: Comparison, label: str, text: Any) -> list[str]:
+    """A cell of each run that has the algorithm."""
+    return [
+        text(run, run.table.loc[label]) if label in run.table.index else "-"
+        for run in found.runs
+    ]
+
+
+def _score(run: Run, row: Any) -> str:
+    from ..report.scores import score_of
+
+    score = score_of(run.records)
+    error = row["standard_error"]
+    return score.show(row["mean"]) + (
+        "" if error != error else f" ± {score.show_error(error)}"
+    )
+
+
+def _cost(run: Run, row: Any) -> str:
+    parts = count_text(row["gradients"]), bytes_text(row["bytes"])
+    return ", ".join((*parts, f"{row['seconds']:.3g} s"))
+
+
+def _print(
+    title: str, first: str, found: Comparison, rows: dict[str, list[str]]
+) -> None:
+    """Prints a row for each name, with a column for each run; nothing is cut."""
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column(first, overflow="fold")
+    for run in found.runs:
+        table.add_column(run.sign, justify="right", overflow="fold")
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    out.print(table)

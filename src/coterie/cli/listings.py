@@ -1,0 +1,161 @@
+"""Lists of what a study can name, with texts, options and their defaults."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ..checks import parameters_of
+
+
+class Item(NamedTuple):
+    """Something that a study can name."""
+
+    name: str
+    text: str  # what it is
+    options: dict[str, Any]  # with their defaults
+    required: list[str]  # options that have none
+    ingredients: dict[str, str]  # of an algorithm, with their default recipes
+    reference: str = ""
+    goes_by: tuple[str, ...] = ()  # an algorithm: rounds, time
+    used_by: tuple[str, ...] = ()  # an ingredient: algorithms
+
+
+def listed(what: str = "") -> dict[str, list[Item]]:
+    """All items by kind; `what` is one kind, or empty for all."""
+    kinds = {
+        "algorithms": _algorithms,
+        "ingredients": _ingredients,
+        "datasets": _datasets,
+        "splits": _splits,
+        "models": _models,
+        "graphs": _graphs,
+    }
+    return {name: make() for name, make in kinds.items() if what in ("", name)}
+
+
+KINDS = ("algorithms", "ingredients", "datasets", "splits", "models", "graphs")
+"""What can be listed."""
+
+
+def _algorithms() -> list[Item]:
+    from ..algorithms import ALGORITHMS
+    from ..conformance import faces_of
+
+    items = _items(ALGORITHMS)
+    return [
+        item._replace(
+            reference=reference_of(ALGORITHMS[item.name]),
+            ingredients=_taken(ALGORITHMS[item.name]),
+            goes_by=faces_of(ALGORITHMS[item.name]),
+        )
+        for item in items
+    ]
+
+
+def _ingredients() -> list[Item]:
+    from ..algorithms import ALGORITHMS
+    from ..study import RECIPES
+
+    taken = {label: _taken(factory) for label, factory in sorted(ALGORITHMS.items())}
+    return [
+        Item(
+            name,
+            " ".join((inspect.getdoc(recipe) or "").split()),
+            {name: default},
+            [],
+            {},
+            used_by=tuple(label for label, some in taken.items() if name in some),
+        )
+        for name, (recipe, default) in sorted(RECIPES.items())
+    ]
+
+
+def _datasets() -> list[Item]:
+    from ..data.datasets import DATASETS
+
+    return _items(DATASETS, hidden=0)
+
+
+def _splits() -> list[Item]:
+    from ..data.splits import SPLITS
+
+    return _items(SPLITS)
+
+
+def _models() -> list[Item]:
+    from ..models import MODELS
+
+    return _items(MODELS)
+
+
+def _graphs() -> list[Item]:
+    from ..graphs.families import GRAPHS
+
+    return _items(GRAPHS)
+
+
+def _items(
+    registry: dict[str, Callable[..., Any]], *, hidden: int | None = None
+) -> list[Item]:
+    """What a registry has; `hidden` leading parameters are none of the user's."""
+    found = []
+    for name, function in sorted(registry.items()):
+        first = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
+        options = parameters_of(function, ingredients=hidden).values()
+        given = {p.name: p.default for p in options if p.default is not p.empty}
+        needed = [p.name for p in options if p.default is p.empty]
+        found.append(Item(name, first, given, needed, {}))
+    return found
+
+
+def _taken(factory: Callable[..., Any]) -> dict[str, str]:
+    """The ingredients of an algorithm, and what they are made from by default."""
+    from ..study import RECIPES, ingredients_of
+
+    return {name: RECIPES[name][1] for name in ingredients_of(factory)}
+
+
+def reference_of(function: Callable[..., Any]) -> str:
+    """What the docstring of the function's module names under References."""
+    text = inspect.getdoc(inspect.getmodule(function)) or ""
+    _, _, rest = text.partition("References:\n")
+    return " ".join(line.strip() for line in rest.partition("\n\n")[0].splitlines())
+
+
+def listing(title: str, items: list[Item]) -> Table:
+    """The items as a table for the terminal, in which no name is cut."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("name", no_wrap=True)
+    faces = any(item.goes_by for item in items)
+    if faces:
+        table.add_column("goes by", min_width=7)
+    about = "what it is, and its options with their defaults"
+    table.add_column(about, overflow="fold")
+    for item in items:
+        cells = [", ".join(item.goes_by)] if faces else []
+        table.add_row(item.name, *cells, _text(item))
+    return table
+
+
+def _text(item: Item) -> Text:
+    """What an item is, and below that what it takes."""
+    options = [f"{name}={default}" for name, default in item.options.items()]
+    made = [f"{name}={default}" for name, default in item.ingredients.items()]
+    lines = [
+        item.text,
+        item.reference,
+        ", ".join(item.required + options),
+        f"ingredients: {', '.join(made)}" if made else "",
+        f"taken by: {', '.join(item.used_by)}" if item.used_by else "",
+    ]
+    return Text("\n").join(
+        Text(line, style="dim" if number else "")
+        for number, line in enumerate(lines)
+        if line
+    )

@@ -1,0 +1,213 @@
+"""A run while it goes on: a live table in the terminal, or a page that reloads."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from rich import box
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ..records import replacing
+from ..records.files import in_use
+from ..records.standings import Standing, Standings, standings_of
+from ..report.scores import score_named
+from .tables import err, out
+
+_EVERY = 2.0
+"""Seconds between two looks."""
+
+_POINTS = 10
+"""Of a curve in the terminal."""
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def watch_run(folder: Path, *, page: bool) -> None:
+    """Shows where a run stands until it ends.
+
+    Raises:
+        InputError: where no run is there.
+    """
+    standings_of(folder)  # refused before anything is shown
+    with Live(console=out, auto_refresh=False, transient=True) as live:
+        while True:
+            running = in_use(folder)  # before what it has written last is read
+            found = standings_of(folder)
+            goes_on = running or (running is None and not found.finished)
+            live.update(_table(found), refresh=True)
+            if page:
+                _write_page(found, folder, goes_on=bool(goes_on))
+            if not goes_on:
+                break
+            time.sleep(_EVERY)
+    out.print(_table(found))
+    if page:
+        out.print(f"page: {folder / 'watch.html'}", soft_wrap=True)
+    err.print(_end(found, folder), soft_wrap=True)
+
+
+def _end(found: Standings, folder: Path) -> str:
+    """Why there is nothing more to watch."""
+    if not found.finished:
+        return (
+            "Nobody runs it: it stopped before its end; run the study again to go on."
+        )
+    report = folder / "report.html"
+    return f"The run has ended{f': see {report}' if report.exists() else ''}."
+
+
+def _table(found: Standings) -> Group:
+    """A row for each algorithm and seed, in which no name is cut."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("algorithm", overflow="fold")
+    for name in ("seed", "round", f"validation\n{found.measure or 'score'}"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("curve", no_wrap=True)
+    low, high = _limits(found)
+    for cell in found.cells:
+        curve = "" if len(cell.scores) < 2 else spark(cell.scores, low, high)
+        table.add_row(
+            cell.label, str(cell.seed), _round(cell, found), _score(cell, found), curve
+        )
+    return Group(Text(f"{found.name}: {_heading(found)}"), table)
+
+
+def _heading(found: Standings) -> str:
+    done = sum(cell.round for cell in found.cells)
+    share = done / max(1, found.last * len(found.cells))
+    way = "higher" if found.higher_is_better else "lower"
+    measure = f"; {found.measure}, {way} is better" if found.measure else ""
+    return f"{share:.0%} of the rounds{measure}"
+
+
+def _round(cell: Standing, found: Standings) -> str:
+    if cell.judged and not cell.rounds:
+        return f"tuning {cell.judged}"
+    return f"{cell.round}/{found.last}" if cell.rounds else "-"
+
+
+def _score(cell: Standing, found: Standings) -> str:
+    if not cell.scores:
+        return "-"
+    return score_named(found.measure, found.higher_is_better).show(cell.scores[-1])
+
+
+def _limits(found: Standings) -> tuple[float, float]:
+    """The least and the largest score of all, so that curves compare."""
+    scores = [s for cell in found.cells for s in cell.scores if math.isfinite(s)]
+    return (min(scores), max(scores)) if scores else (0.0, 1.0)
+
+
+def spark(scores: Sequence[float], low: float, high: float) -> str:
+    """A curve as a line of bars.
+
+    >>> spark([0.0, 0.5, 1.0, float("nan")], 0.0, 1.0)
+    '▁▅█ '
+    """
+    count = min(len(scores), _POINTS)
+    places = [round(j * (len(scores) - 1) / max(1, count - 1)) for j in range(count)]
+    return "".join(
+        _BARS[_step(scores[j], low, high, len(_BARS) - 1)]
+        if math.isfinite(scores[j])
+        else " "
+        for j in places
+    )
+
+
+def _step(score: float, low: float, high: float, steps: int) -> int:
+    """Where a score stands between two, in steps; halves go up."""
+    share = (score - low) / (high - low) if high > low else 0.5
+    return math.floor(share * steps + 0.5)
+
+
+_CSS = """
+:root { color-scheme: light dark; }
+body { margin: 0 auto; max-width: 60rem; padding: 1rem; line-height: 1.5;
+  font-family: system-ui, sans-serif; color: #222; background: #fff; }
+h1 { font-size: 1.4rem; margin: 0; overflow-wrap: anywhere; }
+progress { width: 100%; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .5rem; text-align: right; border-bottom: 1px solid #8884; }
+th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 7rem; }
+svg { width: 9rem; height: 2rem; vertical-align: middle; fill: none;
+  stroke: #0072b2; stroke-width: 1.5; }
+@media (max-width: 30rem) {
+  table { font-size: .85rem; } svg { width: 3.5rem; } th, td { padding: .35rem .2rem; }
+  th:first-child { min-width: 5.5rem; }
+}
+@media (prefers-color-scheme: dark) {
+  body { color: #ddd; background: #161616; } svg { stroke: #56b4e9; } a { color: #8cf; }
+}
+"""
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def _write_page(found: Standings, folder: Path, *, goes_on: bool) -> None:
+    """Replaces watch.html, which reloads itself as long as the run goes on."""
+    with replacing(folder / "watch.html") as file:
+        file.write_text(_document(found, folder, goes_on=goes_on), encoding="utf-8")
+
+
+def _document(found: Standings, folder: Path, *, goes_on: bool) -> str:
+    reload = f'<meta http-equiv="refresh" content="{_EVERY:.0f}">' if goes_on else ""
+    words = f"{_heading(found)}." if goes_on else f"{_heading(found)}. {_word(found)}"
+    more = (folder / "report.html").exists() and found.finished and not goes_on
+    link = '<p><a href="report.html">The report</a></p>' if more else ""
+    low, high = _limits(found)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(cell.label)}</th><td>{cell.seed}</td>'
+        f"<td>{escape(_round(cell, found))}</td><td>{escape(_score(cell, found))}</td>"
+        f"<td>{_curve(cell, found, low, high)}</td></tr>"
+        for cell in found.cells
+    )
+    done = sum(cell.round for cell in found.cells)
+    heads = ("algorithm", "seed", "round", f"validation {found.measure}", "curve")
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+{reload}
+<title>{escape(found.name)}: coterie watch</title>
+<style>{_CSS}</style>
+</head>
+<body>
+<h1>{escape(found.name)}</h1>
+<p>{escape(words)}</p>
+<progress value="{done}" max="{max(1, found.last * len(found.cells))}"></progress>
+{link}
+<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>
+<tbody>{rows}</tbody></table></div>
+</body>
+</html>
+"""
+
+
+def _word(found: Standings) -> str:
+    return "The run has ended." if found.finished else "The run has stopped."
+
+
+def _curve(cell: Standing, found: Standings, low: float, high: float) -> str:
+    """The scores of a cell over its rounds, as SVG."""
+    points = " ".join(
+        f"{100 * t / max(1, found.last):.1f},{30 - _step(score, low, high, 28)}"
+        for t, score in zip(cell.rounds, cell.scores, strict=True)
+        if math.isfinite(score)
+    )
+    name = f"{cell.label}, seed {cell.seed}: scores by round"
+    return (
+        f'<svg viewBox="0 0 100 32" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(name)}"><polyline points="{points}" '
+        'vector-effect="non-scaling-stroke"/></svg>'
+    )

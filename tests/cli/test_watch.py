@@ -1,0 +1,160 @@
+"""Claims about watching a run from outside."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+
+from coterie.cli import watching
+from coterie.records import locked
+from coterie.records.files import in_use
+from coterie.records.standings import standings_of
+from coterie.study.experiment import Progress, run_study
+from support.called import called
+from support.made_records import rendered
+from support.tiny_studies import made
+
+LABEL = "adaptive_all_for_one <b>& more</b>"
+ENTRIES = [{"name": "local", "lr": 0.3}, {"name": "fedavg", "label": LABEL}]
+STUDY = made(algorithm=ENTRIES, name="a study")
+
+
+@pytest.fixture
+def stopped(tmp_path) -> Path:
+    """The folder of a run that stopped after two of the second algorithm's rounds."""
+
+    def stop(p: Progress) -> None:
+        if (p.label, p.t) == (LABEL, 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(STUDY, runs=tmp_path, progress=stop)
+    (folder,) = tmp_path.iterdir()
+    return folder
+
+
+def test_standings_follow_the_run(tmp_path):
+    seen = []
+
+    def look(p: Progress) -> None:
+        (folder,) = tmp_path.iterdir()
+        assert in_use(folder)
+        found = standings_of(folder)
+        (cell,) = (cell for cell in found.cells if cell.label == p.label)
+        assert cell.round == p.t
+        assert cell.scores[-1] == pytest.approx(p.score)
+        assert (found.measure, found.higher_is_better) == ("accuracy", True)
+        seen.append(found.finished)
+
+    run_study(STUDY, runs=tmp_path, progress=look)
+    assert seen == [False] * 7 + [True]
+    (folder,) = tmp_path.iterdir()
+    assert in_use(folder) is False
+
+
+def test_half_a_line_and_labels_like_numbers_are_read_as_they_are(tmp_path):
+    numbered = [{"name": "local", "label": "1"}, {"name": "local", "label": "NA"}]
+    folder = run_study(made(algorithm=numbered), runs=tmp_path).folder
+    whole = standings_of(folder)
+    assert [cell.round for cell in whole.cells] == [4, 4]
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("1,0,9,0,0.1")
+    assert standings_of(folder) == whole
+
+
+def test_a_run_is_followed_to_its_end(stopped, monkeypatch):
+    pages, lock = [], locked(stopped)
+    lock.__enter__()
+
+    def meanwhile(seconds: float) -> None:
+        pages.append((stopped / "watch.html").read_text())
+        if lock.gen.gi_frame is not None:  # the run goes on, and ends
+            lock.__exit__(None, None, None)
+            run_study(STUDY, runs=stopped.parent)
+
+    monkeypatch.setattr(watching.time, "sleep", meanwhile)
+    code, output, errors = called("watch", str(stopped), "--page")
+    assert code == 0
+    assert errors == "The run has ended.\n"
+    assert "4/4" in output and "100% of the rounds; accuracy, higher is" in output
+    assert f"page: {stopped / 'watch.html'}" in output.replace("\n", "")
+    assert len(pages) == 1
+    assert 'http-equiv="refresh"' in pages[0] and "2/4" in pages[0]
+    final = (stopped / "watch.html").read_text()
+    assert "refresh" not in final and "The run has ended." in final
+    assert "2/4" not in final and final.count("<polyline") == 2
+    assert "<b>" not in final and html.escape(LABEL) in final
+
+
+def test_ctrl_c_ends_the_watching_with_a_word(stopped, monkeypatch):
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching.time, "sleep", interrupted)
+    with locked(stopped):
+        code, _, errors = called("watch", str(stopped))
+    assert (code, errors) == (130, "Stopped watching; the run itself goes on.\n")
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+def test_what_nobody_runs_is_shown_once_and_no_name_is_cut(
+    stopped, monkeypatch, columns
+):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(watching.time, "sleep", pytest.fail)
+    code, output, errors = called("watch", str(stopped))
+    assert code == 0
+    assert errors.startswith("Nobody runs it: it stopped before its end;")
+    assert "…" not in output
+    assert max(len(line) for line in output.splitlines()) <= int(columns)
+    assert "adaptive_all_for_one" in output and "2/4" in output
+    assert re.search(r"\d\d\.\d %", output)
+    assert not (stopped / "watch.html").exists()
+
+
+def test_where_no_run_is_watching_is_refused(tmp_path):
+    from coterie.checks import InputError
+
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match=r"there is no run to watch in .*toml\.$"):
+            called("watch", str(folder))
+
+
+def test_before_the_first_evaluation_there_is_a_table_too(stopped):
+    for name in ("metrics.csv", "task.json"):
+        (stopped / name).unlink()
+    code, output, _ = called("watch", str(stopped), "--page")
+    assert code == 0
+    assert "0% of the rounds" in output
+
+
+FRAME = """<!DOCTYPE html><title></title>
+<iframe width="{width}" height="700" srcdoc="{page}"></iframe>
+<script>addEventListener("load", function () {{
+  var inner = document.querySelector("iframe").contentDocument;
+  var over = (part) => part.scrollWidth - part.clientWidth;
+  document.title = [over(inner.documentElement), over(inner.querySelector(".scroll")),
+    getComputedStyle(inner.body).color].join(";");
+}});</script>"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize(("scheme", "ink"), [(0, 221), (1, 34)])  # dark, light
+def test_the_page_fits_a_phone_and_a_desk_light_and_dark(
+    stopped, tmp_path, width, scheme, ink
+):
+    called("watch", str(stopped), "--page")
+    page = (stopped / "watch.html").read_text()
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAME.format(width=width, page=html.escape(page)))
+    flag = f"--blink-settings=preferredColorScheme={scheme}"
+    document, log = rendered(frame, tmp_path / "browser", flag)
+    title = re.search("<title>(.*?)</title>", document)[1]
+    page_over, table_over, colour = title.split(";")
+    assert (page_over, table_over) == ("0", "0")
+    assert colour == f"rgb({ink}, {ink}, {ink})"
+    assert "CONSOLE" not in log
