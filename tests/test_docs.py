@@ -89,7 +89,7 @@ def given(tmp_path_factory) -> dict[str, Any]:
         "algorithm": setup.algorithm(result.study.algorithms[0]),
         "images": np.zeros((8, 4)),
         "labels": np.zeros(8),
-        "hospitals": np.repeat([0, 1], 4),
+        "clinics": np.repeat([0, 1], 4),
     }
 
 

@@ -313,7 +313,7 @@ CSV = {
     "one class": "client,target,a\n" + 8 * "0,1,2.0\n" + 8 * "1,1,1.0\n",
     "labels": "client,target,a\n" + 8 * "0,1,2.0\n" + 8 * "1,-3,1.0\n",
     "damaged": "client,target,a\n0,1,2,3\n",
-    "words": "client,target,a\n" + 8 * "0,1,tall\n",
+    "words": "client,target,a\n" + 8 * "0,1,7\n" + "0,1,tall\n",
 }
 
 
@@ -329,10 +329,10 @@ CSV = {
         (
             "labels",
             {},
-            "class labels of my.csv must be 0, 1, 2, ..., but row 9 holds -3",
+            "must be 0, 1, 2, ... and less than 10,000, but row 10 holds -3",
         ),
-        ("damaged", {}, "rows of my.csv have more cells than its header."),
-        ("words", {}, "column 'a' of my.csv must hold finite numbers, but row 1"),
+        ("damaged", {}, "row 2 of my.csv has 4 cells, but its header has 3."),
+        ("words", {}, "column 'a' of my.csv holds numbers, but row 10 holds 'tall'"),
         (None, {}, "there is no data file my.csv"),
     ],
 )

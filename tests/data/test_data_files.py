@@ -53,7 +53,8 @@ def test_a_csv_file_becomes_a_table_with_clients_in_sorted_order(tmp_path):
     assert got.targets.tolist() == [1, 0, 0]
     assert got.group.tolist() == [1, 0, 1]
     assert (got.name, got.task, got.outputs) == ("patients", "binary", 1)
-    assert "clients in order: Basel, Zug" in got.note
+    assert got.names == ("Basel", "Zug")
+    assert [column.name for column in got.schema.columns] == ["age", "pressure"]
 
 
 def test_clients_that_are_numbers_are_sorted_as_numbers(tmp_path):
@@ -66,7 +67,12 @@ def test_classes_may_be_words(tmp_path):
     got = table(path, task="classification")
     assert got.targets.tolist() == [2, 0, 1]
     assert got.outputs == 3
+    assert got.classes == ("cat", "dog", "wolf")
     assert "classes in order: cat, dog, wolf" in got.note
+    assert table(path).task == "classification"
+    two = written(tmp_path, "client,target,x\na,wolf,1\nb,cat,2\nb,cat,3\n")
+    assert table(two).task == "binary"
+    assert table(two).targets.tolist() == [1, 0, 0]
 
 
 def test_the_task_is_guessed_only_where_there_is_no_doubt(tmp_path):
@@ -94,19 +100,37 @@ def test_data_without_clients_have_no_group(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (PATIENTS.replace("130.5", "high"), "column 'pressure' .* row 2 holds 'high'"),
-        (PATIENTS.replace("70", ""), "column 'age' .* row 3 holds ''"),
-        (PATIENTS.replace("50", "nan"), "column 'age' .* row 1 holds 'nan'"),
-        (PATIENTS.replace("50", "inf"), "column 'age' .* row 1 holds 'inf'"),
-        (PATIENTS.replace("Basel", ""), "row 2 of patients.csv names no client"),
+        (PATIENTS.replace("130.5", "high"), "column 'pressure' .* row 3 holds 'high'"),
+        (PATIENTS.replace("110,0", "110,"), "column 'outcome' .* row 4 holds nothing"),
+        (PATIENTS.replace("50", "inf"), "column 'age' .* row 2 holds 'inf'"),
+        (PATIENTS.replace("50", "1e39"), "column 'age' .* row 2 holds '1e39'"),
+        (PATIENTS.replace("50", "1e999"), "column 'age' .* row 2 holds '1e999'"),
+        (PATIENTS.replace("50", "1" * 400), r"row 2 holds '1{40}'\.\.\. \(400 letters"),
+        (PATIENTS.replace("Basel", ""), "row 3 of patients.csv names no client"),
+        (PATIENTS.replace("Basel", "NaN"), "row 3 of patients.csv names no client"),
+        (
+            PATIENTS.replace("60,Basel", "\n60,"),
+            "row 4 of patients.csv names no client",
+        ),
+        (PATIENTS.replace("60", "x" * 10**5), r"row 3 holds 'x{40}'\.\.\. \(100,000"),
+        (
+            PATIENTS.replace("age", "outcome"),
+            "columns 1 and 4 .* both called 'outcome'",
+        ),
+        (PATIENTS.replace("age", ""), "column 1 of patients.csv has no name"),
+        (
+            PATIENTS.replace("Basel,130.5,0", "Basel"),
+            "row 3 .* has 2 cells, .* header has 4",
+        ),
         (PATIENTS.replace("outcome", "outcomes"), "Did you mean 'outcomes'"),
         (PATIENTS.replace("hospital", "clinic"), "no column 'hospital' for `client`"),
-        (PATIENTS.replace("110,0", "110,0,7"), "cannot read patients.csv as CSV"),
-        ("hospital,outcome,x\n1,2,3,4\n1,2,3,4\n", "more cells than its header"),
-        ("", "cannot read patients.csv as CSV"),
+        (PATIENTS.replace("110,0", "110,0,7"), "row 4 .* has 5 cells, .* header has 4"),
+        ("hospital,outcome,x\n1,2,3,4\n1,2,3,4\n", "row 2 .* 4 cells, .* header has 3"),
+        ("", "patients.csv has no columns"),
+        ("\n\n", "patients.csv has no columns"),
         ("hospital,outcome,x\n", "no rows"),
         ("hospital,outcome\nZug,1\n", "no feature columns"),
-        ("hospital,outcome,x,is_test\nZug,1,1,2\n", "must be 0 or 1, see row 1"),
+        ("hospital,outcome,x,is_test\nZug,1,1,2\n", "must be 0 or 1, see row 2"),
     ],
 )
 def test_a_faulty_file_is_refused_in_one_sentence(tmp_path, text, message):
@@ -117,15 +141,15 @@ def test_a_faulty_file_is_refused_in_one_sentence(tmp_path, text, message):
 
 def test_labels_that_are_no_classes_are_refused(tmp_path):
     path = written(tmp_path, PATIENTS.replace("120,1", "120,1.5"))
-    assert "row 1 holds 1.5" in refusal(path, task="binary")
+    assert "row 2 holds 1.5" in refusal(path, task="binary")
     path = written(tmp_path, PATIENTS.replace("120,1", "120,-1"))
-    assert "row 1 holds -1" in refusal(path, task="classification")
+    assert "row 2 holds -1" in refusal(path, task="classification")
 
 
 def test_missing_files_and_other_formats_are_refused(tmp_path):
     assert "there is no data file" in refusal(tmp_path / "none.csv")
     (tmp_path / "a.xlsx").touch()
-    assert "must end in .csv or .npz" in refusal(tmp_path / "a.xlsx")
+    assert "must end in .csv, .parquet or .npz" in refusal(tmp_path / "a.xlsx")
     path = written(tmp_path, PATIENTS)
     assert "`task` must be one of" in refusal(path, task="classify")
 
@@ -162,7 +186,7 @@ def test_a_faulty_npz_file_is_refused(tmp_path):
     np.savez(path, features=np.array([{}]), targets=np.zeros(1))
     with pytest.raises(InputError, match=r"cannot read scans\.npz"):
         table(path)
-    with pytest.raises(InputError, match="name columns of a CSV file"):
+    with pytest.raises(InputError, match="about columns of a CSV or Parquet file"):
         table(path, target="outcome")
 
 

@@ -127,6 +127,7 @@ def test_records_are_the_tables_of_the_cells(folder):
         "seed": [0] * 4,
         "round": [0, 0, 1, 1],
         "client": [0, 1, 0, 1],
+        "name": ["client 0", "client 1"] * 2,
         "test_loss": [0.5, 1.5, 1.5, 2.5],
     }
     assert records.rounds["gradients"].tolist() == [0, 4]

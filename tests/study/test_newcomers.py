@@ -227,10 +227,11 @@ def test_files_hold_what_the_records_hold(two_seeds):
         read = pd.read_csv(two_seeds.folder / f"{name}.csv")
         pd.testing.assert_frame_equal(read, table, check_dtype=False)
         pd.testing.assert_frame_equal(table, getattr(two_seeds.records, name))
-    assert list(again.newcomers.columns[:5]) == [
+    assert list(again.newcomers.columns[:6]) == [
         "algorithm",
         "seed",
         "client",
+        "name",
         "cluster",
         "train",
     ]

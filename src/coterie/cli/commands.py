@@ -126,6 +126,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say how much learning together can help each client, before training."""
+    from ..data.federation import called
     from ..engine.clocks import trace
     from ..planning.plans import plan_study
     from ..planning.waiting import in_words, waiting_of
@@ -148,7 +149,8 @@ def plan(
     lines = found.summary()
     if times is not None:
         count = len(found.clients)
-        lines += in_words(waiting_of(trace(times, clients=count), count), found.clients)
+        names = [called(found.names, client) for client in found.clients]
+        lines += in_words(waiting_of(trace(times, clients=count), count), names)
     if folder is None:
         folder = Path("runs") / f"plan-{identity_of(study, found.read)}"
     found.write(folder)

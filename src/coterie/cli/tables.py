@@ -49,9 +49,13 @@ def print_plan(table: Any) -> None:
         ),
         "samples\nalone": lambda row: str(row["alone"]),
         "\ntogether": lambda row: str(row["together"]),
-        "partners": lambda row: _few(row["partners"].split()),
+        "partners": lambda row: _few(row["partners"].split(", ")),
     }
-    shown = table.sort_values("gain", ascending=False).set_index("client")
+    shown = (
+        table.sort_values("gain", ascending=False)
+        .set_index("name")
+        .rename(index=lambda n: n.removeprefix("client "))
+    )
     out.print()
     _print_rows("client by client", columns, shown.head(_SHOWN), first="client")
     if len(shown) > _SHOWN:
@@ -68,10 +72,10 @@ def _few(names: list[str], most: int = 5) -> str:
     """The first names, and how many more there are.
 
     >>> _few(["3", "1", "4"], most=2)
-    '3 1 +1'
+    '3, 1, +1'
     """
     more = [f"+{len(names) - most}"] if len(names) > most else []
-    return " ".join(names[:most] + more) or "-"
+    return ", ".join(names[:most] + more) or "-"
 
 
 def print_newcomers(summary: Any) -> None:

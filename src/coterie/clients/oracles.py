@@ -285,8 +285,8 @@ class SimulatedOracle:
         except Exception as error:
             if not self._loop:
                 raise
-            client = int(self._samples.federation.clients[self._who[j]])
-            raise RuntimeError(f"client {client}, round {self._t}: {error}") from error
+            client = self._samples.federation.name_of(int(self._who[j]))
+            raise RuntimeError(f"{client}, round {self._t}: {error}") from error
 
     def _planned(self, weights: Tensor) -> Plan:
         """Who asks the clients at hand: everybody, or who has a weight for them."""

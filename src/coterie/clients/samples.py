@@ -82,7 +82,7 @@ class Samples:
         if len(few):
             raise InputError(
                 "comparing gradients needs two training samples of every client, but "
-                f"client {int(names[few[0]])} has one."
+                f"{self.federation.name_of(int(who[few[0]]))} has one."
             )
         index, mask = self.federation.train.rows(who)
         keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)

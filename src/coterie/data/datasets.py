@@ -251,8 +251,8 @@ def heart_disease(*, data_dir: str = "", download: bool = False) -> Table:
         1,
         group=group,
         is_test=is_test,
-        note="hospitals in order: Cleveland, Hungary, Switzerland, Long Beach VA.",
         files=tuple(paths),
+        names=("Cleveland", "Hungary", "Switzerland", "Long Beach VA"),
     )
 
 

@@ -7,7 +7,7 @@ client.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import InputError
+from .preparation import Preparations, Schema
 
 PartName = Literal["train", "validation", "test"]
 PARTS: tuple[PartName, ...] = ("train", "validation", "test")
@@ -40,6 +41,10 @@ class Table(NamedTuple):
     optima: Tensor | None = None  # (N, D) known best model of each natural client
     note: str = ""  # what a reader of results must know about the source
     files: tuple[Path, ...] = ()  # that it was read from
+    names: tuple[str, ...] = ()  # of the natural clients
+    classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
+    columns: tuple[str, ...] = ()  # names of the features
+    schema: Schema | None = None  # where features are raw columns, to be prepared
 
     def __repr__(self) -> str:
         shape = tuple(self.features.shape[1:])
@@ -92,6 +97,12 @@ class Federation:
     optima: Float[Tensor, "n d"] | None = None
     note: str = ""
     everybody: int | None = None  # how many clients the data have, where these are some
+    names: tuple[str, ...] = ()  # of the clients, by identity; () where they have none
+    classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
+    columns: tuple[str, ...] = ()  # names of the features
+    schema: Schema | None = None  # of raw columns
+    raw: Float[Tensor, "m c"] | None = None  # what features were prepared from
+    preparations: Preparations | None = None  # by identity
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -107,12 +118,17 @@ class Federation:
         """The samples of each client, for a notebook."""
         import pandas as pd
 
-        columns = {"client": self.clients.tolist()}
+        names = [self.name_of(i) for i in range(len(self))]
+        columns: dict[str, list[object]] = {"client": list(names)}
         columns |= {name: self.part(name).size.tolist() for name in PARTS}
         if self.clusters is not None:
             columns["cluster"] = self.clusters.tolist()
         table = pd.DataFrame(columns).to_html(index=False, max_rows=_SHOWN)
         return f"<p>{escape(repr(self))}</p>{table}"
+
+    def name_of(self, position: int) -> str:
+        """What a client is called in a sentence: "Chur", or "client 3"."""
+        return called(self.names, int(self.clients[position]))
 
     def part(self, name: PartName) -> Part:
         """The part of that name."""
@@ -127,7 +143,10 @@ class Federation:
             return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
         data = {"features": real(self.features), "targets": real(self.targets)}
-        return self._changed(lambda part: Part(*map(real, part)), real, **data)
+        # What features were prepared from is not needed where work is done.
+        return self._changed(
+            lambda part: Part(*map(real, part)), real, raw=None, **data
+        )
 
     def select(self, positions: Int[Tensor, " m"]) -> Federation:
         """The federation whose client j is client positions[j] of this one.
@@ -161,7 +180,10 @@ class Federation:
 
         alone = self._changed(own, lambda rows: rows)
         return replace(
-            alone, features=self.features[samples], targets=self.targets[samples]
+            alone,
+            features=self.features[samples],
+            targets=self.targets[samples],
+            raw=None if self.raw is None else self.raw[samples],
         )
 
     def _changed(
@@ -187,6 +209,26 @@ class Federation:
         return self.select(torch.tensor([client])).kept()
 
 
+def called(names: Sequence[str], client: int) -> str:
+    """What the client of this identity is called in a sentence.
+
+    >>> called(["Bern", "Chur"], 1), called(["007"], 0), called([], 1)
+    ('Chur', 'client 007', 'client 1')
+    """
+    name = full_name(names, client)
+    return f"client {name}" if name.isdigit() else name
+
+
+def full_name(names: Sequence[str], client: int) -> str:
+    """Its name as the data have it, or "client 3"."""
+    return names[client] if names else f"client {client}"
+
+
+def short_name(names: Sequence[str], client: int) -> str:
+    """The same where it is said that it is a client: its name, or "3"."""
+    return names[client] if names else str(client)
+
+
 def federate(
     table: Table,
     owner: Int[Tensor, " m"],
@@ -194,6 +236,7 @@ def federate(
     *,
     clusters: Int[Tensor, " n"] | None = None,
     optima: Float[Tensor, "n d"] | None = None,
+    names: Sequence[str] = (),
 ) -> Federation:
     """Divides a table: sample j goes to client owner[j] and part PARTS[role[j]].
 
@@ -203,17 +246,19 @@ def federate(
         role: 0 train, 1 validation, 2 test.
         clusters: true cluster of each client, where known.
         optima: best model of each client, where known.
+        names: of the clients, where they have some.
     """
     clients = int(owner.max()) + 1
-    parts = {}
+    parts: dict[PartName, Part] = {}
     for number, name in enumerate(PARTS):
         samples = ((owner >= 0) & (role == number)).nonzero()[:, 0]
         parts[name] = part(samples, owner[samples], clients)
         empty = (parts[name].size == 0).nonzero()[:, 0]
         if len(empty):
             raise InputError(
-                f"every client needs {name} data, but client {int(empty[0])} of "
-                f"`{table.name}` has none: use fewer clients or a larger share."
+                f"every client needs {name} data, but "
+                f"{called(names, int(empty[0]))} of `{table.name}` has none: use fewer "
+                "clients or a larger share."
             )
     return Federation(
         table.name,
@@ -225,6 +270,12 @@ def federate(
         clusters=clusters,
         optima=optima,
         note=table.note,
-        everybody=None,
-        **parts,
+        names=tuple(names),
+        classes=table.classes,
+        columns=table.columns,
+        schema=table.schema,
+        raw=None if table.schema is None else table.features,
+        train=parts["train"],
+        validation=parts["validation"],
+        test=parts["test"],
     )

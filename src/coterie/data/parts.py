@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from ..checks import InputError, finite, integer, one_of
 from ..models import OBJECTIVES, target_values
-from .federation import Table
+from .federation import Table, called
 
 # Two samples to train on, one to choose with and one to test on.
 FEWEST = 4
@@ -18,7 +20,8 @@ def check_table(table: Table) -> None:
     """Refuses data that no model can learn from, naming the first bad sample."""
     one_of("task", table.task, OBJECTIVES)
     check_length(table, "features", table.features)
-    finite("features", table.features)
+    # Raw columns may have gaps, which are filled when they are prepared.
+    finite("features", table.features.nan_to_num() if table.schema else table.features)
     finite("targets", table.targets)
     top = target_values(table.task, table.outputs) - 1
     if top < 0:
@@ -64,15 +67,19 @@ def check_room(table: Table, clients: int, min_size: int) -> None:
 
 
 def large_enough(
-    table: Table, owner: Int[Tensor, " m"], clients: int, min_size: int
+    table: Table,
+    owner: Int[Tensor, " m"],
+    clients: int,
+    min_size: int,
+    names: Sequence[str] = (),
 ) -> Int[Tensor, " m"]:
     """Returns `owner` if every client has at least `min_size` samples."""
     size = torch.bincount(owner[owner >= 0], minlength=clients)
     smallest = int(size.argmin())
     if int(size[smallest]) < min_size:
         raise InputError(
-            f"every client must have at least {min_size} samples, but client "
-            f"{smallest} of `{table.name}` has {int(size[smallest])}."
+            f"every client must have at least {min_size} samples, but "
+            f"{called(names, smallest)} of `{table.name}` has {int(size[smallest])}."
         )
     return owner
 
@@ -105,6 +112,7 @@ def fixed_roles(
     is_test: Tensor,
     validation: float,
     rng: torch.Generator,
+    names: Sequence[str] = (),
 ) -> Tensor:
     """Part of each sample, where the source says which are for testing."""
     check_length(table, "is_test", is_test)
@@ -112,16 +120,23 @@ def fixed_roles(
     clients = int(owner.max()) + 1
     sizes = torch.bincount(rest[rest >= 0], minlength=clients)
     if int(sizes.min()) < FEWEST - 1:
+        worst = called(names, int(sizes.argmin()))
         raise InputError(
             f"every client of `{table.name}` needs {FEWEST - 1} samples outside the "
-            f"test part, but client {int(sizes.argmin())} has {int(sizes.min())}."
+            f"test part, but {worst} has {int(sizes.min())}."
         )
     rank, size = ranks(rest, rng)
     choices = (validation * size).round().clamp(min=1).minimum(size - 2)
     return torch.where(is_test, 2, torch.where(rank < choices, 1, 0))
 
 
-def check_classes(table: Table, owner: Tensor, role: Tensor, min_classes: int) -> None:
+def check_classes(
+    table: Table,
+    owner: Tensor,
+    role: Tensor,
+    min_classes: int,
+    names: Sequence[str] = (),
+) -> None:
     """Refuses a client whose training part has too few classes."""
     integer("min_classes", min_classes, at_least=1)
     if min_classes == 1:
@@ -133,7 +148,7 @@ def check_classes(table: Table, owner: Tensor, role: Tensor, min_classes: int) -
     if int(present.min()) < min_classes:
         worst = int(present.argmin())
         raise InputError(
-            f"`min_classes` is {min_classes}, but the training data of client {worst} "
-            f"of `{table.name}` have {int(present[worst])}: choose another split, or "
-            "set split.min_classes lower if that is meant."
+            f"`min_classes` is {min_classes}, but the training data of "
+            f"{called(names, worst)} of `{table.name}` have {int(present[worst])}: "
+            "choose another split, or set split.min_classes lower if that is meant."
         )

@@ -19,6 +19,7 @@ from .. import checks
 from ..checks import InputError, integer, number, one_of, parameters_of
 from ..seeds import generator
 from .federation import Federation, Table, federate
+from .fitting import prepared_here
 from .parts import (
     FEWEST,
     check_classes,
@@ -41,6 +42,7 @@ class Assignment(NamedTuple):
     targets: Tensor | None = None  # (M,), where the split changes labels
     optima: Float[Tensor, "n d"] | None = None
     is_test: Bool[Tensor, " m"] | None = None  # where the source fixes the test part
+    names: tuple[str, ...] = ()  # of the clients, where they have some
 
 
 def iid(
@@ -248,11 +250,13 @@ def natural(
     integer("clients", kept, at_least=1, at_most=present)
     owner[owner >= kept] = -1
     integer("min_size", min_size, at_least=FEWEST)
+    names = table.names[:kept]
     return Assignment(
-        large_enough(table, owner, kept, min_size),
+        large_enough(table, owner, kept, min_size, names),
         clusters=None if table.clusters is None else table.clusters[:kept],
         optima=None if table.optima is None else table.optima[:kept],
         is_test=table.is_test,
+        names=names,
     )
 
 
@@ -284,7 +288,7 @@ def divide(
 
     Every client has at least two training, one validation and one test sample. A test
     part that the source fixes is used by the split `natural`, and validation is then a
-    share of the rest; other splits pool all samples.
+    share of the rest; other splits pool all samples. Raw columns are prepared.
 
     Args:
         table: the data.
@@ -311,13 +315,13 @@ def divide(
     if assignment.is_test is None:
         role = random_roles(owner, validation, test, rng)
     else:
-        role = fixed_roles(table, owner, assignment.is_test, validation, rng)
+        fixed, names = assignment.is_test, assignment.names
+        role = fixed_roles(table, owner, fixed, validation, rng, names)
     if assignment.targets is not None:
         table = table._replace(targets=assignment.targets)
-    check_classes(table, owner, role, min_classes)
-    return federate(
-        table, owner, role, clusters=assignment.clusters, optima=assignment.optima
-    )
+    check_classes(table, owner, role, min_classes, assignment.names)
+    known = {key: getattr(assignment, key) for key in ("clusters", "optima", "names")}
+    return prepared_here(federate(table, owner, role, **known))
 
 
 def _dealt(

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 from scipy.cluster.hierarchy import leaves_list, linkage
 
+from ..data.federation import short_name
 from ..report.html import page, plot, table_of
 from ..report.matrices import heat_map, name_both_axes
 from ..report.styles import client_ticks, finish
@@ -60,12 +61,13 @@ def _gains(plan: Plan) -> go.Figure:
                 "thickness": 1.5,
                 "width": 3,
             },
-            customdata=mine[["client", "gain_least", "gain_most", "alone", "together"]],
-            hovertemplate="client %{customdata[0]}<br>gain %{y:.2f}, from "
-            "%{customdata[1]:.2f} to %{customdata[2]:.2f}<br>%{customdata[3]} samples "
-            "alone, %{customdata[4]} together<extra></extra>",
+            customdata=mine[["gain_least", "gain_most", "alone", "together"]],
+            hovertext=[escape(name) for name in mine["name"]],
+            hovertemplate="%{hovertext}<br>gain %{y:.2f}, from "
+            "%{customdata[0]:.2f} to %{customdata[1]:.2f}<br>%{customdata[2]} samples "
+            "alone, %{customdata[3]} together<extra></extra>",
         )
-    names = [str(client) for client in table["client"]]
+    names = [escape(short_name(plan.names, client)) for client in table["client"]]
     figure.update_xaxes(client_ticks(names, single=True))
     figure.update_yaxes(title="times one's own samples", type="log")
     figure.add_hline(WORTHWHILE, line={"color": "#999999", "dash": "dot", "width": 1})
@@ -80,7 +82,7 @@ def _links(plan: Plan) -> go.Figure:
     if place.shape[1] and len(place) > 2:
         order = leaves_list(linkage(place, "average", optimal_ordering=True))
     weights = plan.prospects.likely.weights[np.ix_(order, order)]
-    names = [str(plan.clients[i]) for i in order]
+    names = [escape(short_name(plan.names, plan.clients[i])) for i in order]
     figure = heat_map(weights[None], np.zeros(1), names)
     figure.frames = ()
     name_both_axes(figure, names)
@@ -93,7 +95,7 @@ def _clients(plan: Plan) -> str:
     headers += ["interval", "partners"]
     rows = [
         [
-            str(row["client"]),
+            row["name"],
             row["verdict"],
             f"{row['gain']:.2f}",
             f"{row['gain_least']:.2f} to {row['gain_most']:.2f}",

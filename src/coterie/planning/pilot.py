@@ -69,7 +69,7 @@ def run_pilot(
         client = int(few[0])
         raise InputError(
             f"a plan needs at least {_FEWEST} training samples of every client, but "
-            f"client {int(federation.clients[client])} has "
+            f"{federation.name_of(client)} has "
             f"{int(federation.train.size[client])}."
         )
     quarters = dealt(federation, 4, seed=seed)

@@ -16,6 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from ..checks import InputError, integer, number
+from ..data.federation import full_name, short_name
 from ..records import replacing
 from ..study import Study, data_of, prepare, simulation_of
 from .pilot import run_pilot
@@ -44,6 +45,7 @@ class Plan:
     read: dict[str, str]  # digests of what its data were read from
     seed: int
     clients: list[int]
+    names: tuple[str, ...]  # of the clients, by identity; () where they have none
     training: dict[str, float]  # how the pilot's common model was trained
     findings: Findings
     prospects: Prospects
@@ -80,6 +82,7 @@ class Plan:
             rows.append(
                 {
                     "client": client,
+                    "name": full_name(self.names, client),
                     "verdict": verdict(low, high),
                     "noise": self.findings.variance[i],
                     "gain": likely.gain[i],
@@ -90,8 +93,9 @@ class Plan:
                     "together_least": math.ceil(ends[0] * sizes[i]),
                     "together_most": math.ceil(ends[1] * sizes[i]),
                     "pilot_for_an_answer": answers[i],
-                    "partners": " ".join(
-                        str(self.clients[j]) for j in _partners(likely.weights[i], i)
+                    "partners": ", ".join(
+                        short_name(self.names, self.clients[j])
+                        for j in _partners(likely.weights[i], i)
                     ),
                 }
             )
@@ -237,6 +241,7 @@ def plan_study(
         data.read,
         seed,
         setup.federation.clients.tolist(),
+        setup.federation.names,
         {"lr": lr, "steps": steps, "rounds": rounds},
         findings,
         prospects_of(findings),

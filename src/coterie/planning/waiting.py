@@ -41,7 +41,7 @@ def waiting_of(clock: Clock, clients: int) -> Waiting:
     )
 
 
-def in_words(found: Waiting, names: list[int]) -> list[str]:
+def in_words(found: Waiting, names: list[str]) -> list[str]:
     """The same for people."""
     slow = int(found.idle.argmin())
     share, even = float(found.weights[slow]), 1 / len(names)
@@ -49,6 +49,6 @@ def in_words(found: Waiting, names: list[int]) -> list[str]:
         f"A round takes {found.round:.3g} s, in which clients wait for "
         f"{float(found.idle.mean()):.0%} of their time on average. Without waiting, "
         f"{found.speed_up:.2g} times as many gradients arrive in the same time.",
-        f"The slowest, client {names[slow]}, then counts {share:.2g} in a common "
+        f"The slowest, {names[slow]}, then counts {share:.2g} in a common "
         f"model, not {even:.2g}; personal models need not be common.",
     ]

@@ -19,11 +19,13 @@ import tomli_w
 from torch import Tensor
 
 from ..checks import InputError
-from ..data.federation import PARTS, Federation
+from ..data.federation import PARTS, Federation, full_name
+from ..data.preparation import Preparations, preparations_of
 from ..models import Objective
 from ..types import State
 from .cells import Cell, load_cell, pack
 from .files import (
+    damaged,
     file_name,
     load,
     read_json,
@@ -67,10 +69,12 @@ class Folder:
             raise unwritable(self.path, error) from None
 
     def describe(self, seed: int, federation: Federation, objective: Objective) -> None:
-        """Keeps the sizes and clusters of the clients of one seed, and the score."""
+        """Keeps names, sizes, clusters and preparations of the clients of one seed."""
         clusters = federation.clusters
         table = pd.DataFrame({"client": federation.clients.cpu().numpy()})
         table.insert(0, "seed", seed)
+        names = federation.names
+        table["name"] = [full_name(names, client) for client in table["client"]]
         table["cluster"] = -1 if clusters is None else clusters.cpu().numpy()
         for part in PARTS:
             table[part] = federation.part(part).size.cpu().numpy()
@@ -81,8 +85,27 @@ class Folder:
             "note": federation.note,
             "score": objective.score,
             "higher_is_better": objective.higher_is_better,
+            "clients": federation.names,
+            "features": federation.columns,
+            "classes": federation.classes,
         }
         write(self.path / "task.json", json.dumps(about) + "\n")
+        if federation.preparations is not None:
+            plain = json.dumps(federation.preparations.plain())
+            write(self._preparations_file(seed), plain + "\n")
+
+    def _preparations_file(self, seed: int) -> Path:
+        return self.path / f"preparation-{seed}.json"
+
+    def preparations(self, seed: int) -> Preparations | None:
+        """How the features of one seed were prepared; None where they were not."""
+        path = self._preparations_file(seed)
+        if not path.exists():
+            return None
+        try:
+            return preparations_of(read_json(path))
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise damaged(path, error) from error
 
     def save(self, cell: Cell) -> None:
         """Replaces the cell's file."""

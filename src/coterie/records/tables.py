@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..checks import InputError
+from ..checks import InputError, suggestion
+from ..data.federation import called, full_name, short_name
 from ..models import OBJECTIVES
 from .cells import Cell, load_cell
 from .files import damaged, read_json, read_toml
@@ -54,6 +56,37 @@ class Records:
     work: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, round after which it was made with: coterie, source, torch, ...
     made_by: pd.DataFrame = field(default_factory=pd.DataFrame)
+    names: tuple[str, ...] = ()  # of the clients, by identity; () where they have none
+    features: tuple[str, ...] = ()  # their names, where they have some
+    classes: tuple[str, ...] = ()  # of the labels 0, 1, ...
+
+    def name_of(self, client: int) -> str:
+        """What a client is called in a sentence: "Chur", or "client 3"."""
+        return called(self.names, client)
+
+    def short_name(self, client: int) -> str:
+        """The same where it is said that it is a client: its name, or "3"."""
+        return short_name(self.names, client)
+
+    def client_named(self, name: str) -> int:
+        """The identity of the client of that name.
+
+        Raises:
+            InputError: names the nearest where there is none.
+        """
+        known = [*self.clients["client"].unique(), *self.newcomers.get("client", [])]
+        place = {full_name(self.names, int(client)): int(client) for client in known}
+        if name not in place:
+            raise InputError(
+                f"there is no client {name!r}.{suggestion(name, place) or _few(place)}"
+            )
+        return place[name]
+
+
+def _few(names: Iterable[str]) -> str:
+    """A sentence that lists the names, at most twenty of them."""
+    listed = list(names)
+    return f" They are {', '.join(listed[:20])}{', ...' * (len(listed) > 20)}."
 
     def __repr__(self) -> str:
         runs = self.rounds.groupby(["algorithm", "seed"]).ngroups
@@ -79,9 +112,9 @@ def load_records(path: Path | str) -> Records:
     """Reads the records of a run folder, finished or not."""
     path = Path(path)
     cells = sorted((path / "cells").glob("*.pt"))
-    tables = list(path.glob("clients-*.csv"))
+    clients_files = list(path.glob("clients-*.csv"))
     needed = [path / name for name in ("study.toml", "task.json")]
-    if not cells or not tables or not all(file.exists() for file in needed):
+    if not cells or not clients_files or not all(file.exists() for file in needed):
         raise InputError(
             f"{str(path)!r} is not the folder of a run that has begun: it needs "
             "study.toml, task.json, clients-*.csv and cells/*.pt."
@@ -96,11 +129,12 @@ def load_records(path: Path | str) -> Records:
                 "have: move it elsewhere."
             )
     loaded.sort(key=lambda cell: (order.index(cell.label), cell.seed))
-    clients = pd.concat([_read_csv(table) for table in tables], ignore_index=True)
+    clients = pd.concat([_read_csv(file) for file in clients_files], ignore_index=True)
     if about["note"]:
         study.setdefault("data", {})["note"] = about["note"]
     usual = OBJECTIVES[about["task"]]  # where an old folder does not say
-    return Records(
+    names = tuple(about.get("clients", ()))
+    records = Records(
         study=study,
         versions=_versions(loaded),
         task=about["task"],
@@ -122,12 +156,26 @@ def load_records(path: Path | str) -> Records:
         spans=_joined([_spans(cell) for cell in loaded if cell.spans]),
         work=_joined([_work(cell) for cell in loaded if cell.work]),
         made_by=_joined([_made_by(cell) for cell in loaded if cell.versions]),
+        names=names,
+        features=tuple(about.get("features", ())),
+        classes=tuple(about.get("classes", ())),
     )
+    for name in ("clients", "metrics", "newcomers", "spans", "work"):
+        _add_names(getattr(records, name), names)
+    return records
+
+
+def _add_names(table: pd.DataFrame, names: tuple[str, ...]) -> None:
+    """Puts names beside the identities of clients."""
+    if "client" in table and "name" not in table:
+        found = {int(c): full_name(names, int(c)) for c in table["client"].unique()}
+        place = list(table.columns).index("client") + 1
+        table.insert(place, "name", table["client"].map(found))
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
     try:
-        return pd.read_csv(path)
+        return pd.read_csv(path, dtype={"name": str}, keep_default_na=False)
     except ValueError as error:
         raise damaged(path, error) from error
 

@@ -46,6 +46,7 @@ from .styles import (
     menu_of,
     row_of,
     styles_of,
+    tick_names,
     whiskers,
 )
 from .tables import favourite_of
@@ -101,14 +102,14 @@ def _gain_bars(
             marker={"color": styles[label].colour},
             visible=label == first,
             hovertext=[
-                f"client {client}, {cluster_name(int(cluster))}"
+                f"{escape(records.name_of(client))}, {cluster_name(int(cluster))}"
                 for client, cluster in zip(names, clusters, strict=True)
             ],
             hovertemplate="%{hovertext}<br>%{y:+.3g}<extra></extra>",
         )
         more, less, equal = count_gains(mean)
         title = f"{heading(label)}: {more} gain, {less} lose, {equal} equal"
-        ticks = client_ticks([str(client) for client in names], single=True)
+        ticks = client_ticks(tick_names(records, names), single=True)
         layout = {f"xaxis.{key}": value for key, value in ticks.items()}
         layouts[label] = {"title.text": bold(title), **layout}
         seen = [other == label for other in tables]
@@ -254,7 +255,8 @@ def spread(records: Records) -> go.Figure:
     """
     score, styles = score_of(records), styles_of(records)
     means = {a: over_seeds(records, final_scores(records, a)) for a in styles}
-    figure = boxes(means, styles, dots=not is_crowd(records))
+    named = {a: values.rename(records.name_of) for a, values in means.items()}
+    figure = boxes(named, styles, dots=not is_crowd(records))
     worst = [worst_decile(values, score.sign) for values in means.values()]
     figure.add_scatter(
         x=worst,
@@ -290,7 +292,9 @@ def newcomers(records: Records) -> go.Figure:
         title, words, ticks = "Scores of the newcomers", score.words, score.ticks
     # What a dot is called: the client, and the seed that held it out.
     named = {
-        a: series.set_axis([f"{client}, seed {seed}" for seed, client in series.index])
+        a: series.set_axis(
+            [f"{records.name_of(c)}, seed {seed}" for seed, c in series.index]
+        )
         for a, series in values.items()
     }
     crowd = max(len(series) for series in values.values()) > CROWD
@@ -310,7 +314,7 @@ def clients(records: Records) -> go.Figure:
     single = not is_crowd(records)
     parts = ["train", "validation", "test"]
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06)
-    names = [f"client {client}" for client in table["client"]]
+    names = [escape(records.name_of(client)) for client in table["client"]]
     sizes = table[parts]
     if not single:
         sizes = table.groupby("cluster", sort=False)[parts].mean()
@@ -341,7 +345,7 @@ def clients(records: Records) -> go.Figure:
             row=2,
             col=1,
         )
-    ticks = [str(c) for c in table["client"]] if single else names
+    ticks = tick_names(records, table["client"]) if single else names
     figure.update_xaxes(**client_ticks(ticks, single=single), row=2)
     figure.update_layout(barmode="stack")
     if single:

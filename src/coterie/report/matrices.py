@@ -23,6 +23,7 @@ from .styles import (
     heading,
     row_of,
     styles_of,
+    tick_names,
 )
 from .tables import partner_counts
 
@@ -60,17 +61,18 @@ def collaboration(records: Records, algorithm: str | None = None) -> go.Figure:
     kept = shown_snapshots(len(records.weights[label, seed].rounds), len(clients))
     rounds = records.weights[label, seed].rounds[kept]
     matrices = records.weights[label, seed].matrices[kept][:, rows][:, :, rows]
-    names = [f"client {client}" for client in clients["client"]]
+    names = [escape(records.name_of(client)) for client in clients["client"]]
     figure = heat_map(matrices, rounds, names)
     draw_cluster_lines(figure, clients)
     add_slider(figure, [frame.name for frame in figure.frames], axis_of(records))
     ticks = {"showgrid": False, "zeroline": False, "constrain": "domain"}
     if len(clients) <= LABELLED:
         ticks |= {"tickvals": list(range(len(clients))), "tickfont": {"size": 10}}
-        ticks |= {"ticktext": [str(client) for client in clients["client"]]}
+        ticks |= {"ticktext": tick_names(records, clients["client"])}
     else:
         ticks |= {"showticklabels": False, "ticks": ""}
-    figure.update_xaxes(**ticks, title="learns from", tickangle=0)
+    angle = -60 if records.names else 0
+    figure.update_xaxes(**ticks, title="learns from", tickangle=angle)
     figure.update_yaxes(**ticks, title="client", autorange="reversed", scaleanchor="x")
     title = f"Who learns from whom: {heading(label)}, seed {seed}"
     return finish(figure, title, 660, menu=True)

@@ -231,7 +231,8 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
         cells += [str(len(mean) - more - less - equal)]
         cells += [score.show_gain(mean.mean(skipna=False))]
         worst = mean.min()
-        lost = f"{score.show_gain(worst)} (client {mean.idxmin()})" if less else "none"
+        name = records.name_of(int(mean.index[int(mean.argmin())])) if less else ""
+        lost = f"{score.show_gain(worst)} ({name})" if less else "none"
         rows.append([*cells, lost])
         losers[label] = less
     count = final_scores(records, local).shape[1]

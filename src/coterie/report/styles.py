@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,7 +64,7 @@ def bold(text: str) -> str:
 def boxes(
     values: dict[str, pd.Series], styles: dict[str, Style], *, dots: bool
 ) -> go.Figure:
-    """One horizontal box per algorithm, with a dot per client if asked."""
+    """One horizontal box per algorithm, with a dot per client, by name, if asked."""
     figure = go.Figure()
     for place, (label, series) in enumerate(values.items()):
         finite = series[np.isfinite(series)]
@@ -93,7 +93,7 @@ def boxes(
                 y=place + shift,
                 mode="markers",
                 marker={"color": styles[label].colour, "size": 6, "opacity": 0.7},
-                hovertext=[f"client {client}" for client in finite.index],
+                hovertext=[escape(str(name)) for name in finite.index],
                 hovertemplate="%{hovertext}<br>%{x:.4g}",
                 name=escape(label),
                 showlegend=False,
@@ -141,6 +141,12 @@ def draw_cluster_bounds(figure: go.Figure, table: pd.DataFrame) -> None:
                 text=name if len(runs) <= 4 else name.removeprefix("cluster "),
                 font={"size": 12, "color": "#555555"},
             )
+
+
+def tick_names(records: Records, clients: Iterable[int]) -> list[str]:
+    """What clients are called on an axis, long names cut short."""
+    names = [records.short_name(int(client)) for client in clients]
+    return [escape(n if len(n) <= 24 else f"{n[:23]}…") for n in names]
 
 
 def client_ticks(names: list[str], *, single: bool) -> dict[str, object]:

@@ -12,7 +12,16 @@ from plotly.subplots import make_subplots
 from ..checks import InputError
 from ..records import Records
 from .scores import labels_of
-from .styles import bold, button, finish, heading, menu_of, styles_of
+from .styles import (
+    bold,
+    button,
+    escape,
+    finish,
+    heading,
+    menu_of,
+    styles_of,
+    tick_names,
+)
 from .waiting import (
     Timeline,
     delay_counts,
@@ -63,7 +72,7 @@ def timeline(records: Records) -> go.Figure:
     figure.update_yaxes(
         title="client",
         tickvals=list(range(rows)),
-        ticktext=[str(client) for client in drawn.clients],
+        ticktext=tick_names(records, drawn.clients),
         range=[rows - 0.4, -0.6],
         showgrid=False,
         zeroline=False,
@@ -98,9 +107,10 @@ def _bars(records: Records, drawn: Timeline, label: str) -> go.Bar:
             "line": {"color": "#ffffff", "width": 0.7},
         },
         name="computes",
-        customdata=mine[["client", "begin", "end"]].to_numpy(float),
-        hovertemplate="client %{customdata[0]}: %{customdata[1]:.4g} to "
-        "%{customdata[2]:.4g} s<extra></extra>",
+        customdata=mine[["begin", "end"]].to_numpy(float),
+        hovertext=[escape(records.name_of(int(client))) for client in mine["client"]],
+        hovertemplate="%{hovertext}: %{customdata[0]:.4g} to %{customdata[1]:.4g} s"
+        "<extra></extra>",
         showlegend=True,
     )
 

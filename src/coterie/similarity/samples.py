@@ -55,8 +55,8 @@ def split_for_partners(
     few = (size <= samples).nonzero()[:, 0]
     if len(few):
         raise checks.InputError(
-            f"`samples` must leave every client something to train on, but client "
-            f"{int(federation.clients[few[0]])} has {int(size[few[0]])} training "
+            f"`samples` must leave every client something to train on, but "
+            f"{federation.name_of(int(few[0]))} has {int(size[few[0]])} training "
             f"samples, and {samples} are asked for."
         )
     chosen = index[:, :samples]
@@ -81,8 +81,8 @@ def dealt(federation: Federation, parts: int, *, seed: int = 0) -> list[Federati
     few = (size < checks.integer("parts", parts, at_least=1)).nonzero()[:, 0]
     if len(few):
         raise checks.InputError(
-            f"every client must have at least {parts} training samples, but client "
-            f"{int(federation.clients[few[0]])} has {int(size[few[0]])}."
+            f"every client must have at least {parts} training samples, but "
+            f"{federation.name_of(int(few[0]))} has {int(size[few[0]])}."
         )
     index, mask = _shuffled(federation, seed)
     found = []

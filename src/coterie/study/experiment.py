@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
@@ -20,6 +21,7 @@ from .. import checks
 from ..checks import InputError
 from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
+from ..data.doubts import doubts
 from ..models import with_row
 from ..records import Folder, Records, Search, locked
 from ..records.sinks import Log, refuse_absent
@@ -32,9 +34,7 @@ from .setup import (
     Data,
     Setup,
     data_of,
-    federation_of,
     folds_of,
-    module_of,
     prepare,
     wants_compiling,
 )
@@ -113,21 +113,29 @@ class Result:
         return label, self.study.run.seeds[0] if seed is None else seed
 
     def model(
-        self, client: int, label: str | None = None, seed: int | None = None
+        self, client: int | str, label: str | None = None, seed: int | None = None
     ) -> nn.Module:
-        """The model of one client, who trained or joined later, ready to use."""
+        """The model of one client, who trained or joined later, ready to use.
+
+        Args:
+            client: its name, or its position among all clients.
+            label: of the algorithm; None: the last listed.
+            seed: None: the first.
+        """
         label, seed = self._cell(label, seed)
         rows = self.models(label, seed)
         table = self.records.clients
-        names = table.loc[table["seed"] == seed, "client"].tolist()
+        clients = table.loc[table["seed"] == seed, "client"].tolist()
         if self.study.run.newcomers:
             rows = torch.cat([rows, self.newcomer_models(label, seed)])
             table = self.records.newcomers
             mine = (table["algorithm"] == label) & (table["seed"] == seed)
-            names += table.loc[mine, "client"].tolist()
-        checks.integer("client", client, at_least=0, at_most=len(names) - 1)
-        module = module_of(self.study, federation_of(self.study, seed), seed)
-        return with_row(module, rows[names.index(client)])
+            clients += table.loc[mine, "client"].tolist()
+        if isinstance(client, str):
+            client = self.records.client_named(client)
+        checks.integer("client", client, at_least=0, at_most=len(clients) - 1)
+        module = prepare(self.study, seed).module
+        return with_row(module, rows[clients.index(client)])
 
 
 def run_study(
@@ -149,7 +157,8 @@ def run_study(
         runs: where the folder is made.
         resume: a folder to go on in, instead; it must belong to the same study.
         progress: called after every round.
-        notice: called with one line where there is something to know.
+        notice: called with one line where there is something to know; None: what is
+            odd about data is a warning.
         group: processes that divide the clients, all of which call this; None: this
             process has them all.
     """
@@ -161,6 +170,8 @@ def run_study(
     seed = study.run.seeds[0]
     setup = prepare(study, seed, data.federations[seed], group)
     _refuse(setup, data)
+    for line in doubts(setup.federation):
+        (notice or _warn)(line)
     device = setup.x.device
     if wants_compiling(study, device) and not can_compile(device):
         say("no C++ compiler was found, so gradients are not compiled.")
@@ -193,6 +204,10 @@ def run_study(
                     run_cell(setup, entry, folder, tell, say, write)
                 finished += study.run.rounds
         return Result(own.path, first(group, own.export), study)
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=3)
 
 
 def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None:

@@ -44,7 +44,11 @@ def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:
         seed: that they were drawn with, if they were.
     """
     if ":" not in name:
-        return {f"the data file {path.name}": digest_of([path]) for path in table.files}
+        read = {f"the data file {path.name}": digest_of([path]) for path in table.files}
+        if table.schema is not None:
+            schema = hashlib.blake2b(repr(table.schema).encode(), digest_size=8)
+            read[f"the columns of {table.name}"] = schema.hexdigest()
+        return read
     hashed = hashlib.blake2b(digest_size=8)
     for value in table._replace(files=()):
         if isinstance(value, Tensor):

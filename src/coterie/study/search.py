@@ -302,7 +302,7 @@ def folded(federation: Federation, folds: int, seed: int) -> list[Federation]:
     if int(size.min()) < needed:
         raise InputError(
             f"`tune.folds` = {folds} needs at least {needed} samples of every client "
-            f"outside its test part, but client {int(size.argmin())} of "
+            f"outside its test part, but {federation.name_of(int(size.argmin()))} of "
             f"`{federation.name}` has {int(size.min())}."
         )
     rank, _ = ranks(owner, seeds.generator(seed, "folds"))

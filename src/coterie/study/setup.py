@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from ..clients.kernels import Batch, Kernel
 from ..clients.simulation import Simulation
 from ..data.datasets import depends_on_seed, load
 from ..data.federation import Federation, Table
+from ..data.fitting import with_preparation
 from ..data.splits import divide
 from ..engine.faces import one_face, refuse_unused
 from ..models import (
@@ -90,7 +91,8 @@ class Setup:
     def _on(self, federation: Federation) -> Setup:
         """The same for a federation that has other parts of the same samples."""
         group = self.simulation.group
-        if group.size == 1:
+        federation = prepared_by(federation, range(len(federation)), group, like=True)
+        if group.size == 1 and federation.raw is None:
             placed = on_the_device_of(self.simulation, federation)
         else:
             placed = self.division.part(federation)
@@ -211,6 +213,7 @@ def prepare(
     """
     everybody = federation_of(study, seed) if everybody is None else everybody
     trains, joins = hold_out(everybody, study.run.newcomers, seed)
+    everybody = prepared_by(everybody, trains.tolist(), group or Alone())
     federation = everybody.select(trains) if len(joins) else everybody
     module = module_of(study, federation, seed)
     here = Division(group or Alone(), len(federation)).part(federation)
@@ -227,6 +230,27 @@ def prepare(
         simulation_of(study, later, module, seed),
     )
     return replace(setup, newcomers=newcomers)
+
+
+def prepared_by(
+    everybody: Federation, trains: Sequence[int], group: Group, *, like: bool = False
+) -> Federation:
+    """The federation with features as those who train agree, through the oracle's verb.
+
+    Args:
+        everybody: where they have no raw columns, nothing is changed.
+        trains: positions of those who train.
+        group: processes that divide them.
+        like: keep which features there are, and fit their numbers.
+    """
+    if everybody.raw is None:
+        return everybody
+    clients = len(trains)
+    here = Division(group, clients).part(everybody.select(torch.tensor(trains)))
+    # Nobody asks for gradients: any module will do.
+    asked = Simulation(here, nn.Linear(1, 1), dtype=torch.float64, group=group)
+    same = everybody.preparations if like else None
+    return with_preparation(everybody, here, asked.at(0).average, clients, like=same)
 
 
 def simulation_of(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..checks import InputError, TrainingError
 from ..clients.simulation import Simulation
-from ..data.federation import PARTS
+from ..data.federation import PARTS, called
 from ..engine.rounds import Lapse, Round
 from ..engine.states import own, whole
 from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
@@ -159,9 +159,9 @@ def _welcomed(
     rows = models_for((method.flow or method).welcome, state, x, oracle)
     bad = ~torch.isfinite(rows.sum(1))
     if bad.any():
-        client = int(newcomers.federation.clients[bad.nonzero()[0]])
+        client = newcomers.federation.name_of(int(bad.nonzero()[0]))
         raise TrainingError(
-            f"{cell.label} (seed {cell.seed}): client {client} has a newcomer's model "
+            f"{cell.label} (seed {cell.seed}): {client} has a newcomer's model "
             f"that is not finite after round {cell.t}"
         )
     table = described(newcomers.federation)
@@ -332,8 +332,9 @@ def _nonfinite(x: Tensor, what: str, cell: Cell, setup: Setup) -> str:
     bad = ~torch.isfinite(x.sum(1))
     if not bad.any():
         return ""
-    client = cell.clients[setup.division.mine][int(bad.nonzero()[0])]
+    identity = cell.clients[setup.division.mine][int(bad.nonzero()[0])]
+    client = called(setup.federation.names, identity)
     return (
-        f"{cell.label} (seed {cell.seed}): client {client} has {what} that is "
+        f"{cell.label} (seed {cell.seed}): {client} has {what} that is "
         f"not finite after round {cell.t}"
     )

@@ -1,0 +1,188 @@
+"""What is odd about data, in sentences, before anybody trains on them.
+
+Columns are judged by training data alone; of other parts only the labels are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..models import OBJECTIVES
+from .federation import Federation
+from .fitting import samples_of
+from .preparation import Column
+
+_APART = 30.0
+"""Features whose sizes differ by more train badly, a bias of 1 among them."""
+
+_FEWEST = 20
+"""With fewer samples a column may fit the labels by chance."""
+
+
+def doubts(federation: Federation) -> list[str]:
+    """One sentence for each oddity of the data of those who train."""
+    index, _ = samples_of(federation.train)
+    labels = federation.targets[index]
+    columns, values = _columns(federation)
+    values = values[index].double()
+    found = [_unlike_sizes(federation, columns, values)] if columns else []
+    if columns:
+        found += [
+            _constant(columns, values),
+            _telling(federation, columns, values, labels),
+        ]
+    if OBJECTIVES[federation.task].labelled:
+        found += [_unlearnt(federation), _unlearnt_at_home(federation)]
+    return [sentence for sentence in found if sentence]
+
+
+def _columns(federation: Federation) -> tuple[tuple[Column, ...], Tensor]:
+    """The columns as they were read, and their values (M, C)."""
+    if federation.schema is not None and federation.raw is not None:
+        return federation.schema.columns, federation.raw
+    return tuple(map(Column, federation.columns)), federation.features
+
+
+def _unlike_sizes(
+    federation: Federation, columns: tuple[Column, ...], values: Float[Tensor, "m c"]
+) -> str:
+    """Features that would not train as they are."""
+    schema = federation.schema
+    if schema is not None and schema.scale != "none":
+        return ""
+    sizes: dict[str, float] = {}
+    for column, some in zip(columns, values.T, strict=True):
+        there = some[~some.isnan()]
+        truth = ((there == 0) | (there == 1)).all()
+        if column.categories is None and len(there) and not truth:
+            sizes[column.name] = float(there.square().mean().sqrt())
+    large = max(sizes, key=lambda name: sizes[name], default="")
+    small = min(sizes, key=lambda name: sizes[name], default="")
+    if not sizes or max(1.0, sizes[large]) <= _APART * min(1.0, sizes[small]):
+        return ""
+    return (
+        f"features of `{federation.name}` will train badly as they are: {large!r} is "
+        f"about {sizes[large]:.3g} and {small!r} about {sizes[small]:.3g}, where 1 is "
+        "best; set data.scale to 'agreed' or 'client'."
+    )
+
+
+def _constant(columns: tuple[Column, ...], values: Float[Tensor, "m c"]) -> str:
+    """Columns that say nothing."""
+    names = []
+    for column, some in zip(columns, values.T, strict=True):
+        there = some[~some.isnan()]
+        if not len(there) or bool((there == there[0]).all()):
+            names.append(column.name)
+    if not names:
+        return ""
+    return f"{_called(names)} the same in all training data and can be left out."
+
+
+def _telling(
+    federation: Federation,
+    columns: tuple[Column, ...],
+    values: Float[Tensor, "m c"],
+    labels: Tensor,
+) -> str:
+    """Columns that give the label away."""
+    if len(labels) < _FEWEST or labels.ndim > 1 or len(labels.unique()) < 2:
+        return ""
+    tells = gives_away if OBJECTIVES[federation.task].labelled else repeats
+    names = [c.name for c, v in zip(columns, values.T, strict=True) if tells(v, labels)]
+    if not names:
+        return ""
+    return (
+        f"{_called(names)} enough to know the label of every training sample: where a "
+        "column is known only after the label, leave it out by data.drop."
+    )
+
+
+def gives_away(values: Float[Tensor, " m"], labels: Int[Tensor, " m"]) -> bool:
+    """Whether a column determines the labels, not by being different everywhere.
+
+    Either few values do, with all but a hundredth of the entropy of the labels as
+    mutual information, or in the order of values every class is one stretch.
+    """
+    values = values.nan_to_num(torch.inf)  # a gap may tell, too
+    kinds, code = values.unique(return_inverse=True)
+    classes, label = labels.unique(return_inverse=True)
+    if len(kinds) < 2:
+        return False
+    if len(kinds) <= max(2, len(values) // 10):
+        place = code * len(classes) + label
+        counts = torch.bincount(place, minlength=len(kinds) * len(classes))
+        joint = counts.reshape(len(kinds), len(classes)).double() / len(values)
+        entropy = _entropy(joint.sum(0))
+        return entropy + _entropy(joint.sum(1)) - _entropy(joint) >= 0.99 * entropy
+    order = values.argsort(stable=True)
+    sorted_labels, sorted_values = label[order], values[order]
+    changes = sorted_labels[1:] != sorted_labels[:-1]
+    apart = sorted_values[1:] != sorted_values[:-1]
+    return int(changes.sum()) < len(classes) and bool((apart | ~changes).all())
+
+
+def repeats(values: Float[Tensor, " m"], targets: Tensor) -> bool:
+    """Whether a column is a straight line of the targets."""
+    if values.isnan().any() or values.std() == 0:
+        return False
+    pair = torch.stack([values, targets.double()])
+    return abs(float(torch.corrcoef(pair)[0, 1])) > 1 - 1e-6
+
+
+def _entropy(shares: Float[Tensor, "*k"]) -> float:
+    return float(-torch.special.xlogy(shares, shares).sum())
+
+
+def _unlearnt(federation: Federation) -> str:
+    """Classes that nobody trains on."""
+    train, _ = samples_of(federation.train)
+    known = federation.targets[train].unique()
+    parts = (federation.validation, federation.test)
+    index = torch.cat([samples_of(part)[0] for part in parts])
+    other = federation.targets[index].unique()
+    new = other[~torch.isin(other, known)].tolist()
+    if not new:
+        return ""
+    words = [federation.classes[c] if federation.classes else str(c) for c in new]
+    return (
+        f"nobody trains on class {_few(words)}, which validation or test data have: "
+        "it cannot be learnt."
+    )
+
+
+def _unlearnt_at_home(federation: Federation) -> str:
+    """Natural clients who are tested on classes that they do not train on."""
+    if not federation.names:
+        return ""
+    classes = int(federation.targets.max()) + 1
+    trained, tested = (
+        torch.zeros(len(federation), classes, dtype=torch.bool) for _ in range(2)
+    )
+    for seen, part in ((trained, federation.train), (tested, federation.test)):
+        index, owner = samples_of(part)
+        seen[owner, federation.targets[index]] = True
+    who = (tested & ~trained).any(1).nonzero()[:, 0].tolist()
+    if not who:
+        return ""
+    names = _few(map(federation.name_of, who))
+    return (
+        f"{len(who)} of {len(federation)} clients ({names}) are tested on classes that "
+        "their own training data lack, which training alone cannot learn."
+    )
+
+
+def _called(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"column {names[0]!r} is"
+    return f"columns {_few(map(repr, names))} are each"
+
+
+def _few(names: Iterable[str], most: int = 5) -> str:
+    listed = list(names)
+    more = [f"{len(listed) - most} more"] if len(listed) > most else []
+    return ", ".join([*listed[:most], *more])

@@ -1,0 +1,280 @@
+"""Fits the preparation of features, on training data alone.
+
+What clients must agree on (which categories there are, and with scale "agreed" means
+and deviations) they find through one verb, the `average` of an oracle, from counts,
+sums and squares about the mean of each client's training part. All else is a client's
+own: what fills its gaps (the median, the most frequent category) and, with scale
+"client", its means and deviations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .federation import PARTS, Federation, Part
+from .preparation import Column, Preparations, Schema, prepared
+
+Average = Callable[[Tensor, Tensor], Tensor]
+"""`average(shares, rows)` of an oracle: the weighted mean of all clients' rows."""
+
+
+class Agreed(NamedTuple):
+    """What all clients prepare their features by."""
+
+    codes: tuple[
+        tuple[int, ...] | None, ...
+    ]  # raw ones of the categories; None: numbers
+    indicators: tuple[bool, ...]
+    mean: Float[Tensor, " c"]
+    scale: Float[Tensor, " c"]
+
+
+class Training(NamedTuple):
+    """The raw training values of some clients, one below the other."""
+
+    raw: Float[Tensor, "m c"]
+    owner: Int[Tensor, " m"]  # position of the client of each
+    clients: int
+
+    def sums(self, values: Tensor) -> Tensor:
+        """The sum of each client's rows."""
+        zeros = values.new_zeros(self.clients, *values.shape[1:])
+        return zeros.index_add(0, self.owner, values)
+
+    def tally(self, column: int, count: int) -> Float[Tensor, "n k"]:
+        """How often each client has each code of a column."""
+        values = self.raw[:, column]
+        there = ~values.isnan()
+        place = self.owner[there] * count + values[there].long()
+        found = torch.bincount(place, minlength=self.clients * count)
+        return found.reshape(self.clients, count).double()
+
+
+def everyone_here(shares: Tensor, rows: Tensor) -> Tensor:
+    """The `average` of clients who are all in this process."""
+    return ((shares / shares.sum()) @ rows).expand_as(rows)
+
+
+def prepared_here(federation: Federation) -> Federation:
+    """The federation with features, where it has raw columns, prepared by all."""
+    if federation.schema is None:
+        return federation
+    return with_preparation(federation, federation, everyone_here, len(federation))
+
+
+def with_preparation(
+    everybody: Federation,
+    trains: Federation,
+    average: Average,
+    clients: int,
+    *,
+    like: Preparations | None = None,
+) -> Federation:
+    """The federation with features prepared by what those who train agree on.
+
+    Args:
+        everybody: with raw columns; newcomers, too, prepare their samples.
+        trains: those of its clients that train and are at hand.
+        average: asks all clients who train.
+        clients: how many that are.
+        like: has the same features; None: those that training data give.
+    """
+    schema, raw = everybody.schema, everybody.raw
+    assert schema is not None and raw is not None  # asked of those that have columns
+    agreed = agree(trains, average, clients, like=like)
+    how = fit(everybody, agreed)
+    owner = torch.zeros(len(raw), dtype=torch.int64)
+    for name in PARTS:
+        index, place = samples_of(everybody.part(name))
+        owner[index] = everybody.clients[place]
+    kept = _recoded(raw, schema, agreed.codes)
+    features = prepared(kept, owner, how)
+    return replace(everybody, features=features, columns=how.names, preparations=how)
+
+
+def agree(
+    federation: Federation,
+    average: Average,
+    clients: int,
+    *,
+    like: Preparations | None = None,
+) -> Agreed:
+    """What the clients of a federation and all others that train agree on.
+
+    Args:
+        federation: the clients at hand.
+        average: asks all clients.
+        clients: how many there are in all.
+        like: has the categories and indicators already.
+    """
+    schema = _schema(federation)
+    train = _training(federation)
+
+    def total(rows: Tensor) -> Tensor:
+        ones = rows.new_ones(len(rows))
+        return average(ones, rows)[0] * clients if rows.shape[1] else rows.sum(0)
+
+    present = (~train.raw.isnan()).double()
+    found = [train.tally(j, len(words)) for j, words in _words(schema)]
+    if schema.indicators:
+        found.append(train.sums(1 - present))
+    if schema.scale == "agreed":
+        found += [train.sums(present), train.sums(train.raw.nan_to_num())]
+    zeros = train.raw.new_zeros(train.clients, 0)
+    pieces = list(
+        total(torch.cat([zeros, *found], 1)).split([f.shape[1] for f in found])
+    )
+    tallies = {j: pieces.pop(0).round() for j, _ in _words(schema)}
+    missing = pieces.pop(0).round() if schema.indicators else None
+    mean, scale = torch.zeros(2, len(schema.columns), dtype=torch.float64)
+    if schema.scale == "agreed":
+        count, values = pieces[0].round(), pieces[1]
+        mean = _numbers_only(schema, values / count.clamp(min=1), 0.0)
+        # About the mean: the difference of two large squares would lose digits.
+        squares = train.sums(((train.raw - mean).square()).nan_to_num())
+        scale = (total(squares) / count.clamp(min=1)).sqrt()
+    scale = _numbers_only(schema, _sound(scale, mean), 1.0)
+    if like is not None:
+        return Agreed(_codes_like(schema, like), like.indicators, mean, scale)
+    codes = tuple(
+        tuple(tallies[j].nonzero()[:, 0].tolist()) if j in tallies else None
+        for j in range(len(schema.columns))
+    )
+    shown = (False,) * len(codes) if missing is None else tuple((missing > 0).tolist())
+    return Agreed(codes, shown, mean, scale)
+
+
+def fit(federation: Federation, agreed: Agreed) -> Preparations:
+    """The preparation of every client, from its own training part and what is agreed.
+
+    A column of which a client has no training value is filled with the agreed mean.
+    """
+    schema = _schema(federation)
+    train = _training(federation)
+    raw = _recoded(train.raw, schema, agreed.codes)
+    train = train._replace(raw=raw)
+    fill = _filled(schema, train, agreed)
+    mean, scale = agreed.mean.expand_as(fill), agreed.scale.expand_as(fill)
+    if schema.scale == "client":
+        count = train.sums((~raw.isnan()).double()).clamp(min=1)
+        mean = _numbers_only(schema, train.sums(raw.nan_to_num()) / count, 0.0)
+        squares = (raw - mean[train.owner]).square().nan_to_num()
+        scale = _sound((train.sums(squares) / count).sqrt(), mean)
+        scale = _numbers_only(schema, scale, 1.0)
+    rows = int(federation.clients.max()) + 1
+
+    def by_identity(values: Tensor, usual: Tensor) -> Tensor:
+        return usual.repeat(rows, 1).index_copy(0, federation.clients, values)
+
+    columns = tuple(
+        column
+        if codes is None
+        else Column(column.name, tuple((column.categories or ())[c] for c in codes))
+        for column, codes in zip(schema.columns, agreed.codes, strict=True)
+    )
+    return Preparations(
+        columns,
+        agreed.indicators,
+        by_identity(fill, agreed.mean),
+        by_identity(mean, agreed.mean),
+        by_identity(scale, agreed.scale),
+    )
+
+
+def _filled(schema: Schema, train: Training, agreed: Agreed) -> Float[Tensor, "n c"]:
+    """Each client's median or most frequent category of its training values."""
+    fill = agreed.mean.repeat(train.clients, 1)
+    order = train.owner.argsort(stable=True)
+    sizes = torch.bincount(train.owner, minlength=train.clients).tolist()
+    values = train.raw[order].numpy()
+    for i, mine in enumerate(np.split(values, np.cumsum(sizes)[:-1])):
+        there = ~np.isnan(mine).all(0) if len(mine) else np.zeros(mine.shape[1], bool)
+        if there.any():
+            fill[i, torch.from_numpy(there)] = torch.from_numpy(
+                np.nanmedian(mine[:, there], axis=0)
+            )
+    for j, codes in enumerate(agreed.codes):
+        if codes is not None:
+            fill[:, j] = -1.0
+            if codes:
+                known = train._replace(raw=train.raw.where(train.raw >= 0, torch.nan))
+                tally = known.tally(j, len(codes))
+                most = tally.argmax(1).double()
+                fill[:, j] = torch.where(tally.sum(1) > 0, most, -1.0)
+    return fill
+
+
+def samples_of(part: Part) -> tuple[Tensor, Tensor]:
+    """The samples of a part, and the position of the client of each."""
+    who = torch.arange(len(part.size))
+    index, mask = part.rows(who)
+    return index[mask], who.repeat_interleave(part.size)
+
+
+def _training(federation: Federation) -> Training:
+    raw = federation.raw
+    assert raw is not None
+    index, owner = samples_of(federation.train)
+    return Training(raw[index].double(), owner, len(federation))
+
+
+def _schema(federation: Federation) -> Schema:
+    assert federation.schema is not None
+    return federation.schema
+
+
+def _words(schema: Schema) -> list[tuple[int, tuple[str, ...]]]:
+    """The columns of categories: their places and words."""
+    return [
+        (j, column.categories)
+        for j, column in enumerate(schema.columns)
+        if column.categories is not None
+    ]
+
+
+def _numbers_only(schema: Schema, values: Tensor, other: float) -> Tensor:
+    """The values of columns of numbers, and another one for columns of categories."""
+    is_number = torch.tensor([column.categories is None for column in schema.columns])
+    return torch.where(is_number, values, other)
+
+
+def _sound(scale: Tensor, mean: Tensor) -> Tensor:
+    """1 in place of the deviation of a constant, which is rounding or 0."""
+    return torch.where(scale > 1e-12 * mean.abs(), scale, 1.0)
+
+
+def _codes_like(
+    schema: Schema, like: Preparations
+) -> tuple[tuple[int, ...] | None, ...]:
+    """The raw codes of the categories that a preparation has."""
+    return tuple(
+        None
+        if old.categories is None or new.categories is None
+        else tuple(map(new.categories.index, old.categories))
+        for old, new in zip(like.columns, schema.columns, strict=True)
+    )
+
+
+def _recoded(
+    raw: Float[Tensor, "m c"],
+    schema: Schema,
+    codes: tuple[tuple[int, ...] | None, ...],
+) -> Float[Tensor, "m c"]:
+    """The raw values with new codes 0, 1, ... of these categories, -1 of others."""
+    found = raw.clone()
+    for j, words in _words(schema):
+        kept = codes[j]
+        assert kept is not None
+        new = torch.full((len(words) + 1,), -1.0, dtype=raw.dtype)
+        new[list(kept)] = torch.arange(len(kept), dtype=raw.dtype)
+        new[-1] = torch.nan
+        old = raw[:, j]
+        found[:, j] = new[torch.where(old.isnan(), len(words), old).long()]
+    return found

@@ -1,0 +1,257 @@
+"""Claims about studies of one's own files: names, preparation, and what is odd."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pandas as pd
+import pytest
+import torch
+
+from coterie.checks import InputError
+from coterie.conformance.divided import divided
+from coterie.data.doubts import gives_away, repeats
+from coterie.records import Folder, load_records
+from coterie.study.config import study_of
+from coterie.study.experiment import run_study
+from coterie.study.setup import federation_of, prepare
+from support.hospitals import HOSPITALS, write_hospitals
+
+RUN = {"rounds": 2, "batch_size": 8, "checkpoint_seconds": 0.0}
+
+
+def study(folder, *, run=(), tune=None, **data):
+    path = folder / "patients.csv"
+    if not path.exists():
+        write_hospitals(path)
+    columns = {"client": "hospital", "target": "outcome"}
+    tables = {
+        "name": "hospitals",
+        "data": {"name": "file", "path": str(path), **columns, **data},
+        "split": {"name": "natural"},
+        "model": {"name": "linear"},
+        "run": {**RUN, **dict(run)},
+        "algorithm": [{"name": "local"}, {"name": "fedavg"}],
+    }
+    return study_of(tables | ({} if tune is None else {"tune": tune}))
+
+
+def run(made, folder, **options):
+    return run_study(made, runs=folder / "runs", notice=lambda line: None, **options)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    return run(study(folder, run={"newcomers": 1}), folder)
+
+
+def test_clients_features_and_classes_keep_their_names_in_records(result):
+    records = load_records(result.folder)
+    assert records.names == HOSPITALS
+    assert records.classes == ("ill", "well")
+    assert records.features == ("age", "pressure", "sex = f", "sex = m", "smokes")
+    for table in (records.clients, records.metrics, records.newcomers):
+        assert (table["name"] == table["client"].map(dict(enumerate(HOSPITALS)))).all()
+    for name in ("clients", "metrics", "newcomers"):
+        assert set(pd.read_csv(result.folder / f"{name}.csv")["name"]) <= set(HOSPITALS)
+
+
+def test_a_model_is_asked_for_by_name_or_position(result):
+    for place, name in enumerate(HOSPITALS):
+        one, two = result.model(name), result.model(place)
+        for a, b in zip(one.parameters(), two.parameters(), strict=True):
+            assert torch.equal(a, b)
+    with pytest.raises(InputError) as error:
+        result.model("Chor")
+    assert str(error.value) == "there is no client 'Chor'. Did you mean 'Chur'?"
+
+
+def test_clients_without_names_are_numbered(tmp_path):
+    made = study(tmp_path)
+    split = {"name": "iid", "clients": 3}
+    made = study_of(made.resolved() | {"split": split, "name": "numbers"})
+    found = run(made, tmp_path)
+    assert set(found.records.metrics["name"]) == {"client 0", "client 1", "client 2"}
+    assert torch.equal(*(found.model(k).head.weight for k in (2, "client 2")))
+
+
+def test_the_report_and_figures_name_the_hospitals(result):
+    from coterie.report import clients, gains
+
+    bars = gains(result.records)
+    assert set(bars.layout.xaxis.ticktext) <= set(HOSPITALS)
+    assert set(clients(result.records).layout.xaxis2.ticktext) <= set(HOSPITALS)
+
+
+def test_each_clients_preparation_is_kept_with_the_run(result):
+    setup = prepare(result.study, 0)
+    kept = Folder(result.folder).preparations(0)
+    assert kept.plain() == setup.federation.preparations.plain()
+    assert len(kept.mean) == len(HOSPITALS)  # the newcomer with them
+    whole = setup.newcomers.everybody
+    for place in range(len(whole)):
+        for part in ("train", "validation", "test"):
+            index, _ = whole.part(part).rows(torch.tensor([place]))
+            module = kept.of(int(whole.clients[place])).module()
+            # All categories are known to those who train, so that codes are the same.
+            features = module(whole.raw[index[0]]).float()
+            assert torch.equal(features, whole.features[index[0]])
+
+
+def test_newcomers_change_nothing_that_is_agreed(tmp_path):
+    made = study(tmp_path, run={"newcomers": 1})
+    setup = prepare(made, 0)
+    (new,) = setup.newcomers.federation.clients.tolist()
+    path = tmp_path / "patients.csv"
+    lines = path.read_text().splitlines()
+    older = [
+        line.replace(",true,", ",false,") if line.startswith(HOSPITALS[new]) else line
+        for line in lines
+    ]
+    path.write_text("\n".join(older))
+    again = prepare(made, 0).federation.preparations
+    before = setup.federation.preparations
+    assert torch.equal(again.mean, before.mean)
+    assert not torch.equal(again.fill[new], before.fill[new])
+
+
+@pytest.mark.parametrize("scale", ["agreed", "client"])
+def test_folds_are_prepared_by_their_own_training_parts(tmp_path, scale):
+    made = study(tmp_path, tune={"folds": 3, "trials": 1}, scale=scale)
+    setup = prepare(made, 0)
+    for fold in setup.folds:
+        federation = fold.simulation.federation
+        rows = federation.train.rows(torch.arange(len(federation)))
+        age = federation.features[rows[0][rows[1]], 0]
+        assert float(age.mean()) == pytest.approx(0, abs=1e-5)
+        assert float(age.std(unbiased=False)) == pytest.approx(1, abs=1e-5)
+        assert federation.columns == setup.federation.columns
+    assert (
+        len({float(fold.simulation.federation.features[0, 0]) for fold in setup.folds})
+        > 1
+    )
+
+
+def test_a_divided_study_of_a_file_has_the_same_records(tmp_path):
+    made = study(
+        tmp_path,
+        run={"newcomers": 1, "dtype": "float64"},
+        tune={"folds": 2, "trials": 2},
+    )
+    alone = run(made, tmp_path)
+    several = divided(lambda group: run(made, tmp_path / "two", group=group), 2)[0]
+    for name in ("metrics", "newcomers", "trials"):
+        mine, theirs = (getattr(r.records, name) for r in (alone, several))
+        # Sums over processes are sums in another order.
+        pd.testing.assert_frame_equal(mine, theirs, rtol=1e-6, atol=1e-9)
+
+
+def test_another_scale_is_another_run(tmp_path):
+    one, two = (
+        run(study(tmp_path, scale=scale), tmp_path) for scale in ("agreed", "none")
+    )
+    assert one.folder != two.folder
+    read = json.loads((one.folder / "read.json").read_text())
+    assert set(read) == {"the data file patients.csv", "the columns of patients"}
+
+
+def test_the_order_of_rows_names_no_other_clients(tmp_path):
+    made = study(tmp_path)
+    before = federation_of(made, 0)
+    path = tmp_path / "patients.csv"
+    head, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([head, *reversed(rows)]))
+    after = federation_of(made, 0)
+    assert after.names == before.names
+    assert after.train.size.tolist() == before.train.size.tolist()
+
+
+def said(folder, text: str, **data) -> list[str]:
+    (folder / "patients.csv").write_text(text)
+    lines: list[str] = []
+    made = study(folder, **data)
+    run_study(made, runs=folder / "runs", notice=lines.append)
+    return lines
+
+
+def rows(make) -> str:
+    lines = ["hospital,outcome,x,z"]
+    lines += [make(k) for k in range(40)]
+    return "\n".join(lines)
+
+
+def hospital(k: int) -> str:
+    return "AB"[k % 2]
+
+
+def noise(k: int) -> int:
+    return k * 7 % 11
+
+
+def label(k: int) -> int:
+    return k // 2 % 2
+
+
+def test_features_that_will_not_train_are_said(tmp_path):
+    text = rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},{100 * noise(k + 3)}")
+    (line,) = said(tmp_path, text, scale="none")
+    assert line.startswith("features of `patients` will train badly as they are: 'z'")
+    assert said(tmp_path, text) == []
+
+
+def test_a_constant_column_is_said(tmp_path):
+    text = rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},7")
+    assert said(tmp_path, text) == [
+        "column 'z' is the same in all training data and can be left out."
+    ]
+
+
+@pytest.mark.parametrize("tells", [("5", "4"), ("no", "yes"), ("", "late")])
+def test_a_column_that_gives_the_label_away_is_said(tmp_path, tells):
+    text = rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},{tells[label(k)]}")
+    lines = said(tmp_path, text)
+    assert lines[-1].startswith("column 'z' is enough to know the label of every")
+    assert said(tmp_path, text, drop=["z"]) == []
+
+
+def test_what_gives_labels_away_is_not_what_differs_everywhere():
+    labels = torch.arange(40) % 2
+    steps = torch.arange(40).double()
+    assert not gives_away(steps, labels)
+    assert gives_away(steps * labels, labels)  # a threshold
+    assert gives_away(labels.double(), labels)
+    assert not gives_away(torch.ones(40).double(), labels)
+    wrong = labels.double()
+    wrong[:5] = 0
+    assert not gives_away(wrong, labels)
+    assert repeats(2 - 3 * steps, steps)
+    assert not repeats(steps.square(), steps)
+
+
+def test_labels_that_only_test_data_have_are_said(tmp_path):
+    def row(k: int) -> str:
+        rare = k in (0, 1)
+        return (
+            f"{hospital(k)},{2 if rare else label(k)},{noise(k)},{k * 5 % 13},{k < 8:d}"
+        )
+
+    text = rows(row).replace("x,z", "x,z,is_test")
+    lines = said(tmp_path, text, task="classification")
+    assert lines == [
+        "nobody trains on class 2, which validation or test data have: it cannot be "
+        "learnt.",
+        "2 of 2 clients (A, B) are tested on classes that their own training data "
+        "lack, which training alone cannot learn.",
+    ]
+
+
+def test_without_a_listener_doubts_are_warnings(tmp_path):
+    text = rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},7")
+    (tmp_path / "patients.csv").write_text(text)
+    with pytest.warns(UserWarning, match="column 'z' is the same"):
+        run_study(study(tmp_path), runs=tmp_path / "runs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_study(study(tmp_path, drop=["z"]), runs=tmp_path / "runs")
