@@ -25,10 +25,12 @@ from coterie.data.splits import SPLITS
 from coterie.graphs.families import GRAPHS
 from coterie.models import MODELS
 from coterie.records import Folder, load_records, locked
+from coterie.report import summary
 from coterie.study import experiment
 from coterie.study.config import read_study
 from coterie.study.ingredients import RECIPES
 from support.called import called
+from support.made_records import make_records
 from support.run_folders import folder_of
 
 TABLES = {
@@ -118,6 +120,24 @@ def test_the_table_fits_eighty_columns_without_cutting_words(here, monkeypatch):
         assert word in text
     for word in ("6.4 k", "1.23 T", "1023 B", "100%", "0%", "0 B"):
         assert word in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_names_and_numbers_of_the_table_are_whole_at_any_width(monkeypatch, width):
+    labels = ("local", "fedavg", "adaptive_all_for_one")
+    table = summary(make_records(labels=labels))
+    monkeypatch.setattr(tables.out, "_width", width)
+    with tables.out.capture() as capture:
+        tables.print_summary(table)
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= width and "…" not in capture.get()
+    shown = {
+        label: [r.split() for r in lines if r.startswith(label)] for label in labels
+    }
+    parts = {len(rows) for rows in shown.values()}
+    assert parts == ({1} if width > 60 else {2})  # tables, all with all names
+    cells = [cell for row in shown["fedavg"] for cell in row]
+    assert {"fedavg", "±", "7.68", "k", "188", "KiB"} <= set(cells)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -116,20 +117,47 @@ def _print_rows(
     summary: Any,
     first: str = "algorithm",
 ) -> None:
-    """Prints a table: a row for each algorithm, its cells made by the columns."""
-    table = Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-        pad_edge=False,
-    )
-    table.add_column(first, overflow="fold")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for label, row in summary.iterrows():
-        table.add_row(str(label), *(text(row) for text in columns.values()))
-    out.print(table)
+    """Prints a row for each algorithm, its cells made by the columns.
+
+    Columns that do not fit stand in a further table, so that names are never cut.
+    """
+    rows = [row for _, row in summary.iterrows()]
+    cells = {name: [text(row) for row in rows] for name, text in columns.items()}
+    names = [str(label) for label in summary.index]
+    for number, chunk in enumerate(_fitting(names, cells)):
+        table = Table(
+            title=None if number else title,
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            show_edge=False,
+            pad_edge=False,
+        )
+        table.add_column(first, overflow="fold")
+        for column in chunk:
+            table.add_column(column, justify="right", no_wrap=True)
+        for place, name in enumerate(names):
+            table.add_row(name, *(cells[column][place] for column in chunk))
+        out.print(table)
+
+
+_NAME = 20
+"""So many characters of a name stand in a line at least, where it has as many."""
+
+
+def _fitting(names: list[str], cells: dict[str, list[str]]) -> list[list[str]]:
+    """The columns in groups, each of which fits the terminal beside the names."""
+    room = out.width - min(_NAME, max(map(cell_len, names), default=0))
+    chunks: list[list[str]] = [[]]
+    left = room
+    for column, texts in cells.items():
+        # A space before it, and one after it that the table adds.
+        width = 2 + max(map(cell_len, [*column.split("\n"), *texts]))
+        if chunks[-1] and width > left:
+            chunks.append([])
+            left = room
+        chunks[-1].append(column)
+        left -= width
+    return chunks
 
 
 _THOUSANDS = ("", " k", " M", " G", " T", " P")
