@@ -161,15 +161,25 @@ class Folder:
             if not table.empty:
                 with writing(self.path / f"{name}.csv") as file:
                     table.to_csv(file, index=False)
-        if records.weights:
-            arrays: dict[str, Any] = {}
-            for (label, seed), snapshots in records.weights.items():
-                key = file_name(label, seed)
-                arrays[f"{key}-rounds"] = snapshots.rounds
-                arrays[f"{key}-weights"] = snapshots.matrices
-            with writing(self.path / "weights.npz") as path, path.open("wb") as file:
-                np.savez_compressed(file, **arrays)
+        weights: dict[str, np.ndarray] = {}
+        for (label, seed), snapshots in records.weights.items():
+            key = file_name(label, seed)
+            weights[f"{key}-rounds"] = snapshots.rounds
+            weights[f"{key}-weights"] = snapshots.matrices
+        self._write_arrays("weights", weights)
+        samples: dict[str, np.ndarray] = {}
+        for (label, seed), (client, sample, measures) in records.outcomes.items():
+            columns = {"client": client, "sample": sample, **measures}
+            key = file_name(label, seed)
+            samples |= {f"{key}-{name}": column for name, column in columns.items()}
+        self._write_arrays("outcomes", samples)
         return records
+
+    def _write_arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        """Writes a file of arrays, if there are any."""
+        if arrays:
+            with writing(self.path / f"{name}.npz") as path, path.open("wb") as file:
+                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) -> None:

@@ -47,6 +47,11 @@ class Division(NamedTuple):
         """The rows of all clients, in every process."""
         return self.group.join(rows.contiguous(), blocks(self.clients, self.group.size))
 
+    def joined_samples(self, values: Tensor, sizes: Tensor) -> Tensor:
+        """The values of all clients' samples, where each client has so many of them."""
+        counts = sizes.cpu().split(blocks(self.clients, self.group.size))
+        return self.group.join(values.contiguous(), [int(c.sum()) for c in counts])
+
     def collected(self, rows: Tensor) -> Tensor | None:
         """The rows of all clients, in process 0."""
         counts = blocks(self.clients, self.group.size)
