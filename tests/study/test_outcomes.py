@@ -74,3 +74,16 @@ def test_a_file_for_people_holds_them(finished):
             assert np.array_equal(
                 arrays[f"{key}-accuracy"], outcomes.measures["accuracy"]
             )
+
+
+def test_methods_that_are_told_true_clusters_are_kept_as_oracles(tmp_path):
+    methods = [
+        {"name": "local"},
+        {"name": "all_for_one"},  # whose weights are by default the true clusters
+        {"name": "all_for_one", "label": "equal", "weights": "uniform"},
+        {"name": "karula", "radius": "clusters"},
+        {"name": "karula", "label": "measured", "radius": "transport(5)"},
+    ]
+    result = run_study(made(algorithm=methods, rounds=1), runs=tmp_path)
+    assert result.records.oracles == ("all_for_one", "karula")
+    assert list(result.table().query("oracle").index) == ["all_for_one", "karula"]

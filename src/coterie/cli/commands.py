@@ -21,6 +21,7 @@ from .tables import (
     listing,
     out,
     print_chosen,
+    print_headline,
     print_newcomers,
     print_plan,
     print_summary,
@@ -165,9 +166,11 @@ def report(
 
 def _report(records: Records, folder: Path) -> None:
     """Prints the tables of a run, and writes its page."""
-    from ..report import newcomer_summary, summary, write_report
+    from ..report import headline, newcomer_summary, summary, write_report
 
-    print_summary(summary(records))
+    table = summary(records)
+    print_headline(headline(records, table))
+    print_summary(table)
     if not records.newcomers.empty:
         print_newcomers(newcomer_summary(records))
     print_chosen(records)

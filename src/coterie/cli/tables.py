@@ -18,6 +18,13 @@ out = Console(markup=False, emoji=False, highlight=False)
 err = Console(markup=False, emoji=False, highlight=False, stderr=True)
 
 
+def print_headline(answers: dict[str, str]) -> None:
+    """Prints what a study found, before its tables."""
+    for about, text in answers.items():
+        out.print(Text.assemble((f"{about}: ", "bold"), text))
+    out.print()
+
+
 def print_summary(summary: Any) -> None:
     """Prints the comparison of algorithms, one row each, for 80 columns."""
     when, seeds = f"round {summary['round'].max()}", summary["seeds"].max()
@@ -26,17 +33,18 @@ def print_summary(summary: Any) -> None:
     title = f"test data, {when}, {seeds} seed{'s' if seeds > 1 else ''}"
     columns: dict[str, Callable[[Any], str]] = {
         _mean_heading(summary): _mean,
-        "weighted\nmean": lambda row: _number(row["weighted_mean"]),
-        "worst\ndecile": lambda row: _number(row["worst_decile"]),
-        "beats\nlocal": lambda row: _share(row["better_than_local"]),
-        "gradient\ncount": lambda row: _scaled(row["gradients"], 1000, _THOUSANDS),
+        "over local\n± 95 %": _gain,
+        "clients\n+/-/?": _verdicts,
+        "gradi-\nents": lambda row: _scaled(row["gradients"], 1000, _THOUSANDS),
         "sent": lambda row: _scaled(row["bytes"], 1024, _BYTES),
     }
     if "updates" in summary:
         # There is no room for both; the report has them.
-        del columns["weighted\nmean"]
+        del columns["gradi-\nents"]
         columns["updates"] = lambda row: _scaled(row["updates"], 1000, _THOUSANDS)
     _print_rows(title, columns, summary)
+    if summary["gain"].notna().any():
+        out.print("+/-/?: clients that gain, that lose, for whom one cannot tell")
 
 
 _SHOWN = 30
@@ -128,7 +136,9 @@ def _print_rows(
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for label, row in summary.iterrows():
-        table.add_row(str(label), *(text(row) for text in columns.values()))
+        told = row.get("oracle", False) and "oracle" not in str(label).lower()
+        name = f"{label} (oracle)" if told else str(label)
+        table.add_row(name, *(text(row) for text in columns.values()))
     out.print(table)
 
 
@@ -141,6 +151,21 @@ _BYTES = (" B", " KiB", " MiB", " GiB", " TiB", " PiB")
 def _mean(row: Any) -> str:
     error = row["standard_error"]
     return _number(row["mean"]) + ("" if error != error else f" ± {error:.1g}")
+
+
+def _gain(row: Any) -> str:
+    """What is gained over training alone, and half its interval."""
+    if row["gain"] != row["gain"]:
+        return "-"
+    half = (row["gain_high"] - row["gain_low"]) / 2
+    return f"{row['gain']:+.3g} ± " + (f"{half:.1g}" if half < float("inf") else "?")
+
+
+def _verdicts(row: Any) -> str:
+    """How many clients gain, how many lose, and of how many one cannot tell."""
+    if row["gain"] != row["gain"]:
+        return "-"
+    return "/".join(f"{row[n]:.0f}" for n in ("gaining", "losing", "cannot_tell"))
 
 
 def _number(value: float) -> str:

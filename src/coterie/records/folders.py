@@ -9,6 +9,7 @@ from the cells.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,21 @@ class Folder:
         except OSError as error:
             raise unwritable(self.path, error) from None
 
-    def describe(self, seed: int, federation: Federation, objective: Objective) -> None:
-        """Keeps the sizes and clusters of the clients of one seed, and the score."""
+    def describe(
+        self,
+        seed: int,
+        federation: Federation,
+        objective: Objective,
+        oracles: Sequence[str] = (),
+    ) -> None:
+        """Keeps the sizes and clusters of the clients of one seed, and the score.
+
+        Args:
+            seed: of the study.
+            federation: the clients that train.
+            objective: says what the score is.
+            oracles: labels of the algorithms that are told true clusters or optima.
+        """
         clusters = federation.clusters
         table = pd.DataFrame({"client": federation.clients.cpu().numpy()})
         table.insert(0, "seed", seed)
@@ -81,6 +95,7 @@ class Folder:
             "note": federation.note,
             "score": objective.score,
             "higher_is_better": objective.higher_is_better,
+            "oracles": list(oracles),
         }
         write(self.path / "task.json", json.dumps(about) + "\n")
 

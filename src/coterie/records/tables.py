@@ -49,6 +49,8 @@ class Records:
     rounds: pd.DataFrame  # algorithm, seed, round, gradients, bytes, seconds, ...
     weights: dict[tuple[str, int], Snapshots]  # by (algorithm, seed)
     outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
+    # Algorithms that were told what others must find out: true clusters or optima.
+    oracles: tuple[str, ...] = ()
     # algorithm, seed, client, cluster, train, <part>_<measure> of those held out
     newcomers: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, trial, rounds, score, status, ..., one column for each option
@@ -106,6 +108,7 @@ def load_records(path: Path | str) -> Records:
             if cell.snapshots
         },
         outcomes={(c.label, c.seed): _outcomes(c) for c in loaded if c.outcomes},
+        oracles=tuple(about.get("oracles", ())),
         newcomers=_newcomers(loaded),
         trials=_trials([load_search(f) for f in path.glob("tuning/*.json")], order),
         delays=_joined([_delays(cell) for cell in loaded if cell.delays]),

@@ -127,9 +127,16 @@ class SharedFolder:
     def _first(self, call: Callable[[], Found]) -> Found:
         return first(self._group, call)
 
-    def describe(self, seed: int, federation: Federation, objective: Objective) -> None:
+    def describe(
+        self,
+        seed: int,
+        federation: Federation,
+        objective: Objective,
+        oracles: Sequence[str] = (),
+    ) -> None:
         """Keeps the sizes and clusters of the clients of one seed, and the score."""
-        self._first(lambda: self._folder.describe(seed, federation, objective))
+        told = (seed, federation, objective, oracles)
+        self._first(lambda: self._folder.describe(*told))
 
     def save(self, cell: Cell) -> None:
         """Replaces the cell's file by one with the state of all clients."""
