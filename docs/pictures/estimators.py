@@ -21,7 +21,8 @@ from plotly.subplots import make_subplots
 
 import coterie as co
 from coterie.records import Records, load_records
-from coterie.report import mean_scores, partner_counts
+from coterie.report import partner_counts
+from coterie.scores import mean_scores
 
 HERE = Path(__file__).parent
 STUDY = HERE.parents[1] / "examples" / "digits.toml"

@@ -86,7 +86,8 @@ def test_run_prints_a_table_and_writes_a_report(here):
     assert f"report: {folder / 'report.html'}" in output
     assert "newcomer" not in output
     rows = [line.split() for line in output.splitlines()]
-    local = next(row for row in rows if row[:1] == ["local"])
+    local = [row for row in rows if row[:1] == ["local"]][-1]  # below the headline
+    assert output.startswith("Gain: fedavg")
     metrics = pd.read_csv(folder / "metrics.csv").query("round == 2")
     mean = metrics.query("algorithm == 'local'")["test_accuracy"].mean()
     assert float(local[1]) == pytest.approx(mean, abs=1e-4)
@@ -102,7 +103,13 @@ def test_the_table_fits_eighty_columns_without_cutting_words(here, monkeypatch):
             "weighted_mean": [0.7734, 0.5, 1.2e-7],
             "worst_client": [0.1, 0.1, 0.1],
             "worst_decile": [0.6389, 0.5, 1.0],
-            "better_than_local": [1.0, 0.0, float("nan")],
+            "gain": [0.1234, -0.01, float("nan")],
+            "gain_low": [0.1, float("-inf"), float("nan")],
+            "gain_high": [0.1468, float("inf"), float("nan")],
+            "gaining": [118, 0, float("nan")],
+            "losing": [1, 0, float("nan")],
+            "cannot_tell": [1, 120, float("nan")],
+            "oracle": [False, False, True],
             "gradients": [0.0, 6400.0, 1.234e12],
             "bytes": [0.0, 1023.0, 1.5 * 2**30],
             "round": [10, 10, 10],
@@ -116,9 +123,9 @@ def test_the_table_fits_eighty_columns_without_cutting_words(here, monkeypatch):
     text = capture.get()
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
-    for word in ("adaptive_all_for_one", "0.7722 ± 0.01", "[true", "decile", "1.5 GiB"):
+    for word in ("adaptive_all_for_one", "0.7722 ± 0.01", "[true", "+/-/?", "1.5 GiB"):
         assert word in text
-    for word in ("6.4 k", "1.23 T", "1023 B", "100%", "0%", "0 B"):
+    for word in ("6.4 k", "1.23 T", "1023 B", "+0.123 ± 0.02", "-0.01 ± ?", "118/1/1"):
         assert word in text
 
 

@@ -30,7 +30,7 @@ def test_a_browser_draws_every_figure(tmp_path: Path) -> None:
         assert 'class="main-svg"' in drawn, name
         assert "gtitle" in drawn, name
     titles = {
-        "gains-figure": " equal",
+        "gains-figure": " cannot tell",
         "curves-figure": "Mean over clients during training",
         "spread-figure": "Final scores of the clients",
         "collaboration-0": "Who learns from whom: fedavg, seed 0",

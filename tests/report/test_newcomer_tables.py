@@ -113,8 +113,9 @@ def test_a_client_counts_by_the_seeds_with_which_it_trained(tmp_path):
         assert row["weighted_mean"] == pytest.approx(np.mean(weighted))
         if label != "local":
             alone = last[last["algorithm"] == "local"].groupby("client")
-            gained = by_client > alone["test_accuracy"].mean()
-            assert row["better_than_local"] == pytest.approx(gained.mean())
+            gained = by_client - alone["test_accuracy"].mean()
+            assert row["gain"] == pytest.approx(gained.mean())
+            assert row[["gaining", "losing", "cannot_tell"]].sum() == 12
     line = next(t for t in report.curves(records).data if t.name == "ditto")
     mine = records.metrics[records.metrics["algorithm"] == "ditto"]
     by_seed = mine.groupby(["round", "seed"])["test_accuracy"].mean()
@@ -198,7 +199,7 @@ def test_the_command_line_prints_a_second_table(tmp_path, monkeypatch):
     code, output, _ = called("run", "study.toml", "--quiet")
     assert code == 0
     first, second = output.split("2 newcomers, held out of training")
-    assert "worst" in first and "newcomer" in second
+    assert "over local" in first and "worst" in second
     assert re.search(r"fedavg +\S+ +\S+ +\d+%", second)
     (folder,) = Path("runs").iterdir()
     code, again, _ = called("report", str(folder))

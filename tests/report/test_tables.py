@@ -12,7 +12,13 @@ import pytest
 from coterie import report
 from coterie.records import Records
 from coterie.report import tables
-from support.made_records import ALGORITHMS, make_records, written
+from coterie.scores import gain_of
+from support.made_records import (
+    ALGORITHMS,
+    make_records,
+    with_outcomes,
+    written,
+)
 
 
 def looped(records: Records, label: str) -> dict[str, float]:
@@ -52,26 +58,53 @@ def test_summary_equals_a_plain_loop() -> None:
     assert list(table["bytes"]) == [0, 4000 * 12 * 4, 2 * 4000 * 12 * 4]
 
 
-def test_share_of_clients_better_than_local_counts_strict_gains_only() -> None:
-    records = make_records(n=4, seeds=1, spread=0.0)
-    last = records.metrics["round"] == 4
-    for label, values in {
-        "local": [0.5, 0.5, 0.5, 0.5],
-        "fedavg": [0.6, 0.5, 0.5 + 1e-12, 0.4],
-        "ditto": [0.6, 0.7, 0.8, 0.4],
-    }.items():
-        mine = last & (records.metrics["algorithm"] == label)
-        records.metrics.loc[mine, "test_accuracy"] = values
-    share = report.summary(records)["better_than_local"]
-    assert np.isnan(share["local"])
-    assert share["fedavg"] == 0.25
-    assert share["ditto"] == 0.75
+def test_a_client_gains_or_loses_beyond_its_interval_only() -> None:
+    records = make_records(n=4, seeds=3)
+    right = np.zeros((3, 4, 17))
+    right[..., :8] = 1
+    more = right.copy()
+    more[:, 0, 8:] = 1  # nine of seventeen patients
+    more[:, 1, 8] = 1  # one
+    more[:, 2, :7] = 0  # seven are lost
+    records = with_outcomes(records, {"local": right, "fedavg": right, "ditto": more})
+    gain = gain_of(records, "ditto")
+    assert list(gain.clients["verdict"]) == [
+        "gains",
+        "cannot tell",
+        "loses",
+        "cannot tell",
+    ]
+    assert gain.clients["mean"].to_numpy() == pytest.approx(
+        [9 / 17, 1 / 17, -7 / 17, 0]
+    )
+    assert gain.samples == 4 * 17
+    row = report.summary(records).loc["ditto"]
+    assert list(row[["gaining", "losing", "cannot_tell"]]) == [1, 1, 2]
+    assert row["gain"] == pytest.approx(3 / 68)
     titles = [
         button.args[1]["title.text"]
         for button in report.gains(records).layout.updatemenus[0].buttons
     ]
-    assert "fedavg: 1 gain, 1 lose, 2 equal" in titles[0]
-    assert "ditto: 3 gain, 1 lose, 0 equal" in titles[1]
+    assert "fedavg: 0 gain, 0 lose, 4 cannot tell" in titles[0]
+    assert "ditto: 1 gain, 1 lose, 2 cannot tell" in titles[1]
+    same = gain_of(records, "fedavg")
+    assert (same.mean, same.verdict) == (0, "cannot tell")
+
+
+def test_seeds_that_share_patients_do_not_make_them_more() -> None:
+    """Five seeds agree; only the patients say how sure the gain is."""
+    rng = np.random.default_rng(0)
+    right = (rng.random((1, 4, 17)) < 0.5).repeat(5, 0).astype(float)
+    more = np.where(rng.random((1, 4, 17)) < 0.08, 1.0, right)
+    records = make_records(n=4, seeds=5)
+    records = with_outcomes(records, {"local": right, "fedavg": right, "ditto": more})
+    d = (more - right)[0]
+    by_hand = (d.var(1, ddof=1) / 17).sum() ** 0.5 / 4
+    gain = gain_of(records, "ditto")
+    assert gain.error == pytest.approx(by_hand)
+    bare = replace(records, outcomes={})
+    assert gain_of(bare, "ditto").error == pytest.approx(0)
+    assert gain_of(bare, "ditto").samples == 0
 
 
 def test_the_last_round_counts_and_not_the_best() -> None:
@@ -95,8 +128,12 @@ def test_a_lower_loss_is_a_gain_in_regression() -> None:
     records = make_records(task="regression", spread=0.0)
     last = records.metrics[records.metrics["round"] == 4]
     table = last.pivot_table("test_loss", "client", "algorithm")
-    share = report.summary(records)["better_than_local"]
-    assert share["ditto"] == (table["ditto"] < table["local"]).mean() == 0.5
+    gain = gain_of(records, "ditto")
+    better = table["ditto"] < table["local"]
+    assert better.mean() == 0.5
+    assert list(gain.clients["verdict"]) == [
+        "gains" if more else "loses" for more in better
+    ]
 
 
 def test_splits_drawn_anew_count_with_the_sizes_and_clusters_of_their_seed(

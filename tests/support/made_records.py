@@ -20,7 +20,7 @@ import pytest
 
 from coterie import report
 from coterie.models import OBJECTIVES
-from coterie.records import Records, Snapshots
+from coterie.records import Outcomes, Records, Snapshots
 
 ALGORITHMS = ("local", "fedavg", "ditto")
 
@@ -89,6 +89,31 @@ def make_records(
         rounds=pd.DataFrame(costs),
         weights=matrices,
     )
+
+
+def with_outcomes(
+    records: Records, measured: dict[str, np.ndarray], *, shared: bool = True
+) -> Records:
+    """The records with these outcomes (seeds, clients, samples) of each algorithm.
+
+    Final scores become their means. Seeds have the same test samples, or each its own.
+    """
+    metrics, outcomes = records.metrics.copy(), {}
+    last = metrics["round"] == metrics["round"].max()
+    name = records.score
+    for label, values in measured.items():
+        seeds, clients, samples = values.shape
+        kind = np.uint8 if np.isin(values, (0, 1)).all() else np.float32
+        for seed in range(seeds):
+            mine = last & (metrics["algorithm"] == label) & (metrics["seed"] == seed)
+            metrics.loc[mine, f"test_{name}"] = values[seed].mean(1)
+            sample = np.arange(clients * samples)
+            outcomes[label, seed] = Outcomes(
+                np.arange(clients).repeat(samples),
+                sample if shared else sample + seed * clients * samples,
+                {name: values[seed].ravel().astype(kind)},
+            )
+    return replace(records, metrics=metrics, outcomes=outcomes)
 
 
 def make_timed(

@@ -22,6 +22,7 @@ from .tables import (
     err,
     out,
     print_chosen,
+    print_headline,
     print_newcomers,
     print_plan,
     print_summary,
@@ -198,13 +199,15 @@ def report(
 
 def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     """Prints the tables of a run, or one object, and writes its page."""
-    from ..report import newcomer_summary, summary, write_report
+    from ..report import headline, newcomer_summary, summary, write_report
 
     if as_json:
         write_report(records, folder / "report.html")
         print_json(run_answer(records, folder))
         return
-    print_summary(summary(records))
+    table = summary(records)
+    print_headline(headline(records, table))
+    print_summary(table)
     if not records.newcomers.empty:
         print_newcomers(newcomer_summary(records))
     print_chosen(records)

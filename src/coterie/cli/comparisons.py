@@ -169,7 +169,7 @@ def _each(found: Comparison, label: str, text: Any) -> list[str]:
 
 
 def _score(run: Run, row: Any) -> str:
-    from ..report.scores import score_of
+    from ..scores.finals import score_of
 
     score = score_of(run.records)
     error = row["standard_error"]

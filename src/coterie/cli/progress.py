@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.text import Text
 
-from ..report.scores import score_named
+from ..scores.finals import score_named
 from ..study import experiment
 
 _SECONDS = 10.0

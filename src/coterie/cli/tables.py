@@ -9,10 +9,18 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 # What is printed holds labels, paths and formulas with brackets, which are no markup.
 out = Console(markup=False, emoji=False, highlight=False)
 err = Console(markup=False, emoji=False, highlight=False, stderr=True)
+
+
+def print_headline(answers: dict[str, str]) -> None:
+    """Prints what a study found, before its tables."""
+    for about, text in answers.items():
+        out.print(Text.assemble((f"{about}: ", "bold"), text))
+    out.print()
 
 
 def print_summary(summary: Any) -> None:
@@ -23,17 +31,18 @@ def print_summary(summary: Any) -> None:
     title = f"test data, {when}, {seeds} seed{'s' if seeds > 1 else ''}"
     columns: dict[str, Callable[[Any], str]] = {
         _mean_heading(summary): _mean,
-        "weighted\nmean": lambda row: _number(row["weighted_mean"]),
-        "worst\ndecile": lambda row: _number(row["worst_decile"]),
-        "beats\nlocal": lambda row: _share(row["better_than_local"]),
+        "over local\n± 95 %": _gain,
+        "clients\n+/-/?": _verdicts,
         "gradient\ncount": lambda row: count_text(row["gradients"]),
         "sent": lambda row: bytes_text(row["bytes"]),
     }
     if "updates" in summary:
         # There is no room for both; the report has them.
-        del columns["weighted\nmean"]
+        del columns["gradient\ncount"]
         columns["updates"] = lambda row: count_text(row["updates"])
     _print_rows(title, columns, summary)
+    if summary["gain"].notna().any():
+        out.print("+/-/?: clients that gain, that lose, for whom one cannot tell")
 
 
 _SHOWN = 30
@@ -123,7 +132,7 @@ def _print_rows(
     """
     rows = [row for _, row in summary.iterrows()]
     cells = {name: [text(row) for row in rows] for name, text in columns.items()}
-    names = [str(label) for label in summary.index]
+    names = [_marked(label, row) for label, row in summary.iterrows()]
     for number, chunk in enumerate(_fitting(names, cells)):
         table = Table(
             title=None if number else title,
@@ -160,6 +169,12 @@ def _fitting(names: list[str], cells: dict[str, list[str]]) -> list[list[str]]:
     return chunks
 
 
+def _marked(label: object, row: Any) -> str:
+    """The name of an algorithm, which says if it is told what nobody knows."""
+    told = row.get("oracle", False) and "oracle" not in str(label).lower()
+    return f"{label} (oracle)" if told else str(label)
+
+
 _THOUSANDS = ("", " k", " M", " G", " T", " P")
 
 
@@ -169,6 +184,21 @@ _BYTES = (" B", " KiB", " MiB", " GiB", " TiB", " PiB")
 def _mean(row: Any) -> str:
     error = row["standard_error"]
     return _number(row["mean"]) + ("" if error != error else f" ± {error:.1g}")
+
+
+def _gain(row: Any) -> str:
+    """What is gained over training alone, and half its interval."""
+    if row["gain"] != row["gain"]:
+        return "-"
+    half = (row["gain_high"] - row["gain_low"]) / 2
+    return f"{row['gain']:+.3g} ± " + (f"{half:.1g}" if half < float("inf") else "?")
+
+
+def _verdicts(row: Any) -> str:
+    """How many clients gain, how many lose, and of how many one cannot tell."""
+    if row["gain"] != row["gain"]:
+        return "-"
+    return "/".join(f"{row[n]:.0f}" for n in ("gaining", "losing", "cannot_tell"))
 
 
 def _number(value: float) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 from ..records import replacing
 from ..records.files import in_use
 from ..records.standings import Standing, Standings, standings_of
-from ..report.scores import score_named
+from ..scores.finals import score_named
 from .tables import err, out
 
 _EVERY = 2.0

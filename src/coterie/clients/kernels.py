@@ -165,6 +165,26 @@ class Kernel:
         found = [self._measured(points[r], b) for r, b in self._chunks(batch, size)]
         return {name: torch.cat([some[name] for some in found]) for name in found[0]}
 
+    @torch.no_grad()
+    def outcomes(
+        self, points: Float[Tensor, "n d"], batch: Batch
+    ) -> dict[str, Float[Tensor, " m"]]:
+        """The loss and the measures of every sample that has a weight, row after row.
+
+        Measures of a client as a whole have none.
+        """
+        found, measures = [], self._objective.per_sample
+        for rows, some in self._chunks(batch, self.evaluated_at_once(batch.width)):
+            pieces = [
+                self._run("measure", (slice(None), piece), points[rows])[1]
+                for piece in some.pieces(_EVALUATED_AT_ONCE)
+            ]
+            used = some.weight != 0
+            outputs = torch.cat(pieces, 1)[used]
+            targets = self._targets[some.index.expand(used.shape)[used]]
+            found.append({k: m(outputs, targets) for k, m in measures.items()})
+        return {name: torch.cat([some[name] for some in found]) for name in found[0]}
+
     def evaluated_at_once(self, samples: int) -> int:
         """How many rows of that many samples are measured in one chunk."""
         return self.chunk(min(_EVALUATED_AT_ONCE, samples))

@@ -183,3 +183,11 @@ class Simulation:
             weight = mask / part.size[group][:, None].to(self.dtype)
             found.append(self.kernel.measure(x[group], Batch(index, weight)))
         return {name: torch.cat([some[name] for some in found]) for name in found[0]}
+
+    def outcomes(
+        self, x: Float[Tensor, "n d"], name: PartName
+    ) -> dict[str, Float[Tensor, " m"]]:
+        """The same for every single sample of the part, client after client."""
+        part = self.federation.part(name)
+        index, mask = part.rows(torch.arange(len(x), device=x.device))
+        return self.kernel.outcomes(x, Batch(index, mask.to(self.dtype)))

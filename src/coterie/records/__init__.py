@@ -11,11 +11,12 @@ from .searches import COLUMNS, Options, Rung, Search, Step, rungs, search_of
 
 if TYPE_CHECKING:
     from .folders import Folder
-    from .tables import Records, Snapshots, load_records
+    from .tables import Outcomes, Records, Snapshots, load_records
 
 # These bring pandas with them, which packing a state does not need.
 _LATE = {
     "Folder": "folders",
+    "Outcomes": "tables",
     "Records": "tables",
     "Snapshots": "tables",
     "load_records": "tables",
@@ -36,6 +37,7 @@ __all__ = [
     "Cell",
     "Folder",
     "Options",
+    "Outcomes",
     "Records",
     "Rung",
     "Search",

@@ -9,6 +9,7 @@ from the cells.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,21 @@ class Folder:
         except OSError as error:
             raise unwritable(self.path, error) from None
 
-    def describe(self, seed: int, federation: Federation, objective: Objective) -> None:
-        """Keeps names, sizes, clusters and preparations of the clients of one seed."""
+    def describe(
+        self,
+        seed: int,
+        federation: Federation,
+        objective: Objective,
+        oracles: Sequence[str] = (),
+    ) -> None:
+        """Keeps names, sizes, clusters and preparations of the clients of one seed.
+
+        Args:
+            seed: of the study.
+            federation: the clients that train.
+            objective: says what the score is.
+            oracles: labels of the algorithms that are told true clusters or optima.
+        """
         clusters = federation.clusters
         table = pd.DataFrame({"client": federation.clients.cpu().numpy()})
         table.insert(0, "seed", seed)
@@ -88,6 +102,7 @@ class Folder:
             "clients": federation.names,
             "features": federation.columns,
             "classes": federation.classes,
+            "oracles": list(oracles),
         }
         write(self.path / "task.json", json.dumps(about) + "\n")
         if federation.preparations is not None:
@@ -211,15 +226,25 @@ class Folder:
             if not table.empty:
                 with writing(self.path / f"{name}.csv") as file:
                     table.to_csv(file, index=False)
-        if records.weights:
-            arrays: dict[str, Any] = {}
-            for (label, seed), snapshots in records.weights.items():
-                key = file_name(label, seed)
-                arrays[f"{key}-rounds"] = snapshots.rounds
-                arrays[f"{key}-weights"] = snapshots.matrices
-            with writing(self.path / "weights.npz") as path, path.open("wb") as file:
-                np.savez_compressed(file, **arrays)
+        weights: dict[str, np.ndarray] = {}
+        for (label, seed), snapshots in records.weights.items():
+            key = file_name(label, seed)
+            weights[f"{key}-rounds"] = snapshots.rounds
+            weights[f"{key}-weights"] = snapshots.matrices
+        self._write_arrays("weights", weights)
+        samples: dict[str, np.ndarray] = {}
+        for (label, seed), (client, sample, measures) in records.outcomes.items():
+            columns = {"client": client, "sample": sample, **measures}
+            key = file_name(label, seed)
+            samples |= {f"{key}-{name}": column for name, column in columns.items()}
+        self._write_arrays("outcomes", samples)
         return records
+
+    def _write_arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        """Writes a file of arrays, if there are any."""
+        if arrays:
+            with writing(self.path / f"{name}.npz") as path, path.open("wb") as file:
+                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) -> None:

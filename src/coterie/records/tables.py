@@ -27,6 +27,14 @@ class Snapshots(NamedTuple):
     matrices: np.ndarray  # (S, N, N)
 
 
+class Outcomes(NamedTuple):
+    """What became of every test sample at the end, client after client."""
+
+    client: np.ndarray  # (M,)
+    sample: np.ndarray  # (M,) identity, the same wherever the sample is the same
+    measures: dict[str, np.ndarray]  # (M,) each; of whole numbers: 0 or 1
+
+
 @dataclass(frozen=True)
 class Records:
     """Everything that is known of a finished or interrupted study, as tables.
@@ -43,6 +51,9 @@ class Records:
     metrics: pd.DataFrame  # algorithm, seed, round, client, <part>_<measure> ...
     rounds: pd.DataFrame  # algorithm, seed, round, gradients, bytes, seconds, ...
     weights: dict[tuple[str, int], Snapshots]  # by (algorithm, seed)
+    outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
+    # Algorithms that were told what others must find out: true clusters or optima.
+    oracles: tuple[str, ...] = ()
     # algorithm, seed, client, cluster, train, <part>_<measure> of those held out
     newcomers: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, trial, rounds, score, status, ..., one column for each option
@@ -150,6 +161,8 @@ def load_records(path: Path | str) -> Records:
             for cell in loaded
             if cell.snapshots
         },
+        outcomes={(c.label, c.seed): _outcomes(c) for c in loaded if c.outcomes},
+        oracles=tuple(about.get("oracles", ())),
         newcomers=_newcomers(loaded),
         trials=_trials([load_search(f) for f in path.glob("tuning/*.json")], order),
         delays=_joined([_delays(cell) for cell in loaded if cell.delays]),
@@ -189,6 +202,12 @@ def metrics_of(cell: Cell) -> pd.DataFrame:
         table.insert(0, "round", int(about["round"]))
         tables.append(table)
     return _with_cell(_concatenated(tables), cell)
+
+
+def _outcomes(cell: Cell) -> Outcomes:
+    """What became of every test sample of a finished cell."""
+    arrays = {name: values.numpy() for name, values in cell.outcomes.items()}
+    return Outcomes(arrays.pop("client"), arrays.pop("sample"), arrays)
 
 
 def _newcomers(cells: list[Cell]) -> pd.DataFrame:

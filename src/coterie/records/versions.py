@@ -17,7 +17,7 @@ import torch
 
 _PACKAGE = Path(__file__).parents[1]
 
-_ELSEWHERE = ("cli", "conformance", "deploy", "planning", "records", "report")
+_ELSEWHERE = ("cli", "conformance", "deploy", "planning", "records", "report", "scores")
 """Rooms that no number of a cell depends on."""
 
 _METHODS = ("algorithms", "asynchronous")

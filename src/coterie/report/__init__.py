@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .figures import clients, curves, gains, newcomers, spread
+    from .headlines import headline
     from .matrices import collaboration, partners, similarity_map
     from .pages import write_report
-    from .scores import mean_scores
     from .searches import trials
     from .tables import chosen, newcomer_summary, partner_counts, summary
     from .timelines import delays, timeline
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 # Numbers need no drawing.
 _LATE = {
     "figures": "clients curves gains newcomers spread",
+    "headlines": "headline",
     "matrices": "collaboration partners similarity_map",
     "pages": "write_report",
-    "scores": "mean_scores",
     "searches": "trials",
     "tables": "chosen newcomer_summary partner_counts summary",
     "timelines": "delays timeline",
@@ -43,7 +43,7 @@ __all__ = [
     "curves",
     "delays",
     "gains",
-    "mean_scores",
+    "headline",
     "newcomer_summary",
     "newcomers",
     "partner_counts",

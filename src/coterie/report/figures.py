@@ -12,15 +12,12 @@ from plotly.subplots import make_subplots
 
 from ..checks import InputError
 from ..records import Records
-from .axes import axis_of
-from .scores import (
+from ..scores.finals import (
     CROWD,
     baseline_of,
     by_cluster,
     cluster_means,
     cluster_name,
-    count_gains,
-    final_gains,
     final_scores,
     is_crowd,
     newcomer_gains,
@@ -33,6 +30,8 @@ from .scores import (
     seed_means,
     worst_decile,
 )
+from ..scores.gains import Gain, gain_of
+from .axes import axis_of
 from .styles import (
     Style,
     bold,
@@ -62,65 +61,71 @@ def gains(records: Records) -> go.Figure:
     """Every client's test score minus that of training alone, one view per algorithm.
 
     The view at the start is that of the best mean validation score. Bars are sorted
-    inside each cluster; whiskers reach to the lowest and the highest seed. Above CROWD
-    clients, one box per algorithm shows their distribution.
+    inside each cluster; whiskers are 95 per cent intervals, and bars are pale where
+    these reach over zero: nothing can be told. Above CROWD clients, one box per
+    algorithm shows their distribution.
 
     Raises:
         InputError: without results of `local`, or of anything to compare with it.
     """
     score, styles = score_of(records), styles_of(records)
     others = [label for label in styles if label != baseline_of(records)]
-    tables = {label: final_gains(records, label) * score.unit for label in others}
+    found = {label: gain_of(records, label) for label in others}
     first = favourite_of(records)
     if is_crowd(records):
-        means = {label: over_seeds(records, table) for label, table in tables.items()}
+        means = {a: gain.clients["mean"] * score.unit for a, gain in found.items()}
         figure = boxes(means, styles, dots=False)
         figure.add_vline(x=0, line={"color": "#222222", "width": 1})
         figure.update_xaxes(title=score.gain)
         return finish(figure, "Gain over training alone, per client", 160, others)
-    return _gain_bars(records, tables, first)
+    return _gain_bars(records, found, first)
 
 
-def _gain_bars(
-    records: Records, tables: dict[str, pd.DataFrame], first: str
-) -> go.Figure:
+def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figure:
     """A bar per client, of the algorithm `first` until another is chosen."""
     table, styles = by_cluster(population(records)), styles_of(records)
+    unit, ends = score_of(records).unit, [np.zeros(1)]
     figure, buttons, layouts = go.Figure(), [], {}
-    for label, gained in tables.items():
-        mean = over_seeds(records, gained).reindex(table["client"])
+    for label, gain in found.items():
+        gained = gain.clients.reindex(table["client"])
+        numbers = ["mean", "low", "high"]
+        gained[numbers] *= unit
+        ends.append(gained[numbers].to_numpy().ravel())
         # Clusters keep their places for every algorithm; clients sort inside them.
         group = (table["cluster"] != table["cluster"].shift()).cumsum()
-        order = np.lexsort((-mean.to_numpy(), group.to_numpy()))
-        names, mean = table["client"].iloc[order], mean.iloc[order]
-        clusters = table["cluster"].iloc[order]
+        order = np.lexsort((-gained["mean"].to_numpy(), group.to_numpy()))
+        gained, clusters = gained.iloc[order], table["cluster"].iloc[order]
+        sure = gained["verdict"].isin(["gains", "loses"])
+        style = styles[label]
         figure.add_bar(
             x=list(range(len(table))),
-            y=mean.to_numpy(),
-            error_y=whiskers(gained, mean),
+            y=gained["mean"].to_numpy(),
+            error_y=whiskers(gained),
             name=escape(label),
-            marker={"color": styles[label].colour},
+            marker={"color": [style.colour if s else style.faint(0.35) for s in sure]},
             visible=label == first,
             hovertext=[
-                f"{escape(records.name_of(client))}, {cluster_name(int(cluster))}"
-                for client, cluster in zip(names, clusters, strict=True)
+                f"{escape(records.name_of(int(client)))}, "
+                f"{cluster_name(int(cluster))}: {verdict}"
+                for client, cluster, verdict in zip(
+                    gained.index, clusters, gained["verdict"], strict=True
+                )
             ],
             hovertemplate="%{hovertext}<br>%{y:+.3g}<extra></extra>",
         )
-        more, less, equal = count_gains(mean)
-        title = f"{heading(label)}: {more} gain, {less} lose, {equal} equal"
-        ticks = client_ticks(tick_names(records, names), single=True)
+        more, less, unsure = gain.counts().values()
+        title = f"{heading(label)}: {more} gain, {less} lose, {unsure} cannot tell"
+        ticks = client_ticks(tick_names(records, gained.index), single=True)
         layout = {f"xaxis.{key}": value for key, value in ticks.items()}
         layouts[label] = {"title.text": bold(title), **layout}
-        seen = [other == label for other in tables]
+        seen = [other == label for other in found]
         buttons.append(button(label, {"visible": seen}, layouts[label]))
-    menu = menu_of(buttons, active=list(tables).index(first))
+    menu = menu_of(buttons, active=list(found).index(first))
     figure.update_layout(layouts[first], updatemenus=[menu])
-    gain = score_of(records).gain
-    figure.update_yaxes(title=gain, zeroline=True, zerolinecolor="#222222")
+    title = score_of(records).gain
+    figure.update_yaxes(title=title, zeroline=True, zerolinecolor="#222222")
     # One scale for all, so that switching the algorithm compares like with like.
-    extremes = [table.to_numpy().ravel() for table in tables.values()]
-    finite = np.concatenate([[0.0], *extremes])
+    finite = np.concatenate(ends)
     finite = finite[np.isfinite(finite)]
     room = 0.08 * max(float(np.ptp(finite)), 1e-9)
     figure.update_yaxes(range=[finite.min() - room, finite.max() + room])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-import numpy as np
 import plotly.graph_objects as go
 import plotly.io
 
@@ -25,6 +24,8 @@ a { color: #005a9c; }
   max-width: none; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px;
   margin: 14px 0; }
+dl.headline { margin: 12px 0 20px; padding: 12px 16px; border-left: 4px solid #0072b2;
+  background: #f3f7fb; font-size: 1.05rem; }
 dt { color: #555; }
 dd { margin: 0; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; max-height: 34em; margin: 4px 0 16px; }
@@ -141,33 +142,6 @@ def table_of(
         f'<table aria-label="{escape(caption)}">'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
-
-
-def joined(names: list[str]) -> str:
-    """The names as a list in a sentence."""
-    head, last = names[:-1], names[-1]
-    return f"{', '.join(head)} and {last}" if head else last
-
-
-def large(value: float) -> str:
-    """A large number with its thousands apart."""
-    return f"{value:,.0f}" if np.isfinite(value) else "unknown"
-
-
-def percent(share: float, unknown: str = "unknown") -> str:
-    """A share in whole per cent."""
-    return f"{100 * share:.0f} %" if np.isfinite(share) else unknown
-
-
-def in_bytes(value: float) -> str:
-    """A number of bytes in decimal units."""
-    if not np.isfinite(value):
-        return "unknown"
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(value) < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.3g} TB"
 
 
 def plot(

@@ -17,22 +17,23 @@ from plotly.offline import get_plotlyjs
 
 from ..checks import InputError
 from ..records import Records, replacing
-from .axes import axis_of, in_seconds
-from .figures import curves, gains, spread
-from .html import in_bytes, joined, large, page, percent, plot, table_of
-from .scores import (
+from ..scores.finals import (
+    Score,
     baseline_of,
-    count_gains,
-    final_gains,
     final_scores,
     labels_of,
-    over_seeds,
     score_of,
-    standard_error,
+    shown,
 )
+from ..scores.gains import Gain, gain_of
+from ..scores.words import in_bytes, joined, large, some_of
+from .axes import axis_of, in_seconds
+from .figures import curves, gains, spread
+from .headlines import best_of, certainty_text, headline, interval_text
+from .html import page, plot, table_of
 from .searches import chosen_section
 from .sections import clients_section, newcomers_section, partners_section, time_section
-from .tables import at_equal_cost, lead_of, ranking, shortfalls, summary
+from .tables import at_equal_cost, ranking, shortfalls, summary
 
 
 def write_report(records: Records, path: Path) -> Path:
@@ -66,7 +67,15 @@ def _document(records: Records) -> str:
     }
     sections = {key: section for key, section in sections.items() if section[1]}
     title = str(records.study.get("name", "Study"))
-    return page(title, _header(records), sections, get_plotlyjs())
+    header = _headline(records, table) + _header(records)
+    return page(title, header, sections, get_plotlyjs())
+
+
+def _headline(records: Records, table: pd.DataFrame) -> str:
+    """Who gains, how sure that is and what it costs, before anything else."""
+    answers = headline(records, table).items()
+    items = "".join(f"<dt>{key}</dt><dd>{escape(text)}</dd>" for key, text in answers)
+    return f'<dl class="headline" aria-label="Headline">{items}</dl>'
 
 
 def _header(records: Records) -> str:
@@ -146,10 +155,11 @@ def _shortfalls(records: Records) -> str:
 
 def _result_section(records: Records, table: pd.DataFrame) -> str:
     score, axis = score_of(records), axis_of(records)
-    verdict, best = _verdict(records, table)
+    verdict, best = best_of(records, table)
     local = baseline_of(records)
-    headers = ["algorithm", "mean", "± s.e.", "weighted mean", "worst client"]
-    headers += ["worst tenth", "better than local", "gradients", "bytes"]
+    headers = ["algorithm", "mean", "± s.e.", "gain over local", "95 % interval"]
+    headers += ["gain / lose / cannot tell", "weighted mean"]
+    headers += ["worst client", "worst tenth", "gradients", "bytes", "seconds"]
     counts = {"round": large}
     if axis.timed:
         counts = {"updates": large, "time": in_seconds}
@@ -157,18 +167,20 @@ def _result_section(records: Records, table: pd.DataFrame) -> str:
     headers += [{"time": "virtual time", "round": "rounds"}.get(c, c) for c in counts]
     rows = []
     for label, row in table.iterrows():
-        cells = [str(label), score.show(row["mean"])]
-        cells += [score.show_error(row["standard_error"])]
+        cells = [shown(records, str(label)), score.show(row["mean"])]
+        cells += [score.show_error(row["standard_error"]), *_gain_cells(score, row)]
         some = ("weighted_mean", "worst_client", "worst_decile")
         cells += [*(score.show(row[k]) for k in some)]
-        cells += [percent(row["better_than_local"], "–")]
         cells += [large(row["gradients"]), in_bytes(row["bytes"])]
+        cells += [f"{row['seconds']:.3g}" if np.isfinite(row["seconds"]) else "–"]
         rows.append([*cells, *(show(row[name]) for name, show in counts.items())])
     marked = list(table.index).index(best) if best is not None else None
     way = "higher" if score.sign > 0 else "lower"
     caption = (
         f"{score.words.capitalize()} {axis.end} ({way} is better), "
-        "mean over seeds. Costs are totals over all clients."
+        "mean over seeds. Standard errors and intervals count seeds and test samples "
+        "where these were kept. Clients gain or lose beyond their own intervals. Costs "
+        "are totals over all clients."
     )
     text = f"<p>{escape(verdict)}</p>"
     if local is None:
@@ -184,35 +196,16 @@ def _result_section(records: Records, table: pd.DataFrame) -> str:
     return text + table_of(headers, rows, caption, marked=marked)
 
 
-def _verdict(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
-    """What the means say in one sentence, and the label of a clear best, if any.
-
-    The best is clear when its lead over the next exceeds the standard error of their
-    difference, paired by seed, and both ran equally long.
-    """
-    score = score_of(records)
-    ranked = ranking(table["mean"], score.sign)
-    if not ranked:
-        return "No algorithm has a mean test score.", None
-    first, best = ranked[-1]
-    if len(ranked) == 1:
-        return f"The mean {score.words} of {first} is {score.show(best)}.", None
-    second, next_best = ranked[-2]
-    lead = lead_of(records, first, second)
-    means = f"{first} has the best mean {score.words}, {score.show(best)}, "
-    means += f"and {second} comes next with {score.show(next_best)}"
-    if table["round"].loc[[first, second]].nunique() > 1:
-        lengths = "virtual times" if axis_of(records).timed else "numbers of rounds"
-        return f"{means}; they ran for different {lengths}.", None
-    if len(lead) < 2:
-        return f"{means}; without two seeds of both, chance cannot be ruled out.", None
-    mean, error = float(lead.mean()), standard_error(lead)
-    size = f"a mean difference of {score.show_gain(mean)} "
-    size += f"with a standard error of {score.show_gain(error).lstrip('+')} "
-    size += f"over {len(lead)} seeds"
-    if mean > error:
-        return f"{means}: {size}.", first
-    return f"{means}, but the two cannot be told apart: {size}.", None
+def _gain_cells(score: Score, row: pd.Series) -> list[str]:
+    """What is gained over training alone, its interval, and how many clients do."""
+    if not np.isfinite(row["gain"]):
+        return ["–", "–", "–"]
+    ends = [score.show_gain(row[end]) for end in ("gain_low", "gain_high")]
+    interval = " to ".join(end.removesuffix(" points") for end in ends)
+    counts = " / ".join(f"{row[k]:.0f}" for k in ("gaining", "losing", "cannot_tell"))
+    known = np.isfinite(row["gain_low"])
+    gain = score.show_gain(row["gain"]).removesuffix(" points")
+    return [gain, interval if known else "unknown", counts]
 
 
 def _gains_section(records: Records, table: pd.DataFrame) -> str:
@@ -222,43 +215,47 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
         return "<p>No local baseline was run, so gains and losses are not known.</p>"
     if not others:
         return "<p>Only training alone was run; there is nothing to compare.</p>"
-    rows, losers = [], {}
-    for label in others:
-        gained = final_gains(records, label)
-        mean = over_seeds(records, gained)
-        more, less, equal = count_gains(mean)
-        cells = [label, str(more), str(less), str(equal)]
-        cells += [str(len(mean) - more - less - equal)]
-        cells += [score.show_gain(mean.mean(skipna=False))]
-        worst = mean.min()
-        name = records.name_of(int(mean.index[int(mean.argmin())])) if less else ""
-        lost = f"{score.show_gain(worst)} ({name})" if less else "none"
-        rows.append([*cells, lost])
-        losers[label] = less
+    found = {label: gain_of(records, label) for label in others}
+    rows = [_gains_row(records, label, gain) for label, gain in found.items()]
+    losers = {label: gain.counts()["loses"] for label, gain in found.items()}
     count = final_scores(records, local).shape[1]
     fewest = min(losers.values())
     kindest = [label for label, less in losers.items() if less == fewest]
     losing = f"{fewest} of {count} clients do worse than alone"
-    losing = losing if fewest else "no client does worse than alone"
+    losing = losing if fewest else "no client surely does worse than alone"
     sentence = f"With {joined(kindest)}, {losing}"
     most = max(losers.values())
     if most > fewest:
         hardest = [label for label, less in losers.items() if less == most]
         sentence += f"; with {joined(hardest)}, {most} do"
-    headers = ["algorithm", "gain", "lose", "equal", "not comparable"]
-    headers += ["mean change", "largest loss"]
+    sentence += ". A client gains or loses where the 95 % interval of its difference "
+    sentence += "does not reach over zero; pale bars are of those where it does: one "
+    sentence += f"cannot tell. {certainty_text(records, found[others[-1]])}"
+    headers = ["algorithm", "gain", "lose", "cannot tell", "not comparable"]
+    headers += ["mean change", "95 % interval", "lose"]
     # A column that only unlucky studies need.
     if all(row[4] == "0" for row in rows):
         headers, rows = headers[:4] + headers[5:], [row[:4] + row[5:] for row in rows]
-    caption = f"Clients with a better, worse and equal {score.words} than {local}."
+    caption = f"Clients with a better and a worse {score.words} than {local}."
     uneven = f"These runs ended at different {axis_of(records).name}s, so like is "
     uneven += "not compared with like."
     uneven = f'<p class="notice">{uneven}</p>' if table["round"].nunique() > 1 else ""
     return (
-        f"<p>{escape(sentence)}.</p>{uneven}"
+        f"<p>{escape(sentence)}</p>{uneven}"
         + table_of(headers, rows, caption)
         + plot(gains(records), "gains-figure", "Difference to training alone by client")
     )
+
+
+def _gains_row(records: Records, label: str, gain: Gain) -> list[str]:
+    """How many clients gain and lose, how much, and who loses."""
+    counts = gain.counts()
+    cells = [shown(records, label), *(str(count) for count in counts.values())]
+    cells += [str(len(gain.clients) - sum(counts.values()))]
+    cells += [score_of(records).show_gain(gain.mean)]
+    cells += [interval_text(records, gain).removeprefix("95 % interval ")]
+    who = [records.short_name(client) for client in gain.who("loses")]
+    return [*cells, some_of(who) if who else "nobody"]
 
 
 def _curves_section(records: Records, table: pd.DataFrame) -> str:

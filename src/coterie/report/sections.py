@@ -11,11 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..records import Records
-from .axes import axis_of, in_seconds, virtual_seconds
-from .figures import clients, newcomers
-from .html import joined, large, percent, plot, table_of
-from .matrices import collaboration, partners
-from .scores import (
+from ..scores.finals import (
     CROWD,
     Score,
     baseline_of,
@@ -30,6 +26,11 @@ from .scores import (
     population,
     score_of,
 )
+from ..scores.words import joined, large, percent
+from .axes import axis_of, in_seconds, virtual_seconds
+from .figures import clients, newcomers
+from .html import plot, table_of
+from .matrices import collaboration, partners
 from .tables import newcomer_summary, partner_counts, ranking
 from .timelines import delays, timeline
 from .waiting import common_score, delayed_labels, is_timed, timeline_of, wait_summary

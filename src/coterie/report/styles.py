@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..records import Records
-from .scores import baseline_of, cluster_name, labels_of
+from ..scores.finals import baseline_of, cluster_name, labels_of
 
 # Okabe and Ito's colours without yellow and black, then two of Tol's: distinct in
 # the common kinds of colour blindness, and dark enough on white.
@@ -217,15 +217,13 @@ def finish(
     return figure
 
 
-def whiskers(gained: pd.DataFrame, mean: pd.Series) -> dict[str, object] | None:
-    """From the lowest to the highest seed, or nothing if there is one seed."""
-    if len(gained) < 2:
-        return None
-    low, high = gained.min().reindex(mean.index), gained.max().reindex(mean.index)
+def whiskers(found: pd.DataFrame) -> dict[str, object]:
+    """The intervals of some means, as far as they are known."""
+    up, down = found["high"] - found["mean"], found["mean"] - found["low"]
     return {
-        "array": (high - mean).to_numpy(),
-        "arrayminus": (mean - low).to_numpy(),
+        "array": up.where(np.isfinite(up), 0).to_numpy(),
+        "arrayminus": down.where(np.isfinite(down), 0).to_numpy(),
         "color": "#444444",
         "thickness": 1,
-        "width": 2 if len(mean) <= LABELLED else 0,
+        "width": 2 if len(found) <= LABELLED else 0,
     }

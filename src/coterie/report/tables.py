@@ -15,17 +15,13 @@ import pandas as pd
 
 from ..checks import InputError
 from ..records import Records
-from .axes import axis_of
-from .scores import (
+from ..scores.finals import (
     baseline_of,
-    count_gains,
-    final_gains,
     final_scores,
     labels_of,
     newcomer_gains,
     newcomer_labels,
     newcomer_scores,
-    over_clients,
     over_seeds,
     planned_algorithms,
     runs_of,
@@ -33,6 +29,8 @@ from .scores import (
     standard_error,
     worst_decile,
 )
+from ..scores.gains import gain_of, score_error
+from .axes import axis_of
 
 
 def partner_counts(records: Records) -> pd.DataFrame:
@@ -59,23 +57,23 @@ def partner_counts(records: Records) -> pd.DataFrame:
     return table.groupby(["algorithm", "round"], sort=True).mean().reset_index()
 
 
-def lead_of(records: Records, first: str, second: str) -> pd.Series:
-    """By how much the first beats the second in mean score, by seed that both have."""
-    ours = over_clients(records, final_scores(records, first))
-    theirs = over_clients(records, final_scores(records, second))
-    return (score_of(records).sign * (ours - theirs)).dropna()
+_GAINS = ("gain", "gain_low", "gain_high", "gaining", "losing", "cannot_tell")
 
 
 def summary(records: Records) -> pd.DataFrame:
     """One row per algorithm: test scores at the last round, and what they cost.
 
-    Clients count by their mean over seeds, save for `standard_error`, which is that of
-    the mean over clients and comes from its spread over seeds (NaN with one seed).
-    `weighted_mean` weighs clients by training samples; `worst_decile` is the mean of
-    the worst ceil(N / 10) clients; `better_than_local` is the share of clients strictly
-    better than `local` (NaN without it); `gradients` and `bytes` are totals over
-    clients, means over seeds. With [time], `updates` counts the answers of clients that
-    arrived until the virtual `time` of the end, in seconds.
+    Clients count by their mean over seeds. `standard_error` is that of the mean over
+    clients and counts seeds and test samples (`scores.intervals`). `weighted_mean`
+    weighs clients by training samples; `worst_decile` is the mean of the worst
+    ceil(N / 10) clients. `gain` is the mean over clients of what they are better than
+    with `local`, whichever way the score points, `gain_low` and `gain_high` the ends of
+    its 95 per cent interval; `gaining`, `losing` and `cannot_tell` count clients, by
+    the intervals of their own (NaN without `local`). `oracle` says who was told true
+    clusters or optima. `gradients` and `bytes` are totals over clients, means over
+    seeds; `seconds` are those of training, the median over seeds. With [time],
+    `updates` counts the answers of clients that arrived until the virtual `time` of the
+    end, in seconds.
     """
     local, rows = baseline_of(records), {}
     sizes = records.clients.set_index(["seed", "client"])["train"].unstack("client")
@@ -86,17 +84,19 @@ def summary(records: Records) -> pd.DataFrame:
         weights = sizes.loc[scores.index, scores.columns]
         weights = weights.div(weights.sum(axis=1), axis=0)
         row = {"mean": float(values.mean(skipna=False))}
-        row["standard_error"] = standard_error(over_clients(records, scores))
+        row["standard_error"] = score_error(records, label)
         shares = (scores * weights).where(weights.notna(), 0.0)
         weighted = shares.sum(axis=1, skipna=False)
         row["weighted_mean"] = float(weighted.mean(skipna=False))
         row["worst_client"] = float(sign * (sign * values).min(skipna=False))
         row["worst_decile"] = worst_decile(values, sign)
-        row["better_than_local"] = np.nan
+        row |= dict.fromkeys(_GAINS, np.nan)
         if local is not None and label != local:
-            gained = final_gains(records, label)
-            more, _, _ = count_gains(over_seeds(records, gained))
-            row["better_than_local"] = more / len(values) if len(gained) else np.nan
+            gain = gain_of(records, label)
+            counts = tuple(gain.counts().values())
+            found = (gain.mean, gain.low, gain.high, *counts)
+            row |= dict(zip(_GAINS, found, strict=True)) if gain.seeds else {}
+        row["oracle"] = label in records.oracles
         row |= costs_of(records, label)
         row["round"] = runs_of(records, label)["round"].max()
         row["seeds"] = len(scores)
@@ -138,7 +138,7 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
 
 
 def costs_of(records: Records, label: str) -> dict[str, float]:
-    """Counters at the last round, mean over the seeds that are used.
+    """Counters at the last round, mean over the seeds that are used, median of seconds.
 
     Those of [time] are there where they were recorded.
     """
@@ -148,10 +148,13 @@ def costs_of(records: Records, label: str) -> dict[str, float]:
     mine = mine[used & (mine["round"] <= runs["round"].max())]
     last = mine.sort_values("round").groupby("seed").last()
     timed = [name for name in ("updates", "time") if name in last]
-    return {
+    costs = {
         name: float(last[name].mean()) if name in last else np.nan
         for name in ("gradients", "bytes", *timed)
     }
+    # What is compiled is compiled with the first seed alone.
+    costs["seconds"] = float(last["seconds"].median()) if "seconds" in last else np.nan
+    return costs
 
 
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
@@ -199,6 +202,8 @@ def favourite_of(records: Records) -> str:
     """
     local = baseline_of(records)
     others = [label for label in labels_of(records) if label != local]
+    # Who is told the truth is looked at first only where there is nobody else.
+    others = [a for a in others if a not in records.oracles] or others
     if not others:
         raise InputError("there is nothing to compare with training alone.")
     score = score_of(records)

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from ..checks import InputError
 from ..records import Records
-from .scores import labels_of
+from ..scores.finals import labels_of
 from .styles import (
     bold,
     button,

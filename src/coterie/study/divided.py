@@ -47,6 +47,11 @@ class Division(NamedTuple):
         """The rows of all clients, in every process."""
         return self.group.join(rows.contiguous(), blocks(self.clients, self.group.size))
 
+    def joined_samples(self, values: Tensor, sizes: Tensor) -> Tensor:
+        """The values of all clients' samples, where each client has so many of them."""
+        counts = sizes.cpu().split(blocks(self.clients, self.group.size))
+        return self.group.join(values.contiguous(), [int(c.sum()) for c in counts])
+
     def collected(self, rows: Tensor) -> Tensor | None:
         """The rows of all clients, in process 0."""
         counts = blocks(self.clients, self.group.size)
@@ -122,9 +127,16 @@ class SharedFolder:
     def _first(self, call: Callable[[], Found]) -> Found:
         return first(self._group, call)
 
-    def describe(self, seed: int, federation: Federation, objective: Objective) -> None:
+    def describe(
+        self,
+        seed: int,
+        federation: Federation,
+        objective: Objective,
+        oracles: Sequence[str] = (),
+    ) -> None:
         """Keeps the sizes and clusters of the clients of one seed, and the score."""
-        self._first(lambda: self._folder.describe(seed, federation, objective))
+        told = (seed, federation, objective, oracles)
+        self._first(lambda: self._folder.describe(*told))
 
     def save(self, cell: Cell) -> None:
         """Replaces the cell's file by one with the state of all clients."""

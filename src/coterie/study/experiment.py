@@ -25,9 +25,10 @@ from ..data.doubts import doubts
 from ..models import with_row
 from ..records import Folder, Records, Search, locked
 from ..records.sinks import Log, refuse_absent
-from .config import Study
+from .config import Study, algorithm_factory
 from .divided import SharedFolder, first, refuse_others
 from .identity import identity_of, settings_read
+from .ingredients import RECIPES, ingredients_of, is_told
 from .loops import training_of
 from .newcomers import hold_out
 from .setup import (
@@ -192,7 +193,8 @@ def run_study(
             if seed != setup.seed:
                 setup = prepare(study, seed, data.federations[seed], group)
             folder = SharedFolder(own, setup.division) if group.size > 1 else own
-            folder.describe(seed, setup.federation, setup.simulation.objective)
+            objective = setup.simulation.objective
+            folder.describe(seed, setup.federation, objective, _oracles(study))
             shows = functools.partial(_teller, progress, setup, total)
             for entry in study.algorithms:
                 search = searches[entry.label, seed]
@@ -240,6 +242,20 @@ def _refuse(setup: Setup, data: Data) -> None:
             for entry in study.algorithms:
                 other.algorithm(entry)
             refuse_settings(other)
+
+
+def _oracles(study: Study) -> list[str]:
+    """The algorithms with an ingredient made from what nobody knows, by label."""
+    told = []
+    for entry in study.algorithms:
+        for name in ingredients_of(algorithm_factory(entry.name)):
+            tried = entry.tune.get(name, entry.options.get(name, RECIPES[name][1]))
+            if any(
+                is_told(name, t)
+                for t in (tried if isinstance(tried, list) else [tried])
+            ):
+                told.append(entry.label)
+    return list(dict.fromkeys(told))
 
 
 def _searches(study: Study) -> dict[tuple[str, int], Search | None]:

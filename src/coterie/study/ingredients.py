@@ -333,6 +333,18 @@ def ingredients_of(factory: Callable[..., Any]) -> list[str]:
     return names
 
 
+def is_told(name: str, choice: str) -> bool:
+    """Whether an ingredient is made from what nobody knows: true clusters or optima.
+
+    >>> is_told("weights", "water_filling(2)"), is_told("weights", "uniform")
+    (True, False)
+    """
+    if file_of(choice):
+        return False
+    told = ("clusters", "optima", "biases", "water_filling")
+    return name in RECIPES and call(name, choice)[0] in told
+
+
 def once(context: Context) -> Ingredients:
     """Ingredients for this context, each of them made when it is asked for first."""
 

@@ -134,8 +134,7 @@ class Data(NamedTuple):
 
 def data_of(study: Study) -> Data:
     """The data of a study, loaded once where they do not depend on the seed."""
-    name = study.data["name"]
-    drawn = depends_on_seed(name) and "seed" not in study.data
+    name, drawn = study.data["name"], drawn_anew(study)
     federations: dict[int, Federation] = {}
     read: dict[str, str] = {}
     table = None
@@ -145,6 +144,11 @@ def data_of(study: Study) -> Data:
             read |= content_of(table, name, seed if drawn else None)
         federations[seed] = divided(study, table, seed)
     return Data(federations, read)
+
+
+def drawn_anew(study: Study) -> bool:
+    """Whether every seed has data of its own, not only a split of its own."""
+    return depends_on_seed(study.data["name"]) and "seed" not in study.data
 
 
 def federation_of(study: Study, seed: int) -> Federation:

@@ -23,7 +23,7 @@ from .config import Entry, Study, algorithm_factory
 from .divided import Division, SharedFolder, first, refuse_any
 from .loops import Training, training_of
 from .newcomers import described, models_for
-from .setup import Setup
+from .setup import Setup, drawn_anew
 
 _SNAPSHOTS = 50
 """Collaboration matrices kept of each cell, about."""
@@ -137,7 +137,7 @@ def _concluded(
         folder.save_models(cell.label, cell.seed, rows, of="newcomers")
         cell = replace(cell, newcomers=table)
     folder.save_models(cell.label, cell.seed, x)
-    return cell
+    return replace(cell, outcomes=outcomes_of(setup, x))
 
 
 def _welcomed(
@@ -261,6 +261,26 @@ def measures_of(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Te
     if optima is not None and optima.shape == x.shape:
         values["distance"] = joined((x - optima).square().sum(1)).cpu()
     return values
+
+
+def outcomes_of(setup: Setup, x: Tensor) -> dict[str, Tensor]:
+    """What becomes of every test sample of all clients, (M,) each, client by client.
+
+    A sample is known by its place in the data table, so that seeds can be paired where
+    they test the same samples.
+    """
+    federation, division = setup.federation, setup.division
+    size = federation.test.size
+    index, mask = federation.test.rows(torch.arange(len(federation)))
+    sample = index[mask]
+    if drawn_anew(setup.study):  # places of one table are not those of another
+        sample = sample + (setup.seed << 32)
+    table = {"client": federation.clients.repeat_interleave(size), "sample": sample}
+    for name, values in setup.simulation.outcomes(x, "test").items():
+        values = division.joined_samples(values, size).cpu()
+        is_right = bool(((values == 0) | (values == 1)).all())
+        table[name] = values.to(torch.uint8 if is_right else torch.float32)
+    return table
 
 
 def _score(cell: Cell, simulation: Simulation) -> float:

@@ -88,6 +88,13 @@ def planned_algorithms(records: Records) -> list[tuple[str, str]]:
     return [(str(e.get("label", e["name"])), str(e["name"])) for e in entries]
 
 
+def shown(records: Records, label: str) -> str:
+    """The label as tables show it: oracles, who are told the truth, say so."""
+    if label not in records.oracles or "oracle" in label.lower():
+        return label
+    return f"{label} (oracle)"
+
+
 def baseline_of(records: Records) -> str | None:
     """The label of training alone, or None if the study has no results of it."""
     there = labels_of(records)
@@ -172,11 +179,25 @@ def _over_local(
     local = baseline_of(records)
     if local is None:
         raise InputError("the study has no results of an algorithm named 'local'.")
-    ours, alone = scores(records, label), scores(records, local)
-    both = ours.index.intersection(alone.index)
-    alone = alone.loc[both]
-    gains = score_of(records).sign * (ours.loc[both] - alone)
-    return gains.mask(gains.abs() <= _ROUNDING * alone.abs(), 0.0)
+    return difference_of(records, label, local, scores)
+
+
+def difference_of(
+    records: Records,
+    label: str,
+    over: str,
+    scores: Callable[[Records, str], _Scores],
+) -> _Scores:
+    """How much better one algorithm's scores are than another's, of seeds of both."""
+    ours, theirs = scores(records, label), scores(records, over)
+    both = ours.index.intersection(theirs.index)
+    theirs = theirs.loc[both]
+    return without_rounding(score_of(records).sign * (ours.loc[both] - theirs), theirs)
+
+
+def without_rounding(gains: _Scores, scores: _Scores) -> _Scores:
+    """The differences, with 0 for those that are rounding of the scores."""
+    return gains.mask(gains.abs() <= _ROUNDING * scores.abs(), 0.0)
 
 
 def newcomer_labels(records: Records) -> list[str]:
@@ -220,11 +241,6 @@ def _mean_of_trained(
     sizes = records.clients.pivot(index="seed", columns="client", values="train")
     trained = sizes.reindex(index=table.index, columns=table.columns).notna()
     return table.mean(axis=axis).mask((table.isna() & trained).any(axis=axis))
-
-
-def count_gains(mean: pd.Series) -> tuple[int, int, int]:
-    """How many clients gain, lose and stay equal, by their mean over seeds."""
-    return int((mean > 0).sum()), int((mean < 0).sum()), int((mean == 0).sum())
 
 
 def cluster_means(records: Records, values: pd.Series) -> pd.Series:

@@ -1,0 +1,207 @@
+"""What a study found in a few sentences, with which page and terminal begin.
+
+They say who gains over training alone, how sure that is, and at what cost.
+
+The algorithm in the headline is chosen by validation data, and is no oracle.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ..models import OBJECTIVES
+from ..records import Records
+from ..scores.finals import (
+    baseline_of,
+    labels_of,
+    planned_algorithms,
+    population,
+    score_of,
+    shown,
+)
+from ..scores.gains import Gain, gain_of
+from ..scores.words import as_many, in_bytes, joined, large, some_of
+from .axes import axis_of
+from .tables import at_equal_cost, costs_of, favourite_of, ranking
+
+
+def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
+    """Answers by what they are about: gain, clients, certainty, rank, cost, oracles.
+
+    Args:
+        records: of the study.
+        table: their `summary`.
+    """
+    local = baseline_of(records)
+    if local is None:
+        return {"Gain": "No local baseline was run, so nothing says who gains over it."}
+    others = [label for label in labels_of(records) if label != local]
+    if not others:
+        return {"Gain": "Only training alone was run; there is nothing to compare."}
+    label = favourite_of(records)
+    gain = gain_of(records, label)
+    answers = {
+        "Gain": _gain_text(records, label, gain, table),
+        "Clients": clients_text(records, gain),
+        "How sure": certainty_text(records, gain),
+        "Rank": best_of(records, table)[0],
+        "Cost": _cost_text(records, label),
+        "Oracles": _oracle_text(records, table),
+    }
+    return {key: text for key, text in answers.items() if text}
+
+
+def interval_text(records: Records, gain: Gain) -> str:
+    """A 95 per cent interval in words."""
+    score = score_of(records)
+    if not np.isfinite(gain.high - gain.low):
+        return "95 % interval unknown"
+    low, high = (score.show_gain(end) for end in (gain.low, gain.high))
+    return f"95 % interval {low.removesuffix(' points')} to {high}"
+
+
+def _gain_text(records: Records, label: str, gain: Gain, table: pd.DataFrame) -> str:
+    score, mean = score_of(records), table["mean"]
+    alone = score.show(mean[str(baseline_of(records))])
+    means = f"{score.show(mean[label])} against {alone}"
+    size = f"{score.show_gain(gain.mean)} in {score.words}"
+    size += f", {interval_text(records, gain)} ({means})"
+    name = shown(records, label)
+    if not np.isfinite(gain.mean):
+        return f"{name} cannot be compared with training alone: {means}."
+    if gain.verdict == "cannot tell":
+        return f"{name} cannot be told from training alone: {size}."
+    verb = "gains over" if gain.verdict == "gains" else "loses against"
+    return f"{name} {verb} training alone: {size}."
+
+
+def clients_text(records: Records, gain: Gain) -> str:
+    """How many clients gain and lose beyond their own intervals, and who loses."""
+    counts, total = gain.counts(), len(gain.clients)
+    more, less = counts["gains"], counts["loses"]
+    text = f"{more:,} of {total:,} gain{'s' * (more == 1)}, "
+    text += f"{less:,} lose{'s' * (less == 1)}" if less else "none loses"
+    who = [records.name_of(client) for client in gain.who("loses")]
+    text += f" ({some_of(who)})" if less else ""
+    text += f", for {counts['cannot tell']:,} one cannot tell"
+    missing = total - sum(counts.values())
+    return text + (f"; {missing:,} cannot be compared." if missing else ".")
+
+
+def certainty_text(records: Records, gain: Gain) -> str:
+    """What intervals count, in words."""
+    seeds = f"{gain.seeds} seed{'s' * (gain.seeds != 1)}"
+    if gain.samples == 0:
+        why = "this run kept no outcome of each test sample"
+        if records.score in OBJECTIVES[records.task].of_client:
+            why = f"{records.score} is a measure of a client as a whole"
+        if gain.seeds < 2:
+            return f"Unknown: there is a single seed, and {why}."
+        return (
+            f"Intervals count {seeds} alone: {why}. That test data are finite is not "
+            "counted, so they are too narrow."
+        )
+    sizes = population(records)["test"]
+    least, most = f"{sizes.min():,.0f}", f"{sizes.max():,.0f}"
+    each = least if least == most else f"{least} to {most}"
+    samples = f"{gain.samples:,} test samples ({each} a client and seed)"
+    if gain.seeds < 2:
+        return (
+            f"Intervals count {samples}. There is a single seed: what another seed "
+            "would change is not counted."
+        )
+    few = " Two seeds are few: three or more make intervals shorter."
+    text = f"Intervals count {seeds} and {samples}, paired by client, sample and seed."
+    return text + few * (gain.seeds == 2)
+
+
+def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
+    """Which algorithm has the best mean, in a sentence, and its label where it is sure.
+
+    It is sure where the 95 per cent interval of its lead over the next is above 0, and
+    both ran equally long. Oracles do not count.
+    """
+    score = score_of(records)
+    ranked = ranking(table["mean"][~table["oracle"].astype(bool)], score.sign)
+    if not ranked:
+        return "No algorithm has a mean test score.", None
+    first, best = ranked[-1]
+    if len(ranked) == 1:
+        return f"The mean {score.words} of {first} is {score.show(best)}.", None
+    second, next_best = ranked[-2]
+    means = f"mean {score.words} {score.show(best)}"
+    means += f", and {second} comes next with {score.show(next_best)}"
+    if table["round"].loc[[first, second]].nunique() > 1:
+        lengths = "virtual times" if axis_of(records).timed else "numbers of rounds"
+        return f"{first} leads: {means}; they ran for different {lengths}.", None
+    lead = gain_of(records, first, over=second)
+    size = f"a difference of {score.show_gain(lead.mean)}"
+    size += f", {interval_text(records, lead)}"
+    if lead.verdict == "gains":
+        return f"{first} is best: {means}, {size}.", first
+    tied = [
+        label
+        for label, _ in ranked[-3::-1]
+        if gain_of(records, first, over=label).verdict != "gains"
+    ]
+    also = f" Nor from {some_of(tied)}." if tied else ""
+    text = f"A tie: {first} leads with {means}, but the two cannot be told apart"
+    return f"{text}: {size}.{also}", None
+
+
+def _cost_text(records: Records, label: str) -> str:
+    """What an algorithm costs beside training alone and one model for all."""
+    local, names = baseline_of(records), dict(planned_algorithms(records))
+    one = next((a for a in labels_of(records) if names.get(a) == "fedavg"), None)
+    own, alone = costs_of(records, label), costs_of(records, str(local))
+    parts = []
+    if own["gradients"] > 0 and alone["gradients"] > 0:
+        ratio = own["gradients"] / alone["gradients"]
+        more = as_many(ratio, "gradients", str(local))
+        parts.append(f"{more} ({large(own['gradients'])})")
+    if np.isfinite(own["bytes"]):
+        sent = f"{in_bytes(own['bytes'])} sent"
+        theirs = costs_of(records, one)["bytes"] if one not in (None, label) else 0
+        if theirs > 0:
+            sent += f", {as_many(own['bytes'] / theirs, 'bytes', str(one))}"
+        parts.append(sent)
+    if np.isfinite(own["seconds"]) and np.isfinite(alone["seconds"]):
+        parts.append(
+            f"{own['seconds']:.3g} s of training here, {local} {alone['seconds']:.3g} s"
+        )
+    if not parts:
+        return ""
+    text = f"{'; '.join(parts)}."
+    return text[0].upper() + text[1:] + _equal_text(records, label)
+
+
+def _equal_text(records: Records, label: str) -> str:
+    """Who is ahead when nobody has spent more gradients than the cheapest one."""
+    if "gradients" not in records.rounds:
+        return ""
+    _, means = at_equal_cost(records, "gradients")
+    score = score_of(records)
+    ranked = ranking(means.drop(list(records.oracles), errors="ignore"), score.sign)
+    if not ranked or not np.isfinite(means.get(label, np.nan)):
+        return ""
+    first, best = ranked[-1]
+    if first == label:
+        return f" At equal gradients it is ahead, too, with {score.show(best)}."
+    return (
+        f" At equal gradients it is behind: {score.show(means[label])}, and {first} "
+        f"{score.show(best)}."
+    )
+
+
+def _oracle_text(records: Records, table: pd.DataFrame) -> str:
+    """What those reach who are told the truth."""
+    score, means = score_of(records), table["mean"]
+    told = [label for label in labels_of(records) if label in records.oracles]
+    if not told:
+        return ""
+    reached = joined([f"{label} ({score.show(means[label])})" for label in told])
+    what = "what others must find out, true clusters or optima, and is never best."
+    if len(told) > 1:
+        return f"{reached} are told {what.replace('is never', 'are never')}"
+    return f"{reached} is told {what}"

@@ -1,0 +1,61 @@
+"""Numbers and names as a sentence says them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def joined(names: Sequence[str]) -> str:
+    """The names as a list in a sentence.
+
+    >>> joined(["a", "b", "c"])
+    'a, b and c'
+    """
+    *head, last = names
+    return f"{', '.join(head)} and {last}" if head else last
+
+
+def some_of(names: Sequence[str], most: int = 8) -> str:
+    """The first of the names, and how many more there are.
+
+    >>> some_of(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    if len(names) <= most:
+        return joined(names)
+    return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+
+
+def large(value: float) -> str:
+    """A large number with its thousands apart."""
+    return f"{value:,.0f}" if np.isfinite(value) else "unknown"
+
+
+def percent(share: float, unknown: str = "unknown") -> str:
+    """A share in whole per cent."""
+    return f"{100 * share:.0f} %" if np.isfinite(share) else unknown
+
+
+def as_many(ratio: float, what: str, whose: str) -> str:
+    """How many times as many of something as somebody else has.
+
+    >>> as_many(16.04, "gradients", "local"), as_many(1.0, "bytes", "fedavg")
+    ('16 times the gradients of local', 'as many bytes as fedavg')
+    """
+    if abs(ratio - 1) < 0.005:
+        return f"as many {what} as {whose}"
+    times = f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
+    return f"{times} times the {what} of {whose}"
+
+
+def in_bytes(value: float) -> str:
+    """A number of bytes in decimal units."""
+    if not np.isfinite(value):
+        return "unknown"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"

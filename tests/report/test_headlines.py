@@ -1,0 +1,118 @@
+"""What page and terminal say first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie import report
+from coterie.records import Records
+from coterie.report.headlines import best_of, headline
+from coterie.report.tables import favourite_of
+from support.made_records import make_records, with_outcomes, written
+
+RIGHT = np.zeros((3, 4, 20))
+RIGHT[..., :10] = 1
+
+
+def more(*counts: int) -> np.ndarray:
+    """So many more, or fewer, of each client's samples are right than half of them."""
+    right = RIGHT.copy()
+    for client, count in enumerate(counts):
+        right[:, client, 10 : 10 + max(0, count)] = 1
+        right[:, client, : max(0, -count)] = 0
+    return right
+
+
+def told(**measured: np.ndarray) -> Records:
+    records = make_records(n=4, labels=("local", *measured), weights=False)
+    return with_outcomes(records, {"local": RIGHT, **measured})
+
+
+def said(records: Records) -> dict[str, str]:
+    return headline(records, report.summary(records))
+
+
+def test_the_headline_says_who_gains_who_loses_and_what_it_costs() -> None:
+    records = told(fedavg=more(1, 0, 0, 0), ditto=more(10, 10, 9, -8))
+    answers = said(records)
+    assert list(answers) == ["Gain", "Clients", "How sure", "Rank", "Cost"]
+    assert answers["Gain"].startswith("ditto gains over training alone: +26.2 points")
+    assert "(76.2 % against 50.0 %)" in answers["Gain"]
+    assert answers["Clients"] == ("3 of 4 gain, 1 loses (3), for 0 one cannot tell.")
+    assert "3 seeds and 80 test samples" in answers["How sure"]
+    # 160 gradients in each of four rounds of four clients, by all algorithms alike.
+    assert "As many gradients as local (2,560)" in answers["Cost"]
+    assert "128 kB sent, 2 times the bytes of fedavg" in answers["Cost"]
+    assert "0.4 s of training here, local 0.4 s" in answers["Cost"]
+
+
+def test_where_nothing_can_be_told_the_headline_says_so() -> None:
+    answers = said(told(ditto=more(1, 0, -1, 1)))
+    assert answers["Gain"].startswith("ditto cannot be told from training alone: +1.")
+    assert answers["Clients"] == "0 of 4 gain, none loses, for 4 one cannot tell."
+    assert answers["Rank"].startswith("A tie: ditto leads")
+
+
+def test_oracles_are_marked_and_never_best(tmp_path: Path) -> None:
+    truth, found = more(9, 9, 9, 9), more(5, 6, 5, 6)
+    records = replace(told(ditto=found, best=truth), oracles=("best",))
+    table = report.summary(records)
+    assert list(table["oracle"]) == [False, False, True]
+    sentence, first = best_of(records, table)
+    assert first == "ditto" and "is best" in sentence
+    assert favourite_of(records) == "ditto"
+    answers = said(records)
+    assert answers["Gain"].startswith("ditto gains")
+    assert answers["Oracles"].startswith("best (95.0 %) is told what others must find")
+    page = written(records, tmp_path)
+    assert "best (oracle)" in page
+    row = page[page.index(">best (oracle)<") :]
+    assert 'class="best"' not in row[: row.index("</tr>")]
+
+
+def test_a_lead_within_its_interval_is_a_tie() -> None:
+    records = told(fedavg=more(6, 6, 6, 6), ditto=more(6, 6, 6, 7))
+    sentence, first = best_of(records, report.summary(records))
+    assert first is None
+    assert "a tie" in sentence.lower() and "cannot be told apart" in sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"outcomes": {}}, "Intervals count 3 seeds alone: this run kept no outcome"),
+        (
+            {"outcomes": {}, "task": "binary", "score": "auc"},
+            "auc is a measure of a client as a whole",
+        ),
+    ],
+)
+def test_what_is_not_counted_is_said(change: dict[str, object], sentence: str) -> None:
+    records = told(ditto=more(5, 5, 5, 5))
+    metrics = records.metrics.assign(test_auc=records.metrics["test_accuracy"])
+    records = replace(records, metrics=metrics, **change)
+    assert sentence in said(records)["How sure"]
+
+
+def test_one_seed_says_that_seeds_are_not_counted() -> None:
+    records = make_records(n=4, labels=("local", "ditto"), seeds=1, weights=False)
+    measured = {"local": RIGHT[:1], "ditto": more(9, 9, 9, 9)[:1]}
+    records = with_outcomes(records, measured)
+    answers = said(records)
+    assert "what another seed would change is not counted" in answers["How sure"]
+    assert answers["Clients"].startswith("4 of 4 gain")
+    bare = said(replace(records, outcomes={}))
+    assert bare["How sure"].startswith("Unknown: there is a single seed")
+    assert bare["Clients"].startswith("0 of 4 gain")
+
+
+def test_the_page_begins_with_the_headline(tmp_path: Path) -> None:
+    records = told(ditto=more(10, 10, 9, -8))
+    page = unescape(written(records, tmp_path))
+    text = said(records)["Gain"]
+    assert page.index("<h1>") < page.index(text) < page.index("<dt>Data</dt>")
