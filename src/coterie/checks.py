@@ -7,6 +7,7 @@ import importlib
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -20,6 +21,24 @@ class InputError(ValueError):
 
 class TrainingError(RuntimeError):
     """Training cannot go on; the message says which client, which round, what to do."""
+
+
+_LARGEST = sys.float_info.max
+"""Whole numbers of Python may be larger, and are then no numbers for a tensor."""
+
+_SHOWN = 60
+"""Signs of a value that a message shows."""
+
+
+def shortened(value: object) -> str:
+    """A value as a message shows it, cut where it is long.
+
+    >>> shortened(10**80)
+    '1000000000000000000000000000000000000000000000000000000000...'
+    """
+    large = isinstance(value, int) and value.bit_length() > 4000
+    text = "a whole number of more than 1000 digits" if large else repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def number(
@@ -37,8 +56,8 @@ def number(
     0.1
     """
     ordinary = isinstance(value, int | float) and not isinstance(value, bool)
-    if not ordinary or not math.isfinite(value):
-        raise InputError(f"`{name}` must be a finite number, got {value!r}.")
+    if not ordinary or not -_LARGEST <= value <= _LARGEST:
+        raise InputError(f"`{name}` must be a finite number, got {shortened(value)}.")
     limits = {
         f"greater than {above:g}": above == -math.inf or value > above,
         f"at least {at_least:g}": value >= at_least,
@@ -56,10 +75,28 @@ def integer(name: str, value: int, *, at_least: int, at_most: float = math.inf) 
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"`{name}` must be a whole number, got {value!r}.")
     if value < at_least:
-        raise InputError(f"`{name}` must be at least {at_least}, got {value}.")
+        raise InputError(
+            f"`{name}` must be at least {at_least}, got {shortened(value)}."
+        )
     if value > at_most:
-        raise InputError(f"`{name}` must be at most {at_most:g}, got {value}.")
+        raise InputError(
+            f"`{name}` must be at most {at_most:g}, got {shortened(value)}."
+        )
     return value
+
+
+def within_64_bits(name: str, value: object) -> None:
+    """Refuses whole numbers that do not fit, also in nested tables and lists."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            within_64_bits(f"{name}.{key}" if name else str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            within_64_bits(name, inner)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InputError(
+            f"`{name}` must be a number of at most 64 bits, got {shortened(value)}."
+        )
 
 
 def one_of(name: str, value: str, choices: Collection[str]) -> str:

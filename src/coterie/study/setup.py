@@ -357,8 +357,9 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError(f"`run.device` must be cpu or cuda, got {name!r}.") from None
-    if device.type not in ("cpu", "cuda"):
+        device = None
+    # torch takes "cpu:5" for a device, of which there is one.
+    if device is None or (name != "cpu" and device.type != "cuda"):
         raise InputError(f"`run.device` must be cpu or cuda, got {name!r}.")
     return device
 
