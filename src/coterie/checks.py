@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+import sysconfig
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +25,10 @@ class InputError(ValueError):
 
 class TrainingError(RuntimeError):
     """Training cannot go on; the message says which client, which round, what to do."""
+
+
+class Disconnected(RuntimeError):
+    """Another process of a run ended, or cannot be reached."""
 
 
 _LARGEST = sys.float_info.max
@@ -293,7 +301,60 @@ def imported(name: str, value: str) -> Any:
     2.0
     """
     module, _, attribute = value.partition(":")
+    if not re.fullmatch(r"\w+(\.\w+)*", module):
+        raise InputError(
+            f"`{name}` must read module:attribute with the whole name of the module, "
+            f"got {value!r}."
+        )
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"`{name}` {value!r} cannot be imported: {error}.") from error
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever its author made it raise
+        plain = isinstance(error, ImportError | AttributeError) and str(error)
+        raise InputError(
+            f"`{name}` {value!r} cannot be imported: {plain or raised(error)}."
+        ) from error
+
+
+def readable(name: str, value: str, found: Any) -> Callable[..., Any]:
+    """Returns what was found if it is a function whose parameters can be read."""
+    try:
+        inspect.signature(found)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"`{name}` {value!r} must be a function whose options can be read, got "
+            f"{shortened(found)}."
+        ) from None
+    return found
+
+
+@contextlib.contextmanager
+def own_code(name: str, value: str) -> Iterator[None]:
+    """Gives one sentence where code of one's own raises meanwhile, with its place.
+
+    Args:
+        name: of the setting.
+        value: "module:attribute"; what has no colon is ours, and raises as it does.
+    """
+    try:
+        yield
+    except (InputError, TrainingError, Disconnected):
+        raise
+    except (Exception, SystemExit) as error:
+        if ":" not in value:
+            raise
+        raise InputError(f"`{name}` {value!r} raised {raised(error)}.") from error
+
+
+def raised(error: BaseException) -> str:
+    """An error as part of a sentence, with the place in files of one's own."""
+    text = (str(error).splitlines() or [""])[0].rstrip(".")
+    said = type(error).__name__ + (f": {text}" if text else "")
+    installed = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
+    package = str(Path(__file__).parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if not frame.filename.startswith((*installed, package)):
+            return f"{said} ({Path(frame.filename).name}, line {frame.lineno})"
+    return said

@@ -12,9 +12,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ..checks import InputError, TrainingError, one_of
-from ..deploy import Disconnected, joined
+from ..checks import Disconnected, InputError, TrainingError, one_of
+from ..deploy import joined
 from ..study import experiment
+from .beside import look_beside, texts_of
 from .progress import plain_progress, study_progress
 from .tables import (
     err,
@@ -58,7 +59,7 @@ def run(
     """Compare the algorithms of a study, and write a report."""
     from ..study import read_study
 
-    sys.path.insert(0, str(path.parent.resolve()))  # for "module:function" there
+    look_beside(path.parent, texts_of(path, overrides or []))
     study = read_study(path, overrides or [])
     group = joined(study.run.device)  # with torchrun, several processes
     try:
@@ -110,7 +111,7 @@ def plan(
 
     if times is not None:
         trace(times)  # refused before any work
-    sys.path.insert(0, str(path.parent.resolve()))  # for "module:function" there
+    look_beside(path.parent, texts_of(path, overrides or []))
     study = read_study(path, overrides or [])
     with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
         found = plan_study(
@@ -183,7 +184,7 @@ def check(
     from ..conformance.suite import check_algorithm
     from ..study import algorithm_factory
 
-    sys.path.insert(0, str(Path.cwd()))
+    look_beside(Path.cwd(), [factory])
     table = Table(title=f"conformance of {factory}")
     for column in ("check", "in", "result", "what was found"):
         table.add_column(column)

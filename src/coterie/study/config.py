@@ -8,7 +8,6 @@ is declared twice.
 
 from __future__ import annotations
 
-import inspect
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -17,7 +16,14 @@ from typing import Any
 
 from .. import checks
 from ..algorithms import ALGORITHMS
-from ..checks import InputError, imported, integer, one_of, parameters_of
+from ..checks import (
+    InputError,
+    imported,
+    integer,
+    one_of,
+    parameters_of,
+    readable,
+)
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
 from ..models import MODELS, objective_named
@@ -165,15 +171,7 @@ def factory(
     if ":" not in name:
         one_of(f"{section}.name", name, registry)
         return registry[name]
-    made = imported(f"{section}.name", name)
-    try:
-        inspect.signature(made)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"`{section}.name` {name!r} must be a function whose options can be read, "
-            f"got {made!r}."
-        ) from None
-    return made
+    return readable(f"{section}.name", name, imported(f"{section}.name", name))
 
 
 def algorithm_factory(name: str) -> Callable[..., Algorithm]:

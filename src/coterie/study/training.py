@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import InputError, TrainingError
+from ..checks import InputError, TrainingError, own_code
 from ..clients.simulation import Simulation
 from ..data.federation import PARTS
 from ..engine.rounds import Lapse, Round
@@ -50,7 +50,7 @@ def run_cell(
         _keep_models(cell, setup, entry, folder, say)
         tell(run.rounds, None)
         return
-    training = training_of(setup, setup.algorithm(entry))
+    training = training_of(setup, entry)
     start = training.init()
     try:
         if cell.rounds:
@@ -74,11 +74,12 @@ def run_cell(
                 saved = time.monotonic()
             began = time.monotonic()
         cell = _concluded(cell, setup, entry, training, folder)
-    except (TrainingError, KeyboardInterrupt) as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        if cell.rounds and (group.size == 1 or not stopped):
+    except (TrainingError, InputError, KeyboardInterrupt) as error:
+        # Of several processes, all know that training fails, but not who was stopped.
+        fails = isinstance(error, TrainingError)
+        if cell.rounds and (group.size == 1 or fails):
             folder.save(cell)
-        if stopped:
+        if not fails:
             raise
         raise TrainingError(
             f"{error}; what was before is kept in {folder.path}, and a smaller step "
@@ -143,7 +144,8 @@ def _welcomed(
     assert newcomers is not None and x is not None  # asked in process 0
     oracle = newcomers.simulation.at(cell.t, purpose="welcome")
     method = setup.welcoming(entry)
-    rows = models_for((method.flow or method).welcome, state, x, oracle)
+    with own_code("algorithm.name", entry.name):
+        rows = models_for((method.flow or method).welcome, state, x, oracle)
     bad = ~torch.isfinite(rows.sum(1))
     if bad.any():
         client = int(newcomers.federation.clients[bad.nonzero()[0]])
@@ -167,7 +169,7 @@ def _keep_models(
         f"models of {cell.label!r} with seed {cell.seed} were missing or damaged in "
         f"{folder.path} and are made anew from its state."
     )
-    training = training_of(setup, setup.algorithm(entry))
+    training = training_of(setup, entry)
     state = restored(cell, training.init(), folder, setup)
     _concluded(replace(cell, state=state), setup, entry, training, folder)
 
