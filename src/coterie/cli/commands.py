@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ..checks import Disconnected, InputError, TrainingError, one_of
+from ..checks import Disconnected, InputError, TrainingError, one_of, raised
 from ..deploy import joined
 from ..study import experiment
 from .beside import look_beside, texts_of
@@ -27,6 +27,7 @@ from .tables import (
     print_summary,
     registries,
 )
+from .terminal import interruptible, show_any_sign, stop_code
 
 if TYPE_CHECKING:
     from ..records import Records
@@ -45,6 +46,7 @@ Overrides = Annotated[
 
 
 @app.command()
+@interruptible(err, "nothing was begun.")
 def run(
     path: Annotated[Path, typer.Argument(metavar="STUDY", help="A TOML file.")],
     overrides: Overrides = None,
@@ -72,14 +74,15 @@ def run(
                 notice=_notice,
                 group=group,
             )
-    except KeyboardInterrupt:
-        err.print("Interrupted: run the same command again to go on.")
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as stopped:
+        _notice("Interrupted: run the same command again to go on.")
+        raise typer.Exit(stop_code(stopped)) from None
     if _SPEAKS:
         _report(result.records, result.folder)
 
 
 @app.command()
+@interruptible(err, "no plan was written.")
 def plan(
     path: Annotated[Path, typer.Argument(metavar="STUDY", help="A TOML file.")],
     overrides: Overrides = None,
@@ -155,6 +158,7 @@ def list_(
 
 
 @app.command()
+@interruptible(err, "no report was written.")
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
 ) -> None:
@@ -168,15 +172,16 @@ def _report(records: Records, folder: Path) -> None:
     """Prints the tables of a run, and writes its page."""
     from ..report import newcomer_summary, summary, write_report
 
+    path = write_report(records, folder / "report.html")
     print_summary(summary(records))
     if not records.newcomers.empty:
         print_newcomers(newcomer_summary(records))
     print_chosen(records)
-    path = write_report(records, folder / "report.html")
     out.print(f"report: {path}", soft_wrap=True)
 
 
 @app.command()
+@interruptible(err, "not all checks were run.")
 def check(
     factory: Annotated[str, typer.Argument(help="module:factory, or a name of ours.")],
 ) -> None:
@@ -198,6 +203,7 @@ def check(
 
 
 @app.command()
+@interruptible(err, "run the same command again to go on.")
 def reproduce(
     paper: Annotated[str, typer.Argument(help="For example philippenko2025.")] = "",
     item: Annotated[str, typer.Argument(help="A figure or table.")] = "",
@@ -219,14 +225,19 @@ def _faces(registry: dict[str, Callable[..., Any]]) -> dict[str, str]:
 
 def main() -> None:
     """The command `coterie`: mistakes give one sentence and exit code 2."""
+    show_any_sign()
     try:
         app()
     except (InputError, TrainingError, Disconnected) as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder that went away
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror}.")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        _fail(f"there is not enough memory: {raised(error)}.")
+    except KeyboardInterrupt as stopped:
+        sys.exit(stop_code(stopped))
 
 
 _SPEAKS = os.environ.get("RANK", "0") == "0"

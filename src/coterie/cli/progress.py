@@ -15,6 +15,7 @@ from rich.progress import (
 )
 
 from ..study import experiment
+from .terminal import plain
 
 
 @contextlib.contextmanager
@@ -60,7 +61,7 @@ def _bar(
 
     def update(done: int, total: int, text: str) -> None:
         bar.start()
-        bar.update(task, completed=done, total=total, description=text)
+        bar.update(task, completed=done, total=total, description=plain(text))
 
     try:
         yield update

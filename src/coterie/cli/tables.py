@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..checks import parameters_of
+from .terminal import console
 
-# What is printed holds labels, paths and formulas with brackets, which are no markup.
-out = Console(markup=False, emoji=False, highlight=False)
-err = Console(markup=False, emoji=False, highlight=False, stderr=True)
+out, err = console(), console(stderr=True)
 
 
 def print_summary(summary: Any) -> None:
