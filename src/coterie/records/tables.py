@@ -12,6 +12,7 @@ import torch
 
 from ..checks import InputError
 from ..models import OBJECTIVES
+from . import shapes
 from .cells import Cell, load_cell
 from .files import damaged, read_json, read_toml
 from .searches import COLUMNS, Search, load_search
@@ -67,16 +68,19 @@ def load_records(path: Path | str) -> Records:
             "study.toml, task.json, clients-*.csv and cells/*.pt."
         )
     study, about = read_toml(needed[0]), read_json(needed[1])
+    shapes.sound_study(needed[0], study)
     order = [entry["label"] for entry in study["algorithm"]]
     loaded = [load_cell(cell) for cell in cells]
     for cell, file in zip(loaded, cells, strict=True):
+        shapes.sound_cell(file, cell)
         if cell.label not in order:
             raise InputError(
                 f"{file} is of an algorithm {cell.label!r}, which the study does not "
                 "have: move it elsewhere."
             )
     loaded.sort(key=lambda cell: (order.index(cell.label), cell.seed))
-    clients = pd.concat([_read_csv(table) for table in tables], ignore_index=True)
+    shapes.sound_task(needed[1], about, loaded)
+    clients = _concatenated([_read_clients(table, loaded) for table in tables])
     if about["note"]:
         study.setdefault("data", {})["note"] = about["note"]
     usual = OBJECTIVES[about["task"]]  # where an old folder does not say
@@ -97,7 +101,7 @@ def load_records(path: Path | str) -> Records:
             if cell.snapshots
         },
         newcomers=_newcomers(loaded),
-        trials=_trials([load_search(f) for f in path.glob("tuning/*.json")], order),
+        trials=_trials([_search(f) for f in path.glob("tuning/*.json")], order),
         delays=_joined([_delays(cell) for cell in loaded if cell.delays]),
         spans=_joined([_spans(cell) for cell in loaded if cell.spans]),
         work=_joined([_work(cell) for cell in loaded if cell.work]),
@@ -105,11 +109,19 @@ def load_records(path: Path | str) -> Records:
     )
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _read_clients(path: Path, cells: list[Cell]) -> pd.DataFrame:
     try:
-        return pd.read_csv(path)
-    except ValueError as error:
+        table = pd.read_csv(path)
+    except (ValueError, OSError) as error:
         raise damaged(path, error) from error
+    shapes.sound_clients(path, table, cells)
+    return table
+
+
+def _search(path: Path) -> Search:
+    search = load_search(path)
+    shapes.sound_search(path, search)
+    return search
 
 
 def _metrics(cell: Cell) -> pd.DataFrame:
