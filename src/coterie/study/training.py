@@ -66,6 +66,7 @@ def run_cell(
             evaluates = r.t % run.every == 0 or r.t == run.rounds
             if evaluates:
                 after = _evaluated(after, setup, training, r.info)
+                _say_infinite(cell, after, setup, say)
             cell = after
             tell(r.t, _score(cell, simulation) if evaluates else None)
             due = time.monotonic() - saved >= run.checkpoint_seconds
@@ -250,6 +251,30 @@ def measures_of(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Te
     if optima is not None and optima.shape == x.shape:
         values["distance"] = joined((x - optima).square().sum(1)).cpu()
     return values
+
+
+def _say_infinite(before: Cell, after: Cell, setup: Setup, say: Say) -> None:
+    """Says whose loss is no longer finite; models are, so training goes on."""
+    found = _infinite(after, setup)
+    if found and not _infinite(before, setup):
+        say(
+            f"{after.label} (seed {after.seed}): {found} is not finite after round "
+            f"{after.t}, though its model is; training goes on, and a smaller step "
+            "size usually helps."
+        )
+
+
+def _infinite(cell: Cell, setup: Setup) -> str:
+    """The first loss of the last evaluation that is not finite; nothing if all are."""
+    for part in PARTS:
+        loss = cell.metrics[-1].get(f"{part}_loss") if cell.metrics else None
+        if loss is not None:
+            bad = ~loss.isfinite() & (setup.federation.part(part).size.cpu() > 0)
+            if bad.any():
+                return (
+                    f"the {part} loss of client {cell.clients[int(bad.nonzero()[0])]}"
+                )
+    return ""
 
 
 def _score(cell: Cell, simulation: Simulation) -> float:
