@@ -12,28 +12,32 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .algorithms import ALGORITHMS
-from .checks import InputError, TrainingError
-from .clients.simulation import Simulation
-from .data.federation import Federation, Table, federate
-from .engine.rounds import run_rounds
-from .models import with_group_norm
-from .types import Algorithm, Clients, Comparison, Flow, Info, Kind, Oracle, Task
-
 if TYPE_CHECKING:
     __version__: str
+    from .algorithms import ALGORITHMS
+    from .checks import InputError, TrainingError
+    from .clients.simulation import Simulation
+    from .data.federation import Federation, Table, federate
+    from .engine.rounds import run_rounds
+    from .models import with_group_norm
     from .planning.plans import plan_study
     from .study import Result, Study, read_study, run_study, study_of
+    from .types import Algorithm, Clients, Comparison, Flow, Info, Kind, Oracle, Task
 
-# These bring pandas with them, which an algorithm or a site does not need.
-_LATE = {
-    "Study": "study",
-    "read_study": "study",
-    "study_of": "study",
-    "Result": "study",
-    "run_study": "study",
-    "plan_study": "planning.plans",
+# Torch and pandas take seconds, in which a command could not be stopped, and an
+# algorithm or a site does not need pandas.
+_NAMES = {
+    "algorithms": "ALGORITHMS",
+    "checks": "InputError TrainingError",
+    "clients.simulation": "Simulation",
+    "data.federation": "Federation Table federate",
+    "engine.rounds": "run_rounds",
+    "models": "with_group_norm",
+    "planning.plans": "plan_study",
+    "study": "Result Study read_study run_study study_of",
+    "types": "Algorithm Clients Comparison Flow Info Kind Oracle Task",
 }
+_LATE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

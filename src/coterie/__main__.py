@@ -1,6 +1,27 @@
-"""`python -m coterie` is the command line."""
+"""`python -m coterie` is the command line, and so is `coterie`."""
 
-from .cli import main
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+
+def main() -> None:
+    """The command `coterie`, which can also be stopped before it has begun."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave)
+    # Torch and pandas take seconds.
+    from .cli import main as begin
+
+    begin()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Ends the process: what is half imported cannot be left in another way."""
+    os.write(2, b"Interrupted before anything was begun.\n")
+    os._exit(128 + number)
+
 
 if __name__ == "__main__":
     main()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +25,28 @@ class InputError(ValueError):
 
 class TrainingError(RuntimeError):
     """Training cannot go on; the message says which client, which round, what to do."""
+
+
+class Disconnected(RuntimeError):
+    """Another process of a run ended, or cannot be reached."""
+
+
+_LARGEST = sys.float_info.max
+"""Whole numbers of Python may be larger, and are then no numbers for a tensor."""
+
+_SHOWN = 60
+"""Signs of a value that a message shows."""
+
+
+def shortened(value: object) -> str:
+    """A value as a message shows it, cut where it is long.
+
+    >>> shortened([1, 2]), len(shortened(10**80))
+    ('[1, 2]', 60)
+    """
+    large = isinstance(value, int) and value.bit_length() > 4000
+    text = "a whole number of more than 1000 digits" if large else repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def number(
@@ -37,8 +64,8 @@ def number(
     0.1
     """
     ordinary = isinstance(value, int | float) and not isinstance(value, bool)
-    if not ordinary or not math.isfinite(value):
-        raise InputError(f"`{name}` must be a finite number, got {value!r}.")
+    if not ordinary or not -_LARGEST <= value <= _LARGEST:
+        raise InputError(f"`{name}` must be a finite number, got {shortened(value)}.")
     limits = {
         f"greater than {above:g}": above == -math.inf or value > above,
         f"at least {at_least:g}": value >= at_least,
@@ -56,10 +83,28 @@ def integer(name: str, value: int, *, at_least: int, at_most: float = math.inf) 
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"`{name}` must be a whole number, got {value!r}.")
     if value < at_least:
-        raise InputError(f"`{name}` must be at least {at_least}, got {value}.")
+        raise InputError(
+            f"`{name}` must be at least {at_least}, got {shortened(value)}."
+        )
     if value > at_most:
-        raise InputError(f"`{name}` must be at most {at_most:g}, got {value}.")
+        raise InputError(
+            f"`{name}` must be at most {at_most:g}, got {shortened(value)}."
+        )
     return value
+
+
+def within_64_bits(name: str, value: object) -> None:
+    """Refuses whole numbers that do not fit, also in nested tables and lists."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            within_64_bits(f"{name}.{key}" if name else str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            within_64_bits(name, inner)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InputError(
+            f"`{name}` must be a number of at most 64 bits, got {shortened(value)}."
+        )
 
 
 def one_of(name: str, value: str, choices: Collection[str]) -> str:
@@ -285,7 +330,60 @@ def imported(name: str, value: str) -> Any:
     2.0
     """
     module, _, attribute = value.partition(":")
+    if not re.fullmatch(r"\w+(\.\w+)*", module):
+        raise InputError(
+            f"`{name}` must read module:attribute with the whole name of the module, "
+            f"got {value!r}."
+        )
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"`{name}` {value!r} cannot be imported: {error}.") from error
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever its author made it raise
+        plain = isinstance(error, ImportError | AttributeError) and str(error)
+        raise InputError(
+            f"`{name}` {value!r} cannot be imported: {plain or raised(error)}."
+        ) from error
+
+
+def readable(name: str, value: str, found: Any) -> Callable[..., Any]:
+    """Returns what was found if it is a function whose parameters can be read."""
+    try:
+        inspect.signature(found)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"`{name}` {value!r} must be a function whose options can be read, got "
+            f"{shortened(found)}."
+        ) from None
+    return found
+
+
+@contextlib.contextmanager
+def own_code(name: str, value: str) -> Iterator[None]:
+    """Gives one sentence where code of one's own raises meanwhile, with its place.
+
+    Args:
+        name: of the setting.
+        value: "module:attribute"; what has no colon is ours, and raises as it does.
+    """
+    try:
+        yield
+    except (InputError, TrainingError, Disconnected):
+        raise
+    except (Exception, SystemExit) as error:
+        if ":" not in value:
+            raise
+        raise InputError(f"`{name}` {value!r} raised {raised(error)}.") from error
+
+
+def raised(error: BaseException) -> str:
+    """An error as part of a sentence, with the place in files of one's own."""
+    text = (str(error).splitlines() or [""])[0].rstrip(".")
+    said = type(error).__name__ + (f": {text}" if text else "")
+    installed = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
+    package = str(Path(__file__).parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if not frame.filename.startswith((*installed, package)):
+            return f"{said} ({Path(frame.filename).name}, line {frame.lineno})"
+    return said

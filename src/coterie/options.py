@@ -33,8 +33,9 @@ Mixing = Annotated[Tensor, checks.stochastic]  # sparse or not
 DoublyStochastic = Annotated[Tensor, checks.doubly_stochastic]  # sparse or not
 Dissimilarities = Annotated[Tensor, checks.dissimilarity]
 
-Count = Annotated[int, functools.partial(integer, at_least=1)]
-Whole = Annotated[int, functools.partial(integer, at_least=0)]
+# A thousand million steps of one client take hours; more are a slip of the pen.
+Count = Annotated[int, functools.partial(integer, at_least=1, at_most=1e9)]
+Whole = Annotated[int, functools.partial(integer, at_least=0, at_most=1e9)]
 Positive = Annotated[float, functools.partial(number, above=0)]
 NotNegative = Annotated[float, functools.partial(number, at_least=0)]
 Share = Annotated[float, functools.partial(number, at_least=0, at_most=1)]

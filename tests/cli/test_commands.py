@@ -48,6 +48,7 @@ def here(tmp_path, monkeypatch) -> Path:
     """A folder to work in, with study.toml."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     monkeypatch.setenv("COLUMNS", "80")
     write()
     return tmp_path

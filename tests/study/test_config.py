@@ -66,7 +66,7 @@ def path(tmp_path):
         ("run.rounds", "ten", "`run.rounds` must be a whole number"),
         ("run.seeds", [], "at least one seed"),
         ("run.seeds", [-1], "`run.seeds` must be at least 0, got -1"),
-        ("run.seeds", [2**70], "`run.seeds` must be at most"),
+        ("run.seeds", [2**70], "`run.seeds` must be a number of at most 64 bits"),
         ("run.seeds", [0.5], "`run.seeds` must be a list of whole numbers"),
         ("run.seeds", [1, 1], "`run.seeds` must differ, got 1 twice"),
         ("run.seeds", 3, "`run.seeds` must be a list of whole numbers, got 3"),

@@ -8,6 +8,7 @@ import pytest
 from coterie.checks import InputError, TrainingError
 from coterie.conformance.divided import divided
 from coterie.study.config import study_of
+from coterie.study.divided import Division
 from coterie.study.experiment import run_study
 
 TABLES = {
@@ -141,3 +142,13 @@ def test_processes_must_agree_on_the_study(tmp_path):
     with pytest.raises(InputError, match="all processes must run the same study"):
         divided(run, 2)
     assert not list(tmp_path.iterdir())
+
+
+def test_processes_that_tell_different_things_are_named():
+    def tell(group):
+        name = "gap" if group.rank == 1 else "norm"
+        return Division(group, 4).told({name: 1.0})
+
+    message = r"process 0 tells \['norm'\] and process 1 tells \['gap'\]"
+    with pytest.raises(InputError, match=message):
+        divided(tell, 2)

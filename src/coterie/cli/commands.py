@@ -11,11 +11,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ..checks import InputError, TrainingError, one_of
-from ..deploy import Disconnected, joined
+from ..checks import Disconnected, InputError, TrainingError, one_of, raised
+from ..deploy import joined
 from ..records.versions import own_version
 from ..study import experiment
 from .answers import check_answer, list_answer, plan_answer, print_json, run_answer
+from .beside import look_beside, texts_of
 from .listings import KINDS, listed, listing
 from .progress import plain_progress, study_progress
 from .tables import (
@@ -27,6 +28,7 @@ from .tables import (
     print_plan,
     print_summary,
 )
+from .terminal import interruptible, show_any_sign, stop_code
 
 if TYPE_CHECKING:
     from ..records import Records
@@ -66,6 +68,7 @@ Json = Annotated[
 
 
 @app.command()
+@interruptible(err, "nothing was begun.")
 def run(
     path: Annotated[Path, typer.Argument(metavar="STUDY", help="A TOML file.")],
     overrides: Overrides = None,
@@ -81,7 +84,7 @@ def run(
     """Compare the algorithms of a study, and write a report."""
     from ..study import read_study
 
-    sys.path.insert(0, str(path.parent.resolve()))  # for "module:function" there
+    look_beside(path.parent, texts_of(path, overrides or []))
     study = read_study(path, overrides or [])
     group = joined(study.run.device)  # with torchrun, several processes
     try:
@@ -94,14 +97,15 @@ def run(
                 notice=_notice,
                 group=group,
             )
-    except KeyboardInterrupt:
-        err.print("Interrupted: run the same command again to go on.")
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as stopped:
+        _notice("Interrupted: run the same command again to go on.")
+        raise typer.Exit(stop_code(stopped)) from None
     if _SPEAKS:
         _report(result.records, result.folder, as_json=as_json)
 
 
 @app.command()
+@interruptible(err, "no plan was written.")
 def plan(
     path: Annotated[Path, typer.Argument(metavar="STUDY", help="A TOML file.")],
     overrides: Overrides = None,
@@ -135,7 +139,7 @@ def plan(
 
     if times is not None:
         trace(times)  # refused before any work
-    sys.path.insert(0, str(path.parent.resolve()))  # for "module:function" there
+    look_beside(path.parent, texts_of(path, overrides or []))
     study = read_study(path, overrides or [])
     with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
         found = plan_study(
@@ -187,6 +191,7 @@ def list_(
 
 
 @app.command()
+@interruptible(err, "no report was written.")
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     as_json: Json = False,
@@ -201,8 +206,8 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     """Prints the tables of a run, or one object, and writes its page."""
     from ..report import headline, newcomer_summary, summary, write_report
 
+    path = write_report(records, folder / "report.html")
     if as_json:
-        write_report(records, folder / "report.html")
         print_json(run_answer(records, folder))
         return
     table = summary(records)
@@ -211,7 +216,6 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     if not records.newcomers.empty:
         print_newcomers(newcomer_summary(records))
     print_chosen(records)
-    path = write_report(records, folder / "report.html")
     out.print(f"report: {path}", soft_wrap=True)
 
 
@@ -227,9 +231,9 @@ def watch(
 
     try:
         watch_run(folder, page=page)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         err.print("Stopped watching; the run itself goes on.")
-        raise typer.Exit(130) from None
+        raise typer.Exit(stop_code(stopped)) from None
 
 
 @app.command()
@@ -250,6 +254,7 @@ def compare(
 
 
 @app.command()
+@interruptible(err, "not all checks were run.")
 def check(
     factory: Annotated[str, typer.Argument(help="module:factory, or a name of ours.")],
     skip: Annotated[
@@ -261,7 +266,7 @@ def check(
     from ..conformance.suite import check_algorithm
     from ..study import algorithm_factory
 
-    sys.path.insert(0, str(Path.cwd()))
+    look_beside(Path.cwd(), [factory])
     findings = check_algorithm(algorithm_factory(factory), skip=skip or ())
     if as_json:
         print_json(check_answer(factory, findings))
@@ -279,6 +284,7 @@ def check(
 
 
 @app.command()
+@interruptible(err, "run the same command again to go on.")
 def reproduce(
     paper: Annotated[str, typer.Argument(help="For example philippenko2025.")] = "",
     item: Annotated[str, typer.Argument(help="A figure or table.")] = "",
@@ -293,14 +299,19 @@ def reproduce(
 
 def main() -> None:
     """The command `coterie`: mistakes give one sentence and exit code 2."""
+    show_any_sign()
     try:
         app()
     except (InputError, TrainingError, Disconnected) as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder that went away
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror}.")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        _fail(f"there is not enough memory: {raised(error)}.")
+    except KeyboardInterrupt as stopped:
+        sys.exit(stop_code(stopped))
 
 
 _SPEAKS = os.environ.get("RANK", "0") == "0"

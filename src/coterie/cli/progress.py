@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ..scores.finals import score_named
 from ..study import experiment
+from .terminal import plain
 
 _SECONDS = 10.0
 """So often there is a line where there is no terminal, and when an algorithm ends."""
@@ -80,7 +81,7 @@ def _bar(console: Console, name: str) -> Iterator[Update]:
 
     def update(done: int, total: int, text: str, ends: bool) -> None:
         bar.update(task, completed=done, total=total)
-        live.update(Group(Text(text, overflow="fold"), bar))
+        live.update(Group(Text(plain(text), overflow="fold"), bar))
         live.start()
 
     try:

@@ -7,13 +7,12 @@ from typing import Any
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# What is printed holds labels, paths and formulas with brackets, which are no markup.
-out = Console(markup=False, emoji=False, highlight=False)
-err = Console(markup=False, emoji=False, highlight=False, stderr=True)
+from .terminal import console
+
+out, err = console(), console(stderr=True)
 
 
 def print_headline(answers: dict[str, str]) -> None:

@@ -15,7 +15,6 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -376,7 +375,8 @@ def load(name: str, /, *, seed: int = 0, **options: object) -> Table:
     if depends_on_seed(name):
         options["seed"] = seed
     checks.options("data", name, parameters_of(loader, ingredients=0), options)
-    table = loader(**options)
+    with checks.own_code("data.name", name):
+        table = loader(**options)
     if not isinstance(table, Table):
         raise InputError(
             f"{name} must return a coterie Table, got {type(table).__name__}."
@@ -395,6 +395,4 @@ def _loader(name: str) -> Callable[..., Table]:
         one_of("data.name", name, DATASETS)
         return DATASETS[name]
     loader = imported("data.name", name)
-    if not callable(loader):
-        raise InputError(f"`data.name` {name!r} must be a function.")
-    return cast(Callable[..., Table], loader)
+    return checks.readable("data.name", name, loader)

@@ -36,7 +36,7 @@ def _optima(
 ) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
     """The best model and the cluster of every client."""
     integer("clients", clients, at_least=1)
-    integer("clusters", clusters, at_least=1)
+    integer("clusters", clusters, at_least=1, at_most=1e6)
     integer("dimension", dimension, at_least=1)
     integer("samples", samples, at_least=1)
     check_size("`clients` * `samples` * `dimension`", clients * samples * dimension)

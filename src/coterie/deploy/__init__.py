@@ -1,5 +1,5 @@
 """The same algorithms between processes and, later, machines."""
 
-from .processes import Disconnected, Processes, joined
+from .processes import Processes, joined
 
-__all__ = ["Disconnected", "Processes", "joined"]
+__all__ = ["Processes", "joined"]

@@ -16,14 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..checks import Disconnected
+
 Found = TypeVar("Found")
 
 _PATIENCE = timedelta(minutes=30)
 """How long a process waits for the others, which may be loading data or compiling."""
-
-
-class Disconnected(RuntimeError):
-    """Another process ended, or cannot be reached."""
 
 
 class Processes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -140,20 +140,27 @@ def trace(path: str | Path, *, clients: int | None = None) -> Replayed:
     """
     found = _measured(Path(path))
     total = max(found) + 1 if clients is None else clients
-    for client in sorted({*found, *range(total)}):
-        own = found.get(client, {})
-        if not own or client >= total:
-            rule = f"must have times of clients 0 to {total - 1} and nobody else"
-            has = f"has {len(own)} of client {client}"
-            raise InputError(f"the trace {path} {rule}, but it {has}.")
-        if max(own) >= len(own):
+    gap = _missing(found)
+    if gap < total or max(found) >= total:
+        client = gap if gap < total else min(i for i in found if i >= total)
+        rule = f"must have times of clients 0 to {total - 1} and nobody else"
+        has = f"has {len(found.get(client, {}))} of client {client}"
+        raise InputError(f"the trace {path} {rule}, but it {has}.")
+    for client, own in sorted(found.items()):
+        if _missing(own) < len(own):
             rule = f"must number the times of client {client} 0, 1, ..."
-            missing = min(set(range(max(own))) - set(own))
-            raise InputError(f"the trace {path} {rule}, but {missing} is missing.")
+            raise InputError(
+                f"the trace {path} {rule}, but {_missing(own)} is missing."
+            )
     lists = [[found[i][c] for c in range(len(found[i]))] for i in range(total)]
     lengths = torch.tensor([len(times) for times in lists])
     seconds = torch.tensor(list(chain(*lists)), dtype=torch.float64)
     return Replayed(seconds, lengths.cumsum(0) - lengths, lengths)
+
+
+def _missing(numbered: Collection[int]) -> int:
+    """The first number from 0 on that is not there, of any that a file may name."""
+    return next(i for i in range(len(numbered) + 1) if i not in numbered)
 
 
 def _measured(path: Path) -> dict[int, dict[int, float]]:

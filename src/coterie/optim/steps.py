@@ -65,7 +65,10 @@ def step_size(rule: Descent, t: int) -> float:
     """
     name, arguments = call("schedule", rule.schedule)
     if name == "step":
-        return rule.lr * arguments[1] ** (t // int(arguments[0]))
+        try:
+            return rule.lr * arguments[1] ** (t // int(arguments[0]))
+        except OverflowError:  # where f is above 1: models will not be finite
+            return math.inf
     if name == "inverse":
         return rule.lr * arguments[0] / (arguments[0] + t)
     if name == "cosine":

@@ -22,6 +22,7 @@ import torch
 from ..checks import InputError
 
 _DIGEST = 16  # bytes of a checksum
+_UNREADABLE = (ValueError, RecursionError, OSError)
 
 
 @contextlib.contextmanager
@@ -79,15 +80,18 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The tables in a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise damaged(path, error) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(values, dict):
+            return values
+        raise ValueError
+    except _UNREADABLE as error:
         raise damaged(path, error) from error
 
 

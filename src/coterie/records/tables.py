@@ -15,6 +15,7 @@ import torch
 from ..checks import InputError, suggestion
 from ..data.federation import called, full_name, short_name
 from ..models import OBJECTIVES
+from . import shapes
 from .cells import Cell, load_cell
 from .files import damaged, read_json, read_toml
 from .searches import COLUMNS, Search, load_search
@@ -93,12 +94,6 @@ class Records:
             )
         return place[name]
 
-
-def _few(names: Iterable[str]) -> str:
-    """A sentence that lists the names, at most twenty of them."""
-    listed = list(names)
-    return f" They are {', '.join(listed[:20])}{', ...' * (len(listed) > 20)}."
-
     def __repr__(self) -> str:
         runs = self.rounds.groupby(["algorithm", "seed"]).ngroups
         labels = ", ".join(map(str, self.rounds["algorithm"].unique()))
@@ -119,6 +114,12 @@ def _few(names: Iterable[str]) -> str:
             return f"<p>{escape(repr(self))}</p>{frame.to_html(index=False)}"
 
 
+def _few(names: Iterable[str]) -> str:
+    """A sentence that lists the names, at most twenty of them."""
+    listed = list(names)
+    return f" They are {', '.join(listed[:20])}{', ...' * (len(listed) > 20)}."
+
+
 def load_records(path: Path | str) -> Records:
     """Reads the records of a run folder, finished or not."""
     path = Path(path)
@@ -131,16 +132,19 @@ def load_records(path: Path | str) -> Records:
             "study.toml, task.json, clients-*.csv and cells/*.pt."
         )
     study, about = read_toml(needed[0]), read_json(needed[1])
+    shapes.sound_study(needed[0], study)
     order = [entry["label"] for entry in study["algorithm"]]
     loaded = [load_cell(cell) for cell in cells]
     for cell, file in zip(loaded, cells, strict=True):
+        shapes.sound_cell(file, cell)
         if cell.label not in order:
             raise InputError(
                 f"{file} is of an algorithm {cell.label!r}, which the study does not "
                 "have: move it elsewhere."
             )
     loaded.sort(key=lambda cell: (order.index(cell.label), cell.seed))
-    clients = pd.concat([_read_csv(file) for file in clients_files], ignore_index=True)
+    shapes.sound_task(needed[1], about, loaded)
+    clients = _concatenated([_read_clients(file, loaded) for file in clients_files])
     if about["note"]:
         study.setdefault("data", {})["note"] = about["note"]
     usual = OBJECTIVES[about["task"]]  # where an old folder does not say
@@ -164,7 +168,7 @@ def load_records(path: Path | str) -> Records:
         outcomes={(c.label, c.seed): _outcomes(c) for c in loaded if c.outcomes},
         oracles=tuple(about.get("oracles", ())),
         newcomers=_newcomers(loaded),
-        trials=_trials([load_search(f) for f in path.glob("tuning/*.json")], order),
+        trials=_trials([_search(f) for f in path.glob("tuning/*.json")], order),
         delays=_joined([_delays(cell) for cell in loaded if cell.delays]),
         spans=_joined([_spans(cell) for cell in loaded if cell.spans]),
         work=_joined([_work(cell) for cell in loaded if cell.work]),
@@ -186,11 +190,19 @@ def _add_names(table: pd.DataFrame, names: tuple[str, ...]) -> None:
         table.insert(place, "name", table["client"].map(found))
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _read_clients(path: Path, cells: list[Cell]) -> pd.DataFrame:
     try:
-        return pd.read_csv(path, dtype={"name": str}, keep_default_na=False)
-    except ValueError as error:
+        table = pd.read_csv(path, dtype={"name": str}, keep_default_na=False)
+    except (ValueError, OSError) as error:
         raise damaged(path, error) from error
+    shapes.sound_clients(path, table, cells)
+    return table
+
+
+def _search(path: Path) -> Search:
+    search = load_search(path)
+    shapes.sound_search(path, search)
+    return search
 
 
 def metrics_of(cell: Cell) -> pd.DataFrame:

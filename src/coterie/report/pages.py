@@ -33,7 +33,7 @@ from .headlines import best_of, certainty_text, headline, interval_text
 from .html import page, plot, table_of
 from .searches import chosen_section
 from .sections import clients_section, newcomers_section, partners_section, time_section
-from .tables import at_equal_cost, ranking, shortfalls, summary
+from .tables import at_equal_cost, infinite_losses, ranking, shortfalls, summary
 
 
 def write_report(records: Records, path: Path) -> Path:
@@ -100,8 +100,8 @@ def _header(records: Records) -> str:
     table = study.get("data")
     note = table.get("note") if isinstance(table, dict) else None
     note = f"<p>{escape(str(note))}</p>" if note else ""
-    short = _shortfalls(records)
-    notice = f'<p class="notice">{escape(short)}</p>' if short else ""
+    notices = [_shortfalls(records), _infinite(records)]
+    notice = "".join(f'<p class="notice">{escape(n)}</p>' for n in notices if n)
     return f"<dl>{items}</dl>{note}{notice}"
 
 
@@ -150,6 +150,19 @@ def _shortfalls(records: Records) -> str:
         f"{axis_of(records).at(goal)} "
         f"({'; '.join(missing[:12])}{more}). What is there is shown. Of each "
         "algorithm, only the seeds that got furthest count."
+    )
+
+
+def _infinite(records: Records) -> str:
+    """A sentence on losses that are not finite though models are, or nothing."""
+    found = infinite_losses(records)
+    if not found:
+        return ""
+    more = f"; and {len(found) - 12} more" if len(found) > 12 else ""
+    return (
+        "Some losses are not finite, though the models are: "
+        f"{'; '.join(found[:12])}{more}. Means with them are not finite either; a "
+        "smaller step size usually helps."
     )
 
 

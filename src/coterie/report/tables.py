@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..checks import InputError
+from ..data.federation import PARTS
 from ..records import Records
 from ..scores.finals import (
     baseline_of,
@@ -295,3 +296,26 @@ def shortfalls(records: Records) -> tuple[int, list[str]]:
             elif got < goal:
                 missing.append(f"{label}, seed {seed}: up to {axis.at(int(got))}")
     return goal, missing
+
+
+def infinite_losses(records: Records) -> list[str]:
+    """For each run in which one is, the first loss that is not finite, in words."""
+    sizes = records.clients.set_index(["seed", "client"])
+    axis, found = axis_of(records), []
+    for (label, seed), run in records.metrics.groupby(
+        ["algorithm", "seed"], sort=False
+    ):
+        places = pd.MultiIndex.from_frame(run[["seed", "client"]])
+        for part in PARTS:
+            if f"{part}_loss" not in run or part not in sizes:
+                continue
+            has = sizes[part].reindex(places).to_numpy() > 0
+            bad = run[has & ~np.isfinite(run[f"{part}_loss"].to_numpy())]
+            if len(bad):
+                first = bad.sort_values("round", kind="stable").iloc[0]
+                found.append(
+                    f"{label}, seed {seed}: the {part} loss of client "
+                    f"{first['client']} from {axis.at(int(first['round']))} on"
+                )
+                break
+    return found

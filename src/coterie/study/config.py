@@ -8,7 +8,6 @@ is declared twice.
 
 from __future__ import annotations
 
-import inspect
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -18,7 +17,14 @@ from typing import Any
 
 from .. import checks
 from ..algorithms import ALGORITHMS
-from ..checks import InputError, imported, integer, one_of, parameters_of
+from ..checks import (
+    InputError,
+    imported,
+    integer,
+    one_of,
+    parameters_of,
+    readable,
+)
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
 from ..models import MODELS, objective_named
@@ -115,8 +121,9 @@ def read_study(path: Path | str, overrides: Sequence[str] = ()) -> Study:
         raise InputError(f"the study {path} is not text in UTF-8.") from None
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"the study {path} is not valid TOML: {error}.") from None
+    except (ValueError, RecursionError) as error:  # also for a number of 5000 digits
+        reason = str(error).partition(";")[0].rstrip(".")
+        raise InputError(f"the study {path} is not valid TOML: {reason}.") from None
     tables.setdefault("name", path.stem)
     for override in overrides:
         _override(tables, override)
@@ -130,6 +137,7 @@ def study_of(tables: dict[str, Any]) -> Study:
             raise InputError(
                 f"a study has no table [{name}].{checks.suggestion(name, TABLES)}"
             )
+    checks.within_64_bits("", tables)
     data = _table(tables, "data")
     if "name" not in data:
         raise InputError("[data] needs a `name`; see `coterie list datasets`.")
@@ -145,10 +153,10 @@ def study_of(tables: dict[str, Any]) -> Study:
         objective_named("model.objective", _text("model.objective", model["objective"]))
     _refuse_no_patterns(model.get("personal", []))
     for name, table in (("data", data), ("split", split)):
-        if not isinstance(table.get("seed", 0), int):
-            raise InputError(
-                f"`{name}.seed` must be a whole number, got {table['seed']!r}."
-            )
+        seed = table.get("seed", 0)
+        if type(seed) is not int:
+            raise InputError(f"`{name}.seed` must be a whole number, got {seed!r}.")
+        integer(f"{name}.seed", seed, at_least=0)
     entries, timed = _entries(tables), "time" in tables
     if not entries:
         raise InputError("a study needs at least one [[algorithm]] with a `name`.")
@@ -192,15 +200,7 @@ def factory(
     if ":" not in name:
         one_of(f"{section}.name", name, registry)
         return registry[name]
-    made = imported(f"{section}.name", name)
-    try:
-        inspect.signature(made)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"`{section}.name` {name!r} must be a function whose options can be read, "
-            f"got {made!r}."
-        ) from None
-    return made
+    return readable(f"{section}.name", name, imported(f"{section}.name", name))
 
 
 def algorithm_factory(name: str) -> Callable[..., Algorithm]:
@@ -342,10 +342,10 @@ def _run(table: dict[str, Any]) -> RunTable:
     checks.options("run", "run", parameters_of(RunTable, ingredients=0), table)
     seeds = table.get("seeds", [0])
     is_list = isinstance(seeds, list | tuple)
-    if not is_list or not all(isinstance(seed, int) for seed in seeds):
+    if not is_list or not all(type(seed) is int for seed in seeds):
         raise InputError(f"`run.seeds` must be a list of whole numbers, got {seeds!r}.")
-    for seed in seeds:  # which tables hold as 64-bit integers
-        integer("run.seeds", seed, at_least=0, at_most=2**63 - 1)
+    for seed in seeds:
+        integer("run.seeds", seed, at_least=0)
     return RunTable(**{**table, "seeds": tuple(seeds)})
 
 
@@ -361,7 +361,7 @@ def _override(tables: dict[str, Any], text: str) -> None:
         raise InputError(f"`--set` must read table.key=value, got {text!r}.")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value.strip()
     if is_name:
         tables["name"] = parsed

@@ -67,7 +67,14 @@ class Division(NamedTuple):
             isinstance(value, Tensor) and value.dim() > 0 and len(value) == n
             for value in info.values()
         ]
-        everywhere = self.group.gather(has_rows)
+        told = self.group.gather((list(info), has_rows))
+        for rank, (names, _) in enumerate(told):
+            if names != told[0][0]:
+                raise InputError(
+                    "a round must tell the same in every process, but process 0 tells "
+                    f"{told[0][0]} and process {rank} tells {names}."
+                )
+        everywhere = [rows for _, rows in told]
         return {
             name: self.joined(value)
             if all(rows) and isinstance(value, Tensor)

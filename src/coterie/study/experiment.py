@@ -228,7 +228,7 @@ def _refuse(setup: Setup, data: Data) -> None:
     """Refuses what cannot be run, before anything is written."""
     study = setup.study
     for entry in study.algorithms:
-        training_of(setup, setup.algorithm(entry)).init()
+        training_of(setup, entry).init()
         if setup.newcomers is not None:
             setup.welcoming(entry)
     refuse_settings(setup)

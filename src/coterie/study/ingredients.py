@@ -122,7 +122,7 @@ def _estimated(
             f"`weights` {name} needs a whole number of samples, and may have a "
             f"threshold, got {choice!r}."
         )
-    samples = integer("weights", int(arguments[0]), at_least=4)
+    samples = integer("weights", int(arguments[0]), at_least=4, at_most=1e9)
     try:
         found = estimated_weights(name, federation, samples, *arguments[1:])
         return found.to(torch.float32)
@@ -189,7 +189,7 @@ def radius(choice: str, context: Context) -> Tensor:
         raise InputError(f"`radius` {name} takes whole numbers, got {choice!r}.")
     return dissimilarities(
         federation,
-        size=integer("radius", int(size), at_least=1),
+        size=integer("radius", int(size), at_least=1, at_most=1e6),
         most=integer("radius", int(most), at_least=0),
         cosine=name == "cosine",
     )
@@ -247,6 +247,8 @@ def _from_file(name: str, path: Path) -> Tensor:
             warnings.simplefilter("ignore", UserWarning)
             is_csv = path.suffix == ".csv"
             values = np.loadtxt(path, delimiter=",") if is_csv else np.load(path)
+        if not np.isrealobj(values):
+            raise TypeError("it must hold real numbers, got complex ones")
         return torch.tensor(values, dtype=torch.float32)
     except (OSError, EOFError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..checks import own_code
 from ..engine.clocks import Rings
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, run_rounds
 from ..theory.mixing import loss_rates
 from ..types import Algorithm, Flow, Oracle, State
+from .config import Entry
 from .setup import Setup
 
 
@@ -28,8 +30,25 @@ class Training(NamedTuple):
     inner: Callable[[State], State]  # what the algorithm itself calls its state
 
 
-def training_of(setup: Setup, method: Algorithm) -> Training:
-    """How a study trains a method, of which it has one face."""
+def training_of(setup: Setup, entry: Entry) -> Training:
+    """How a study trains an entry, whose method has one face."""
+    training = _training(setup, setup.algorithm(entry))
+    return _told(training, entry.name) if ":" in entry.name else training
+
+
+def _told(training: Training, name: str) -> Training:
+    """The same, with one sentence where a method of one's own raises."""
+
+    def rounds(**options: Any) -> Iterator[Round]:
+        with own_code("algorithm.name", name):
+            yield from training.rounds(**options)
+
+    told = own_code("algorithm.name", name)  # which decorates, too
+    init, personal = told(training.init), told(training.personal)
+    return Training(init, rounds, personal, training.inner)
+
+
+def _training(setup: Setup, method: Algorithm) -> Training:
     if method.flow is not None:
         return _without_waiting(setup, method, method.flow)
     common = (method, setup.simulation, setup.x)

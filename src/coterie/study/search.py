@@ -68,7 +68,7 @@ class Tune:
     space: dict[str, Any] = field(default_factory=dict)  # of all that have the option
 
     def __post_init__(self) -> None:
-        integer("tune.trials", self.trials, at_least=1)
+        integer("tune.trials", self.trials, at_least=1, at_most=10_000)
         one_of("tune.search", self.search, ("random", "grid"))
         integer("tune.halving", self.halving, at_least=1)
         integer("tune.folds", self.folds, at_least=0)
@@ -121,6 +121,7 @@ def space_of(
                 checks.options(section, name, known, {key: values})
     lr = written.get("lr", known["lr"].default) if "lr" in known else None
     if not tune.space and "lr" not in space and isinstance(lr, int | float) and lr > 0:
+        number("lr", lr, at_least=1e-300, at_most=1e300)  # or its range has no ends
         low, high = (float(f"{factor * lr:.6g}") for factor in (0.1, 10))
         space["lr"] = {"from": low, "to": high, "scale": "log"}
     for key, values in space.items():

@@ -180,12 +180,15 @@ def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:
     options = dict(study.model)
     options.pop("objective", None)
     options.pop("personal", None)
-    make = factory("model", options.pop("name"), MODELS)
+    name = options.pop("name")
+    make = factory("model", name, MODELS)
     shape = tuple(federation.features.shape[1:])
     dtype = getattr(torch, study.run.dtype)
     try:
         inspect.signature(make).bind(shape, federation.outputs, **options)
-        module = build(lambda: make(shape, federation.outputs, **options), seed, dtype)
+        with checks.own_code("model.name", name):
+            made = functools.partial(make, shape, federation.outputs, **options)
+            module = build(made, seed, dtype)
     except (TypeError, RuntimeError) as error:
         raise InputError(
             f"`model` cannot be made for features of shape {shape} and "
@@ -312,9 +315,14 @@ def build_algorithm(
     for name in ingredients_of(maker):
         given.append(ingredients(name, options.pop(name, None), entry.label))
     checks.options("algorithm", entry.name, parameters_of(maker), options)
-    if ":" in str(options.get("criterion", "")):
-        options["criterion"] = checks.imported("criterion", options["criterion"])
-    algorithm = maker(*given, **options)
+    criterion = str(options.get("criterion", ""))
+    if ":" in criterion:
+        options["criterion"] = checks.imported("criterion", criterion)
+    with (
+        checks.own_code("algorithm.name", entry.name),
+        checks.own_code("criterion", criterion),
+    ):
+        algorithm = maker(*given, **options)
     if not isinstance(algorithm, Algorithm):
         raise InputError(
             f"{entry.name} must return a coterie Algorithm, got {algorithm!r}."
@@ -351,7 +359,7 @@ def _try_model(
             refuse_misshapen(objective, outputs, targets)
     except InputError:
         raise
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except Exception as error:
         raise InputError(
             f"`model` does not fit the data `{federation.name}` with features of shape "
             f"{tuple(sample.shape[1:])}: {_reason(error)}."
@@ -370,7 +378,7 @@ def _try_gradient(
         kernel = Kernel(module, objective, sample, targets)
         kernel.grad(points, batch)
         kernel.measure(points, batch)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except Exception as error:
         raise InputError(
             "`model` and its objective cannot be computed for all clients at once: "
             f"{_reason(error)}."
@@ -386,8 +394,9 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError(f"`run.device` must be cpu or cuda, got {name!r}.") from None
-    if device.type not in ("cpu", "cuda"):
+        device = None
+    # torch takes "cpu:5" for a device, of which there is one.
+    if device is None or (name != "cpu" and device.type != "cuda"):
         raise InputError(f"`run.device` must be cpu or cuda, got {name!r}.")
     return device
 

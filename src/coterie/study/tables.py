@@ -46,7 +46,7 @@ class RunTable:
 
     def __post_init__(self) -> None:
         integer("run.rounds", self.rounds, at_least=1)
-        integer("run.batch_size", self.batch_size, at_least=0)
+        integer("run.batch_size", self.batch_size, at_least=0, at_most=1e9)
         number("run.participation", self.participation, above=0, at_most=1)
         integer("run.newcomers", self.newcomers, at_least=0)
         integer("run.evaluate_every", self.evaluate_every, at_least=0)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import InputError, TrainingError
+from ..checks import InputError, TrainingError, own_code
 from ..clients.simulation import Simulation
 from ..data.federation import PARTS, called
 from ..engine.rounds import Lapse, Round
@@ -58,7 +58,7 @@ def run_cell(
         _keep_models(cell, setup, entry, folder, say)
         tell(run.rounds, None)
         return
-    training = training_of(setup, setup.algorithm(entry))
+    training = training_of(setup, entry)
     start = training.init()
     try:
         if cell.rounds:
@@ -76,6 +76,7 @@ def run_cell(
             evaluates = r.t % run.every == 0 or r.t == run.rounds
             if evaluates:
                 after = _evaluated(after, setup, training, r.info)
+                _say_infinite(cell, after, setup, say)
             cell = after
             if evaluates:
                 folder.grow(cell)
@@ -87,11 +88,12 @@ def run_cell(
                 saved = time.monotonic()
             began = time.monotonic()
         cell = _concluded(cell, setup, entry, training, folder)
-    except (TrainingError, KeyboardInterrupt) as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        if cell.rounds and (group.size == 1 or not stopped):
+    except (TrainingError, InputError, KeyboardInterrupt) as error:
+        # Of several processes, all know that training fails, but not who was stopped.
+        fails = isinstance(error, TrainingError)
+        if cell.rounds and (group.size == 1 or fails):
             folder.save(cell)
-        if stopped:
+        if not fails:
             raise
         raise TrainingError(
             f"{error}; what was before is kept in {folder.path}, and a smaller step "
@@ -156,7 +158,8 @@ def _welcomed(
     assert newcomers is not None and x is not None  # asked in process 0
     oracle = newcomers.simulation.at(cell.t, purpose="welcome")
     method = setup.welcoming(entry)
-    rows = models_for((method.flow or method).welcome, state, x, oracle)
+    with own_code("algorithm.name", entry.name):
+        rows = models_for((method.flow or method).welcome, state, x, oracle)
     bad = ~torch.isfinite(rows.sum(1))
     if bad.any():
         client = newcomers.federation.name_of(int(bad.nonzero()[0]))
@@ -180,7 +183,7 @@ def _keep_models(
         f"models of {cell.label!r} with seed {cell.seed} were missing or damaged in "
         f"{folder.path} and are made anew from its state."
     )
-    training = training_of(setup, setup.algorithm(entry))
+    training = training_of(setup, entry)
     state = restored(cell, training.init(), folder, setup)
     _concluded(replace(cell, state=state), setup, entry, training, folder)
 
@@ -281,6 +284,29 @@ def outcomes_of(setup: Setup, x: Tensor) -> dict[str, Tensor]:
         is_right = bool(((values == 0) | (values == 1)).all())
         table[name] = values.to(torch.uint8 if is_right else torch.float32)
     return table
+
+
+def _say_infinite(before: Cell, after: Cell, setup: Setup, say: Say) -> None:
+    """Says whose loss is no longer finite; models are, so training goes on."""
+    found = _infinite(after, setup)
+    if found and not _infinite(before, setup):
+        say(
+            f"{after.label} (seed {after.seed}): {found} is not finite after round "
+            f"{after.t}, though its model is; training goes on, and a smaller step "
+            "size usually helps."
+        )
+
+
+def _infinite(cell: Cell, setup: Setup) -> str:
+    """The first loss of the last evaluation that is not finite; nothing if all are."""
+    for part in PARTS:
+        loss = cell.metrics[-1].get(f"{part}_loss") if cell.metrics else None
+        if loss is not None:
+            bad = ~loss.isfinite() & (setup.federation.part(part).size.cpu() > 0)
+            if bad.any():
+                client = setup.federation.name_of(int(bad.nonzero()[0]))
+                return f"the {part} loss of {client}"
+    return ""
 
 
 def _score(cell: Cell, simulation: Simulation) -> float:

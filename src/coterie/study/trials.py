@@ -42,7 +42,7 @@ def refuse_settings(setup: Setup) -> None:
         for setting in [s for each in searches if each for s in each.settings]:
             try:
                 other = replace(entry, options=entry.options | setting)
-                training_of(setup, setup.algorithm(other)).init()
+                training_of(setup, other).init()
             except InputError as error:
                 text = ", ".join(f"{key} = {value!r}" for key, value in setting.items())
                 raise InputError(
@@ -105,7 +105,7 @@ def _trained(
     since, states, scores = search.since(rung.rounds), [], []
     t, kept = folder.trial(search.label, search.seed, trial) or (0, [])
     for number, setup in enumerate(folds):
-        training = training_of(setup, setup.algorithm(entry))
+        training = training_of(setup, entry)
         state, names = training.init(), setup.federation.clients.tolist()
         cell = Cell(search.label, search.seed, t=t, state=state, clients=names)
         if kept:

@@ -1,0 +1,71 @@
+"""Modules of one's own are found beside a study, and nothing else is.
+
+A folder on Python's path would put every file in it before installed packages: a file
+`sklearn.py` beside a study would be run in place of scikit-learn. So the modules that
+a study names are looked up there first, what these import is looked up there last, and
+a study that names none has no such folder.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+_OWN = re.compile(r"""["'=\s]*(\w+)[\w.]*:\w+["'\s]*""")
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Finds these modules in this folder; see `sys.meta_path`."""
+
+    folder: str
+    names: frozenset[str]
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Where the module is, if it is one of them and there."""
+        found: ModuleSpec | None = None
+        if name in self.names:
+            found = PathFinder.find_spec(name, [self.folder])
+        return found
+
+
+def look_beside(folder: Path, texts: Sequence[str]) -> None:
+    """Lets the modules that texts such as "module:function" name be found in a folder.
+
+    Args:
+        folder: where they are, before all other places.
+        texts: what may name some.
+    """
+    named = [_OWN.fullmatch(text) for text in texts]
+    names = frozenset(name[1] for name in named if name)
+    if names:
+        place = str(folder.resolve())
+        sys.meta_path.insert(0, _Beside(place, names))
+        sys.path.append(place)
+
+
+def texts_of(study: Path, overrides: Sequence[str]) -> list[str]:
+    """All texts of a study's file and of overrides that may name a module."""
+    try:
+        tables = tomllib.loads(study.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):  # of which reading it will tell
+        tables = {}
+    return [*_texts(tables), *(text.partition("=")[2] for text in overrides)]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in nested tables but those that are names for people."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from () if key == "label" else _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)

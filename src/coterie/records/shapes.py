@@ -1,0 +1,130 @@
+"""What files of a run must hold, so that a damaged one is named and not stumbled over.
+
+A shape is a type, a list of one shape for all its entries, or a table of shapes by key;
+a table may hold more than is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..models import OBJECTIVES
+from .cells import Cell
+from .files import damaged
+from .searches import Search
+
+_STUDY = {"algorithm": [{"name": str, "label": str}]}
+# Where a study has these.
+_TABLES = {
+    "name": str,
+    "data": dict,
+    "split": dict,
+    "model": dict,
+    "run": dict,
+    "time": {"period": float},
+    "tune": {"trials": int, "search": str, "halving": int, "folds": int, "rounds": int},
+}
+_RUN = {"rounds": int, "seeds": [int], "newcomers": int}
+_TASK = {"task": str, "note": str}
+_CELL = {
+    "label": str,
+    "seed": int,
+    "t": int,
+    "rounds": [{"round": float, "gradients": float}],
+    "metrics": [{}],
+    "clients": list,
+}
+_COUNTS = ["seed", "cluster", "train", "validation", "test"]
+
+
+def holds(value: Any, shape: Any) -> bool:
+    """Whether a value has a shape.
+
+    >>> holds({"rounds": 3, "seeds": [0]}, {"rounds": int, "seeds": [int]})
+    True
+    """
+    if isinstance(shape, Mapping):
+        return isinstance(value, Mapping) and all(
+            key in value and holds(value[key], inner) for key, inner in shape.items()
+        )
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(holds(v, shape[0]) for v in value)
+    if shape in (int, float):
+        kinds = int | float if shape is float else int
+        return isinstance(value, kinds) and not isinstance(value, bool)
+    return isinstance(value, shape)
+
+
+def refuse(path: Path, *sound: bool) -> None:
+    """Raises InputError that names the file unless everything about it is sound."""
+    if not all(sound):
+        raise damaged(path, ValueError())
+
+
+def sound_study(path: Path, study: dict[str, Any]) -> None:
+    """Refuses a study that a report could not be made of."""
+    refuse(path, holds(study, {**_STUDY, **_of(_TABLES, study)}))
+    run = study.get("run", {})
+    refuse(path, holds(run, _RUN if "tune" in study else _of(_RUN, run)))
+    refuse(path, *(_is_space(entry.get("tune", {})) for entry in study["algorithm"]))
+
+
+def _of(shapes: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """The shapes of what a table has."""
+    return {key: shape for key, shape in shapes.items() if key in table}
+
+
+def _is_space(space: Any) -> bool:
+    """Whether it is a table of lists and ranges."""
+    ends = {"from": float, "to": float, "scale": str}
+    return isinstance(space, dict) and all(
+        isinstance(values, list) or holds(values, ends) for values in space.values()
+    )
+
+
+def sound_task(path: Path, about: dict[str, Any], cells: list[Cell]) -> None:
+    """Refuses a task that is not known, or a score that cells do not have."""
+    refuse(path, holds(about, _TASK))
+    refuse(path, about["task"] in OBJECTIVES)
+    score = about.get("score", OBJECTIVES[about["task"]].score)
+    higher = about.get("higher_is_better", True)
+    named = [f"test_{score}" in values for cell in cells for values in cell.metrics]
+    refuse(path, holds(score, str), isinstance(higher, bool), *named)
+
+
+def sound_cell(path: Path, cell: Cell) -> None:
+    """Refuses a cell whose parts do not fit together."""
+    refuse(path, holds(vars(cell), _CELL))
+    refuse(path, bool(cell.rounds), len(cell.rounds) == len(cell.metrics))
+
+
+def sound_clients(path: Path, table: pd.DataFrame, cells: list[Cell]) -> None:
+    """Refuses a table of clients that are not those of the cells of its seed."""
+    refuse(path, {"client", *_COUNTS} <= {*table}, len(table) > 0)
+    numbers = [pd.api.types.is_integer_dtype(table[name]) for name in _COUNTS]
+    refuse(path, *numbers, table["seed"].nunique() == 1)
+    seed, names = int(table["seed"].iloc[0]), [*map(str, table["client"])]
+    # Of an old cell that does not say, the clients are numbered.
+    other = [c.clients for c in cells if c.seed == seed and c.clients]
+    fits = [sorted(map(str, clients)) == sorted(names) for clients in other]
+    refuse(path, path.stem == f"clients-{seed}", len({*names}) == len(names), *fits)
+
+
+def sound_search(path: Path, search: Search) -> None:
+    """Refuses a search whose steps are not of its trials."""
+    trials, steps = range(len(search.settings)), search.steps
+    refuse(
+        path,
+        holds(vars(search), {"label": str, "seed": int, "folds": int}),
+        all(isinstance(setting, dict) for setting in search.settings),
+        len(search.rungs) > 0 and holds([*map(list, search.rungs)], [[int]]),
+        holds([list(step[:3]) for step in steps], [[int]]),
+        holds([list(step.scores) for step in steps], [[float]]),
+        {len(step.scores) for step in steps} <= {0, search.folds},
+        {step.trial for step in steps} <= {*trials},
+        search.chosen in (None, *trials) and not isinstance(search.chosen, bool),
+    )
