@@ -44,7 +44,7 @@ def test_run_and_report_give_the_numbers_of_the_table(here):
     means = {row["algorithm"]: row["mean"] for row in found["algorithms"]}
     assert means == pytest.approx(last.mean().to_dict())
     assert [row["algorithm"] for row in found["algorithms"]] == ["local", "fedavg"]
-    assert found["algorithms"][0]["standard_error"] is None  # one seed tells none
+    assert found["algorithms"][0]["standard_error"] > 0  # of finite test data
     assert found["newcomers"] == found["chosen"] == []
     assert found["versions"]["coterie"] == co.__version__
     assert answered("report", found["folder"]) == found

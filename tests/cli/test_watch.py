@@ -109,7 +109,7 @@ def test_what_nobody_runs_is_shown_once_and_no_name_is_cut(
     assert code == 0
     assert errors.startswith("Nobody runs it: it stopped before its end;")
     assert "…" not in output
-    assert max(len(line) for line in output.splitlines()) <= int(columns)
+    assert max(len(line) for line in output.splitlines()) <= int(columns), output
     assert "adaptive_all_for_one" in output and "2/4" in output
     assert re.search(r"\d\d\.\d %", output)
     assert not (stopped / "watch.html").exists()

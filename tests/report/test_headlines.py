@@ -43,7 +43,9 @@ def test_the_headline_says_who_gains_who_loses_and_what_it_costs() -> None:
     assert list(answers) == ["Gain", "Clients", "How sure", "Rank", "Cost"]
     assert answers["Gain"].startswith("ditto gains over training alone: +26.2 points")
     assert "(76.2 % against 50.0 %)" in answers["Gain"]
-    assert answers["Clients"] == ("3 of 4 gain, 1 loses (3), for 0 one cannot tell.")
+    assert answers["Clients"] == (
+        "3 of 4 gain, 1 loses (client 3), for 0 one cannot tell."
+    )
     assert "3 seeds and 80 test samples" in answers["How sure"]
     # 160 gradients in each of four rounds of four clients, by all algorithms alike.
     assert "As many gradients as local (2,560)" in answers["Cost"]

@@ -32,12 +32,12 @@ def print_summary(summary: Any) -> None:
         _mean_heading(summary): _mean,
         "over local\n± 95 %": _gain,
         "clients\n+/-/?": _verdicts,
-        "gradient\ncount": lambda row: count_text(row["gradients"]),
+        "gradi-\nents": lambda row: count_text(row["gradients"]),
         "sent": lambda row: bytes_text(row["bytes"]),
     }
     if "updates" in summary:
         # There is no room for both; the report has them.
-        del columns["gradient\ncount"]
+        del columns["gradi-\nents"]
         columns["updates"] = lambda row: count_text(row["updates"])
     _print_rows(title, columns, summary)
     if summary["gain"].notna().any():

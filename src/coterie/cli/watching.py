@@ -19,6 +19,7 @@ from ..records.files import in_use
 from ..records.standings import Standing, Standings, standings_of
 from ..scores.finals import score_named
 from .tables import err, out
+from .terminal import plain
 
 _EVERY = 2.0
 """Seconds between two looks."""
@@ -73,9 +74,8 @@ def _table(found: Standings) -> Group:
     low, high = _limits(found)
     for cell in found.cells:
         curve = "" if len(cell.scores) < 2 else spark(cell.scores, low, high)
-        table.add_row(
-            cell.label, str(cell.seed), _round(cell, found), _score(cell, found), curve
-        )
+        cells = (str(cell.seed), _round(cell, found), _score(cell, found), curve)
+        table.add_row(plain(cell.label), *cells)
     return Group(Text(f"{found.name}: {_heading(found)}"), table)
 
 

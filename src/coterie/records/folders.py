@@ -37,7 +37,7 @@ from .files import (
     writing,
 )
 from .searches import Search, load_search
-from .tables import Records, load_records, metrics_of
+from .tables import Records, load_records, metrics_of, named
 
 
 class Folder:
@@ -45,6 +45,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._names: tuple[str, ...] = ()  # of clients, by identity
 
     def create(self, study: dict[str, Any], read: dict[str, str]) -> None:
         """Makes the folder, or checks that an old one is of this study and content.
@@ -84,7 +85,7 @@ class Folder:
             objective: says what the score is.
             oracles: labels of the algorithms that are told true clusters or optima.
         """
-        clusters = federation.clusters
+        clusters, self._names = federation.clusters, federation.names
         table = pd.DataFrame({"client": federation.clients.cpu().numpy()})
         table.insert(0, "seed", seed)
         names = federation.names
@@ -132,7 +133,7 @@ class Folder:
         path = self.path / "metrics.csv"
         cells = sorted((self.path / "cells").glob("*.pt"))
         if cells:
-            tables = [metrics_of(load_cell(file)) for file in cells]
+            tables = [self._metrics(load_cell(file)) for file in cells]
             with writing(path) as new:
                 pd.concat(tables).to_csv(new, index=False)
         else:
@@ -145,7 +146,7 @@ class Folder:
         where the machine stops; `begin_metrics` and `export` write the file as a whole.
         """
         path = self.path / "metrics.csv"
-        table = metrics_of(
+        table = self._metrics(
             replace(cell, rounds=cell.rounds[-1:], metrics=cell.metrics[-1:])
         )
         try:
@@ -153,6 +154,9 @@ class Folder:
                 file.write(table.to_csv(index=False, header=not file.tell()))
         except OSError as error:
             raise unwritable(self.path, error) from None
+
+    def _metrics(self, cell: Cell) -> pd.DataFrame:
+        return named(metrics_of(cell), self._names)
 
     def cell(self, label: str, seed: int) -> Cell | None:
         """The cell as it was saved last, if ever."""

@@ -178,16 +178,17 @@ def load_records(path: Path | str) -> Records:
         classes=tuple(about.get("classes", ())),
     )
     for name in ("clients", "metrics", "newcomers", "spans", "work"):
-        _add_names(getattr(records, name), names)
+        named(getattr(records, name), names)
     return records
 
 
-def _add_names(table: pd.DataFrame, names: tuple[str, ...]) -> None:
-    """Puts names beside the identities of clients."""
+def named(table: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
+    """The table, with names beside the identities of clients."""
     if "client" in table and "name" not in table:
         found = {int(c): full_name(names, int(c)) for c in table["client"].unique()}
         place = list(table.columns).index("client") + 1
         table.insert(place, "name", table["client"].map(found))
+    return table
 
 
 def _read_clients(path: Path, cells: list[Cell]) -> pd.DataFrame:

@@ -2,8 +2,7 @@
 
     [data] [split] [model] [[algorithm]] [graph] [run] [time] [tune]
 
-Which options a table may have is read from the signatures of what it names, so nothing
-is declared twice.
+Which options a table may have is read from the signatures of what it names.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
+from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,10 @@ class Study:
     graph: Graph | None = None
 
     def __repr__(self) -> str:
-        data, split, model = (t["name"] for t in (self.data, self.split, self.model))
+        kinds = ", ".join(t["name"] for t in (self.data, self.split, self.model))
         labels = ", ".join(entry.label for entry in self.algorithms)
-        seeds = ", ".join(map(str, self.run.seeds))
-        return (
-            f"<Study {self.name}: {data}, {split}, {model}; {labels}; "
-            f"{self.run.rounds} rounds, seeds {seeds}>"
-        )
+        when = f"{self.run.rounds} rounds, seeds {', '.join(map(str, self.run.seeds))}"
+        return f"<Study {self.name}: {kinds}; {labels}; {when}>"
 
     def _repr_html_(self) -> str:
         """The settings as a table, for a notebook."""
@@ -215,8 +212,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _entries(tables: dict[str, Any]) -> list[Any]:
-    """The algorithms, also where there is one, written as [algorithm]."""
-    entries = tables.get("algorithm", [])
+    entries = tables.get("algorithm", [])  # one may stand as [algorithm]
     return entries if isinstance(entries, list) else [entries]
 
 
@@ -234,13 +230,8 @@ def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
 def _known(name: str) -> dict[str, Any]:
     """The options of an algorithm: its keywords and its ingredients."""
     maker = algorithm_factory(name)
-    recipes = parameters_of(_recipe_options)
-    names = {ingredient: recipes["text"] for ingredient in ingredients_of(maker)}
-    return {**parameters_of(maker), **names}
-
-
-def _recipe_options(*, text: str = "") -> None:
-    """Stands for the option of an ingredient: a text."""
+    text = Parameter("text", Parameter.KEYWORD_ONLY, default="")
+    return {**parameters_of(maker), **dict.fromkeys(ingredients_of(maker), text)}
 
 
 def _entry(table: Any, timed: bool) -> Entry:

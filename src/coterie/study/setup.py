@@ -225,7 +225,7 @@ def prepare(
     module = module_of(study, federation, seed)
     here = Division(group or Alone(), len(federation)).part(federation)
     simulation = simulation_of(study, here, module, seed, group)
-    x = ravel(module).to(_device(study.run.device)).repeat(len(here), 1)
+    x = ravel(module).to(study.run.place).repeat(len(here), 1)
     setup = Setup(study, seed, federation, module, simulation, x)
     if not len(joins):
         return setup
@@ -268,7 +268,7 @@ def simulation_of(
     group: Group | None = None,
 ) -> Simulation:
     """Clients that answer as the study says."""
-    run, device = study.run, _device(study.run.device)
+    run, device = study.run, study.run.place
     return Simulation(
         federation,
         module,
@@ -278,7 +278,7 @@ def simulation_of(
         device=device,
         dtype=getattr(torch, run.dtype),
         loop=run.loop,
-        compiled=_compiled(study, device),
+        compiled=wants_compiling(study, device) and can_compile(device),
         group=group,
         home=home_of(study, module),
     )
@@ -390,17 +390,6 @@ def _reason(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    # torch takes "cpu:5" for a device, of which there is one.
-    if device is None or (name != "cpu" and device.type != "cuda"):
-        raise InputError(f"`run.device` must be cpu or cuda, got {name!r}.")
-    return device
-
-
 def wants_compiling(study: Study, device: torch.device) -> bool:
     """Whether a study is long enough for compiling, or says so itself."""
     if study.run.compile != "auto":
@@ -408,7 +397,3 @@ def wants_compiling(study: Study, device: torch.device) -> bool:
     return (
         most_steps(study.algorithms) * study.run.rounds >= _COMPILE_AFTER[device.type]
     )
-
-
-def _compiled(study: Study, device: torch.device) -> bool:
-    return wants_compiling(study, device) and can_compile(device)

@@ -66,6 +66,18 @@ class RunTable:
         """Rounds between two evaluations."""
         return self.evaluate_every or max(1, self.rounds // 50)
 
+    @property
+    def place(self) -> torch.device:
+        """Where rows are."""
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            device = None
+        # torch takes "cpu:5" for a device, of which there is one.
+        if device is None or (self.device != "cpu" and device.type != "cuda"):
+            raise InputError(f"`run.device` must be cpu or cuda, got {self.device!r}.")
+        return device
+
 
 def logs_of(given: Any) -> tuple[str, ...]:
     """The names in `run.log`, which may be one."""
