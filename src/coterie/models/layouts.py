@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -124,6 +125,10 @@ def with_row(module: nn.Module, row: Float[Tensor, " d"]) -> nn.Module:
     return twin
 
 
+_GLOBAL = threading.Lock()
+"""Of whoever draws from torch's global generator: threads would draw each other's."""
+
+
 def build(
     factory: Callable[[], nn.Module], seed: int, dtype: torch.dtype = torch.float32
 ) -> nn.Module:
@@ -131,7 +136,7 @@ def build(
 
     Modules draw their start from torch's global generator, which is put back after.
     """
-    with torch.random.fork_rng(devices=[]):
+    with _GLOBAL, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seeds.key(seed, "start") >> 1)
         module = factory()
     if not isinstance(module, nn.Module):
