@@ -22,7 +22,7 @@ from coterie.cli import tables
 from coterie.data.datasets import DATASETS
 from coterie.data.splits import SPLITS
 from coterie.graphs.families import GRAPHS
-from coterie.models import MODELS
+from coterie.models import LOSSES, MEASURES, MODELS
 from coterie.records import Folder, load_records, locked
 from coterie.study import experiment
 from coterie.study.config import read_study
@@ -126,6 +126,8 @@ def test_the_table_fits_eighty_columns_without_cutting_words(here, monkeypatch):
         ("splits", SPLITS),
         ("models", MODELS),
         ("graphs", GRAPHS),
+        ("measures", MEASURES),
+        ("losses", LOSSES),
     ],
 )
 def test_list_names_everything_there_is(shelf, registry, monkeypatch):
@@ -134,7 +136,7 @@ def test_list_names_everything_there_is(shelf, registry, monkeypatch):
     assert code == 0
     for name in registry:
         assert name in output
-    assert called("list")[1].count("what it is") == 5
+    assert called("list")[1].count("what it is") == 7
 
 
 def test_list_says_which_methods_need_not_wait(monkeypatch):

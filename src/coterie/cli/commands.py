@@ -140,7 +140,9 @@ def plan(
 def list_(
     what: Annotated[
         str,
-        typer.Argument(help="algorithms, datasets, splits, models or graphs."),
+        typer.Argument(
+            help="algorithms, datasets, splits, models, graphs, measures, losses."
+        ),
     ] = "",
 ) -> None:
     """List what a study can name, with options and their defaults."""

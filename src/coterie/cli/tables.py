@@ -171,14 +171,20 @@ def registries() -> dict[str, tuple[dict[str, Callable[..., Any]], int | None]]:
     from ..data.datasets import DATASETS
     from ..data.splits import SPLITS
     from ..graphs.families import GRAPHS
-    from ..models import MODELS
+    from ..models import LOSSES, MEASURES, MODELS, OfClient
 
+    measures = {
+        name: of.measure if isinstance(of, OfClient) else of
+        for name, (of, _, _) in MEASURES.items()
+    }
     return {
         "algorithms": (ALGORITHMS, None),
         "datasets": (DATASETS, 0),
         "splits": (SPLITS, None),
         "models": (MODELS, None),
         "graphs": (GRAPHS, None),
+        "measures": (measures, None),
+        "losses": ({name: loss.make for name, loss in LOSSES.items()}, None),
     }
 
 

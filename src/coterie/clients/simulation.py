@@ -9,7 +9,7 @@ alone at its site gives the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -171,3 +171,13 @@ class Simulation:
             weight = mask / part.size[group][:, None].to(self.dtype)
             found.append(self.kernel.measure(x[group], Batch(index, weight)))
         return {name: torch.cat([some[name] for some in found]) for name in found[0]}
+
+    def outputs(
+        self, x: Float[Tensor, "n d"], name: PartName
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Outputs and targets of each client's model on its own part, on the CPU."""
+        part = self.federation.part(name)
+        who = torch.arange(len(x), device=x.device)
+        for group in who.split(self.kernel.evaluated_at_once(int(part.size.max()))):
+            index, mask = part.rows(group)
+            yield from self.kernel.outputs(x[group], Batch(index, mask.to(self.dtype)))

@@ -37,6 +37,9 @@ class Cell:
     snapshots: list[Tensor] = field(default_factory=list)  # (N, N) each
     clients: list[int] = field(default_factory=list)  # identities; empty: 0 .. N-1
     newcomers: dict[str, Tensor] = field(default_factory=dict)  # columns, (M,) each
+    # Of labels, final models on test data: columns, see `coterie.models.Tally`.
+    confusion: dict[str, Tensor] = field(default_factory=dict)
+    calibration: dict[str, Tensor] = field(default_factory=dict)
     time: float = 0.0  # virtual seconds, where a study has a table [time]
     updates: int = 0  # answers of clients that arrived
     delays: dict[int, int] = field(default_factory=dict)  # how often each was seen

@@ -231,6 +231,10 @@ def clients_section(records: Records) -> str:
     text += f"{sizes.median():,.0f} at the median."
     untested = int((~table["tested"]).sum())
     text += f" {untested} lack test samples and are left out." if untested else ""
+    undefined = int((table["tested"] & ~table["scored"]).sum())
+    if undefined:
+        text += f" Of {undefined}, the test samples leave the {score.words} undefined, "
+        text += "as those of a single class do; they are left out too."
     varied = records.clients.groupby("client")[["cluster", "train", "test"]].nunique()
     if (varied > 1).any(axis=None):
         text += " The data were split anew for every seed: sizes are means over seeds, "

@@ -1,8 +1,8 @@
 """Numbers of a study, each computed from its records alone.
 
 Everywhere, "final" means the last recorded round, never the best one, and only seeds
-that got as far as the furthest seed of the same algorithm are used. Clients without
-test samples are left out. A score that is not a number stays one: it is never skipped.
+that got as far as the furthest seed of the same algorithm are used. Which clients count
+is said in `scores`. A score that is not a number stays one: it is never skipped.
 With [time], rounds are ticks of a virtual clock, see `axes`.
 """
 
@@ -22,6 +22,7 @@ from .scores import (
     final_gains,
     final_scores,
     labels_of,
+    may_be_undefined,
     newcomer_gains,
     newcomer_labels,
     newcomer_scores,
@@ -211,7 +212,8 @@ def favourite_of(records: Records) -> str:
         runs = runs_of(records, label)
         last = runs[runs["round"] == runs["round"].max()]
         last = last[last["client"].isin(checked.index[checked])]
-        means[label] = last[column].mean(skipna=False)
+        undefined = may_be_undefined(records.score)
+        means[label] = last[column].mean(skipna=undefined)
     ranked = ranking(pd.Series(means, dtype=float), score.sign)
     return ranked[-1][0] if ranked else others[-1]
 
