@@ -215,8 +215,9 @@ def test_choosing_goes_down_where_lower_is_better(own, tmp_path):
 
 
 def test_a_divided_study_measures_and_counts_the_same(tmp_path):
-    tables = measured(TABLES, measures=["f1", "auc", "ece"], score="f1")
-    tables["run"] = {**TABLES["run"], "dtype": "float64"}
+    model = {"name": "linear", "measures": ["f1", "auc", "ece"], "score": "f1"}
+    run = {**TABLES["run"], "dtype": "float64"}
+    tables = {**TABLES, "model": model, "run": run}
     study = study_of(tables)
     alone = run_study(study, runs=tmp_path / "alone")
     together = divided(

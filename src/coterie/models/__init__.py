@@ -19,6 +19,7 @@ from .objectives import (
     objective_named,
     outputs_for,
     refuse_misshapen,
+    refuse_settings,
     target_values,
     value_of,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "outputs_for",
     "ravel",
     "refuse_misshapen",
+    "refuse_settings",
     "refuse_unsuitable",
     "tally",
     "target_values",

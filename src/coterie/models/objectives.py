@@ -139,6 +139,22 @@ def adapted(
     return objective._replace(compared_by=name, higher_is_better=ways[name])
 
 
+def refuse_settings(model: Mapping[str, Any]) -> None:
+    """Refuses what a table [model] says of them, as far as is known without data."""
+    texts = model.get("measures", [])
+    if not isinstance(texts, list | tuple):
+        raise InputError(f"`model.measures` must be a list of names, got {texts!r}.")
+    said = [(key, model[key]) for key in ("objective", "loss", "score") if key in model]
+    for key, text in [*said, *(("measures", text) for text in texts)]:
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"`model.{key}` must be text, got {text!r}.")
+    if "objective" in model:
+        objective_named("model.objective", model["objective"])
+    if "loss" in model:
+        loss_named("model.loss", model["loss"])
+    measures_named("model.measures", texts)
+
+
 def _refuse_unsound(name: str, objective: Objective) -> None:
     measures = objective.measures
     if not isinstance(measures, Mapping) or "loss" in measures:

@@ -31,7 +31,13 @@ from .scores import (
     standard_error,
 )
 from .searches import chosen_section
-from .sections import clients_section, newcomers_section, partners_section, time_section
+from .sections import (
+    clients_section,
+    measures_section,
+    newcomers_section,
+    partners_section,
+    time_section,
+)
 from .tables import at_equal_cost, lead_of, ranking, shortfalls, summary
 
 
@@ -58,6 +64,7 @@ def _document(records: Records) -> str:
         "curves": ("Progress", _curves_section(records, table)),
         "time": ("Time", time_section(records)),
         "spread": ("Spread and worst clients", _spread_section(records, table)),
+        "measures": ("Measures and mistakes", measures_section(records)),
         "collaboration": ("Who learned with whom", partners_section(records)),
         "newcomers": ("Newcomers", newcomers_section(records)),
         "clients": ("The clients", clients_section(records)),

@@ -20,7 +20,7 @@ from ..algorithms import ALGORITHMS
 from ..checks import InputError, imported, integer, one_of, parameters_of
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
-from ..models import MODELS, loss_named, measures_named, objective_named
+from ..models import MODELS, refuse_settings
 from ..options import unused
 from ..types import Algorithm
 from .ingredients import ingredients_of
@@ -118,7 +118,7 @@ def study_of(tables: dict[str, Any]) -> Study:
     named = factory("model", _text("model.name", model["name"]), MODELS)
     options = {k: v for k, v in _options(model).items() if k not in BESIDE}
     checks.options("model", model["name"], parameters_of(named), options)
-    _refuse_objective(model)
+    refuse_settings(model)
     _refuse_no_patterns(model.get("personal", []))
     for name, table in (("data", data), ("split", split)):
         if not isinstance(table.get("seed", 0), int):
@@ -150,21 +150,6 @@ def study_of(tables: dict[str, Any]) -> Study:
         time,
         _graph(_table(tables, "graph")) if "graph" in tables else None,
     )
-
-
-def _refuse_objective(model: dict[str, Any]) -> None:
-    """Refuses a loss or measures, as far as can be known without data."""
-    for key in ("objective", "loss", "score"):
-        if key in model:
-            _text(f"model.{key}", model[key])
-    if "objective" in model:
-        objective_named("model.objective", model["objective"])
-    if "loss" in model:
-        loss_named("model.loss", model["loss"])
-    texts = model.get("measures", [])
-    if not isinstance(texts, list | tuple):
-        raise InputError(f"`model.measures` must be a list of names, got {texts!r}.")
-    measures_named("model.measures", [_text("model.measures", t) for t in texts])
 
 
 def _refuse_no_patterns(personal: Any) -> None:
