@@ -23,7 +23,7 @@ from coterie.cli.listings import reference_of
 from coterie.data.datasets import DATASETS
 from coterie.data.splits import SPLITS
 from coterie.graphs.families import GRAPHS
-from coterie.models import MODELS
+from coterie.models import LOSSES, MEASURES, MODELS
 from coterie.records import Folder, load_records, locked
 from coterie.report import summary
 from coterie.study import experiment
@@ -157,6 +157,8 @@ def test_names_and_numbers_of_the_table_are_whole_at_any_width(monkeypatch, widt
         ("models", MODELS),
         ("graphs", GRAPHS),
         ("ingredients", RECIPES),
+        ("measures", MEASURES),
+        ("losses", LOSSES),
     ],
 )
 def test_list_names_everything_there_is(shelf, registry, monkeypatch):
@@ -165,7 +167,7 @@ def test_list_names_everything_there_is(shelf, registry, monkeypatch):
     assert code == 0
     for name in registry:
         assert name in output
-    assert called("list")[1].count("what it is") == 6
+    assert called("list")[1].count("what it is") == 8
 
 
 def test_list_says_which_methods_need_not_wait(monkeypatch):

@@ -174,7 +174,8 @@ def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help="algorithms, ingredients, datasets, splits, models or graphs."
+            help="algorithms, ingredients, datasets, splits, models, graphs, measures "
+            "or losses."
         ),
     ] = "",
     as_json: Json = False,

@@ -35,11 +35,16 @@ def listed(what: str = "") -> dict[str, list[Item]]:
         "splits": _splits,
         "models": _models,
         "graphs": _graphs,
+        "measures": _measures,
+        "losses": _losses,
     }
     return {name: make() for name, make in kinds.items() if what in ("", name)}
 
 
-KINDS = ("algorithms", "ingredients", "datasets", "splits", "models", "graphs")
+KINDS = (
+    *("algorithms", "ingredients", "datasets", "splits"),
+    *("models", "graphs", "measures", "losses"),
+)
 """What can be listed."""
 
 
@@ -74,6 +79,23 @@ def _ingredients() -> list[Item]:
         )
         for name, (recipe, default) in sorted(RECIPES.items())
     ]
+
+
+def _measures() -> list[Item]:
+    from ..models import MEASURES, OfClient
+
+    return _items(
+        {
+            name: of.measure if isinstance(of, OfClient) else of
+            for name, (of, _, _) in MEASURES.items()
+        }
+    )
+
+
+def _losses() -> list[Item]:
+    from ..models import LOSSES
+
+    return _items({name: loss.make for name, loss in LOSSES.items()})
 
 
 def _datasets() -> list[Item]:

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.utils._pytree import tree_leaves
 
-from ..models import Objective, layout
+from ..models import Objective, layout, value_of
 from .compiling import compile_for, repeatable
 from .layers import VALUES_PER_STEP, Recurrent, for_many_models
 
@@ -191,7 +191,7 @@ class Kernel:
 
     def _measured(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The measures of one chunk of rows."""
-        everyone = slice(None)
+        everyone, wholes = slice(None), self._objective.of_client
         sums, outputs = zip(
             *(
                 self._run("measure", (everyone, piece), points)
@@ -200,22 +200,34 @@ class Kernel:
             strict=True,
         )
         found = {name: sum(some[name] for some in sums) for name in sums[0]}
-        if self._objective.of_client:
-            found |= self._of_clients(torch.cat(outputs, 1), batch)
+        rows = self._of_rows(torch.cat(outputs, 1), batch) if wholes else []
+        for name, of in wholes.items():
+            values = [value_of(name, of, *row) for row in rows]
+            found[name] = batch.weight.new_tensor(values)
         return found
 
-    def _of_clients(self, outputs: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """The measures of clients as a whole, one client after the other."""
-        used = batch.weight != 0
+    @torch.no_grad()
+    def outputs(
+        self, points: Float[Tensor, "n d"], batch: Batch
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Outputs and targets of each row's samples that have a weight, on the CPU."""
+        found: list[tuple[Tensor, Tensor]] = []
+        size = self.evaluated_at_once(batch.width)
+        for rows, some in self._chunks(batch, size):
+            pieces = [
+                self._run("measure", (slice(None), piece), points[rows])[1]
+                for piece in some.pieces(_EVALUATED_AT_ONCE)
+            ]
+            found += self._of_rows(torch.cat(pieces, 1), some)
+        return found
+
+    def _of_rows(self, outputs: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """Outputs and targets row by row, without padding."""
+        used = batch.weight > 0  # weights of a client without samples are NaN
         targets = self._targets[batch.index.expand(used.shape)[used]].cpu()
         sizes = used.sum(1).tolist()
-        rows = list(
-            zip(outputs[used].cpu().split(sizes), targets.split(sizes), strict=True)
-        )
-        return {
-            name: batch.weight.new_tensor([float(measure(*row)) for row in rows])
-            for name, (measure,) in self._objective.of_client.items()
-        }
+        split = outputs[used].cpu().split(sizes), targets.split(sizes)
+        return list(zip(*split, strict=True))
 
     def chunk(self, samples: int, extra: int = 0) -> int:
         """How many rows of that many samples fit into one chunk.

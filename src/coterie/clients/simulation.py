@@ -9,7 +9,7 @@ alone at its site gives the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
 import torch
@@ -191,3 +191,13 @@ class Simulation:
         part = self.federation.part(name)
         index, mask = part.rows(torch.arange(len(x), device=x.device))
         return self.kernel.outcomes(x, Batch(index, mask.to(self.dtype)))
+
+    def outputs(
+        self, x: Float[Tensor, "n d"], name: PartName
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Outputs and targets of each client's model on its own part, on the CPU."""
+        part = self.federation.part(name)
+        who = torch.arange(len(x), device=x.device)
+        for group in who.split(self.kernel.evaluated_at_once(int(part.size.max()))):
+            index, mask = part.rows(group)
+            yield from self.kernel.outputs(x[group], Batch(index, mask.to(self.dtype)))

@@ -10,23 +10,33 @@ from .layouts import (
     with_group_norm,
     with_row,
 )
+from .losses import LOSSES, loss_named
+from .measures import MEASURES, Measure, OfClient, measures_named
 from .objectives import (
     OBJECTIVES,
     Objective,
-    OfClient,
+    adapted,
     objective_named,
     outputs_for,
     refuse_misshapen,
+    refuse_settings,
     target_values,
+    value_of,
 )
+from .predictions import Tally, tally
 from .zoo import MODELS, cnn, lenet, linear, logistic, mlp, unet3d
 
 __all__ = [
+    "LOSSES",
+    "MEASURES",
     "MODELS",
     "OBJECTIVES",
     "Layout",
+    "Measure",
     "Objective",
     "OfClient",
+    "Tally",
+    "adapted",
     "build",
     "cnn",
     "columns",
@@ -34,14 +44,19 @@ __all__ = [
     "lenet",
     "linear",
     "logistic",
+    "loss_named",
+    "measures_named",
     "mlp",
     "objective_named",
     "outputs_for",
     "ravel",
     "refuse_misshapen",
+    "refuse_settings",
     "refuse_unsuitable",
+    "tally",
     "target_values",
     "unet3d",
+    "value_of",
     "with_group_norm",
     "with_row",
 ]

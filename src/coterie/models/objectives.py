@@ -13,22 +13,21 @@ objective of their studies unless these say otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..checks import InputError, imported, one_of
-
-PerSample = Callable[[Tensor, Tensor], Tensor]
-
-
-class OfClient(NamedTuple):
-    """A measure of all samples of a client together, on the CPU."""
-
-    measure: Callable[[Tensor, Tensor], Tensor | float]
+from .losses import (
+    PerSample,
+    cross_entropy,
+    dice_loss,
+    logistic,
+    loss_named,
+    squared_error,
+)
+from .measures import MEASURES, OfClient, accuracy, auc, dice, measures_named
 
 
 class Objective(NamedTuple):
@@ -38,11 +37,12 @@ class Objective(NamedTuple):
     measures: Mapping[str, PerSample | OfClient]
     higher_is_better: bool = True  # of the score
     labelled: bool = False  # targets are classes, and a model gives (B, outputs)
+    compared_by: str = ""  # a measure, or the loss; empty: see `score`
 
     @property
     def score(self) -> str:
         """What comparisons use: the first measure, or without one the loss."""
-        return next(iter(self.measures), "loss")
+        return self.compared_by or next(iter(self.measures), "loss")
 
     @property
     def per_sample(self) -> dict[str, PerSample]:
@@ -56,69 +56,10 @@ class Objective(NamedTuple):
         return {k: v for k, v in self.measures.items() if isinstance(v, OfClient)}
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Minus the log-probability of the right class."""
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Minus the log-likelihood of a label in {0, 1} under one logit."""
-    return F.binary_cross_entropy_with_logits(
-        outputs[:, 0], targets.to(outputs.dtype), reduction="none"
-    )
-
-
-def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared distance of prediction and response, without a factor 1/2."""
-    error = (outputs.reshape(targets.shape) - targets).square()
-    return error.reshape(len(error), -1).sum(1)
-
-
-def dice_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """One minus the soft Dice overlap of a predicted and a true mask."""
-    chance = outputs.sigmoid().flatten(1)
-    truth = targets.to(chance.dtype).flatten(1)
-    # The usual smoothing of 1, which also makes two empty masks agree.
-    overlap = 2 * (chance * truth).sum(1) + 1
-    return 1 - overlap / (chance.sum(1) + truth.sum(1) + 1)
-
-
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the most probable class is right, else 0."""
-    return (outputs.argmax(1) == targets).to(outputs.dtype)
-
-
-def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the label is right at probability 1/2, else 0."""
-    return ((outputs[:, 0] > 0) == (targets > 0.5)).to(outputs.dtype)
-
-
-def auc(outputs: Tensor, targets: Tensor) -> float:
-    """How often a sample of class 1 has a larger output than one of class 0.
-
-    That is the area under the ROC curve; ties count half. NaN where there is one class.
-    """
-    # For so few numbers NumPy takes a fraction of the time of torch.
-    scores, ones = outputs.numpy()[:, 0], targets.numpy() > 0.5
-    zeros, first = np.sort(scores[~ones]), scores[ones]
-    pairs = len(zeros) * len(first)
-    if not pairs or np.isnan(scores).any():
-        return math.nan
-    below, not_above = zeros.searchsorted(first), zeros.searchsorted(first, "right")
-    return float(below.sum() + not_above.sum()) / (2 * pairs)
-
-
-def dice(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Dice overlap of the mask at probability 1/2 with the true mask."""
-    chance = (outputs > 0).to(outputs.dtype).flatten(1)
-    truth = targets.to(outputs.dtype).flatten(1)
-    return (2 * (chance * truth).sum(1) + 1) / (chance.sum(1) + truth.sum(1) + 1)
-
-
 OBJECTIVES: dict[str, Objective] = {
     "classification": Objective(cross_entropy, {"accuracy": accuracy}, labelled=True),
     "binary": Objective(
-        logistic, {"accuracy": binary_accuracy, "auc": OfClient(auc)}, labelled=True
+        logistic, {"accuracy": accuracy, "auc": OfClient(auc)}, labelled=True
     ),
     "regression": Objective(squared_error, {}, higher_is_better=False),
     "segmentation": Objective(dice_loss, {"dice": dice}),
@@ -157,6 +98,63 @@ def objective_named(name: str, value: str) -> Objective:
     return found
 
 
+def adapted(
+    objective: Objective,
+    task: str,
+    *,
+    loss: str = "",
+    measures: Sequence[str] = (),
+    score: str = "",
+) -> Objective:
+    """The objective with another loss, more measures, or another score.
+
+    >>> adapted(OBJECTIVES["binary"], "binary", measures=["f1"], score="f1").score
+    'f1'
+
+    Args:
+        objective: as it is without them.
+        task: what outputs and targets are.
+        loss: text of `model.loss`; empty leaves it.
+        measures: texts of `model.measures`, which stand beside those of the objective.
+        score: text of `model.score`; empty leaves it.
+    """
+    if loss:
+        objective = objective._replace(loss=loss_named("model.loss", loss, task))
+    found = measures_named("model.measures", measures, task)
+    more = {name: each.measure for name, each in found.items()}
+    every = {**more, **objective.measures}  # one that is there already stays
+    order = {name: every[name] for name in (*objective.measures, *more)}
+    ways = {"loss": False, objective.score: objective.higher_is_better}
+    ways = {n: m.higher_is_better for n, m in (MEASURES | found).items()} | ways
+    objective = objective._replace(measures=order, compared_by=objective.score)
+    if not score:
+        return objective
+    name = score.partition(":")[2] or score
+    one_of("model.score", name, ("loss", *order))
+    if name not in ways:
+        raise InputError(
+            f"`model.score` {name!r} is a measure of the objective that does not say "
+            "which way is better: only its own score does."
+        )
+    return objective._replace(compared_by=name, higher_is_better=ways[name])
+
+
+def refuse_settings(model: Mapping[str, Any]) -> None:
+    """Refuses what a table [model] says of them, as far as is known without data."""
+    texts = model.get("measures", [])
+    if not isinstance(texts, list | tuple):
+        raise InputError(f"`model.measures` must be a list of names, got {texts!r}.")
+    said = [(key, model[key]) for key in ("objective", "loss", "score") if key in model]
+    for key, text in [*said, *(("measures", text) for text in texts)]:
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"`model.{key}` must be text, got {text!r}.")
+    if "objective" in model:
+        objective_named("model.objective", model["objective"])
+    if "loss" in model:
+        loss_named("model.loss", model["loss"])
+    measures_named("model.measures", texts)
+
+
 def _refuse_unsound(name: str, objective: Objective) -> None:
     measures = objective.measures
     if not isinstance(measures, Mapping) or "loss" in measures:
@@ -166,10 +164,14 @@ def _refuse_unsound(name: str, objective: Objective) -> None:
     for key, value in {"loss": objective.loss, **measures}.items():
         if not callable(value.measure if isinstance(value, OfClient) else value):
             raise InputError(f"`{key}` of `{name}` must be a function, got {value!r}.")
-    if not measures and objective.higher_is_better:
+    one_of(f"compared_by of {name}", objective.score, ("loss", *measures))
+    if objective.score == "loss" and objective.higher_is_better:
         raise InputError(
             f"`{name}` has no measures, so models are compared by their loss, and "
             "`higher_is_better` must be False."
+            if not measures
+            else f"`{name}` compares models by their loss, so `higher_is_better` must "
+            "be False."
         )
 
 
@@ -182,15 +184,33 @@ def refuse_misshapen(objective: Objective, outputs: Tensor, targets: Tensor) -> 
                 f"`{name}` of the objective must give one number for each sample, but "
                 f"for {len(targets)} samples it gave {_described(found)}."
             )
-    for name, (whole,) in objective.of_client.items():
-        value = whole(outputs, targets)
-        try:
-            float(value)
-        except (TypeError, ValueError, RuntimeError):
-            raise InputError(
-                f"`{name}` of the objective must give one number for a client, but it "
-                f"gave {_described(value)}."
-            ) from None
+    for name, whole in objective.of_client.items():
+        value_of(name, whole, outputs, targets)
+
+
+def value_of(name: str, of: OfClient, outputs: Tensor, targets: Tensor) -> float:
+    """A measure of a client as a whole; NaN for a client without samples.
+
+    Raises:
+        InputError: where one's own function raises, or gives something else.
+    """
+    if not len(targets):
+        return math.nan
+    try:
+        value = of.measure(outputs, targets)
+    except Exception as error:  # whatever its author made it raise
+        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        raise InputError(
+            f"the measure `{name}` raised {type(error).__name__} for {len(targets)} "
+            f"samples of a client: {reason}; where there is no value it must give NaN."
+        ) from error
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"`{name}` of the objective must give one number for a client, but it "
+            f"gave {_described(value)}."
+        ) from None
 
 
 def _described(found: Any) -> str:

@@ -39,6 +39,9 @@ class Cell:
     newcomers: dict[str, Tensor] = field(default_factory=dict)  # columns, (M,) each
     # Of every test sample at the end: client, sample and measures, (M,) each.
     outcomes: dict[str, Tensor] = field(default_factory=dict)
+    # Of labels, final models on test data: columns, see `coterie.models.Tally`.
+    confusion: dict[str, Tensor] = field(default_factory=dict)
+    calibration: dict[str, Tensor] = field(default_factory=dict)
     time: float = 0.0  # virtual seconds, where a study has a table [time]
     updates: int = 0  # answers of clients that arrived
     delays: dict[int, int] = field(default_factory=dict)  # how often each was seen

@@ -224,7 +224,8 @@ class Folder:
         """Writes the tables for people and returns them."""
         records = load_records(self.path)
         tables = {"tuning": records.trials, "versions": records.made_by}
-        names = ("metrics", "rounds", "clients", "newcomers", "delays", "spans", "work")
+        names = ["metrics", "rounds", "clients", "newcomers", "delays", "spans", "work"]
+        names += ["confusion", "calibration"]
         tables |= {name: getattr(records, name) for name in names}
         for name, table in tables.items():
             if not table.empty:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from ..checks import InputError, suggestion
 from ..data.federation import called, full_name, short_name
@@ -57,6 +58,12 @@ class Records:
     oracles: tuple[str, ...] = ()
     # algorithm, seed, client, cluster, train, <part>_<measure> of those held out
     newcomers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # of labels, at the end on test data: algorithm, seed, client, target, predicted,
+    # count of the samples of a class that were taken for one
+    confusion: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # algorithm, seed, client, bin of confidence (0 to 9), count of its samples, sum of
+    # their confidence, how many were predicted right
+    calibration: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, trial, rounds, score, status, ..., one column for each option
     trials: pd.DataFrame = field(default_factory=pd.DataFrame)
     # with [time], whose rounds are ticks; `rounds` then has time and updates as well:
@@ -167,7 +174,9 @@ def load_records(path: Path | str) -> Records:
         },
         outcomes={(c.label, c.seed): _outcomes(c) for c in loaded if c.outcomes},
         oracles=tuple(about.get("oracles", ())),
-        newcomers=_newcomers(loaded),
+        newcomers=_tables([(cell, cell.newcomers) for cell in loaded]),
+        confusion=_tables([(cell, cell.confusion) for cell in loaded]),
+        calibration=_tables([(cell, cell.calibration) for cell in loaded]),
         trials=_trials([_search(f) for f in path.glob("tuning/*.json")], order),
         delays=_joined([_delays(cell) for cell in loaded if cell.delays]),
         spans=_joined([_spans(cell) for cell in loaded if cell.spans]),
@@ -223,13 +232,13 @@ def _outcomes(cell: Cell) -> Outcomes:
     return Outcomes(arrays.pop("client"), arrays.pop("sample"), arrays)
 
 
-def _newcomers(cells: list[Cell]) -> pd.DataFrame:
-    """Rows for each cell and newcomer, who come when the training of a cell ends."""
+def _tables(found: list[tuple[Cell, dict[str, Tensor]]]) -> pd.DataFrame:
+    """Rows for each cell that has columns, which come when its training ends."""
     tables = []
-    for cell in cells:
-        if cell.newcomers:
-            columns = {name: v.numpy() for name, v in cell.newcomers.items()}
-            tables.append(_with_cell(pd.DataFrame(columns), cell))
+    for cell, columns in found:
+        if columns:
+            values = {name: v.numpy() for name, v in columns.items()}
+            tables.append(_with_cell(pd.DataFrame(values), cell))
     return _joined(tables)
 
 

@@ -6,23 +6,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .figures import clients, curves, gains, newcomers, spread
+    from .figures import clients, curves, gains, newcomers, reliability, spread
     from .headlines import headline
     from .matrices import collaboration, partners, similarity_map
     from .pages import write_report
     from .searches import trials
-    from .tables import chosen, newcomer_summary, partner_counts, summary
+    from .tables import (
+        chosen,
+        confusion_of,
+        measure_summary,
+        newcomer_summary,
+        partner_counts,
+        reliability_of,
+        summary,
+    )
     from .timelines import delays, timeline
     from .waiting import wait_summary
 
 # Numbers need no drawing.
 _LATE = {
-    "figures": "clients curves gains newcomers spread",
+    "figures": "clients curves gains newcomers reliability spread",
     "headlines": "headline",
     "matrices": "collaboration partners similarity_map",
     "pages": "write_report",
     "searches": "trials",
-    "tables": "chosen newcomer_summary partner_counts summary",
+    "tables": (
+        "chosen confusion_of measure_summary newcomer_summary partner_counts "
+        "reliability_of summary"
+    ),
     "timelines": "delays timeline",
     "waiting": "wait_summary",
 }
@@ -40,14 +51,18 @@ __all__ = [
     "chosen",
     "clients",
     "collaboration",
+    "confusion_of",
     "curves",
     "delays",
     "gains",
     "headline",
+    "measure_summary",
     "newcomer_summary",
     "newcomers",
     "partner_counts",
     "partners",
+    "reliability",
+    "reliability_of",
     "similarity_map",
     "spread",
     "summary",

@@ -48,7 +48,7 @@ from .styles import (
     tick_names,
     whiskers,
 )
-from .tables import favourite_of
+from .tables import favourite_of, reliability_of
 
 _COUNTS = {
     "updates": "updates: answers of clients that arrived",
@@ -360,3 +360,31 @@ def clients(records: Records) -> go.Figure:
     title = "Data and final score of each client"
     title = title if single else "Means over the clients of each cluster"
     return finish(figure, title, 620)
+
+
+def reliability(records: Records) -> go.Figure:
+    """How often final models are right against how sure they are, on test samples.
+
+    Raises:
+        InputError: where no labels were predicted.
+    """
+    if records.calibration.empty:
+        raise InputError("the records have no predictions of labels.")
+    figure = go.Figure()
+    line = {"color": "#222222", "width": 1, "dash": "dot"}
+    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, name="calibrated")
+    for label, style in styles_of(records).items():
+        bins = reliability_of(records, label)
+        figure.add_scatter(
+            x=bins["confidence"],
+            y=bins["accuracy"],
+            customdata=bins["count"],
+            mode="lines+markers",
+            line={"color": style.colour, "dash": style.dash},
+            name=escape(label),
+            hovertemplate="sure of %{x:.1%}, right in %{y:.1%}, of %{customdata}",
+        )
+    share = {"tickformat": "~%", "range": [0, 1.02]}
+    figure.update_xaxes(title="confidence in the predicted class", **share)
+    figure.update_yaxes(title="share that is right", **share)
+    return finish(figure, "How sure, and how often right", 460)

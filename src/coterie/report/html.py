@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from html import escape
 
+import numpy as np
 import plotly.graph_objects as go
 import plotly.io
+
+from ..scores.words import percent
 
 _CSS = """
 :root { color-scheme: light; }
@@ -65,6 +69,35 @@ document.querySelectorAll("select[data-chooses]").forEach(function (select) {
     });
   });
 });
+"""
+
+# Shows the counts of the client and algorithm that were chosen.
+_COUNTS_SCRIPT = """
+(function () {
+  var told = JSON.parse(document.getElementById("counts-data").textContent);
+  var lists = document.querySelectorAll("select[data-counts]");
+  var lines = document.querySelectorAll("#counts tbody tr");
+  function show() {
+    var chosen = told[lists[0].value][lists[1].value];
+    lines.forEach(function (line, i) {
+      var row = new Array(lines.length).fill(0), total = 0;
+      chosen.forEach(function (entry) {
+        if (entry[0] === i) { row[entry[1]] = entry[2]; total += entry[2]; }
+      });
+      line.querySelectorAll("td").forEach(function (cell, k) {
+        var share = total ? row[Math.min(k, row.length - 1)] / total : 0;
+        cell.textContent = row[k];
+        if (k === row.length) {
+          share = 0;
+          cell.textContent = total ? (100 * row[i] / total).toFixed(0) + " %" : "–";
+        }
+        cell.style.background = "rgba(0, 114, 178, " + (share / 2).toFixed(2) + ")";
+      });
+    });
+  }
+  lists.forEach(function (list) { list.addEventListener("change", show); });
+  show();
+})();
 """
 
 _ON_ERROR = """
@@ -141,6 +174,50 @@ def table_of(
         f'<p class="caption">{escape(caption)}</p><div class="scroll" tabindex="0">'
         f'<table aria-label="{escape(caption)}">'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def counts_table(
+    rows: list[str],
+    lists: dict[str, list[str]],
+    counts: list[list[list[list[int]]]],
+    caption: str,
+    *,
+    first: int = 0,
+) -> str:
+    """A square table of counts, with two lists that choose which ones.
+
+    Args:
+        rows: names of rows, and of columns.
+        lists: title of each list, and what can be chosen from it.
+        counts: row, column and count of each entry of the table that is not 0, for each
+            choice of the first and the second list.
+        caption: of the table.
+        first: what is chosen of the first list at the beginning.
+    """
+    choices = []
+    for place, (title, names) in enumerate(lists.items()):
+        chosen = first if place == 0 else 0
+        options = "".join(
+            f'<option value="{n}"{" selected" * (n == chosen)}>{escape(name)}</option>'
+            for n, name in enumerate(names)
+        )
+        select = f'<select data-counts="{place}" autocomplete="off">{options}</select>'
+        choices.append(f"<label>{escape(title)} {select}</label>")
+    shown = np.zeros((len(rows), len(rows)), int)
+    for i, k, count in counts[first][0]:
+        shown[i, k] = count
+    found = shown.diagonal() / np.maximum(1, shown.sum(1))
+    cells = [
+        [name, *map(str, line), percent(share) if line.any() else "–"]
+        for name, line, share in zip(rows, shown, found, strict=True)
+    ]
+    told = json.dumps(counts, separators=(",", ":"))
+    table = table_of(["true class", *rows, "found"], cells, caption)
+    return (
+        f'<p>{" ".join(choices)}</p><div id="counts">{table}</div>'
+        f'<script type="application/json" id="counts-data">{told}</script>'
+        f"<script>{_COUNTS_SCRIPT}</script>"
     )
 
 

@@ -32,7 +32,13 @@ from .figures import curves, gains, spread
 from .headlines import best_of, certainty_text, headline, interval_text
 from .html import page, plot, table_of
 from .searches import chosen_section
-from .sections import clients_section, newcomers_section, partners_section, time_section
+from .sections import (
+    clients_section,
+    measures_section,
+    newcomers_section,
+    partners_section,
+    time_section,
+)
 from .tables import at_equal_cost, infinite_losses, ranking, shortfalls, summary
 
 
@@ -59,6 +65,7 @@ def _document(records: Records) -> str:
         "curves": ("Progress", _curves_section(records, table)),
         "time": ("Time", time_section(records)),
         "spread": ("Spread and worst clients", _spread_section(records, table)),
+        "measures": ("Measures and mistakes", measures_section(records)),
         "collaboration": ("Who learned with whom", partners_section(records)),
         "newcomers": ("Newcomers", newcomers_section(records)),
         "clients": ("The clients", clients_section(records)),

@@ -1,15 +1,17 @@
-"""Sections of a report about more than scores: time, partners, newcomers and clients.
+"""Sections of a report: measures, time, partners, newcomers and clients.
 
 A section is empty where a study has nothing of the kind.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 
 import numpy as np
 import pandas as pd
 
+from ..models import MEASURES
 from ..records import Records
 from ..scores.finals import (
     CROWD,
@@ -25,13 +27,22 @@ from ..scores.finals import (
     over_seeds,
     population,
     score_of,
+    undefined_for,
 )
 from ..scores.words import joined, large, percent
 from .axes import axis_of, in_seconds, virtual_seconds
-from .figures import clients, newcomers
-from .html import plot, table_of
+from .figures import clients, newcomers, reliability
+from .html import counts_table, plot, table_of
 from .matrices import collaboration, partners
-from .tables import newcomer_summary, partner_counts, ranking
+from .tables import (
+    confusion_of,
+    measure_summary,
+    measured,
+    newcomer_summary,
+    partner_counts,
+    ranking,
+    reliability_of,
+)
 from .timelines import delays, timeline
 from .waiting import common_score, delayed_labels, is_timed, timeline_of, wait_summary
 
@@ -140,6 +151,122 @@ def _delays_part(records: Records) -> str:
     return f"<p>{escape(text)}</p>{figure}"
 
 
+def measures_section(records: Records) -> str:
+    """All measures, calibration and confusion; nothing where there is only a score."""
+    others = set(measured(records)) - {records.score, "loss"}
+    if not others and records.confusion.empty:
+        return ""
+    return "".join(
+        [_measures_part(records), _reliability_part(records), _confusion_part(records)]
+    )
+
+
+def _measures_part(records: Records) -> str:
+    """Means of all measures, and who has none of one."""
+    table, names, text = measure_summary(records), measured(records), []
+    higher = {name: measure.higher_is_better for name, measure in MEASURES.items()}
+    higher |= {"loss": False, records.score: records.higher_is_better}
+    arrows = {True: " ↑", False: " ↓", None: ""}  # one's own may not say
+    headers = [f"{name}{arrows[higher.get(name)]}" for name in names]
+    scores = [score_of(replace(records, score=name)) for name in names]
+    rows = [
+        [label, *(s.show(v) for s, v in zip(scores, table.loc[label], strict=True))]
+        for label in labels_of(records)
+    ]
+    for name in names:
+        without = undefined_for(records, name)
+        if without:
+            text.append(f"{name} is undefined for {_clients(records, without)}.")
+    if text:
+        text.append("Their test samples have no such measure, whatever the model.")
+    caption = (
+        f"Test data {axis_of(records).end}, mean over the clients that have the "
+        f"measure. ↑ higher is better, ↓ lower is better; {records.score} compares."
+    )
+    said = f"<p>{escape(' '.join(text))}</p>" if text else ""
+    return said + table_of(["algorithm", *headers], rows, caption)
+
+
+def _clients(records: Records, clients: list[int]) -> str:
+    """The clients in a sentence; of many, the first."""
+    names = [_name(records, client) for client in clients]
+    return joined(names if len(names) <= 6 else [*names[:5], f"{len(names) - 5} more"])
+
+
+def _name(records: Records, client: int) -> str:
+    names = getattr(records, "names", ())
+    return names[client] if names else f"client {client}"
+
+
+def _reliability_part(records: Records) -> str:
+    """How sure final models are, and how often right."""
+    if records.calibration.empty:
+        return ""
+    rows = []
+    for label in labels_of(records):
+        bins = reliability_of(records, label)
+        if not len(bins):
+            continue
+        share = bins["count"] / bins["count"].sum()
+        sure, right = (
+            float((share * bins[c]).sum()) for c in ("confidence", "accuracy")
+        )
+        error = float((share * (bins["accuracy"] - bins["confidence"]).abs()).sum())
+        cells = [label, f"{100 * sure:.1f} %", f"{100 * right:.1f} %"]
+        rows.append([*cells, f"{100 * error:.1f}"])
+    headers = ["algorithm", "sure of", "right in", "calibration error (points)"]
+    caption = (
+        "Final models on the test samples of all clients and seeds together. A model "
+        "is as sure as the probability that it gives to the class it predicts. The "
+        "calibration error is the mean distance of both in ten bins; below the dotted "
+        "line of the figure, models are too sure of themselves."
+    )
+    figure = plot(reliability(records), "reliability-figure", "Accuracy by confidence")
+    return table_of(headers, rows, caption) + figure
+
+
+_CLASSES = 30
+"""So many classes are shown as a table; the records have more."""
+
+
+def _confusion_part(records: Records) -> str:
+    """Which classes are taken for which, of every client and algorithm."""
+    if records.confusion.empty:
+        return ""
+    there = set(records.confusion["algorithm"])
+    labels = [label for label in labels_of(records) if label in there]
+    classes = len(confusion_of(records, labels[0]))
+    if classes > _CLASSES:
+        return f"<p>Confusions of {classes} classes are in confusion.csv.</p>"
+    # Classes may be fewer than there are names of them, where nobody has the last.
+    names = [*getattr(records, "classes", ())][:classes] or [*map(str, range(classes))]
+    lists = {"Algorithm": labels, "Client": ["all clients together"]}
+    entries, every = ["target", "predicted", "count"], ["algorithm", "client"]
+    sums = (
+        records.confusion.groupby([*every, *entries[:2]])["count"].sum().reset_index()
+    )
+    counts = [[_entries(confusion_of(records, label))] for label in labels]
+    if not is_crowd(records):
+        own = {key: part[entries].to_numpy() for key, part in sums.groupby(every)}
+        for client in sorted(set(sums["client"])):
+            lists["Client"].append(_name(records, int(client)))
+            for place, label in enumerate(labels):
+                part = own.get((label, client), np.empty((0, 3), int))
+                counts[place].append(part.tolist())
+    caption = (
+        "Test samples of each true class (row) by the class that final models take "
+        "them for (column), all seeds together; the last column is the share of the "
+        "class that is found."
+    )
+    return counts_table(names, lists, counts, caption, first=len(labels) - 1)
+
+
+def _entries(square: pd.DataFrame) -> list[list[int]]:
+    """Row, column and count of what is not 0."""
+    table = square.to_numpy()
+    return [[i, k, int(table[i, k])] for i, k in np.argwhere(table).tolist()]
+
+
 def newcomers_section(records: Records) -> str:
     """How those fare who were held out of training; nothing where nobody was."""
     if not newcomer_labels(records):
@@ -232,6 +359,10 @@ def clients_section(records: Records) -> str:
     text += f"{sizes.median():,.0f} at the median."
     untested = int((~table["tested"]).sum())
     text += f" {untested} lack test samples and are left out." if untested else ""
+    undefined = int((table["tested"] & ~table["scored"]).sum())
+    if undefined:
+        text += f" Of {undefined}, the test samples leave the {score.words} undefined, "
+        text += "as those of a single class do; they are left out too."
     varied = records.clients.groupby("client")[["cluster", "train", "test"]].nunique()
     if (varied > 1).any(axis=None):
         text += " The data were split anew for every seed: sizes are means over seeds, "

@@ -1,13 +1,14 @@
 """Numbers of a study, each computed from its records alone.
 
 Everywhere, "final" means the last recorded round, never the best one, and only seeds
-that got as far as the furthest seed of the same algorithm are used. Clients without
-test samples are left out. A score that is not a number stays one: it is never skipped.
+that got as far as the furthest seed of the same algorithm are used. Which clients count
+is said in `scores`. A score that is not a number stays one: it is never skipped.
 With [time], rounds are ticks of a virtual clock, see `axes`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..scores.finals import (
     baseline_of,
     final_scores,
     labels_of,
+    may_be_undefined,
     newcomer_gains,
     newcomer_labels,
     newcomer_scores,
@@ -217,7 +219,8 @@ def favourite_of(records: Records) -> str:
         runs = runs_of(records, label)
         last = runs[runs["round"] == runs["round"].max()]
         last = last[last["client"].isin(checked.index[checked])]
-        means[label] = last[column].mean(skipna=False)
+        undefined = may_be_undefined(records.score)
+        means[label] = last[column].mean(skipna=undefined)
     ranked = ranking(pd.Series(means, dtype=float), score.sign)
     return ranked[-1][0] if ranked else others[-1]
 
@@ -319,3 +322,56 @@ def infinite_losses(records: Records) -> list[str]:
                 )
                 break
     return found
+
+
+def measured(records: Records) -> list[str]:
+    """The measures that were taken of test data, the score first and the loss last."""
+    columns = [str(column) for column in records.metrics]
+    names = [c.removeprefix("test_") for c in columns if c.startswith("test_")]
+    ends = {records.score: 0, "loss": 2}
+    return sorted(names, key=lambda name: ends.get(name, 1))
+
+
+def measure_summary(records: Records) -> pd.DataFrame:
+    """One row per algorithm, one column per measure: test data at the last round.
+
+    Clients count by their mean over seeds; those whose samples leave a measure
+    undefined are left out of its mean.
+    """
+    labels, columns = labels_of(records), {}
+    for name in measured(records):
+        other = replace(records, score=name)
+        finals = [over_seeds(other, final_scores(other, label)) for label in labels]
+        columns[name] = [float(values.mean(skipna=False)) for values in finals]
+    return pd.DataFrame(columns, index=labels).rename_axis("algorithm")
+
+
+def reliability_of(records: Records, label: str) -> pd.DataFrame:
+    """By bin of confidence: `count` of samples, their mean `confidence`, `accuracy`.
+
+    All test samples of all clients and seeds count alike.
+    """
+    mine = records.calibration[records.calibration["algorithm"] == label]
+    sums = mine.groupby("bin")[["count", "confidence", "right"]].sum()
+    means = sums[["confidence", "right"]].div(sums["count"], axis=0)
+    means = means.rename(columns={"right": "accuracy"})
+    return pd.concat([sums["count"], means], axis=1)
+
+
+def confusion_of(
+    records: Records, label: str, client: int | None = None
+) -> pd.DataFrame:
+    """How many test samples of a class (row) were taken for which one (column).
+
+    Args:
+        records: of the study.
+        label: of the algorithm.
+        client: whose samples; None: those of all clients. All seeds count.
+    """
+    table = records.confusion
+    classes = range(int(table[["target", "predicted"]].to_numpy().max()) + 1)
+    mine = table["algorithm"] == label
+    mine &= True if client is None else table["client"] == client
+    counts = table[mine].groupby(["target", "predicted"])["count"].sum()
+    square = counts.unstack("predicted", fill_value=0)
+    return square.reindex(index=classes, columns=classes, fill_value=0).astype(int)

@@ -2,7 +2,8 @@
 
 Everywhere, "final" means the last recorded round, never the best one, and only seeds
 that got as far as the furthest seed of the same algorithm are used. Clients without
-test samples are left out. A score that is not a number stays one: it is never skipped.
+test samples are left out, and those whose test samples leave the score undefined, as an
+AUC of one class. Any other score that is not a number stays one: it is never skipped.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..checks import InputError
+from ..models import MEASURES, OfClient
 from ..records import Records
 
 _Scores = TypeVar("_Scores", pd.DataFrame, pd.Series)
@@ -105,13 +107,15 @@ def baseline_of(records: Records) -> str | None:
 def population(records: Records) -> pd.DataFrame:
     """One row per client, over seeds: sizes are means, a cluster that varies is -1.
 
-    A client is `tested` if it has test samples in every seed.
+    A client is `tested` if it has test samples in every seed, and `scored` if these
+    also define its score.
     """
     groups = records.clients.groupby("client")
     table = groups[["train", "validation", "test"]].mean()
     steady = groups["cluster"].nunique() == 1
     table["cluster"] = groups["cluster"].first().where(steady, -1)
     table["tested"] = groups["test"].min() > 0
+    table["scored"] = table["tested"] & ~table.index.isin(undefined_for(records))
     return table.reset_index()
 
 
@@ -132,12 +136,39 @@ def is_crowd(records: Records) -> bool:
     return records.clients["client"].nunique() > CROWD
 
 
+def undefined_for(records: Records, measure: str | None = None) -> list[int]:
+    """Clients whose test samples leave a measure undefined in any seed.
+
+    That is no matter of models: there is no value of any algorithm in any round.
+
+    Args:
+        records: of the study.
+        measure: of a client as a whole, which alone can be undefined; None: the score.
+    """
+    measure = measure or records.score
+    column = f"test_{measure}"
+    if not may_be_undefined(measure) or column not in records.metrics:
+        return []
+    if not records.metrics[column].isna().any():
+        return []
+    values = records.metrics.groupby(["seed", "client"])[column].count()
+    return sorted({int(client) for _, client in values.index[values == 0]})
+
+
+def may_be_undefined(measure: str) -> bool:
+    """Whether there are samples that have no such measure, as one of whole clients."""
+    known = MEASURES.get(measure)
+    of_samples = known is not None and not isinstance(known.measure, OfClient)
+    return measure != "loss" and not of_samples
+
+
 def runs_of(records: Records, label: str) -> pd.DataFrame:
     """Metrics of the seeds that got as far as any seed of this algorithm."""
     mine = records.metrics[records.metrics["algorithm"] == label]
     reached = mine.groupby("seed")["round"].transform("max")
     untested = records.clients.loc[records.clients["test"] == 0, "client"]
-    return mine[(reached == mine["round"].max()) & ~mine["client"].isin(untested)]
+    counted = ~mine["client"].isin([*untested, *undefined_for(records)])
+    return mine[(reached == mine["round"].max()) & counted]
 
 
 def seed_means(runs: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -210,8 +241,12 @@ def newcomer_labels(records: Records) -> list[str]:
 
 def newcomer_scores(records: Records, label: str) -> pd.Series:
     """Test scores of those held out of training, by seed and client."""
-    mine = records.newcomers[records.newcomers["algorithm"] == label]
-    return mine.set_index(["seed", "client"])[score_of(records).column].astype(float)
+    table, column = records.newcomers, score_of(records).column
+    mine = table[table["algorithm"] == label]
+    if may_be_undefined(records.score):
+        values = table.groupby(["seed", "client"])[column].transform("count")
+        mine = mine[values.loc[mine.index] > 0]
+    return mine.set_index(["seed", "client"])[column].astype(float)
 
 
 def newcomer_gains(records: Records, label: str) -> pd.Series:

@@ -27,7 +27,7 @@ from ..checks import (
 )
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
-from ..models import MODELS, objective_named
+from ..models import MODELS, refuse_settings
 from ..options import unused
 from ..types import Algorithm
 from .ingredients import ingredients_of
@@ -35,6 +35,9 @@ from .search import Tune, space_of, tune_of
 from .tables import Graph, RunTable, Time, logs_of
 
 TABLES = ("name", "data", "split", "model", "algorithm", "graph", "run", "time", "tune")
+
+BESIDE = ("objective", "loss", "measures", "score", "personal")
+"""Settings of [model] that every model has."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +146,9 @@ def study_of(tables: dict[str, Any]) -> Study:
     one_of("split.name", _text("split.name", split["name"]), SPLITS)
     model = {"name": "mlp", **_table(tables, "model")}
     named = factory("model", _text("model.name", model["name"]), MODELS)
-    beside = ("objective", "personal")  # which are of every model
-    options = {k: v for k, v in _options(model).items() if k not in beside}
+    options = {k: v for k, v in _options(model).items() if k not in BESIDE}
     checks.options("model", model["name"], parameters_of(named), options)
-    if "objective" in model:
-        objective_named("model.objective", _text("model.objective", model["objective"]))
+    refuse_settings(model)
     _refuse_no_patterns(model.get("personal", []))
     for name, table in (("data", data), ("split", split)):
         seed = table.get("seed", 0)

@@ -22,6 +22,7 @@ from ..checks import InputError
 from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
 from ..data.doubts import doubts
+from ..data.federation import PARTS
 from ..models import with_row
 from ..records import Folder, Records, Search, locked
 from ..records.sinks import Log, refuse_absent
@@ -231,6 +232,7 @@ def _refuse(setup: Setup, data: Data) -> None:
         training_of(setup, entry).init()
         if setup.newcomers is not None:
             setup.welcoming(entry)
+    _refuse_measures(setup)
     refuse_settings(setup)
     for seed in study.run.seeds:
         everybody = data.federations[seed]
@@ -256,6 +258,27 @@ def _oracles(study: Study) -> list[str]:
             ):
                 told.append(entry.label)
     return list(dict.fromkeys(told))
+
+
+def _refuse_measures(setup: Setup) -> None:
+    """Refuses measures of clients as a whole that raise, or a score that nobody has."""
+    simulation, said = setup.simulation, ""
+    objective, group = simulation.objective, simulation.group
+    if not objective.of_client:
+        return
+    try:
+        found = {part: simulation.evaluate(setup.x, part) for part in PARTS}
+    except InputError as error:
+        said = str(error)
+    for message in group.gather(said):
+        if message:
+            raise InputError(message)
+    scores = setup.division.joined(found["validation"][objective.score])
+    if objective.score in objective.of_client and scores.isnan().all():
+        raise InputError(
+            f"`model.score` {objective.score!r} is undefined on the validation data of "
+            "every client: choose another one."
+        )
 
 
 def _searches(study: Study) -> dict[tuple[str, int], Search | None]:

@@ -19,7 +19,7 @@ from ..records.versions import digest_of, sources_of
 from .config import Study
 from .ingredients import RECIPES, file_of
 
-_OWN = ("name", "objective", "criterion")
+_OWN = ("name", "objective", "loss", "measures", "criterion")
 """Keys of settings that may read "module:name"."""
 
 

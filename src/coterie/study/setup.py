@@ -26,6 +26,7 @@ from ..models import (
     MODELS,
     OBJECTIVES,
     Objective,
+    adapted,
     build,
     columns,
     layout,
@@ -34,7 +35,7 @@ from ..models import (
     refuse_misshapen,
 )
 from ..types import Algorithm
-from .config import Entry, Study, algorithm_factory, factory, most_steps
+from .config import BESIDE, Entry, Study, algorithm_factory, factory, most_steps
 from .divided import Division
 from .identity import content_of
 from .ingredients import Context, Ingredients, edges_between, ingredients_of, once
@@ -177,9 +178,7 @@ def divided(study: Study, table: Table, seed: int) -> Federation:
 
 def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:
     """The model of a study at its start, for one of its seeds."""
-    options = dict(study.model)
-    options.pop("objective", None)
-    options.pop("personal", None)
+    options = {k: v for k, v in study.model.items() if k not in BESIDE}
     name = options.pop("name")
     make = factory("model", name, MODELS)
     shape = tuple(federation.features.shape[1:])
@@ -199,9 +198,13 @@ def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:
 
 
 def objective_of(study: Study, federation: Federation) -> Objective:
-    """What a study minimises: what it says, or what the task of its data stands for."""
+    """What a study minimises and measures: as it says, or as is usual for the task."""
     name = study.model.get("objective", federation.task)
-    return objective_named("model.objective", name)
+    task = name if name in OBJECTIVES else federation.task
+    keys = ("loss", "measures", "score")
+    said = {key: study.model[key] for key in keys if key in study.model}
+    objective = objective_named("model.objective", name)
+    return adapted(objective, task, **said) if said else objective
 
 
 def prepare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..clients.simulation import Simulation
 from ..data.federation import PARTS, called
 from ..engine.rounds import Lapse, Round
 from ..engine.states import own, whole
+from ..models import Objective, tally
 from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
 from ..records.versions import versions
 from ..types import State
@@ -139,7 +140,21 @@ def _concluded(
         folder.save_models(cell.label, cell.seed, rows, of="newcomers")
         cell = replace(cell, newcomers=table)
     folder.save_models(cell.label, cell.seed, x)
-    return replace(cell, outcomes=outcomes_of(setup, x))
+    return _tallied(replace(cell, outcomes=outcomes_of(setup, x)), setup, x)
+
+
+def _tallied(cell: Cell, setup: Setup, x: Tensor) -> Cell:
+    """The cell with what its models predict of labels in the test data."""
+    simulation = setup.simulation
+    if not simulation.objective.labelled:
+        return cell
+    here = tally(simulation.names.tolist(), simulation.outputs(x, "test"))
+    everywhere = simulation.group.gather(here)
+    confusion, calibration = (
+        {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
+        for tables in zip(*everywhere, strict=True)
+    )
+    return replace(cell, confusion=confusion, calibration=calibration)
 
 
 def _welcomed(
@@ -311,8 +326,23 @@ def _infinite(cell: Cell, setup: Setup) -> str:
 
 def _score(cell: Cell, simulation: Simulation) -> float:
     """The mean validation score of the last evaluation."""
-    name = simulation.objective.score
-    return float(cell.metrics[-1][f"validation_{name}"].mean())
+    objective, found = simulation.objective, cell.metrics[-1]
+    names = {"loss", objective.score}
+    return mean_score(objective, {name: found[f"validation_{name}"] for name in names})
+
+
+def mean_score(objective: Objective, found: Mapping[str, Tensor]) -> float:
+    """The mean over clients, without those whose samples leave the score undefined.
+
+    Args:
+        objective: names the score.
+        found: the loss and the measures, (N,) each.
+    """
+    scores = found[objective.score].double()
+    if objective.score in objective.of_client:
+        # Where models fail, the loss is no number either.
+        scores = scores[~(scores.isnan() & found["loss"].isfinite())]
+    return float(scores.mean())
 
 
 def _scalars(info: dict[str, Tensor | float]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from .setup import Setup
 from .training import (
     AnyFolder,
     Tell,
+    mean_score,
     refuse_nonfinite,
     refuse_nonfinite_state,
     restored,
@@ -134,9 +135,9 @@ def _validated(cell: Cell, training: Training, setup: Setup) -> float:
     simulation = setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, "a personal model", cell, setup)
-    name = simulation.objective.score
-    found = simulation.evaluate(x, "validation")[name]
-    score = float(setup.division.joined(found).double().mean())
+    found = simulation.evaluate(x, "validation").items()
+    joined = {name: setup.division.joined(values) for name, values in found}
+    name, score = simulation.objective.score, mean_score(simulation.objective, joined)
     if not math.isfinite(score):
         raise TrainingError(f"the validation {name} of {cell.label} is not finite")
     return score

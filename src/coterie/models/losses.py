@@ -1,0 +1,152 @@
+"""Losses by name: each maps outputs (B, ...) and targets (B, ...) to numbers (B,).
+
+They are differentiated twice, and computed for many models at once, so they are made of
+tensor operations alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..checks import InputError, call, imported, number, one_of, parameters_of
+
+PerSample = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Minus the log-probability of the right class."""
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Minus the log-likelihood of a label in {0, 1} under one logit."""
+    return F.binary_cross_entropy_with_logits(
+        outputs[:, 0], targets.to(outputs.dtype), reduction="none"
+    )
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Squared distance of prediction and response, without a factor 1/2."""
+    return _summed((outputs.reshape(targets.shape) - targets).square())
+
+
+def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Distance of prediction and response, summed over the entries of a target."""
+    return _summed((outputs.reshape(targets.shape) - targets).abs())
+
+
+def _summed(errors: Tensor) -> Tensor:
+    return errors.reshape(len(errors), -1).sum(1)
+
+
+def dice_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """One minus the soft Dice overlap of a predicted and a true mask."""
+    chance = outputs.sigmoid().flatten(1)
+    truth = targets.to(chance.dtype).flatten(1)
+    # The usual smoothing of 1, which also makes two empty masks agree.
+    overlap = 2 * (chance * truth).sum(1) + 1
+    return 1 - overlap / (chance.sum(1) + truth.sum(1) + 1)
+
+
+def huber(*, delta: float = 1.0) -> PerSample:
+    """e^2 / 2 for an error e of at most delta, and delta (|e| - delta / 2) beyond."""
+    number("model.loss", delta, above=0)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        error = (outputs.reshape(targets.shape) - targets).abs()
+        near = error.clamp_max(delta)  # so that both pieces are one formula
+        return _summed(near * (error - near / 2))
+
+    return loss
+
+
+def absolute() -> PerSample:
+    """The absolute error, which follows medians in place of means."""
+    return absolute_error
+
+
+def squared() -> PerSample:
+    """The squared error, without a factor 1/2: what regression minimises."""
+    return squared_error
+
+
+def entropy() -> PerSample:
+    """Minus the log-probability of the right class, what labels are learned by."""
+    return _log_loss
+
+
+def focal(*, gamma: float = 2.0) -> PerSample:
+    """(1 - p)^gamma (-log p), p that of the right class: hard samples count more.
+
+    References:
+        Lin, Goyal, Girshick, He, Dollar. Focal loss for dense object detection.
+        ICCV 2017. arXiv:1708.02002.
+    """
+    number("model.loss", gamma, at_least=0)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        surprise = _log_loss(outputs, targets)
+        missing = -torch.expm1(-surprise)
+        # The power of a zero has no derivative for gamma < 1.
+        tiny = torch.finfo(missing.dtype).tiny
+        return missing.clamp_min(tiny) ** gamma * surprise
+
+    return loss
+
+
+def _log_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of one logit for two classes, or one for each class."""
+    return (logistic if outputs.shape[1] == 1 else cross_entropy)(outputs, targets)
+
+
+class Loss(NamedTuple):
+    """What makes a loss from its numbers, and for which tasks it is one."""
+
+    make: Callable[..., PerSample]
+    tasks: tuple[str, ...]
+
+
+_CLASSES = ("classification", "binary")
+
+LOSSES: dict[str, Loss] = {
+    "absolute": Loss(absolute, ("regression",)),
+    "cross_entropy": Loss(entropy, _CLASSES),
+    "focal": Loss(focal, _CLASSES),
+    "huber": Loss(huber, ("regression",)),
+    "squared": Loss(squared, ("regression",)),
+}
+
+
+def loss_named(name: str, text: str, task: str | None = None) -> PerSample:
+    """The loss of a text such as "focal(2)", or one's own by "module:function".
+
+    >>> loss_named("loss", "absolute", "regression").__name__
+    'absolute_error'
+
+    Args:
+        name: of the setting.
+        text: what it says.
+        task: of the data; None where it is not known yet.
+    """
+    if ":" in text:
+        found = imported(name, text)
+        if not callable(found):
+            raise InputError(f"`{name}` {text!r} must be a function, got {found!r}.")
+        return found
+    word, numbers = call(name, text)
+    make, tasks = LOSSES[one_of(name, word, LOSSES)]
+    if task is not None and task not in tasks:
+        raise InputError(
+            f"`{name}` {word} is for {' and '.join(tasks)}, but the task is {task}."
+        )
+    known = list(parameters_of(make))
+    if len(numbers) > len(known):
+        raise InputError(
+            f"`{name}` {word} must have at most {len(known)} numbers, got {text!r}."
+        )
+    return make(**dict(zip(known, numbers, strict=False)))

@@ -1,0 +1,286 @@
+"""Measures by name: of single samples, or of all samples of a client together.
+
+Of labels, models give one logit for two classes (class 1 is the positive one), or one
+output for each class. With two classes, F1, sensitivity and specificity are those of
+class 1; with more they are means over the classes that the client's samples have. A
+measure that these samples leave undefined is NaN whatever the model says, so that all
+models are compared on the same clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import InputError, imported, one_of
+from .losses import PerSample
+
+BINS = 10
+"""Of confidence, equally wide, in calibration."""
+
+
+class OfClient(NamedTuple):
+    """A measure of all samples of a client together, on the CPU."""
+
+    measure: Callable[[Tensor, Tensor], Tensor | float]
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 where the most probable class is right, else 0."""
+    return (predicted(outputs) == targets).to(outputs.dtype)
+
+
+def predicted(outputs: Tensor) -> Tensor:
+    """The most probable class of each sample."""
+    return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
+
+
+def probabilities(outputs: Tensor) -> np.ndarray:
+    """Those of the classes, (B, C)."""
+    if outputs.shape[1] == 1:
+        outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
+    return outputs.double().softmax(1).numpy()
+
+
+def confusion(outputs: Tensor, targets: Tensor) -> np.ndarray:
+    """How many samples of each class (row) are taken for each class (column), (C, C).
+
+    NaN where an output is.
+    """
+    classes = max(2, outputs.shape[1])
+    if outputs.isnan().any():
+        return np.full((classes, classes), np.nan)
+    # For so few numbers NumPy takes a fraction of the time of torch.
+    pairs = targets.long().numpy() * classes + predicted(outputs).numpy()
+    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+class _Counts(NamedTuple):
+    """Samples of the classes that count, (c,) each, and of all classes together."""
+
+    right: np.ndarray
+    of_class: np.ndarray
+    taken_for: np.ndarray
+    total: float
+
+
+def _counts(outputs: Tensor, targets: Tensor) -> _Counts:
+    """Of class 1 where there are two, of those with samples where there are more."""
+    table = confusion(outputs, targets)
+    of_class, taken_for = table.sum(1), table.sum(0)
+    counted = of_class > 0 if len(table) > 2 else np.array([False, True])
+    right, of_class, taken_for = (
+        column[counted] for column in (table.diagonal(), of_class, taken_for)
+    )
+    return _Counts(right, of_class, taken_for, float(table.sum()))
+
+
+def _mean_ratio(part: np.ndarray, whole: np.ndarray) -> float:
+    """The mean of the ratios whose denominator is not 0; NaN where there is none."""
+    some = whole > 0
+    return float((part[some] / whole[some]).mean()) if some.any() else math.nan
+
+
+def f1(outputs: Tensor, targets: Tensor) -> float:
+    """Harmonic mean of precision and sensitivity of class 1; NaN without such samples.
+
+    With more than two classes, the mean over those that the client has.
+    """
+    right, of_class, taken_for, _ = _counts(outputs, targets)
+    return _mean_ratio(2 * right, np.where(of_class > 0, of_class + taken_for, 0))
+
+
+def sensitivity(outputs: Tensor, targets: Tensor) -> float:
+    """Share of the samples of class 1 that are found; NaN where there are none.
+
+    With more than two classes, the mean over those that the client has.
+    """
+    right, of_class, _, _ = _counts(outputs, targets)
+    return _mean_ratio(right, of_class)
+
+
+def specificity(outputs: Tensor, targets: Tensor) -> float:
+    """Share of the other samples that are not taken for class 1; NaN without such.
+
+    With more than two classes, the mean over those that the client has.
+    """
+    right, of_class, taken_for, total = _counts(outputs, targets)
+    others = total - of_class
+    return _mean_ratio(others - (taken_for - right), others)
+
+
+def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Mean over classes of the share that is found; NaN where there is one class."""
+    table = confusion(outputs, targets)
+    of_class = table.sum(1)
+    several = (of_class > 0).sum() > 1
+    return _mean_ratio(table.diagonal(), of_class) if several else math.nan
+
+
+def auc(outputs: Tensor, targets: Tensor) -> float:
+    """How often a sample of class 1 has a larger output than one of class 0.
+
+    That is the area under the ROC curve; ties count half. NaN where there is one class.
+    With more than two classes, the mean over those that the client has of the area for
+    the probability of the class, one against the rest.
+    """
+    labels = targets.numpy()
+    if outputs.shape[1] == 1:
+        return _area(outputs.numpy()[:, 0], labels > 0.5)
+    if outputs.shape[1] == 2:
+        return _area((outputs[:, 1] - outputs[:, 0]).numpy(), labels == 1)
+    chances = probabilities(outputs)
+    areas = [_area(chances[:, c], labels == c) for c in np.unique(labels)]
+    return float(np.mean(areas)) if areas else math.nan
+
+
+def _area(scores: np.ndarray, ones: np.ndarray) -> float:
+    zeros, first = np.sort(scores[~ones]), scores[ones]
+    pairs = len(zeros) * len(first)
+    if not pairs or np.isnan(scores).any():
+        return math.nan
+    below, not_above = zeros.searchsorted(first), zeros.searchsorted(first, "right")
+    return float(below.sum() + not_above.sum()) / (2 * pairs)
+
+
+def calibration(outputs: Tensor, targets: Tensor) -> np.ndarray:
+    """Samples, sum of confidences and right predictions by bin of confidence, (10, 3).
+
+    Confidence is the probability of the predicted class; bin b has the samples with one
+    in (b / 10, (b + 1) / 10].
+    """
+    chances = probabilities(outputs)
+    if not len(chances) or np.isnan(chances).any():
+        return np.full((BINS, 3), 0.0 if not len(chances) else np.nan)
+    confidence = chances.max(1)
+    place = np.clip(np.ceil(BINS * confidence).astype(int) - 1, 0, BINS - 1)
+    right = (predicted(outputs) == targets).double().numpy()
+    columns = (None, confidence, right)
+    return np.stack([np.bincount(place, w, minlength=BINS) for w in columns], 1)
+
+
+def ece(outputs: Tensor, targets: Tensor) -> float:
+    """Expected calibration error: how far confidence is from accuracy; lower is better.
+
+    The mean over samples of |accuracy - confidence| of their bin, of ten equally wide.
+
+    References:
+        Guo, Pleiss, Sun, Weinberger. On calibration of modern neural networks.
+        ICML 2017. arXiv:1706.04599.
+    """
+    count, confidence, right = calibration(outputs, targets).T
+    total = count.sum()
+    return float(np.abs(right - confidence).sum() / total) if total else math.nan
+
+
+def _errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Predictions less responses, and responses, (B, entries of a target)."""
+    truth = targets.double().reshape(len(targets), -1)
+    return outputs.double().reshape(truth.shape) - truth, truth
+
+
+def rmse(outputs: Tensor, targets: Tensor) -> float:
+    """Root of the mean squared error, mean over a target's entries; lower is better."""
+    error, _ = _errors(outputs, targets)
+    return float(error.square().mean(0).sqrt().mean())
+
+
+def mae(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean absolute error, over samples and a target's entries; lower is better."""
+    error = (outputs.reshape(targets.shape) - targets).abs()
+    return error.reshape(len(error), -1).mean(1)
+
+
+def r2(outputs: Tensor, targets: Tensor) -> float:
+    """Share of the variance that is explained, mean over a target's entries.
+
+    NaN where a client's responses are all equal.
+    """
+    error, truth = _errors(outputs, targets)
+    spread = (truth - truth.mean(0)).square().sum(0)
+    if not bool((spread > 0).all()):
+        return math.nan
+    return float((1 - error.square().sum(0) / spread).mean())
+
+
+def dice(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Dice overlap of the mask at probability 1/2 with the true mask."""
+    chance = (outputs > 0).to(outputs.dtype).flatten(1)
+    truth = targets.to(outputs.dtype).flatten(1)
+    return (2 * (chance * truth).sum(1) + 1) / (chance.sum(1) + truth.sum(1) + 1)
+
+
+class Measure(NamedTuple):
+    """A measure, which way it points, and for which tasks it is one."""
+
+    measure: PerSample | OfClient
+    higher_is_better: bool = True
+    tasks: tuple[str, ...] = ()  # none: for all
+
+
+_CLASSES = ("classification", "binary")
+_RESPONSES = ("regression",)
+
+MEASURES: dict[str, Measure] = {
+    "accuracy": Measure(accuracy, True, _CLASSES),
+    "auc": Measure(OfClient(auc), True, _CLASSES),
+    "balanced_accuracy": Measure(OfClient(balanced_accuracy), True, _CLASSES),
+    "dice": Measure(dice, True, ("segmentation",)),
+    "ece": Measure(OfClient(ece), False, _CLASSES),
+    "f1": Measure(OfClient(f1), True, _CLASSES),
+    "mae": Measure(mae, False, _RESPONSES),
+    "r2": Measure(OfClient(r2), True, _RESPONSES),
+    "rmse": Measure(OfClient(rmse), False, _RESPONSES),
+    "sensitivity": Measure(OfClient(sensitivity), True, _CLASSES),
+    "specificity": Measure(OfClient(specificity), True, _CLASSES),
+}
+
+
+def measures_named(
+    name: str, texts: Sequence[str], task: str | None = None
+) -> dict[str, Measure]:
+    """Measures by their names, ours or one's own by "module:function".
+
+    One's own is a function of outputs and targets of all samples of a client, for which
+    higher is better, or a `Measure` that says otherwise.
+
+    Args:
+        name: of the setting.
+        texts: what it says.
+        task: of the data; None where it is not known yet.
+    """
+    found: dict[str, Measure] = {}
+    for text in texts:
+        short = text.partition(":")[2] or text
+        if short in found or (short != text and short in (*MEASURES, "loss")):
+            raise InputError(f"`{name}` has two measures called {short!r}.")
+        found[short] = _own(name, text) if ":" in text else _ours(name, text, task)
+    return found
+
+
+def _ours(name: str, text: str, task: str | None) -> Measure:
+    found = MEASURES[one_of(name, text, MEASURES)]
+    if task is not None and task not in found.tasks:
+        raise InputError(
+            f"`{name}` {text} is for {' and '.join(found.tasks)}, but the task is "
+            f"{task}."
+        )
+    return found
+
+
+def _own(name: str, text: str) -> Measure:
+    found = imported(name, text)
+    if isinstance(found, OfClient):
+        found = Measure(found)
+    if isinstance(found, Measure):
+        whole = found.measure
+        if callable(whole.measure if isinstance(whole, OfClient) else whole):
+            return found
+    elif callable(found):
+        return Measure(OfClient(found))
+    raise InputError(f"`{name}` {text!r} must be a function, got {found!r}.")

@@ -1,0 +1,59 @@
+"""What predictions of labels come to, client by client, in few numbers.
+
+Tables have only the rows that are not empty, so that they grow with the samples and not
+with the square of the number of classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .measures import calibration, confusion
+
+
+class Tally(NamedTuple):
+    """Columns of two tables."""
+
+    # client, target, predicted, count: samples of a class that were taken for one
+    confusion: dict[str, Tensor]
+    # client, bin, count, confidence, right: of the samples in a bin of confidence their
+    # number, the sum of their confidences, and how many were predicted right
+    calibration: dict[str, Tensor]
+
+
+def tally(clients: Iterable[int], pairs: Iterable[tuple[Tensor, Tensor]]) -> Tally:
+    """The tables of clients, for outputs and targets of each.
+
+    A client whose outputs are not all numbers has no rows.
+    """
+    confusions, calibrations = [], []
+    for client, (outputs, targets) in zip(clients, pairs, strict=True):
+        if outputs.isnan().any():
+            continue
+        table = confusion(outputs, targets)
+        places = np.argwhere(table)
+        counts = table[tuple(places.T)]
+        confusions.append(_rows(client, places, counts))
+        bins = calibration(outputs, targets)
+        used = np.flatnonzero(bins[:, 0])
+        calibrations.append(_rows(client, used, bins[used]))
+    return Tally(
+        _columns(confusions, ("client", "target", "predicted", "count")),
+        _columns(calibrations, ("client", "bin", "count", "confidence", "right")),
+    )
+
+
+def _rows(client: int, *columns: np.ndarray) -> np.ndarray:
+    return np.column_stack([np.full(len(columns[0]), client), *columns])
+
+
+def _columns(rows: list[np.ndarray], names: tuple[str, ...]) -> dict[str, Tensor]:
+    """The rows by column, all of whole numbers but sums of confidences."""
+    table = np.concatenate([np.empty((0, len(names))), *rows])
+    columns = zip(names, torch.from_numpy(table.T.copy()), strict=True)
+    return {n: c.clone() if n == "confidence" else c.long() for n, c in columns}
