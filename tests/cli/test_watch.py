@@ -103,7 +103,7 @@ def test_ctrl_c_ends_the_watching_with_a_word(stopped, monkeypatch):
 def test_what_nobody_runs_is_shown_once_and_no_name_is_cut(
     stopped, monkeypatch, columns
 ):
-    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(watching.out, "_width", int(columns))
     monkeypatch.setattr(watching.time, "sleep", pytest.fail)
     code, output, errors = called("watch", str(stopped))
     assert code == 0

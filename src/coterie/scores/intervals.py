@@ -86,6 +86,7 @@ class _Cells(NamedTuple):
     seeds: np.ndarray  # (N,) how many a client has
 
 
+@np.errstate(invalid="ignore")  # of infinite ones nothing can be told
 def client_estimates(trials: Trials) -> tuple[np.ndarray, Estimate]:
     """The clients, in rising order, and how sure the mean of each one is."""
     names, client = np.unique(trials.client, return_inverse=True)
@@ -103,6 +104,7 @@ def client_estimates(trials: Trials) -> tuple[np.ndarray, Estimate]:
     return names, _unknown_where(single, found)
 
 
+@np.errstate(invalid="ignore")  # of infinite ones nothing can be told
 def mean_estimate(trials: Trials) -> Estimate:
     """How sure the mean over clients of their means is; each number is an array ()."""
     _, client = np.unique(trials.client, return_inverse=True)
@@ -135,6 +137,7 @@ def mean_estimate(trials: Trials) -> Estimate:
     return Estimate(*(value[0] for value in found))
 
 
+@np.errstate(invalid="ignore")  # of infinite ones nothing can be told
 def seeds_alone(table: np.ndarray) -> Estimate:
     """Of each column's mean over the rows, which are seeds; samples are not counted.
 
