@@ -14,7 +14,7 @@ import coterie as co
 from coterie.cli import Claim, run_shown
 from coterie.data import Part, divide, load
 from coterie.models import build, ravel
-from coterie.planning import prospects_of, run_pilot
+from coterie.planning import Training, prospects_of, run_pilot
 
 HERE = Path(__file__).parent
 ORACLE = "oracle (true clusters)"
@@ -117,12 +117,9 @@ def promised_and_measured(
     found = run_pilot(
         federation,
         lambda some: co.Simulation(some, module, batch_size=0, seed=seed),
-        ravel(module),
-        lr=0.1,
-        rounds=60,
-        seed=seed,
+        Training(ravel(module), lr=0.1, steps=1, rounds=60, seed=seed),
     )
-    likely = prospects_of(found).likely
+    likely = prospects_of(found.findings).likely
     x = [federation.features[row].numpy() for row in rows]
     y = [federation.targets[row].numpy() for row in rows]
     grams = np.array([a.T @ a / len(a) for a in x])

@@ -20,13 +20,14 @@ from coterie.engine.clocks import clock
 from coterie.models import build, ravel
 from coterie.planning.pilot import (
     Look,
+    Training,
     combined,
     look,
     run_pilot,
     steadied,
     together,
 )
-from coterie.planning.plans import plan_study, verdict
+from coterie.planning.plans import plan_study
 from coterie.planning.prospects import Findings, prospects_of, structure_of
 from coterie.planning.waiting import waiting_of
 from coterie.similarity.samples import dealt
@@ -41,10 +42,9 @@ def known(place: np.ndarray, *, noise: float = 1.0, floor: float = 1e-6) -> Find
     return Findings(squared, np.full(n, floor), np.full(n, noise), 100.0, np.ones(n))
 
 
-def test_equal_clients_gain_their_number_and_need_a_share_of_it():
+def test_equal_clients_gain_their_number():
     found = prospects_of(known(np.zeros((7, 2))))
     np.testing.assert_allclose(found.likely.gain, 7, rtol=1e-4)
-    np.testing.assert_allclose(1 / found.likely.share, 7, rtol=3e-3)  # 7^(1 / 1024)
     np.testing.assert_allclose(found.likely.weights, 1 / 7, rtol=1e-3)
 
 
@@ -157,17 +157,14 @@ def looked_at(federation: Federation, seed: int = 0) -> Findings:
     return run_pilot(
         federation,
         lambda part: co.Simulation(part, module, batch_size=0, seed=seed),
-        ravel(module),
-        lr=0.1,
-        rounds=60,
-        seed=seed,
-    )
+        Training(ravel(module), lr=0.3, steps=1, rounds=8, seed=seed),
+    ).findings
 
 
-def test_pilot_estimates_noise_and_distances_of_a_linear_model():
+def test_pilot_estimates_distances_of_a_linear_model():
     """The loss |x'w - y|^2 has Hessian 2 I, so that |g_i - g_j| = 2 |w_i - w_j|."""
     federation = regression(
-        clients=6, clusters=2, dimension=5, samples=4000, spread=0.5
+        clients=6, clusters=2, dimension=5, samples=1500, spread=0.5
     )
     found = looked_at(federation)
     assert federation.optima is not None
@@ -176,11 +173,14 @@ def test_pilot_estimates_noise_and_distances_of_a_linear_model():
     # Three standard errors: the floor of both, and twice the distance times its noise.
     error = 2 * found.floor.mean() + 4 * np.sqrt(truth * found.floor.mean())
     assert (np.abs(found.squared - truth) < 3 * error)[apart].all()
-    # At the common model w, residuals have variance 1 + |w - w_i|^2 and g is 2 r x.
-    middle = federation.optima.mean(0)
-    spread = (federation.optima - middle).square().sum(1).numpy()
-    expected = 4 * (5 * (1 + spread) + spread)
-    np.testing.assert_allclose(found.variance, expected, rtol=0.2)  # of 4,000 samples
+
+
+def test_pilot_estimates_the_variance_of_gradients_of_a_linear_model():
+    """At the best model residuals r have variance 1 and g is 2 r x: 4 d."""
+    federation = regression(clients=6, dimension=20, samples=300, spread=0.0)
+    found = looked_at(federation)
+    # 240 squares say it to 9 per cent, the model's own error adds 20 / 900.
+    np.testing.assert_allclose(found.variance, 80, rtol=0.3)
 
 
 def cut(federation: Federation, sizes: list[int]) -> Federation:
@@ -219,7 +219,7 @@ def least_squares(federation: Federation, weights: np.ndarray) -> np.ndarray:
 def test_predicted_speed_up_is_the_measured_one_within_a_factor_of_two(
     sizes, clusters, spread, variation
 ):
-    alone, together_, gained, promised = [], [], [], []
+    alone, gained, promised = [], [], []
     for seed in range(3):
         whole = regression(
             seed,
@@ -232,16 +232,10 @@ def test_predicted_speed_up_is_the_measured_one_within_a_factor_of_two(
         )
         federation = cut(whole, sizes)
         found = prospects_of(looked_at(federation, seed)).likely
-        few = [max(12, round(s * m)) for s, m in zip(found.share, sizes, strict=True)]
         mine = np.array(sizes) <= 100
         alone.append(least_squares(federation, np.eye(10))[mine])
-        together_.append(least_squares(cut(whole, few), found.weights)[mine])
         gained.append(least_squares(federation, found.weights)[mine])
         promised.append(1 / np.mean(1 / found.gain[mine]))
-    if len(set(sizes)) == 1:
-        # With the share of samples that the plan names, together is as good as alone.
-        assert 0.5 < np.mean(together_) / np.mean(alone) < 2
-    # And with all samples it is better by the gain that the plan names.
     assert 0.5 < np.mean(alone) / np.mean(gained) / np.mean(promised) < 2
 
 
@@ -302,13 +296,9 @@ def test_intervals_hold_the_truth_also_of_few_clients():
 
 
 def test_three_clients_with_few_samples_cannot_be_told_apart():
-    federation = regression(clients=3, dimension=3, samples=12)
-    found = prospects_of(looked_at(federation))
-    verdicts = [
-        verdict(a, b) for a, b in zip(found.least.gain, found.most.gain, strict=True)
-    ]
-    assert "cannot tell" in verdicts
-    low, _, high = found.mean
+    low, _, high = prospects_of(
+        looked_at(regression(clients=3, dimension=3, samples=12))
+    ).mean
     assert high > 1.5 * low
 
 
@@ -357,12 +347,12 @@ name = "natural"
 name = "linear"
 bias = false
 [run]
-rounds = 20
+rounds = 8
 seeds = [3]
 batch_size = 0
 [[algorithm]]
 name = "all_for_one"
-lr = 0.1
+lr = 0.2
 """
 
 
@@ -381,9 +371,12 @@ def invoke(*arguments: object):
 def test_the_command_prints_and_writes_a_plan_that_a_study_can_use(study_file):
     result = invoke("plan", study_file, "--quiet", "--out", "here")
     assert result.exit_code == 0, result.output
-    assert "On average, learning together is worth" in result.output
+    words = " ".join(result.output.split())
+    assert "Mean RMSE: " in words and "all intervals are of 90 %" in words
     page = (study_file.parent / "here/plan.html").read_text()
-    assert "Who gains" in page and "Plotly.newPlot" in page
+    assert page.index("Mean RMSE") < page.index("RMSE alone")
+    assert page.index("RMSE alone") < page.rindex("Who gains")
+    assert "Plotly.newPlot" in page
     weights = 'algorithm.all_for_one.weights="here/weights.csv"'
     again = invoke("run", study_file, "--quiet", "--set", weights)
     assert again.exit_code == 0, again.output
@@ -412,37 +405,99 @@ def test_a_plan_is_the_same_again_and_does_not_see_test_data(study_file, monkeyp
 def test_more_samples_make_biases_matter_more(study_file):
     study = co.read_study(study_file, ["data.variation=0.3", "data.clusters=1"])
     now, later = plan_study(study), plan_study(study, samples=10_000)
-    assert later.prospects.likely.gain.mean() < now.prospects.likely.gain.mean()
-    assert later.table()["alone"].eq(10_000).all()
+    assert later.outlook.worth[1, -1] <= now.outlook.worth[1, -1]
+    assert later.table()["samples"].eq(10_000).all()
+    assert (later.table()["alone"] < now.table()["alone"]).mean() > 0.5
 
 
-def test_a_plan_of_classes_finds_who_labels_alike():
-    """Even and odd clients name the digits differently."""
-    study = co.study_of(
+def digits(split: str, clients: int, **run: object) -> co.Study:
+    """Logistic regression on the digits, trained for a short while."""
+    return co.study_of(
         {
             "name": "digits",
             "data": {"name": "digits"},
-            "split": {"name": "label_swap", "clients": 6},
+            "split": {"name": split, "clients": clients},
             "model": {"name": "logistic"},
-            "run": {"rounds": 30, "seeds": [0], "batch_size": 0},
-            "algorithm": [{"name": "fedavg", "lr": 0.1, "steps": 2}],
+            "run": {"rounds": 10, "seeds": [0], "batch_size": 0, **run},
+            "algorithm": [{"name": "fedavg", "lr": 0.5, "steps": 3}],
         }
     )
-    plan = plan_study(study)
-    for row in plan.table().to_dict("records"):
-        alike = [int(name) for name in row["partners"].split(", ") if name]
-        assert {k % 2 for k in alike[:2]} == {row["client"] % 2}
-    assert 1.5 < plan.prospects.likely.gain.mean() < 6  # three are alike
-    turned = plan.prospects.likely.weights[1::2][:, ::2].sum(1)
+
+
+def test_clients_who_label_alike_join_each_other():
+    """Even and odd clients name the digits differently: the right partners, and join.
+
+    In truth six clients are alike.
+    """
+    plan = plan_study(digits("label_swap", 12))
+    table = plan.table()
+    assert plan.verdict == "join"
+    assert (table["verdict"] == "join").mean() > 0.5
+    assert plan.summary()[0].startswith("Join: very likely worth it.")
+    for row in table.to_dict("records"):
+        alike = [int(k) for k in row["partners"].split(", ") if k]
+        assert {k % 2 for k in alike[:2]} <= {row["client"] % 2}
+        assert row["alone_least"] <= row["alone"] <= row["alone_most"]
+        assert row["worth_most"] <= 12.001  # nobody has more than everyone's samples
+    turned = plan.weights[1::2][:, ::2].sum(1)
     assert (turned < 0.2).all()
+    joined = table[table["verdict"] == "join"]
+    assert (joined["together"] > joined["alone"]).all()
 
 
-def test_a_larger_pilot_is_proposed_where_it_would_tell(study_file):
+def test_equal_clients_join():
+    plan = plan_study(digits("iid", 8))
+    assert plan.verdict == "join"
+    assert plan.table()["verdict"].eq("join").all()
+
+
+def test_where_everybody_labels_in_a_way_of_its_own_nobody_joins(monkeypatch):
+    """And what the weights would cost, the trial has seen: they are not suggested."""
+    from coterie.study import setup
+
+    honest = setup.divided
+
+    def renamed(study, table, seed):
+        federation = honest(study, table, seed)
+        targets = federation.targets.clone()
+        for i in range(len(federation)):
+            order = torch.randperm(10, generator=torch.Generator().manual_seed(i))
+            for part in (federation.train, federation.validation, federation.test):
+                mine = part.rows(torch.tensor([i]))[0][0]
+                targets[mine] = order[federation.targets[mine]]
+        return replace(federation, targets=targets)
+
+    monkeypatch.setattr(setup, "divided", renamed)
+    plan = plan_study(digits("iid", 8))
+    assert plan.verdict == "do not join"
+    assert not plan.table()["verdict"].eq("join").any()
+    assert (plan.weights.diagonal() > 0.9).all()
+
+
+def test_nine_different_regressions_are_not_hurt(study_file):
+    """Weighted least squares with the suggested weights, against the true models."""
+    study = co.read_study(
+        study_file, ["data.clients=9", "data.clusters=9", "data.spread=1.0"]
+    )
+    for seed in (3, 4):
+        plan = plan_study(study, seed=seed)
+        federation = co.study.federation_of(study, seed)
+        alone, mixed = (
+            least_squares(federation, weights).mean()
+            for weights in (np.eye(9), plan.weights)
+        )
+        assert plan.verdict != "join"
+        assert mixed <= 1.02 * alone
+
+
+def test_samples_to_collect_are_named_where_the_pilot_cannot_tell(study_file):
     plan = plan_study(co.read_study(study_file, ["data.clusters=1", "data.samples=30"]))
     table = plan.table()
-    told = table["verdict"] != "cannot tell"
-    assert (table.loc[told, "pilot_for_an_answer"] == 1).all()
-    assert (table.loc[~told, "pilot_for_an_answer"] > 1).all()
+    told = table["verdict"] != "collect first"
+    assert (table.loc[told, "collect"] == 0).all()
+    asked = table[table["collect"] > 0]
+    assert (asked["collect"] > asked["samples"]).all()
+    assert (asked["collect"] <= 10 * asked["samples"]).all()
 
 
 def test_waiting_costs_what_table_3_2_says_for_equal_tasks():

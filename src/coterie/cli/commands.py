@@ -164,7 +164,7 @@ def plan(
         return
     for line in lines:
         out.print(line)
-    print_plan(found.table())
+    print_plan(found)
     out.print(f"plan: {folder / 'plan.html'}", soft_wrap=True)
     out.print(f"weights for a study: {folder / 'weights.csv'}", soft_wrap=True)
 

@@ -48,20 +48,23 @@ _SHOWN = 30
 """So many clients of a plan are printed; its files have all of them."""
 
 
-def print_plan(table: Any) -> None:
-    """Prints what a plan says to each client."""
+def print_plan(plan: Any) -> None:
+    """Prints what a plan says to each client, for 80 columns."""
+    from ..planning.plans import advice
+
+    def score(name: str) -> Callable[[Any], str]:
+        return lambda row: plan.measure.interval_of(row, name).replace(" to ", "-")
+
     columns: dict[str, Callable[[Any], str]] = {
-        "verdict": lambda row: row["verdict"],
-        "worth": lambda row: f"{row['gain']:.2g}",
-        "90 %\ninterval": lambda row: (
-            f"{row['gain_least']:.2g} - {row['gain_most']:.2g}"
-        ),
-        "samples\nalone": lambda row: str(row["alone"]),
-        "\ntogether": lambda row: str(row["together"]),
-        "partners": lambda row: _few(row["partners"].split(", ")),
+        "verdict": advice,
+        f"{plan.measure.title}\nalone": score("alone"),
+        "\ntogether": score("together"),
+        "worth": lambda row: f"{row['worth']:.2g}",
+        "partners": lambda row: _few(row["partners"].split(", "), most=3),
     }
     shown = (
-        table.sort_values("gain", ascending=False)
+        plan.table()
+        .sort_values("worth", ascending=False)
         .set_index("name")
         .rename(index=lambda n: n.removeprefix("client "))
     )
@@ -69,12 +72,6 @@ def print_plan(table: Any) -> None:
     _print_rows("client by client", columns, shown.head(_SHOWN), first="client")
     if len(shown) > _SHOWN:
         out.print(f"... and {len(shown) - _SHOWN} more")
-    times = shown[shown["verdict"] == "cannot tell"]["pilot_for_an_answer"]
-    if len(times) and times.median() < float("inf"):
-        out.print(
-            "open verdicts: a pilot of about "
-            f"{times.median():.2g} times the samples would tell"
-        )
 
 
 def _few(names: list[str], most: int = 5) -> str:

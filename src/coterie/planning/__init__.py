@@ -1,11 +1,12 @@
 """What collaboration would bring, from pilot data: `coterie plan`.
 
 `pilot` estimates how noisy clients' gradients are and how far apart, `prospects` says
-what that means for each of them, `plans` does both for a study, `pages` shows it, and
-`waiting` says what it costs to wait for each other.
+what weights follow, `trials` tries these on samples that were held out, `expectations`
+makes scores and intervals of that, `plans` does all of it for a study, `pages` shows
+it, and `waiting` says what it costs to wait for each other.
 """
 
-from .pilot import run_pilot
+from .pilot import Training, run_pilot
 from .plans import Plan, plan_study
 from .prospects import Findings, Prospect, Prospects, prospects_of
 from .waiting import Waiting, waiting_of
@@ -15,6 +16,7 @@ __all__ = [
     "Plan",
     "Prospect",
     "Prospects",
+    "Training",
     "Waiting",
     "plan_study",
     "prospects_of",

@@ -15,63 +15,66 @@ from ..data.federation import short_name
 from ..report.html import page, plot, table_of
 from ..report.matrices import heat_map, name_both_axes
 from ..report.styles import client_ticks, finish
+from .plans import advice
 from .prospects import structure_of
 
 if TYPE_CHECKING:
     from .plans import Plan
 
-_COLOURS = {"join": "#009E73", "alone": "#999999", "cannot tell": "#E69F00"}
+_COLOURS = {"join": "#009E73", "do not join": "#999999", "collect first": "#E69F00"}
 
 
 def plan_page(plan: Plan) -> str:
-    """The plan as HTML: sentences, a figure of gains, of partners, and a table."""
-    lines = "".join(f"<p>{escape(line)}</p>" for line in plan.summary())
+    """The plan as HTML: sentences, a table of clients, scores, and partners."""
+    first, *more = plan.summary()
+    lines = f"<p><strong>{escape(first)}</strong></p>"
+    lines += "".join(f"<p>{escape(line)}</p>" for line in more)
     sections = {
-        "gains": ("Who gains", plot(_gains(plan), "gain", "Gains of clients")),
+        "clients": ("Client by client", _clients(plan)),
+        "gains": ("Who gains", plot(_scores(plan), "gain", "Scores of clients")),
         "partners": (
             "With whom",
-            "<p>Row i is how client i should weigh the gradients of the others, if the "
-            "likely prospect is right. Clients that resemble each other stand together."
+            "<p>Row i is how client i should weigh the gradients of the others; who "
+            "was not better with them in the trial has all the weight itself. Clients "
+            "that resemble each other stand together."
             f"</p>{plot(_links(plan), 'links', 'Suggested weights', group='matrix')}",
         ),
-        "clients": ("Client by client", _clients(plan)),
         "made": ("How this was found", _made(plan)),
     }
     return page(f"Plan: {plan.study.name}", lines, sections, get_plotlyjs())
 
 
-def _gains(plan: Plan) -> go.Figure:
-    """Gain of each client with its interval, the largest first."""
-    from .plans import WORTHWHILE
-
-    table = plan.table().sort_values("gain", ascending=False, ignore_index=True)
+def _scores(plan: Plan) -> go.Figure:
+    """Expected score of each client alone and together, with intervals."""
+    table = plan.table().sort_values("worth", ascending=False, ignore_index=True)
     figure = go.Figure()
-    for name, colour in _COLOURS.items():
-        mine = table[table["verdict"] == name]
-        figure.add_scatter(
-            x=mine.index,
-            y=mine["gain"],
-            mode="markers",
-            name=f"{name} ({len(mine)})",
-            marker={"color": colour, "size": 9},
-            error_y={
-                "array": mine["gain_most"] - mine["gain"],
-                "arrayminus": mine["gain"] - mine["gain_least"],
-                "color": colour,
-                "thickness": 1.5,
-                "width": 3,
-            },
-            customdata=mine[["gain_least", "gain_most", "alone", "together"]],
-            hovertext=[escape(name) for name in mine["name"]],
-            hovertemplate="%{hovertext}<br>gain %{y:.2f}, from "
-            "%{customdata[0]:.2f} to %{customdata[1]:.2f}<br>%{customdata[2]} samples "
-            "alone, %{customdata[3]} together<extra></extra>",
-        )
+    for verdict, colour in _COLOURS.items():
+        mine = table[table["verdict"] == verdict]
+        for name, symbol in (("alone", "circle-open"), ("together", "circle")):
+            figure.add_scatter(
+                x=mine.index + (0.15 if name == "together" else -0.15),
+                y=mine[name],
+                mode="markers",
+                name=f"{verdict}, {name}",
+                showlegend=bool(len(mine)),
+                marker={"color": colour, "size": 9, "symbol": symbol},
+                error_y={
+                    "array": mine[f"{name}_most"] - mine[name],
+                    "arrayminus": mine[name] - mine[f"{name}_least"],
+                    "color": colour,
+                    "thickness": 1.5,
+                    "width": 3,
+                },
+                customdata=mine[[f"{name}_least", f"{name}_most"]],
+                hovertext=[escape(client) for client in mine["name"]],
+                hovertemplate=f"%{{hovertext}}, {name}<br>%{{y:.3f}}, from "
+                "%{customdata[0]:.3f} to %{customdata[1]:.3f}<extra></extra>",
+            )
     names = [escape(short_name(plan.names, client)) for client in table["client"]]
     figure.update_xaxes(client_ticks(names, single=True))
-    figure.update_yaxes(title="times one's own samples", type="log")
-    figure.add_hline(WORTHWHILE, line={"color": "#999999", "dash": "dot", "width": 1})
-    title = "What learning with the others is worth, with 90 % intervals"
+    measure = plan.measure
+    figure.update_yaxes(title=measure.name, tickformat=".0%" if measure.share else None)
+    title = f"Expected {measure.name} alone and together, with 90 % intervals"
     return finish(figure, title, 460)
 
 
@@ -81,7 +84,7 @@ def _links(plan: Plan) -> go.Figure:
     order = np.arange(len(place))
     if place.shape[1] and len(place) > 2:
         order = leaves_list(linkage(place, "average", optimal_ordering=True))
-    weights = plan.prospects.likely.weights[np.ix_(order, order)]
+    weights = plan.weights[np.ix_(order, order)]
     names = [escape(short_name(plan.names, plan.clients[i])) for i in order]
     figure = heat_map(weights[None], np.zeros(1), names)
     figure.frames = ()
@@ -90,25 +93,25 @@ def _links(plan: Plan) -> go.Figure:
 
 
 def _clients(plan: Plan) -> str:
-    table = plan.table()
-    headers = ["client", "verdict", "worth", "interval", "alone", "together"]
-    headers += ["interval", "partners"]
+    measure = plan.measure
+    headers = ["client", "verdict", "how sure", f"{measure.title} alone", "together"]
+    headers += ["worth", "samples", "partners"]
     rows = [
         [
             row["name"],
-            row["verdict"],
-            f"{row['gain']:.2f}",
-            f"{row['gain_least']:.2f} to {row['gain_most']:.2f}",
-            str(row["alone"]),
-            str(row["together"]),
-            f"{row['together_least']} to {row['together_most']}",
+            advice(row),
+            row["sure"],
+            measure.interval_of(row, "alone"),
+            measure.interval_of(row, "together"),
+            f"{row['worth']:.2g} ({row['worth_least']:.2g} to {row['worth_most']:.2g})",
+            str(row["samples"]),
             textwrap.shorten(row["partners"] or "nobody", 60, placeholder=" ..."),
         ]
-        for row in table.to_dict("records")
+        for row in plan.table().to_dict("records")
     ]
     caption = (
-        "Worth: times one's own samples. Alone and together: samples of each client "
-        "with which training alone and learning with others are equally precise."
+        f"Expected {measure.name} on new samples, with 90 % intervals. Worth: times "
+        "one's own samples that would bring as much."
     )
     return table_of(headers, rows, caption)
 
@@ -117,12 +120,12 @@ def _made(plan: Plan) -> str:
     how = ", ".join(f"{key} {value:g}" for key, value in plan.training.items())
     return (
         f"<p>Study {escape(plan.study.name)}, seed {plan.seed}. The training samples "
-        "of each client were dealt out into quarters; a common model was trained on "
-        f"two of them ({escape(how)}), and gradients of the other two compared at that "
-        "model; then the other way round. Test and validation data were not used. "
-        "Intervals of single clients rest on their own data alone; the likely values "
-        "take all clients to differ alike from what they have in common. What the "
-        "numbers are about is the precision of gradients at a common model: where "
-        "training alone would lead to a very different model, they are a guide and no "
-        "promise.</p>"
+        "of each client were dealt out into quarters. Partners were found on one half: "
+        "gradients at a common model of the other half "
+        f"({escape(how)}) were compared. Then every quarter of that other half was "
+        "held out in turn, and models trained on the three other quarters, alone and "
+        "with these partners, were judged on it; then the halves changed roles. Test "
+        "and validation data were not used. Scores are those of the trial, carried on "
+        "to all samples by a learning curve (1 / samples); a client's values are drawn "
+        "to those of all clients as far as its own are unsure.</p>"
     )

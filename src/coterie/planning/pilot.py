@@ -41,28 +41,46 @@ _PASSES = 3
 Simulate = Callable[[Federation], Simulation]
 
 
-def run_pilot(
-    federation: Federation,
-    simulate: Simulate,
-    x: Float[Tensor, " d"],
-    *,
-    lr: float,
-    rounds: int,
-    steps: int = 1,
-    seed: int = 0,
-    tick: Callable[[], None] = lambda: None,
-) -> Findings:
+class Pilot(NamedTuple):
+    """What the quarters say together, and what each half of them says alone."""
+
+    findings: Findings
+    halves: tuple[Findings, Findings]  # of the gradients of the last, the first half
+
+
+class Training(NamedTuple):
+    """How the models of a pilot are trained."""
+
+    x: Float[Tensor, " d"]  # at the start
+    lr: float
+    steps: int  # in each round
+    rounds: int
+    seed: int = 0  # names the random streams
+    tick: Callable[[], None] = lambda: None  # called after every round
+
+    def models(self, algorithm: Algorithm, clients: Simulation) -> Float[Tensor, "n d"]:
+        """The clients' models at the end."""
+        models = self.x.repeat(len(clients), 1)
+        for r in run_rounds(
+            algorithm, clients, models, rounds=self.rounds, seed=self.seed
+        ):
+            models = r.state.x
+            self.tick()
+        if not bool(models.isfinite().all()):
+            raise TrainingError(
+                f"the pilot's model is not finite after {self.rounds} rounds "
+                f"with `lr` {self.lr:g}; use a smaller step size."
+            )
+        return models
+
+
+def run_pilot(federation: Federation, simulate: Simulate, train: Training) -> Pilot:
     """Noise and distances of the clients of a federation, from their training samples.
 
     Args:
         federation: whose data.
         simulate: makes clients that can be asked.
-        x: the model at its start.
-        lr: step size of the common model's training.
-        rounds: of that training, twice.
-        steps: in each round.
-        seed: names the random streams.
-        tick: called after every round.
+        train: how the common model is trained.
     """
     few = (federation.train.size < _FEWEST).nonzero()[:, 0]
     if len(few):
@@ -72,33 +90,48 @@ def run_pilot(
             f"{federation.name_of(client)} has "
             f"{int(federation.train.size[client])}."
         )
-    quarters = dealt(federation, 4, seed=seed)
-    roles = (quarters[:2], quarters[2:]), (quarters[2:], quarters[:2])
-    folds = [
-        (simulate(together(*learn)), [simulate(part) for part in judge])
-        for learn, judge in roles
+    quarters = dealt(federation, 4, seed=train.seed)
+    looks = [
+        _fold(simulate, learn, judge, train)
+        for learn, judge in (
+            (quarters[:2], quarters[2:]),
+            (quarters[2:], quarters[:2]),
+        )
     ]
-    groups = torch.zeros(len(federation), dtype=torch.long)
+    found = combined(federation.train.size, looks)
+    first, second = (
+        found._replace(
+            squared=one.squared.cpu().numpy(), floor=math.sqrt(2) * found.floor
+        )
+        for one in looks
+    )
+    return Pilot(found, (first, second))
+
+
+def _fold(
+    simulate: Simulate,
+    learn: list[Federation],
+    judge: list[Federation],
+    train: Training,
+) -> Look:
+    """Gradients on the quarters that judge, at models of those that learn.
+
+    Groups are found on the quarters that judge, so that the others can be used to try
+    what is proposed.
+    """
+    clients = simulate(together(*learn))
+    first, second = (simulate(part) for part in judge)
+    own = clients.federation.train.size
+    sizes = first.federation.train.size, second.federation.train.size
+    groups = torch.zeros(len(own), dtype=torch.long)
     for _ in range(_PASSES):
-        looks = []
-        for clients, (first, second) in folds:
-            algorithm = grouped(groups, federation.train.size, lr=lr, steps=steps)
-            models = x.repeat(len(federation), 1)
-            for r in run_rounds(algorithm, clients, models, rounds=rounds, seed=seed):
-                models = r.state.x
-                tick()
-            if not bool(models.isfinite().all()):
-                raise TrainingError(
-                    f"the pilot's common model is not finite after {rounds} rounds "
-                    f"with `lr` {lr:g}; use a smaller step size."
-                )
-            sizes = first.federation.train.size, second.federation.train.size
-            looks.append(look(first, second, models, groups, sizes))
-        found = combined(federation.train.size, looks)
-        before, groups = groups, torch.from_numpy(groups_of(found))
+        algorithm = grouped(groups, own.cpu(), lr=train.lr, steps=train.steps)
+        models = train.models(algorithm, clients)
+        seen = look(first, second, models, groups, sizes)
+        before, groups = groups, torch.from_numpy(groups_of(combined(2 * own, [seen])))
         if bool((same_cluster(before) == same_cluster(groups)).all()):
             break
-    return found
+    return seen
 
 
 def grouped(
@@ -117,14 +150,14 @@ def grouped(
     return Algorithm(lambda x, oracle: State(x, velocity(rule, x), 0), step)
 
 
-def together(first: Federation, second: Federation) -> Federation:
-    """The federation with the training samples of both."""
-    everybody = torch.arange(len(first))
-    pieces = [part.train.rows(everybody) for part in (first, second)]
+def together(*parts: Federation) -> Federation:
+    """The federation with the training samples of all of these."""
+    everybody = torch.arange(len(parts[0]))
+    pieces = [part.train.rows(everybody) for part in parts]
     index = torch.cat([rows for rows, _ in pieces], 1)
     mask = torch.cat([kept for _, kept in pieces], 1)
     size = mask.sum(1)
-    return replace(first, train=Part(index[mask], size.cumsum(0) - size, size))
+    return replace(parts[0], train=Part(index[mask], size.cumsum(0) - size, size))
 
 
 def whole_gradient(clients: Clients, g: Tensor, x: Tensor) -> Tensor:
@@ -215,7 +248,7 @@ def groups_of(found: Findings) -> Int[np.ndarray, " n"]:
 
 
 def combined(sizes: Int[Tensor, " n"], seen: list[Look]) -> Findings:
-    """What two independent looks at the same clients say together."""
+    """What one look or two independent ones at the same clients say together."""
     squared, floor, variance = (
         torch.stack(part).cpu().numpy()
         for part in zip(*(one[:3] for one in seen), strict=True)
@@ -229,8 +262,8 @@ def combined(sizes: Int[Tensor, " n"], seen: list[Look]) -> Findings:
     )
 
 
-def steadied(looks: Float[np.ndarray, "2 n"]) -> Float[np.ndarray, " n"]:
-    """The mean of two looks at positive values, drawn to that over clients.
+def steadied(looks: Float[np.ndarray, "l n"]) -> Float[np.ndarray, " n"]:
+    """The mean of looks at positive values, drawn to that over clients.
 
     So far, on a logarithmic scale, as the looks of a client differ compared with
     clients (James-Stein): where few samples have large gradients, some clients seem to
@@ -245,7 +278,7 @@ def steadied(looks: Float[np.ndarray, "2 n"]) -> Float[np.ndarray, " n"]:
     mean = np.maximum(looks.mean(0), least)
     logs = np.log(np.maximum(looks, least))
     middle = logs.mean(0)
-    chance = float(((logs[0] - logs[1]) ** 2).mean()) / 4
+    chance = float(((logs[0] - logs[-1]) ** 2).mean()) / 4
     total = float(middle.var())
     kept = max(0.0, 1 - chance / total) if total > 0 else 0.0
     drawn = np.exp(middle.mean() + kept * (middle - middle.mean()))

@@ -5,50 +5,55 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
 from ..checks import InputError, integer, number
-from ..data.federation import full_name, short_name
+from ..clients.simulation import Simulation
+from ..data.federation import Federation
+from ..models import Objective
+from ..models.losses import squared_error
 from ..records import replacing
 from ..study import Study, data_of, prepare, simulation_of
-from .pilot import run_pilot
-from .prospects import (
-    Findings,
-    Prospects,
-    intervals_of,
-    prospects_of,
-    structure_of,
-)
+from .expectations import WORTHWHILE, Outlook, outlook_of
+from .pilot import Training, run_pilot
+from .prospects import Findings, Prospects, prospects_of
+from .trials import SHARE, Trial, run_trial
 
-WORTHWHILE = 1.5
-"""Collaboration counts as help if it is worth so many times one's own samples."""
+JOIN, ALONE, OPEN = "join", "do not join", "collect first"
 
 _SHOWN = 30
 """So many clients are shown in a notebook; the table has all of them."""
 
-JOIN, ALONE, OPEN = "join", "alone", "cannot tell"
+Row = Mapping[Any, Any] | pd.Series
+"""A row of a plan's table."""
+
+_MOST_TIMES = 10
+"""A pilot with more than so many times the samples is not proposed."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a pilot promises to the clients of a study."""
+    """What a pilot and a trial promise to the clients of a study."""
 
     study: Study
     read: dict[str, str]  # digests of what its data were read from
     seed: int
     clients: list[int]
     names: tuple[str, ...]  # of the clients, by identity; () where they have none
-    training: dict[str, float]  # how the pilot's common model was trained
+    training: dict[str, float]  # how models were trained
+    measure: Measure
+    samples: Float[np.ndarray, " n"]  # that are planned for
     findings: Findings
-    prospects: Prospects
+    outlook: Outlook
+    weights: Float[np.ndarray, "n n"]  # how clients should weigh each other
 
     def __repr__(self) -> str:
         counts = self._table["verdict"].value_counts()
@@ -64,88 +69,86 @@ class Plan:
         return f"<p>{escape(repr(self))}</p>{table}"
 
     def table(self) -> pd.DataFrame:
-        """A row for each client: gain with its interval, partners, samples, verdict.
-
-        `alone` and `together` are the samples of each client with which training alone
-        and learning with the others are equally precise.
-        """
+        """A row for each client: verdict, scores and worth with intervals, partners."""
         return self._table.copy()
 
     @functools.cached_property
     def _table(self) -> pd.DataFrame:
-        likely, least, most, _ = self.prospects
-        sizes, answers = self.findings.sizes, self._answers()
-        rows: list[dict[str, Any]] = []
-        for i, client in enumerate(self.clients):
-            low, high = sorted((least.gain[i], most.gain[i]))
-            ends = sorted((least.share[i], most.share[i]))
-            rows.append(
-                {
-                    "client": client,
-                    "name": full_name(self.names, client),
-                    "verdict": verdict(low, high),
-                    "noise": self.findings.variance[i],
-                    "gain": likely.gain[i],
-                    "gain_least": min(low, likely.gain[i]),
-                    "gain_most": max(high, likely.gain[i]),
-                    "alone": int(sizes[i]),
-                    "together": math.ceil(likely.share[i] * sizes[i]),
-                    "together_least": math.ceil(ends[0] * sizes[i]),
-                    "together_most": math.ceil(ends[1] * sizes[i]),
-                    "pilot_for_an_answer": answers[i],
-                    "partners": ", ".join(
-                        short_name(self.names, self.clients[j])
-                        for j in _partners(likely.weights[i], i)
-                    ),
-                }
-            )
+        rows = [self._row(i) for i in range(len(self.clients))]
         return pd.DataFrame(rows)
 
-    def _answers(self) -> Float[np.ndarray, " n"]:
-        """How many times the pilot's samples would tell, if they say the same.
+    def _row(self, i: int) -> dict[str, Any]:
+        """What client i is told."""
+        low, _, high = self.outlook.worth[:, i]
+        told, times = verdict(low, high), float(self.outlook.times[i])
+        collect = math.ceil(times * self.findings.sizes[i])
+        partners = _partners(self.weights[i], i)
+        return {
+            "client": self.clients[i],
+            "name": full_name(self.names, self.clients[i]),
+            "verdict": told,
+            "collect": collect if told == OPEN and times <= _MOST_TIMES else 0,
+            "sure": in_words(told, float(self.outlook.chance[i])),
+            **self._scores(i),
+            "samples": int(self.samples[i]),
+            "partners": ", ".join(
+                short_name(self.names, self.clients[j]) for j in partners
+            ),
+        }
 
-        1 where the pilot tells, infinite where even 20 times as many would not.
-        """
-        answer = np.full(len(self.clients), np.inf)
-        for times in (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0):
-            found = self.findings._replace(floor=self.findings.floor / times)
-            for i, (low, high) in enumerate(zip(*intervals_of(found), strict=True)):
-                if verdict(low, high) != OPEN:
-                    answer[i] = min(answer[i], times)
-            if np.isfinite(answer).all():
-                break
-        return answer
+    def _scores(self, i: int) -> dict[str, float]:
+        """Scores and worth of client i with their intervals, -1: of the mean."""
+        found: dict[str, float] = {}
+        for name in ("alone", "together", "worth"):
+            ends = getattr(self.outlook, name)[:, i]
+            least, value, most = ends if name == "worth" else self.measure.shown(ends)
+            found |= {name: value, f"{name}_least": least, f"{name}_most": most}
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """For all together."""
+        return verdict(*self.outlook.worth[::2, -1])
 
     def summary(self) -> list[str]:
-        """What to tell people, in a few sentences."""
-        low, likely, high = self.prospects.mean
-        table = self.table()
-        counts = table["verdict"].value_counts()
+        """What to tell people, in a few sentences, the verdict for all first."""
+        row = self._scores(-1)
+        scores = [self.measure.interval_of(row, name) for name in ("alone", "together")]
+        low, likely, high = self.outlook.worth[:, -1]
         lines = [
-            f"On average, learning together is worth {likely:.2g} times a client's own "
-            f"samples (90 % interval {min(low, likely):.2g} to {max(high, likely):.2g})"
-            f"{_cannot_tell(low, high)}."
+            f"{self._for_all()} Mean {self.measure.title}: {scores[0]} alone, "
+            f"{scores[1]} with the suggested weights. Joining is worth {likely:.2g} "
+            f"times a client's own samples ({low:.2g} to {high:.2g}; all intervals are "
+            "of 90 %)."
         ]
+        counts = self.table()["verdict"].value_counts()
         texts = {
-            JOIN: f"very likely (95 %) a gain of {WORTHWHILE:g} or more",
-            ALONE: f"very likely (95 %) less than {WORTHWHILE:g}, whoever the partners",
-            OPEN: "open, the pilot has too few samples of them to tell",
+            JOIN: f"join, very likely (95 %) worth {WORTHWHILE:g} times the samples",
+            ALONE: "do not join, very likely (95 %) worth less than that",
+            OPEN: "collect first, the pilot has too few samples to tell",
         }
         lines += [
-            f"{counts[name]} of {len(table)} clients: {text}."
+            f"{counts[name]} of {len(self.clients)} clients: {text}."
             for name, text in texts.items()
             if name in counts
         ]
-        shape = structure_of(self.findings)
-        directions = shape.place.shape[1]
-        noise = float((self.findings.variance / self.findings.sizes).mean())
-        lines.append(
-            f"Clients differ in {directions or 'no'} "
-            f"direction{'s' * (directions != 1)} more than noise would; beyond that, "
-            f"each by {float(shape.own.mean()) / noise:.2g} of its samples' noise "
-            f"(± {shape.own_error / noise:.2g})."
-        )
         return lines
+
+    def _for_all(self) -> str:
+        times = float(self.outlook.times[-1])
+        sure = in_words(self.verdict, float(self.outlook.chance[-1]))
+        if self.verdict == JOIN:
+            return f"Join: {sure}."
+        if self.verdict == ALONE:
+            return f"Do not join: {sure}."
+        if times > _MOST_TIMES:
+            many = f"{_MOST_TIMES} times the samples"
+            return f"The pilot cannot tell ({sure}), nor would one of {many}."
+        least, most = (
+            math.ceil(times * end(self.findings.sizes)) for end in (np.min, np.max)
+        )
+        many = f"{least}" if least == most else f"{least} to {most}"
+        return f"Collect about {many} samples of each client first: {sure}."
 
     def write(self, folder: Path) -> None:
         """Writes plan.csv, weights.csv (for `weights` in a study) and plan.html."""
@@ -156,7 +159,7 @@ class Plan:
             with replacing(folder / "plan.csv") as path:
                 self.table().to_csv(path, index=False)
             with replacing(folder / "weights.csv") as path:
-                np.savetxt(path, self.prospects.likely.weights, "%.6g", delimiter=",")
+                np.savetxt(path, self.weights, "%.6g", delimiter=",")
             with replacing(folder / "plan.html") as path:
                 path.write_text(plan_page(self), encoding="utf-8")
         except OSError as error:
@@ -165,19 +168,88 @@ class Plan:
             ) from error
 
 
-def verdict(least: float, most: float) -> str:
-    """Whether a client should join, given the ends of its gain.
+class Measure(NamedTuple):
+    """What is shown of a score: costs of a trial, in the units of people."""
 
-    >>> verdict(2.0, 9.0), verdict(1.0, 1.2), verdict(1.1, 9.0)
-    ('join', 'alone', 'cannot tell')
+    name: str
+    higher_is_better: bool
+    share: bool  # between 0 and 1, shown in per cent
+    squared: bool  # a mean square, shown as its root
+
+    def shown(self, ends: Float[np.ndarray, " 3"]) -> tuple[float, float, float]:
+        """Low end, value and high end of the measure itself."""
+        values = -ends[::-1] if self.higher_is_better else ends
+        if self.share:
+            values = np.clip(values, 0, 1)
+        if self.squared:
+            values = np.sqrt(np.maximum(values, 0))
+        return float(values[0]), float(values[1]), float(values[2])
+
+    @property
+    def title(self) -> str:
+        """Its name, with its unit where it has one."""
+        return f"{self.name} (%)" if self.share else self.name
+
+    def interval_of(self, row: Row, name: str) -> str:
+        """A value of a row of the plan and its interval, in that unit."""
+        value, least, most = (
+            f"{100 * row[key]:.1f}" if self.share else f"{row[key]:.3g}"
+            for key in (name, f"{name}_least", f"{name}_most")
+        )
+        return f"{value} ({least} to {most})"
+
+
+def measure_of(objective: Objective, trial: dict[str, Trial]) -> tuple[Measure, Trial]:
+    """The score that people decide by, and the trial as costs.
+
+    A score that is not known of every quarter (one class only) gives way to the loss.
+    """
+    name = objective.score
+    if not all(np.isfinite(values).all() for values in trial[name]):
+        name = "loss"
+    higher = objective.higher_is_better and name != "loss"
+    squared = name == "loss" and objective.loss is squared_error
+    values = trial[name]
+    share = name in ("accuracy", "auc", "dice")
+    cost = Trial(*(-one for one in values)) if higher else values
+    return Measure("RMSE" if squared else name, higher, share, squared), cost
+
+
+def verdict(least: float, most: float) -> str:
+    """Whether a client should join, given the ends of what that is worth.
+
+    >>> verdict(1.8, 4.0), verdict(0.8, 1.1), verdict(1.1, 9.0)
+    ('join', 'do not join', 'collect first')
     """
     if least >= WORTHWHILE:
         return JOIN
     return ALONE if most < WORTHWHILE else OPEN
 
 
-def _cannot_tell(low: float, high: float) -> str:
-    return ": the pilot cannot tell" if verdict(low, high) == OPEN else ""
+def advice(row: Row) -> str:
+    """The verdict of a row, with the samples to collect where that would tell.
+
+    >>> advice({"verdict": "collect first", "collect": 120})
+    'collect 120'
+    """
+    if row["verdict"] != OPEN:
+        return str(row["verdict"])
+    return f"collect {row['collect']}" if row["collect"] else "cannot tell"
+
+
+def in_words(told: str, chance: float) -> str:
+    """How sure it is, given the chance that joining is worthwhile.
+
+    >>> in_words("join", 0.99), in_words("collect first", 0.85)
+    ('very likely worth it', 'likely worth it')
+    """
+    if told == JOIN:
+        return "very likely worth it"
+    if told == ALONE:
+        return "very likely not worth it"
+    if 0.2 < chance < 0.8:
+        return "it may go either way"
+    return "likely worth it" if chance >= 0.8 else "likely not worth it"
 
 
 def _partners(row: np.ndarray, i: int) -> list[int]:
@@ -224,28 +296,44 @@ def plan_study(
     asked = replace(study, run=replace(study.run, newcomers=0, seeds=(seed,)))
     data = data_of(asked)
     setup = prepare(asked, seed, data.federations[seed])
-    findings = run_pilot(
-        setup.federation,
-        lambda part: simulation_of(study, part, setup.module, seed),
-        setup.x[0],
-        lr=lr,
-        rounds=rounds,
-        steps=steps,
-        seed=seed,
-        tick=_counted(progress, 2 * rounds),
+    federation = setup.federation
+
+    def simulate(part: Federation) -> Simulation:
+        clients = simulation_of(study, part, setup.module, seed)
+        clients.kernel = setup.simulation.kernel  # which may be compiled
+        return clients
+
+    train = Training(
+        setup.x[0], lr, steps, rounds, seed, _counted(progress, 16 * rounds)
     )
-    if samples:
-        findings = findings._replace(sizes=np.full(len(findings.sizes), float(samples)))
+    pilot = run_pilot(federation, simulate, train)
+    sizes = pilot.findings.sizes
+    first, second = (tried(half).likely.weights for half in pilot.halves)
+    trial = run_trial(federation, simulate, (first, second), train)
+    measure, cost = measure_of(setup.simulation.objective, trial)
+    planned = np.full(len(sizes), float(samples)) if samples else sizes
+    then = prospects_of(pilot.findings._replace(sizes=planned))
+    outlook = outlook_of(
+        cost, trial["loss"], sizes, planned, tried(pilot.findings), then
+    )
     return Plan(
         study,
         data.read,
         seed,
-        setup.federation.clients.tolist(),
-        setup.federation.names,
+        federation.clients.tolist(),
+        federation.names,
         {"lr": lr, "steps": steps, "rounds": rounds},
-        findings,
-        prospects_of(findings),
+        measure,
+        planned,
+        pilot.findings,
+        outlook,
+        np.where(outlook.helped[:, None], then.likely.weights, np.eye(len(sizes))),
     )
+
+
+def tried(found: Findings) -> Prospects:
+    """What the findings promise for the samples of a trial."""
+    return prospects_of(found._replace(sizes=SHARE * found.sizes))
 
 
 def _counted(progress: Callable[[int, int], None], rounds: int) -> Callable[[], None]:

@@ -51,10 +51,8 @@ class Structure(NamedTuple):
     """Where the gradients of clients lie, as far as noise lets us see."""
 
     place: Float[np.ndarray, "n r"]  # p_i, up to a rotation
-    own: Float[np.ndarray, " n"]  # mean square of t_i
+    own: Float[np.ndarray, " n"]  # mean square of t_i, and of the error of p_i
     own_error: float  # standard error of the mean square of t_i
-    seen: Float[np.ndarray, " n"]  # what each client by itself says about |t_i|^2
-    seen_error: Float[np.ndarray, " n"]
 
 
 class Prospect(NamedTuple):
@@ -62,73 +60,35 @@ class Prospect(NamedTuple):
 
     gain: Float[np.ndarray, " n"]  # times one's own samples
     weights: Float[np.ndarray, "n n"]  # rows sum to 1
-    share: Float[np.ndarray, " n"]  # of everyone's samples that equals training alone
 
 
 class Prospects(NamedTuple):
-    """The likely prospect, and those at either end of what the pilot allows."""
+    """The likely prospect, and the ends of 90 per cent intervals of gains."""
 
     likely: Prospect
-    least: Prospect
-    most: Prospect
+    least: Float[np.ndarray, " n"]
+    most: Float[np.ndarray, " n"]
     mean: tuple[float, float, float]  # least, likely and most gain of all on average
 
 
 def prospects_of(found: Findings) -> Prospects:
     """What the findings promise, with 90 per cent intervals.
 
-    The likely prospect takes all clients to be alike in how much they differ from
-    the rest; the interval of a client does not, and is as wide as its own data leave
-    it. The interval of the mean over clients rests on all of them.
+    All clients are taken to be alike in how much they differ from the rest.
     """
-    noise = found.variance / found.sizes
-    place = structure_of(found).place
-    least, likely, most, low, high = _views(found)
-    bounds = [float(_gains(place, *view, noise)[0].mean()) for view in (low, high)]
-    made = _prospect(place, *likely, noise)
-    mean = float(made.gain.mean())
-    return Prospects(
-        made,
-        _prospect(place, *least, noise),
-        _prospect(place, *most, noise),
-        (min(bounds[0], mean), mean, max(bounds[1], mean)),
-    )
-
-
-def intervals_of(found: Findings) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of every client's interval: its least and its greatest gain."""
-    noise = found.variance / found.sizes
-    place = structure_of(found).place
-    least, _, most, *_ = _views(found)
-    low, high = (_gains(place, *view, noise)[0] for view in (least, most))
-    return low, high
-
-
-_View = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
-
-
-def _views(found: Findings) -> tuple[_View, _View, _View, _View, _View]:
-    """Mean squares of t_j as others see it, and of t_i for oneself, in five ways.
-
-    At the low end of each client's gain, likely, at the high end, and at both ends of
-    the mean over clients.
-    """
-    shape = structure_of(found)
-    n = len(shape.own)
+    noise, shape = found.variance / found.sizes, structure_of(found)
+    n = len(noise)
     # Of so many products of two clients' noise, in two looks, errors are known.
-    width = float(student.ppf(0.95, n * (n - 1)))
-    spread = width * shape.own_error
-    seen = np.maximum(shape.seen, 0)
-    alike = [np.maximum(shape.own + s, 0) for s in (spread, -spread)]
-    far = np.maximum(seen + width * shape.seen_error, shape.own)
-    near = np.minimum(np.maximum(seen - width * shape.seen_error, 0), shape.own)
-    return (
-        (alike[0], far),
-        (shape.own, shape.own),
-        (alike[1], near),
-        (alike[0], alike[0]),
-        (alike[1], alike[1]),
+    spread = float(student.ppf(0.95, n * (n - 1))) * shape.own_error
+    made = _gains(shape.place, shape.own, noise)
+    least, most = (
+        _gains(shape.place, np.maximum(shape.own + s, 0), noise).gain
+        for s in (spread, -spread)
     )
+    least, most = np.minimum(least, made.gain), np.maximum(most, made.gain)
+    means = (float(gain.mean()) for gain in (least, made.gain, most))
+    low, likely, high = means
+    return Prospects(made, least, most, (low, likely, high))
 
 
 def structure_of(found: Findings) -> Structure:
@@ -157,18 +117,8 @@ def structure_of(found: Findings) -> Structure:
     explained = (axes**2).sum(1)
     own, own_error = _mean_square(rest, away, f, explained < _LEVERAGE)
     length = np.maximum(length - own * (axes**2 / f[:, None]).sum(0), 0)
-    # Others have their part in R_ii too.
-    mine = away.diagonal() ** 2
-    others = own * ((away**2).sum(1) - mine)
-    known = explained < _LEVERAGE
-    share = np.where(known, mine, 1)
-    return Structure(
-        along * np.sqrt(length),
-        np.full(n, own),
-        own_error,
-        np.where(known, (rest.diagonal() - others) / share, own),
-        np.where(known, (away**2 * f).sum(1) / share, f),
-    )
+    # Weights that fit the places fit their noise too, which helps nobody.
+    return Structure(along * np.sqrt(length), own + taken, own_error)
 
 
 def _mean_square(
@@ -194,79 +144,42 @@ def _mean_square(
     return max(0.0, float((form * rest).sum()) / total), error
 
 
-def _prospect(
-    place: Float[np.ndarray, "n r"],
-    own: Float[np.ndarray, " n"],
-    mine: Float[np.ndarray, " n"],
-    noise: Float[np.ndarray, " n"],
-) -> Prospect:
-    """Gains, weights, and the share of samples with which they equal training alone.
-
-    Args:
-        place: p.
-        own: mean square of t_j, as others see it.
-        mine: mean square of t_i, for client i itself.
-        noise: sigma_i^2 / m_i.
-    """
-    share = [
-        _Risk(place - place[i], own, float(mine[i]), noise, i).share_for(noise[i])
-        for i in range(len(noise))
-    ]
-    gain, weights = _gains(place, own, mine, noise)
-    return Prospect(gain, weights, np.array(share))
-
-
 def _gains(
     place: Float[np.ndarray, "n r"],
     own: Float[np.ndarray, " n"],
-    mine: Float[np.ndarray, " n"],
     noise: Float[np.ndarray, " n"],
-) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
-    """By what the least risks are below those of training alone, and their weights."""
+) -> Prospect:
+    """By what the least risks are below those of training alone, and their weights.
+
+    Args:
+        place: p.
+        own: mean square of t.
+        noise: sigma_i^2 / m_i.
+    """
     n = len(noise)
     gain, weights = np.ones(n), np.eye(n)
     for i in range(n):
-        risk = _Risk(place - place[i], own, float(mine[i]), noise, i)
-        least, weights[i] = risk.least(1.0)
+        least, weights[i] = _least_risk(place - place[i], own, noise, i)
         gain[i] = noise[i] / least
-    return gain, weights
+    return Prospect(gain, weights)
 
 
-class _Risk(NamedTuple):
-    """The risk of one client."""
+def _least_risk(
+    towards: Float[np.ndarray, "n r"],
+    own: Float[np.ndarray, " n"],
+    noise: Float[np.ndarray, " n"],
+    i: int,
+) -> tuple[float, Float[np.ndarray, " n"]]:
+    """The least risk of client i, who sees the others in these directions.
 
-    towards: Float[np.ndarray, "n r"]  # p_j - p_i
-    own: Float[np.ndarray, " n"]
-    mine: float
-    noise: Float[np.ndarray, " n"]
-    i: int
-
-    def least(self, share: float) -> tuple[float, Float[np.ndarray, " n"]]:
-        """The least risk with a share of all samples, and its weights.
-
-        On weights that sum to 1 the risk is l'Ml. If u >= 0 minimises u'Mu / 2 - sum u,
-        then u / sum u minimises it, and the risk there is 1 / sum u.
-        """
-        n = len(self.noise)
-        alone = self.noise / share + np.where(np.arange(n) == self.i, 0.0, self.own)
-        others = math.sqrt(self.mine) * (np.arange(n) != self.i)
-        root = np.sqrt(alone)
-        rows = np.vstack([self.towards.T, others[None], np.diag(root)])
-        goal = np.concatenate([np.zeros(len(rows) - n), 1 / root])
-        u, _ = nnls(rows, goal)
-        total = float(u.sum())
-        return 1 / total, u / total
-
-    def share_for(self, target: float) -> float:
-        """The share of all samples with which the least risk is the target.
-
-        Without any bias, the variance of all together would be the least risk.
-        """
-        low, high = 1 / float((target / self.noise).sum()), 1.0
-        for _ in range(10):  # to the 1,024th part of their ratio, on a log scale
-            middle = math.sqrt(low * high)
-            if self.least(middle)[0] > target:
-                low = middle
-            else:
-                high = middle
-        return high
+    On weights that sum to 1 the risk is l'Ml. If u >= 0 minimises u'Mu / 2 - sum u,
+    then u / sum u minimises it, and the risk there is 1 / sum u.
+    """
+    n = len(noise)
+    others = np.arange(n) != i
+    root = np.sqrt(noise + np.where(others, own, 0.0))
+    rows = np.vstack([towards.T, math.sqrt(own[i]) * others[None], np.diag(root)])
+    goal = np.concatenate([np.zeros(len(rows) - n), 1 / root])
+    u, _ = nnls(rows, goal)
+    total = float(u.sum())
+    return 1 / total, u / total

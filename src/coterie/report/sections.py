@@ -189,13 +189,8 @@ def _measures_part(records: Records) -> str:
 
 def _clients(records: Records, clients: list[int]) -> str:
     """The clients in a sentence; of many, the first."""
-    names = [_name(records, client) for client in clients]
+    names = [records.name_of(client) for client in clients]
     return joined(names if len(names) <= 6 else [*names[:5], f"{len(names) - 5} more"])
-
-
-def _name(records: Records, client: int) -> str:
-    names = getattr(records, "names", ())
-    return names[client] if names else f"client {client}"
 
 
 def _reliability_part(records: Records) -> str:
@@ -239,7 +234,7 @@ def _confusion_part(records: Records) -> str:
     if classes > _CLASSES:
         return f"<p>Confusions of {classes} classes are in confusion.csv.</p>"
     # Classes may be fewer than there are names of them, where nobody has the last.
-    names = [*getattr(records, "classes", ())][:classes] or [*map(str, range(classes))]
+    names = [*records.classes][:classes] or [*map(str, range(classes))]
     lists = {"Algorithm": labels, "Client": ["all clients together"]}
     entries, every = ["target", "predicted", "count"], ["algorithm", "client"]
     sums = (
@@ -249,7 +244,7 @@ def _confusion_part(records: Records) -> str:
     if not is_crowd(records):
         own = {key: part[entries].to_numpy() for key, part in sums.groupby(every)}
         for client in sorted(set(sums["client"])):
-            lists["Client"].append(_name(records, int(client)))
+            lists["Client"].append(records.name_of(int(client)))
             for place, label in enumerate(labels):
                 part = own.get((label, client), np.empty((0, 3), int))
                 counts[place].append(part.tolist())

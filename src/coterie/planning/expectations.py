@@ -1,0 +1,253 @@
+"""From a trial to what a client can expect: scores with intervals, and their worth.
+
+A trial gives four values of every client, one for each quarter that was held out. Their
+mean has an error, known from how the quarters of all clients differ. Clients' true
+values are taken to be drawn from a normal law, so that a client with few samples learns
+about itself from the others (random effects; the variance of the law is the one under
+which the sum of squared deviations is at its median).
+
+Alone, a score is taken to approach its limit as c / m with the samples m, c from models
+of one and of three quarters. E = c / m is what can be gained at all with three. Who is
+better by D together does as well as with g = 1 / (1 - D / E) times the samples, and g
+may be any for which D - (1 - 1 / g) E can be zero (Fieller's interval of a ratio).
+
+References:
+    DerSimonian, Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials,
+    1986.
+    Viechtbauer, "Confidence intervals for the amount of heterogeneity in
+    meta-analysis", Statistics in Medicine, 2007: the law of the sum of squares.
+    Fieller, "Some problems in interval estimation", Journal of the Royal Statistical
+    Society B, 1954.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.optimize import brentq
+from scipy.special import chdtri
+from scipy.stats import t as student
+
+from .prospects import Prospects
+from .trials import FEW, SHARE, Trial
+
+WORTHWHILE = 1.5
+"""Collaboration counts as help if it is worth so many times one's own samples."""
+
+_PARTS = np.linspace(-3.0, 0.99, 31)
+"""Of E, that are tried as D: worths of 1 / 4 to 100."""
+
+Values = Float[np.ndarray, " n"]
+
+
+class Estimate(NamedTuple):
+    """A value of each client, and of all on average, with standard errors."""
+
+    value: Values
+    error: Values
+    mean: float
+    mean_error: float
+
+    @property
+    def with_mean(self) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
+        """Values and errors of all clients, and of their mean behind them."""
+        return np.append(self.value, self.mean), np.append(self.error, self.mean_error)
+
+
+def errors_of(values: Float[np.ndarray, "4 n"], sizes: Values) -> Values:
+    """Standard errors of the means of four quarters.
+
+    Three differences say little about a variance, so it is half the client's own, half
+    that of all clients together, which goes by the number of samples.
+    """
+    own = values.var(0, ddof=1)
+    common = float((own * sizes).mean()) / sizes
+    return np.sqrt(np.maximum((own + common) / 2 / len(values), 1e-24))
+
+
+def pooled(values: Values, errors: Values) -> Estimate:
+    """Values of clients, drawn to their mean as far as their errors explain."""
+    middle_of_law = float(chdtri(len(values) - 1, 0.5))
+
+    def excess(between: float) -> float:
+        weight = 1 / (errors**2 + between)
+        middle = float((weight * values).sum() / weight.sum())
+        return float((weight * (values - middle) ** 2).sum()) - middle_of_law
+
+    between, most = 0.0, 10 * float(np.ptp(values)) ** 2 + 1e-24
+    if excess(0.0) > 0:
+        between = (
+            most
+            if excess(most) > 0
+            else float(brentq(excess, 0.0, most, xtol=1e-6 * most, rtol=1e-4))
+        )
+    weight = 1 / (errors**2 + between)
+    mean = float((weight * values).sum() / weight.sum())
+    own = between / (between + errors**2)
+    # What the mean leaves open counts as far as a client is drawn to it.
+    variance = own * errors**2 + (1 - own) ** 2 / weight.sum()
+    return Estimate(
+        mean + own * (values - mean),
+        np.sqrt(variance),
+        mean,
+        float(1 / np.sqrt(weight.sum())),
+    )
+
+
+class Outlook(NamedTuple):
+    """What to expect with the samples that are planned for; the mean stands last.
+
+    Scores are costs: the less, the better.
+    """
+
+    alone: Float[np.ndarray, "3 c"]  # low end, value, high end
+    together: Float[np.ndarray, "3 c"]
+    worth: Float[np.ndarray, "3 c"]  # times one's own samples
+    chance: Float[np.ndarray, " c"]  # that it is worthwhile, by the trial alone
+    times: Float[np.ndarray, " c"]  # the samples of the pilot that would tell
+    helped: Bool[np.ndarray, " n"]  # whom the trial shows to be better together
+
+
+def outlook_of(
+    cost: Trial,
+    loss: Trial,
+    sizes: Values,
+    planned: Values,
+    now: Prospects,
+    then: Prospects,
+) -> Outlook:
+    """Scores and worth, from a trial and from what gradients promise.
+
+    Args:
+        cost: of the trial's models, what people decide by.
+        loss: of the trial's models.
+        sizes: training samples of the pilot.
+        planned: those that are planned for.
+        now: what gradients promise for the trial's samples,
+        then: and for those that are planned for.
+    """
+    better = cost.alone - cost.together
+    left = (cost.few - cost.alone) / (SHARE / FEW - 1)  # E
+    width = float(student.ppf(0.95, 3 * len(sizes)))
+    gain, gain_error = _estimate(better, sizes).with_mean
+    low, high = _ratio(better, left, sizes, width)
+    loss_gain, loss_error = _estimate(loss.alone - loss.together, sizes).with_mean
+    clear = (gain > width * gain_error) | (loss_gain > width * loss_error)
+    clear &= gain > 0
+    helped = clear | ((gain > gain_error) & (loss_gain > -width * loss_error))
+    low, high = _narrowed(low, high, clear, now)
+    before, after = _share_of(now), _share_of(then)
+    ratio = np.where(before > after, after / np.maximum(before, 1e-9), 1.0)
+    most = np.append(sizes.sum() / sizes, len(sizes))
+    middle = _worth(gain, _estimate(left, sizes).with_mean[0], most)
+    worth = np.stack([low, np.clip(middle, low, high), high])
+    part = (1 - 1 / worth) * np.where(worth > 1, ratio, 1)
+    worth = 1 / (1 - np.minimum(part, 1 - 1 / most))
+    share = np.append(planned / sizes, (planned / sizes).mean())
+    alone, together = (
+        np.stack([value - width * error, value, value + width * error])
+        for value, error in _scores(cost, sizes, share, helped, ratio)
+    )
+    value, error = _estimate(better - (1 - 1 / WORTHWHILE) * left, sizes).with_mean
+    times = (width * error / np.maximum(np.abs(value), 1e-24)) ** 2
+    chance = student.cdf(value / error, 3 * len(sizes))
+    return Outlook(alone, together, worth, chance, np.maximum(times, 1.2), helped[:-1])
+
+
+def _estimate(values: Float[np.ndarray, "4 n"], sizes: Values) -> Estimate:
+    return pooled(values.mean(0), errors_of(values, sizes))
+
+
+def _ratio(
+    better: Float[np.ndarray, "4 n"],
+    left: Float[np.ndarray, "4 n"],
+    sizes: Values,
+    width: float,
+) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
+    """The ends of what joining may be worth, of each client and on average."""
+    found = [_estimate(better - part * left, sizes).with_mean for part in _PARTS]
+    value, error = np.moveaxis(np.array(found), 1, 0)
+    least = _first_zero(_PARTS, value - width * error)
+    greatest = _first_zero(_PARTS[::-1], -(value + width * error)[::-1])
+    most = np.append(sizes.sum() / sizes, len(sizes))
+    low = np.minimum(1 / (1 - least), most)
+    return low, np.maximum(np.minimum(1 / (1 - greatest), most), low)
+
+
+def _first_zero(
+    at: Float[np.ndarray, " k"], values: Float[np.ndarray, "k c"]
+) -> Float[np.ndarray, " c"]:
+    """Where each column is positive no more, between the places of its values."""
+    last = len(at) - 1
+    k = np.where((values > 0).all(0), last, np.argmin(values > 0, axis=0))
+    before, column = np.maximum(k - 1, 0), np.arange(values.shape[1])
+    above, below = values[before, column], np.minimum(values[k, column], 0)
+    step = np.where(k > 0, above / np.maximum(above - below, 1e-300), 0)
+    return at[before] + step * (at[k] - at[before])
+
+
+def _worth(
+    gain: Float[np.ndarray, " c"],
+    left: Float[np.ndarray, " c"],
+    most: Float[np.ndarray, " c"],
+) -> Float[np.ndarray, " c"]:
+    """The likely worth, at most that of everybody's samples without any bias."""
+    part = gain / np.where(left > 0, left, 1e-24)
+    return 1 / (1 - np.minimum(part, 1 - 1 / most))
+
+
+def _narrowed(
+    low: Float[np.ndarray, " c"],
+    high: Float[np.ndarray, " c"],
+    clear: np.ndarray,
+    found: Prospects,
+) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
+    """The interval of the trial; where it is clear of zero, gradients narrow it.
+
+    They alone are not believed: strangers may have gradients alike.
+    """
+    least, _, most = found.mean
+    bottom, top = np.append(found.least, least), np.append(found.most, most)
+    both = clear & (bottom <= high) & (top >= low)
+    return (
+        np.where(both, np.maximum(low, bottom), low),
+        np.where(both, np.minimum(high, top), high),
+    )
+
+
+def _share_of(found: Prospects) -> Float[np.ndarray, " c"]:
+    """1 - 1 / g for the gain of every client, and of their mean."""
+    gain = np.append(found.likely.gain, found.mean[1])
+    return 1 - 1 / np.maximum(gain, 1)
+
+
+def _scores(
+    cost: Trial,
+    sizes: Values,
+    share: Float[np.ndarray, " c"],
+    helped: np.ndarray,
+    ratio: Float[np.ndarray, " c"],
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Costs alone and together with a share of the pilot's samples, and their errors.
+
+    The c / m of the share differs from that of the trial by (1 / SHARE - 1 / share) of
+    what one and three quarters differ by (1 / FEW - 1 / SHARE). The part that is
+    gained of c / m stays, as far as gradients say.
+    """
+    further = (1 / SHARE - 1 / share) / (1 / FEW - 1 / SHARE)
+    slope, slope_error = _estimate(cost.few - cost.alone, sizes).with_mean
+    alone, alone_error = _estimate(cost.alone, sizes).with_mean
+    gain, _ = _estimate(cost.alone - cost.together, sizes).with_mean
+    together, together_error = _estimate(cost.together, sizes).with_mean
+    value, spread = alone - further * slope, further * slope_error
+    lost = gain * (1 - ratio * SHARE / share)  # of the gain, with more samples
+    mixed = np.minimum(together - further * slope + lost, value)
+    return (
+        (value, np.hypot(alone_error, spread)),
+        (
+            np.where(helped, mixed, value),
+            np.hypot(np.where(helped, together_error, alone_error), spread),
+        ),
+    )
