@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from ..checks import InputError, integer, number
 from ..clients.simulation import Simulation
-from ..data.federation import Federation
+from ..data.federation import Federation, full_name, short_name
 from ..models import Objective
 from ..models.losses import squared_error
 from ..records import replacing
