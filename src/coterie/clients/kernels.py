@@ -23,6 +23,7 @@ Some layers are exchanged for such as compute the same for many models, see `lay
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -173,17 +174,10 @@ class Kernel:
 
         Measures of a client as a whole have none.
         """
-        found, measures = [], self._objective.per_sample
-        for rows, some in self._chunks(batch, self.evaluated_at_once(batch.width)):
-            pieces = [
-                self._run("measure", (slice(None), piece), points[rows])[1]
-                for piece in some.pieces(_EVALUATED_AT_ONCE)
-            ]
-            used = some.weight != 0
-            outputs = torch.cat(pieces, 1)[used]
-            targets = self._targets[some.index.expand(used.shape)[used]]
-            found.append({k: m(outputs, targets) for k, m in measures.items()})
-        return {name: torch.cat([some[name] for some in found]) for name in found[0]}
+        rows = self.outputs(points, batch)
+        outputs, targets = (torch.cat(parts) for parts in zip(*rows, strict=True))
+        measures = self._objective.per_sample.items()
+        return {name: m(outputs, targets).to(points.device) for name, m in measures}
 
     def evaluated_at_once(self, samples: int) -> int:
         """How many rows of that many samples are measured in one chunk."""
@@ -212,8 +206,7 @@ class Kernel:
     ) -> list[tuple[Tensor, Tensor]]:
         """Outputs and targets of each row's samples that have a weight, on the CPU."""
         found: list[tuple[Tensor, Tensor]] = []
-        size = self.evaluated_at_once(batch.width)
-        for rows, some in self._chunks(batch, size):
+        for rows, some in self._chunks(batch, self.evaluated_at_once(batch.width)):
             pieces = [
                 self._run("measure", (slice(None), piece), points[rows])[1]
                 for piece in some.pieces(_EVALUATED_AT_ONCE)
@@ -290,7 +283,8 @@ class Kernel:
         if workers == 1:
             return work(0)
         try:
-            with ThreadPoolExecutor(workers, initializer=_use_one_core) as pool:
+            one = functools.partial(torch.set_num_threads, 1)
+            with ThreadPoolExecutor(workers, initializer=one) as pool:
                 list(pool.map(work, range(workers)))
         finally:
             torch.set_num_threads(workers)  # some libraries share the workers' setting
@@ -406,7 +400,3 @@ class Kernel:
     ) -> Tensor:
         outputs = functional_call(self._module, point, (features,))
         return (self._objective.loss(outputs, targets) * weight).sum()
-
-
-def _use_one_core() -> None:
-    torch.set_num_threads(1)

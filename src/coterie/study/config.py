@@ -72,7 +72,6 @@ class Study:
         return f"<Study {self.name}: {kinds}; {labels}; {when}>"
 
     def _repr_html_(self) -> str:
-        """The settings as a table, for a notebook."""
         tables = self.resolved()
         entries = [("[algorithm]", entry) for entry in tables.pop("algorithm")]
         rows = "".join(

@@ -1,24 +1,29 @@
 """How a study trains an algorithm: in rounds, or in virtual time.
 
-Whatever it is, it begins with a state, yields rounds, and gives every client a model.
+Whatever it is, it begins with a state, yields rounds, and gives every client a model,
+of which it is kept what becomes of test samples.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..checks import own_code
 from ..engine.clocks import Rings
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, run_rounds
+from ..models import tally
+from ..records import Cell
 from ..theory.mixing import loss_rates
 from ..types import Algorithm, Flow, Oracle, State
 from .config import Entry
-from .setup import Setup
+from .setup import Setup, drawn_anew
 
 
 class Training(NamedTuple):
@@ -110,3 +115,37 @@ def pace_of(setup: Setup, method: Algorithm) -> Pace:
     return pace._replace(
         rings=Rings(setup.federation.clients.cpu()[edges], rates, seed)
     )
+
+
+def concluded(cell: Cell, setup: Setup, x: Tensor) -> Cell:
+    """The cell with what becomes of test samples at the end, and of labels in them."""
+    cell, simulation = replace(cell, outcomes=_outcomes(setup, x)), setup.simulation
+    if not simulation.objective.labelled:
+        return cell
+    here = tally(simulation.names.tolist(), simulation.outputs(x, "test"))
+    everywhere = simulation.group.gather(here)
+    confusion, calibration = (
+        {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
+        for tables in zip(*everywhere, strict=True)
+    )
+    return replace(cell, confusion=confusion, calibration=calibration)
+
+
+def _outcomes(setup: Setup, x: Tensor) -> dict[str, Tensor]:
+    """What becomes of every test sample of all clients, (M,) each, client by client.
+
+    A sample is known by its place in the data table, so that seeds can be paired where
+    they test the same samples.
+    """
+    federation, division = setup.federation, setup.division
+    size = federation.test.size
+    index, mask = federation.test.rows(torch.arange(len(federation)))
+    sample = index[mask]
+    if drawn_anew(setup.study):  # places of one table are not those of another
+        sample = sample + (setup.seed << 32)
+    table = {"client": federation.clients.repeat_interleave(size), "sample": sample}
+    for name, values in setup.simulation.outcomes(x, "test").items():
+        values = division.joined_samples(values, size).cpu()
+        is_right = bool(((values == 0) | (values == 1)).all())
+        table[name] = values.to(torch.uint8 if is_right else torch.float32)
+    return table

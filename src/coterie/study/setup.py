@@ -389,7 +389,6 @@ def _try_gradient(
 
 
 def _reason(error: Exception) -> str:
-    """The first line of an error, to be part of a sentence."""
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
@@ -397,6 +396,5 @@ def wants_compiling(study: Study, device: torch.device) -> bool:
     """Whether a study is long enough for compiling, or says so itself."""
     if study.run.compile != "auto":
         return study.run.compile == "always"
-    return (
-        most_steps(study.algorithms) * study.run.rounds >= _COMPILE_AFTER[device.type]
-    )
+    steps = most_steps(study.algorithms) * study.run.rounds
+    return steps >= _COMPILE_AFTER[device.type]

@@ -16,15 +16,15 @@ from ..clients.simulation import Simulation
 from ..data.federation import PARTS, called
 from ..engine.rounds import Lapse, Round
 from ..engine.states import own, whole
-from ..models import Objective, tally
+from ..models import Objective
 from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
 from ..records.versions import versions
 from ..types import State
 from .config import Entry, Study, algorithm_factory
 from .divided import Division, SharedFolder, first, refuse_any
-from .loops import Training, training_of
+from .loops import Training, concluded, training_of
 from .newcomers import described, models_for
-from .setup import Setup, drawn_anew
+from .setup import Setup
 
 _SNAPSHOTS = 50
 """Collaboration matrices kept of each cell, about."""
@@ -140,21 +140,7 @@ def _concluded(
         folder.save_models(cell.label, cell.seed, rows, of="newcomers")
         cell = replace(cell, newcomers=table)
     folder.save_models(cell.label, cell.seed, x)
-    return _tallied(replace(cell, outcomes=outcomes_of(setup, x)), setup, x)
-
-
-def _tallied(cell: Cell, setup: Setup, x: Tensor) -> Cell:
-    """The cell with what its models predict of labels in the test data."""
-    simulation = setup.simulation
-    if not simulation.objective.labelled:
-        return cell
-    here = tally(simulation.names.tolist(), simulation.outputs(x, "test"))
-    everywhere = simulation.group.gather(here)
-    confusion, calibration = (
-        {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
-        for tables in zip(*everywhere, strict=True)
-    )
-    return replace(cell, confusion=confusion, calibration=calibration)
+    return concluded(cell, setup, x)
 
 
 def _welcomed(
@@ -279,26 +265,6 @@ def measures_of(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Te
     if optima is not None and optima.shape == x.shape:
         values["distance"] = joined((x - optima).square().sum(1)).cpu()
     return values
-
-
-def outcomes_of(setup: Setup, x: Tensor) -> dict[str, Tensor]:
-    """What becomes of every test sample of all clients, (M,) each, client by client.
-
-    A sample is known by its place in the data table, so that seeds can be paired where
-    they test the same samples.
-    """
-    federation, division = setup.federation, setup.division
-    size = federation.test.size
-    index, mask = federation.test.rows(torch.arange(len(federation)))
-    sample = index[mask]
-    if drawn_anew(setup.study):  # places of one table are not those of another
-        sample = sample + (setup.seed << 32)
-    table = {"client": federation.clients.repeat_interleave(size), "sample": sample}
-    for name, values in setup.simulation.outcomes(x, "test").items():
-        values = division.joined_samples(values, size).cpu()
-        is_right = bool(((values == 0) | (values == 1)).all())
-        table[name] = values.to(torch.uint8 if is_right else torch.float32)
-    return table
 
 
 def _say_infinite(before: Cell, after: Cell, setup: Setup, say: Say) -> None:
