@@ -170,10 +170,7 @@ class Kernel:
     def outcomes(
         self, points: Float[Tensor, "n d"], batch: Batch
     ) -> dict[str, Float[Tensor, " m"]]:
-        """The loss and the measures of every sample that has a weight, row after row.
-
-        Measures of a client as a whole have none.
-        """
+        """Loss and measures of every sample that has a weight, row after row."""
         rows = self.outputs(points, batch)
         outputs, targets = (torch.cat(parts) for parts in zip(*rows, strict=True))
         measures = self._objective.per_sample.items()
