@@ -53,7 +53,7 @@ def test_run_and_report_give_the_numbers_of_the_table(here):
 def test_plan_gives_a_row_for_each_client(here):
     found = answered("plan", "study.toml", "--rounds", "2", "--out", "plan")
     assert [row["client"] for row in found["clients"]] == [0, 1, 2, 3]
-    assert {"verdict", "gain", "partners", "together"} <= found["clients"][0].keys()
+    assert {"verdict", "worth", "partners", "together"} <= found["clients"][0].keys()
     assert Path(found["page"]).exists() and Path(found["weights"]).exists()
     assert all(sentence.endswith(".") for sentence in found["summary"])
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from coterie.report.scores import undefined_for
 
 from coterie import report
 from coterie.checks import InputError
 from coterie.report.sections import clients_section, measures_section
+from coterie.scores.finals import undefined_for
 from support.made_records import make_records, rendered
 
 LABELS = ("local", "fedavg", "<b>ditto</b>")
