@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-import time
 
 import tomli_w
 
@@ -52,20 +51,17 @@ def changed_somewhere(tables: dict, rng: random.Random) -> dict:
 
 
 def test_any_tables_are_a_study_or_refused_in_one_sentence(unchecked):
-    rng, refused, longest = random.Random("any tables"), 0, 0.0
+    rng, refused = random.Random("any tables"), 0
     for _ in range(300):
         tables = changed_somewhere(FULL, rng)
         if rng.random() < 0.5:
             tables = changed_somewhere(tables, rng)
-        began = time.monotonic()
         try:
             study_of(tables)
         except InputError as error:
             refused += 1
             assert "\n" not in str(error)
-        longest = max(longest, time.monotonic() - began)
     assert refused > 100
-    assert longest < 2
 
 
 def test_any_text_is_a_study_or_refused_in_one_sentence(tmp_path, unchecked):

@@ -58,6 +58,22 @@ def test_clients_features_and_classes_keep_their_names_in_records(result):
         assert set(pd.read_csv(result.folder / f"{name}.csv")["name"]) <= set(HOSPITALS)
 
 
+def test_names_stand_in_metrics_also_while_a_stopped_run_goes_on(tmp_path):
+    made, seen = study(tmp_path), []
+
+    def stop(p):
+        raise KeyboardInterrupt
+
+    def look(p):
+        (path,) = tmp_path.glob("runs/*/metrics.csv")
+        seen.append(set(pd.read_csv(path)["name"]))
+
+    with pytest.raises(KeyboardInterrupt):
+        run(made, tmp_path, progress=stop)
+    run(made, tmp_path, progress=look)
+    assert seen and all(names == set(HOSPITALS) for names in seen)
+
+
 def test_a_model_is_asked_for_by_name_or_position(result):
     for place, name in enumerate(HOSPITALS):
         one, two = result.model(name), result.model(place)

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from ..scores.finals import marked
 from .terminal import console
 
 out, err = console(), console(stderr=True)
@@ -128,7 +129,10 @@ def _print_rows(
     """
     rows = [row for _, row in summary.iterrows()]
     cells = {name: [text(row) for row in rows] for name, text in columns.items()}
-    names = [_marked(label, row) for label, row in summary.iterrows()]
+    names = [
+        marked(str(label), bool(row.get("oracle", False)))
+        for label, row in summary.iterrows()
+    ]
     for number, chunk in enumerate(_fitting(names, cells)):
         table = Table(
             title=None if number else title,
@@ -163,12 +167,6 @@ def _fitting(names: list[str], cells: dict[str, list[str]]) -> list[list[str]]:
         chunks[-1].append(column)
         left -= width
     return chunks
-
-
-def _marked(label: object, row: Any) -> str:
-    """The name of an algorithm, which says if it is told what nobody knows."""
-    told = row.get("oracle", False) and "oracle" not in str(label).lower()
-    return f"{label} (oracle)" if told else str(label)
 
 
 _THOUSANDS = ("", " k", " M", " G", " T", " P")

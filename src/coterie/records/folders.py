@@ -45,7 +45,6 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._names: tuple[str, ...] = ()  # of clients, by identity
 
     def create(self, study: dict[str, Any], read: dict[str, str]) -> None:
         """Makes the folder, or checks that an old one is of this study and content.
@@ -85,7 +84,7 @@ class Folder:
             objective: says what the score is.
             oracles: labels of the algorithms that are told true clusters or optima.
         """
-        clusters, self._names = federation.clusters, federation.names
+        clusters = federation.clusters
         table = pd.DataFrame({"client": federation.clients.cpu().numpy()})
         table.insert(0, "seed", seed)
         names = federation.names
@@ -156,7 +155,9 @@ class Folder:
             raise unwritable(self.path, error) from None
 
     def _metrics(self, cell: Cell) -> pd.DataFrame:
-        return named(metrics_of(cell), self._names)
+        """What the cell adds to metrics.csv, with the names that `describe` kept."""
+        about = read_json(self.path / "task.json")
+        return named(metrics_of(cell), tuple(about.get("clients", ())))
 
     def cell(self, label: str, seed: int) -> Cell | None:
         """The cell as it was saved last, if ever."""

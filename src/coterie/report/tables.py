@@ -316,9 +316,10 @@ def infinite_losses(records: Records) -> list[str]:
             bad = run[has & ~np.isfinite(run[f"{part}_loss"].to_numpy())]
             if len(bad):
                 first = bad.sort_values("round", kind="stable").iloc[0]
+                client = records.name_of(int(first["client"]))
                 found.append(
-                    f"{label}, seed {seed}: the {part} loss of client "
-                    f"{first['client']} from {axis.at(int(first['round']))} on"
+                    f"{label}, seed {seed}: the {part} loss of {client} from "
+                    f"{axis.at(int(first['round']))} on"
                 )
                 break
     return found

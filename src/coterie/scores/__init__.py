@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .finals import final_gains, final_scores, mean_scores
+from .finals import final_scores, mean_scores
 from .gains import Gain, gain_of, score_error
 from .intervals import Estimate, Trials, client_estimates, mean_estimate, seeds_alone
 
@@ -11,7 +11,6 @@ __all__ = [
     "Gain",
     "Trials",
     "client_estimates",
-    "final_gains",
     "final_scores",
     "gain_of",
     "mean_estimate",

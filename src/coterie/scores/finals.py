@@ -91,10 +91,17 @@ def planned_algorithms(records: Records) -> list[tuple[str, str]]:
 
 
 def shown(records: Records, label: str) -> str:
-    """The label as tables show it: oracles, who are told the truth, say so."""
-    if label not in records.oracles or "oracle" in label.lower():
-        return label
-    return f"{label} (oracle)"
+    """The label as tables show it."""
+    return marked(label, label in records.oracles)
+
+
+def marked(label: str, oracle: bool) -> str:
+    """The label of an algorithm; an oracle, who is told the truth, says so.
+
+    >>> marked("all_for_one", True), marked("oracle (true clusters)", True)
+    ('all_for_one (oracle)', 'oracle (true clusters)')
+    """
+    return f"{label} (oracle)" if oracle and "oracle" not in label.lower() else label
 
 
 def baseline_of(records: Records) -> str | None:
@@ -102,6 +109,18 @@ def baseline_of(records: Records) -> str | None:
     there = labels_of(records)
     planned = planned_algorithms(records)
     return next((a for a, name in planned if name == "local" and a in there), None)
+
+
+def alone_of(records: Records) -> str:
+    """The label of training alone.
+
+    Raises:
+        InputError: where there are no results of it to compare with.
+    """
+    local = baseline_of(records)
+    if local is None:
+        raise InputError("the study has no results of an algorithm named 'local'.")
+    return local
 
 
 def population(records: Records) -> pd.DataFrame:
@@ -195,31 +214,17 @@ def final_scores(records: Records, label: str) -> pd.DataFrame:
     return table.unstack("client").astype(float)
 
 
-def final_gains(records: Records, label: str) -> pd.DataFrame:
-    """How much better than training alone, by seed (those of both) and client.
-
-    A positive entry is better, whichever way the score points; differences below a
-    millionth of the score are rounding and count as none.
-    """
-    return _over_local(records, label, final_scores)
-
-
-def _over_local(
-    records: Records, label: str, scores: Callable[[Records, str], _Scores]
-) -> _Scores:
-    local = baseline_of(records)
-    if local is None:
-        raise InputError("the study has no results of an algorithm named 'local'.")
-    return difference_of(records, label, local, scores)
-
-
 def difference_of(
     records: Records,
     label: str,
     over: str,
     scores: Callable[[Records, str], _Scores],
 ) -> _Scores:
-    """How much better one algorithm's scores are than another's, of seeds of both."""
+    """How much better one algorithm's scores are than another's, of seeds of both.
+
+    A positive entry is better, whichever way the score points; differences below a
+    millionth of the score are rounding and count as none.
+    """
     ours, theirs = scores(records, label), scores(records, over)
     both = ours.index.intersection(theirs.index)
     theirs = theirs.loc[both]
@@ -251,7 +256,7 @@ def newcomer_scores(records: Records, label: str) -> pd.Series:
 
 def newcomer_gains(records: Records, label: str) -> pd.Series:
     """How much better than alone newcomers are, by seed (those of both) and client."""
-    return _over_local(records, label, newcomer_scores)
+    return difference_of(records, label, alone_of(records), newcomer_scores)
 
 
 def over_seeds(records: Records, table: pd.DataFrame) -> pd.Series:

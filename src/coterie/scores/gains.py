@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..checks import InputError
 from ..records import Records
 from .finals import (
-    baseline_of,
+    alone_of,
     difference_of,
     final_scores,
     over_clients,
@@ -63,9 +62,7 @@ def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
     Raises:
         InputError: where there is no `local` to compare with.
     """
-    over = baseline_of(records) if over is None else over
-    if over is None:
-        raise InputError("the study has no results of an algorithm named 'local'.")
+    over = alone_of(records) if over is None else over
     gained = difference_of(records, label, over, final_scores)
     trials = _trials(records, [label, over], gained)
     by_client, whole = _estimates(records, gained, trials)
