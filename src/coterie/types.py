@@ -100,7 +100,7 @@ class Clients(Protocol):
     """What a client program may ask: n clients at once in simulation, one at a site.
 
     Every question uses a fresh minibatch of each client, except those asked through
-    `held` or `whole`.
+    `held`, `whole` or `validation`.
     """
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -108,6 +108,9 @@ class Clients(Protocol):
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Entry j is client j's minibatch loss at points[j]."""
+
+    def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
+        """Row j has the losses of client j's samples, then NaN where it has fewer."""
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Row j is the Hessian of client j's loss at points[j], times vectors[j]."""
@@ -120,6 +123,9 @@ class Clients(Protocol):
 
     def whole(self) -> Clients:
         """The same clients with all of their training data for every question."""
+
+    def validation(self) -> Clients:
+        """The same clients with all of their validation data, for choosing."""
 
 
 Option = bool | int | float | str | tuple[bool | int | float | str, ...]
@@ -176,11 +182,16 @@ class Oracle(Protocol):
         very same one. Nothing is sent.
         """
 
-    def average(self, shares: Tensor, rows: Float[Tensor, "n d"]) -> Tensor:
+    def average(
+        self,
+        shares: Tensor,
+        rows: Float[Tensor, "n d"],
+        groups: Int[Tensor, " n"] | None = None,
+    ) -> Tensor:
         """Every row is sum_i shares[i] rows[i] / sum_i shares[i] over those who answer.
 
-        Nobody needs to see a single row. Shares (C, n) give C averages, (n, C, D), of
-        which one that nobody has a share of is zero.
+        Nobody needs to see a single row. With `groups`, sums are over one's own group.
+        Shares (C, n) give C averages, (n, C, D). One of nobody is zero.
         """
 
     def mix(self, weights: Tensor, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

@@ -12,6 +12,7 @@ from .all_for_one import all_for_one
 from .apfl import apfl
 from .aruba import aruba
 from .cobo import cobo
+from .coteries import coteries
 from .ditto import ditto
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
@@ -35,6 +36,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "apfl": apfl,
     "aruba": aruba,
     "cobo": cobo,
+    "coteries": coteries,
     "ditto": ditto,
     "fedavg": fedavg,
     "fedavg_finetune": fedavg_finetune,

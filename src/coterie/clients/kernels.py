@@ -145,14 +145,22 @@ class Kernel:
             [self._run("hvp", piece, points, vectors) for piece in self._chunks(batch)]
         )
 
-    @torch.no_grad()
     def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
         """Entry j is row j's weighted loss."""
-        if not len(points):
-            return points.new_empty(0)
-        return torch.cat(
-            [self._run("loss", piece, points) for piece in self._chunks(batch)]
-        )
+        return (self._by_sample(points, batch) * batch.weight).sum(1)
+
+    def losses(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
+        """Row j has the losses of its samples, NaN at those without a weight.
+
+        That of a model which is not finite is infinite.
+        """
+        found = self._by_sample(points, batch).nan_to_num(torch.inf, posinf=torch.inf)
+        return torch.where(batch.weight > 0, found, torch.nan)
+
+    @torch.no_grad()
+    def _by_sample(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
+        pieces = [self._run("losses", piece, points) for piece in self._chunks(batch)]
+        return torch.cat([points.new_empty(0, batch.width), *pieces])
 
     @torch.no_grad()
     def measure(
@@ -333,7 +341,7 @@ class Kernel:
         makers: dict[str, Callable[[int | None], Callable[..., Any]]] = {
             "grad": self._grads,
             "hvp": self._hvps,
-            "loss": self._losses,
+            "losses": self._losses,
             "measure": self._measures,
         }
         return makers[name](None if shared else 0)
@@ -367,8 +375,8 @@ class Kernel:
         return program
 
     def _losses(self, data: int | None) -> Callable[..., Tensor]:
-        rows = vmap(self._loss, in_dims=(0, data, data, 0))
-        return lambda points, *batch: rows(self.layout.unravel(points), *batch)
+        rows = vmap(self._loss_of_samples, in_dims=(0, data, data))
+        return lambda points, *batch: rows(self.layout.unravel(points), *batch[:2])
 
     def _measures(
         self, data: int | None
@@ -395,5 +403,10 @@ class Kernel:
         targets: Tensor,
         weight: Tensor,
     ) -> Tensor:
+        return (self._loss_of_samples(point, features, targets) * weight).sum()
+
+    def _loss_of_samples(
+        self, point: dict[str, Tensor], features: Tensor, targets: Tensor
+    ) -> Tensor:
         outputs = functional_call(self._module, point, (features,))
-        return (self._objective.loss(outputs, targets) * weight).sum()
+        return self._objective.loss(outputs, targets)

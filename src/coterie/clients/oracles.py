@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .. import seeds
@@ -109,9 +109,18 @@ class SimulatedOracle:
 
     # Between clients, through a server.
 
-    def average(self, shares: Tensor, rows: Float[Tensor, "n d"]) -> Tensor:
-        """Weighted means over active clients, the same for everybody."""
+    def average(
+        self,
+        shares: Tensor,
+        rows: Float[Tensor, "n d"],
+        groups: Int[Tensor, " n"] | None = None,
+    ) -> Tensor:
+        """Weighted means over active clients, the same for everybody or a group."""
         shares = shares.to(rows) * self.active
+        if groups is not None:
+            told = self._group.gather(groups.unique())
+            names = torch.cat(told).unique()  # sorted, the same in every process
+            shares = shares * (groups == names[:, None])
         total = self._group.sum(shares.sum(-1, keepdim=True))
         if shares.dim() == 1 and not total > 0:
             raise InputError(
@@ -120,6 +129,9 @@ class SimulatedOracle:
             )
         part = shares / torch.where(total > 0, total, 1)
         mean = self._group.sum(part @ rows.flatten(1))
+        if groups is not None:
+            self._count_with_server("average", rows[0].numel(), rows[0].numel())
+            return mean[torch.searchsorted(names, groups)]
         self._count_with_server("average", rows[0].numel(), mean.numel())
         return mean.expand(len(rows), *mean.shape)
 

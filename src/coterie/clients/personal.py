@@ -16,7 +16,7 @@ References:
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..types import CentralProgram, Comparison, Option, Program, Sent
@@ -65,9 +65,15 @@ class PersonalOracle:
         """Runs a client program, which stays with its client."""
         return self._oracle.each(program, *rows, **options)
 
-    def average(self, shares: Tensor, rows: Float[Tensor, "n d"]) -> Tensor:
+    def average(
+        self,
+        shares: Tensor,
+        rows: Float[Tensor, "n d"],
+        groups: Int[Tensor, " n"] | None = None,
+    ) -> Tensor:
         """Weighted means of the shared columns, and everybody's own personal ones."""
-        return self._completed(self._oracle.average(shares, self._shared(rows)), rows)
+        mean = self._oracle.average(shares, self._shared(rows), groups)
+        return self._completed(mean, rows)
 
     def mix(self, weights: Tensor, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Mixtures of the shared columns, and everybody's own personal ones."""

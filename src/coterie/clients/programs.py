@@ -55,6 +55,10 @@ class SimulatedClients:
         """Entry j is the loss of client j's samples at points[j]."""
         return self._kernel.loss(points, self._draw())
 
+    def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
+        """Row j has the losses of client j's samples, then NaN where it has fewer."""
+        return self._kernel.losses(points, self._draw())
+
     def hvp(
         self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"]
     ) -> Float[Tensor, "n d"]:
@@ -81,6 +85,12 @@ class SimulatedClients:
         """The same clients with all of their training data for every question."""
         batch = self._samples.whole(self._who)
         sizes = self._samples.federation.train.size.to("cpu", torch.float64)
+        return self._with(lambda: batch, only(self._who, sizes))
+
+    def validation(self) -> SimulatedClients:
+        """The same clients with all of their validation data, for choosing."""
+        batch = self._samples.whole(self._who, "validation")
+        sizes = self._samples.federation.validation.size.to("cpu", torch.float64)
         return self._with(lambda: batch, only(self._who, sizes))
 
     def _with(self, draw: Callable[[], Batch], cost: Tensor) -> SimulatedClients:

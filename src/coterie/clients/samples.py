@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import seeds
 from ..checks import InputError
 from ..collaboration.beliefs import first_half
-from ..data.federation import Federation
+from ..data.federation import Federation, PartName
 from .kernels import Batch
 
 _DRAWN_AHEAD = 16
@@ -59,9 +59,9 @@ class Samples:
         )
         return [Batch(some, weight) for some in index]
 
-    def whole(self, who: Int[Tensor, " m"]) -> Batch:
-        """All training samples of the clients at these positions."""
-        index, mask = self.federation.train.rows(who)
+    def whole(self, who: Int[Tensor, " m"], part: PartName = "train") -> Batch:
+        """All samples in a part of the clients at these positions."""
+        index, mask = self.federation.part(part).rows(who)
         return Batch(index, mask / mask.sum(1, keepdim=True).to(self.dtype))
 
     def halves(

@@ -64,13 +64,14 @@ class Part(NamedTuple):
     def rows(self, clients: Int[Tensor, " c"]) -> tuple[Tensor, Tensor]:
         """Positions (c, L) of all samples of these clients and a mask (c, L) of them.
 
-        L is the largest size among them; masked places repeat the first sample.
+        L is the largest size among them; masked places repeat some sample.
         """
         size, start = self.size[clients], self.start[clients]
         longest = int(size.max()) if len(size) else 0
         place = torch.arange(longest, device=size.device).expand(len(size), -1)
         mask = place < size[:, None]
-        return self.index[start[:, None] + place * mask], mask
+        places = (start[:, None] + place * mask).clamp(max=len(self.index) - 1)
+        return self.index[places], mask
 
 
 def part(index: Int[Tensor, " m"], owner: Int[Tensor, " m"], clients: int) -> Part:

@@ -1,0 +1,123 @@
+"""What held-out samples say about several models: in pairs, pooled, and how surely.
+
+Client i evaluates K models on the same n_i samples that none of them was trained on. Of
+these losses only moments leave it: n_i, their sums, and the sums of their products. The
+difference of any two models follows, client by client or pooled, with its standard
+error, in which what makes a sample hard for both of them has cancelled.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+
+class Moments(NamedTuple):
+    """Samples, sums of losses, and sums of their products, of each client."""
+
+    samples: Float64[Tensor, " n"]
+    sums: Float64[Tensor, "n k"]
+    products: Float64[Tensor, "n k k"]
+
+    def flat(self) -> Float64[Tensor, "n m"]:
+        """One row of numbers for each client, m = 1 + K + K^2."""
+        return torch.cat(
+            [self.samples[:, None], self.sums, self.products.flatten(1)], dim=1
+        )
+
+    def pooled(self, members: Bool[Tensor, " n"]) -> Moments:
+        """Those of these clients together, as of one."""
+        return Moments(*(part[members].sum(0, keepdim=True) for part in self))
+
+
+def moments(losses: Float[Tensor, "n k b"]) -> Moments:
+    """The moments of K models' losses on b samples each, NaN where there are fewer."""
+    known = ~losses.isnan().any(1, keepdim=True)
+    losses = torch.where(known, losses, 0).double()
+    return Moments(known.sum((1, 2)).double(), losses.sum(2), losses @ losses.mT)
+
+
+def unflat(rows: Float64[Tensor, "n m"], models: int) -> Moments:
+    """The moments of so many models in rows of numbers."""
+    sums, products = rows[:, 1 : 1 + models], rows[:, 1 + models :]
+    return Moments(rows[:, 0], sums, products.unflatten(1, (models, models)))
+
+
+def squares(of: Moments, model: int, other: int) -> tuple[Tensor, Tensor]:
+    """(n,) sums of loss(model) - loss(other), and of squares around their mean."""
+    total = of.sums[:, model] - of.sums[:, other]
+    p = of.products
+    raw = p[:, model, model] + p[:, other, other] - 2 * p[:, model, other]
+    return total, (raw - total**2 / of.samples.clamp(min=1)).clamp(min=0)
+
+
+def surely_better(of: Moments, model: int, than: int) -> float:
+    """By how many standard errors a model's pooled loss is below another's.
+
+    Zero where there are not two samples, or no differences at all.
+    """
+    together = of.pooled(torch.ones(len(of.samples), dtype=torch.bool))
+    total, around = squares(together, than, model)
+    n = float(together.samples)
+    error = float(around) / max(n - 1, 1) / max(n, 1)
+    return float(total) / n / error**0.5 if n > 1 and error > 0 else 0.0
+
+
+def best_on_the_whole(of: Moments, models: list[int]) -> int:
+    """Which of these models has the least loss over all samples; ties: the first."""
+    return models[int(of.sums[:, models].sum(0).argmin())]
+
+
+def choices(
+    losses: Float[Tensor, "n k"], of: Moments, *, caution: float = 1.0
+) -> Int[Tensor, " n"]:
+    """Which of K models each client should use, by empirical Bayes; the first is alone.
+
+    Client i's difference d_i between a model and the best shared one r has variance
+    s^2 / n_i, and the true ones are spread over clients with variance tau^2 around m;
+    s^2, m and tau^2 are estimated from all clients (DerSimonian and Laird, 1986). Then
+
+        E d_i = m + b_i (d_i - m),   Var d_i = b_i s^2 / n_i + (1 - b_i)^2 Var m,
+        b_i = tau^2 / (tau^2 + s^2 / n_i),
+
+    and a client leaves r for the model of least E d_i + `caution` sqrt(Var d_i), where
+    that is below 0. So a client with little evidence of its own does as most do, and
+    nobody leaves the others by chance.
+
+    Args:
+        losses: held-out losses, which may be averages over rounds.
+        of: the moments of the last round, for s^2.
+        caution: standard errors by which a model must be better.
+    """
+    r = 1 + int((losses[:, 1:] * of.samples[:, None]).sum(0).argmin())
+    bound = torch.zeros_like(losses, dtype=torch.float64)
+    for k in range(losses.shape[1]):
+        if k != r:
+            difference = (losses[:, k] - losses[:, r]).double()
+            mean, variance = _shrunk(difference, of.samples, squares(of, k, r)[1])
+            bound[:, k] = mean + caution * variance.sqrt()
+    return torch.where(bound.amin(1) < 0, bound.argmin(1), r)
+
+
+def _shrunk(d: Tensor, n: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of every client's true difference, given what all observed."""
+    freedom = (n - 1).clamp(min=0).sum().clamp(min=1)
+    noise = (around.sum() / freedom).clamp(min=torch.finfo(d.dtype).tiny)
+    known = n > 0
+    d = torch.where(known, d, 0)
+    weight = n / noise
+    total = weight.sum()
+    mean = weight @ d / total
+    spread = weight @ (d - mean) ** 2 - (known.sum() - 1)
+    room = total - (weight**2).sum() / total  # 0 where only one has samples
+    tau2 = torch.where(room > 0, spread / room, 0).clamp(min=0)
+    weight = known / (noise / n.clamp(min=1) + tau2)
+    mean = weight @ d / weight.sum()
+    own = noise / n.clamp(min=1)
+    share = torch.where(known, tau2 / (tau2 + own), 0)
+    variance = share * own + (1 - share) ** 2 / weight.sum()
+    variance = variance + torch.where(known, 0, tau2)  # nothing is known of these
+    return mean + share * (d - mean), variance
