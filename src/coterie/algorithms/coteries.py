@@ -23,37 +23,29 @@ gradients at a stationary point say so.
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import InputError
-from ..collaboration.best_fit import best_fit
 from ..collaboration.divisions import (
-    ALL_RAW,
-    ALL_TUNED,
-    HALF,
     MODELS,
     OWN,
-    RAW,
-    TUNED,
     News,
     Standing,
     judged,
     one_group,
     proposed,
 )
-from ..collaboration.evidence import moments, unflat
-from ..collaboration.weights import same_cluster, shares_of
-from ..optim.steps import Descent, sgd, velocity
+from ..collaboration.evidence import unflat
+from ..collaboration.weights import shares_of
+from ..optim.steps import Descent, velocity
 from ..options import Count, Positive, Sizes, method
-from ..types import Algorithm, Clients, Info, Oracle, Rows
-
-_AT_MOST = 1.5
-"""A held-out sample counts for so many times what the first model loses on average."""
+from ..types import Algorithm, Info, Oracle, Rows
+from .coteries_client import coteries_round, sharing, welcomed
+from .coteries_in_time import flow_of_coteries
 
 
 class State(NamedTuple):
@@ -71,56 +63,12 @@ class State(NamedTuple):
     own_velocity: Rows  # (n, D), or (n, 0) without momentum
     group_velocity: Rows
     everyone_velocity: Rows
-    cap: Rows  # (n,) of a sample's loss, NaN before the first
+    cap: Rows  # (n,) of a sample's loss, 0 before the first
     standing: Standing
     t: int
 
 
-def coteries_round(
-    clients: Clients,
-    own: Float[Tensor, "n d"],
-    group: Float[Tensor, "n d"],
-    everyone: Float[Tensor, "n e"],
-    own_velocity: Float[Tensor, "n v"],
-    group_velocity: Float[Tensor, "n v"],
-    everyone_velocity: Float[Tensor, "n v"],
-    cap: Float[Tensor, " n"],
-    pick: Int[Tensor, " n"],
-    report: Float[Tensor, "n m"],
-    candidates: Float[Tensor, "n h d"],
-    asked: Bool[Tensor, " n"],
-    *,
-    rule: Descent,
-    steps: int,
-    t: int,
-) -> tuple[Tensor, ...]:
-    """A client program: local steps of all models, and their held-out losses."""
-    held = clients.validation()
-    train = functools.partial(sgd, clients, rule=rule, steps=steps, t=t)
-    raw = held.losses(group)
-    losses = dict.fromkeys(range(MODELS), raw)
-    cap = torch.where(cap.isnan(), _AT_MOST * raw.nanmean(1), cap)
-    if candidates.shape[1]:
-        data = clients.whole()
-        fits = torch.stack([data.loss(half) for half in candidates.unbind(1)], 1)
-        pick = torch.where(asked, fits.argmin(1), 0)
-        half = held.losses(candidates[torch.arange(len(pick)), pick])
-        losses[HALF] = torch.where(asked[:, None], half, raw)
-    own, own_velocity = train(own, own_velocity)
-    losses[OWN] = held.losses(own)
-    tuned, group_velocity = train(group, group_velocity)
-    losses[TUNED] = held.losses(tuned)
-    if everyone.shape[1]:
-        losses[ALL_RAW] = held.losses(everyone)
-        everyone, everyone_velocity = train(everyone, everyone_velocity)
-        losses[ALL_TUNED] = held.losses(everyone)
-    found = torch.stack(list(losses.values()), 1).minimum(cap[:, None, None])
-    velocities = own_velocity, group_velocity, everyone_velocity
-    report = moments(found).flat()
-    return own, tuned, everyone, *velocities, cap, pick, report
-
-
-@method()
+@method(in_rounds=("momentum", "schedule"))
 def coteries(
     sizes: Sizes,
     *,
@@ -148,23 +96,26 @@ def coteries(
         w = oracle.average(x.new_ones(len(x)), x)
         none, v = x[:, :0], velocity(rule, x)
         rows = x, w, w, none, none, x.new_empty(len(x), 0, x.shape[1]), v, v, v[:, :0]
-        return State(*rows, x.new_full((len(x),), torch.nan), one_group(x), 0)
+        return State(*rows, x.new_zeros(len(x)), one_group(x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         before, share = state.group, shares.to(state.own)[oracle.mine]
         state, news = _trained(state, oracle, rule, steps, sure)
         state = _averaged(state, oracle, share, news)
-        state = _with_candidates(state, oracle, share, news, before)
+        update = state.tuned - before
+        state = _with_candidates(state, oracle, share, news, update)
         standing = state.standing
         rows = standing.choice, standing.member, share
-        sharing, groups = oracle.central(_sharing, *rows)
+        weights, groups = oracle.central(sharing, *rows)
         alone = (standing.choice == OWN).to(share)
-        return state, {"weights": sharing, "groups": groups, "alone": alone}
+        return state, {"weights": weights, "groups": groups, "alone": alone}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        return _welcomed(state, oracle, rule, steps)
+        group, standing = state.group, state.standing
+        return welcomed(oracle, group, standing, rule=rule, steps=steps, taken=state.t)
 
-    return Algorithm(init, step, lambda state, oracle: in_use(state), welcome)
+    flow = flow_of_coteries(shares, rule, steps, sure)
+    return Algorithm(init, step, lambda state, oracle: in_use(state), welcome, flow)
 
 
 def in_use(state: State) -> Float[Tensor, "n d"]:
@@ -251,16 +202,16 @@ def _averaged(state: State, oracle: Oracle, share: Tensor, news: News) -> State:
 
 
 def _with_candidates(
-    state: State, oracle: Oracle, share: Tensor, news: News, before: Tensor
+    state: State, oracle: Oracle, share: Tensor, news: News, update: Tensor
 ) -> State:
     """With the halves that are tried in the next round, where there are some."""
     standing, candidates = state.standing, state.candidates[:, :0]
     if bool(news.dividing[0]):
         changes, trial = oracle.central(
             proposed,
-            *(state.tuned - before, share, oracle.active & news.due, standing.member),
+            *(update, share, oracle.active & news.due, standing.member),
         )
-        candidates = before[:, None] + changes
+        candidates = state.group[:, None] + changes
         standing = standing._replace(trial=trial & (standing.sibling < 0))
     if bool(news.undecided[0]):
         (other,) = oracle.central(_siblings, state.group, *standing[:2])
@@ -278,33 +229,3 @@ def _siblings(
     """For who was away when its group divided, the model of the other half."""
     same = sibling[:, None] == member
     return torch.where(same.any(1)[:, None], group[same.int().argmax(1)], group)
-
-
-def _sharing(
-    choice: Int[Tensor, " n"], member: Int[Tensor, " n"], shares: Float[Tensor, " n"]
-) -> tuple[Tensor, Tensor]:
-    """Who learns with whom, and how many groups there are."""
-    own = -2 - torch.arange(len(choice), device=choice.device)
-    name = torch.where(choice == OWN, own, torch.where(choice > TUNED, -1, member))
-    groups = shares.new_full(shares.shape, len(member.unique()))
-    return same_cluster(name, shares), groups
-
-
-def _welcomed(state: State, oracle: Oracle, rule: Descent, steps: int) -> Tensor:
-    """Models for newcomers: of the group that fits best, used as its members do."""
-    member, choice = state.standing.member, state.standing.choice
-    labels = member.unique()
-    of_group = (member == labels[:, None]).int()
-    models = state.group[of_group.argmax(1)]
-    best = best_fit(oracle, models.expand(len(oracle.active), -1, -1))
-    w = models[best]
-    of_members = [choice[part.bool()].mode().values for part in of_group]
-    usual = torch.stack(of_members)[best]
-    rows = w, velocity(rule, w)
-    tuned = oracle.each(sgd, *rows, rule=rule, steps=steps, t=0)[0]
-    alone = w
-    if bool((usual == OWN).any()):
-        alone = oracle.each(sgd, *rows, rule=rule, steps=state.t, t=0)[0]
-    usual = usual[:, None]
-    w = torch.where((usual == RAW) | (usual == ALL_RAW), w, tuned)
-    return torch.where(usual == OWN, alone, w)

@@ -86,7 +86,8 @@ def halves(
     values, vectors = torch.linalg.eigh(apart @ apart.T)
     if values[-1] < len(update) * torch.finfo(update.dtype).eps ** 0.5:
         return None
-    side = vectors[:, -1] > 0
+    v = vectors[:, -1]
+    side = v * (v**3).sum() > 0  # the sign of an eigenvector means nothing
     weight = torch.stack([~side, side]) * shares
     return (weight / weight.sum(1, keepdim=True)).to(update) @ update
 
@@ -97,10 +98,10 @@ def proposed(
     heard: Bool[Tensor, " n"],
     member: Int[Tensor, " n"],
 ) -> tuple[Tensor, Tensor]:
-    """What the halves of each group add to its model (n, 2, D), and who has such.
+    """By how much the halves of each group differ from it (n, 2, D), and who has such.
 
     Args:
-        update: what local steps added to it.
+        update: what local steps added to the group's model.
         shares: of each client in an average.
         heard: whose updates count.
         member: the groups.
@@ -111,7 +112,8 @@ def proposed(
         here = (member == group) & heard
         found = halves(update[here], shares[here]) if int(here.sum()) > 1 else None
         if found is not None:
-            changes[member == group] = found
+            mean = shares[here] / shares[here].sum() @ update[here]
+            changes[member == group] = found - mean
             trial |= member == group
     return changes, trial
 
@@ -124,6 +126,7 @@ def judged(
     *,
     t: int,
     sure: float,
+    asked: Bool[Tensor, " n"] | None = None,
 ) -> tuple[Standing, News]:
     """The standing after round t, whose held-out losses are reported by the active.
 
@@ -134,8 +137,10 @@ def judged(
         report: the moments of its losses.
         t: the round, counted from 0.
         sure: standard errors by which groups must be better to be divided.
+        asked: who has tried two halves; None: all of the active who had some.
     """
-    new, moved = _divided(old, active, pick, report, t, sure)
+    tried = active if asked is None else active & asked
+    new, moved = _divided(old, tried, pick, report, t, sure)
     new = new._replace(record=_recorded(new.record, active, moved, report))
     new, merged = _after_probation(new, old, active, report, t, sure)
     new = new._replace(choice=_chosen(new, active, report), trial=new.trial & False)
@@ -168,14 +173,15 @@ def _divided(
         second = here & (pick == 1)
         if gain <= sure or not bool(second.any()) or bool((second == here).all()):
             continue
-        name = int(torch.cat([member, sibling]).max()) + 1
+        name = int(torch.bincount(member, minlength=len(member) + 1).argmin())
         member[second] = name
         sibling[everyone & ~here] = name
         moved |= everyone
         if bool(everyone.all()) and not bool(old.settled[0]):
             probation = torch.full_like(probation, t + _PROBATION)
-    groups = {"member": member, "sibling": sibling, "rest": rest}
-    return old._replace(**groups, probation=probation), moved
+    sibling[~torch.isin(sibling, member)] = -1  # of halves that nobody is left in
+    new = old._replace(member=member, sibling=sibling, rest=rest, probation=probation)
+    return new, moved
 
 
 def _recorded(

@@ -104,20 +104,32 @@ def choices(
 
 def _shrunk(d: Tensor, n: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of every client's true difference, given what all observed."""
-    freedom = (n - 1).clamp(min=0).sum().clamp(min=1)
-    noise = (around.sum() / freedom).clamp(min=torch.finfo(d.dtype).tiny)
     known = n > 0
     d = torch.where(known, d, 0)
+    noise = _noise(d, n, around)
     weight = n / noise
     total = weight.sum()
     mean = weight @ d / total
     spread = weight @ (d - mean) ** 2 - (known.sum() - 1)
     room = total - (weight**2).sum() / total  # 0 where only one has samples
     tau2 = torch.where(room > 0, spread / room, 0).clamp(min=0)
-    weight = known / (noise / n.clamp(min=1) + tau2)
-    mean = weight @ d / weight.sum()
     own = noise / n.clamp(min=1)
+    weight = known / (own + tau2)
+    mean = weight @ d / weight.sum()
     share = torch.where(known, tau2 / (tau2 + own), 0)
     variance = share * own + (1 - share) ** 2 / weight.sum()
     variance = variance + torch.where(known, 0, tau2)  # nothing is known of these
     return mean + share * (d - mean), variance
+
+
+def _noise(d: Tensor, n: Tensor, around: Tensor) -> Tensor:
+    """The variance of one sample's difference, at least what rounding makes of it.
+
+    Where nobody has two samples, all that clients differ by is taken for noise.
+    """
+    freedom = (n - 1).clamp(min=0).sum()
+    if freedom > 0:
+        found = around.sum() / freedom
+    else:
+        found = n @ (d - n @ d / n.sum()) ** 2 / (n.sum() - 1).clamp(min=1)
+    return found.clamp(min=torch.finfo(torch.float32).eps ** 2)

@@ -1,0 +1,119 @@
+"""What a client does in a round of coteries, and who learns with whom after it."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ..collaboration.best_fit import best_fit
+from ..collaboration.divisions import (
+    ALL_RAW,
+    ALL_TUNED,
+    HALF,
+    MODELS,
+    OWN,
+    RAW,
+    TUNED,
+    Standing,
+)
+from ..collaboration.evidence import moments
+from ..collaboration.weights import same_cluster
+from ..optim.steps import Descent, sgd, velocity
+from ..types import Clients, Oracle
+
+_AT_MOST = 1.5
+"""A held-out sample counts for so many times what the first model loses on average."""
+
+
+def coteries_round(
+    clients: Clients,
+    own: Float[Tensor, "n d"],
+    group: Float[Tensor, "n d"],
+    everyone: Float[Tensor, "n e"],
+    own_velocity: Float[Tensor, "n v"],
+    group_velocity: Float[Tensor, "n v"],
+    everyone_velocity: Float[Tensor, "n v"],
+    cap: Float[Tensor, " n"],
+    pick: Int[Tensor, " n"],
+    report: Float[Tensor, "n m"],
+    candidates: Float[Tensor, "n h d"],
+    asked: Bool[Tensor, " n"],
+    *,
+    rule: Descent,
+    steps: int,
+    t: int,
+) -> tuple[Tensor, ...]:
+    """A client program: local steps of all models, and their held-out losses."""
+    held = clients.validation()
+    train = functools.partial(sgd, clients, rule=rule, steps=steps, t=t)
+    raw = held.losses(group)
+    losses = dict.fromkeys(range(MODELS), raw)
+    cap = torch.where(cap > 0, cap, _AT_MOST * raw.nanmean(1).nan_to_num())
+    if candidates.shape[1]:
+        data = clients.whole()
+        fits = torch.stack([data.loss(half) for half in candidates.unbind(1)], 1)
+        pick = torch.where(asked, fits.argmin(1), 0)
+        half = held.losses(candidates[torch.arange(len(pick)), pick])
+        losses[HALF] = torch.where(asked[:, None], half, raw)
+    own, own_velocity = train(own, own_velocity)
+    losses[OWN] = held.losses(own)
+    tuned, group_velocity = train(group, group_velocity)
+    losses[TUNED] = held.losses(tuned)
+    if everyone.shape[1]:
+        losses[ALL_RAW] = held.losses(everyone)
+        everyone, everyone_velocity = train(everyone, everyone_velocity)
+        losses[ALL_TUNED] = held.losses(everyone)
+    found = torch.stack(list(losses.values()), 1).minimum(cap[:, None, None])
+    velocities = own_velocity, group_velocity, everyone_velocity
+    report = moments(found).flat()
+    return own, tuned, everyone, *velocities, cap, pick, report
+
+
+def sharing(
+    choice: Int[Tensor, " n"], member: Int[Tensor, " n"], shares: Float[Tensor, " n"]
+) -> tuple[Tensor, Tensor]:
+    """Who learns with whom, and how many groups there are."""
+    own = -2 - torch.arange(len(choice), device=choice.device)
+    name = torch.where(choice == OWN, own, torch.where(choice > TUNED, -1, member))
+    groups = shares.new_full(shares.shape, len(member.unique()))
+    return same_cluster(name, shares), groups
+
+
+def welcomed(
+    oracle: Oracle,
+    group: Float[Tensor, "n d"],
+    standing: Standing,
+    *,
+    rule: Descent,
+    steps: int,
+    taken: int,
+) -> Float[Tensor, "m d"]:
+    """Models for newcomers: of the group that fits best, used as its members do.
+
+    Args:
+        oracle: asks the newcomers.
+        group: the group's model of each client that trained.
+        standing: of those.
+        rule: of local steps.
+        steps: in a round.
+        taken: by everybody so far.
+    """
+    member, choice = standing.member, standing.choice
+    labels = member.unique()
+    of_group = (member == labels[:, None]).int()
+    models = group[of_group.argmax(1)]
+    best = best_fit(oracle, models.expand(len(oracle.active), -1, -1))
+    w = models[best]
+    of_members = [choice[part.bool()].mode().values for part in of_group]
+    usual = torch.stack(of_members)[best]
+    rows = w, velocity(rule, w)
+    tuned = oracle.each(sgd, *rows, rule=rule, steps=steps, t=0)[0]
+    alone = w
+    if bool((usual == OWN).any()):
+        alone = oracle.each(sgd, *rows, rule=rule, steps=taken, t=0)[0]
+    usual = usual[:, None]
+    w = torch.where((usual == RAW) | (usual == ALL_RAW), w, tuned)
+    return torch.where(usual == OWN, alone, w)

@@ -1,0 +1,204 @@
+"""Coteries where nobody waits: answers move models one by one, verdicts come in turn.
+
+A client begins with its group's model w_c as it is, and when it has finished its steps,
+
+    w_c <- w_c + p_i (u_i - the w_c it began with),   p_i its share in its group;
+
+where it is on probation, everybody's model likewise. Once three quarters of the clients
+have reported since the last verdict, a coordinator decides as at the end of a round in
+which these took part (`coterie.collaboration.divisions`): slow clients do not hold up
+the others, and who was busy when its group divided chooses its half with its next task.
+Without delays, this is the method of rounds.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..collaboration.divisions import (
+    MODELS,
+    OWN,
+    Standing,
+    judged,
+    one_group,
+    proposed,
+)
+from ..collaboration.evidence import unflat
+from ..optim.steps import Descent
+from ..types import Arrivals, Clients, Flow, Info, Kind, Oracle, Task
+from .coteries_client import coteries_round, sharing, welcomed
+
+_QUORUM = 0.75
+
+
+@dataclass
+class Underway:
+    """Models, what clients began with and reported, and where all of them stand."""
+
+    own: Tensor  # (N, D)
+    models: Tensor  # (N, D) of the groups, by name
+    tuned: Tensor  # (N, D)
+    began: Tensor  # (N, D) with which model of its group each client began
+    update: Tensor  # (N, D) what its last task added to that
+    candidates: Tensor  # (N, 2, D)
+    everyone: Tensor  # (D,)
+    everyone_tuned: Tensor  # (N, D)
+    everyone_began: Tensor  # (N, D)
+    cap: Tensor  # (N,)
+    pick: Tensor  # (N,) the half that each client took
+    report: Tensor  # (N, 43) the moments of its losses
+    heard: Tensor  # (N,) whether they are new
+    asked: Tensor  # (N,) whether the task has two halves to try
+    standing: Standing
+    verdicts: int = 0
+    trying: bool = False  # whether candidates are sent
+
+
+def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> Flow:
+    """Coteries for clients that work at their own pace; see `coteries`."""
+
+    def init(x: Tensor) -> Underway:
+        w, rows = x.mean(0), torch.zeros_like(x)
+        no = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        return Underway(
+            own=x.clone(),
+            models=w.repeat(len(x), 1),
+            tuned=w.repeat(len(x), 1),
+            began=rows,
+            update=rows.clone(),
+            candidates=x.new_zeros(len(x), 2, x.shape[1]),
+            everyone=w.clone(),
+            everyone_tuned=rows.clone(),
+            everyone_began=rows.clone(),
+            cap=x.new_zeros(len(x)),
+            pick=no.long(),
+            report=x.new_zeros(len(x), 1 + MODELS + MODELS**2),
+            heard=no,
+            asked=no.clone(),
+            standing=one_group(x),
+        )
+
+    def task(state: Underway, client: int) -> Task:
+        standing, trying = state.standing, state.trying
+        on_probation = int(standing.probation[0]) >= 0
+        has_two = standing.trial[client] | (standing.sibling[client] >= 0)
+        state.began[client] = state.models[standing.member[client]]
+        state.everyone_began[client] = state.everyone
+        state.asked[client] = trying & has_two
+        rows = (
+            *(state.own[client], state.began[client], state.cap[client]),
+            *(state.candidates[client], state.asked[client], state.everyone),
+        )
+        read = len(rows) if on_probation or not state.verdicts else 5 if trying else 3
+        kind = int(on_probation) + 2 * trying
+        return Task(rows[:read], kind, work=(2 + on_probation) * steps)
+
+    def arrive(state: Underway, now: Arrivals) -> list[int]:
+        _take(state, now, shares.to(state.own))
+        if int(state.heard.sum()) >= _QUORUM * len(state.own):
+            _judge(state, shares.to(state.own), sure)
+        return now.clients
+
+    def personal(state: Underway) -> Tensor:
+        standing = state.standing
+        everyone = state.everyone.expand_as(state.own)
+        group = state.models[standing.member]
+        models = [state.own, group, state.tuned, everyone, state.everyone_tuned]
+        choice = standing.choice[None, :, None].expand(1, -1, state.own.shape[1])
+        return torch.stack(models).gather(0, choice)[0]
+
+    def welcome(state: Underway, oracle: Oracle) -> Tensor:
+        group = state.models[state.standing.member]
+        standing, taken = state.standing, steps * state.verdicts
+        return welcomed(oracle, group, standing, rule=rule, steps=steps, taken=taken)
+
+    def info(state: Underway) -> Info:
+        standing, share = state.standing, shares.to(state.own)
+        weights, groups = sharing(standing.choice, standing.member, share)
+        alone = (standing.choice == OWN).to(share)
+        return {"weights": weights, "groups": groups, "alone": alone}
+
+    program = functools.partial(_task, rule=rule, steps=steps)
+    # Beside its own model, a client gets its group's, halves of it, and everybody's.
+    kinds = (
+        Kind(program, "each", reads=3, down=(1,), up=(1, 4)),
+        Kind(functools.partial(program, halves=False), "each", None, (1, 5), (1, 4, 5)),
+        Kind(program, "each", reads=5, down=(1, 3), up=(1, 3, 4)),
+        Kind(program, "each", down=(1, 3, 5), up=(1, 3, 4, 5)),
+    )
+    return Flow(init, task, arrive, personal, welcome, info, kinds=kinds, together=True)
+
+
+def _task(
+    clients: Clients,
+    own: Float[Tensor, "n d"],
+    group: Float[Tensor, "n d"],
+    cap: Float[Tensor, " n"],
+    candidates: Float[Tensor, "n 2 d"] | None = None,
+    asked: Bool[Tensor, " n"] | None = None,
+    everyone: Float[Tensor, "n d"] | None = None,
+    *,
+    rule: Descent,
+    steps: int,
+    halves: bool = True,
+) -> tuple[Tensor, ...]:
+    """The client program of a round, for what is sent in this kind of task."""
+    none = own[:, :0]
+    if candidates is None or asked is None or not halves:
+        candidates, asked = own[:, None][:, :0], torch.zeros_like(cap).bool()
+    everyone = none if everyone is None else everyone
+    pick = torch.zeros_like(asked).long()
+    rows = own, group, everyone, none, none, none, cap, pick, cap, candidates, asked
+    found = coteries_round(clients, *rows, rule=rule, steps=steps, t=0)
+    own, tuned, everyone, _, _, _, cap, pick, report = found
+    return own, tuned, cap, pick, report.to(own), everyone
+
+
+def _take(state: Underway, now: Arrivals, shares: Tensor) -> None:
+    """Models move by what arrives; the rest is kept for the next verdict."""
+    own, tuned, cap, pick, report, everyone = now.answers
+    i, member = now.clients, state.standing.member
+    update = tuned - state.began[i]
+    total = torch.zeros_like(shares).index_add(0, member, shares)
+    part = (shares / total[member])[i]
+    state.models.index_add_(0, member[i], part[:, None] * update)
+    if now.kind % 2 and int(state.standing.probation[0]) >= 0:
+        change = everyone - state.everyone_began[i]
+        state.everyone.add_((shares / shares.sum())[i] @ change)
+        state.everyone_tuned[i] = everyone
+    state.own[i], state.tuned[i], state.update[i] = own, tuned, update
+    state.cap[i], state.pick[i], state.report[i] = cap, pick, report
+    state.heard[i] = True
+
+
+def _judge(state: Underway, shares: Tensor, sure: float) -> None:
+    """What a coordinator decides, and what follows for the models."""
+    old, heard = state.standing, state.heard
+    report = unflat(state.report.double(), MODELS)
+    new, news = judged(
+        old, heard, state.pick, report, t=state.verdicts, sure=sure, asked=state.asked
+    )
+    if bool(news.merged[0]):
+        state.models[:], state.tuned = state.everyone, state.everyone_tuned.clone()
+    elif int(new.probation[0]) >= 0 > int(old.probation[0]):
+        state.everyone = shares[heard] / shares[heard].sum() @ state.tuned[heard]
+        state.everyone_tuned = state.tuned.clone()
+    for name in new.member[news.moved & (old.sibling < 0)].unique().tolist():
+        here = heard & (new.member == name)
+        if bool(here.any()) and not bool(news.merged[0]):
+            state.models[name] = shares[here] / shares[here].sum() @ state.tuned[here]
+    rows = state.update, shares, heard & news.due, new.member
+    changes, trial = proposed(*rows)
+    group, waits = state.models[new.member], (new.sibling >= 0)[:, None, None]
+    other = state.models[new.sibling.clamp(min=0)]
+    both = torch.stack([group, other], 1)
+    state.candidates = torch.where(waits, both, group[:, None] + changes)
+    state.standing = new._replace(trial=trial & (new.sibling < 0))
+    state.trying = bool(trial.any()) or bool(news.undecided[0])
+    state.heard = torch.zeros_like(heard)
+    state.verdicts += 1
