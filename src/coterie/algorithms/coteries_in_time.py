@@ -5,9 +5,9 @@ A client begins with its group's model w_c as it is, and when it has finished it
     w_c <- w_c + p_i (u_i - the w_c it began with),   p_i its share in its group;
 
 where it is on probation, everybody's model likewise. Once three quarters of the clients
-have reported since the last verdict, a coordinator decides as at the end of a round in
-which these took part (`coterie.collaboration.divisions`): slow clients do not hold up
-the others, and who was busy when its group divided chooses its half with its next task.
+have done a task that began after the last verdict, a coordinator decides as at the end
+of a round in which these took part (`coterie.collaboration.divisions`): slow clients do
+not hold up the others, and choose their half later, where their group has divided.
 Without delays, this is the method of rounds.
 """
 
@@ -17,7 +17,7 @@ import functools
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..collaboration.divisions import (
@@ -45,7 +45,7 @@ class Underway:
     tuned: Tensor  # (N, D)
     began: Tensor  # (N, D) with which model of its group each client began
     update: Tensor  # (N, D) what its last task added to that
-    candidates: Tensor  # (N, 2, D)
+    changes: Tensor  # (N, 2, D) by which halves of its group differ from it
     everyone: Tensor  # (D,)
     everyone_tuned: Tensor  # (N, D)
     everyone_began: Tensor  # (N, D)
@@ -53,7 +53,9 @@ class Underway:
     pick: Tensor  # (N,) the half that each client took
     report: Tensor  # (N, 43) the moments of its losses
     heard: Tensor  # (N,) whether they are new
-    asked: Tensor  # (N,) whether the task has two halves to try
+    fresh: Tensor  # (N,) whether of a task that began after the last verdict
+    since: Tensor  # (N,) verdicts before its task began
+    choosing: Tensor  # (N,) whether that has both halves of its group, now divided
     standing: Standing
     verdicts: int = 0
     trying: bool = False  # whether candidates are sent
@@ -71,7 +73,7 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
             tuned=w.repeat(len(x), 1),
             began=rows,
             update=rows.clone(),
-            candidates=x.new_zeros(len(x), 2, x.shape[1]),
+            changes=x.new_zeros(len(x), 2, x.shape[1]),
             everyone=w.clone(),
             everyone_tuned=rows.clone(),
             everyone_began=rows.clone(),
@@ -79,7 +81,9 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
             pick=no.long(),
             report=x.new_zeros(len(x), 1 + MODELS + MODELS**2),
             heard=no,
-            asked=no.clone(),
+            fresh=no.clone(),
+            since=no.long(),
+            choosing=no.clone(),
             standing=one_group(x),
         )
 
@@ -89,10 +93,15 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
         has_two = standing.trial[client] | (standing.sibling[client] >= 0)
         state.began[client] = state.models[standing.member[client]]
         state.everyone_began[client] = state.everyone
-        state.asked[client] = trying & has_two
+        state.since[client] = state.verdicts
+        halves = state.began[client] + state.changes[client]
+        state.choosing[client] = standing.sibling[client] >= 0
+        if bool(state.choosing[client]):
+            other = state.models[standing.sibling[client]]
+            halves = torch.stack([state.began[client], other])
         rows = (
             *(state.own[client], state.began[client], state.cap[client]),
-            *(state.candidates[client], state.asked[client], state.everyone),
+            *(halves, has_two, state.everyone),
         )
         read = len(rows) if on_probation or not state.verdicts else 5 if trying else 3
         kind = int(on_probation) + 2 * trying
@@ -100,7 +109,7 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
 
     def arrive(state: Underway, now: Arrivals) -> list[int]:
         _take(state, now, shares.to(state.own))
-        if int(state.heard.sum()) >= _QUORUM * len(state.own):
+        if int(state.fresh.sum()) >= _QUORUM * len(state.own):
             _judge(state, shares.to(state.own), sure)
         return now.clients
 
@@ -162,27 +171,45 @@ def _task(
 def _take(state: Underway, now: Arrivals, shares: Tensor) -> None:
     """Models move by what arrives; the rest is kept for the next verdict."""
     own, tuned, cap, pick, report, everyone = now.answers
-    i, member = now.clients, state.standing.member
-    update = tuned - state.began[i]
+    i = torch.tensor(now.clients, device=own.device)
+    standing = _decided(state.standing, i, state.choosing[i], pick)
+    state.standing = standing
+    member, update = standing.member, tuned - state.began[i]
     total = torch.zeros_like(shares).index_add(0, member, shares)
     part = (shares / total[member])[i]
     state.models.index_add_(0, member[i], part[:, None] * update)
-    if now.kind % 2 and int(state.standing.probation[0]) >= 0:
+    if now.kind % 2 and int(standing.probation[0]) >= 0:
         change = everyone - state.everyone_began[i]
         state.everyone.add_((shares / shares.sum())[i] @ change)
         state.everyone_tuned[i] = everyone
     state.own[i], state.tuned[i], state.update[i] = own, tuned, update
     state.cap[i], state.pick[i], state.report[i] = cap, pick, report
-    state.heard[i] = True
+    state.heard[i], state.fresh[i] = True, state.since[i] == state.verdicts
+
+
+def _decided(
+    standing: Standing,
+    i: Int[Tensor, " m"],
+    choosing: Bool[Tensor, " m"],
+    pick: Int[Tensor, " m"],
+) -> Standing:
+    """Who was busy when its group divided goes to the half that it took."""
+    if not bool(choosing.any()):
+        return standing
+    member, sibling = standing.member.clone(), standing.sibling.clone()
+    moving = i[choosing & (pick == 1) & (sibling[i] >= 0)]
+    member[moving] = sibling[moving]
+    sibling[i[choosing]] = -1
+    record = standing.record.index_fill(0, i[choosing], 0)
+    return standing._replace(member=member, sibling=sibling, record=record)
 
 
 def _judge(state: Underway, shares: Tensor, sure: float) -> None:
     """What a coordinator decides, and what follows for the models."""
     old, heard = state.standing, state.heard
     report = unflat(state.report.double(), MODELS)
-    new, news = judged(
-        old, heard, state.pick, report, t=state.verdicts, sure=sure, asked=state.asked
-    )
+    fresh, t = state.fresh, state.verdicts
+    new, news = judged(old, heard, state.pick, report, t=t, sure=sure, fresh=fresh)
     if bool(news.merged[0]):
         state.models[:], state.tuned = state.everyone, state.everyone_tuned.clone()
     elif int(new.probation[0]) >= 0 > int(old.probation[0]):
@@ -192,13 +219,9 @@ def _judge(state: Underway, shares: Tensor, sure: float) -> None:
         here = heard & (new.member == name)
         if bool(here.any()) and not bool(news.merged[0]):
             state.models[name] = shares[here] / shares[here].sum() @ state.tuned[here]
-    rows = state.update, shares, heard & news.due, new.member
-    changes, trial = proposed(*rows)
-    group, waits = state.models[new.member], (new.sibling >= 0)[:, None, None]
-    other = state.models[new.sibling.clamp(min=0)]
-    both = torch.stack([group, other], 1)
-    state.candidates = torch.where(waits, both, group[:, None] + changes)
+    rows = state.update, shares, fresh & news.due, new.member
+    state.changes, trial = proposed(*rows)
     state.standing = new._replace(trial=trial & (new.sibling < 0))
     state.trying = bool(trial.any()) or bool(news.undecided[0])
-    state.heard = torch.zeros_like(heard)
+    state.heard, state.fresh = torch.zeros_like(heard), torch.zeros_like(heard)
     state.verdicts += 1

@@ -126,7 +126,7 @@ def judged(
     *,
     t: int,
     sure: float,
-    asked: Bool[Tensor, " n"] | None = None,
+    fresh: Bool[Tensor, " n"] | None = None,
 ) -> tuple[Standing, News]:
     """The standing after round t, whose held-out losses are reported by the active.
 
@@ -137,12 +137,12 @@ def judged(
         report: the moments of its losses.
         t: the round, counted from 0.
         sure: standard errors by which groups must be better to be divided.
-        asked: who has tried two halves; None: all of the active who had some.
+        fresh: whose models were those of the standing before; None: all who took part.
     """
-    tried = active if asked is None else active & asked
-    new, moved = _divided(old, tried, pick, report, t, sure)
+    fresh = active if fresh is None else fresh
+    new, moved = _divided(old, fresh, pick, report, t, sure)
     new = new._replace(record=_recorded(new.record, active, moved, report))
-    new, merged = _after_probation(new, old, active, report, t, sure)
+    new, merged = _after_probation(new, old, fresh, report, t, sure)
     new = new._replace(choice=_chosen(new, active, report), trial=new.trial & False)
     large = torch.bincount(new.member)[new.member] > 1
     due = (new.rest <= t) & large & (new.sibling < 0) & (t >= _BEGIN)
