@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..scores.summaries import summary
     from .figures import clients, curves, gains, newcomers, reliability, spread
     from .headlines import headline
     from .matrices import collaboration, partners, similarity_map
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
         newcomer_summary,
         partner_counts,
         reliability_of,
-        summary,
     )
     from .timelines import delays, timeline
     from .waiting import wait_summary
 
 # Numbers need no drawing.
 _LATE = {
+    ".scores.summaries": "summary",
     "figures": "clients curves gains newcomers reliability spread",
     "headlines": "headline",
     "matrices": "collaboration partners similarity_map",
@@ -32,7 +33,7 @@ _LATE = {
     "searches": "trials",
     "tables": (
         "chosen confusion_of measure_summary newcomer_summary partner_counts "
-        "reliability_of summary"
+        "reliability_of"
     ),
     "timelines": "delays timeline",
     "waiting": "wait_summary",

@@ -31,6 +31,7 @@ from ..scores.finals import (
     worst_decile,
 )
 from ..scores.gains import Gain, gain_of
+from ..scores.summaries import favourite_of
 from .axes import axis_of
 from .styles import (
     Style,
@@ -48,7 +49,7 @@ from .styles import (
     tick_names,
     whiskers,
 )
-from .tables import favourite_of, reliability_of
+from .tables import reliability_of
 
 _COUNTS = {
     "updates": "updates: answers of clients that arrived",

@@ -21,9 +21,10 @@ from ..scores.finals import (
     shown,
 )
 from ..scores.gains import Gain, gain_of
+from ..scores.summaries import costs_of, favourite_of, ranking
 from ..scores.words import as_many, in_bytes, joined, large, some_of
 from .axes import axis_of
-from .tables import at_equal_cost, costs_of, favourite_of, ranking
+from .tables import at_equal_cost
 
 
 def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:

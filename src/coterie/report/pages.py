@@ -26,6 +26,7 @@ from ..scores.finals import (
     shown,
 )
 from ..scores.gains import Gain, gain_of
+from ..scores.summaries import ranking, summary
 from ..scores.words import in_bytes, joined, large, some_of
 from .axes import axis_of, in_seconds
 from .figures import curves, gains, spread
@@ -39,7 +40,7 @@ from .sections import (
     partners_section,
     time_section,
 )
-from .tables import at_equal_cost, infinite_losses, ranking, shortfalls, summary
+from .tables import at_equal_cost, infinite_losses, shortfalls
 
 
 def write_report(records: Records, path: Path) -> Path:

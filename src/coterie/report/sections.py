@@ -29,6 +29,7 @@ from ..scores.finals import (
     score_of,
     undefined_for,
 )
+from ..scores.summaries import ranking
 from ..scores.words import joined, large, percent
 from .axes import axis_of, in_seconds, virtual_seconds
 from .figures import clients, newcomers, reliability
@@ -40,7 +41,6 @@ from .tables import (
     measured,
     newcomer_summary,
     partner_counts,
-    ranking,
     reliability_of,
 )
 from .timelines import delays, timeline

@@ -80,7 +80,7 @@ class Result:
 
     def table(self) -> pd.DataFrame:
         """One row for each algorithm, on test data at the last round."""
-        from ..report.tables import summary
+        from ..scores.summaries import summary
 
         return summary(self.records)
 
