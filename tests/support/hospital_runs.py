@@ -58,15 +58,13 @@ class Reshaping(nn.Module):
 def reshaping(shape, outputs):
     return Reshaping(shape, outputs)
 
-class Branching(nn.Linear):
-    # What it computes depends on numbers, which no program can be written of.
+class Counting(nn.Linear):
+    # What it computes depends on the number of samples, as no program may.
     def forward(self, x):
-        return super().forward(x) if torch.is_grad_enabled() else (
-            super().forward(x) if float(x.sum()) > 0 else -super().forward(x)
-        )
+        return super().forward(x) if len(x) > 2 else -super().forward(x)
 
-def branching(shape, outputs):
-    return Branching(shape[0], outputs)
+def counting(shape, outputs):
+    return Counting(shape[0], outputs)
 """
 
 TABLES: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .finals import final_scores, mean_scores
-from .gains import Gain, gain_of, score_error
+from .gains import Gain, client_scores, gain_of, score_error
 from .intervals import Estimate, Trials, client_estimates, mean_estimate, seeds_alone
 from .summaries import costs_of, favourite_of, summary
 
@@ -12,6 +12,7 @@ __all__ = [
     "Gain",
     "Trials",
     "client_estimates",
+    "client_scores",
     "costs_of",
     "favourite_of",
     "final_scores",
