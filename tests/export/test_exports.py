@@ -236,6 +236,11 @@ def test_models_of_other_shapes_are_exported(tmp_path, monkeypatch, data, model,
         expected = result.model(0, "fedavg")(rows)
         torch.testing.assert_close(program(rows), expected, rtol=1e-5, atol=1e-6)
         assert torch.equal(read_export(found.folder).module(rows), expected)
+    (tmp_path / f"{name}.py").unlink()
+    sys.modules.pop(name)
+    if ":" in named["name"]:
+        with pytest.raises(InputError, match=f"cannot be imported: No module .*{name}"):
+            read_export(found.folder)
 
 
 def test_a_model_that_is_no_program_is_refused_in_a_sentence(tmp_path, monkeypatch):

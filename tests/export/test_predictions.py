@@ -151,6 +151,27 @@ def test_quantities_are_predicted_as_numbers_and_scored_by_the_loss(tmp_path):
     assert found.score == pytest.approx(expected, rel=1e-5)
 
 
+def test_arrays_that_were_scaled_are_columns_and_have_no_target(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"features": rng.normal(size=(40, 2)), "targets": rng.normal(size=(40, 2))}
+    np.savez(tmp_path / "own.npz", **arrays, client=np.arange(40) % 2)
+    path = str(tmp_path / "own.npz")
+    data = {"name": "file", "path": path, "task": "regression", "scale": "client"}
+    tables = {"data": data, "model": {"name": "linear"}, "run": {"rounds": 1}}
+    result = run(tmp_path, {**tables, "algorithm": [{"name": "local"}]})
+    export_model(co.load(result.folder), "1", tmp_path / "to")
+    new = tmp_path / "new.csv"
+    new.write_text("feature 0,feature 1\n1.5,2\n0,\n")
+    found = predict(tmp_path / "to", new)
+    assert list(found.table) == ["row", "predicted 0", "predicted 1"]
+    with torch.no_grad():
+        expected = result.model("1")(torch.tensor([[1.5, 2], [0, float("nan")]]))
+    assert np.array_equal(found.table.iloc[:, 1:], expected)
+    new.write_text("feature 0,feature 1,target\n1.5,2,3\n")
+    with pytest.raises(InputError, match="has a column 'target', which the model"):
+        predict(tmp_path / "to", new)
+
+
 def test_a_model_of_tensors_takes_no_table(tmp_path, hospitals):
     tables = {
         "data": {"name": "linear", "clients": 2, "dimension": 3, "samples": 20},
@@ -240,6 +261,17 @@ def test_the_commands_export_and_predict(tmp_path, monkeypatch):
     code, output, _ = called("predict", "exports/Zug", "new.csv", "--out", "out.csv")
     assert output.startswith("predictions of 3 rows: out.csv\naccuracy on 2 rows")
     assert Path("out.csv").read_text().splitlines() == lines
+
+
+def test_a_client_is_named_by_its_name_before_its_number(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ("1", "2", "3", "007")  # in order: 1, 2, 3, 007
+    settings = {"rounds": 1, "newcomers": 1}
+    result = run(tmp_path, tables_of(tmp_path, names=names, run=settings))
+    for text in (*names, "0"):
+        code, _, _ = called("export", str(result.folder), "--client", text)
+        expected = result.records.names[0] if text == "0" else text
+        assert code == 0 and read_export(f"exports/{text}").about["client"] == expected
 
 
 def test_control_characters_of_a_class_do_not_reach_the_terminal(tmp_path, monkeypatch):

@@ -40,7 +40,8 @@ def exported(
 
 def client_of(records: Records, text: str) -> int | str:
     """A client by its name, or by its number where none is called so."""
-    known = {full_name(records.names, int(k)) for k in records.clients["client"]}
+    everybody = [*records.clients["client"], *records.newcomers.get("client", [])]
+    known = {full_name(records.names, int(k)) for k in everybody}
     return int(text) if text.isdecimal() and text not in known else text
 
 

@@ -13,6 +13,7 @@ import torch
 
 from ..checks import InputError
 from ..data.federation import full_name
+from ..data.reading import FRAMES
 from ..models import MEASURES, OBJECTIVES
 from ..records import Records
 from ..records.versions import own_version
@@ -203,8 +204,8 @@ def _about(
 ) -> dict[str, Any]:
     """What model.json says."""
     made, how, data = trained.architecture, trained.preparation, records.study["data"]
-    from_file = data.get("name") == "file"
-    target = str(data.get("target", "target")) if from_file else ""
+    of_table = Path(str(data.get("path", ""))).suffix in FRAMES
+    target = str(data.get("target", "target")) if of_table else ""
     others = [str(data.get("client", "client")), "is_test", *data.get("drop", [])]
     features = how.names if how is not None else records.features
     return {
@@ -216,7 +217,7 @@ def _about(
         "task": records.task,
         "classes": list(records.classes),
         "measure": _measure(records),
-        "table": {"target": target, "others": others if from_file else []},
+        "table": {"target": target, "others": others if of_table else []},
         "input": {
             "shape": ["rows", *trained.inputs.shape],
             "dtype": trained.inputs.dtype,

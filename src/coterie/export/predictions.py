@@ -257,8 +257,8 @@ def _score(
     if name == "loss":
         text = about["measure"]["loss"]
         loss = loss_named("loss", text, task) if text else OBJECTIVES[task].loss
-        return name, float(loss(outputs, targets).mean())
+        return name, float(loss(outputs, targets).double().mean())
     measure = MEASURES[one_of("measure", name, MEASURES)].measure
     if isinstance(measure, OfClient):
         return name, float(measure.measure(outputs, targets))
-    return name, float(measure(outputs, targets).mean())
+    return name, float(measure(outputs, targets).double().mean())
