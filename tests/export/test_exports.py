@@ -272,6 +272,7 @@ def test_regression_with_personal_columns_in_double_precision(tmp_path):
     text = (found.folder / "README.md").read_text()
     assert "no training alone to compare with" in text
     assert "the predicted number" in text
+    assert "Its parameters of head were never sent to anybody." in text
 
 
 def test_newcomers_and_clients_without_a_class_have_their_cards(tmp_path):

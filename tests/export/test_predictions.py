@@ -142,6 +142,7 @@ def test_quantities_are_predicted_as_numbers_and_scored_by_the_loss(tmp_path):
     tables = {"data": data, "model": model, "run": {"rounds": 1}}
     result = run(tmp_path, {**tables, "algorithm": algorithm})
     export_model(co.load(result.folder), "b", tmp_path / "b")
+    assert "It was trained alone" in (tmp_path / "b" / "README.md").read_text()
     found = predict(tmp_path / "b", tmp_path / "own.csv")
     truth = pd.read_csv(tmp_path / "own.csv")["target"]
     assert list(found.table) == ["row", "predicted"]

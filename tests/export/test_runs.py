@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import sys
 
@@ -142,6 +143,24 @@ def test_missing_and_damaged_files_are_named(hospitals, tmp_path):
     with pytest.raises(InputError, match=r"adaptive-0\.pt is damaged"):
         found.model("Chur")
     assert found.model("Chur", "local") is not None
+
+
+def test_whatever_happens_to_the_file_of_a_model_ends_in_a_model_or_a_sentence(
+    hospitals, tmp_path
+):
+    found, rng = copied(hospitals[0], tmp_path), random.Random(4)
+    path = found.folder / "model-0.json"
+    whole, refused = path.read_bytes(), 0
+    for _ in range(60):
+        at = rng.randrange(len(whole))
+        new = rng.choice((b"", b"0", b"]", b'"', b"-1", whole[at : at + 9] * 2))
+        path.write_bytes(whole[:at] + new + whole[at + rng.choice((1, 1, 5, 60)) :])
+        try:
+            found.model("Chur")
+        except InputError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 20
 
 
 def test_running_the_study_again_adds_what_an_old_folder_lacks(tmp_path):

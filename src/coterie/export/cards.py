@@ -16,7 +16,7 @@ import numpy as np
 from ..data.federation import full_name
 from ..models import OBJECTIVES
 from ..records import Records
-from ..scores.finals import baseline_of, labels_of, planned_algorithms, score_of
+from ..scores.finals import baseline_of, planned_algorithms, score_of
 from ..scores.gains import client_scores, gain_of
 from ..scores.summaries import costs_of
 from ..scores.words import as_many, in_bytes, large
@@ -170,6 +170,15 @@ def _name(records: Records, client: int) -> str:
 
 
 def _partner_lines(records: Records, trained: Trained) -> list[str]:
+    """With whom it learned, and what of it stayed at home."""
+    lines = _weight_lines(records, trained)
+    home = records.study.get("model", {}).get("personal", [])
+    if home:
+        lines += ["", f"Its parameters of {_listed(home)} were never sent to anybody."]
+    return lines
+
+
+def _weight_lines(records: Records, trained: Trained) -> list[str]:
     """The weights of this client's row, the largest first."""
     names = dict(planned_algorithms(records))
     if names.get(trained.label) == "local":
@@ -302,14 +311,13 @@ def _limit_lines(records: Records, trained: Trained) -> list[str]:
         )
     if trained.preparation is not None:
         lines.append(
-            "- Gaps and scales are filled in by training data; a category that they "
-            "did not have counts as none of them."
+            "- Gaps are filled and numbers scaled by medians, means and deviations of "
+            f"training data, which {ABOUT} and the programs hold; no sample is in any "
+            "file. A category that they did not have counts as none of them."
         )
     if trained.label in records.oracles:
         lines.append(
             "- Its method was told what nobody knows in practice (true clusters or "
             "optima): it shows what is possible, not what can be had."
         )
-    if trained.label not in labels_of(records):
-        lines.append("- Its run has no scores.")
     return lines

@@ -91,8 +91,10 @@ def export_model(
     """
     to = Path(to)
     _refuse_other(to, overwrite)
-    chosen = "" if label is not None else _CHOSEN
-    label = default_label(run.records) if label is None else label
+    chosen = ""
+    if label is None:
+        label = default_label(run.records)
+        chosen = _ALONE if label == baseline_of(run.records) else _CHOSEN
     if seed is None:
         seed = next((s for a, s in run.ended() if a == label), None)
     trained = run.trained(client, label, seed)
@@ -112,6 +114,9 @@ _CHOSEN = (
     "Of the algorithms of its study it was chosen by validation data: the best mean "
     "validation score over clients, of those that are told no truth."
 )
+
+
+_ALONE = "It was trained alone: its study has nothing else that is told no truth."
 
 
 def _refuse_other(to: Path, overwrite: bool) -> None:

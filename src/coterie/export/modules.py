@@ -66,8 +66,7 @@ class Inputs(NamedTuple):
             return _raw(how, torch.randn(size, generator=rng, dtype=dtype), rng)
         if dtype.is_floating_point:
             return torch.randn(size, generator=rng, dtype=dtype)
-        end = max(self.least, self.most) + 1
-        return torch.randint(self.least, end, size, generator=rng).to(dtype)
+        return torch.randint(self.least, self.most + 1, size, generator=rng).to(dtype)
 
 
 def _raw(how: Preparation, noise: Tensor, rng: torch.Generator) -> Tensor:

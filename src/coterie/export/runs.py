@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .. import checks
 from ..checks import InputError
 from ..data.preparation import Preparation
-from ..models import BESIDE, Architecture, with_row
+from ..models import BESIDE, Architecture, layout, with_row
 from ..records import Folder, Records, load_records
 from ..records.files import damaged, read_json
 from ..records.versions import digest_of, sources_of
@@ -38,7 +38,7 @@ class Trained(NamedTuple):
 
     def size(self) -> int:
         """How many numbers were trained."""
-        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        return sum(layout(self.model).sizes)
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,7 @@ class Run:
         made = self._architecture(about, seed)
         module = made.rebuild(about)
         self._refuse_changed(made.name)
-        if row.numel() != sum(
-            p.numel() for p in module.parameters() if p.requires_grad
-        ):
+        if row.numel() != sum(layout(module).sizes):
             raise damaged(folder.models_file(label, seed), ValueError())
         model, how = with_row(module, row).eval(), None
         whole = model
@@ -183,9 +181,8 @@ class Run:
         dtype = str(self.records.study.get("run", {}).get("dtype", "float32"))
         checks.one_of("run.dtype", dtype, ("float32", "float64"))
         shape = tuple(about["shape"])
-        return Architecture(
-            model["name"], options, shape, about["outputs"], dtype, seed
-        )
+        name, outputs = str(model["name"]), about["outputs"]
+        return Architecture(name, options, shape, outputs, dtype, seed)
 
     def _refuse_changed(self, name: str) -> None:
         """Refuses a module of one's own that is not as it was when the run read it."""
