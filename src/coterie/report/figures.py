@@ -12,6 +12,7 @@ from plotly.subplots import make_subplots
 
 from ..checks import InputError
 from ..records import Records
+from ..scores.axes import axis_of
 from ..scores.finals import (
     CROWD,
     baseline_of,
@@ -31,7 +32,6 @@ from ..scores.finals import (
     worst_decile,
 )
 from ..scores.gains import Gain, gain_of
-from .axes import axis_of
 from .styles import (
     Style,
     bold,

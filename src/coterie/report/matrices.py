@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 
 from ..checks import InputError
 from ..records import Records
+from ..scores.axes import Axis, axis_of, in_seconds
 from ..scores.finals import CROWD, by_cluster, is_crowd
 from ..similarity.distances import Distances
 from ..similarity.partners import NEAR, UNDECIDED, gap_threshold, supported
-from .axes import Axis, axis_of, in_seconds
 from .styles import (
     LABELLED,
     client_ticks,

@@ -17,6 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from ..checks import InputError
 from ..records import Records, replacing
+from ..scores.axes import axis_of, in_seconds
 from ..scores.finals import (
     Score,
     baseline_of,
@@ -27,7 +28,6 @@ from ..scores.finals import (
 )
 from ..scores.gains import Gain, gain_of
 from ..scores.words import in_bytes, joined, large, some_of
-from .axes import axis_of, in_seconds
 from .figures import curves, gains, spread
 from .headlines import best_of, certainty_text, headline, interval_text
 from .html import page, plot, table_of

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 
 from ..checks import InputError
 from ..records import Records, rungs
+from ..scores.axes import Axis, axis_of
 from ..scores.finals import score_of
-from .axes import Axis, axis_of
 from .html import plot, table_of
 from .styles import button, finish, row_of, styles_of
 from .tables import last_trials, searched, setting_text, tuned_options, value_text

@@ -13,6 +13,7 @@ import pandas as pd
 
 from ..models import MEASURES
 from ..records import Records
+from ..scores.axes import axis_of, in_seconds, virtual_seconds
 from ..scores.finals import (
     CROWD,
     Score,
@@ -30,7 +31,6 @@ from ..scores.finals import (
     undefined_for,
 )
 from ..scores.words import joined, large, percent
-from .axes import axis_of, in_seconds, virtual_seconds
 from .figures import clients, newcomers, reliability
 from .html import counts_table, plot, table_of
 from .matrices import collaboration, partners

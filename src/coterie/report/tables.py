@@ -17,6 +17,7 @@ import pandas as pd
 from ..checks import InputError
 from ..data.federation import PARTS
 from ..records import Records
+from ..scores.axes import axis_of
 from ..scores.finals import (
     baseline_of,
     final_scores,
@@ -33,7 +34,6 @@ from ..scores.finals import (
     worst_decile,
 )
 from ..scores.gains import gain_of, score_error
-from .axes import axis_of
 
 
 def partner_counts(records: Records) -> pd.DataFrame:

@@ -15,8 +15,8 @@ import pandas as pd
 
 from ..checks import InputError
 from ..records import Records
+from ..scores.axes import axis_of
 from ..scores.finals import baseline_of, labels_of, mean_scores, runs_of, score_of
-from .axes import axis_of
 from .tables import costs_of
 
 SHOWN = 30
