@@ -79,7 +79,7 @@ def test_menus_and_slider_change_what_is_drawn(tmp_path: Path) -> None:
     document, log = rendered(path, tmp_path / "profile")
     found = dict(re.findall(r'data-(\w+)="([^"]*)"', document))
     assert "CONSOLE" not in log, log
-    assert found["bytes"] == "[0,96000,192000,288000,384000]"
+    assert found["bytes"] == "[24000,96000,192000,288000,384000]"  # 24000 stands for 0
     assert "ditto: " in found["gain"]
     assert float(found["first"]) == pytest.approx(1 / 12)
     assert int(found["width"]) > 500

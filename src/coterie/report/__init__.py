@@ -6,10 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .figures import clients, curves, gains, newcomers, reliability, spread
+    from .figures import clients, gains, newcomers, reliability, spread
     from .headlines import headline
     from .matrices import collaboration, partners, similarity_map
     from .pages import write_report
+    from .progress import curves
     from .searches import trials
     from .tables import (
         chosen,
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 
 # Numbers need no drawing.
 _LATE = {
-    "figures": "clients curves gains newcomers reliability spread",
+    "figures": "clients gains newcomers reliability spread",
     "headlines": "headline",
     "matrices": "collaboration partners similarity_map",
     "pages": "write_report",
+    "progress": "curves",
     "searches": "trials",
     "tables": (
         "chosen confusion_of measure_summary newcomer_summary partner_counts "

@@ -159,7 +159,7 @@ def add_slider(figure: go.Figure, names: list[str], axis: Axis) -> None:
         {"label": label, "method": "animate", "args": [[name], jump]}
         for label, name in zip(labels, names, strict=True)
     ]
-    buttons = [
+    buttons: list[dict[str, object]] = [
         {"label": "Play", "method": "animate", "args": [names, play]},
         {"label": "Pause", "method": "animate", "args": [[None], jump]},
     ]

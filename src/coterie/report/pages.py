@@ -28,9 +28,10 @@ from ..scores.finals import (
 )
 from ..scores.gains import Gain, gain_of
 from ..scores.words import in_bytes, joined, large, some_of
-from .figures import curves, gains, spread
+from .figures import gains, spread
 from .headlines import best_of, certainty_text, headline, interval_text
 from .html import page, plot, table_of
+from .progress import curves
 from .searches import chosen_section
 from .sections import (
     clients_section,
@@ -249,7 +250,7 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
         hardest = [label for label, less in losers.items() if less == most]
         sentence += f"; with {joined(hardest)}, {most} do"
     sentence += ". A client gains or loses where the 95 % interval of its difference "
-    sentence += "does not reach over zero; pale bars are of those where it does: one "
+    sentence += "does not reach over zero; faint bars are of those where it does: one "
     sentence += f"cannot tell. {certainty_text(records, found[others[-1]])}"
     headers = ["algorithm", "gain", "lose", "cannot tell", "not comparable"]
     headers += ["mean change", "95 % interval", "lose"]
