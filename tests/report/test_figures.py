@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,7 +11,7 @@ import pytest
 
 from coterie import report
 from coterie.records import Records
-from support.made_records import ALGORITHMS, make_records
+from support.made_records import ALGORITHMS, make_records, make_trials
 
 
 def gained_by(records: Records, label: str) -> np.ndarray:
@@ -201,3 +202,52 @@ def test_every_figure_function_returns_a_figure_with_a_title() -> None:
         figure = draw(records)
         assert isinstance(figure, go.Figure)
         assert figure.layout.title.text
+
+
+def axes_of(records: Records) -> dict[str, dict[str, Any]]:
+    """The axis of each option in the figure of trials."""
+    buttons = report.trials(records).layout.updatemenus[0].buttons
+    return {b.label.removeprefix("by "): {**b.args[1], **b.args[0]} for b in buttons}
+
+
+def test_tuned_numbers_that_differ_tenfold_are_on_a_logarithmic_axis() -> None:
+    many = [0.001, 0.002, 0.005, 0.02, 0.04, 0.1, 0.3, 1.0]
+    axes = axes_of(make_trials({"fedavg": {"lr": many, "steps": [1, 2, 5, 10] * 2}}))
+    lr, steps = axes["lr"], axes["steps"]
+    assert (lr["xaxis.type"], steps["xaxis.type"]) == ("log", "log")
+    assert list(lr["xaxis.ticktext"]) == ["0.001", "0.01", "0.1", "1"]
+    assert list(lr["x"][0]) == [0.001, 0.002, 0.005, 0.02, 0.04, 0.1, 0.3, 1.0]
+    # Of few values each has its tick.
+    assert list(steps["xaxis.ticktext"]) == ["1", "2", "5", "10"]
+    assert lr["xaxis.title.text"] == "lr (logarithmic)"
+
+
+def test_tuned_words_and_zeros_stand_side_by_side_and_algorithms_inside() -> None:
+    words = ["mixture(0.3)", "water_filling(0.000001)", "alone", "alone"]
+    lam = [1.0, 0.0, 0.01, 100.0]
+    tried = {"weights": words, "lam": lam, "on": [True, False, True, True]}
+    axes = axes_of(make_trials({"fedavg": tried, "ditto": tried}))
+    texts = list(axes["weights"]["xaxis.ticktext"])
+    assert texts == ["mixture(0.3)", "water_filling(0.0…", "alone"]
+    assert list(axes["lam"]["xaxis.ticktext"]) == ["0", "0.01", "1", "100"]
+    assert list(axes["on"]["xaxis.ticktext"]) == ["True", "False"]
+    fedavg, ditto = axes["lam"]["x"]
+    assert [round(x) for x in fedavg] == [round(x) for x in ditto] == [2, 0, 1, 3]
+    assert all(a < b for a, b in zip(fedavg, ditto, strict=True))
+    assert {axis["xaxis.type"] for axis in axes.values()} == {"linear"}
+
+
+def test_tuned_numbers_that_are_near_each_other_are_on_a_linear_axis() -> None:
+    tried = {"momentum": [0.5, 0.9], "alpha": [-1.0, 20.0]}
+    axes = axes_of(make_trials({"fedavg": tried}))
+    for option, values in tried.items():
+        assert axes[option]["xaxis.type"] == "linear"
+        assert list(axes[option]["x"][0]) == values
+
+
+def test_many_options_are_chosen_from_a_menu_that_fits_a_phone() -> None:
+    names = ["lr", "steps", "momentum", "tune_steps"]
+    figure = report.trials(make_trials({"fedavg": {n: [0.1, 0.2] for n in names}}))
+    assert figure.layout.updatemenus[0].type is None  # a list, not a row of buttons
+    few = report.trials(make_trials({"fedavg": {n: [0.1, 0.2] for n in names[:2]}}))
+    assert few.layout.updatemenus[0].type == "buttons"

@@ -224,3 +224,24 @@ def rendered(page: Path, folder: Path, *more: str) -> tuple[str, str]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
+
+
+def make_trials(values: dict[str, dict[str, list[Any]]]) -> Records:
+    """Records of searches: the values of each option that every algorithm tried."""
+    records = make_records(labels=tuple(values), seeds=1, weights=False)
+    tables = []
+    for label, options in values.items():
+        count = max(len(tried) for tried in options.values())
+        table = pd.DataFrame(options).assign(algorithm=label, seed=0, rounds=4, spent=4)
+        table["trial"], table["score"] = range(count), np.linspace(0.5, 0.6, count)
+        table["chosen"] = table["trial"] == count - 1
+        table["status"] = np.where(table["chosen"], "chosen", "finished")
+        tables.append(table)
+    entries = [
+        {"name": label, "tune": {option: list(v) for option, v in options.items()}}
+        for label, options in values.items()
+    ]
+    tune = {"trials": 8, "search": "grid", "halving": 1, "folds": 0, "rounds": 0}
+    study = records.study | {"algorithm": entries, "tune": tune}
+    found = pd.concat(tables, ignore_index=True)
+    return replace(records, study=study, trials=found)
