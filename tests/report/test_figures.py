@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from coterie import report
+from coterie.checks import InputError
 from coterie.records import Records
 from support.made_records import ALGORITHMS, make_records, make_trials
 
@@ -164,6 +165,20 @@ def test_collaboration_shows_snapshots_in_cluster_order() -> None:
     for frame, matrix in zip(figure.frames, snapshots.matrices, strict=True):
         np.testing.assert_allclose(frame.data[0].z, matrix[order][:, order], rtol=1e-6)
     assert len(figure.layout.shapes) == 2
+
+
+def test_collaboration_shows_the_seed_that_is_asked_for() -> None:
+    records = make_records()
+    later = records.weights["ditto", 2]
+    other = later._replace(matrices=later.matrices[:, ::-1])
+    records = replace(records, weights={**records.weights, ("ditto", 2): other})
+    figure = report.collaboration(records, "ditto", 2)
+    order = [*range(0, 12, 2), *range(1, 12, 2)]
+    expected = other.matrices[-1][order][:, order]
+    np.testing.assert_allclose(figure.data[0].z, expected, rtol=1e-6)
+    assert "ditto, seed 2" in figure.layout.title.text
+    with pytest.raises(InputError, match=r"`seed` must be one of \[0, 1, 2\]"):
+        report.collaboration(records, "ditto", 3)
 
 
 def test_partners_are_counted_inside_and_outside_the_cluster() -> None:

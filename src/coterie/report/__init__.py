@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from .figures import clients, gains, newcomers, reliability, spread
     from .headlines import headline
     from .matrices import collaboration, partners, similarity_map
-    from .pages import write_report
+    from .pages import write_figure, write_report
     from .progress import curves
     from .searches import trials
     from .tables import (
         chosen,
+        client_summary,
         confusion_of,
         measure_summary,
         newcomer_summary,
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
 # Numbers need no drawing.
 _LATE = {
+    "progress": "curves",
     "figures": "clients gains newcomers reliability spread",
     "headlines": "headline",
     "matrices": "collaboration partners similarity_map",
-    "pages": "write_report",
-    "progress": "curves",
+    "pages": "write_figure write_report",
     "searches": "trials",
     "tables": (
-        "chosen confusion_of measure_summary newcomer_summary partner_counts "
-        "reliability_of summary"
+        "chosen client_summary confusion_of measure_summary newcomer_summary "
+        "partner_counts reliability_of summary"
     ),
     "timelines": "delays timeline",
     "waiting": "wait_summary",
@@ -51,6 +52,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "chosen",
+    "client_summary",
     "clients",
     "collaboration",
     "confusion_of",
@@ -71,5 +73,6 @@ __all__ = [
     "timeline",
     "trials",
     "wait_summary",
+    "write_figure",
     "write_report",
 ]

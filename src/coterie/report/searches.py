@@ -13,8 +13,8 @@ from ..checks import InputError
 from ..records import Records, rungs
 from ..scores.axes import Axis, axis_of
 from ..scores.finals import score_of
-from .html import plot, table_of
-from .styles import button, finish, log_ticks, row_of, styles_of
+from .html import table_of
+from .styles import button, finish, log_ticks, plot, row_of, styles_of
 from .tables import last_trials, searched, setting_text, tuned_options, value_text
 
 
