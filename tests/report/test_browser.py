@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 from PIL import Image
 
@@ -174,6 +175,14 @@ def test_a_saved_figure_opens_and_can_be_read(tmp_path: Path, dark: bool) -> Non
     assert (np.abs(figure - paper) <= 1).mean() > 0.6
     contrast = [(value / 255) ** 2.2 + 0.05 for value in (figure.max(), figure.min())]
     assert contrast[0] / contrast[1] > 7  # as the strictest rules for text ask
+
+
+@pytest.mark.browser
+def test_a_figure_of_ones_own_is_saved_too(tmp_path: Path) -> None:
+    figure = go.Figure(go.Scatter(x=[1, 2], y=[3, 4]))
+    path = report.write_figure(figure, tmp_path / "own.html")
+    probe = 'return [all(".scatterlayer .point").length, over(inner.documentElement)]'
+    assert seen(path.read_text("utf-8"), tmp_path, probe, width=390) == [2, 0]
 
 
 @pytest.mark.browser

@@ -106,10 +106,12 @@ _SCRIPT = """
     return whole ? text : text.slice(0, most - 1) + "…";
   }
   function fit(layout) {
+    layout.margin = Object.assign({ t: 64 }, layout.margin);
     layout.margin.t -= 26;
     if (!narrow.matches) { return; }
     Object.assign(layout.margin, { l: 48, r: 8 });
-    layout.font.size = 12;
+    layout.font = Object.assign({}, layout.font, { size: 12 });
+    layout.dragmode = false;  // a finger scrolls the page
     var square = "scaleanchor" in (layout.yaxis || {});
     if (square) { layout.height = Math.min(layout.height, innerWidth + 200); }
     Object.keys(layout).forEach(function (key) {
@@ -122,7 +124,7 @@ _SCRIPT = """
       }
       if (most === 12 && count > 24) {
         Object.assign(axis, { showticklabels: false, ticks: "" });
-        if (square) { axis.title.text = ""; }
+        if (square) { axis.title = { text: "" }; }
       }
     });
   }
@@ -130,14 +132,14 @@ _SCRIPT = """
     var box = figure.querySelector(".plotly-graph-div");
     var told = JSON.parse(figure.querySelector("script").textContent);
     fit(told.layout);
-    box.style.height = told.layout.height + "px";
+    box.style.height = (told.layout.height || 450) + "px";
     told.config = { displaylogo: false, responsive: true,
       displayModeBar: narrow.matches ? false : "hover",
       modeBarButtons: [["toImage", "resetScale2d"]] };
     return Plotly.newPlot(box, told).then(function () {
       function entitle() {
-        figure.querySelector("figcaption").textContent =
-          box.querySelector(".gtitle").textContent;
+        var title = box.querySelector(".gtitle");
+        figure.querySelector("figcaption").textContent = title && title.textContent;
       }
       box.on("plotly_afterplot", entitle);
       entitle();
