@@ -13,7 +13,7 @@ import numpy as np
 from ..scores.words import percent
 
 # Figures are drawn for a light page. In the dark they are turned: white becomes the
-# page's #161616 (1 - 22 / 255 of the way to its opposite), and hues stay what they are.
+# page's #161616 (22 = 1.2 * 255 * (1 - 0.9281)), and hues stay what they are.
 _CSS = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --soft: #555;
   --line: #ddd; --link: #005a9c; --tint: #f3f7fb; --warning: #fff6ef;
@@ -22,7 +22,7 @@ _CSS = """
   :root { --ink: #ddd; --paper: #161616; --soft: #aaa; --line: #444; --link: #8cf;
     --tint: #1b2530; --warning: #33241a; --good: #1e3d2a; --code: #232323;
     --curve: #56b4e9; }
-  .plotly-graph-div { filter: invert(0.9137) hue-rotate(180deg); }
+  .plotly-graph-div { filter: invert(0.9281) hue-rotate(180deg) brightness(1.2); }
 }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1160px; padding: 24px 20px 64px; color: var(--ink);
@@ -73,7 +73,7 @@ pre { background: var(--code); padding: 14px; overflow-x: auto; font-size: 0.85r
   dl.headline { margin: 12px 0; padding: 8px 10px; font-size: 1rem; }
   th, td { padding: 5px 7px; } thead th { min-width: 4em; }
   th:first-child { min-width: 6em; }
-  svg.curve { width: 3.5rem; } .narrow th, .narrow td { padding: 5px 3px; }
+  svg.curve { width: 2.8rem; } .narrow th, .narrow td { padding: 5px 3px; }
   .narrow { font-size: 0.85rem; } .narrow thead th { min-width: 0; }
   .narrow th:first-child { overflow-wrap: anywhere; }
 }
