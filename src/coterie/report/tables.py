@@ -17,8 +17,10 @@ import pandas as pd
 from ..checks import InputError
 from ..data.federation import PARTS
 from ..records import Records
+from ..scores.axes import axis_of
 from ..scores.finals import (
     baseline_of,
+    by_cluster,
     final_scores,
     labels_of,
     newcomer_gains,
@@ -26,12 +28,13 @@ from ..scores.finals import (
     newcomer_scores,
     over_seeds,
     planned_algorithms,
+    population,
     runs_of,
     score_of,
     standard_error,
 )
+from ..scores.gains import gain_of
 from ..scores.summaries import costs_of
-from .axes import axis_of
 
 
 def partner_counts(records: Records) -> pd.DataFrame:
@@ -89,6 +92,23 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
         row |= {"newcomers": len(scores), "seeds": len(by_seed)}
         rows[label] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
+
+
+def client_summary(records: Records, label: str) -> pd.DataFrame:
+    """One row per client, by name: its samples, and how it fares with an algorithm.
+
+    Columns: `cluster` (-1: unknown), `train`, `validation` and `test` samples and the
+    final test `score`, means over seeds; and with `local`, of the others, the `gain`
+    over it with its 95 per cent interval from `low` to `high` and the `verdict`.
+    """
+    table = by_cluster(population(records)).set_index("client")
+    table = table[["cluster", *PARTS]]
+    table["score"] = over_seeds(records, final_scores(records, label))
+    if baseline_of(records) not in (None, label):
+        gained = gain_of(records, label).clients.rename(columns={"mean": "gain"})
+        table = table.join(gained[["gain", "low", "high", "verdict"]])
+    names = [records.name_of(int(client)) for client in table.index]
+    return table.set_index(pd.Index(names, name="client"))
 
 
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
