@@ -29,6 +29,7 @@ ROOMS = (
     "engine",
     "records",
     "scores",
+    "export",
     "report",
     "study",
     "planning",
@@ -126,7 +127,7 @@ def test_no_test_imports_another():
 
 
 LISTED = {"graphs", "optim", "collaboration", "theory", "data", "similarity"}
-LISTED |= {"scores", "report", "planning", "cli"}
+LISTED |= {"scores", "export", "report", "planning", "cli"}
 SHOWN = ("docs", "benchmarks", "examples", "reproductions")
 
 

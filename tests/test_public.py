@@ -47,6 +47,7 @@ def held(tmp_path_factory) -> dict[str, object]:
     return {
         "Study": study,
         "Result": result,
+        "Run": co.load(result.folder),
         "Records": result.records,
         "Federation": federation,
         "Simulation": simulation_of(study, federation, module, 0),
@@ -54,7 +55,7 @@ def held(tmp_path_factory) -> dict[str, object]:
     }
 
 
-KINDS = ["Study", "Result", "Records", "Federation", "Simulation", "Plan"]
+KINDS = ["Study", "Result", "Run", "Records", "Federation", "Simulation", "Plan"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .clients.simulation import Simulation
     from .data.federation import Federation, Table, federate
     from .engine.rounds import run_rounds
+    from .export import Run, load
     from .models import with_group_norm
     from .planning.plans import plan_study
     from .study import Result, Study, read_study, run_study, study_of
@@ -32,6 +33,7 @@ _NAMES = {
     "clients.simulation": "Simulation",
     "data.federation": "Federation Table federate",
     "engine.rounds": "run_rounds",
+    "export": "Run load",
     "models": "with_group_norm",
     "planning.plans": "plan_study",
     "study": "Result Study read_study run_study study_of",
@@ -68,6 +70,7 @@ __all__ = [
     "Kind",
     "Oracle",
     "Result",
+    "Run",
     "Simulation",
     "Study",
     "Table",
@@ -75,6 +78,7 @@ __all__ = [
     "TrainingError",
     "__version__",
     "federate",
+    "load",
     "plan_study",
     "read_study",
     "run_rounds",

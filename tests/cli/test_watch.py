@@ -14,7 +14,7 @@ from coterie.records.files import in_use
 from coterie.records.standings import standings_of
 from coterie.study.experiment import Progress, run_study
 from support.called import called
-from support.made_records import rendered
+from support.made_records import seen, usual_page
 from support.tiny_studies import made
 
 LABEL = "adaptive_all_for_one <b>& more</b>"
@@ -131,30 +131,25 @@ def test_before_the_first_evaluation_there_is_a_table_too(stopped):
     assert "0% of the rounds" in output
 
 
-FRAME = """<!DOCTYPE html><title></title>
-<iframe width="{width}" height="700" srcdoc="{page}"></iframe>
-<script>addEventListener("load", function () {{
-  var inner = document.querySelector("iframe").contentDocument;
-  var over = (part) => part.scrollWidth - part.clientWidth;
-  document.title = [over(inner.documentElement), over(inner.querySelector(".scroll")),
-    getComputedStyle(inner.body).color].join(";");
-}});</script>"""
-
-
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [390, 1200])
-@pytest.mark.parametrize(("scheme", "ink"), [(0, 221), (1, 34)])  # dark, light
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("dark", "ink"), [(True, 221), (False, 34)])
 def test_the_page_fits_a_phone_and_a_desk_light_and_dark(
-    stopped, tmp_path, width, scheme, ink
+    stopped, tmp_path, width, dark, ink
 ):
     called("watch", str(stopped), "--page")
     page = (stopped / "watch.html").read_text()
-    frame = tmp_path / "frame.html"
-    frame.write_text(FRAME.format(width=width, page=html.escape(page)))
-    flag = f"--blink-settings=preferredColorScheme={scheme}"
-    document, log = rendered(frame, tmp_path / "browser", flag)
-    title = re.search("<title>(.*?)</title>", document)[1]
-    page_over, table_over, colour = title.split(";")
-    assert (page_over, table_over) == ("0", "0")
-    assert colour == f"rgb({ink}, {ink}, {ink})"
-    assert "CONSOLE" not in log
+    probe = """return [over(inner.documentElement), over(all(".scroll")[0]),
+        view.getComputedStyle(inner.body).color, all("svg.curve").length]"""
+    found = seen(page, tmp_path, probe, width=width, dark=dark)
+    assert found == [0, 0, f"rgb({ink}, {ink}, {ink})", 2]
+
+
+def test_the_page_runs_no_script_and_has_the_head_of_a_report(stopped, tmp_path):
+    called("watch", str(stopped), "--page")
+    page = (stopped / "watch.html").read_text()
+    assert "<script" not in page and "script-src" not in page
+    other = usual_page()
+    style = re.search("<style>.*?</style>", page, flags=re.DOTALL)[0]
+    assert style in other
+    assert '<meta name="viewport"' in page and '<meta name="viewport"' in other

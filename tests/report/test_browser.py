@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import plotly.graph_objects as go
 import pytest
+from PIL import Image
 
 from coterie import report
-from support.made_records import make_records, make_timed, rendered
+from support.made_records import make_records, make_timed, rendered, seen
 
 
 @pytest.mark.browser
@@ -24,67 +28,179 @@ def test_a_browser_draws_every_figure(tmp_path: Path) -> None:
         part.split('"', 1)[0]: part for part in re.split(r'<figure id="', body)[1:]
     }
     plots = ["gains", "curves", "spread", "partners", "clients"]
-    matrices = [f"collaboration-{number}" for number in range(3)]
+    matrices = [f"collaboration-{number}-{k}" for number in range(3) for k in range(3)]
     assert set(figures) == {*(f"{plot}-figure" for plot in plots), *matrices}
-    for name, drawn in figures.items():
-        assert 'class="main-svg"' in drawn, name
-        assert "gtitle" in drawn, name
+    # Local comes last, and what is hidden is drawn when it is chosen.
+    first = "collaboration-1-0"
+    for name in [*(f"{plot}-figure" for plot in plots), first]:
+        assert 'class="main-svg"' in figures[name], name
     titles = {
         "gains-figure": " cannot tell",
         "curves-figure": "Mean over clients during training",
         "spread-figure": "Final scores of the clients",
-        "collaboration-0": "Who learns from whom: fedavg, seed 0",
+        first: "Who learns from whom: &lt;script&gt;document.title=",
         "partners-figure": "Number of partners",
         "clients-figure": "Data and final score of each client",
     }
     for name, title in titles.items():
-        assert title in figures[name], name
+        assert re.search(f"<figcaption>[^<]*{re.escape(title)}", figures[name]), name
     assert figures["gains-figure"].count('class="point"') == 12
     # Line and band of three algorithms in each of two panels.
     assert len(re.findall(r'class="trace scatter', figures["curves-figure"])) == 12
     assert figures["spread-figure"].count('class="trace boxes"') == 3
-    assert all('class="hm"' in figures[name] for name in matrices)
+    assert [name for name in matrices if 'class="hm"' in figures[name]] == [first]
     assert figures["clients-figure"].count('class="trace bars"') == 3
     assert 'class="notice script-error"' not in document
     assert "CONSOLE" not in log
     assert "<title>A study: coterie report</title>" in document
 
 
+_PLAY = """
+const pause = () => new Promise((done) => setTimeout(done, 500));
+const plot = (key) => inner.getElementById(key + "-plot");
+const caption = (key) => inner.querySelector("#" + key + " figcaption").textContent;
+const press = (key, number) => {
+  const button = plot(key).layout.updatemenus[0].buttons[number];
+  return view.Plotly.update(plot(key), button.args[0], button.args[1]);
+};
+const choose = async (group, values) => {
+  const lists = all(`select[data-chooses=${group}]`);
+  values.forEach((value, k) => { lists[k].value = value; });
+  lists.at(-1).dispatchEvent(new view.Event("change"));
+  await pause();
+};
+const shown = (group) => all("." + group).filter((p) => !p.hidden).map((p) => p.id);
+"""
+
+
 @pytest.mark.browser
-def test_menus_and_slider_change_what_is_drawn(tmp_path: Path) -> None:
-    records = make_records()
-    path = report.write_report(records, tmp_path / "report.html")
-    act = """<script>
-    const plot = (key) => document.getElementById(key + "-plot");
-    const say = (key, value) => { document.body.dataset[key] = JSON.stringify(value); };
-    const press = (key, number) => {
-      const button = plot(key).layout.updatemenus[0].buttons[number];
-      return Plotly.update(plot(key), button.args[0], button.args[1]);
+def test_menus_lists_and_slider_change_what_is_drawn(tmp_path: Path) -> None:
+    page = report.write_report(make_records(), tmp_path / "report.html")
+    probe = f"""{_PLAY}
+    const opened = shown("matrix");
+    await press("curves-figure", 2);
+    const ticks = [...plot("curves-figure").querySelectorAll(".x2tick text")];
+    await press("gains-figure", 0);
+    await choose("matrix", ["collaboration-0", "2"]);
+    const step = plot("collaboration-0-2").layout.sliders[0].steps[0];
+    view.Plotly.animate(plot("collaboration-0-2"), step.args[0], step.args[1]);
+    await pause();
+    view.Plotly.Fx.hover(plot("collaboration-0-2"), {{ xval: 1, yval: 0 }});
+    return {{
+      hover: plot("collaboration-0-2").querySelector(".hovertext").textContent,
+      opened, bytes: [...plot("curves-figure").data.at(-1).x].slice(1),
+      ticks: ticks.map((text) => text.textContent), gain: caption("gains-figure"),
+      places: plot("gains-figure").querySelectorAll(".xtick text").length,
+      shown: shown("matrix"), matrix: caption("collaboration-0-2"),
+      first: plot("collaboration-0-2")._fullData[0].z[0][1],
+      width: plot("collaboration-0-2").clientWidth,
+    }}"""
+    found = seen(page.read_text("utf-8"), tmp_path, probe)
+    # Ditto is shown above, and stands second among those with matrices.
+    assert found["opened"] == ["collaboration-1-0"]
+    assert found["bytes"] == [96000, 192000, 288000, 384000]
+    assert found["ticks"] == ["0", "50 kB", "100 kB", "200 kB"]
+    assert found["gain"].startswith("fedavg: ")
+    assert found["places"] == 12
+    assert found["shown"] == ["collaboration-0-2"]
+    assert found["matrix"] == "Who learns from whom: fedavg, seed 2"
+    assert found["first"] == pytest.approx(1 / 12)
+    assert found["hover"].startswith("client 0 learns from client 2")
+    assert found["width"] > 500
+
+
+HOSPITALS = ("Chur", "Bern", "Zürich", "Lausanne University Hospital", "Genève")
+HOSPITALS += ("Basel", "01234", "1234")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_report_fits_a_phone_and_a_desk(
+    tmp_path: Path, width: int, dark: bool
+) -> None:
+    records = make_records(n=8, clusters=0)
+    page = report.write_report(
+        replace(records, names=HOSPITALS), tmp_path / "report.html"
+    )
+    probe = """
+    const inside = (part, box) => {
+      const a = part.getBoundingClientRect(), b = box.getBoundingClientRect();
+      return a.left >= b.left - 1 && a.right <= b.right + 1;
     };
-    const select = document.querySelector("select");
-    select.value = "collaboration-1";
-    select.dispatchEvent(new Event("change"));
-    (async () => {
-      await press("curves-figure", 2);
-      say("bytes", Array.from(plot("curves-figure").data.at(-1).x));
-      await press("gains-figure", 1);
-      say("gain", plot("gains-figure").layout.title.text);
-      const step = plot("collaboration-1").layout.sliders[0].steps[0];
-      await Plotly.animate(plot("collaboration-1"), step.args[0], step.args[1]);
-      say("first", plot("collaboration-1")._fullData[0].z[0][1]);
-      say("width", plot("collaboration-1").clientWidth);
-    })();
-    </script></body>"""
-    path.write_text(path.read_text("utf-8").replace("</body>\n", act), "utf-8")
-    document, log = rendered(path, tmp_path / "profile")
-    found = dict(re.findall(r'data-(\w+)="([^"]*)"', document))
-    assert "CONSOLE" not in log, log
-    assert found["bytes"] == "[0,96000,192000,288000,384000]"
-    assert "ditto: " in found["gain"]
-    assert float(found["first"]) == pytest.approx(1 / 12)
-    assert int(found["width"]) > 500
-    shown = re.findall(r'<figure id="collaboration-(\d)"[^>]*?( hidden="")?>', document)
-    assert [bool(hidden) for _, hidden in shown] == [True, False, True]
+    const figures = all("figure:not([hidden])");
+    const names = (key, axis) => [...inner.querySelectorAll(
+      `#${key}-plot .${axis}tick text`)].map((text) => text.textContent);
+    return {
+      over: over(inner.documentElement),
+      scrolled: all(".scroll").filter((box) => over(box) > 0).length,
+      captions: figures.map((f) => f.querySelector("figcaption").textContent),
+      outside: figures.filter((f) => !inside(f, inner.body)).length,
+      cut: figures.flatMap((f) => [...f.querySelectorAll(
+        ".updatemenu-header, .updatemenu-button, .xtick text, .legendtext, .xtitle"
+        )].filter((part) => !inside(part, f)).map((part) => part.textContent)),
+      gains: names("gains-figure", "x"), rows: names("collaboration-1-0", "y"),
+      paper: view.getComputedStyle(inner.body).backgroundColor,
+      filter: view.getComputedStyle(all(".plotly-graph-div")[0]).filter,
+    }"""
+    found = seen(page.read_text("utf-8"), tmp_path, probe, width=width, dark=dark)
+    assert (found["over"], found["outside"], found["cut"]) == (0, 0, [])
+    assert (found["scrolled"] > 0) == (width == 390)
+    assert all(found["captions"]) and len(found["captions"]) == 6
+    long = "Lausanne University Hos…" if width == 1280 else "Lausanne Un…"
+    assert sorted(found["gains"]) == sorted(
+        long if len(name) > 12 else name for name in HOSPITALS
+    )
+    assert {"01234", "1234", "Chur"} <= set(found["rows"]) and len(found["rows"]) == 8
+    assert found["paper"] == ("rgb(22, 22, 22)" if dark else "rgb(255, 255, 255)")
+    assert (found["filter"] != "none") == dark
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_saved_figure_opens_and_can_be_read(tmp_path: Path, dark: bool) -> None:
+    path = report.write_figure(report.gains(make_records()), tmp_path / "gains.html")
+    flags = ["--screenshot=" + str(tmp_path / "seen.png"), "--hide-scrollbars"]
+    flags += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
+    flags += ["--window-size=800,600"]
+    document, log = rendered(path, tmp_path / "profile", *flags)
+    assert "CONSOLE" not in log and 'class="main-svg"' in document
+    assert re.search("<figcaption>ditto: .* cannot tell</figcaption>", document)
+    with Image.open(tmp_path / "seen.png") as picture:
+        pixels = np.asarray(picture.convert("L"), dtype=float)
+    # The page and the figure have one background, and text stands out from both.
+    paper = pixels[5, 5]
+    assert paper == pytest.approx(22 if dark else 255, abs=1)
+    figure = pixels[80:560, 30:770]
+    assert (np.abs(figure - paper) <= 1).mean() > 0.6
+    contrast = [(value / 255) ** 2.2 + 0.05 for value in (figure.max(), figure.min())]
+    assert contrast[0] / contrast[1] > 7  # as the strictest rules for text ask
+
+
+@pytest.mark.browser
+def test_a_figure_of_ones_own_is_saved_too(tmp_path: Path) -> None:
+    figure = go.Figure(go.Scatter(x=[1, 2], y=[3, 4]))
+    path = report.write_figure(figure, tmp_path / "own.html")
+    probe = 'return [all(".scatterlayer .point").length, over(inner.documentElement)]'
+    assert seen(path.read_text("utf-8"), tmp_path, probe, width=390) == [2, 0]
+
+
+@pytest.mark.browser
+def test_clients_are_found_in_their_table(tmp_path: Path) -> None:
+    records = make_records(n=30, clusters=0, weights=False)
+    page = report.write_report(records, tmp_path / "report.html")
+    probe = f"""{_PLAY}
+    const rows = () => all(".client-table:not([hidden]) tbody tr")
+      .filter((row) => !row.hidden).map((row) => row.cells[0].textContent);
+    const before = [shown("client-table"), rows().length];
+    await choose("client-table", ["clients-1"]);
+    const input = inner.querySelector("input");
+    input.value = "NT 2";
+    input.dispatchEvent(new view.Event("input"));
+    return [...before, shown("client-table"), rows()]"""
+    first, count, then, rows = seen(page.read_text("utf-8"), tmp_path, probe)
+    assert (first, count, then) == (["clients-2"], 30, ["clients-1"])
+    assert rows == ["client 2", *(f"client 2{k}" for k in range(10))]
 
 
 @pytest.mark.browser
@@ -94,7 +210,7 @@ def test_a_browser_draws_the_edge_cases(tmp_path: Path) -> None:
     document, log = rendered(page, tmp_path / "profile")
     assert 'class="notice script-error"' not in document
     assert "CONSOLE" not in log
-    assert document.count("plotly-graph-div") >= 8
+    assert document.count('class="main-svg"') >= 8
 
 
 @pytest.mark.browser
@@ -103,12 +219,14 @@ def test_a_browser_draws_a_study_in_virtual_time(tmp_path: Path) -> None:
     path = report.write_report(records, tmp_path / "report.html")
     act = """<script>
     (async () => {
+      await new Promise((done) => setTimeout(done, 2000));
       const plot = document.getElementById("timeline-figure-plot");
       const button = plot.layout.updatemenus[0].buttons[2];
       await Plotly.update(plot, button.args[0], button.args[1]);
       const bars = plot.querySelectorAll(".trace.bars .point").length;
       document.body.dataset.bars = bars;
-      document.body.dataset.heading = plot.querySelector(".gtitle").textContent;
+      document.body.dataset.heading =
+        document.querySelector("#timeline-figure figcaption").textContent;
     })();
     </script></body>"""
     path.write_text(path.read_text("utf-8").replace("</body>\n", act), "utf-8")

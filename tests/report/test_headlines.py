@@ -12,7 +12,7 @@ import pytest
 from coterie import report
 from coterie.records import Records
 from coterie.report.headlines import best_of, headline
-from coterie.report.tables import favourite_of
+from coterie.scores import favourite_of
 from support.made_records import make_records, with_outcomes, written
 
 RIGHT = np.zeros((3, 4, 20))

@@ -15,7 +15,8 @@ import tomli_w
 from coterie import report
 from coterie.checks import InputError
 from coterie.records import Records
-from coterie.report.tables import newcomer_gains, newcomer_summary, summary
+from coterie.report.tables import newcomer_gains, newcomer_summary
+from coterie.scores import summary
 from support.called import called
 from support.made_records import Fetches, make_records, rendered, usual_page, written
 from support.newcomer_studies import TABLES

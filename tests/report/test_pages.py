@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from coterie import report
+from coterie.checks import InputError
+from coterie.scores import gain_of
 from support.made_records import Fetches, make_records, usual_page, written
 
 
@@ -160,6 +162,86 @@ def test_unusual_studies_are_reported(
 ) -> None:
     usual = {"labels": ("local", "ditto")}
     assert sentence in written(make_records(**usual | options), tmp_path)
+
+
+@pytest.mark.parametrize("first", ["fedavg", "ditto"])
+def test_the_matrix_opens_on_the_algorithm_that_is_shown_above(
+    first: str, tmp_path: Path
+) -> None:
+    records = make_records()
+    best = (records.metrics["algorithm"] == first).astype(float)
+    metrics = records.metrics.assign(validation_accuracy=best)
+    page = written(replace(records, metrics=metrics), tmp_path)
+    (seen,) = re.findall(r'<figure id="(collaboration-\S+)"[^>]*?>(?<! hidden>)', page)
+    chosen = re.findall(r"<option value=\"(\S+)\" selected>([^<]+)</option>", page)
+    labels = {value: name for value, name in chosen if value.startswith("collab")}
+    assert labels == {seen.removesuffix("-0"): first}
+    assert ("0", "0") in chosen  # the first seed
+    wanted = f"Collaboration matrix of {first}, seed 0"
+    assert re.search(f'id="{seen}"[^>]*aria-label="{wanted}', page)
+
+
+def test_a_seed_without_matrices_is_said_and_another_algorithm_opens(
+    tmp_path: Path,
+) -> None:
+    records = make_records()
+    kept = {key: value for key, value in records.weights.items() if key[0] != "ditto"}
+    del kept["fedavg", 1]
+    page = written(replace(records, weights=kept), tmp_path)
+    assert '<option value="collaboration-0" selected>fedavg</option>' in page
+    assert '<p id="collaboration-0-1" class="matrix" hidden>Not recorded.</p>' in page
+
+
+def test_every_client_has_a_row_where_clusters_are_unknown(tmp_path: Path) -> None:
+    records = replace(make_records(n=3, clusters=0), names=("Chur", "<b>", "Bern"))
+    page = written(records, tmp_path)
+    table = page[page.index('id="clients-2"') :]
+    assert "client-table" in table and "cluster unknown" not in page
+    rows = re.findall(r'<th scope="row">([^<]*)</th>(.*?)</tr>', table)
+    assert [name for name, _ in rows] == ["Chur", "&lt;b&gt;", "Bern"]
+    found = report.client_summary(records, "ditto").loc["Chur"]
+    cells = re.findall("<td[^>]*>(.*?)</td>", rows[0][1])
+    assert cells[3] == f"{100 * found['score']:.1f} %"
+    assert cells[4] == f"{100 * found['gain']:+.1f} points"
+    ends = f"{100 * found['low']:+.1f} to {100 * found['high']:+.1f} points"
+    assert cells[5:] == [ends, found["verdict"]]
+
+
+def test_the_rows_of_clients_are_their_samples_scores_and_gains() -> None:
+    records = make_records(n=4, clusters=2)
+    table = report.client_summary(records, "ditto")
+    assert list(table.index) == ["client 0", "client 2", "client 1", "client 3"]
+    last = records.metrics[records.metrics["round"] == 4]
+    means = last.pivot_table("test_accuracy", "client", "algorithm")
+    np.testing.assert_allclose(table["score"], means["ditto"].loc[[0, 2, 1, 3]])
+    gained = (means["ditto"] - means["local"]).loc[[0, 2, 1, 3]]
+    np.testing.assert_allclose(table["gain"], gained)
+    own = gain_of(records, "ditto").clients.loc[[0, 2, 1, 3]]
+    for name in ("low", "high", "verdict"):
+        assert list(table[name]) == list(own[name])
+    sizes = records.clients.query("seed == 0").set_index("client")
+    assert list(table["train"]) == list(sizes["train"].loc[[0, 2, 1, 3]])
+    assert "gain" not in report.client_summary(records, "local")
+
+
+def test_a_client_without_a_score_has_a_row_without_it(tmp_path: Path) -> None:
+    records = make_records(n=3, clusters=0, labels=("local", "ditto"), weights=False)
+    clients = records.clients.assign(
+        test=records.clients["test"].where(records.clients["client"] != 1, 0)
+    )
+    page = written(replace(records, clients=clients), tmp_path)
+    *_, row = re.findall(r'<th scope="row">client 1</th>(.*?)</tr>', page)
+    assert row.endswith("<td>0</td><td>–</td>" + 3 * "<td>–</td>")
+
+
+def test_a_figure_is_saved_as_a_page_and_as_nothing_else(tmp_path: Path) -> None:
+    figure = report.spread(make_records(n=3))
+    path = report.write_figure(figure, tmp_path / "new" / "spread.html")
+    text = path.read_text("utf-8")
+    assert "<title>Final scores of the clients</title>" in text
+    assert "default-src 'none'" in text
+    with pytest.raises(InputError, match=r"must end in \.html, but is .*spread\.png"):
+        report.write_figure(figure, tmp_path / "spread.png")
 
 
 def test_ten_thousand_clients_make_a_small_page(tmp_path: Path) -> None:

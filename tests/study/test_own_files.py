@@ -90,7 +90,7 @@ def test_clients_without_names_are_numbered(tmp_path):
     made = study_of(made.resolved() | {"split": split, "name": "numbers"})
     found = run(made, tmp_path)
     assert set(found.records.metrics["name"]) == {"client 0", "client 1", "client 2"}
-    assert torch.equal(*(found.model(k).head.weight for k in (2, "client 2")))
+    assert torch.equal(*(found.model(k).model.head.weight for k in (2, "client 2")))
 
 
 def test_the_report_and_figures_name_the_hospitals(result):

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from coterie import models
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
 from coterie.records import load_records
 from coterie.seeds import generator
-from coterie.study import setup
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm
@@ -108,7 +108,7 @@ MODELS = {
 def test_a_model_that_cannot_be_used_is_refused_before_anything_is_written(
     tmp_path, monkeypatch, name, message
 ):
-    monkeypatch.setitem(setup.MODELS, name, MODELS[name])
+    monkeypatch.setitem(models.MODELS, name, MODELS[name])
     with pytest.raises(InputError, match=message):
         run_study(made(model={"name": name}), runs=tmp_path)
     assert list(tmp_path.iterdir()) == []

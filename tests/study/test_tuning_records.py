@@ -87,6 +87,9 @@ def test_the_figure_shows_every_trial_where_it_ended(tuned):
     assert figure.layout.xaxis.type == "log"
     by_steps = figure.layout.updatemenus[0].buttons[1]
     assert by_steps.args[1]["xaxis.title.text"] == "steps"
+    assert list(by_steps.args[1]["xaxis.tickvals"]) == sorted(
+        {x for trace in by_steps.args[0]["x"] for x in trace if x is not None}
+    )
     assert list(by_steps.args[0]["x"][0]) == [None] * 10  # local did not search them
 
 
@@ -97,8 +100,8 @@ def test_values_of_other_kinds_have_an_axis_of_names(tmp_path):
     asked = made({"space": space}, algorithm=entries, run=run)
     result = run_study(asked, runs=tmp_path)
     figure = report.trials(result.records)
-    kinds = [b.args[1]["xaxis.type"] for b in figure.layout.updatemenus[0].buttons]
-    assert kinds == ["linear", "category"]
+    texts = [b.args[1]["xaxis.ticktext"] for b in figure.layout.updatemenus[0].buttons]
+    assert [set(text) for text in texts] == [{"0.01"}, {"clusters", "alone"}]
     assert set(result.chosen()["weights"].dropna()) <= {"clusters", "alone"}
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
 import math
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -179,7 +182,7 @@ def make_timed(
 def written(records: Records, folder: Path) -> str:
     """The page without plotly.js, which names addresses that it does not fetch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.report.pages.get_plotlyjs", str)
+        patch.setattr("coterie.report.pages.get_plotlyjs", lambda: "plotly")
         path = report.write_report(records, folder / "report.html")
     return path.read_text("utf-8")
 
@@ -224,3 +227,60 @@ def rendered(page: Path, folder: Path, *more: str) -> tuple[str, str]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
+
+
+_FRAME = """<!DOCTYPE html><meta charset="utf-8">
+<meta name="color-scheme" content="light dark"><title></title>
+<iframe width="{width}" height="844" srcdoc="{page}"></iframe>
+<script>addEventListener("load", function () {{ setTimeout(async function () {{
+  const view = document.querySelector("iframe").contentWindow, inner = view.document;
+  const all = (what) => [...inner.querySelectorAll(what)];
+  const over = (part) => part.scrollWidth - part.clientWidth;
+  document.title = JSON.stringify(await (async () => {{ {probe} }})());
+}}, 2000); }});</script>"""
+
+
+def seen(
+    page: str, folder: Path, probe: str, *, width: int = 1280, dark: bool = False
+) -> Any:
+    """What a probe finds in a page on a screen so wide, light or dark.
+
+    Args:
+        page: the document.
+        folder: for what the browser keeps.
+        probe: JavaScript that returns what JSON can hold, with the window `view` and
+            the document `inner`, `all(selector)` and `over(element)`: what of it can
+            only be seen by scrolling sideways, in pixels.
+        width: in pixels, of CSS.
+        dark: whether the reader prefers it dark.
+    """
+    frame = folder / "frame.html"
+    text = _FRAME.format(width=width, page=html.escape(page), probe=probe)
+    frame.write_text(text, encoding="utf-8")
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    document, log = rendered(frame, folder / "browser", scheme)
+    assert "CONSOLE" not in log, log
+    title = re.search("<title>(.*?)</title>", document, flags=re.DOTALL)
+    assert title is not None
+    return json.loads(html.unescape(title[1]))
+
+
+def make_trials(values: dict[str, dict[str, list[Any]]]) -> Records:
+    """Records of searches: the values of each option that every algorithm tried."""
+    records = make_records(labels=tuple(values), seeds=1, weights=False)
+    tables = []
+    for label, options in values.items():
+        count = max(len(tried) for tried in options.values())
+        table = pd.DataFrame(options).assign(algorithm=label, seed=0, rounds=4, spent=4)
+        table["trial"], table["score"] = range(count), np.linspace(0.5, 0.6, count)
+        table["chosen"] = table["trial"] == count - 1
+        table["status"] = np.where(table["chosen"], "chosen", "finished")
+        tables.append(table)
+    entries = [
+        {"name": label, "tune": {option: list(v) for option, v in options.items()}}
+        for label, options in values.items()
+    ]
+    tune = {"trials": 8, "search": "grid", "halving": 1, "folds": 0, "rounds": 0}
+    study = records.study | {"algorithm": entries, "tune": tune}
+    found = pd.concat(tables, ignore_index=True)
+    return replace(records, study=study, trials=found)

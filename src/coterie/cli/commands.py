@@ -1,4 +1,4 @@
-"""The command line: run, watch, plan, list, report, compare, check, reproduce."""
+"""The command line: what a person can ask for, and how errors are told."""
 
 from __future__ import annotations
 
@@ -218,6 +218,45 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
         print_newcomers(newcomer_summary(records))
     print_chosen(records)
     out.print(f"report: {path}", soft_wrap=True)
+
+
+@app.command()
+@interruptible(err, "nothing was written.")
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    client: Annotated[str, typer.Option(help="Whose model: its name or number.")],
+    algorithm: Annotated[
+        str | None, typer.Option(help="Its label; else validation data choose.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Else the first that has models.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="A new folder; else exports/CLIENT.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier export.")
+    ] = False,
+) -> None:
+    """Write one client's model as files that run elsewhere, each of them checked."""
+    from .exports import exported
+
+    exported(folder, client, algorithm, seed, to, overwrite=overwrite)
+
+
+@app.command()
+@interruptible(err, "nothing was written.")
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of an export.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet.")],
+    to: Annotated[
+        Path | None, typer.Option("--out", help="A CSV file; else the terminal.")
+    ] = None,
+) -> None:
+    """Say what an exported model predicts for new rows, and how right that is."""
+    from .exports import predictions
+
+    predictions(folder, file, to)
 
 
 @app.command()

@@ -17,6 +17,7 @@ from rich.text import Text
 from ..records import replacing
 from ..records.files import in_use
 from ..records.standings import Standing, Standings, standings_of
+from ..report.html import document
 from ..scores.finals import score_named
 from .tables import err, out
 from .terminal import plain
@@ -127,30 +128,6 @@ def _step(score: float, low: float, high: float, steps: int) -> int:
     return math.floor(share * steps + 0.5)
 
 
-_CSS = """
-:root { color-scheme: light dark; }
-body { margin: 0 auto; max-width: 60rem; padding: 1rem; line-height: 1.5;
-  font-family: system-ui, sans-serif; color: #222; background: #fff; }
-h1 { font-size: 1.4rem; margin: 0; overflow-wrap: anywhere; }
-progress { width: 100%; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .5rem; text-align: right; border-bottom: 1px solid #8884; }
-th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 7rem; }
-svg { width: 9rem; height: 2rem; vertical-align: middle; fill: none;
-  stroke: #0072b2; stroke-width: 1.5; }
-@media (max-width: 30rem) {
-  table { font-size: .85rem; } svg { width: 3.5rem; } th, td { padding: .35rem .2rem; }
-  th:first-child { min-width: 5.5rem; }
-}
-@media (prefers-color-scheme: dark) {
-  body { color: #ddd; background: #161616; } svg { stroke: #56b4e9; } a { color: #8cf; }
-}
-"""
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-
-
 def _write_page(found: Standings, folder: Path, *, goes_on: bool) -> None:
     """Replaces watch.html, which reloads itself as long as the run goes on."""
     with replacing(folder / "watch.html") as file:
@@ -158,7 +135,6 @@ def _write_page(found: Standings, folder: Path, *, goes_on: bool) -> None:
 
 
 def _document(found: Standings, folder: Path, *, goes_on: bool) -> str:
-    reload = f'<meta http-equiv="refresh" content="{_EVERY:.0f}">' if goes_on else ""
     words = f"{_heading(found)}." if goes_on else f"{_heading(found)}. {_word(found)}"
     more = (folder / "report.html").exists() and found.finished and not goes_on
     link = '<p><a href="report.html">The report</a></p>' if more else ""
@@ -172,26 +148,14 @@ def _document(found: Standings, folder: Path, *, goes_on: bool) -> str:
     done = sum(cell.round for cell in found.cells)
     heads = ("algorithm", "seed", "round", f"validation {found.measure}", "curve")
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-{reload}
-<title>{escape(found.name)}: coterie watch</title>
-<style>{_CSS}</style>
-</head>
-<body>
-<h1>{escape(found.name)}</h1>
+    body = f"""<h1>{escape(found.name)}</h1>
 <p>{escape(words)}</p>
 <progress value="{done}" max="{max(1, found.last * len(found.cells))}"></progress>
 {link}
-<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>
-<tbody>{rows}</tbody></table></div>
-</body>
-</html>
-"""
+<div class="scroll all" tabindex="0"><table class="narrow">
+<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"""
+    title = f"{found.name}: coterie watch"
+    return document(title, body, reload=round(_EVERY) if goes_on else 0)
 
 
 def _word(found: Standings) -> str:
@@ -207,7 +171,7 @@ def _curve(cell: Standing, found: Standings, low: float, high: float) -> str:
     )
     name = f"{cell.label}, seed {cell.seed}: scores by round"
     return (
-        f'<svg viewBox="0 0 100 32" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(name)}"><polyline points="{points}" '
+        '<svg class="curve" viewBox="0 0 100 32" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(name)}"><polyline points="{points}" '
         'vector-effect="non-scaling-stroke"/></svg>'
     )

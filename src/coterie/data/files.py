@@ -60,7 +60,7 @@ def table(
         categories: columns whose numbers are names.
         drop: columns that are not used.
     """
-    path = _checked_path(path, (*FRAMES, ".npz"))
+    path = checked_path(path, (*FRAMES, ".npz"))
     if task is not None:
         one_of("task", task, OBJECTIVES)
     if scale is not None:
@@ -88,8 +88,15 @@ def raw_columns(path: str | Path, how: Preparation) -> Float[torch.Tensor, "b c"
 
     Columns that the preparation does not have are left alone.
     """
-    path = _checked_path(path, FRAMES)
-    frame, found = FRAMES[path.suffix](path), []
+    path = checked_path(path, FRAMES)
+    return raw_values(FRAMES[path.suffix](path), path, how)
+
+
+def raw_values(
+    frame: pd.DataFrame, path: Path, how: Preparation
+) -> Float[torch.Tensor, "b c"]:
+    """The same of a table that was read from the file."""
+    found = []
     for place, column in enumerate(how.columns):
         if column.name not in frame:
             raise InputError(
@@ -107,7 +114,7 @@ def raw_columns(path: str | Path, how: Preparation) -> Float[torch.Tensor, "b c"
     return torch.stack(found, dim=1)
 
 
-def _checked_path(path: str | Path, kinds: Iterable[str]) -> Path:
+def checked_path(path: str | Path, kinds: Iterable[str]) -> Path:
     """The path of a file that is there and that we can read."""
     if not isinstance(path, str | Path):
         raise InputError(f"`path` must be text, got {path!r}.")

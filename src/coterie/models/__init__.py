@@ -1,5 +1,6 @@
 """Models as rows of numbers, small models by name, and what is minimised."""
 
+from .architectures import BESIDE, Architecture, description
 from .layouts import (
     Layout,
     build,
@@ -27,10 +28,12 @@ from .predictions import Tally, tally
 from .zoo import MODELS, cnn, lenet, linear, logistic, mlp, unet3d
 
 __all__ = [
+    "BESIDE",
     "LOSSES",
     "MEASURES",
     "MODELS",
     "OBJECTIVES",
+    "Architecture",
     "Layout",
     "Measure",
     "Objective",
@@ -40,6 +43,7 @@ __all__ = [
     "build",
     "cnn",
     "columns",
+    "description",
     "layout",
     "lenet",
     "linear",

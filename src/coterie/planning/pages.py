@@ -12,9 +12,9 @@ from plotly.offline import get_plotlyjs
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from ..data.federation import short_name
-from ..report.html import page, plot, table_of
+from ..report.html import page, table_of
 from ..report.matrices import heat_map, name_both_axes
-from ..report.styles import client_ticks, finish
+from ..report.styles import client_ticks, finish, plot
 from .plans import advice
 from .prospects import structure_of
 

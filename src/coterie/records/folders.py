@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tomli_w
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..checks import InputError
 from ..data.federation import PARTS, Federation, full_name
 from ..data.preparation import Preparations, preparations_of
-from ..models import Objective
+from ..models import Objective, description
 from ..types import State
 from .cells import Cell, load_cell, pack
 from .files import (
@@ -37,6 +37,7 @@ from .files import (
     writing,
 )
 from .searches import Search, load_search
+from .shapes import sound_model
 from .tables import Records, load_records, metrics_of, named
 
 
@@ -122,6 +123,41 @@ class Folder:
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise damaged(path, error) from error
 
+    def describe_model(
+        self, seed: int, federation: Federation, module: nn.Module
+    ) -> None:
+        """Keeps what the module of one seed is made for, to make it without data."""
+        features, whole = federation.features, None
+        if not features.is_floating_point():
+            kind = str(features.dtype).removeprefix("torch.")
+            ends = {"least": int(features.min()), "most": int(features.max())}
+            whole = {"dtype": kind, **ends}
+        about = {
+            "shape": list(features.shape[1:]),
+            "outputs": federation.outputs,
+            "whole": whole,  # of features that are whole numbers, such as ids of words
+            "prepared": federation.preparations is not None,
+            **description(module),
+        }
+        write(self.path / f"model-{seed}.json", json.dumps(about) + "\n")
+
+    def described_model(self, seed: int) -> dict[str, Any]:
+        """What `describe_model` kept.
+
+        Raises:
+            InputError: where it is not there, or damaged.
+        """
+        path = self.path / f"model-{seed}.json"
+        if not path.exists():
+            raise InputError(
+                f"{self.path} does not say how its models are made: it has no "
+                f"{path.name}; run its study again, which adds that and trains nothing "
+                "twice."
+            )
+        about = read_json(path)
+        sound_model(path, about)
+        return about
+
     def save(self, cell: Cell) -> None:
         """Replaces the cell's file."""
         path = self.path / "cells" / f"{file_name(cell.label, cell.seed)}.pt"
@@ -168,21 +204,26 @@ class Folder:
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"
     ) -> None:
         """Keeps the models of `clients` or of `newcomers`, one row for each."""
-        save(self._models_file(label, seed, of), x.detach().cpu())
+        save(self.models_file(label, seed, of), x.detach().cpu())
 
-    def _models_file(self, label: str, seed: int, of: str) -> Path:
+    def models_file(self, label: str, seed: int, of: str = "clients") -> Path:
+        """Where the models of a cell are, once it has ended."""
         end = "pt" if of == "clients" else f"{of}.pt"
         return self.path / "models" / f"{file_name(label, seed)}.{end}"
 
     def models(self, label: str, seed: int, *, of: str = "clients") -> Tensor:
         """The models of a finished cell: (N, D) of `clients`, (M, D) of `newcomers`."""
-        path = self._models_file(label, seed, of)
+        path = self.models_file(label, seed, of)
         if not path.exists():
             raise InputError(
                 f"{self.path} has no models of {label!r} with seed {seed}: the run did "
                 "not finish."
             )
         return load(path)
+
+    def kept_models(self, label: str, seed: int) -> bool:
+        """Whether there is a file of the models of a cell."""
+        return self.models_file(label, seed).exists()
 
     def has_models(self, label: str, seed: int, *, of: str = "clients") -> bool:
         """Whether the models of a cell are there and intact."""

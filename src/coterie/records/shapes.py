@@ -38,6 +38,15 @@ _CELL = {
     "metrics": [{}],
     "clients": list,
 }
+_MODEL = {
+    "shape": [int],
+    "outputs": int,
+    "prepared": bool,
+    "parameters": [list],
+    "rest": str,
+}
+_WHOLE = {"dtype": str, "least": int, "most": int}
+_KINDS = ("bool", "uint8", "int8", "int16", "int32", "int64")
 _COUNTS = ["seed", "cluster", "train", "validation", "test"]
 
 
@@ -112,6 +121,16 @@ def sound_clients(path: Path, table: pd.DataFrame, cells: list[Cell]) -> None:
     other = [c.clients for c in cells if c.seed == seed and c.clients]
     fits = [sorted(map(str, clients)) == sorted(names) for clients in other]
     refuse(path, path.stem == f"clients-{seed}", len({*names}) == len(names), *fits)
+
+
+def sound_model(path: Path, about: dict[str, Any]) -> None:
+    """Refuses what does not say how a model is made."""
+    whole = about.get("whole")
+    refuse(path, holds(about, _MODEL), "whole" in about)
+    refuse(path, whole is None or holds(whole, _WHOLE))
+    if whole is not None:
+        sound = whole["dtype"] in _KINDS and whole["least"] <= whole["most"]
+        refuse(path, sound, abs(whole["least"]) < 2**62, abs(whole["most"]) < 2**62)
 
 
 def sound_search(path: Path, search: Search) -> None:

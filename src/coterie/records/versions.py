@@ -17,7 +17,16 @@ import torch
 
 _PACKAGE = Path(__file__).parents[1]
 
-_ELSEWHERE = ("cli", "conformance", "deploy", "planning", "records", "report", "scores")
+_ELSEWHERE = (
+    "cli",
+    "conformance",
+    "deploy",
+    "export",
+    "planning",
+    "records",
+    "report",
+    "scores",
+)
 """Rooms that no number of a cell depends on."""
 
 _METHODS = ("algorithms", "asynchronous")

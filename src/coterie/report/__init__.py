@@ -6,33 +6,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .figures import clients, curves, gains, newcomers, reliability, spread
+    from ..scores.summaries import summary
+    from .figures import clients, gains, newcomers, reliability, spread
     from .headlines import headline
     from .matrices import collaboration, partners, similarity_map
-    from .pages import write_report
+    from .pages import write_figure, write_report
+    from .progress import curves
     from .searches import trials
     from .tables import (
         chosen,
+        client_summary,
         confusion_of,
         measure_summary,
         newcomer_summary,
         partner_counts,
         reliability_of,
-        summary,
     )
     from .timelines import delays, timeline
     from .waiting import wait_summary
 
 # Numbers need no drawing.
 _LATE = {
-    "figures": "clients curves gains newcomers reliability spread",
+    ".scores.summaries": "summary",
+    "progress": "curves",
+    "figures": "clients gains newcomers reliability spread",
     "headlines": "headline",
     "matrices": "collaboration partners similarity_map",
-    "pages": "write_report",
+    "pages": "write_figure write_report",
     "searches": "trials",
     "tables": (
-        "chosen confusion_of measure_summary newcomer_summary partner_counts "
-        "reliability_of summary"
+        "chosen client_summary confusion_of measure_summary newcomer_summary "
+        "partner_counts reliability_of"
     ),
     "timelines": "delays timeline",
     "waiting": "wait_summary",
@@ -49,6 +53,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "chosen",
+    "client_summary",
     "clients",
     "collaboration",
     "confusion_of",
@@ -69,5 +74,6 @@ __all__ = [
     "timeline",
     "trials",
     "wait_summary",
+    "write_figure",
     "write_report",
 ]

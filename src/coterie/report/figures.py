@@ -25,15 +25,13 @@ from ..scores.finals import (
     newcomer_scores,
     over_seeds,
     population,
-    runs_of,
     score_of,
-    seed_means,
     worst_decile,
 )
 from ..scores.gains import Gain, gain_of
-from .axes import axis_of
+from ..scores.summaries import favourite_of
 from .styles import (
-    Style,
+    LABELLED,
     bold,
     boxes,
     button,
@@ -43,27 +41,20 @@ from .styles import (
     finish,
     heading,
     menu_of,
-    row_of,
     styles_of,
     tick_names,
     whiskers,
 )
-from .tables import favourite_of, reliability_of
-
-_COUNTS = {
-    "updates": "updates: answers of clients that arrived",
-    "gradients": "per-sample gradient evaluations, all clients",
-    "bytes": "bytes sent, all clients",
-}
+from .tables import reliability_of
 
 
 def gains(records: Records) -> go.Figure:
     """Every client's test score minus that of training alone, one view per algorithm.
 
-    The view at the start is that of the best mean validation score. Bars are sorted
-    inside each cluster; whiskers are 95 per cent intervals, and bars are pale where
-    these reach over zero: nothing can be told. Above CROWD clients, one box per
-    algorithm shows their distribution.
+    The view at the start is that of the best mean validation score. Its bars are sorted
+    inside each cluster, and clients keep these places in all views; whiskers are 95 per
+    cent intervals, and bars are faint where these reach over zero: nothing can be told.
+    Above CROWD clients, one box per algorithm shows their distribution.
 
     Raises:
         InputError: without results of `local`, or of anything to compare with it.
@@ -83,18 +74,14 @@ def gains(records: Records) -> go.Figure:
 
 def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figure:
     """A bar per client, of the algorithm `first` until another is chosen."""
-    table, styles = by_cluster(population(records)), styles_of(records)
+    table, styles = _sorted_inside_clusters(records, found[first]), styles_of(records)
     unit, ends = score_of(records).unit, [np.zeros(1)]
-    figure, buttons, layouts = go.Figure(), [], {}
+    figure, buttons, titles = go.Figure(), [], {}
     for label, gain in found.items():
         gained = gain.clients.reindex(table["client"])
         numbers = ["mean", "low", "high"]
         gained[numbers] *= unit
         ends.append(gained[numbers].to_numpy().ravel())
-        # Clusters keep their places for every algorithm; clients sort inside them.
-        group = (table["cluster"] != table["cluster"].shift()).cumsum()
-        order = np.lexsort((-gained["mean"].to_numpy(), group.to_numpy()))
-        gained, clusters = gained.iloc[order], table["cluster"].iloc[order]
         sure = gained["verdict"].isin(["gains", "loses"])
         style = styles[label]
         figure.add_bar(
@@ -102,26 +89,31 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
             y=gained["mean"].to_numpy(),
             error_y=whiskers(gained),
             name=escape(label),
-            marker={"color": [style.colour if s else style.faint(0.35) for s in sure]},
+            marker={
+                "color": [style.colour if s else style.faint(0.35) for s in sure],
+                "line": {"color": style.colour, "width": int(len(table) <= LABELLED)},
+            },
             visible=label == first,
+            hoverlabel={"bgcolor": style.colour},  # not as faint as the bar
             hovertext=[
-                f"{escape(records.name_of(int(client)))}, "
-                f"{cluster_name(int(cluster))}: {verdict}"
+                escape(records.name_of(int(client)))
+                + (f", {cluster_name(int(cluster))}" if cluster >= 0 else "")
+                + f": {verdict}"
                 for client, cluster, verdict in zip(
-                    gained.index, clusters, gained["verdict"], strict=True
+                    gained.index, table["cluster"], gained["verdict"], strict=True
                 )
             ],
             hovertemplate="%{hovertext}<br>%{y:+.3g}<extra></extra>",
         )
         more, less, unsure = gain.counts().values()
         title = f"{heading(label)}: {more} gain, {less} lose, {unsure} cannot tell"
-        ticks = client_ticks(tick_names(records, gained.index), single=True)
-        layout = {f"xaxis.{key}": value for key, value in ticks.items()}
-        layouts[label] = {"title.text": bold(title), **layout}
+        titles[label] = bold(title)
         seen = [other == label for other in found]
-        buttons.append(button(label, {"visible": seen}, layouts[label]))
+        buttons.append(button(label, {"visible": seen}, {"title.text": bold(title)}))
     menu = menu_of(buttons, active=list(found).index(first))
-    figure.update_layout(layouts[first], updatemenus=[menu])
+    figure.update_layout(updatemenus=[menu])
+    names = tick_names(records, table["client"])
+    figure.update_xaxes(client_ticks(names, single=True))
     title = score_of(records).gain
     figure.update_yaxes(title=title, zeroline=True, zerolinecolor="#222222")
     # One scale for all, so that switching the algorithm compares like with like.
@@ -130,126 +122,15 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
     room = 0.08 * max(float(np.ptp(finite)), 1e-9)
     figure.update_yaxes(range=[finite.min() - room, finite.max() + room])
     draw_cluster_bounds(figure, table)
-    return finish(figure, figure.layout.title.text, 480, menu=True)
+    return finish(figure, titles[first], 480, menu=True)
 
 
-def curves(records: Records, against: str | None = None) -> go.Figure:
-    """Mean test score and loss over time, with buttons that change the horizontal axis.
-
-    Lines are means over clients and seeds; bands reach from the lowest to the highest
-    seed. Against a count, a point stands at its mean over the seeds.
-
-    Args:
-        records: of the study.
-        against: an axis; None takes virtual time where there is [time], and rounds
-            elsewhere. In virtual time rounds are ticks, and no axis.
-
-    Raises:
-        InputError: when the records hold no such axis.
-    """
-    score, own = score_of(records), axis_of(records)
-    counts = {name: words for name, words in _COUNTS.items() if name in records.rounds}
-    titles = {own.name: own.title} | counts
-    axes = list(titles)
-    against = own.name if against is None else against
-    if against not in axes:
-        raise InputError(f"`against` must be one of {axes}, but is {against!r}.")
-    columns = dict.fromkeys([score.column, "test_loss"])
-    shown = [column for column in columns if column in records.metrics]
-    figure = make_subplots(
-        rows=len(shown), cols=1, shared_xaxes=True, vertical_spacing=0.06
-    )
-    places: dict[str, list[list[float | None]]] = {axis: [] for axis in axes}
-    for label, style in styles_of(records).items():
-        for row, column in enumerate(shown, start=1):
-            _add_curve(figure, records, label, style, column, row, places)
-    for trace, x in zip(figure.data, places[against], strict=True):
-        trace.x = x
-    bottom = f"xaxis{len(shown)}.title.text" if len(shown) > 1 else "xaxis.title.text"
-    buttons = [
-        button(f"by {axis}", {"x": places[axis]}, {bottom: title})
-        for axis, title in titles.items()
-    ]
-    # More than three do not fit side by side on a narrow screen.
-    menu = row_of if len(axes) <= 3 else menu_of
-    menus = [menu(buttons, active=axes.index(against))]
-    figure.update_layout(updatemenus=menus, hovermode="x unified")
-    figure.update_xaxes(title=titles[against], row=len(shown))
-    figure.update_yaxes(tickformat=score.ticks, title=score.words, row=1)
-    figure.update_yaxes(zeroline=False)
-    if len(shown) > 1:
-        figure.update_yaxes(title="test loss", row=2)
-    _use_logarithm_if_wide(figure, shown)
-    height = 380 + 240 * (len(shown) - 1)
-    return finish(figure, "Mean over clients during training", height, menu=True)
-
-
-def _add_curve(
-    figure: go.Figure,
-    records: Records,
-    label: str,
-    style: Style,
-    column: str,
-    row: int,
-    places: dict[str, list[list[float | None]]],
-) -> None:
-    """Adds the mean line and, given several seeds, their band; notes places on axes."""
-    means = seed_means(runs_of(records, label), column)
-    x = {axis: _places(records, label, means, axis) for axis in places}
-    common = {"legendgroup": escape(label), "row": row, "col": 1}
-    if means.shape[1] > 1:
-        figure.add_scatter(
-            y=[*_listed(means.max(axis=1)), *_listed(means.min(axis=1))[::-1]],
-            mode="lines",
-            fill="toself",
-            fillcolor=style.faint(0.15),
-            line={"width": 0},
-            hoverinfo="skip",
-            showlegend=False,
-            name=f"{escape(label)}, range of seeds",
-            **common,
-        )
-        for axis in places:
-            places[axis].append([*x[axis], *x[axis][::-1]])
-    figure.add_scatter(
-        y=_listed(means.mean(axis=1, skipna=False)),
-        mode="lines+markers" if len(means) <= 30 else "lines",
-        name=escape(label),
-        showlegend=row == 1,
-        line={"color": style.colour, "dash": style.dash, "width": 2},
-        marker={"size": 4},
-        **common,
-    )
-    for axis in places:
-        places[axis].append(x[axis])
-
-
-def _places(
-    records: Records, label: str, means: pd.DataFrame, axis: str
-) -> list[float | None]:
-    own = axis_of(records)
-    if axis == own.name:
-        return [own.place(t) for t in means.index]
-    mine = records.rounds[records.rounds["algorithm"] == label]
-    mine = mine[mine["seed"].isin(means.columns)]
-    return _listed(mine.groupby("round")[axis].mean().reindex(means.index))
-
-
-def _listed(values: pd.Series) -> list[float | None]:
-    """A list as JSON can hold it, with None for what is not finite."""
-    return [float(v) if np.isfinite(v) else None for v in values]
-
-
-def _use_logarithm_if_wide(figure: go.Figure, shown: list[str]) -> None:
-    """Turns the loss axis logarithmic where losses differ a hundredfold."""
-    if "test_loss" not in shown:
-        return
-    row = shown.index("test_loss") + 1
-    panel = "y" if row == 1 else f"y{row}"
-    traces = [t.y for t in figure.data if (t.yaxis or "y") == panel]
-    values = np.array([v for y in traces for v in y if v is not None], dtype=float)
-    if values.size and values.min() > 0 and values.max() > 100 * values.min():
-        figure.update_yaxes(type="log", title="test loss (logarithmic)", row=row)
+def _sorted_inside_clusters(records: Records, gain: Gain) -> pd.DataFrame:
+    """The clients by cluster, and inside each those first that gain most."""
+    table = by_cluster(population(records))
+    group = (table["cluster"] != table["cluster"].shift()).cumsum()
+    gained = gain.clients["mean"].reindex(table["client"]).to_numpy()
+    return table.iloc[np.lexsort((-gained, group))].reset_index(drop=True)
 
 
 def spread(records: Records) -> go.Figure:
@@ -269,7 +150,7 @@ def spread(records: Records) -> go.Figure:
         mode="markers",
         name="mean of the worst tenth",
         marker={"symbol": "diamond", "size": 11, "color": "#222222"},
-        hovertemplate=f"worst tenth: %{{x:{'.1%' if score.ticks else '.4g'}}}",
+        hovertemplate=f"worst tenth: %{{x:{score.hover}}}",
     )
     figure.update_xaxes(title=score.words, tickformat=score.ticks)
     return finish(figure, "Final scores of the clients", 190, list(means))
@@ -329,6 +210,7 @@ def clients(records: Records) -> go.Figure:
             x=list(range(len(names))),
             y=sizes[part].to_numpy(),
             hovertext=names,
+            hovertemplate="%{hovertext}<br>%{y:,.0f}",
             name=f"{part} samples",
             marker={"color": colour},
             row=1,
@@ -344,6 +226,7 @@ def clients(records: Records) -> go.Figure:
             x=list(range(len(names))),
             y=values.to_numpy(),
             hovertext=names,
+            hovertemplate=f"%{{hovertext}}<br>%{{y:{score.hover}}}",
             mode="markers",
             name=escape(label),
             marker={"color": style.colour, "size": 8},

@@ -12,6 +12,7 @@ import pandas as pd
 
 from ..models import OBJECTIVES
 from ..records import Records
+from ..scores.axes import axis_of
 from ..scores.finals import (
     baseline_of,
     labels_of,
@@ -21,9 +22,9 @@ from ..scores.finals import (
     shown,
 )
 from ..scores.gains import Gain, gain_of
+from ..scores.summaries import costs_of, favourite_of, ranking
 from ..scores.words import as_many, in_bytes, joined, large, some_of
-from .axes import axis_of
-from .tables import at_equal_cost, costs_of, favourite_of, ranking
+from .tables import at_equal_cost
 
 
 def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:

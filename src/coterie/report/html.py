@@ -1,4 +1,7 @@
-"""The page that a report fills: style, scripts, skeleton, tables, plots and words."""
+"""The skeleton of every page: head, style, scripts, tables and lists to choose from.
+
+Drawing is not needed here, so that a page without figures begins quickly.
+"""
 
 from __future__ import annotations
 
@@ -6,69 +9,168 @@ import json
 from html import escape
 
 import numpy as np
-import plotly.graph_objects as go
-import plotly.io
 
 from ..scores.words import percent
 
+# Figures are drawn for a light page. In the dark they are turned: white becomes the
+# page's #161616 (22 = 1.2 * 255 * (1 - 0.9281)), and hues stay what they are.
 _CSS = """
-:root { color-scheme: light; }
+:root { color-scheme: light dark; --ink: #222; --paper: #fff; --soft: #555;
+  --line: #ddd; --link: #005a9c; --tint: #f3f7fb; --warning: #fff6ef;
+  --good: #e3f1e7; --code: #f6f6f6; --curve: #0072b2; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --ink: #ddd; --paper: #161616; --soft: #aaa; --line: #444; --link: #8cf;
+    --tint: #1b2530; --warning: #33241a; --good: #1e3d2a; --code: #232323;
+    --curve: #56b4e9; }
+  .plotly-graph-div { filter: invert(0.9281) hue-rotate(180deg) brightness(1.2); }
+}
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1160px; padding: 24px 20px 64px; color: #222;
-  background: #fff; font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto,
-  "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 4px; }
+body { margin: 0 auto; max-width: 1160px; padding: 24px 20px 64px; color: var(--ink);
+  background: var(--paper); font: 16px/1.55 system-ui, -apple-system, "Segoe UI",
+  Roboto, "Helvetica Neue", Arial, sans-serif; overflow-wrap: break-word; }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 1.25rem; margin: 56px 0 8px; padding-top: 16px;
-  border-top: 1px solid #ddd; }
+  border-top: 1px solid var(--line); }
 p { margin: 8px 0; max-width: 46em; }
 nav { font-size: 0.92rem; margin: 16px 0; }
 nav a { margin-right: 1.1em; white-space: nowrap; }
-a { color: #005a9c; }
-.notice { border-left: 4px solid #d55e00; background: #fff6ef; padding: 8px 14px;
-  max-width: none; }
+a { color: var(--link); }
+.notice { border-left: 4px solid #d55e00; background: var(--warning);
+  padding: 8px 14px; max-width: none; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px;
   margin: 14px 0; }
 dl.headline { margin: 12px 0 20px; padding: 12px 16px; border-left: 4px solid #0072b2;
-  background: #f3f7fb; font-size: 1.05rem; }
-dt { color: #555; }
+  background: var(--tint); font-size: 1.05rem; }
+dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; }
-.scroll { overflow-x: auto; max-height: 34em; margin: 4px 0 16px; }
-table { border-collapse: collapse; font-size: 0.92rem;
+.scroll { overflow: auto; max-height: 34em; margin: 4px 0 16px; }
+table { border-collapse: separate; border-spacing: 0; font-size: 0.92rem;
   font-variant-numeric: tabular-nums; }
-.caption { color: #555; font-size: 0.92rem; margin: 14px 0 0; }
-th, td { padding: 5px 12px; text-align: right; border-bottom: 1px solid #e6e6e6;
+.caption { color: var(--soft); font-size: 0.92rem; margin: 14px 0 0; }
+th, td { padding: 5px 9px; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
-thead th { border-bottom: 2px solid #999; vertical-align: bottom;
-  white-space: normal; min-width: 5em; }
-th:first-child { text-align: left; padding-left: 0; white-space: normal;
-  min-width: 8em; }
-td.best { background: #e3f1e7; font-weight: 700; }
-figure { margin: 12px 0; }
+thead th { border-bottom: 2px solid #888; vertical-align: bottom; position: sticky;
+  top: 0; z-index: 1; white-space: normal; min-width: 5em; background: var(--paper); }
+th:first-child { text-align: left; padding-left: 0; white-space: normal; left: 0;
+  position: sticky; min-width: 8em; background: var(--paper); }
+thead th:first-child { z-index: 2; }
+td.words { white-space: normal; min-width: 15em; }
+td.best { background: var(--good); font-weight: 700; }
+figure { margin: 20px 0 12px; }
 figure.matrix { max-width: 720px; }
-select { font: inherit; padding: 3px 6px; }
-pre { background: #f6f6f6; padding: 14px; overflow-x: auto; font-size: 0.85rem; }
+figcaption { font-weight: 700; font-size: 0.95rem; }
+.plotly-graph-div .gtitle { display: none; }
+label { display: inline-block; margin-right: 14px; max-width: 100%; }
+select, input { font: inherit; padding: 3px 6px; max-width: 100%; }
+progress { width: 100%; }
+.all { max-height: none; } .narrow { width: 100%; } .narrow td { width: 1%; }
+svg.curve { width: 9rem; height: 2rem; vertical-align: middle; fill: none;
+  stroke: var(--curve); stroke-width: 1.5; }
+pre { background: var(--code); padding: 14px; overflow-x: auto; font-size: 0.85rem; }
 @media (max-width: 600px) {
   body { padding: 16px 12px 48px; font-size: 15px; }
   dl { grid-template-columns: 1fr; gap: 0; } dt { margin-top: 6px; }
+  dl.headline { margin: 12px 0; padding: 8px 10px; font-size: 1rem; }
+  th, td { padding: 5px 7px; } thead th { min-width: 4em; }
+  th:first-child { min-width: 6em; }
+  svg.curve { width: 2.8rem; } .narrow th, .narrow td { padding: 5px 3px; }
+  .narrow { font-size: 0.85rem; } .narrow thead th { min-width: 0; }
+  .narrow th:first-child { overflow-wrap: anywhere; }
 }
 @media print {
-  nav, select { display: none; } .scroll { max-height: none; overflow: visible; }
+  nav, select, input { display: none; }
+  .scroll { max-height: none; overflow: visible; }
   figure, table { break-inside: avoid; } body { max-width: none; }
 }
 """
 
-# Plots inside a hidden figure have no width until they are shown.
-_SCRIPT = """
-document.querySelectorAll("select[data-chooses]").forEach(function (select) {
-  select.addEventListener("change", function () {
-    document.querySelectorAll("." + select.dataset.chooses).forEach(function (figure) {
-      figure.hidden = figure.id !== select.value;
-      if (!figure.hidden) {
-        Plotly.Plots.resize(figure.querySelector(".plotly-graph-div"));
-      }
-    });
+_ON_ERROR = """
+["error", "unhandledrejection"].forEach(function (kind) {
+  window.addEventListener(kind, function (event) {
+    var line = document.createElement("p");
+    line.className = "notice script-error";
+    line.textContent = "A figure could not be drawn: " +
+      (event.message || event.reason);
+    document.body.prepend(line);
   });
 });
+"""
+
+# Figures are drawn from their JSON when they are seen first. Their title is text of
+# the page, which can take several lines. A phone has less room for names of clients.
+_SCRIPT = """
+(function () {
+  var narrow = matchMedia("(max-width: 600px)");
+  function cut(text, most) {
+    var whole = text.length <= most || /[&<]/.test(text);
+    return whole ? text : text.slice(0, most - 1) + "…";
+  }
+  function fit(layout) {
+    layout.margin = Object.assign({ t: 64 }, layout.margin);
+    layout.margin.t -= 26;
+    if (!narrow.matches) { return; }
+    Object.assign(layout.margin, { l: 48, r: 8 });
+    layout.font = Object.assign({}, layout.font, { size: 12 });
+    layout.dragmode = false;  // a finger scrolls the page
+    var square = "scaleanchor" in (layout.yaxis || {});
+    if (square) { layout.height = Math.min(layout.height, innerWidth + 200); }
+    Object.keys(layout).forEach(function (key) {
+      var axis = layout[key];
+      if (!/^[xy]axis/.test(key) || !axis.ticktext) { return; }
+      var most = key[0] === "x" || square ? 12 : 20, count = axis.ticktext.length;
+      axis.ticktext = axis.ticktext.map(function (text) { return cut(text, most); });
+      if (key[0] === "x" && count > 12) {
+        Object.assign(axis, { tickangle: -90, tickfont: { size: 10 } });
+      }
+      if (most === 12 && count > 24) {
+        Object.assign(axis, { showticklabels: false, ticks: "" });
+        if (square) { axis.title = { text: "" }; }
+      }
+    });
+  }
+  function draw(figure) {
+    var box = figure.querySelector(".plotly-graph-div");
+    var told = JSON.parse(figure.querySelector("script").textContent);
+    fit(told.layout);
+    box.style.height = (told.layout.height || 450) + "px";
+    told.config = { displaylogo: false, responsive: true,
+      displayModeBar: narrow.matches ? false : "hover",
+      modeBarButtons: [["toImage", "resetScale2d"]] };
+    return Plotly.newPlot(box, told).then(function () {
+      function entitle() {
+        var title = box.querySelector(".gtitle");
+        figure.querySelector("figcaption").textContent = title && title.textContent;
+      }
+      box.on("plotly_afterplot", entitle);
+      entitle();
+    });
+  }
+  function drawSeen() {
+    document.querySelectorAll("figure:not([hidden])").forEach(draw);
+  }
+  document.querySelectorAll("select[data-chooses]").forEach(function (select) {
+    var group = select.dataset.chooses;
+    var lists = document.querySelectorAll("select[data-chooses=" + group + "]");
+    select.addEventListener("change", function () {
+      var key = Array.from(lists).map(function (one) { return one.value; }).join("-");
+      document.querySelectorAll("." + group).forEach(function (part) {
+        part.hidden = part.id !== key;
+        if (!part.hidden && part.matches("figure")) { draw(part); }
+      });
+    });
+  });
+  document.querySelectorAll("input[data-finds]").forEach(function (input) {
+    input.addEventListener("input", function () {
+      var rows = document.querySelectorAll("." + input.dataset.finds + " tbody tr");
+      rows.forEach(function (row) {
+        var name = row.cells[0].textContent.toLowerCase();
+        row.hidden = !name.includes(input.value.toLowerCase());
+      });
+    });
+  });
+  narrow.addEventListener("change", drawSeen);
+  drawSeen();
+})();
 """
 
 # Shows the counts of the client and algorithm that were chosen.
@@ -100,31 +202,48 @@ _COUNTS_SCRIPT = """
 })();
 """
 
-_ON_ERROR = """
-window.addEventListener("error", function (event) {
-  var line = document.createElement("p");
-  line.className = "notice script-error";
-  line.textContent = "A figure could not be drawn: " + event.message;
-  document.body.prepend(line);
-});
+_LONG = 36
+"""Letters of a cell that may take several lines."""
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_SCRIPTED = f"{_POLICY}; script-src 'unsafe-inline'; img-src data: blob:"
+
+
+def document(title: str, body: str, *, library: str = "", reload: int = 0) -> str:
+    """A whole page that fetches nothing, legible on a phone and in the dark.
+
+    Args:
+        title: plain text.
+        body: HTML.
+        library: the text of plotly.js; without it the page may run no script.
+        reload: after so many seconds; 0: never.
+    """
+    head = f'<meta http-equiv="refresh" content="{reload}">' if reload else ""
+    policy = _SCRIPTED if library else _POLICY
+    if library:
+        head = f"{head}<script>{_ON_ERROR}</script>\n<script>{library}</script>"
+        body = f"{body}\n<script>{_SCRIPT}</script>"
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{escape(title)}</title>
+<style>{_CSS}</style>
+{head}
+</head>
+<body>
+{body}
+</body>
+</html>
 """
-
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:"
-)
-
-_CONFIG = {
-    "displaylogo": False,
-    "responsive": True,
-    "modeBarButtons": [["toImage", "resetScale2d"]],
-}
 
 
 def page(
     title: str, header: str, sections: dict[str, tuple[str, str]], library: str
 ) -> str:
-    """The whole document.
+    """A document of sections with links to them.
 
     Args:
         title: of the study, as plain text.
@@ -133,29 +252,34 @@ def page(
         library: the text of plotly.js.
     """
     links = " ".join(f'<a href="#{k}">{v}</a>' for k, (v, _) in sections.items())
-    body = "".join(
+    parts = "".join(
         f'<section aria-labelledby="{key}"><h2 id="{key}">{name}</h2>{text}</section>'
         for key, (name, text) in sections.items()
     )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{escape(title)}: coterie report</title>
-<style>{_CSS}</style>
-<script>{_ON_ERROR}</script>
-<script>{library}</script>
-</head>
-<body>
-<header><h1>{escape(title)}</h1>{header}</header>
+    body = f"""<header><h1>{escape(title)}</h1>{header}</header>
 <nav aria-label="Sections">{links}</nav>
-<main>{body}</main>
-<script>{_SCRIPT}</script>
-</body>
-</html>
-"""
+<main>{parts}</main>"""
+    return document(f"{title}: coterie report", body, library=library)
+
+
+def choice(title: str, names: dict[str, str], first: str, role: str) -> str:
+    """A list to choose from.
+
+    Args:
+        title: of the list.
+        names: what is read, by value.
+        first: the value that is chosen at the beginning.
+        role: what choosing does, an attribute: with `data-chooses="group"`, the element
+            of that class is shown whose id the values of the group's lists make, joined
+            by "-".
+    """
+    options = "".join(
+        f'<option value="{value}"{" selected" * (value == first)}>{escape(name)}'
+        "</option>"
+        for value, name in names.items()
+    )
+    select = f'<select {role} autocomplete="off">{options}</select>'
+    return f"<label>{escape(title)} {select}</label>"
 
 
 def table_of(
@@ -167,6 +291,9 @@ def table_of(
     for number, cells in enumerate(rows):
         first = f'<th scope="row">{escape(cells[0])}</th>'
         rest = [f"<td>{escape(text)}</td>" for text in cells[1:]]
+        for place, text in enumerate(cells[1:]):
+            if len(text) > _LONG:
+                rest[place] = rest[place].replace("<td>", '<td class="words">')
         if number == marked:
             rest[0] = rest[0].replace("<td>", '<td class="best">')
         body.append(f"<tr>{first}{''.join(rest)}</tr>")
@@ -195,15 +322,15 @@ def counts_table(
         caption: of the table.
         first: what is chosen of the first list at the beginning.
     """
-    choices = []
-    for place, (title, names) in enumerate(lists.items()):
-        chosen = first if place == 0 else 0
-        options = "".join(
-            f'<option value="{n}"{" selected" * (n == chosen)}>{escape(name)}</option>'
-            for n, name in enumerate(names)
+    choices = [
+        choice(
+            title,
+            {str(number): name for number, name in enumerate(names)},
+            str(0 if place else first),
+            f'data-counts="{place}"',
         )
-        select = f'<select data-counts="{place}" autocomplete="off">{options}</select>'
-        choices.append(f"<label>{escape(title)} {select}</label>")
+        for place, (title, names) in enumerate(lists.items())
+    ]
     shown = np.zeros((len(rows), len(rows)), int)
     for i, k, count in counts[first][0]:
         shown[i, k] = count
@@ -218,23 +345,4 @@ def counts_table(
         f'<p>{" ".join(choices)}</p><div id="counts">{table}</div>'
         f'<script type="application/json" id="counts-data">{told}</script>'
         f"<script>{_COUNTS_SCRIPT}</script>"
-    )
-
-
-def plot(
-    figure: go.Figure, key: str, words: str, *, group: str = "", hidden: bool = False
-) -> str:
-    """The figure as HTML that finds plotly.js in the page."""
-    drawn = plotly.io.to_html(
-        figure,
-        config=_CONFIG,
-        include_plotlyjs=False,
-        full_html=False,
-        auto_play=False,
-        default_height=f"{figure.layout.height}px",
-        div_id=f"{key}-plot",
-    )
-    return (
-        f'<figure id="{key}" class="{group}" role="group" '
-        f'aria-label="{escape(words)}"{" hidden" * hidden}>{drawn}</figure>'
     )

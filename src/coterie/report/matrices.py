@@ -1,8 +1,12 @@
-"""Matrices of clients: who learns from whom over time, and who is near whom."""
+"""Matrices of clients: who learns from whom over time, and who is near whom.
+
+A section of a page shows the first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape as escape_html
 
 import numpy as np
 import pandas as pd
@@ -10,10 +14,12 @@ import plotly.graph_objects as go
 
 from ..checks import InputError
 from ..records import Records
-from ..scores.finals import CROWD, by_cluster, is_crowd
+from ..scores.axes import Axis, axis_of, in_seconds
+from ..scores.finals import CROWD, baseline_of, by_cluster, is_crowd, labels_of
+from ..scores.summaries import favourite_of, ranking
 from ..similarity.distances import Distances
 from ..similarity.partners import NEAR, UNDECIDED, gap_threshold, supported
-from .axes import Axis, axis_of, in_seconds
+from .html import choice, table_of
 from .styles import (
     LABELLED,
     client_ticks,
@@ -21,6 +27,7 @@ from .styles import (
     escape,
     finish,
     heading,
+    plot,
     row_of,
     styles_of,
     tick_names,
@@ -28,7 +35,7 @@ from .styles import (
 from .tables import partner_counts
 
 _PIXELS = 400_000
-"""Entries of all snapshots of one algorithm that are shown."""
+"""Entries of all snapshots of one algorithm, of all its seeds, that are shown."""
 
 _LINKS = {
     NEAR: ("near, supported by the data", "circle", "#D55E00"),
@@ -36,16 +43,19 @@ _LINKS = {
 }
 
 
-def collaboration(records: Records, algorithm: str | None = None) -> go.Figure:
+def collaboration(
+    records: Records, algorithm: str | None = None, seed: int | None = None
+) -> go.Figure:
     """One algorithm's collaboration matrix over time, with a slider and a play button.
 
-    Row i shows whom client i learns from. The first seed with snapshots is shown, at
-    evenly spaced rounds where there are too many. The colour scale ends at the largest
-    weight that anybody gives to somebody else, so that a heavy diagonal hides nothing.
+    Row i shows whom client i learns from, at evenly spaced rounds where there are too
+    many. The colour scale ends at the largest weight that anybody gives to somebody
+    else, with this seed, so that a heavy diagonal hides nothing.
 
     Args:
         records: of the study.
         algorithm: a label; None takes the first with snapshots.
+        seed: None takes the first with snapshots.
 
     Raises:
         InputError: without snapshots, or with more than CROWD clients.
@@ -55,24 +65,32 @@ def collaboration(records: Records, algorithm: str | None = None) -> go.Figure:
         raise InputError(f"there are no collaboration matrices of {algorithm!r}.")
     if is_crowd(records):
         raise InputError(f"matrices of more than {CROWD} clients are not drawn.")
-    label, seed = keys[0]
+    label = keys[0][0]
+    seeds = [own for other, own in keys if other == label]
+    seed = seeds[0] if seed is None else seed
+    if seed not in seeds:
+        raise InputError(f"`seed` must be one of {seeds} of {label!r}, got {seed!r}.")
     clients = by_cluster(records.clients[records.clients["seed"] == seed])
     rows = np.searchsorted(np.sort(clients["client"]), clients["client"])
-    kept = shown_snapshots(len(records.weights[label, seed].rounds), len(clients))
+    count = len(records.weights[label, seed].rounds)
+    kept = shown_snapshots(count, len(clients), len(seeds))
     rounds = records.weights[label, seed].rounds[kept]
     matrices = records.weights[label, seed].matrices[kept][:, rows][:, :, rows]
     names = [escape(records.name_of(client)) for client in clients["client"]]
     figure = heat_map(matrices, rounds, names)
     draw_cluster_lines(figure, clients)
-    add_slider(figure, [frame.name for frame in figure.frames], axis_of(records))
     ticks = {"showgrid": False, "zeroline": False, "constrain": "domain"}
+    texts = tick_names(records, clients["client"], 16)
     if len(clients) <= LABELLED:
         ticks |= {"tickvals": list(range(len(clients))), "tickfont": {"size": 10}}
-        ticks |= {"ticktext": tick_names(records, clients["client"])}
+        ticks |= {"ticktext": texts}
     else:
         ticks |= {"showticklabels": False, "ticks": ""}
     angle = -60 if records.names else 0
-    figure.update_xaxes(**ticks, title="learns from", tickangle=angle)
+    add_slider(figure, axis_of(records), max(map(len, texts)) if records.names else 0)
+    # Without names below the squares the title would stand on them.
+    title = "learns from" if len(clients) <= LABELLED else ""
+    figure.update_xaxes(**ticks, title=title, tickangle=angle)
     figure.update_yaxes(**ticks, title="client", autorange="reversed", scaleanchor="x")
     title = f"Who learns from whom: {heading(label)}, seed {seed}"
     return finish(figure, title, 660, menu=True)
@@ -108,7 +126,17 @@ def _colours(title: str) -> dict[str, object]:
     return {
         "zmin": 0,
         "colorscale": [[0, "#ffffff"], [0.5, "#6baed6"], [1, "#08306b"]],
-        "colorbar": {"title": {"text": title}, "thickness": 12, "len": 0.9},
+        "colorbar": {
+            "title": {"text": title, "side": "top"},
+            "orientation": "h",
+            "thickness": 10,
+            "len": 0.45,
+            "x": 1,
+            "xanchor": "right",
+            "y": 1,
+            "yanchor": "bottom",
+            "nticks": 4,
+        },
     }
 
 
@@ -120,33 +148,40 @@ def heat_map(matrices: np.ndarray, rounds: np.ndarray, names: list[str]) -> go.F
         go.Frame(data=[go.Heatmap(z=matrix.astype(np.float32))], name=str(int(t)))
         for t, matrix in zip(rounds, matrices, strict=True)
     ]
-    return go.Figure(
+    figure = go.Figure(
         go.Heatmap(
+            x=names,
+            y=names,
             z=matrices[-1].astype(np.float32),
             zmax=largest if largest > 0 else 1,
-            customdata=np.array([[(a, b) for b in names] for a in names]),
-            hovertemplate="%{customdata[0]} learns from %{customdata[1]}<br>"
-            "weight %{z:.4f}<extra></extra>",
+            hovertemplate="%{y} learns from %{x}<br>weight %{z:.4f}<extra></extra>",
             **_colours("weight"),
         ),
         frames=frames,
     )
+    # Else names that are numbers would be places.
+    return figure.update_xaxes(type="category").update_yaxes(type="category")
 
 
 def name_both_axes(figure: go.Figure, names: list[str]) -> None:
     """Names the clients of a matrix, from the top to the bottom."""
     ticks = client_ticks(names, single=True)
-    figure.update_xaxes(ticks).update_yaxes(ticks | {"autorange": "reversed"})
+    rows = ticks | {"autorange": "reversed", "tickangle": 0}
+    figure.update_xaxes(ticks).update_yaxes(rows)
 
 
-def shown_snapshots(count: int, n: int) -> np.ndarray:
+def shown_snapshots(count: int, n: int, seeds: int) -> np.ndarray:
     """Which of `count` snapshots of n clients to show, with the first and the last."""
-    most = int(np.clip(_PIXELS // n**2, 8, 60))
+    most = int(np.clip(_PIXELS // (n**2 * seeds), 4, 60))
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def add_slider(figure: go.Figure, names: list[str], axis: Axis) -> None:
-    """Adds a slider over the frames, named by rounds, and a button that plays them."""
+def add_slider(figure: go.Figure, axis: Axis, letters: int) -> None:
+    """Adds a slider over the frames, named by rounds, and a button that plays them.
+
+    It stands below names of so many letters.
+    """
+    names = [frame.name for frame in figure.frames]
     if len(names) < 2:
         return
     still = {"mode": "immediate", "transition": {"duration": 0}}
@@ -159,7 +194,7 @@ def add_slider(figure: go.Figure, names: list[str], axis: Axis) -> None:
         {"label": label, "method": "animate", "args": [[name], jump]}
         for label, name in zip(labels, names, strict=True)
     ]
-    buttons = [
+    buttons: list[dict[str, object]] = [
         {"label": "Play", "method": "animate", "args": [names, play]},
         {"label": "Pause", "method": "animate", "args": [[None], jump]},
     ]
@@ -167,7 +202,7 @@ def add_slider(figure: go.Figure, names: list[str], axis: Axis) -> None:
         "steps": steps,
         "active": len(names) - 1,
         "currentvalue": {"prefix": "virtual time " if axis.timed else "round "},
-        "pad": {"t": 60},
+        "pad": {"t": 60 + 4 * letters},
     }
     menu = row_of(buttons) | {"pad": {"b": 6}, "showactive": False}
     figure.update_layout(sliders=[slider], updatemenus=[menu])
@@ -179,6 +214,67 @@ def draw_cluster_lines(figure: go.Figure, table: pd.DataFrame) -> None:
         line = {"color": "#D55E00", "width": 1.5}
         figure.add_vline(x=first - 0.5, line=line)
         figure.add_hline(y=first - 0.5, line=line)
+
+
+def partners_section(records: Records) -> str:
+    """Who learned with whom."""
+    labels = [a for a in labels_of(records) if any(a == b for b, _ in records.weights)]
+    if not labels:
+        return "<p>No algorithm of this study recorded collaboration weights.</p>"
+    last = partner_counts(records).groupby("algorithm").last().loc[labels]
+    (low, least), (high, most) = (ranking(last["all"], 1)[j] for j in (0, -1))
+    text = f"At the end a client of {high} learns on average from {most:.1f} others"
+    text += f", and a client of {low} from {least:.1f}." if low != high else "."
+    known = bool(last["inside"].notna().any())
+    columns = ["all", "inside", "outside"] if known else ["all"]
+    headers = ["algorithm", "others", "in own cluster", "outside"][: len(columns) + 1]
+    rows = [
+        [str(label), *(f"{row[name]:.1f}" for name in columns)]
+        for label, row in last.iterrows()
+    ]
+    caption = "Others with a positive weight in the last snapshot, mean over clients."
+    parts = [f"<p>{escape_html(text)}</p>", table_of(headers, rows, caption)]
+    if is_crowd(records):
+        parts.append(f"<p>Matrices of more than {CROWD} clients are not drawn.</p>")
+    else:
+        parts.append(_matrices(records, labels))
+    words = f"Number of partners by {axis_of(records).name}"
+    figure = plot(partners(records), "partners-figure", words)
+    return "".join([*parts, figure])
+
+
+def _matrices(records: Records, labels: list[str]) -> str:
+    """Lists to choose an algorithm and a seed from, and a figure for each."""
+    local, first = baseline_of(records), labels[0]
+    # Training alone is the least telling matrix: last.
+    labels = sorted(labels, key=lambda a: a == local)
+    if labels != [local]:
+        # That of the figures above, if it learns with others.
+        first = next((a for a in labels if a == favourite_of(records)), labels[0])
+    seeds = sorted({seed for _, seed in records.weights})
+    start, figures = f"collaboration-{labels.index(first)}-{seeds[0]}", []
+    for number, label in enumerate(labels):
+        for seed in seeds:
+            key = f"collaboration-{number}-{seed}"
+            if (label, seed) not in records.weights:
+                figures.append(f'<p id="{key}" class="matrix" hidden>Not recorded.</p>')
+                continue
+            words = f"Collaboration matrix of {label}, seed {seed}, over "
+            words += f"{axis_of(records).name}s"
+            drawn, hidden = collaboration(records, label, seed), key != start
+            figures.append(plot(drawn, key, words, group="matrix", hidden=hidden))
+    names = {f"collaboration-{k}": label for k, label in enumerate(labels)}
+    role = 'data-chooses="matrix"'
+    lists = choice("Algorithm", names, start.rpartition("-")[0], role)
+    lists += choice("Seed", {str(k): str(k) for k in seeds}, str(seeds[0]), role)
+    known = (records.clients["cluster"] >= 0).any()
+    order = " Clients are ordered by true cluster; lines are the boundaries."
+    return (
+        "<p>The more the square in row i and column k stands out, the more weight "
+        f"client i gives to client k.{order if known else ''} The strongest colour "
+        "stands for the largest weight given to another client, or more.</p>"
+        f"<p>{lists}</p>{''.join(figures)}"
+    )
 
 
 def similarity_map(

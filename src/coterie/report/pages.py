@@ -6,17 +6,20 @@ its content security policy forbids it to fetch anything: it opens from disk, of
 
 from __future__ import annotations
 
-from html import escape
+import re
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import tomli_w
 from plotly.offline import get_plotlyjs
 
 from ..checks import InputError
 from ..records import Records, replacing
+from ..scores.axes import axis_of, in_seconds
 from ..scores.finals import (
     Score,
     baseline_of,
@@ -26,20 +29,22 @@ from ..scores.finals import (
     shown,
 )
 from ..scores.gains import Gain, gain_of
+from ..scores.summaries import ranking, summary
 from ..scores.words import in_bytes, joined, large, some_of
-from .axes import axis_of, in_seconds
-from .figures import curves, gains, spread
+from .figures import gains, spread
 from .headlines import best_of, certainty_text, headline, interval_text
-from .html import page, plot, table_of
+from .html import document, page, table_of
+from .matrices import partners_section
+from .progress import curves
 from .searches import chosen_section
 from .sections import (
     clients_section,
     measures_section,
     newcomers_section,
-    partners_section,
     time_section,
 )
-from .tables import at_equal_cost, infinite_losses, ranking, shortfalls, summary
+from .styles import plot
+from .tables import at_equal_cost, infinite_losses, shortfalls
 
 
 def write_report(records: Records, path: Path) -> Path:
@@ -54,6 +59,24 @@ def write_report(records: Records, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write_text(document, encoding="utf-8")
+    return path
+
+
+def write_figure(figure: go.Figure, path: Path | str) -> Path:
+    """The path of a page that shows the figure, opens offline and holds plotly.js.
+
+    Raises:
+        InputError: when the path does not end in .html.
+    """
+    path = Path(path)
+    if path.suffix != ".html":
+        raise InputError(f"`path` of a figure must end in .html, but is {str(path)!r}.")
+    title = unescape(re.sub("<.*?>", "", figure.layout.title.text or "Figure"))
+    body = f"<main>{plot(figure, 'figure', title)}</main>"
+    text = document(title, body, library=get_plotlyjs())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write_text(text, encoding="utf-8")
     return path
 
 
@@ -249,7 +272,7 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
         hardest = [label for label, less in losers.items() if less == most]
         sentence += f"; with {joined(hardest)}, {most} do"
     sentence += ". A client gains or loses where the 95 % interval of its difference "
-    sentence += "does not reach over zero; pale bars are of those where it does: one "
+    sentence += "does not reach over zero; faint bars are of those where it does: one "
     sentence += f"cannot tell. {certainty_text(records, found[others[-1]])}"
     headers = ["algorithm", "gain", "lose", "cannot tell", "not comparable"]
     headers += ["mean change", "95 % interval", "lose"]

@@ -11,10 +11,10 @@ import plotly.graph_objects as go
 
 from ..checks import InputError
 from ..records import Records, rungs
+from ..scores.axes import Axis, axis_of
 from ..scores.finals import score_of
-from .axes import Axis, axis_of
-from .html import plot, table_of
-from .styles import button, finish, row_of, styles_of
+from .html import table_of
+from .styles import button, finish, log_ticks, plot, row_of, styles_of
 from .tables import last_trials, searched, setting_text, tuned_options, value_text
 
 
@@ -31,19 +31,16 @@ def trials(records: Records) -> go.Figure:
     if table.empty:
         raise InputError("the records have no trials: [tune] searches options.")
     options = [o for o in tuned_options(records) if table[o].notna().any()]
-    figure, places = go.Figure(), {option: list[list[object]]() for option in options}
-    for label, style in styles_of(records).items():
+    labels = [a for a in styles_of(records) if a in set(table["algorithm"])]
+    figure = go.Figure()
+    for label in labels:
         mine = table[table["algorithm"] == label]
-        if mine.empty:
-            continue
-        for option in options:
-            places[option].append([_placed(value) for value in mine[option]])
         figure.add_scatter(
             y=mine["score"].to_numpy(),
             mode="markers",
             name=escape(label),
             marker={
-                "color": style.colour,
+                "color": styles_of(records)[label].colour,
                 "symbol": [_SYMBOLS.get(s, "circle-open") for s in mine["status"]],
                 "size": [15 if s == "chosen" else 8 for s in mine["status"]],
             },
@@ -52,16 +49,17 @@ def trials(records: Records) -> go.Figure:
                 f"{axis.length(int(row['rounds']))}"
                 for _, row in mine.iterrows()
             ],
+            hovertemplate=f"%{{hovertext}}<br>%{{y:{score.hover}}}",
         )
-    layouts = {
-        option: {"xaxis.title.text": option, "xaxis.type": _scale(x)}
-        for option, x in places.items()
-    }
-    for trace, x in zip(figure.data, places[options[0]], strict=True):
+    views = [_view(table, option, labels) for option in options]
+    for trace, x in zip(figure.data, views[0][0], strict=True):
         trace.x = x
-    figure.update_layout(layouts[options[0]])
+    figure.update_layout(views[0][1])
     if len(options) > 1:
-        buttons = [button(f"by {o}", {"x": places[o]}, layouts[o]) for o in options]
+        buttons = [
+            button(f"by {option}", {"x": x}, layout)
+            for option, (x, layout) in zip(options, views, strict=True)
+        ]
         figure.update_layout(updatemenus=[row_of(buttons)])
     words = f"validation {records.score}"
     figure.update_yaxes(title=words, tickformat=score.ticks, zeroline=False)
@@ -70,23 +68,64 @@ def trials(records: Records) -> go.Figure:
 
 
 _SYMBOLS = {"finished": "circle", "chosen": "star"}
+_FEW = 6
+"""So many values have a tick each."""
+
+_APART = 12
+"""So many numbers from 0 on stand side by side."""
 
 
-def _placed(value: object) -> object:
-    """Where a setting stands on the axis of an option, None where it has none."""
+def _view(
+    table: pd.DataFrame, option: str, labels: list[str]
+) -> tuple[list[list[object]], dict[str, object]]:
+    """Where the settings of each algorithm stand along an option, and its axis."""
+    mine = [table.loc[table["algorithm"] == label, option] for label in labels]
+    told = [[_told(value) for value in values] for values in mine]
+    values = list(dict.fromkeys(v for some in told for v in some if v is not None))
+    scale = _scale(values)
+    ticks = values if any(isinstance(v, str) for v in values) else sorted(values)
+    if scale == "log" and len(ticks) > _FEW:
+        ticks = log_ticks(ticks[0], ticks[-1])
+    axis: dict[str, object] = {"title.text": option, "autorange": True}
+    axis |= {"type": "log" if scale == "log" else "linear", "tickmode": "auto"}
+    if scale != "linear" or len(ticks) <= _FEW:
+        axis |= {"tickmode": "array", "tickvals": ticks}
+        axis["ticktext"] = [escape(_cut(value_text(tick))) for tick in ticks]
+    if scale == "log":
+        axis["title.text"] = f"{option} (logarithmic)"
+    if scale == "apart":
+        axis["tickvals"] = list(range(len(ticks)))
+        shift = np.linspace(-0.25, 0.25, len(labels)) if len(labels) > 1 else [0.0]
+        told = [
+            [None if v is None else ticks.index(v) + float(by) for v in some]
+            for by, some in zip(shift, told, strict=True)
+        ]
+    return told, {f"xaxis.{key}": value for key, value in axis.items()}
+
+
+def _told(value: object) -> Any:
+    """A number, or a value in words; None where a setting has no such option."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value if np.isfinite(value) else None
-    return str(value)
+    return None if value is None else value_text(value)
 
 
-def _scale(places: list[list[object]]) -> str:
-    """The type of an axis for these values: logarithmic if they differ tenfold."""
-    values = [value for trace in places for value in trace if value is not None]
-    numbers = [value for value in values if isinstance(value, int | float)]
-    if len(numbers) < len(values):
-        return "category"
-    wide = min(numbers) > 0 and max(numbers) >= 10 * min(numbers)
-    return "log" if wide else "linear"
+def _scale(values: list[Any]) -> str:
+    """How values stand on an axis: linear, or log where they differ tenfold.
+
+    Words, and numbers from 0 on that differ tenfold, stand apart: side by side, and the
+    algorithms side by side inside each.
+    """
+    if any(isinstance(value, str) for value in values):
+        return "apart"
+    wide = max(values) >= 10 * min((v for v in values if v > 0), default=np.inf)
+    if wide and min(values) > 0:
+        return "log"
+    return "apart" if wide and min(values) == 0 and len(values) <= _APART else "linear"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 18 else f"{text[:17]}…"
 
 
 def chosen_section(records: Records) -> str:

@@ -1,4 +1,4 @@
-"""Sections of a report: measures, time, partners, newcomers and clients.
+"""Sections of a report: measures, time, newcomers and clients.
 
 A section is empty where a study has nothing of the kind.
 """
@@ -11,8 +11,10 @@ from html import escape
 import numpy as np
 import pandas as pd
 
+from ..data.federation import PARTS
 from ..models import MEASURES
 from ..records import Records
+from ..scores.axes import axis_of, in_seconds, virtual_seconds
 from ..scores.finals import (
     CROWD,
     Score,
@@ -29,18 +31,17 @@ from ..scores.finals import (
     score_of,
     undefined_for,
 )
+from ..scores.summaries import favourite_of, ranking
 from ..scores.words import joined, large, percent
-from .axes import axis_of, in_seconds, virtual_seconds
 from .figures import clients, newcomers, reliability
-from .html import counts_table, plot, table_of
-from .matrices import collaboration, partners
+from .html import choice, counts_table, table_of
+from .styles import plot
 from .tables import (
+    client_summary,
     confusion_of,
     measure_summary,
     measured,
     newcomer_summary,
-    partner_counts,
-    ranking,
     reliability_of,
 )
 from .timelines import delays, timeline
@@ -220,6 +221,9 @@ def _reliability_part(records: Records) -> str:
     return table_of(headers, rows, caption) + figure
 
 
+_FOUND = 20
+"""So many clients are found without a search."""
+
 _CLASSES = 30
 """So many classes are shown as a table; the records have more."""
 
@@ -253,7 +257,9 @@ def _confusion_part(records: Records) -> str:
         "them for (column), all seeds together; the last column is the share of the "
         "class that is found."
     )
-    return counts_table(names, lists, counts, caption, first=len(labels) - 1)
+    first = favourite_of(records) if set(labels) != {baseline_of(records)} else ""
+    place = labels.index(first) if first in labels else len(labels) - 1
+    return counts_table(names, lists, counts, caption, first=place)
 
 
 def _entries(square: pd.DataFrame) -> list[list[int]]:
@@ -293,57 +299,8 @@ def newcomers_section(records: Records) -> str:
     return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
 
 
-def partners_section(records: Records) -> str:
-    """Who learned with whom."""
-    labels = [a for a in labels_of(records) if any(a == b for b, _ in records.weights)]
-    if not labels:
-        return "<p>No algorithm of this study recorded collaboration weights.</p>"
-    last = partner_counts(records).groupby("algorithm").last().loc[labels]
-    (low, least), (high, most) = (ranking(last["all"], 1)[j] for j in (0, -1))
-    text = f"At the end a client of {high} learns on average from {most:.1f} others"
-    text += f", and a client of {low} from {least:.1f}." if low != high else "."
-    known = bool(last["inside"].notna().any())
-    columns = ["all", "inside", "outside"] if known else ["all"]
-    headers = ["algorithm", "others", "in own cluster", "outside"][: len(columns) + 1]
-    rows = [
-        [str(label), *(f"{row[name]:.1f}" for name in columns)]
-        for label, row in last.iterrows()
-    ]
-    caption = "Others with a positive weight in the last snapshot, mean over clients."
-    parts = [f"<p>{escape(text)}</p>", table_of(headers, rows, caption)]
-    if is_crowd(records):
-        parts.append(f"<p>Matrices of more than {CROWD} clients are not drawn.</p>")
-    else:
-        parts.append(_matrices(records, labels))
-    words = f"Number of partners by {axis_of(records).name}"
-    figure = plot(partners(records), "partners-figure", words)
-    return "".join([*parts, figure])
-
-
-def _matrices(records: Records, labels: list[str]) -> str:
-    """A list to choose an algorithm from, and a figure for each."""
-    local = baseline_of(records)
-    options, figures = [], []
-    # Training alone is the least telling matrix: last.
-    for number, label in enumerate(sorted(labels, key=lambda a: a == local)):
-        key = f"collaboration-{number}"
-        options.append(f'<option value="{key}">{escape(label)}</option>')
-        drawn = collaboration(records, label)
-        words = f"Collaboration matrix of {label} over {axis_of(records).name}s"
-        figures.append(plot(drawn, key, words, group="matrix", hidden=number > 0))
-    known = (records.clients["cluster"] >= 0).any()
-    order = " Clients are ordered by true cluster; lines are the boundaries."
-    return (
-        "<p>A dark square in row i and column k: client i gives a large weight to "
-        f"client k.{order if known else ''} The darkest colour stands for the largest "
-        "weight given to another client, or more.</p>"
-        '<p><label>Algorithm <select data-chooses="matrix" autocomplete="off">'
-        f"{''.join(options)}</select></label></p>{''.join(figures)}"
-    )
-
-
 def clients_section(records: Records) -> str:
-    """What data the clients have, and how each cluster fares."""
+    """What data the clients have, and how each of them and each cluster fares."""
     score, table = score_of(records), by_cluster(population(records))
     known = int(table.loc[table["cluster"] >= 0, "cluster"].nunique())
     text = f"{len(table):,} client{'s' * (len(table) != 1)}"
@@ -362,17 +319,72 @@ def clients_section(records: Records) -> str:
     if (varied > 1).any(axis=None):
         text += " The data were split anew for every seed: sizes are means over seeds, "
         text += "and a client whose cluster changes counts as of unknown cluster."
-    labels = labels_of(records)
+    figure = plot(clients(records), "clients-figure", "Data and score by client")
+    clusters = _clusters_table(records, table) if known else ""
+    return f"<p>{escape(text)}</p>{clusters}{figure}{_clients_part(records)}"
+
+
+def _clusters_table(records: Records, table: pd.DataFrame) -> str:
+    """Samples and scores of each true cluster."""
+    labels, score = labels_of(records), score_of(records)
     finals = {a: over_seeds(records, final_scores(records, a)) for a in labels}
     means = {a: cluster_means(records, values) for a, values in finals.items()}
     rows = []
     for cluster, members in table.groupby("cluster", sort=False):
         cells = [cluster_name(int(str(cluster))), f"{len(members):,}"]
-        cells += [f"{members[p].sum():,.0f}" for p in ("train", "validation", "test")]
+        cells += [f"{members[p].sum():,.0f}" for p in PARTS]
         cells += [score.show(float(means[a].loc[cluster])) for a in labels]
         rows.append(cells)
-    headers = ["cluster", "clients", "train", "validation", "test", *labels]
     end = axis_of(records).end
     caption = f"Samples, and mean {score.words} {end}, by cluster."
-    figure = plot(clients(records), "clients-figure", "Data and score by client")
-    return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
+    return table_of(["cluster", "clients", *PARTS, *labels], rows, caption)
+
+
+def _clients_part(records: Records) -> str:
+    """A table of all clients for each algorithm, a list of these, and a search."""
+    labels = labels_of(records)
+    if is_crowd(records):
+        return (
+            f"<p>Tables of more than {CROWD} clients are not shown; "
+            "<code>coterie.report.client_summary</code> gives them.</p>"
+        )
+    local = baseline_of(records)
+    first = favourite_of(records) if set(labels) != {local} else labels[0]
+    names = {f"clients-{number}": label for number, label in enumerate(labels)}
+    parts = []
+    for key, label in names.items():
+        table = _clients_table(records, label)
+        hidden = " hidden" * (label != first)
+        parts.append(f'<div id="{key}" class="client-table"{hidden}>{table}</div>')
+    start = f"clients-{labels.index(first)}"
+    lists = choice("Algorithm", names, start, 'data-chooses="client-table"')
+    if len(records.clients["client"].unique()) > _FOUND:
+        lists += '<label>Find a client <input type="search" autocomplete="off" '
+        lists += 'data-finds="client-table"></label>'
+    return f"<p>{lists}</p>{''.join(parts)}"
+
+
+def _clients_table(records: Records, label: str) -> str:
+    """Data, score and gain of each client with one algorithm."""
+    score, table = score_of(records), client_summary(records, label)
+    known, gained = bool((table["cluster"] >= 0).any()), "gain" in table
+    headers = ["client", *["cluster"] * known, *PARTS, score.words]
+    headers += ["gain over local", "95 % interval", "verdict"] if gained else []
+    finals = final_scores(records, label)
+    scored = {records.name_of(client) for client in finals.columns.astype(int)}
+    rows = []
+    for name, row in table.iterrows():
+        cells = [str(name), *[str(row["cluster"])] * known]
+        cells += [f"{row[part]:,.0f}" for part in PARTS]
+        cells += [score.show(row["score"]) if name in scored else "–"]
+        if gained and not np.isfinite(row["gain"]):
+            cells += ["–"] * 3
+        elif gained:
+            low, high = (score.show_gain(row[end]) for end in ("low", "high"))
+            sure = np.isfinite(row["low"])
+            interval = f"{low.removesuffix(' points')} to {high}" if sure else "unknown"
+            cells += [score.show_gain(row["gain"]), interval, row["verdict"]]
+        rows.append(cells)
+    end = axis_of(records).end
+    caption = f"Samples, and {score.words} {end}, of each client with {label}."
+    return table_of(headers, rows, caption)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -53,12 +55,21 @@ def escape(text: object) -> str:
 
 def heading(label: str) -> str:
     """The label as a title has room for it."""
-    return escape(label if len(label) <= 32 else label[:31] + "…")
+    return escape(label if len(label) <= 40 else label[:39] + "…")
 
 
 def bold(text: str) -> str:
     """The text in bold type, as plotly reads it."""
     return f"<b>{text}</b>"
+
+
+def wrapped(label: str) -> list[str]:
+    """The label in short lines, of which there are at most three.
+
+    >>> wrapped("adaptive (paper's estimator)")
+    ["adaptive (paper's", 'estimator)']
+    """
+    return textwrap.wrap(label, 22, max_lines=3, placeholder=" …") or [label]
 
 
 def boxes(
@@ -100,7 +111,7 @@ def boxes(
             )
     figure.update_yaxes(
         tickvals=list(range(len(values))),
-        ticktext=[escape(label) for label in values],
+        ticktext=["<br>".join(map(escape, wrapped(label))) for label in values],
         range=[len(values) - 0.5, -0.5],
         showgrid=False,
         zeroline=False,
@@ -143,10 +154,10 @@ def draw_cluster_bounds(figure: go.Figure, table: pd.DataFrame) -> None:
             )
 
 
-def tick_names(records: Records, clients: Iterable[int]) -> list[str]:
+def tick_names(records: Records, clients: Iterable[int], most: int = 24) -> list[str]:
     """What clients are called on an axis, long names cut short."""
     names = [records.short_name(int(client)) for client in clients]
-    return [escape(n if len(n) <= 24 else f"{n[:23]}…") for n in names]
+    return [escape(n if len(n) <= most else f"{n[: most - 1]}…") for n in names]
 
 
 def client_ticks(names: list[str], *, single: bool) -> dict[str, object]:
@@ -160,6 +171,8 @@ def client_ticks(names: list[str], *, single: bool) -> dict[str, object]:
     return {
         "tickvals": list(range(len(names))),
         "ticktext": names,
+        # What is written to the left of its tick is not cut off at the right end.
+        "tickangle": -45 if max(map(len, names), default=0) > 3 else 0,
         "showgrid": False,
         "title": "client" if single else "",
     }
@@ -185,9 +198,28 @@ def menu_of(buttons: Sequence[object], active: int = 0) -> dict[str, object]:
     }
 
 
-def row_of(buttons: Sequence[object], active: int = 0) -> dict[str, object]:
-    """The same as buttons side by side."""
+def row_of(
+    buttons: Sequence[Mapping[str, object]], active: int = 0
+) -> dict[str, object]:
+    """The same as buttons side by side, if they fit on a phone."""
+    if len("".join(str(one["label"]) for one in buttons)) + 3 * len(buttons) > 42:
+        return menu_of(buttons, active)
     return menu_of(buttons, active) | {"type": "buttons", "direction": "right"}
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """About six round numbers or fewer along a logarithmic axis.
+
+    >>> log_ticks(0.001, 1), log_ticks(2, 40)
+    ([0.001, 0.01, 0.1, 1.0], [2.0, 5.0, 10.0, 20.0])
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{d}e{power}") for power in powers for d in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= 6:
+            return ticks if len(ticks) > 1 else [low, high]
+    return ticks[:: math.ceil(len(ticks) / 6)]
 
 
 def finish(
@@ -210,6 +242,7 @@ def finish(
         font={"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
         legend=legend | {"yanchor": "bottom", "traceorder": "normal"},
         modebar={"color": "#bbbbbb", "activecolor": "#555555"},
+        hoverlabel={"namelength": 28},
     )
     grid = {"gridcolor": "#e8e8e8", "title_font_size": 13, "automargin": True}
     figure.update_xaxes(**grid, zeroline=False, title_standoff=12)
@@ -227,3 +260,17 @@ def whiskers(found: pd.DataFrame) -> dict[str, object]:
         "thickness": 1,
         "width": 2 if len(found) <= LABELLED else 0,
     }
+
+
+def plot(
+    figure: go.Figure, key: str, words: str, *, group: str = "", hidden: bool = False
+) -> str:
+    """The figure as HTML, which the script of a page draws."""
+    # What would end the script element is written in another way.
+    told = str(figure.to_json()).replace("<", "\\u003c")
+    return (
+        f'<figure id="{key}" class="{group}" role="group" '
+        f'aria-label="{html.escape(words)}"{" hidden" * hidden}>'
+        f'<figcaption></figcaption><div id="{key}-plot" class="plotly-graph-div"></div>'
+        f'<script type="application/json">{told}</script></figure>'
+    )

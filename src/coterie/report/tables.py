@@ -17,23 +17,24 @@ import pandas as pd
 from ..checks import InputError
 from ..data.federation import PARTS
 from ..records import Records
+from ..scores.axes import axis_of
 from ..scores.finals import (
     baseline_of,
+    by_cluster,
     final_scores,
     labels_of,
-    may_be_undefined,
     newcomer_gains,
     newcomer_labels,
     newcomer_scores,
     over_seeds,
     planned_algorithms,
+    population,
     runs_of,
     score_of,
     standard_error,
-    worst_decile,
 )
-from ..scores.gains import gain_of, score_error
-from .axes import axis_of
+from ..scores.gains import gain_of
+from ..scores.summaries import costs_of
 
 
 def partner_counts(records: Records) -> pd.DataFrame:
@@ -58,53 +59,6 @@ def partner_counts(records: Records) -> pd.DataFrame:
     columns = ["algorithm", "round", "all", "inside", "outside"]
     table = pd.DataFrame(rows, columns=columns)
     return table.groupby(["algorithm", "round"], sort=True).mean().reset_index()
-
-
-_GAINS = ("gain", "gain_low", "gain_high", "gaining", "losing", "cannot_tell")
-
-
-def summary(records: Records) -> pd.DataFrame:
-    """One row per algorithm: test scores at the last round, and what they cost.
-
-    Clients count by their mean over seeds. `standard_error` is that of the mean over
-    clients and counts seeds and test samples (`scores.intervals`). `weighted_mean`
-    weighs clients by training samples; `worst_decile` is the mean of the worst
-    ceil(N / 10) clients. `gain` is the mean over clients of what they are better than
-    with `local`, whichever way the score points, `gain_low` and `gain_high` the ends of
-    its 95 per cent interval; `gaining`, `losing` and `cannot_tell` count clients, by
-    the intervals of their own (NaN without `local`). `oracle` says who was told true
-    clusters or optima. `gradients` and `bytes` are totals over clients, means over
-    seeds; `seconds` are those of training, the median over seeds. With [time],
-    `updates` counts the answers of clients that arrived until the virtual `time` of the
-    end, in seconds.
-    """
-    local, rows = baseline_of(records), {}
-    sizes = records.clients.set_index(["seed", "client"])["train"].unstack("client")
-    sign = score_of(records).sign
-    for label in labels_of(records):
-        scores = final_scores(records, label)
-        values = over_seeds(records, scores)
-        weights = sizes.loc[scores.index, scores.columns]
-        weights = weights.div(weights.sum(axis=1), axis=0)
-        row = {"mean": float(values.mean(skipna=False))}
-        row["standard_error"] = score_error(records, label)
-        shares = (scores * weights).where(weights.notna(), 0.0)
-        weighted = shares.sum(axis=1, skipna=False)
-        row["weighted_mean"] = float(weighted.mean(skipna=False))
-        row["worst_client"] = float(sign * (sign * values).min(skipna=False))
-        row["worst_decile"] = worst_decile(values, sign)
-        row |= dict.fromkeys(_GAINS, np.nan)
-        if local is not None and label != local:
-            gain = gain_of(records, label)
-            counts = tuple(gain.counts().values())
-            found = (gain.mean, gain.low, gain.high, *counts)
-            row |= dict(zip(_GAINS, found, strict=True)) if gain.seeds else {}
-        row["oracle"] = label in records.oracles
-        row |= costs_of(records, label)
-        row["round"] = runs_of(records, label)["round"].max()
-        row["seeds"] = len(scores)
-        rows[label] = row
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
 
 def newcomer_summary(records: Records) -> pd.DataFrame:
@@ -140,24 +94,21 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
 
-def costs_of(records: Records, label: str) -> dict[str, float]:
-    """Counters at the last round, mean over the seeds that are used, median of seconds.
+def client_summary(records: Records, label: str) -> pd.DataFrame:
+    """One row per client, by name: its samples, and how it fares with an algorithm.
 
-    Those of [time] are there where they were recorded.
+    Columns: `cluster` (-1: unknown), `train`, `validation` and `test` samples and the
+    final test `score`, means over seeds; and with `local`, of the others, the `gain`
+    over it with its 95 per cent interval from `low` to `high` and the `verdict`.
     """
-    runs = runs_of(records, label)
-    mine = records.rounds[records.rounds["algorithm"] == label]
-    used = mine["seed"].isin(runs["seed"].unique())
-    mine = mine[used & (mine["round"] <= runs["round"].max())]
-    last = mine.sort_values("round").groupby("seed").last()
-    timed = [name for name in ("updates", "time") if name in last]
-    costs = {
-        name: float(last[name].mean()) if name in last else np.nan
-        for name in ("gradients", "bytes", *timed)
-    }
-    # What is compiled is compiled with the first seed alone.
-    costs["seconds"] = float(last["seconds"].median()) if "seconds" in last else np.nan
-    return costs
+    table = by_cluster(population(records)).set_index("client")
+    table = table[["cluster", *PARTS]]
+    table["score"] = over_seeds(records, final_scores(records, label))
+    if baseline_of(records) not in (None, label):
+        gained = gain_of(records, label).clients.rename(columns={"mean": "gain"})
+        table = table.join(gained[["gain", "low", "high", "verdict"]])
+    names = [records.name_of(int(client)) for client in table.index]
+    return table.set_index(pd.Index(names, name="client"))
 
 
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
@@ -186,43 +137,6 @@ def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
         by_seed = at.groupby("seed")[column].agg(lambda v: v.mean(skipna=False))
         means[label] = by_seed.mean(skipna=False)
     return budget, pd.Series(means, dtype=float)
-
-
-def ranking(column: pd.Series, sign: int) -> list[tuple[str, float]]:
-    """Labels and values that are numbers, the best last."""
-    pairs = [(str(label), float(v)) for label, v in column.items() if np.isfinite(v)]
-    return sorted(pairs, key=lambda pair: sign * pair[1])
-
-
-def favourite_of(records: Records) -> str:
-    """The algorithm to look at first, other than training alone.
-
-    It is the one with the best mean validation score at the last round (test data
-    choose nothing), or the last listed where no validation score is a number.
-
-    Raises:
-        InputError: when there is only training alone.
-    """
-    local = baseline_of(records)
-    others = [label for label in labels_of(records) if label != local]
-    # Who is told the truth is looked at first only where there is nobody else.
-    others = [a for a in others if a not in records.oracles] or others
-    if not others:
-        raise InputError("there is nothing to compare with training alone.")
-    score = score_of(records)
-    column = score.column.replace("test_", "validation_", 1)
-    if column not in records.metrics:
-        return others[-1]
-    checked = records.clients.groupby("client")["validation"].min() > 0
-    means = {}
-    for label in others:
-        runs = runs_of(records, label)
-        last = runs[runs["round"] == runs["round"].max()]
-        last = last[last["client"].isin(checked.index[checked])]
-        undefined = may_be_undefined(records.score)
-        means[label] = last[column].mean(skipna=undefined)
-    ranked = ranking(pd.Series(means, dtype=float), score.sign)
-    return ranked[-1][0] if ranked else others[-1]
 
 
 def searched(records: Records) -> dict[str, dict[str, Any]]:

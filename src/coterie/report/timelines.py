@@ -141,7 +141,8 @@ def delays(records: Records) -> go.Figure:
     mark = top * (top / low) ** 0.12 if wide else 1.12 * top
     top = top * (top / low) ** 0.24 if wide else 1.24 * top
     titles = [
-        f"{heading(label)}: mean {mean_delay(count):.1f}, largest {count.index.max():,}"
+        f"{heading(label)}<br>mean {mean_delay(count):.1f}, largest "
+        f"{count.index.max():,}"
         for label, count in counts.items()
     ]
     figure = make_subplots(
@@ -159,7 +160,7 @@ def delays(records: Records) -> go.Figure:
         figure.add_trace(_client_line(clients, reach, row), **place)
         figure.add_trace(_mean_mark(mean_delay(counts[label]), mark, row), **place)
     _scale_axes(figure, edges, [low, top], wide=wide)
-    figure.update_annotations(font_size=13, x=0, xanchor="left")
+    figure.update_annotations(font_size=13, x=0, xanchor="left", align="left")
     figure.update_xaxes(title="delay, in answers", row=len(labels))
     return finish(figure, "How late answers arrived", 150 + 170 * len(labels))
 

@@ -38,6 +38,11 @@ class Score(NamedTuple):
     gain: str  # what a positive difference means, with its unit
     ticks: str  # d3 format of an axis
 
+    @property
+    def hover(self) -> str:
+        """The d3 format of one value."""
+        return ".1%" if self.ticks else ".4g"
+
     def show(self, value: float) -> str:
         """The value as text."""
         if not np.isfinite(value):

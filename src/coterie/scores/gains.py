@@ -78,6 +78,23 @@ def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
     return Gain(mean, error, low, high, len(gained), _counted(trials), table)
 
 
+def client_scores(
+    records: Records, label: str, seed: int | None = None
+) -> pd.DataFrame:
+    """Final test scores of clients with 95 per cent intervals: mean, error, low, high.
+
+    Args:
+        records: of the study.
+        label: of the algorithm.
+        seed: None takes means over all seeds; of one seed, test samples alone count.
+    """
+    scores = final_scores(records, label)
+    if seed is not None:
+        scores = scores[scores.index == seed].dropna(axis=1)
+    found, _ = _estimates(records, scores, _trials(records, [label], scores))
+    return pd.DataFrame(found._asdict(), index=scores.columns)
+
+
 def score_error(records: Records, label: str) -> float:
     """The standard error of the mean score over clients, of seeds and test samples."""
     scores = final_scores(records, label)

@@ -27,7 +27,7 @@ from ..checks import (
 )
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
-from ..models import MODELS, refuse_settings
+from ..models import BESIDE, MODELS, refuse_settings
 from ..options import unused
 from ..types import Algorithm
 from .ingredients import ingredients_of
@@ -35,9 +35,6 @@ from .search import Tune, space_of, tune_of
 from .tables import Graph, RunTable, Time, logs_of
 
 TABLES = ("name", "data", "split", "model", "algorithm", "graph", "run", "time", "tune")
-
-BESIDE = ("objective", "loss", "measures", "score", "personal")
-"""Settings of [model] that every model has."""
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from .. import checks
 from ..checks import InputError
 from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
 from ..data.doubts import doubts
 from ..data.federation import PARTS
-from ..models import with_row
 from ..records import Folder, Records, Search, locked
 from ..records.sinks import Log, refuse_absent
 from .config import Study, algorithm_factory
@@ -45,6 +42,8 @@ from .trials import refuse_settings, search_for, tuned
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ..export.runs import Run
 
 
 class Progress(NamedTuple):
@@ -80,9 +79,7 @@ class Result:
 
     def table(self) -> pd.DataFrame:
         """One row for each algorithm, on test data at the last round."""
-        from ..report.tables import summary
-
-        return summary(self.records)
+        return self._run.table()
 
     def newcomers(self) -> pd.DataFrame:
         """One row for each algorithm, on test data of those held out of training."""
@@ -101,43 +98,31 @@ class Result:
 
         Row j is that of the j-th client who trained, in the order of `records.clients`.
         """
-        return Folder(self.folder).models(*self._cell(label, seed))
+        return self._run.models(label, seed)
 
     def newcomer_models(
         self, label: str | None = None, seed: int | None = None
     ) -> Tensor:
         """The models (M, D) that newcomers got, in the order of `records.newcomers`."""
-        return Folder(self.folder).models(*self._cell(label, seed), of="newcomers")
-
-    def _cell(self, label: str | None, seed: int | None) -> tuple[str, int]:
-        labels = [entry.label for entry in self.study.algorithms]
-        label = checks.one_of("label", labels[-1] if label is None else label, labels)
-        return label, self.study.run.seeds[0] if seed is None else seed
+        return self._run.newcomer_models(label, seed)
 
     def model(
         self, client: int | str, label: str | None = None, seed: int | None = None
     ) -> nn.Module:
-        """The model of one client, who trained or joined later, ready to use.
+        """The model of one client, who trained or joined later; see `Run.model`.
 
         Args:
             client: its name, or its position among all clients.
             label: of the algorithm; None: the last listed.
             seed: None: the first.
         """
-        label, seed = self._cell(label, seed)
-        rows = self.models(label, seed)
-        table = self.records.clients
-        clients = table.loc[table["seed"] == seed, "client"].tolist()
-        if self.study.run.newcomers:
-            rows = torch.cat([rows, self.newcomer_models(label, seed)])
-            table = self.records.newcomers
-            mine = (table["algorithm"] == label) & (table["seed"] == seed)
-            clients += table.loc[mine, "client"].tolist()
-        if isinstance(client, str):
-            client = self.records.client_named(client)
-        checks.integer("client", client, at_least=0, at_most=len(clients) - 1)
-        module = prepare(self.study, seed).module
-        return with_row(module, rows[clients.index(client)])
+        return self._run.model(client, label, seed)
+
+    @property
+    def _run(self) -> Run:
+        from ..export.runs import Run
+
+        return Run(self.folder, self.records)
 
 
 def run_study(
@@ -196,6 +181,8 @@ def run_study(
             folder = SharedFolder(own, setup.division) if group.size > 1 else own
             objective = setup.simulation.objective
             folder.describe(seed, setup.federation, objective, _oracles(study))
+            about = (seed, setup.federation, setup.module)
+            first(group, functools.partial(own.describe_model, *about))
             shows = functools.partial(_teller, progress, setup, total)
             for entry in study.algorithms:
                 search = searches[entry.label, seed]

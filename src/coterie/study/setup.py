@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -23,11 +22,11 @@ from ..data.fitting import with_preparation
 from ..data.splits import divide
 from ..engine.faces import one_face, refuse_unused
 from ..models import (
-    MODELS,
+    BESIDE,
     OBJECTIVES,
+    Architecture,
     Objective,
     adapted,
-    build,
     columns,
     layout,
     objective_named,
@@ -35,7 +34,7 @@ from ..models import (
     refuse_misshapen,
 )
 from ..types import Algorithm
-from .config import BESIDE, Entry, Study, algorithm_factory, factory, most_steps
+from .config import Entry, Study, algorithm_factory, most_steps
 from .divided import Division
 from .identity import content_of
 from .ingredients import Context, Ingredients, edges_between, ingredients_of, once
@@ -176,23 +175,18 @@ def divided(study: Study, table: Table, seed: int) -> Federation:
     return federation
 
 
+def architecture_of(study: Study, federation: Federation, seed: int) -> Architecture:
+    """What the model of a study is made from, for one of its seeds."""
+    options = {k: v for k, v in study.model.items() if k not in (*BESIDE, "name")}
+    shape = tuple(federation.features.shape[1:])
+    dtype, outputs = study.run.dtype, federation.outputs
+    return Architecture(study.model["name"], options, shape, outputs, dtype, seed)
+
+
 def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:
     """The model of a study at its start, for one of its seeds."""
-    options = {k: v for k, v in study.model.items() if k not in BESIDE}
-    name = options.pop("name")
-    make = factory("model", name, MODELS)
-    shape = tuple(federation.features.shape[1:])
+    module = architecture_of(study, federation, seed).build()
     dtype = getattr(torch, study.run.dtype)
-    try:
-        inspect.signature(make).bind(shape, federation.outputs, **options)
-        with checks.own_code("model.name", name):
-            made = functools.partial(make, shape, federation.outputs, **options)
-            module = build(made, seed, dtype)
-    except (TypeError, RuntimeError) as error:
-        raise InputError(
-            f"`model` cannot be made for features of shape {shape} and "
-            f"{federation.outputs} outputs: {_reason(error)}."
-        ) from error
     _try_model(module, objective_of(study, federation), federation, dtype)
     return module
 

@@ -1,0 +1,323 @@
+"""The model card: what a model is, how good, who it learned with, and how to use it.
+
+It is a page in Markdown for whoever gets the folder of an exported model and nothing
+else. Names come from other people's files, so that what means something in Markdown is
+marked, and control characters are shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..data.federation import full_name
+from ..models import OBJECTIVES
+from ..records import Records
+from ..scores.finals import baseline_of, planned_algorithms, score_of
+from ..scores.gains import client_scores, gain_of
+from ..scores.summaries import costs_of
+from ..scores.words import as_many, in_bytes, large
+from .predictions import ABOUT
+from .programs import ONNX, PROGRAM, WEIGHTS
+from .runs import Trained
+
+_PARTNERS = 20
+"""So many others, those with the largest weights, are listed by name."""
+
+
+def written(text: object) -> str:
+    r"""A text as Markdown shows it as it is.
+
+    >>> written("a|b <i>")
+    'a\\|b \\<i\\>'
+    """
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+    return re.sub(r"([\\`*_{}\[\]<>#|!~&$])", r"\\\1", shown)
+
+
+def card(records: Records, trained: Trained, about: dict[str, Any]) -> str:
+    """The page of one model.
+
+    Args:
+        records: of its run.
+        trained: the model.
+        about: what model.json says.
+    """
+    sections = {
+        "What it predicts": _task_lines(about),
+        "How good it is": _score_lines(records, trained),
+        "Who it learned with": _partner_lines(records, trained),
+        "What it cost": _cost_lines(records, trained.label),
+        "How to use it": _use_lines(about),
+        "Files": _file_lines(about),
+        "Versions": _version_lines(about),
+        "Limits": _limit_lines(records, trained),
+    }
+    name, study = written(about["client"]), written(about["study"])
+    what = written(about["model"]["name"])
+    lines = [
+        f"# Model of {name}",
+        "",
+        f"A model `{what}` with {trained.size():,} trained numbers, which "
+        f"{written(trained.label)} made in the study {study} (seed {trained.seed}). "
+        f"{written(about['chosen'])}",
+    ]
+    for title, found in sections.items():
+        lines += ["", f"## {title}", "", *found]
+    return "\n".join(lines) + "\n"
+
+
+def _task_lines(about: dict[str, Any]) -> list[str]:
+    target = written(about["table"]["target"])
+    of_column = f" of the column {target}" * bool(target)
+    lines = [f"Task: {about['task']}{of_column}."]
+    if about["classes"]:
+        lines += ["", f"Classes in order: {_listed(about['classes'])}."]
+    if about["preparation"] is None:
+        return lines
+    lines += ["", "| column | kind | categories |", "|---|---|---|"]
+    for column in about["preparation"]["columns"]:
+        words = _listed(column["categories"])
+        lines.append(f"| {written(column['name'])} | {column['kind']} | {words} |")
+    return lines
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(map(written, words))
+
+
+def _score_lines(records: Records, trained: Trained) -> list[str]:
+    """Scores on the client's own test data, this model's and over seeds."""
+    score, client, seed = score_of(records), trained.client, trained.seed
+    late = records.newcomers
+    if not late.empty:
+        mine = late[(late["client"] == client) & (late["seed"] == seed)]
+        if len(mine):
+            pairs = zip(mine["algorithm"], mine[score.column], strict=True)
+            values = {str(label): float(value) for label, value in pairs}
+            text = f"{written(_name(records, client))} joined after training. "
+            text += f"Its {score.words}: {score.show(values[trained.label])}"
+            local = baseline_of(records)
+            if local in values and local != trained.label:
+                text += f"; trained alone, {score.show(values[local])}"
+            return [f"{text}. How sure that is, the run does not say."]
+    return [*_own_lines(records, trained), "", *_gain_lines(records, trained)]
+
+
+def _own_lines(records: Records, trained: Trained) -> list[str]:
+    """A table: this model and training alone, on the same test samples."""
+    score, client, seed = score_of(records), trained.client, trained.seed
+    sizes = records.clients.set_index(["seed", "client"])["test"]
+    local = baseline_of(records)
+    labels = {"this model": trained.label}
+    if local is not None and local != trained.label:
+        labels["trained alone"] = local
+    lines = [
+        f"On {sizes[seed, client]:,} test samples of its own, which no part of "
+        "training or choosing has seen:",
+        "",
+        f"| | {score.words} | 95 % interval |",
+        "|---|---|---|",
+    ]
+    for what, label in labels.items():
+        found = client_scores(records, label, seed)
+        if client not in found.index:
+            lines.append(f"| {what} | not known | |")
+            continue
+        mean, low, high = (float(found[k][client]) for k in ("mean", "low", "high"))
+        ends = "unknown"
+        if np.isfinite(high - low):
+            if score.ticks:  # a share
+                low, high = max(0.0, low), min(1.0, high)
+            ends = f"{score.show(low)} to {score.show(high)}"
+        lines.append(f"| {what} | {score.show(mean)} | {ends} |")
+    return lines
+
+
+def _gain_lines(records: Records, trained: Trained) -> list[str]:
+    """What this client gains over training alone, with all seeds."""
+    score, local = score_of(records), baseline_of(records)
+    if trained.label == local:
+        return ["It was trained alone."]
+    if local is None:
+        return ["The study has no training alone to compare with."]
+    gain = gain_of(records, trained.label)
+    if trained.client not in gain.clients.index:
+        return ["It cannot be compared with training alone."]
+    row = {str(k): column[trained.client] for k, column in gain.clients.items()}
+    verdict = {
+        "gains": "it gains",
+        "loses": "it loses",
+        "cannot tell": "one cannot tell whether it gains",
+    }.get(row["verdict"], "it cannot be compared")
+    seeds = f"{gain.seeds} seed{'s' * (gain.seeds != 1)}"
+    ends = "95 % interval unknown"
+    if np.isfinite(row["high"] - row["low"]):
+        low, high = score.show_gain(row["low"]), score.show_gain(row["high"])
+        ends = f"95 % interval {low.removesuffix(' points')} to {high}"
+    counted = "seeds and test samples" if gain.samples else "seeds alone"
+    return [
+        f"Against training alone, with {seeds}: {score.show_gain(row['mean'])}, {ends} "
+        f"({counted} are counted): {verdict}."
+    ]
+
+
+def _name(records: Records, client: int) -> str:
+    return full_name(records.names, client)
+
+
+def _partner_lines(records: Records, trained: Trained) -> list[str]:
+    """With whom it learned, and what of it stayed at home."""
+    lines = _weight_lines(records, trained)
+    home = records.study.get("model", {}).get("personal", [])
+    if home:
+        lines += ["", f"Its parameters of {_listed(home)} were never sent to anybody."]
+    return lines
+
+
+def _weight_lines(records: Records, trained: Trained) -> list[str]:
+    """The weights of this client's row, the largest first."""
+    names = dict(planned_algorithms(records))
+    if names.get(trained.label) == "local":
+        return ["With nobody: it was trained alone."]
+    table = records.clients
+    clients = table.loc[table["seed"] == trained.seed, "client"].tolist()
+    if trained.client not in clients:
+        return ["It joined after training, and learned with nobody."]
+    found = records.weights.get((trained.label, trained.seed))
+    who = _listed([_name(records, k) for k in clients[:_PARTNERS]])
+    more = len(clients) - _PARTNERS
+    who += f" and {more:,} more" * (more > 0)
+    if found is None:
+        return [
+            f"{len(clients):,} clients trained: {who}. This method tells no weights of "
+            "collaboration, or there were too many clients to keep them."
+        ]
+    row = np.asarray(found.matrices[-1][clients.index(trained.client)])
+    order = [k for k in np.argsort(-row, kind="stable") if row[k] > 0]
+    lines = [
+        f"Its weights of collaboration at round {int(found.rounds[-1])}:",
+        "",
+        "| client | weight |",
+        "|---|---|",
+    ]
+    for k in order[:_PARTNERS]:
+        own = " (itself)" * (clients[k] == trained.client)
+        lines.append(f"| {written(_name(records, clients[k]))}{own} | {row[k]:.3f} |")
+    rest = row[order[_PARTNERS:]]
+    if len(rest):
+        lines.append(f"| {len(rest):,} more, together | {rest.sum():.3f} |")
+    return lines
+
+
+def _cost_lines(records: Records, label: str) -> list[str]:
+    own, local = costs_of(records, label), baseline_of(records)
+    gradients = f"{large(own['gradients'])} gradients of single samples"
+    alone = costs_of(records, local)["gradients"] if local not in (None, label) else 0
+    if alone > 0:
+        many = as_many(own["gradients"] / alone, "gradients", "training alone")
+        gradients += f" ({many})"
+    return [
+        f"For all clients together, mean over seeds: {gradients}, "
+        f"{in_bytes(own['bytes'])} sent, {own['seconds']:.3g} s of training."
+    ]
+
+
+def _use_lines(about: dict[str, Any]) -> list[str]:
+    shape = ", ".join(str(size) for size in about["input"]["shape"])
+    lines = []
+    if about["preparation"] is not None:
+        lines += [
+            "New rows in a CSV or Parquet file with the columns above:",
+            "",
+            "```sh",
+            "coterie predict FOLDER new.csv --out predictions.csv",
+            "```",
+            "",
+            "From Python, rows hold the columns in this order: numbers (true and false "
+            "are 1 and 0), the place of a category in its list above, from 0, -1 for "
+            "any other, and NaN for a gap. The preparation is a part of the programs.",
+            "",
+        ]
+    lines += [
+        "```python",
+        "import torch",
+        "",
+        f'program = torch.export.load("{PROGRAM}").module()',
+        f"rows = torch.zeros({shape.replace('rows', '5')}, "
+        f"dtype=torch.{about['input']['dtype']})",
+        "print(program(rows))",
+        "```",
+        "",
+    ]
+    outputs = {
+        "binary": "one logit; its sigmoid is the probability of the second class",
+        "classification": "one number for each class; their softmax is probabilities",
+        "segmentation": "one logit for each voxel",
+    }.get(about["task"], "the predicted number")
+    lines.append(
+        f"Outputs: {outputs}. A file of torch.export can run code: open it only where "
+        f"you trust who made it. {WEIGHTS} and {ABOUT} cannot."
+    )
+    return lines
+
+
+def _file_lines(about: dict[str, Any]) -> list[str]:
+    lines = ["| file | content | differs from the module by |", "|---|---|---|"]
+    what = {
+        WEIGHTS: "the weights",
+        PROGRAM: "the model as a program, torch.export",
+        ONNX: "the model as a program, ONNX",
+    }
+    for name, text in what.items():
+        found = about["files"][name]
+        if "skipped" in found:
+            lines.append(f"| {name} | not written: {written(found['skipped'])} | |")
+        else:
+            lines.append(f"| {name} | {text} | {found['difference']:.2g} |")
+    return [
+        *lines,
+        "",
+        f"Each was read again and run on {about['tried']} made-up rows. Differences "
+        f"are the largest of an output, as a share of 1 + its size; more than "
+        f"{about['tolerance']:g} is refused. {ABOUT} has preparation, names, versions "
+        "and checksums.",
+    ]
+
+
+def _version_lines(about: dict[str, Any]) -> list[str]:
+    lines = ["| | trained with | exported with |", "|---|---|---|"]
+    trained, now = about["versions"]["trained"], about["versions"]["exported"]
+    for key in dict.fromkeys([*trained, *now]):
+        cells = written(trained.get(key, "")), written(now.get(key, ""))
+        lines.append(f"| {key} | {cells[0]} | {cells[1]} |")
+    return lines
+
+
+def _limit_lines(records: Records, trained: Trained) -> list[str]:
+    name = written(_name(records, trained.client))
+    lines = [
+        f"- It was made for the data of {name} and measured on those alone; on others' "
+        "it may be worse.",
+        "- It is the model of one seed; another seed gives another one.",
+    ]
+    if OBJECTIVES[records.task].labelled:
+        lines.append(
+            "- Probabilities are those of the model and may be too sure of themselves; "
+            "a class of which its training data had few samples is rarely predicted."
+        )
+    if trained.preparation is not None:
+        lines.append(
+            "- Gaps are filled and numbers scaled by medians, means and deviations of "
+            f"training data, which {ABOUT} and the programs hold; no sample is in any "
+            "file. A category that they did not have counts as none of them."
+        )
+    if trained.label in records.oracles:
+        lines.append(
+            "- Its method was told what nobody knows in practice (true clusters or "
+            "optima): it shows what is possible, not what can be had."
+        )
+    return lines

@@ -1,0 +1,81 @@
+"""A client's model with the preparation of its features, and rows to try it on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import seeds
+from ..data.preparation import Preparation
+from ..models import Architecture
+
+ROWS = 64
+"""On so many made-up samples a program is compared with its module."""
+
+
+class Prepared(nn.Module):
+    """A model that takes raw columns (B, C): numbers, codes of categories, NaN."""
+
+    def __init__(self, how: Preparation, model: nn.Module, dtype: torch.dtype) -> None:
+        """Keeps the preparation beside the model, whose parameters are of `dtype`."""
+        super().__init__()
+        self.preparation = how.module()
+        self.model = model
+        self.dtype = dtype
+
+    def forward(self, raw: Tensor) -> Tensor:
+        """The outputs of the model."""
+        # As in training, where features are of single precision before all else.
+        features = self.preparation(raw.double()).float()
+        return self.model(features.to(self.dtype))
+
+
+class Inputs(NamedTuple):
+    """What a module takes: a batch of `dtype`, and `shape` for each sample."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    least: int = 0  # of whole numbers
+    most: int = 0
+
+    @classmethod
+    def of(
+        cls, made: Architecture, how: Preparation | None, whole: dict[str, Any] | None
+    ) -> Inputs:
+        """Those of a model, raw columns where there is a preparation.
+
+        Args:
+            made: what the model is made from.
+            how: the preparation of its features, if there is one.
+            whole: dtype, least and most of features that are whole numbers.
+        """
+        if how is not None:
+            return cls((len(how.columns),), "float64")
+        if whole is not None:
+            return cls(made.shape, whole["dtype"], whole["least"], whole["most"])
+        return cls(made.shape, made.dtype)
+
+    def samples(self, how: Preparation | None, count: int = ROWS) -> Tensor:
+        """Made-up samples, about as large as those of training: nobody's data."""
+        rng = seeds.generator("export", *self.shape)
+        size = (count, *self.shape)
+        dtype = getattr(torch, self.dtype)
+        if how is not None:
+            return _raw(how, torch.randn(size, generator=rng, dtype=dtype), rng)
+        if dtype.is_floating_point:
+            return torch.randn(size, generator=rng, dtype=dtype)
+        return torch.randint(self.least, self.most + 1, size, generator=rng).to(dtype)
+
+
+def _raw(how: Preparation, noise: Tensor, rng: torch.Generator) -> Tensor:
+    """Raw values about the means of training, with gaps and unknown categories."""
+    raw = noise * torch.tensor(how.scale).to(noise) + torch.tensor(how.mean).to(noise)
+    for place, column in enumerate(how.columns):
+        if column.categories is not None:
+            known = len(column.categories)
+            codes = torch.randint(-1, known, (len(raw),), generator=rng)
+            raw[:, place] = codes.to(raw)
+    gaps = torch.rand(raw.shape, generator=rng) < 0.1
+    return raw.masked_fill(gaps, torch.nan)

@@ -1,0 +1,264 @@
+"""An exported model on new rows: from its folder alone, without run or data.
+
+The module is made from its architecture and `weights.safetensors`, which no code can
+hide in; the programs beside it are for others than us.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from ..checks import InputError, one_of, suggestion
+from ..data.files import checked_path, raw_values
+from ..data.preparation import Preparation, preparation_of
+from ..data.reading import FRAMES, brief, cells_of, finite_numbers
+from ..models import MEASURES, OBJECTIVES, Architecture, OfClient, loss_named
+from ..models.measures import predicted, probabilities
+from ..records.files import read_json
+from ..records.shapes import holds
+from .modules import Prepared
+from .programs import WEIGHTS, read_weights
+
+ABOUT = "model.json"
+
+FORMAT = "coterie export 1"
+
+_AT_ONCE = 2**14
+"""Rows that are computed in one pass."""
+
+_SHAPE = {
+    "format": str,
+    "client": str,
+    "task": str,
+    "classes": [str],
+    "measure": {"name": str, "loss": str},
+    "table": {"target": str, "others": [str]},
+    "model": {
+        "name": str,
+        "options": dict,
+        "shape": [int],
+        "outputs": int,
+        "dtype": str,
+    },
+    "checksums": {WEIGHTS: str},
+}
+
+
+class Exported(NamedTuple):
+    """A model that was read from its folder."""
+
+    module: nn.Module
+    about: dict[str, Any]  # what model.json says
+    preparation: Preparation | None
+
+
+class Predictions(NamedTuple):
+    """What a model says of each row of a file, and how right that is."""
+
+    table: pd.DataFrame  # row, predicted, and of classes the probability of each
+    measure: str  # what the score is called
+    score: float  # of the rows that have a label; NaN where there are none
+    labelled: int
+    notes: tuple[str, ...]  # what is odd about the rows
+
+
+def read_export(folder: Path | str) -> Exported:
+    """The model of an exported folder, in mode eval.
+
+    Raises:
+        InputError: where it is no such folder, or a file of it is damaged.
+    """
+    folder = Path(folder)
+    about, path = about_of(folder), folder / ABOUT
+    if checksum(folder / WEIGHTS) != about["checksums"][WEIGHTS]:
+        raise _damaged(folder / WEIGHTS)
+    model = about["model"]
+    one_of("dtype", model["dtype"], ("float32", "float64"))
+    name, shape = model["name"], tuple(model["shape"])
+    made = Architecture(
+        name, model["options"], shape, model["outputs"], model["dtype"], seed=0
+    )
+    module, how = made.build(), None
+    read_weights(folder / WEIGHTS, module)
+    if about["preparation"] is not None:
+        try:
+            how = preparation_of(about["preparation"])
+            module = Prepared(how, module, getattr(torch, model["dtype"]))
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise _damaged(path) from error
+    return Exported(module.eval(), about, how)
+
+
+def about_of(folder: Path) -> dict[str, Any]:
+    """What model.json says, if it says all that is needed.
+
+    Raises:
+        InputError: where it does not.
+    """
+    path = folder / ABOUT
+    if not path.is_file():
+        raise InputError(
+            f"{str(folder)!r} is not the folder of an exported model: it has no "
+            f"{ABOUT}."
+        )
+    try:
+        about = read_json(path)
+    except InputError as error:
+        raise _damaged(path) from error
+    if about.get("format", FORMAT) != FORMAT:
+        raise InputError(
+            f"{path} is of the format {about['format']!r}, this version of coterie "
+            f"reads {FORMAT!r}."
+        )
+    sound = holds(about, _SHAPE) and "preparation" in about
+    # A loss of one's own is what no export writes.
+    if not sound or about["task"] not in OBJECTIVES or ":" in about["measure"]["loss"]:
+        raise _damaged(path)
+    return about
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(f"{path} is damaged or missing: export the model again.")
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def predict(folder: Path | str, file: Path | str) -> Predictions:
+    """What an exported model says of the rows of a CSV or Parquet file.
+
+    Args:
+        folder: of the exported model.
+        file: has the columns that the model was trained on, and may have the target.
+    """
+    module, about, how = read_export(folder)
+    path = checked_path(file, FRAMES)
+    if how is None:
+        raise InputError(
+            f"the model in {folder} takes features of shape "
+            f"{tuple(about['model']['shape'])}, not the columns of a table: give it "
+            "tensors, as its README.md shows."
+        )
+    frame = FRAMES[path.suffix](path)
+    _refuse_columns(frame, path, how, about["table"])
+    raw = raw_values(frame, path, how)
+    with torch.no_grad():
+        outputs = torch.cat([module(some) for some in raw.split(_AT_ONCE)])
+    has, targets = _targets(frame, path, about, outputs)
+    measure, score = _score(about, outputs[has], targets)
+    table = _table(frame, about, outputs)
+    notes = tuple(_unknown(frame, path, how, raw))
+    return Predictions(table, measure, score, int(has.sum()), notes)
+
+
+def _refuse_columns(
+    frame: pd.DataFrame, path: Path, how: Preparation, table: dict[str, Any]
+) -> None:
+    """Refuses columns that the model does not know."""
+    needed = [column.name for column in how.columns]
+    known = {*needed, table["target"], *table["others"]}
+    for name in frame.columns:
+        if name not in known:
+            absent = [column for column in needed if column not in frame]
+            raise InputError(
+                f"{path.name} has a column {brief(name)}, which the model does not "
+                f"know: leave it out.{suggestion(name, absent)}"
+            )
+
+
+def _unknown(
+    frame: pd.DataFrame, path: Path, how: Preparation, raw: Tensor
+) -> list[str]:
+    """A sentence for each column with categories that training did not have."""
+    notes = []
+    for place, column in enumerate(how.columns):
+        if column.categories is None:
+            continue
+        rows = np.flatnonzero(raw[:, place].numpy() == -1)
+        if len(rows):
+            word = cells_of(frame[column.name], path).text[rows[0]]
+            notes.append(
+                f"column {column.name!r}: {len(rows):,} of {len(frame):,} rows hold a "
+                f"category that training did not have, such as {brief(word)} in row "
+                f"{frame.index[rows[0]]}; it counts as none of them."
+            )
+    return notes
+
+
+def _class_names(about: dict[str, Any], outputs: Tensor) -> list[str]:
+    return about["classes"] or [str(k) for k in range(max(2, outputs.shape[1]))]
+
+
+def _table(frame: pd.DataFrame, about: dict[str, Any], outputs: Tensor) -> pd.DataFrame:
+    """A line for each row, which is counted as a person does who opens the file."""
+    columns: dict[str, Any] = {"row": frame.index.to_numpy()}
+    if OBJECTIVES[about["task"]].labelled:
+        names = _class_names(about, outputs)
+        columns["predicted"] = np.array(names, dtype=object)[predicted(outputs).numpy()]
+        chances = probabilities(outputs)
+        columns |= {f"probability of {n}": chances[:, j] for j, n in enumerate(names)}
+    else:
+        values = outputs.reshape(len(frame), -1).numpy()
+        several = values.shape[1] > 1
+        for j, value in enumerate(values.T):
+            columns[f"predicted {j}" if several else "predicted"] = value
+    return pd.DataFrame(columns)
+
+
+def _targets(
+    frame: pd.DataFrame, path: Path, about: dict[str, Any], outputs: Tensor
+) -> tuple[np.ndarray, Tensor]:
+    """Which rows have a label, and these labels as the model's objective has them."""
+    name, labelled = about["table"]["target"], OBJECTIVES[about["task"]].labelled
+    if name not in frame:
+        return np.zeros(len(frame), bool), torch.empty(0)
+    cells = cells_of(frame[name], path)
+    has = ~cells.missing
+    if not labelled or not about["classes"]:
+        numbers = finite_numbers(cells, path, gaps=True)[has]
+        if not labelled:
+            return has, torch.tensor(numbers, dtype=outputs.dtype)
+        known = [float(label) for label in range(max(2, outputs.shape[1]))]
+        places = {label: int(label) for label in known}
+        found: list[Any] = numbers.tolist()
+    else:
+        places = {word: k for k, word in enumerate(about["classes"])}
+        found = [str(word) for word in cells.text[has]]
+    for row, label in zip(cells.row[has], found, strict=True):
+        if label not in places:
+            raise InputError(
+                f"column {name!r} of {path.name} must name a class that the model "
+                f"knows, but row {row} holds {brief(label)}; they are "
+                f"{', '.join(_class_names(about, outputs)[:20])}."
+            )
+    return has, torch.tensor([places[label] for label in found], dtype=torch.int64)
+
+
+def _score(
+    about: dict[str, Any], outputs: Tensor, targets: Tensor
+) -> tuple[str, float]:
+    """The measure of the run, or the loss, on rows that have a label."""
+    name, task = about["measure"]["name"], about["task"]
+    if not len(targets):
+        return name, float("nan")
+    if name == "loss":
+        text = about["measure"]["loss"]
+        loss = loss_named("loss", text, task) if text else OBJECTIVES[task].loss
+        return name, float(loss(outputs, targets).double().mean())
+    measure = MEASURES[one_of("measure", name, MEASURES)].measure
+    if isinstance(measure, OfClient):
+        return name, float(measure.measure(outputs, targets))
+    return name, float(measure(outputs, targets).double().mean())

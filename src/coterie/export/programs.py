@@ -1,0 +1,160 @@
+"""A module as files: its weights, and programs that run without its source.
+
+Every file is read again and run before it counts: it must give what the module gives,
+within `TOLERANCE`, on batches of several sizes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import InputError
+
+WEIGHTS, PROGRAM, ONNX = "weights.safetensors", "model.pt2", "model.onnx"
+
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+"""What outputs may differ by, as a share of 1 + their size: programs may sum in another
+order, and fuse what a module does in steps."""
+
+_SIZES = (1, 2, 7)  # of batches, beside all samples; torch treats 0 and 1 apart
+
+
+def write_weights(path: Path, module: nn.Module) -> None:
+    """Writes all parameters and buffers, by their names."""
+    from safetensors.torch import save_file
+
+    # Parameters may be views of one row, which the format refuses.
+    save_file({k: v.contiguous().clone() for k, v in module.state_dict().items()}, path)
+    path.chmod(0o644)  # as the other files, not for its owner alone
+
+
+def read_weights(path: Path, module: nn.Module) -> None:
+    """Gives a module the weights of a file.
+
+    Raises:
+        InputError: where they are not its weights.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weights = load_file(path)
+        module.load_state_dict(weights)
+    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(": .")
+        raise InputError(
+            f"{path} does not hold the weights of this model: {reason}."
+        ) from error
+
+
+def write_program(path: Path, module: nn.Module, samples: Tensor) -> Any:
+    """Writes the module as torch.export has it, for any number of samples.
+
+    Returns the program.
+
+    Raises:
+        InputError: where it cannot be written down.
+    """
+    rows = torch.export.Dim("rows")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch about itself
+            program = torch.export.export(
+                module, (samples[:3],), dynamic_shapes=({0: rows},), strict=False
+            )
+            for node in program.graph.nodes:
+                node.meta.pop("stack_trace", None)  # with paths of this machine
+            torch.export.save(program, path)
+    except Exception as error:  # of many types, depending on what the model does
+        raise InputError(
+            "the model cannot be written as a program for any number of samples: "
+            f"{reason_of(error)}; from Python, coterie.load gives it as a module."
+        ) from error
+    return program
+
+
+def write_onnx(path: Path, program: Any, samples: Tensor) -> str:
+    """Writes a program as ONNX; says why not where it cannot be.
+
+    An empty answer means that it is written.
+    """
+    absent = [n for n in ("onnx", "onnxscript") if importlib.util.find_spec(n) is None]
+    if absent:
+        return f"{' and '.join(absent)} not installed (pip install coterie[onnx])"
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch and onnx about themselves
+            torch.onnx.export(
+                program,
+                (samples[:3],),
+                path,
+                input_names=["input"],
+                output_names=["output"],
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+    except Exception as error:  # of many types, depending on what the model does
+        path.unlink(missing_ok=True)
+        return f"the model cannot be written so: {reason_of(error)}"
+    finally:
+        logging.disable(level)
+    return ""
+
+
+def program_in(path: Path) -> Callable[[Tensor], Tensor]:
+    """What a file of torch.export computes."""
+    return torch.export.load(path).module()
+
+
+def onnx_in(path: Path) -> Callable[[Tensor], Tensor]:
+    """What an ONNX file computes: by onnxruntime, or by onnx itself without it."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        from onnx.reference import ReferenceEvaluator
+
+        session = ReferenceEvaluator(str(path))
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(
+            str(path), providers=["CPUExecutionProvider"]
+        )
+    return lambda x: torch.as_tensor(session.run(None, {"input": x.numpy()})[0])
+
+
+def difference(
+    program: Callable[[Tensor], Tensor], module: nn.Module, samples: Tensor
+) -> float:
+    """The largest difference of outputs, as a share of 1 + their size.
+
+    Infinite where shapes differ, or one of both is no number.
+    """
+    worst = 0.0
+    with torch.no_grad():
+        for size in (*_SIZES, len(samples)):
+            few = samples[:size]
+            found, expected = program(few).double(), module(few).double()
+            if found.shape != expected.shape:
+                return float("inf")
+            gap = (found - expected).abs() / (1 + expected.abs())
+            same = (found == expected) | (found.isnan() & expected.isnan())
+            gap = torch.where(same, 0.0, gap.nan_to_num(torch.inf, torch.inf))
+            worst = max(worst, float(gap.max()) if gap.numel() else 0.0)
+    return worst
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of an error, for a sentence."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = (lines or [type(error).__name__])[0].rstrip(".:")
+    return text if len(text) <= 160 else f"{text[:157]}..."

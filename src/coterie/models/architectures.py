@@ -1,0 +1,98 @@
+"""What a model is made from: its factory, its options, and the shape of its data.
+
+A row holds what a client trained; the module around it is made again from an
+architecture, without data. What is not in the row, frozen parameters and buffers, comes
+from the factory and the seed, and is compared by a digest.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..checks import InputError, imported, one_of, own_code, readable
+from .layouts import build, layout
+from .zoo import MODELS
+
+BESIDE = ("objective", "loss", "measures", "score", "personal")
+"""Settings of [model] that every model has; the others are options of its factory."""
+
+
+class Architecture(NamedTuple):
+    """What a factory is given, and what the model made of it takes."""
+
+    name: str  # one of MODELS, or "module:factory"
+    options: dict[str, Any]
+    shape: tuple[int, ...]  # of the features of one sample
+    outputs: int
+    dtype: str  # of parameters
+    seed: int  # of the start
+
+    def build(self) -> nn.Module:
+        """The model at its start.
+
+        Raises:
+            InputError: where it cannot be made.
+        """
+        make = _factory(self.name)
+        given = (tuple(self.shape), self.outputs)
+        try:
+            inspect.signature(make).bind(*given, **self.options)
+            with own_code("model.name", self.name):
+                made = functools.partial(make, *given, **self.options)
+                return build(made, self.seed, getattr(torch, self.dtype))
+        except (TypeError, RuntimeError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise InputError(
+                f"`model` cannot be made for features of shape {self.shape} and "
+                f"{self.outputs} outputs: {reason}."
+            ) from error
+
+    def rebuild(self, like: Mapping[str, Any]) -> nn.Module:
+        """The model that was described, at its start.
+
+        Args:
+            like: what `description` gave.
+
+        Raises:
+            InputError: where it is another one, as after a change of its source.
+        """
+        module = self.build()
+        found = description(module)
+        for key, what in (("parameters", "other parameters"), ("rest", "other values")):
+            if found[key] != like[key]:
+                raise InputError(
+                    f"the model {self.name!r} is not the one that was trained: it has "
+                    f"{what}{' that are not trained' if key == 'rest' else ''}; use "
+                    "the version of its module with which the run was made."
+                )
+        return module
+
+
+def _factory(name: str) -> Callable[..., nn.Module]:
+    if ":" not in name:
+        return MODELS[one_of("model.name", name, MODELS)]
+    return readable("model.name", name, imported("model.name", name))
+
+
+def description(module: nn.Module) -> dict[str, Any]:
+    """Names and shapes of what is trained, and a digest of all the rest."""
+    rows = layout(module)
+    shapes = zip(rows.names, rows.shapes, strict=True)
+    hashed, trained = hashlib.blake2b(digest_size=16), {*rows.names}
+    rest = [*module.named_parameters(), *module.named_buffers()]
+    for name, value in rest:
+        if name not in trained:
+            hashed.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
+            flat = value.detach().cpu().contiguous().flatten()
+            hashed.update(flat.view(torch.uint8).numpy().data)
+    return {
+        "parameters": [[name, list(shape)] for name, shape in shapes],
+        "rest": hashed.hexdigest() if len(rest) > len(trained) else "",
+    }

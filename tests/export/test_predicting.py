@@ -1,0 +1,288 @@
+"""Claims about exported models on new rows, from their folder alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import coterie as co
+from coterie.checks import InputError
+from coterie.data import raw_columns
+from coterie.export import export_model, predict, read_export
+from support.called import called
+from support.hospital_runs import run, tables_of
+from support.hospitals import HOSPITALS, write_hospitals
+
+NEW = """hospital,age,pressure,sex,smokes,outcome
+Chur,63,145,m,true,ill
+Chur,37,,f,FALSE,well
+Genf,41,130,x,false,
+"""
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory):
+    """The model of Chur, whose run and data are gone, and what it gave before."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    result = run(folder, tables_of(folder, run={"rounds": 4, "batch_size": 8}))
+    found = co.load(result.folder)
+    trained = found.trained("Chur", "fedavg")
+    path = write_hospitals(folder / "new.csv", seed=7)
+    with torch.no_grad():
+        outputs = trained.module(raw_columns(path, trained.preparation))[:, 0]
+    export_model(found, "Chur", folder / "chur", label="fedavg")
+    shutil.rmtree(folder / "runs")
+    (folder / "patients.csv").unlink()
+    return folder / "chur", path, outputs
+
+
+@pytest.fixture
+def model(hospitals, tmp_path) -> Path:
+    """A copy of the exported model, to be damaged."""
+    return Path(shutil.copytree(hospitals[0], tmp_path / "chur"))
+
+
+def test_predictions_are_those_of_the_model_and_scored_where_there_are_labels(
+    hospitals,
+):
+    folder, path, outputs = hospitals
+    found = predict(folder, path)
+    truth = pd.read_csv(path)["outcome"]
+    assert found.table["row"].tolist() == list(range(2, len(truth) + 2))
+    well = 1 / (1 + np.exp(-outputs.double().numpy()))
+    # Softmax of (0, a) and 1 / (1 + exp(-a)) differ by rounding.
+    np.testing.assert_allclose(found.table["probability of well"], well, rtol=1e-9)
+    np.testing.assert_allclose(found.table["probability of ill"], 1 - well, rtol=1e-9)
+    said = np.where(outputs.numpy() > 0, "well", "ill")
+    assert found.table["predicted"].tolist() == said.tolist()
+    assert (found.measure, found.labelled) == ("accuracy", len(truth))
+    assert found.score == pytest.approx((said == truth).mean())
+    assert found.notes == ()
+
+
+def test_words_gaps_and_unknown_categories_go_by_the_preparation(hospitals, tmp_path):
+    folder, _, _ = hospitals
+    new = tmp_path / "new.csv"
+    new.write_text(NEW)
+    found = predict(folder, new)
+    exported = read_export(folder)
+    nan = float("nan")
+    raw = [[63.0, 145, 1, 1], [37, nan, 0, 0], [41, 130, -1, 0]]
+    with torch.no_grad():
+        logit = exported.module(torch.tensor(raw))[:, 0].double().numpy()
+    well = found.table["probability of well"]
+    np.testing.assert_allclose(well, 1 / (1 + np.exp(-logit)), rtol=1e-9)
+    assert found.labelled == 2
+    (note,) = found.notes
+    assert note == (
+        "column 'sex': 1 of 3 rows hold a category that training did not have, such as "
+        "'x' in row 4; it counts as none of them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("age,sex,smokes\n1,f,true\n", "new.csv has no column 'pressure', which the"),
+        (
+            "age,pressur,sex,smokes\n1,1,f,true\n",
+            "has a column 'pressur', which the model does not know: leave it out. Did "
+            "you mean 'pressure'?",
+        ),
+        (
+            "age,pressure,sex,smokes,pulse\n1,1,f,true,60\n",
+            "has a column 'pulse', which the model does not know: leave it out.",
+        ),
+        ("age,age,sex,smokes\n1,1,f,true\n", "are both called 'age'"),
+        ("age,pressure,sex,smokes\nold,1,f,true\n", "row 2 holds 'old'"),
+        ("age,pressure,sex,smokes\n1e60,1,f,true\n", "row 2 holds '1e60'"),
+        ("age,pressure,sex,smokes\n1,1,f\n", "row 2 of new.csv has 3 cells"),
+        ("age,pressure,sex,smokes\n", "new.csv has a header but no rows"),
+        (
+            "age,pressure,sex,smokes,outcome\n1,1,f,true,sick\n",
+            "must name a class that the model knows, but row 2 holds 'sick'; they are "
+            "ill, well.",
+        ),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_in_one_sentence(
+    hospitals, tmp_path, text, message
+):
+    new = tmp_path / "new.csv"
+    new.write_text(text)
+    with pytest.raises(InputError) as error:
+        predict(hospitals[0], new)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_parquet_gives_what_csv_gives(hospitals, tmp_path):
+    pytest.importorskip("pyarrow", reason="Parquet is read with pyarrow")
+    folder, path, _ = hospitals
+    pd.read_csv(path).to_parquet(tmp_path / "new.parquet")
+    one, two = predict(folder, path), predict(folder, tmp_path / "new.parquet")
+    columns = ["predicted", "probability of ill"]
+    assert one.table[columns].equals(two.table[columns])
+
+
+def test_quantities_are_predicted_as_numbers_and_scored_by_the_loss(tmp_path):
+    rng = random.Random(3)
+    lines = ["client,x,target"]
+    lines += [f"{'ab'[k % 2]},{rng.gauss(0, 1):.3f},{k / 7:.4f}" for k in range(60)]
+    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
+    data = {"name": "file", "path": str(tmp_path / "own.csv")}
+    model = {"name": "linear", "measures": ["rmse"], "loss": "absolute"}
+    algorithm = [{"name": "local"}]
+    tables = {"data": data, "model": model, "run": {"rounds": 1}}
+    result = run(tmp_path, {**tables, "algorithm": algorithm})
+    export_model(co.load(result.folder), "b", tmp_path / "b")
+    assert "It was trained alone" in (tmp_path / "b" / "README.md").read_text()
+    found = predict(tmp_path / "b", tmp_path / "own.csv")
+    truth = pd.read_csv(tmp_path / "own.csv")["target"]
+    assert list(found.table) == ["row", "predicted"]
+    expected = (found.table["predicted"] - truth).abs().mean()
+    assert found.measure == "loss"
+    # Sums of sixty numbers in single precision.
+    assert found.score == pytest.approx(expected, rel=1e-5)
+
+
+def test_arrays_that_were_scaled_are_columns_and_have_no_target(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"features": rng.normal(size=(40, 2)), "targets": rng.normal(size=(40, 2))}
+    np.savez(tmp_path / "own.npz", **arrays, client=np.arange(40) % 2)
+    path = str(tmp_path / "own.npz")
+    data = {"name": "file", "path": path, "task": "regression", "scale": "client"}
+    tables = {"data": data, "model": {"name": "linear"}, "run": {"rounds": 1}}
+    result = run(tmp_path, {**tables, "algorithm": [{"name": "local"}]})
+    export_model(co.load(result.folder), "1", tmp_path / "to")
+    new = tmp_path / "new.csv"
+    new.write_text("feature 0,feature 1\n1.5,2\n0,\n")
+    found = predict(tmp_path / "to", new)
+    assert list(found.table) == ["row", "predicted 0", "predicted 1"]
+    with torch.no_grad():
+        expected = result.model("1")(torch.tensor([[1.5, 2], [0, float("nan")]]))
+    assert np.array_equal(found.table.iloc[:, 1:], expected)
+    new.write_text("feature 0,feature 1,target\n1.5,2,3\n")
+    with pytest.raises(InputError, match="has a column 'target', which the model"):
+        predict(tmp_path / "to", new)
+
+
+def test_a_model_of_tensors_takes_no_table(tmp_path, hospitals):
+    tables = {
+        "data": {"name": "linear", "clients": 2, "dimension": 3, "samples": 20},
+        "model": {"name": "linear"},
+        "run": {"rounds": 1},
+        "algorithm": [{"name": "local"}],
+    }
+    result = run(tmp_path, tables)
+    export_model(co.load(result.folder), 0, tmp_path / "to")
+    with pytest.raises(InputError, match=r"takes features of shape \(3,\), not the"):
+        predict(tmp_path / "to", hospitals[1])
+
+
+def test_damaged_exports_are_named(model, hospitals):
+    path, about = hospitals[1], (model / "model.json").read_text()
+    weights = (model / "weights.safetensors").read_bytes()
+    (model / "weights.safetensors").write_bytes(weights[:-1] + b"\0")
+    with pytest.raises(InputError, match=r"weights\.safetensors is damaged or missing"):
+        predict(model, path)
+    (model / "weights.safetensors").unlink()
+    with pytest.raises(InputError, match=r"weights\.safetensors is damaged or missing"):
+        predict(model, path)
+    (model / "weights.safetensors").write_bytes(weights)
+    for old, new in (
+        ("{", "["),
+        ('"fill"', '"full"'),
+        ('"task": "binary"', '"task": "bin"'),
+        ('"loss": ""', '"loss": "os:abort"'),
+        ('"checksums"', '"sums"'),
+    ):
+        (model / "model.json").write_text(about.replace(old, new, 1))
+        with pytest.raises(InputError, match=r"model\.json is damaged or missing"):
+            predict(model, path)
+    (model / "model.json").write_text(about.replace("export 1", "export 2"))
+    with pytest.raises(InputError, match="is of the format 'coterie export 2'"):
+        predict(model, path)
+    (model / "model.json").write_text(about.replace('"mlp"', '"linear"'))
+    with pytest.raises(InputError, match=r"linear has no option|cannot be made for"):
+        predict(model, path)
+    plain = json.loads(about)
+    plain["model"]["options"]["hidden"] = [5]
+    (model / "model.json").write_text(json.dumps(plain))
+    with pytest.raises(InputError, match="does not hold the weights of this model"):
+        predict(model, path)
+    with pytest.raises(InputError, match=r"it has no model\.json"):
+        predict(model / "..", path)
+
+
+def test_whatever_happens_to_model_json_ends_in_predictions_or_a_sentence(
+    model, hospitals
+):
+    rng, path = random.Random(5), model / "model.json"
+    whole, refused = path.read_bytes(), 0
+    for _ in range(60):
+        at = rng.randrange(len(whole))
+        new = rng.choice((b"", b"0", b"]", b'"', b"-1", whole[at : at + 9] * 2))
+        path.write_bytes(whole[:at] + new + whole[at + rng.choice((1, 1, 5, 60)) :])
+        try:
+            predict(model, hospitals[1])
+        except InputError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 20
+
+
+def test_the_commands_export_and_predict(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(tmp_path, tables_of(tmp_path))
+    code, output, errors = called("export", str(result.folder), "--client", "Zug")
+    assert code == 0 and output.startswith("model of Zug, ")
+    assert output.endswith(", seed 0: exports/Zug\n")
+    assert errors == "" or errors.startswith("model.onnx was not written: ")
+    with pytest.raises(InputError, match="say --overwrite"):
+        called("export", str(result.folder), "--client", "Zug")
+    words = ("--client", "3", "--algorithm", "local", "--overwrite")
+    code, output, _ = called(
+        "export", str(result.folder), *words, "--to", "exports/Zug"
+    )
+    assert output == "model of 3, local, seed 0: exports/Zug\n"
+    assert read_export("exports/Zug").about["client"] == HOSPITALS[3]
+    Path("new.csv").write_text(NEW)
+    code, output, errors = called("predict", "exports/Zug", "new.csv")
+    lines = output.splitlines()
+    assert lines[0] == "row,predicted,probability of ill,probability of well"
+    assert [line.split(",")[0] for line in lines[1:]] == ["2", "3", "4"]
+    assert "'x' in row 4" in errors and "accuracy on 2 rows with a label: " in errors
+    code, output, _ = called("predict", "exports/Zug", "new.csv", "--out", "out.csv")
+    assert output.startswith("predictions of 3 rows: out.csv\naccuracy on 2 rows")
+    assert Path("out.csv").read_text().splitlines() == lines
+
+
+def test_a_client_is_named_by_its_name_before_its_number(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ("1", "2", "3", "007")  # in order: 1, 2, 3, 007
+    settings = {"rounds": 1, "newcomers": 1}
+    result = run(tmp_path, tables_of(tmp_path, names=names, run=settings))
+    for text in (*names, "0"):
+        code, _, _ = called("export", str(result.folder), "--client", text)
+        expected = result.records.names[0] if text == "0" else text
+        assert code == 0 and read_export(f"exports/{text}").about["client"] == expected
+
+
+def test_control_characters_of_a_class_do_not_reach_the_terminal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables = tables_of(tmp_path)
+    path = tmp_path / "patients.csv"
+    path.write_text(path.read_text().replace(",ill", ",\x1b[31mill"))
+    result = run(tmp_path, tables)
+    called("export", str(result.folder), "--client", "Zug", "--to", "zug")
+    _, output, errors = called("predict", "zug", "patients.csv")
+    assert "\x1b" not in output + errors and "\\x1b[31mill" in output
+    called("predict", "zug", "patients.csv", "--out", "out.csv")
+    assert "\x1b[31mill" in Path("out.csv").read_text()
