@@ -40,7 +40,7 @@ def twins(kind: type) -> list:
     return made
 
 
-def test_checkers_are_shared_by_equal_signatures_and_by_no_others():
+def test_functions_of_one_name_are_checked_each_by_its_own_signature():
     wholes, texts = twins(int), twins(str)
     for whole, text in zip(wholes, texts, strict=True):
         assert (whole(1), text("a")) == (1, "a")

@@ -7,7 +7,7 @@ quarter slower. Of closures, made anew with each call of what encloses them, not
 compiled.
 
 Only what has sizes such as "{count}", and classes, is left to jaxtyping, which hands
-over functions that have only a signature; those of equal signatures share one checker.
+over functions that have only a signature.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from jaxtyping import AnnotationError, TypeCheckError, config
 _SCOPE = jaxtyping.jaxtyped("context")  # in which equal letters are equal numbers
 _CONF = BeartypeConf(is_pep484_tower=True)
 
-_KNOWN: dict[tuple[object, ...], Callable[..., Any]] = {}
-
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
@@ -42,30 +40,14 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         raise AnnotationError(f"of {function.__qualname__}: {error}") from error
 
 
-def _shared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The checker of the first function with this signature."""
-    if function.__defaults__ or function.__kwdefaults__:
-        return _checked(function)  # default values are checked too
-    code = function.__code__
-    key = (
-        (function.__module__, function.__qualname__),
-        (code.co_code, code.co_flags, code.co_varnames),
-        (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
-        tuple(function.__annotations__.items()),
-    )
-    if key not in _KNOWN:
-        _KNOWN[key] = _checked(function)
-    return _KNOWN[key]
-
-
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with arguments and result checked."""
+    """The function, with arguments and result checked; compiled when first called."""
     checker: Callable[..., Any] | None = None
 
     def call(*args: Any, **options: Any) -> Any:
         nonlocal checker
         if checker is None:
-            checker = _shared(function)
+            checker = _checked(function)
         return checker(*args, **options)
 
     return call
