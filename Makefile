@@ -14,9 +14,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(READY)
 	$(BIN)/coterie run examples/digits.toml
 
-# Two processes of one thread each: more would wait for each other.
+# Two processes of one thread each: more would wait for each other. Each begins with a half, so that what the tests
+# of a file share is made once, and takes from the other when it is done.
 test: $(TOOLS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 lint: $(TOOLS)
 	$(BIN)/ruff format --check .
