@@ -3,17 +3,23 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+
+# Compiling all of torch takes longer than installing it: each module is compiled when it is imported first.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint bench clean
 
 demo: $(READY)
 	$(BIN)/coterie run examples/digits.toml
 
-# Two processes of one thread each: more would wait for each other.
-test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
+# Two processes of one thread each: more would wait for each other. Each begins with a half, so that what the tests
+# of a file share is made once, and takes from the other when it is done.
+test: $(TOOLS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-lint: $(READY)
+lint: $(TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -26,9 +32,12 @@ bench: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coterie needs Python 3.11 or newer; set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(INSTALL) -e .
 	touch $(READY)
+
+$(TOOLS): $(READY)
+	$(INSTALL) -e '.[test]'
+	touch $(TOOLS)
 
 clean:
 	rm -rf $(VENV) runs

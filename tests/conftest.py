@@ -9,9 +9,11 @@ import torch
 from jaxtyping import config
 
 from coterie import seeds
+from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation, Table
 from coterie.study.experiment import Result, run_study
 from support.federations import SIZES, divided, samples
+from support.quadratics import quadratics, simulate
 from support.tuning_studies import made
 
 
@@ -38,6 +40,12 @@ def regression() -> Federation:
     targets = (features * best[owner % 2]).sum(1) + 0.3 * noise
     table = Table("regression", features, targets, "regression", 1)
     return divided(table, clusters=torch.arange(6) % 2)
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Simulation:
+    """Six clients whose losses are quadratics, with minibatches of three."""
+    return simulate(quadratics(), batch_size=3)
 
 
 @pytest.fixture

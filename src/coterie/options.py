@@ -37,6 +37,8 @@ Dissimilarities = Annotated[Tensor, checks.dissimilarity]
 Count = Annotated[int, functools.partial(integer, at_least=1, at_most=1e9)]
 Whole = Annotated[int, functools.partial(integer, at_least=0, at_most=1e9)]
 Positive = Annotated[float, functools.partial(number, above=0)]
+# One whose square is a number in single precision.
+Scale = Annotated[float, functools.partial(number, at_least=1e-9, at_most=1e9)]
 NotNegative = Annotated[float, functools.partial(number, at_least=0)]
 Share = Annotated[float, functools.partial(number, at_least=0, at_most=1)]
 BelowOne = Annotated[float, functools.partial(number, at_least=0, below=1)]

@@ -24,11 +24,6 @@ RINGS = Rings(EDGES, torch.full((6,), 1.5, dtype=torch.float64), seed=1)
 
 
 @pytest.fixture(scope="module")
-def simulation():
-    return simulate(quadratics(), batch_size=3)
-
-
-@pytest.fixture(scope="module")
 def x():
     return start()
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -14,7 +11,6 @@ from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
-from coterie.algorithms.time_adaptive_all_for_all import time_adaptive_all_for_all
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.collaboration import weights
@@ -22,82 +18,22 @@ from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.engine.rounds import run_rounds
 from coterie.study.newcomers import models_for
-from support.oracles import begun, told, with_verbs
-from support.recipes import biases
+from support.gradient_oracles import (
+    ALL,
+    EXACT,
+    REAL,
+    D,
+    N,
+    Quadratics,
+    equal_start,
+    problem,
+    random_weights,
+    some_activity,
+    start,
+    trained,
+)
+from support.oracles import begun
 from support.recipes import weights as weights_of
-
-REAL = torch.float64
-# Some dozen steps in double precision, with the operations in another order.
-EXACT = {"rtol": 1e-10, "atol": 1e-12}
-N, D = 6, 3
-ALL = torch.ones(N, dtype=torch.bool)
-
-
-@with_verbs
-class Answers:
-    """An oracle that can be asked for gradients alone."""
-
-    active: torch.Tensor
-
-
-class Quadratics(Answers):
-    """An oracle of f_i(x) = (x - best_i)' A_i (x - best_i) / 2, with noise if asked."""
-
-    def __init__(self, matrices, best, *, active=None, noise=0.0, rng=None):
-        self.matrices, self.best = matrices, best
-        everybody = torch.ones(len(best), dtype=torch.bool)
-        self.active = everybody if active is None else active
-        self.noise, self.rng = noise, rng
-
-    def grads(self, x):
-        g = torch.einsum("ide,ie->id", self.matrices, x - self.best)
-        if self.noise:
-            g = g + self.noise * torch.randn(x.shape, generator=self.rng, dtype=x.dtype)
-        return g * self.active[:, None]
-
-
-def problem(seed=0, n=N, d=D):
-    """Random curvatures from 1 to 3 and random optima."""
-    rng = torch.Generator().manual_seed(seed)
-    q = torch.linalg.qr(torch.randn(n, d, d, generator=rng, dtype=REAL))[0]
-    curvature = 1 + 2 * torch.rand(n, d, generator=rng, dtype=REAL)
-    matrices = q @ torch.diag_embed(curvature) @ q.mT
-    return matrices, torch.randn(n, d, generator=rng, dtype=REAL)
-
-
-def random_weights(seed=0, n=N):
-    rng = torch.Generator().manual_seed(seed)
-    return weights.normalised(torch.rand(n, n, generator=rng, dtype=REAL))
-
-
-def start(seed=0, n=N, d=D):
-    rng = torch.Generator().manual_seed(100 + seed)
-    return torch.randn(n, d, generator=rng, dtype=REAL)
-
-
-def equal_start():
-    return start()[:1].expand(N, D).clone()
-
-
-def trained(algorithm, x, rounds=10, seed=0, noise=0.3, activity=None, data=None):
-    """Personal models after some rounds, and the last info."""
-    matrices, best = problem() if data is None else data
-    rng = torch.Generator().manual_seed(seed)
-    state, info = begun(algorithm, x), {}
-    for t in range(rounds):
-        active = None if activity is None else activity[t]
-        oracle = Quadratics(matrices, best, active=active, noise=noise, rng=rng)
-        state, info = algorithm.step(state, oracle, seeds.generator(0, t))
-        info = told(info, oracle)
-    return algorithm.personal(state, Quadratics(matrices, best)), info
-
-
-def some_activity(rounds=10):
-    rng = torch.Generator().manual_seed(7)
-    active = torch.rand(rounds, N, generator=rng) < 0.5
-    active[:, 0] |= ~active.any(1)
-    return active
-
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 0.1, "steps": 2, "schedule": "inverse(9)"}
 
@@ -512,287 +448,3 @@ def test_weights_whose_rows_do_not_sum_to_one_are_refused():
         all_for_all(2 * torch.eye(3))
     with pytest.raises(InputError, match=r"`weights` must have shape \(6, 6\)"):
         begun(all_for_all(torch.eye(3)), start())
-
-
-# The time-adaptive variant.
-
-
-def line(n=N):
-    """Optima on a line and the gaps between them, for curvature 1."""
-    place = torch.linspace(0, 1, n, dtype=REAL)
-    return place[:, None], (place[:, None] - place).square() / 2
-
-
-@pytest.mark.parametrize("phase_init", ["continue", "mix", "restart"])
-@pytest.mark.parametrize("some", [False, True], ids=["all", "some"])
-def test_phases_are_those_of_algorithm_2(phase_init, some):
-    best, gap = line()
-    lr, mu, noise, first = 0.4, 1.0, 0.5, 0.25
-    matrices = torch.ones(N, 1, 1, dtype=REAL)
-    algorithm = time_adaptive_all_for_all(
-        gap, lr=lr, mu=mu, noise=noise, start=first, phase_init=phase_init
-    )
-    rounds = 250 if some else 120
-    rng = torch.Generator().manual_seed(3)
-    activity = torch.rand(rounds, N, generator=rng) < (0.5 if some else 2.0)
-    activity[:, 0] |= ~activity.any(1)
-    state = begun(algorithm, start(d=1))
-    x, p, seen = None, 0, 0
-    for t in range(rounds):
-        oracle = Quadratics(matrices, best, active=activity[t])
-        state, info = algorithm.step(state, oracle, seeds.generator(t))
-        sent = 0
-        while True:
-            eps = first / 2**p
-            near = 2 * gap <= eps
-            lam = near.to(REAL) / near.sum(1, keepdim=True)
-            product = lam @ lam.T
-            rho = float(torch.linalg.eigvalsh(product).max())
-            variance = noise * float((1 / near.sum(1).to(REAL)).mean())
-            eta = lr / rho * min(1.0, mu * eps / variance)
-            ratio = first / eps if phase_init == "restart" else min(8.0, first / eps)
-            calls = math.ceil(math.log(ratio) / (eta * mu))
-            if x is None and calls:
-                x = lam @ start(d=1)
-            if seen < calls * N:
-                break
-            p, seen = p + 1, 0
-            if x is not None and phase_init != "continue":
-                eps = first / 2**p
-                near = 2 * gap <= eps
-                lam = near.to(REAL) / near.sum(1, keepdim=True)
-                x = lam @ (x if phase_init == "mix" else start(d=1))
-                sent += int(near[:, activity[t]].sum() - activity[t].sum())
-        x = x - eta * product @ (activity[t][:, None] * (x - best))
-        seen += int(activity[t].sum())
-        assert info["eps"] == pytest.approx(eps)
-        sent += int((product > 0)[:, activity[t]].sum() - activity[t].sum())
-        assert told(info, oracle)["sent"] == sent
-        assert_close(state.x, x, **EXACT)
-    assert p >= 4  # so that there was something to see
-    assert (lam > 0).sum() < N * N
-
-
-def test_phases_are_as_long_as_the_table_says():
-    """ceil(ln(min(start / eps_p, 8)) / (eta_p mu)), which is no step in phase 0."""
-    _, gap = line()
-    lr, mu, noise, first = 0.1, 0.7, 0.2, 0.5
-    algorithm = time_adaptive_all_for_all(gap, lr=lr, mu=mu, noise=noise, start=first)
-    oracle = Quadratics(torch.ones(N, 1, 1, dtype=REAL), line()[0])
-    state, seen = begun(algorithm, start(d=1)), []
-    for t in range(300):
-        state, info = algorithm.step(state, oracle, seeds.generator(t))
-        seen.append(info["eps"])
-    expected = []
-    for p in range(4):
-        eps = first / 2**p
-        near = (2 * gap <= eps).sum(1).to(REAL)
-        lam = (2 * gap <= eps) / near[:, None]
-        rho = float(torch.linalg.matrix_norm(lam, ord=2)) ** 2
-        eta = lr / rho * min(1.0, mu * eps / (noise * float((1 / near).mean())))
-        expected += [eps] * math.ceil(math.log(min(first / eps, 8.0)) / (eta * mu))
-    assert expected[0] == first / 2
-    assert seen[: len(expected)] == pytest.approx(expected)
-
-
-def test_ever_fewer_clients_are_trusted_until_everybody_is_alone():
-    _, gap = line()
-    # The first steps are for half the precision of the start: 1, the largest 2 b.
-    algorithm = time_adaptive_all_for_all(gap, noise=0.0, lr=0.5, start=2.0)
-    state = begun(algorithm, start(d=1))
-    counts = []
-    for t in range(300):
-        oracle = Quadratics(torch.ones(N, 1, 1, dtype=REAL), line()[0])
-        state, info = algorithm.step(state, oracle, seeds.generator(t))
-        counts.append(int((info["weights"] > 0).sum()))
-    assert counts == sorted(counts, reverse=True)
-    assert counts[0] == N * N
-    assert counts[-1] == N
-    assert_close(state.x, line()[0], rtol=0, atol=1e-6)
-
-
-def test_convex_phases_have_the_length_and_step_of_proposition_3():
-    _, gap = line()
-    noise, diameter = 2.0, 1.5
-    algorithm = time_adaptive_all_for_all(
-        gap, lr=10.0, noise=noise, diameter=diameter, regularity="convex"
-    )
-    zero = torch.zeros(N, 1, dtype=REAL)
-    pull = Quadratics(torch.zeros(N, 1, 1, dtype=REAL), zero)
-    pull.grads = lambda x: torch.ones_like(x)
-    state = begun(algorithm, zero)
-    length = {}
-    for t in range(600):
-        before = state.x
-        state, info = algorithm.step(state, pull, seeds.generator(t))
-        eps = info["eps"]
-        length[eps] = length.get(eps, 0) + 1
-        lam = info["weights"]
-        eta = eps / (2 * noise * float(lam.square().sum()) / N)
-        assert_close(before - state.x, eta * (lam @ lam.T).sum(1, keepdim=True))
-    for eps in list(length)[:-1]:
-        inverse = float((1 / (2 * gap <= eps).sum(1).to(REAL)).mean())
-        assert length[eps] == math.ceil(4 * diameter**2 * noise * inverse / eps**2)
-
-
-def test_the_printed_step_of_proposition_3_depends_on_the_unit_of_the_loss():
-    # Times 2 for all losses: eps and B double, D stays; a step must halve.
-    def steps(unit, n=4, d=1.0, b=1.0, eps=0.1, inverse=2.0):
-        calls = 4 * (d * b * unit / (eps * unit)) ** 2 * inverse
-        printed = 2 * n * d**2 / (calls * (b * unit) ** 2 * inverse)
-        return printed, math.sqrt(printed * n / 2)
-
-    printed, right = (steps(2.0)[k] / steps(1.0)[k] for k in (0, 1))
-    assert right == pytest.approx(1 / 2)
-    assert printed == pytest.approx(1 / 4)
-
-
-def bernoulli(n=60, seed=0):
-    """Section 6.4 of the report: coins of different chances."""
-    rng = torch.Generator().manual_seed(seed)
-    chance = torch.rand(n, 1, generator=rng, dtype=REAL)
-    return chance, (chance - chance.T).square() / 2
-
-
-class Coins(Answers):
-    """Gradients of (x - coin)^2 / 2."""
-
-    def __init__(self, chance, rng):
-        self.active = torch.ones(len(chance), dtype=torch.bool)
-        self.chance, self.rng = chance, rng
-
-    def grads(self, x):
-        return x - torch.bernoulli(self.chance, generator=self.rng)
-
-
-def test_time_adaptive_all_for_all_beats_training_alone_and_one_model_throughout():
-    chance, gap = bernoulli()
-    # The mean variance of a coin, and the mean excess of x = 0.
-    adaptive = time_adaptive_all_for_all(gap, lr=0.5, noise=1 / 6, start=1 / 6)
-    inverse = {"lr": 1.0, "schedule": "inverse(1)"}  # steps 1 / (t + 1): plain means
-    methods = {
-        "ours": adaptive,
-        "alone": all_for_all(torch.eye(60), **inverse),
-        "one": all_for_all(torch.full((60, 60), 1 / 60), **inverse),
-    }
-    error = {}
-    for name, algorithm in methods.items():
-        rng = torch.Generator().manual_seed(1)
-        state = begun(algorithm, torch.zeros(60, 1, dtype=REAL))
-        for t in range(1, 501):
-            state, _ = algorithm.step(state, Coins(chance, rng), seeds.generator(t))
-            if t in (5, 20, 100, 500):
-                excess = (state.x - chance).square().mean() / 2
-                error[name, t] = float(excess)
-    for t in (5, 20, 100, 500):
-        assert error["ours", t] < 0.8 * error["alone", t]
-        assert error["ours", t] < 0.5 * error["one", t]
-    # One model stops at half the variance of the chances, about 1/24.
-    assert error["one", 500] == pytest.approx(float(chance.var()) / 2, rel=0.1)
-    assert error["ours", 500] < error["ours", 100] < error["ours", 20]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"noise": -1.0}, r"`noise` must be at least 0, got -1\.0"),
-        (
-            {"noise": 0.0, "regularity": "convex"},
-            "`noise` must be greater than 0 where `regularity` is convex",
-        ),
-        ({"start": 0.0}, "`start` must be greater than 0"),
-        ({"phase_init": "stop"}, "`phase_init` must be one of continue, mix, restart"),
-        ({"regularity": "smooth"}, "`regularity` must be one of convex, strongly"),
-    ],
-)
-def test_bad_options_of_the_adaptive_variant_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        time_adaptive_all_for_all(line()[1], **options)
-
-
-def test_negative_biases_are_refused():
-    with pytest.raises(InputError, match="`biases` must be non-negative, but row 0"):
-        time_adaptive_all_for_all(-torch.ones(2, 2))
-    with pytest.raises(InputError, match=r"`biases` must have shape \(6, 6\)"):
-        begun(time_adaptive_all_for_all(torch.ones(2, 2)), start())
-
-
-# Recipes.
-
-
-def linear(**options):
-    table = load("linear", clients=30, dimension=3, samples=8, **options)
-    return divide(table, "natural", seed=0)
-
-
-def test_mixtures_and_water_filling_come_from_a_study():
-    federation = linear(variation=0.5)
-    assert_close(weights_of("mixture(0.3)", federation), weights.interpolation(0.3, 30))
-    a = biases("optima", federation)
-    assert_close(
-        weights_of("water_filling(0.1)", federation), weights.water_filling(a, 0.1)
-    )
-
-
-def test_both_methods_take_every_kind_of_weights():
-    federation = linear(variation=0.5)
-    x = torch.zeros(30, 3, dtype=REAL)
-    for choice in ("mixture(0.5)", "water_filling(1)", "biases(2)", "clusters"):
-        lam = weights_of(choice, federation)
-        for method in (all_for_one, all_for_all):
-            assert begun(method(lam), x).x.shape == x.shape
-
-
-def test_biases_are_gaps_between_known_optima():
-    federation = linear(variation=0.5)
-    best = federation.optima
-    found = biases("optima", federation)
-    for i, k in ((0, 1), (4, 28), (7, 7)):
-        expected = float((best[i] - best[k]) @ (best[i] - best[k])) / 2
-        assert float(found[i, k]) == pytest.approx(expected)
-    assert_close(biases("optima(2)", federation), 2 * found)
-
-
-def test_clients_with_the_same_optimum_have_no_bias_at_all():
-    federation = linear(variation=0.0)
-    same = federation.clusters[:, None] == federation.clusters
-    assert (biases("optima", federation)[same] == 0).all()
-    assert_close(weights_of("biases(0)", federation), (same / 15).to(REAL))
-    assert torch.equal(biases("clusters", federation), (~same).float())
-    assert torch.equal(biases("clusters(0.5)", federation), 0.5 * (~same).float())
-
-
-def test_biases_come_from_a_file(classification, tmp_path):
-    values = np.abs(np.arange(6)[:, None] - np.arange(6)) / 10
-    np.save(tmp_path / "b.npy", values)
-    found = biases(str(tmp_path / "b.npy"), classification)
-    assert_close(found, torch.tensor(values, dtype=torch.float32))
-    some = classification.select(torch.tensor([1, 4]))
-    assert_close(biases(str(tmp_path / "b.npy"), some), found[[1, 4]][:, [1, 4]])
-
-
-@pytest.mark.parametrize(
-    ("recipe", "choice", "message"),
-    [
-        (weights_of, "mixture", "mixture needs one number, got 'mixture'"),
-        (weights_of, "mixture(2)", "`weights` must be at most 1, got 2"),
-        (weights_of, "water_filling(1)", "needs one number and a federation with"),
-        (biases, "optima", "`biases` optima needs known optima, but `classification`"),
-        (biases, "clusters(1, 2)", "clusters takes one number at most"),
-        (biases, "clusters(0)", "`biases` must be greater than 0"),
-        (biases, "cluster", "Did you mean 'clusters'"),
-    ],
-)
-def test_wrong_recipes_are_refused(classification, recipe, choice, message):
-    with pytest.raises(InputError, match=message):
-        recipe(choice, classification)
-
-
-def test_an_empty_volume_of_water_is_refused():
-    with pytest.raises(InputError, match="`weights` must be greater than 0"):
-        weights_of("water_filling(0)", linear())
-
-
-def test_clusters_that_nobody_knows_have_no_biases(images):
-    with pytest.raises(InputError, match="`biases` clusters needs known clusters"):
-        biases("clusters", images)

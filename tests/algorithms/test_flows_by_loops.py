@@ -44,11 +44,6 @@ SOON = {"rel": 1e-12}  # sums of times in another order, in float64
 
 
 @pytest.fixture(scope="module")
-def simulation():
-    return simulate(quadratics(), batch_size=3)
-
-
-@pytest.fixture(scope="module")
 def x():
     return start()
 

@@ -43,11 +43,6 @@ def test_sparse_and_dense_matrices_are_the_same(simulation, x):
 
 
 @pytest.fixture(scope="module")
-def simulation():
-    return simulate(quadratics(), batch_size=3)
-
-
-@pytest.fixture(scope="module")
 def x():
     return start()
 

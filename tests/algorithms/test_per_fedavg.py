@@ -16,12 +16,13 @@ from coterie import models, seeds
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.fedavg_finetune import fedavg_finetune
 from coterie.algorithms.local import local
-from coterie.algorithms.per_fedavg import hessian_times, per_fedavg
+from coterie.algorithms.per_fedavg import per_fedavg
 from coterie.checks import InputError
 from coterie.cli.reproductions import papers
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.engine.rounds import run_rounds
+from coterie.optim.hessians import hessian_times
 from support.oracles import begun, told
 
 REAL = torch.float64
@@ -141,7 +142,7 @@ def test_it_is_algorithm_1_on_three_minibatches_a_step(classification, variant):
     expected = by_hand(simulation, module, start(module).mean(0), 2, **options)
     # Rounding of the differences is a thousand times larger, as delta = 1e-3.
     exact = {"rtol": 1e-7, "atol": 1e-9} if variant == "hf" else EXACT
-    assert_close(state.w, expected.repeat(N, 1), **exact)
+    assert_close(state.x, expected.repeat(N, 1), **exact)
     # The model goes down to the four who take part, and up again.
     assert info["sent"] == 2 * 4 * len(expected)
 
@@ -152,7 +153,7 @@ def test_the_step_has_the_hessian_term(classification):
     found = {}
     for variant in VARIANTS:
         algorithm = per_fedavg(SIZES, alpha=0.5, lr=0.3, steps=3, variant=variant)
-        found[variant] = train(algorithm, simulation, start(module), 2)[0].w
+        found[variant] = train(algorithm, simulation, start(module), 2)[0].x
     moved = (found["exact"] - start(module).mean(0)).norm()
     assert (found["fo"] - found["exact"]).norm() > 0.01 * moved
     # Differences at a distance of 1e-3 are wrong by about its square.
@@ -168,7 +169,7 @@ def test_without_a_step_inside_it_is_fedavg(classification, variant):
     theirs = fedavg(SIZES, weighting="uniform", **options)
     state, info = train(ours, simulation, start(module), 3, ACTIVE)
     expected, known = train(theirs, simulation, start(module), 3, ACTIVE)
-    assert_close(state.w, expected.x, **EXACT)
+    assert_close(state.x, expected.x, **EXACT)
     assert_close(state.v, expected.v, **EXACT)
     assert info["sent"] == known["sent"]
 
@@ -189,7 +190,7 @@ def test_without_a_step_inside_it_is_fedavg_on_the_second_minibatches(
                 batch = drawn(simulation, t, i, 3 * k + 1)
                 copies[i] = copies[i] - 0.3 * losses.grad(copies[i], batch)
         w = torch.stack(copies).mean(0)
-    assert_close(state.w, w.repeat(N, 1), **EXACT)
+    assert_close(state.x, w.repeat(N, 1), **EXACT)
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
@@ -214,7 +215,7 @@ def test_one_step_of_everybody_is_gradient_descent_on_the_loss_after_tuning(
     w = start(module).mean(0)
     for _ in range(4):
         w = w - lr * grad(after_tuning)(w)
-    assert_close(state.w, w.repeat(N, 1), **EXACT)
+    assert_close(state.x, w.repeat(N, 1), **EXACT)
 
 
 def test_on_quadratics_differences_are_exact_and_first_order_lacks_alpha_h_u(
@@ -226,7 +227,7 @@ def test_on_quadratics_differences_are_exact_and_first_order_lacks_alpha_h_u(
     found = {}
     for variant in VARIANTS:
         algorithm = per_fedavg(SIZES, alpha=alpha, lr=lr, variant=variant)
-        found[variant] = train(algorithm, simulation, start(module), 1)[0].w
+        found[variant] = train(algorithm, simulation, start(module), 1)[0].x
     assert_close(found["hf"], found["exact"], rtol=0, atol=1e-6)
     w, lacking = start(module).mean(0), []
     for i in range(N):
@@ -281,7 +282,7 @@ def end_of(method: str):
 def test_every_variant_ends_where_its_formula_says(method):
     *_, state = end_of(method)
     pull = A * (1 - ALPHA * A) ** POWER[method]
-    found = state.x if method == "fedavg" else state.w
+    found = state.x
     assert_close(found, (pull @ C / pull.sum()).repeat(3, 1), rtol=0, atol=1e-8)
 
 
@@ -404,7 +405,7 @@ def test_it_is_tuned_with_steps_of_alpha_on_fresh_training_minibatches(classific
     found = algorithm.personal(state, simulation.at(1))
     losses = Losses(classification, module)
     for i in range(N):
-        row = state.w[i]
+        row = state.x[i]
         for k in range(2):
             row = row - 0.7 * losses.grad(row, drawn(simulation, 1, i, k))
         assert_close(found[i], row, **EXACT)
@@ -430,7 +431,7 @@ def test_without_tuning_everybody_uses_the_common_start(classification):
     algorithm = per_fedavg(SIZES, tune_steps=0)
     state, _ = train(algorithm, simulate(classification, module), start(module), 2)
     found = algorithm.personal(state, simulate(classification, module).at(2))
-    assert torch.equal(found, state.w)
+    assert torch.equal(found, state.x)
 
 
 def test_newcomers_tune_the_common_start_on_their_own_training_data(classification):
@@ -441,7 +442,7 @@ def test_newcomers_tune_the_common_start_on_their_own_training_data(classificati
     newcomers = simulate(classification.only(5), module)
     assert algorithm.welcome is not None
     found = algorithm.welcome(state, newcomers.at(3, purpose="use"))
-    losses, row = Losses(classification, module), state.w[0]
+    losses, row = Losses(classification, module), state.x[0]
     for _ in range(2):
         row = row - 0.7 * losses.grad(row, mine(classification, 5))
     assert_close(found, row[None], **EXACT)

@@ -7,27 +7,26 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coterie import models, seeds
+from coterie import models
 from coterie.checks import InputError
 from coterie.clients import kernels
 from coterie.clients.compiling import can_compile
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
-from coterie.models import OBJECTIVES, Objective, OfClient
+from coterie.models import OBJECTIVES
 from support.plain_clients import (
     EXACT,
     REAL,
     draws,
     gradient,
     mine,
-    module,
     rows,
     simulate,
+    twice,
 )
 
 
@@ -138,137 +137,6 @@ def test_data_of_an_inactive_client_may_even_be_nan(classification):
     assert oracle.blended(x, torch.full((6, 6), 1 / 6, dtype=REAL)).isfinite().all()
 
 
-def test_a_comparison_is_made_of_the_gradients_of_two_halves(classification):
-    simulation = simulate(classification)
-    x = rows(simulation)
-    seen = simulation.at(3).compare(x)
-    stream = simulation.at(3).key("compare", 0)
-    first, second, used = simulation.samples.halves(torch.arange(6), stream, None)
-    assert seen.samples.tolist() == used.tolist() == [7, 4, 9, 5, 8, 6]
-    halves = []
-    for k in range(6):
-        one = first.index[k][first.weight[k] > 0]
-        two = second.index[k][second.weight[k] > 0]
-        # Disjoint, half each, and together all training samples of the client.
-        assert len(one) == len(mine(classification, k)) // 2
-        both = torch.cat([one, two]).sort().values
-        assert torch.equal(both, mine(classification, k).sort().values)
-        halves.append((one, two))
-    for i in range(6):
-        a_i, b_i = (gradient(classification, x[i], half) for half in halves[i])
-        assert_close(seen.own[i], a_i @ b_i, **EXACT)
-        p_i = gradient(classification, x[i], mine(classification, i))
-        assert_close(seen.own_pooled[i], p_i.square().sum(), **EXACT)
-        one, two = (len(half) for half in halves[i])
-        variance = (a_i - b_i).square().sum() / (1 / one + 1 / two)
-        assert_close(seen.variance[i], variance, **EXACT)
-        for k in range(6):
-            a_k, b_k = (gradient(classification, x[i], half) for half in halves[k])
-            u, v = a_i - a_k, b_i - b_k
-            assert_close(seen.cross[i, k], u @ v, **EXACT)
-            # What the paper's estimator takes: gradients of all samples, however they
-            # were halved.
-            p_k = gradient(classification, x[i], mine(classification, k))
-            assert_close(seen.pooled[i, k], (p_i - p_k).square().sum(), **EXACT)
-            if i != k:  # the diagonal tells nothing that `variance` does not
-                noise = (a_i - b_i) @ (a_k - b_k)
-                assert_close(seen.noise[i, k], noise, **EXACT)
-    assert seen.known.all()
-
-
-def test_halves_differ_between_rounds_and_clients_but_not_between_runs(classification):
-    simulation = simulate(classification)
-    everybody = torch.arange(6)
-    one, _, _ = simulation.samples.halves(everybody, 1, None)
-    again, _, _ = simulation.samples.halves(everybody, 1, None)
-    other, _, _ = simulation.samples.halves(everybody, 2, None)
-    assert torch.equal(one.index, again.index)
-    assert not torch.equal(one.index, other.index)
-    alone, _, _ = simulation.samples.halves(torch.tensor([3]), 1, None)
-    kept = one.index[3][one.weight[3] > 0]
-    assert torch.equal(alone.index[0][alone.weight[0] > 0], kept)
-
-
-def test_a_comparison_with_few_samples_uses_so_many(classification):
-    simulation = simulate(classification)
-    first, second, used = simulation.samples.halves(torch.arange(6), 1, 6)
-    assert used.tolist() == [6, 4, 6, 5, 6, 6]
-    assert (first.weight > 0).sum(1).tolist() == [3, 2, 3, 2, 3, 3]
-    assert (second.weight > 0).sum(1).tolist() == [3, 2, 3, 3, 3, 3]
-    seen = simulation.at(1).compare(rows(simulation), samples=6)
-    assert seen.samples.tolist() == used.tolist()
-
-
-def test_comparisons_know_only_pairs_of_active_clients(classification):
-    active = torch.tensor([True, False, True, True, True, False])
-    simulation = simulate(classification)
-    x = rows(simulation)
-    some = simulation.at(1, active).compare(x)
-    everybody = simulation.at(1).compare(x)
-    pair = active[:, None] & active
-    assert torch.equal(some.known, pair)
-    assert_close(some.cross, everybody.cross * pair, **EXACT)
-    assert_close(some.own, everybody.own * active, **EXACT)
-    assert_close(some.noise, everybody.noise * pair, **EXACT)
-    assert (some.samples[~active] == 0).all()
-
-
-def test_comparing_needs_two_samples():
-    table = Table("t", torch.ones(7, 2), torch.zeros(7), "regression", 1)
-    owner = torch.tensor([0, 0, 0, 0, 1, 1, 1])
-    role = torch.tensor([0, 0, 1, 2, 0, 1, 2])
-    simulation = simulate(federate(table, owner, role))
-    x = rows(simulation)
-    with pytest.raises(InputError, match=r"two training samples.*client 1 has one"):
-        simulation.at(1).compare(x)
-    with pytest.raises(InputError, match="`samples` must be at least 2, got 1"):
-        simulation.at(1).compare(x, samples=1)
-
-
-def test_products_of_halves_are_unbiased_and_squared_norms_are_not(regression):
-    """Against the closed forms of sampling without replacement.
-
-    Of the n samples of a client with single-sample gradients of mean mu and total
-    variance s, two halves of m samples have E<a, b> = |mu|^2 - s/(n-1), since two
-    different samples have covariance -s/(n-1); and E|(a+b)/2|^2 is the usual
-    |mu|^2 + s/m (n-m)/(n-1). As n grows these are the spec's |mu|^2 and |mu|^2 + s/m.
-    """
-    simulation = simulate(regression)
-    x = rows(simulation)
-    clients, m, repetitions = [0, 2, 4], 4, 150
-    active = torch.zeros(6, dtype=torch.bool)
-    active[clients] = True
-    seen = [simulation.at(t, active).compare(x, samples=m) for t in range(repetitions)]
-    split = torch.stack([s.cross for s in seen])
-    plain = torch.stack([s.pooled for s in seen])
-    own = torch.stack([s.own for s in seen])
-    own_plain = torch.stack([s.own_pooled for s in seen])
-
-    def moments(k: int, row: torch.Tensor) -> tuple[torch.Tensor, float, int]:
-        index = mine(regression, k)
-        g = torch.stack(
-            [gradient(regression, row, index[[j]]) for j in range(len(index))]
-        )
-        return g.mean(0), float((g - g.mean(0)).square().sum(1).mean()), len(index)
-
-    def agree(values: torch.Tensor, expected: float) -> None:
-        # Four standard errors of the mean, level 6e-5.
-        error = 4 * float(values.std()) / repetitions**0.5
-        assert abs(float(values.mean()) - expected) < error
-
-    for i in clients:
-        mu_i, s_i, n_i = moments(i, x[i])
-        agree(own[:, i], float(mu_i @ mu_i) - s_i / (n_i - 1))
-        larger = s_i / m * (n_i - m) / (n_i - 1)
-        agree(own_plain[:, i], float(mu_i @ mu_i) + larger)
-        for k in set(clients) - {i}:
-            mu_k, s_k, n_k = moments(k, x[i])
-            apart = float((mu_i - mu_k).square().sum())
-            agree(split[:, i, k], apart - s_i / (n_i - 1) - s_k / (n_k - 1))
-            bias = s_i / m * (n_i - m) / (n_i - 1) + s_k / m * (n_k - m) / (n_k - 1)
-            agree(plain[:, i, k], apart + bias)
-
-
 @pytest.mark.parametrize("budget", [1, 2000])
 def test_answers_do_not_depend_on_the_size_of_a_chunk(
     classification, monkeypatch, budget
@@ -333,101 +201,6 @@ def test_by_default_a_chunk_of_pairs_is_bounded_whatever_the_number_of_clients()
     assert simulation.kernel.chunk(2, extra=6) * 9 * 1000 <= 2**25
 
 
-def twice(clients, x, y):
-    """A program that asks all three questions and changes both of its rows."""
-    g = clients.grad(x)
-    loss = clients.loss(x - g)
-    turned = clients.hvp(x, g)
-    return x - 0.1 * g, y + loss[:, None] * turned
-
-
-def one_step(clients, x, *, size: float):
-    return x - size * clients.grad(x)
-
-
-@pytest.mark.parametrize("loop", [False, True])
-def test_a_program_does_the_same_row_by_row(classification, loop):
-    simulation = simulate(classification, loop=loop)
-    x = rows(simulation)
-    y = x.flip(0)
-    at_once = simulation.at(5).each(twice, x, y)
-    for k in range(6):
-        site = simulate(classification.only(k))
-        alone = site.at(5).each(twice, x[k, None], y[k, None])
-        for whole, part in zip(at_once, alone, strict=True):
-            assert_close(part[0], whole[k], **EXACT)
-
-
-def test_a_program_asks_the_minibatches_that_the_streams_name(classification):
-    simulation = simulate(classification, seed=2)
-    x = rows(simulation)
-    oracle = simulation.at(4)
-    oracle.each(one_step, x, size=1.0)
-    (found,) = oracle.each(one_step, x, size=0.5)
-    # The first question of the second program of this round.
-    stream = seeds.key(simulation.at(4).key("each", 1), 0)
-    for i in range(6):
-        batch = draws(classification, i, 3, stream)
-        expected = x[i] - 0.5 * gradient(classification, x[i], batch)
-        assert_close(found[i], expected, **EXACT)
-
-
-def held_then_fresh(clients, first, second, third):
-    held = clients.held()
-    return held.grad(first), held.grad(second), clients.grad(third)
-
-
-def test_a_held_minibatch_serves_all_questions_and_others_stay_fresh(classification):
-    simulation = simulate(classification)
-    x = rows(simulation)
-    found = simulation.at(3).each(held_then_fresh, x, x / 2, x)
-    call = simulation.at(3).key("each", 0)
-    for i in range(6):
-        for answer, point, question in zip(
-            found, (x, x / 2, x), (0, 0, 1), strict=True
-        ):
-            batch = draws(classification, i, 3, seeds.key(call, question))
-            assert_close(answer[i], gradient(classification, point[i], batch), **EXACT)
-
-
-def whole_gradient(clients, x):
-    return clients.whole().grad(x)
-
-
-@pytest.mark.parametrize("loop", [False, True])
-def test_the_whole_data_of_a_client_can_be_asked_whatever_the_minibatch(
-    classification, loop
-):
-    simulation = simulate(classification, loop=loop)
-    x = rows(simulation)
-    oracle = simulation.at(3)
-    found = oracle.each(whole_gradient, x)[0]
-    for i in range(6):
-        expected = gradient(classification, x[i], mine(classification, i))
-        assert_close(found[i], expected, **EXACT)
-    assert_close(oracle.gradients, classification.train.size.double())
-
-
-def test_a_program_leaves_the_rows_of_inactive_clients_as_they_were(classification):
-    active = torch.tensor([True, False, True, True, False, True])
-    simulation = simulate(classification)
-    x = rows(simulation)
-    everybody = simulation.at(1).each(twice, x, x)
-    some = simulation.at(1, active).each(twice, x, x)
-    for whole, part in zip(everybody, some, strict=True):
-        assert torch.equal(part[~active], x[~active])
-        assert_close(part[active], whole[active], **EXACT)
-
-
-def test_an_error_in_debug_mode_names_client_and_round(classification):
-    def broken(clients, x):
-        raise ValueError("no luck")
-
-    simulation = simulate(classification, loop=True)
-    with pytest.raises(RuntimeError, match="client 0, round 3: no luck"):
-        simulation.at(3).each(broken, rows(simulation))
-
-
 @pytest.mark.parametrize("verb", ["grads", "blended", "compare"])
 def test_answers_do_not_depend_on_what_else_was_asked(classification, verb):
     simulation = simulate(classification)
@@ -468,74 +241,6 @@ def test_a_client_asked_alone_gives_exactly_its_row(classification, batch_size):
     for k in range(6):
         site = simulate(classification.only(k), batch_size=batch_size)
         assert_close(site.at(2).grads(x[k, None])[0], everybody[k], **EXACT)
-
-
-@pytest.mark.parametrize("name", ["train", "validation", "test"])
-def test_evaluation_equals_a_loop_over_clients_with_modules(classification, name):
-    simulation = simulate(classification)
-    x = rows(simulation)
-    found = simulation.evaluate(x, name)
-    for k in range(6):
-        index = mine(classification, k, name)
-        twin = models.with_row(module(classification), x[k])
-        outputs = twin(classification.features[index]).detach()
-        truth = classification.targets[index]
-        loss = nn.functional.cross_entropy(outputs, truth)
-        right = (outputs.argmax(1) == truth).to(REAL).mean()
-        assert_close(found["loss"][k], loss, **EXACT)
-        assert_close(found["accuracy"][k], right, **EXACT)
-
-
-def test_evaluation_of_long_parts_is_merged_from_pieces(classification, monkeypatch):
-    x = rows(simulate(classification))
-    whole = simulate(classification).evaluate(x, "train")
-    monkeypatch.setattr("coterie.clients.kernels._EVALUATED_AT_ONCE", 2)
-    pieces = simulate(classification).evaluate(x, "train")
-    assert_close(pieces, whole, **EXACT)
-
-
-@pytest.mark.parametrize("at_once", [2, 512])
-def test_auc_of_a_client_is_taken_over_its_whole_part(monkeypatch, at_once):
-    monkeypatch.setattr("coterie.clients.kernels._EVALUATED_AT_ONCE", at_once)
-    rng = torch.Generator().manual_seed(1)
-    features = torch.randn(30, 2, generator=rng, dtype=REAL)
-    labels = (features.sum(1) > 0).long()
-    labels[:7] = 1  # all of the first client's training data
-    table = Table("t", features, labels, "binary", 1)
-    owner = torch.tensor([0] * 9 + [1] * 21)
-    role = torch.tensor([0] * 7 + [1, 2] + [0] * 17 + [1, 1, 2, 2])
-    net = models.build(lambda: models.linear((2,), 1), 0, REAL)
-    federation = federate(table, owner, role)
-    simulation = Simulation(federation, net, dtype=REAL)
-    x = torch.randn(2, 3, generator=rng, dtype=REAL)
-    found = simulation.evaluate(x, "train")
-    index = mine(federation, 1)
-    outputs = models.with_row(net, x[1])(features[index])[:, 0].detach()
-    expected = roc_auc_score(labels[index], outputs)
-    assert float(found["auc"][1]) == pytest.approx(expected, abs=1e-12)
-    assert found["auc"][0].isnan()
-    assert found["accuracy"].isfinite().all() and found["loss"].isfinite().all()
-
-
-def test_an_objective_of_ones_own_is_minimised_and_measured(regression):
-    def absolute(outputs, targets):
-        return (outputs[:, 0] - targets).abs()
-
-    def largest(outputs, targets):
-        return absolute(outputs, targets).max()
-
-    own = Objective(absolute, {"largest": OfClient(largest)}, higher_is_better=False)
-    simulation = simulate(regression, objective=own, batch_size=0)
-    assert simulation.objective is own
-    x = rows(simulation)
-    g, found = simulation.at(1).grads(x), simulation.evaluate(x, "train")
-    for k in range(6):
-        index = mine(regression, k)
-        features, targets = regression.features[index], regression.targets[index]
-        error = features @ x[k] - targets
-        assert_close(g[k], error.sign() @ features / len(index), **EXACT)
-        assert_close(found["loss"][k], error.abs().mean(), **EXACT)
-        assert_close(found["largest"][k], error.abs().max(), **EXACT)
 
 
 SIZES = torch.tensor([7.0, 4, 9, 5, 8, 6], dtype=REAL)

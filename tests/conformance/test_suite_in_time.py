@@ -352,7 +352,7 @@ def wrong(*, lr: float = 0.1):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["all_for_all"], 0, "without_delays time passed"),
+        (["local"], 0, "without_delays time passed"),
         (["mine_in_time:wrong"], 1, "without_delays time failed"),
         (["server_sdg"], 2, "Did you mean"),
     ],
@@ -371,3 +371,4 @@ def test_the_command_check_looks_at_all_faces(
     sys.modules.pop("mine_in_time", None)
     assert stopped.value.code == code
     assert words in " ".join((said.out + said.err).replace("│", " ").split())
+    assert ("failed" in said.out) == (code == 1)

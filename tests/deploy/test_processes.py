@@ -19,7 +19,7 @@ STUDY = {
     "name": "together",
     "data": {"name": "linear", "clients": 4, "dimension": 3, "samples": 24},
     "model": {"name": "linear", "bias": False},
-    "run": {"rounds": 60, "dtype": "float64", "checkpoint_seconds": 0.0},
+    "run": {"rounds": 30, "dtype": "float64", "checkpoint_seconds": 0.0},
     "algorithm": [
         {"name": "fedavg", "lr": 0.05},
         {"name": "all_for_all", "lr": 0.05, "weights": "uniform"},

@@ -29,11 +29,6 @@ ORDINARY = Paces(1.0, 2.0, 0.7, 5.0, 1.3, 31.0)
 
 
 @pytest.fixture(scope="module")
-def simulation() -> Simulation:
-    return simulate(quadratics(), batch_size=3)
-
-
-@pytest.fixture(scope="module")
 def x() -> torch.Tensor:
     return torch.linspace(-1, 1, D, dtype=REAL).repeat(6, 1)
 

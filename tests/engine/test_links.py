@@ -17,7 +17,7 @@ from coterie.engine import Delays, Rings, Run, clock
 from coterie.records import pack, unpack
 from coterie.types import Algorithm, Flow, Kind, Task
 from support.paces import EXACT, UNEVEN, question
-from support.quadratics import REAL, SAMPLES, D, hessians, quadratics, simulate, start
+from support.quadratics import REAL, SAMPLES, D, hessians, quadratics, start
 
 EDGES = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [1, 4]])
 RATES = torch.tensor([1.0, 0.5, 2.0, 0.7, 1.5, 0.3, 0.9], dtype=REAL)
@@ -35,11 +35,6 @@ class ByEdge:
 
     def relayed(self, clients, first, count):
         raise AssertionError("nothing goes by way of a server.")
-
-
-@pytest.fixture(scope="module")
-def simulation():
-    return simulate(quadratics(), batch_size=3)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from coterie.engine.rounds import run_rounds
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.records import pack, unpack
 from coterie.types import Algorithm, Flow, Task
-from support.quadratics import REAL, SAMPLES, D, quadratics, simulate, start
+from support.quadratics import REAL, SAMPLES, D, start
 
 SPEEDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 HALF = Delays("constant(0.5)")
@@ -41,11 +41,6 @@ class Given:
 
     def ready(self, client, time):
         return max(time, self.first.get(client, 0.0))
-
-
-@pytest.fixture(scope="module")
-def simulation():
-    return simulate(quadratics(), batch_size=3)
 
 
 def waiting(simulation, pace, rounds=1, *, steps=2, **options):

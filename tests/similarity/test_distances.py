@@ -21,7 +21,7 @@ from coterie.similarity.projected import (
     fourier_distances,
     sliced_distances,
 )
-from coterie.similarity.samples import Samples, gathered
+from coterie.similarity.samples import Samples
 
 REAL = torch.float64
 SIZES = (7, 4, 9, 5, 8, 6)
@@ -30,6 +30,12 @@ SIZES = (7, 4, 9, 5, 8, 6)
 def normal(*shape: int, name: str = "x", number: int = 0) -> torch.Tensor:
     rng = seeds.generator("tests", "distances", name, number)
     return torch.randn(*shape, generator=rng, dtype=REAL)
+
+
+def gathered(samples: list[torch.Tensor]) -> Samples:
+    """The samples of clients, each given as rows (size, d), in one table."""
+    size = torch.tensor([len(rows) for rows in samples])
+    return Samples(torch.nn.utils.rnn.pad_sequence(samples, batch_first=True), size)
 
 
 def uneven(d: int = 3, least: int = 0) -> Samples:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie import models, seeds
+from coterie.algorithms.fedavg import fedavg
+from coterie.algorithms.local import local
 from coterie.clients.simulation import Simulation
 from coterie.data import synthetic
 from coterie.data.federation import PARTS, Federation, Table, federate
@@ -118,6 +120,21 @@ def train(algorithm, simulation, x, rounds=4, active=None):
         states.append(state)
         infos.append(told(info, oracle))
     return states, infos
+
+
+def gradients_of_a_step(algorithm) -> Tensor:
+    """Gradients of samples that each client evaluates, with minibatches of three."""
+    oracle = simulate(quadratics(), 3).at(1, ACTIVE)
+    algorithm.step(begun(algorithm, start()), oracle, seeds.generator(0))
+    return oracle.gradients
+
+
+def least_error(federation: Federation, rounds: int) -> float:
+    """The error of training alone or of one model for all, whichever is smaller."""
+    simulation, x = simulate(federation), torch.zeros_like(federation.optima)
+    usual = local(lr=0.3), fedavg(federation.train.size, lr=0.3)
+    found = [train(method, simulation, x, rounds)[0][-1].x for method in usual]
+    return min(error(federation, x) for x in found)
 
 
 def drawn(simulation: Simulation, t: int, client: int, question: int) -> Tensor:

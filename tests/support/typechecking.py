@@ -1,13 +1,13 @@
 """The run-time type checker of the tests: beartype, where an int may be a float.
 
-Where shapes are annotated, jaxtyping holds them together: it hands over functions that
-have only a signature, while the function itself stays outside. Most of them are of
-closures, made anew with each call of what encloses them, so that those of equal
-signatures share one checker, which is compiled when it is needed first.
+The import hook of jaxtyping finds `jaxtyped` as it is here. Beartype checks arguments
+and result of every function, each once, and jaxtyping only holds the shapes of a call
+together: by itself it would bind and check all arguments twice, which made the tests a
+quarter slower. Of closures, made anew with each call of what encloses them, nothing is
+compiled.
 
-Functions without shapes are for beartype alone, which is several times as fast: the
-import hook of jaxtyping, which would bind and check their arguments twice, finds
-`jaxtyped` as it is here.
+Only what has sizes such as "{count}", and classes, is left to jaxtyping, which hands
+over functions that have only a signature.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
 from typing import Any, get_type_hints
 
@@ -28,9 +29,8 @@ from beartype.roar import (
 )
 from jaxtyping import AnnotationError, TypeCheckError, config
 
+_SCOPE = jaxtyping.jaxtyped("context")  # in which equal letters are equal numbers
 _CONF = BeartypeConf(is_pep484_tower=True)
-
-_KNOWN: dict[tuple[object, ...], Callable[..., Any]] = {}
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,50 +40,35 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         raise AnnotationError(f"of {function.__qualname__}: {error}") from error
 
 
-def _shared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The checker of the first function with this signature."""
-    if function.__defaults__ or function.__kwdefaults__:
-        return _checked(function)  # default values are checked too
-    code = function.__code__
-    key = (
-        (function.__module__, function.__qualname__),
-        (code.co_code, code.co_flags, code.co_varnames),
-        (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
-        tuple(function.__annotations__.items()),
-    )
-    if key not in _KNOWN:
-        _KNOWN[key] = _checked(function)
-    return _KNOWN[key]
-
-
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with arguments and result checked."""
+    """The function, with arguments and result checked; compiled when first called."""
     checker: Callable[..., Any] | None = None
 
     def call(*args: Any, **options: Any) -> Any:
         nonlocal checker
         if checker is None:
-            checker = _shared(function)
+            checker = _checked(function)
         return checker(*args, **options)
 
     return call
 
 
-def _shaped(function: Callable[..., Any]) -> bool:
-    """Whether annotations, which are texts as they stand in the source, have shapes."""
-    texts = [str(hint) for hint in function.__annotations__.values()]
-    return any('"' in text or "'" in text for text in texts)
+def _written(function: Callable[..., Any]) -> str:
+    """All annotations, which are texts as they stand in the source."""
+    return " ".join(str(hint) for hint in function.__annotations__.values())
 
 
-def _without_shapes(
-    function: Callable[..., Any], with_shapes: Callable[..., Any]
+def _once(
+    function: Callable[..., Any], otherwise: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The function, checked by beartype alone.
+    """The function, checked by beartype alone, with all shapes of a call as one.
 
     That needs all types; jaxtyping goes without those that are imported only where
     types are checked statically.
     """
     checker: Callable[..., Any] | None = None
+    shaped = bool({"'", '"'} & set(_written(function)))
+    scope: AbstractContextManager[Any] = _SCOPE if shaped else nullcontext()
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -95,9 +80,10 @@ def _without_shapes(
                 inner = "<locals>" in function.__qualname__
                 checker = (_closure if inner else _resolved)(function)
             except NameError:
-                checker = with_shapes(function)
+                checker = otherwise(function)
         try:
-            return checker(*args, **options)
+            with scope:
+                return checker(*args, **options)
         except (BeartypeCallHintViolation, BeartypeDoorHintViolation) as error:
             raise TypeCheckError(f"{function.__qualname__}: {error}") from error
 
@@ -141,9 +127,10 @@ def jaxtyped(
     with_shapes = shapes(typechecker=typechecker)
 
     def decorate(function: Any) -> Any:
-        if not inspect.isfunction(function) or _shaped(function):
+        # Sizes such as "{count}" are values of arguments, which jaxtyping looks up.
+        if not inspect.isfunction(function) or "{" in _written(function):
             return with_shapes(function)
-        return _without_shapes(function, with_shapes)
+        return _once(function, with_shapes)
 
     return decorate
 

@@ -257,7 +257,7 @@ def test_steps_of_the_algorithm_are_biased_within_the_lemmas(variant):
         oracle = simulation.at(t)
         state = begun(algorithm, w.expand(clients, 2))
         state, _ = algorithm.step(state, oracle, seeds.generator(t))
-        moves.append((w - state.w[0]) / lr)
+        moves.append((w - state.x[0]) / lr)
     found = torch.stack(moves)
     estimates = every_estimate(loss, w, alpha, variant)
     # The mean over draws is that over all possible ones: five standard errors.

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, descend, step_size, velocity
 from ..options import Count, Share, Sizes, method
@@ -123,7 +124,7 @@ def apfl(
     options: Options = {"rule": rule, "adaptive": adaptive}
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        w, a = oracle.average(x.new_ones(len(x)), x), x.new_full((len(x),), alpha)
+        w, a = common(oracle, x), x.new_full((len(x),), alpha)
         return State(w, x, a, velocity(rule, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
@@ -135,8 +136,8 @@ def apfl(
         return State(w, v, a, w_velocity, v_velocity, t + steps), {"mixture": a}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        newcomers = len(oracle.active)
-        w, a = state.w[:1].expand(newcomers, -1), state.a.mean().expand(newcomers)
+        w = handed(oracle, state.w)
+        a = state.a.mean().expand(len(w))
         rows = w, a, velocity(rule, w), w
         v, a, _ = oracle.each(mixture_sgd, *rows, steps=state.t, t=0, **options)
         return mixed(w, v, a)

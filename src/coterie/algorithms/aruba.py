@@ -23,20 +23,15 @@ left out.
 
 from __future__ import annotations
 
-import functools
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..checks import number
-from ..collaboration.rows import alike
+from ..collaboration.rows import alike, common, handed
 from ..collaboration.weights import shares_of
-from ..options import Count, Positive, Sizes, Whole, method
+from ..options import Count, Positive, Scale, Sizes, Whole, method
 from ..types import Algorithm, Clients, Info, Oracle, Rows
-
-# Their squares must be numbers in single precision.
-Size = Annotated[float, functools.partial(number, at_least=1e-9, at_most=1e9)]
 
 
 class State(NamedTuple):
@@ -65,9 +60,9 @@ def scaled_sgd(
 def aruba(
     sizes: Sizes,
     *,
-    lr: Size = 0.1,
+    lr: Scale = 0.1,
     steps: Count = 1,
-    zeta: Size = 1.0,
+    zeta: Scale = 1.0,
     p: Positive = 1.0,
     weighting: str = "samples",
     tune_steps: Whole = 1,
@@ -94,7 +89,7 @@ def aruba(
         return oracle.each(scaled_sgd, state.w, none, eta, steps=count)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        w = oracle.average(x.new_ones(len(x)), x)
+        w = common(oracle, x)
         one = torch.ones_like(w[:1])
         return State(w, (eps**2 * one).expand_as(w), (zeta**2 * one).expand_as(w), 0)
 
@@ -102,10 +97,9 @@ def aruba(
         w, b, g, t = state
         w_i, squares = run(state, oracle, steps)
         fade = (t + 2) ** -p  # round t + 1
-        everyone = w.new_ones(len(w))
-        travelled = oracle.average(everyone, (w_i - w).square_())
+        travelled = common(oracle, (w_i - w).square_())
         b = alike(lambda b, mean: b + eps**2 * fade + mean / 2, b, travelled)
-        shaken = oracle.average(everyone, squares)
+        shaken = common(oracle, squares)
         g = alike(lambda g, mean: g + zeta**2 * fade + mean, g, shaken)
         info: Info = {"step_size": float((b[0] / g[0]).sqrt().mean())}
         return State(oracle.average(shares[oracle.mine], w_i), b, g, t + 1), info
@@ -114,8 +108,7 @@ def aruba(
         return run(state, oracle, tune_steps)[0]
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        m = len(oracle.active)
-        w, b, g = (part[:1].expand(m, -1) for part in state[:3])
+        w, b, g = (handed(oracle, part) for part in state[:3])
         return tuned(State(w, b, g, state.t), oracle)
 
     return Algorithm(init, step, tuned, welcome)

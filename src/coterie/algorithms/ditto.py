@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
 from ..optim import delays
 from ..optim.delays import Late
@@ -110,7 +111,7 @@ def ditto(
     options: Options = {"rule": rule, "lam": lam}
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        w = oracle.average(x.new_ones(len(x)), x)
+        w = common(oracle, x)
         return State(w, x, velocity(rule, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
@@ -123,7 +124,7 @@ def ditto(
         return State(w, v, w_velocity, v_velocity, t + steps), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = state.w[:1].expand(len(oracle.active), -1)
+        w = handed(oracle, state.w)
         rows = w, velocity(rule, w), w
         return oracle.each(proximal_sgd, *rows, steps=state.t, t=0, **options)[0]
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, sgd, velocity
 from ..options import Count, Sizes, method
@@ -45,7 +46,7 @@ def fedavg(
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        return State(oracle.average(x.new_ones(len(x)), x), velocity(rule, x), 0)
+        return State(common(oracle, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, v, t = state
@@ -53,6 +54,6 @@ def fedavg(
         return State(oracle.average(shares[oracle.mine], w), v, t + steps), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        return state.x[0].repeat(len(oracle.active), 1)
+        return handed(oracle, state.x)
 
     return Algorithm(init, step, welcome=welcome)

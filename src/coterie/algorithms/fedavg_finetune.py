@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..optim.steps import Descent, sgd, velocity
+from ..collaboration.rows import handed
+from ..optim.steps import Descent, train_alone
 from ..options import Count, Positive, Sizes, Whole, method
 from ..types import Algorithm, Oracle
 from .fedavg import fedavg
@@ -46,14 +47,10 @@ def fedavg_finetune(
     tuning = Descent(tune_lr, weight_decay=rule.weight_decay)
     average = fedavg(sizes, steps=steps, weighting=weighting, **rule._asdict())
 
-    def tuned(x: Tensor, oracle: Oracle) -> Tensor:
-        v = velocity(tuning, x)
-        return oracle.each(sgd, x, v, steps=tune_steps, t=0, rule=tuning)[0]
-
     def personal(state: State, oracle: Oracle) -> Tensor:
-        return tuned(state.x, oracle)
+        return train_alone(oracle, state.x, tuning, tune_steps)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        return tuned(state.x[0].repeat(len(oracle.active), 1), oracle)
+        return train_alone(oracle, handed(oracle, state.x), tuning, tune_steps)
 
     return Algorithm(average.init, average.step, personal, welcome)

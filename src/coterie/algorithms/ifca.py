@@ -32,7 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..collaboration.best_fit import best_fit, training_losses
-from ..collaboration.rows import alike
+from ..collaboration.rows import alike, common, handed
 from ..collaboration.weights import same_cluster, shares_of
 from ..optim.steps import Descent, sgd, velocity
 from ..options import Count, Positive, Sizes, method
@@ -75,7 +75,7 @@ def ifca(
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        w = oracle.average(x.new_ones(len(x)), x)[:, None].expand(-1, clusters, -1)
+        w = common(oracle, x)[:, None].expand(-1, clusters, -1)
         nobody = torch.full((len(x),), -1, device=x.device)
         return State(w, nobody, velocity(rule, x), 0)
 
@@ -93,7 +93,7 @@ def ifca(
         x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule)
         member = chosen == torch.arange(clusters, device=x.device)[:, None]  # (C, n)
         mean = oracle.average(member * shares.to(x)[oracle.mine], x)
-        chose = oracle.average(x.new_ones(len(x)), member.T.to(x))  # (n, C)
+        chose = common(oracle, member.T.to(x))  # (n, C)
         w = alike(_renewed, w, mean, chose)
         (sharing,) = oracle.central(_sharing, chosen, shares.to(x)[oracle.mine])
         info: Info = {"weights": sharing, "clusters": float(chose[0].count_nonzero())}
@@ -107,7 +107,7 @@ def ifca(
         return _of_choice(state.w, torch.where(oracle.active, best, state.choice))
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = state.w[:1].expand(len(oracle.active), -1, -1)
+        w = handed(oracle, state.w)
         return _of_choice(w, best_fit(oracle, w))
 
     return Algorithm(init, step, personal, welcome)
@@ -137,9 +137,8 @@ def _apart(
 def _gain(oracle: Oracle, w: Float[Tensor, "n c d"]) -> float:
     """How much smaller losses are where all choose than with the best single model."""
     losses = training_losses(oracle, w).nan_to_num()  # of those who are not there
-    everyone = w.new_ones(len(w))
-    single = oracle.average(everyone, losses)[0].min()
-    chosen = oracle.average(everyone, losses.amin(1, keepdim=True))[0]
+    single = common(oracle, losses)[0].min()
+    chosen = common(oracle, losses.amin(1, keepdim=True))[0]
     return float(single - chosen)
 
 

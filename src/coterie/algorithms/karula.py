@@ -27,14 +27,14 @@ round can be asked. D is divided by its mean, which gives t a unit.
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..optim.projections import onto_balls, project
-from ..optim.steps import Descent, Schedule, step_size
+from ..collaboration.rows import common
+from ..optim.projections import onto_balls, project, squared_radii
+from ..optim.steps import Descent, Schedule, decayed, step_size
 from ..options import Dissimilarities, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle, Rows
 
@@ -73,37 +73,25 @@ def karula(
         schedule: of the step size, see `coterie.optim.steps`.
         tolerance: relative duality gap of the projection.
     """
-    rule = Descent(lr, schedule=schedule)
-
-    @functools.lru_cache(maxsize=1)
-    def bounds(n: int) -> Tensor:
-        """Squared radii t D, where D is 1 on average among the first n clients."""
-        here = radius[:n, :n]
-        tied = here.isfinite().fill_diagonal_(False)
-        unit = float(here[tied].mean()) if tied.any() else 0.0
-        # 0 times infinity is one model for all, too.
-        return (t / (unit or 1.0) * radius).nan_to_num(nan=0.0, posinf=torch.inf)
+    rule = Descent(lr, weight_decay=weight_decay, schedule=schedule)
+    bounds = squared_radii(radius, t)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        x = oracle.average(x.new_ones(len(x)), x)
+        x = common(oracle, x)
         multipliers = x.new_zeros(len(x), len(oracle.present))
         return State(x, torch.zeros_like(x), multipliers, 0)
 
     def held(moved: Tensor, multipliers: Tensor) -> tuple[Tensor, ...]:
         """What the coordinator gives back: models, multipliers, mixing, and the gap."""
-        n = len(moved)
-        found = project(moved, bounds(n), tolerance=tolerance, start=multipliers)
-        gap = moved.new_full((n, 1), found.gap)
+        found = project(moved, bounds, tolerance=tolerance, start=multipliers)
+        gap = moved.new_full((len(moved), 1), found.gap)
         return found.x, found.multipliers, found.mixing, gap
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         x, g, multipliers, k = state
         n, s = len(oracle.present), int(oracle.present.sum())
         a = (sizes / sizes.to(torch.float64).mean()).to(x)[oracle.mine]
-        fresh = oracle.grads(x)
-        if weight_decay:
-            fresh.add_(x, alpha=weight_decay)
-        fresh.mul_(a[:, None])
+        fresh = decayed(rule, x, oracle.grads(x)).mul_(a[:, None])
         eta = n * step_size(rule, k)
         if s < n:
             fresh = torch.where(oracle.active[:, None], fresh, g)
@@ -119,10 +107,11 @@ def karula(
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         n, m = len(state.x), len(oracle.active)
-        nearest = onto_balls(state.x, bounds(n)[n:, :n], tolerance=tolerance)
+        near = squared_radii(radius, t, among=n)[n:, :n]
+        nearest = onto_balls(state.x, near, tolerance=tolerance)
         x, multipliers, _ = nearest(state.x.mean(0).repeat(m, 1), None)
         for k in range(state.t):
-            g = oracle.grads(x) + weight_decay * x
+            g = decayed(rule, x, oracle.grads(x))
             x, multipliers, _ = nearest(x - step_size(rule, k) * g, multipliers)
         return x
 

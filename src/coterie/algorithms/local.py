@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..optim.steps import Descent, sgd, velocity
+from ..optim.steps import Descent, sgd, train_alone, velocity
 from ..options import Count, method
 from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Rows, Task
 
@@ -57,8 +57,7 @@ def local(*, rule: Descent = Descent(), steps: Count = 1) -> Algorithm:
 
     def welcome(state: Alone, oracle: Oracle) -> Tensor:
         x = state.start.mean(0).repeat(len(oracle.active), 1)
-        v = velocity(rule, x)
-        return oracle.each(sgd, x, v, steps=state.t, t=0, rule=rule)[0]
+        return train_alone(oracle, x, rule, state.t)
 
     return Algorithm(init, step, welcome=welcome, flow=_flow(rule, steps))
 
@@ -90,8 +89,7 @@ def _flow(rule: Descent, steps: int) -> Flow:
     def welcome(state: Underway, oracle: Oracle) -> Tensor:
         x = state.start.repeat(len(oracle.active), 1)
         taken = steps * round(state.tasks / len(state.x))
-        v = velocity(rule, x)
-        return oracle.each(sgd, x, v, steps=taken, t=0, rule=rule)[0]
+        return train_alone(oracle, x, rule, taken)
 
     program = functools.partial(sgd, steps=steps, t=0, rule=rule)
     return Flow(

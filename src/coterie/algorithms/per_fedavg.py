@@ -31,38 +31,18 @@ client keeps its buffer between rounds.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, descend, sgd, velocity
+from ..optim.hessians import hessian_times
+from ..optim.steps import Descent, descend, train_alone, velocity
 from ..options import Count, NotNegative, Positive, Sizes, Whole, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
-
-
-class State(NamedTuple):
-    """The common start, momentum, and how many steps were taken."""
-
-    w: Rows  # (n, D), the same row for everybody
-    v: Rows  # (n, D), or (n, 0) without momentum
-    t: int
-
-
-def hessian_times(
-    clients: Clients, w: Tensor, u: Tensor, *, variant: str, delta: float
-) -> Tensor:
-    """Row j is d of client j at w[j], in the form that `variant` names."""
-    if variant == "fo":
-        return u.new_zeros(len(u), 1)  # for every column
-    if variant == "exact":
-        return clients.hvp(w, u)
-    length = u.norm(dim=1, keepdim=True)
-    h = delta / torch.where(length > 0, length, 1)
-    ahead = clients.grad(torch.addcmul(w, h, u))
-    behind = clients.grad(torch.addcmul(w, h, u, value=-1))
-    return ahead.sub_(behind).div_(2 * h)
+from ..types import Algorithm, Clients, Info, Options, Oracle
+from .local import State
 
 
 def meta_sgd(
@@ -117,21 +97,17 @@ def per_fedavg(
     tuning = Descent(alpha)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        return State(oracle.average(x.new_ones(len(x)), x), velocity(rule, x), 0)
+        return State(common(oracle, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, v, t = state
         w_i, v = oracle.each(meta_sgd, w, v, rule=rule, steps=steps, t=t, **how)
         return State(oracle.average(shares[oracle.mine], w_i), v, t + steps), {}
 
-    def tuned(x: Tensor, oracle: Oracle) -> Tensor:
-        v = velocity(tuning, x)
-        return oracle.each(sgd, x, v, steps=tune_steps, t=0, rule=tuning)[0]
-
     def personal(state: State, oracle: Oracle) -> Tensor:
-        return tuned(state.w, oracle)
+        return train_alone(oracle, state.x, tuning, tune_steps)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        return tuned(state.w[:1].expand(len(oracle.active), -1), oracle)
+        return train_alone(oracle, handed(oracle, state.x), tuning, tune_steps)
 
     return Algorithm(init, step, personal, welcome)

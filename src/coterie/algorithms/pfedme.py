@@ -26,9 +26,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..collaboration.rows import alike
+from ..collaboration.rows import alike, common, handed
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, descend, proximal_sgd, velocity
+from ..optim.steps import Descent, descend, proximal_point, velocity
 from ..options import Count, Positive, Sizes, method
 from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
 
@@ -56,11 +56,8 @@ def pfedme_round(
     t: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A client program: local rounds of an inner problem and a step of w each."""
-    at_rest = velocity(inner, w)
     for t_local in range(t, t + steps):
-        theta, _ = proximal_sgd(
-            clients.held(), w, at_rest, w, rule=inner, lam=lam, steps=inner_steps, t=0
-        )
+        theta = proximal_point(clients.held(), w, inner, lam=lam, steps=inner_steps)
         w, v = descend(outer, w, (w - theta).mul_(lam), v, t_local)
     return theta, w, v
 
@@ -101,7 +98,7 @@ def pfedme(
     options: Options = {"outer": outer, **problem, "steps": steps}
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        return State(oracle.average(x.new_ones(len(x)), x), x, velocity(rule, x), 0)
+        return State(common(oracle, x), x, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, theta, v, t = state
@@ -111,7 +108,7 @@ def pfedme(
         return State(w, theta, v, t + steps), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = state.w[:1].expand(len(oracle.active), -1)
+        w = handed(oracle, state.w)
         v = velocity(rule, w)
         return oracle.each(pfedme_round, w, w, v, t=state.t, **options)[0]
 

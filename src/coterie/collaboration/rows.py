@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from jaxtyping import Float
 from torch import Tensor
+
+from ..types import Oracle
 
 
 def alike(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
@@ -22,3 +25,13 @@ def alike(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
         one = function(*(row[:1] for row in rows))
         return one.expand(n, *one.shape[1:])
     return function(*rows)
+
+
+def common(oracle: Oracle, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """The mean of the rows of all who take part: the same row for everybody."""
+    return oracle.average(rows.new_ones(len(rows)), rows)
+
+
+def handed(oracle: Oracle, rows: Float[Tensor, "n ..."]) -> Float[Tensor, "m ..."]:
+    """A row that all have in common, for each of those whom the oracle asks now."""
+    return rows[:1].expand(len(oracle.active), *rows.shape[1:])

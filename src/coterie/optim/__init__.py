@@ -1,5 +1,6 @@
 """How a gradient becomes a step, also a late one, and the nearest models in balls."""
 
+from .hessians import hessian_times
 from .projections import Balls, Projection, onto_balls, project, project_onto_balls
 from .steps import (
     Descent,
@@ -17,6 +18,7 @@ __all__ = [
     "Projection",
     "descend",
     "follow",
+    "hessian_times",
     "onto_balls",
     "project",
     "project_onto_balls",

@@ -39,6 +39,23 @@ _SAME = 1e-24
 """Squared radii below this part of the largest squared distance count as 0."""
 
 
+def squared_radii(
+    dissimilarity: Float[Tensor, "n n"], t: float, *, among: int | None = None
+) -> Float[Tensor, "n n"]:
+    """Bounds t D on squared distances, where D is 1 on average.
+
+    Args:
+        dissimilarity: infinite for two that are not tied.
+        t: the mean of the bounds.
+        among: the mean is over pairs of the first so many; None: over all pairs.
+    """
+    here = dissimilarity[:among, :among]
+    tied = here.isfinite().fill_diagonal_(False)
+    unit = float(here[tied].mean()) if tied.any() else 0.0
+    # 0 times infinity is one model for all, too.
+    return (t / (unit or 1.0) * dissimilarity).nan_to_num(nan=0.0, posinf=torch.inf)
+
+
 class Projection(NamedTuple):
     """The projected models, and how good they are."""
 

@@ -81,6 +81,13 @@ def velocity(rule: Descent, x: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
     return x.new_zeros(len(x), x.shape[1] if rule.momentum else 0)
 
 
+def decayed(
+    rule: Descent, x: Float[Tensor, "n d"], g: Float[Tensor, "n d"]
+) -> Float[Tensor, "n d"]:
+    """The gradient with weight decay, in the memory of g."""
+    return g.add_(x, alpha=rule.weight_decay) if rule.weight_decay else g
+
+
 def descend(
     rule: Descent,
     x: Float[Tensor, "n d"],
@@ -93,8 +100,7 @@ def descend(
     The memory of g, which nobody needs after, holds a result: N D values less to
     allocate in every step.
     """
-    if rule.weight_decay:
-        g.add_(x, alpha=rule.weight_decay)
+    g = decayed(rule, x, g)
     if rule.momentum:
         v = g.add_(v, alpha=rule.momentum)
         return x.add(v, alpha=-step_size(rule, t)), v
@@ -116,6 +122,13 @@ def sgd(
     return x, v
 
 
+def train_alone(
+    oracle: Oracle, x: Float[Tensor, "n d"], rule: Descent, steps: int
+) -> Float[Tensor, "n d"]:
+    """The models after gradient steps of every client by itself, from rest."""
+    return oracle.each(sgd, x, velocity(rule, x), rule=rule, steps=steps, t=0)[0]
+
+
 def proximal_sgd(
     clients: Clients,
     v: Float[Tensor, "n d"],
@@ -133,6 +146,14 @@ def proximal_sgd(
         g = clients.grad(v).add_(torch.sub(v, w, out=away), alpha=lam)
         v, v_velocity = descend(rule, v, g, v_velocity, t_local)
     return v, v_velocity
+
+
+def proximal_point(
+    clients: Clients, w: Float[Tensor, "n d"], rule: Descent, *, lam: float, steps: int
+) -> Float[Tensor, "n d"]:
+    """Nearly argmin_v f_i(v) + lam/2 |v - w|^2, by SGD steps from w."""
+    start = w, velocity(rule, w), w
+    return proximal_sgd(clients, *start, rule=rule, lam=lam, steps=steps, t=0)[0]
 
 
 def follow(

@@ -189,10 +189,14 @@ def may_be_undefined(measure: str) -> bool:
 def runs_of(records: Records, label: str) -> pd.DataFrame:
     """Metrics of the seeds that got as far as any seed of this algorithm."""
     mine = records.metrics[records.metrics["algorithm"] == label]
-    reached = mine.groupby("seed")["round"].transform("max")
+    # A seed that got as far has a row of the last round.
+    last = mine["round"] == mine["round"].max()
+    kept = mine["seed"].isin(mine.loc[last, "seed"].unique())
     untested = records.clients.loc[records.clients["test"] == 0, "client"]
-    counted = ~mine["client"].isin([*untested, *undefined_for(records)])
-    return mine[(reached == mine["round"].max()) & counted]
+    left_out = [*untested, *undefined_for(records)]
+    if left_out:
+        kept &= ~mine["client"].isin(left_out)
+    return mine[kept]
 
 
 def seed_means(runs: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -283,9 +287,12 @@ def over_clients(records: Records, table: pd.DataFrame) -> pd.Series:
 def _mean_of_trained(
     records: Records, table: pd.DataFrame, axis: Literal[0, 1]
 ) -> pd.Series:
+    unknown = table.isna()
+    if not unknown.to_numpy().any():
+        return table.mean(axis=axis)
     sizes = records.clients.pivot(index="seed", columns="client", values="train")
     trained = sizes.reindex(index=table.index, columns=table.columns).notna()
-    return table.mean(axis=axis).mask((table.isna() & trained).any(axis=axis))
+    return table.mean(axis=axis).mask((unknown & trained).any(axis=axis))
 
 
 def cluster_means(records: Records, values: pd.Series) -> pd.Series:

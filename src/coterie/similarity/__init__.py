@@ -20,7 +20,7 @@ from .partners import (
     weights_from,
 )
 from .projected import exact_wasserstein, fourier_distances, sliced_distances
-from .samples import Samples, dealt, gathered, samples_of, split_for_partners
+from .samples import Samples, dealt, samples_of, split_for_partners
 from .transport import dissimilarities
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "filled_weights",
     "fourier_distances",
     "gap_threshold",
-    "gathered",
     "generalisation_gaps",
     "gradient_distances",
     "median_distance",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,13 +26,6 @@ class Samples(NamedTuple):
         """(N, L) True where there is a sample."""
         place = torch.arange(self.values.shape[1], device=self.size.device)
         return place < self.size[:, None]
-
-
-def gathered(samples: Sequence[Float[Tensor, "_ d"]]) -> Samples:
-    """The samples of clients, each given as rows (size, d), in one table."""
-    size = torch.tensor([len(rows) for rows in samples], device=samples[0].device)
-    padded = torch.nn.utils.rnn.pad_sequence(list(samples), batch_first=True)
-    return Samples(padded, size)
 
 
 def split_for_partners(

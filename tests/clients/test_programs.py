@@ -1,0 +1,105 @@
+"""Claims about client programs: their minibatches, rows and errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from coterie import seeds
+from support.plain_clients import (
+    EXACT,
+    draws,
+    gradient,
+    mine,
+    rows,
+    simulate,
+    twice,
+)
+
+
+def one_step(clients, x, *, size: float):
+    return x - size * clients.grad(x)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_program_does_the_same_row_by_row(classification, loop):
+    simulation = simulate(classification, loop=loop)
+    x = rows(simulation)
+    y = x.flip(0)
+    at_once = simulation.at(5).each(twice, x, y)
+    for k in range(6):
+        site = simulate(classification.only(k))
+        alone = site.at(5).each(twice, x[k, None], y[k, None])
+        for whole, part in zip(at_once, alone, strict=True):
+            assert_close(part[0], whole[k], **EXACT)
+
+
+def test_a_program_asks_the_minibatches_that_the_streams_name(classification):
+    simulation = simulate(classification, seed=2)
+    x = rows(simulation)
+    oracle = simulation.at(4)
+    oracle.each(one_step, x, size=1.0)
+    (found,) = oracle.each(one_step, x, size=0.5)
+    # The first question of the second program of this round.
+    stream = seeds.key(simulation.at(4).key("each", 1), 0)
+    for i in range(6):
+        batch = draws(classification, i, 3, stream)
+        expected = x[i] - 0.5 * gradient(classification, x[i], batch)
+        assert_close(found[i], expected, **EXACT)
+
+
+def held_then_fresh(clients, first, second, third):
+    held = clients.held()
+    return held.grad(first), held.grad(second), clients.grad(third)
+
+
+def test_a_held_minibatch_serves_all_questions_and_others_stay_fresh(classification):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    found = simulation.at(3).each(held_then_fresh, x, x / 2, x)
+    call = simulation.at(3).key("each", 0)
+    for i in range(6):
+        for answer, point, question in zip(
+            found, (x, x / 2, x), (0, 0, 1), strict=True
+        ):
+            batch = draws(classification, i, 3, seeds.key(call, question))
+            assert_close(answer[i], gradient(classification, point[i], batch), **EXACT)
+
+
+def whole_gradient(clients, x):
+    return clients.whole().grad(x)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_the_whole_data_of_a_client_can_be_asked_whatever_the_minibatch(
+    classification, loop
+):
+    simulation = simulate(classification, loop=loop)
+    x = rows(simulation)
+    oracle = simulation.at(3)
+    found = oracle.each(whole_gradient, x)[0]
+    for i in range(6):
+        expected = gradient(classification, x[i], mine(classification, i))
+        assert_close(found[i], expected, **EXACT)
+    assert_close(oracle.gradients, classification.train.size.double())
+
+
+def test_a_program_leaves_the_rows_of_inactive_clients_as_they_were(classification):
+    active = torch.tensor([True, False, True, True, False, True])
+    simulation = simulate(classification)
+    x = rows(simulation)
+    everybody = simulation.at(1).each(twice, x, x)
+    some = simulation.at(1, active).each(twice, x, x)
+    for whole, part in zip(everybody, some, strict=True):
+        assert torch.equal(part[~active], x[~active])
+        assert_close(part[active], whole[active], **EXACT)
+
+
+def test_an_error_in_debug_mode_names_client_and_round(classification):
+    def broken(clients, x):
+        raise ValueError("no luck")
+
+    simulation = simulate(classification, loop=True)
+    with pytest.raises(RuntimeError, match="client 0, round 3: no luck"):
+        simulation.at(3).each(broken, rows(simulation))
