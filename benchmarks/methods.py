@@ -46,7 +46,7 @@ from coterie import Simulation
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
 from coterie.clients import comparisons
-from coterie.clients.kernels import Batch
+from coterie.clients.samples import Batch
 from coterie.collaboration import Halves, of_pairs
 from coterie.engine.rounds import beginning
 from coterie.models import build, layout, ravel

@@ -52,11 +52,6 @@ class Sent(NamedTuple):
         """Values over all links."""
         return self.values * len(self.links)
 
-    @property
-    def with_server(self) -> bool:
-        """Whether it went through a server, not from peer to peer."""
-        return self.verb in ("average", "central")
-
 
 class Traffic(NamedTuple):
     """How many values were sent: through a server, and from peer to peer."""
@@ -72,7 +67,7 @@ class Traffic(NamedTuple):
 
 def traffic_of(sent: Sequence[Sent]) -> Traffic:
     """What these verbs sent together."""
-    server = sum(one.total for one in sent if one.with_server)
+    server = sum(one.total for one in sent if one.verb in ("average", "central"))
     return Traffic(float(server), float(sum(one.total for one in sent) - server))
 
 
@@ -211,13 +206,9 @@ class Oracle(Protocol):
         """Row i is sum_k weights[i, k] g_k(x_i)."""
 
     def compare(self, x: Tensor, *, samples: int | None = None) -> Comparison:
-        """Distances and products of g_k(x_i) and g_i(x_i), never (N, N, D) in memory.
+        """Distances and products of g_k(x_i) and g_i(x_i), which all are told.
 
-        Everybody is told those of all N clients.
-
-        Args:
-            x: the models.
-            samples: how many training samples each client uses; None uses them all.
+        Each client uses so many training samples; None: all.
         """
 
 
@@ -250,10 +241,7 @@ class Task(NamedTuple):
     samples: float = 0.0
     """Gradients of single samples, beside these; at most as many as the client has."""
     peer: int | None = None
-    """The client that rows come from and answers go to; None: a server.
-
-    Whoever is its own peer sends nothing.
-    """
+    """Where rows come from and answers go to, oneself: not sent; None: a server."""
 
 
 class Arrivals(NamedTuple):

@@ -12,7 +12,8 @@ from torch.testing import assert_close
 
 from coterie import models
 from coterie.clients import kernels
-from coterie.clients.kernels import Batch, Kernel
+from coterie.clients.kernels import Kernel
+from coterie.clients.samples import Batch
 from coterie.models import OBJECTIVES, Objective, OfClient
 from coterie.models.objectives import cross_entropy
 

@@ -2,9 +2,10 @@
 
 from .compiling import can_compile
 from .groups import Alone, Group, block, blocks
-from .kernels import Batch, Kernel
+from .kernels import Kernel
 from .oracles import SimulatedOracle
 from .personal import PersonalOracle
+from .samples import Batch
 from .simulation import Simulation
 from .traffic import between, upwards
 

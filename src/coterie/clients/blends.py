@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .kernels import Batch
+from .samples import Batch
 
 
 class Plan:

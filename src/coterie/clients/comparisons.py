@@ -13,7 +13,7 @@ from ..collaboration.beliefs import of_each, of_pairs
 from ..types import Comparison
 from .blends import with_own
 from .groups import Group
-from .kernels import Batch
+from .samples import Batch
 
 HalfGrads = Callable[[Tensor, tuple[Batch, Batch], Tensor], tuple[Tensor, Tensor]]
 """Gradients at points of both halves of the data of clients at places k."""

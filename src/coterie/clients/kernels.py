@@ -26,12 +26,11 @@ import copy
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.utils._pytree import tree_leaves
@@ -39,6 +38,7 @@ from torch.utils._pytree import tree_leaves
 from ..models import Objective, layout, value_of
 from .compiling import compile_for, repeatable
 from .layers import VALUES_PER_STEP, Recurrent, for_many_models
+from .samples import Batch
 
 _BUDGET = {"cpu": 2**25, "cuda": 2**29}
 """Values that the intermediate results of one chunk of rows may take up."""
@@ -48,29 +48,6 @@ _EVALUATED_AT_ONCE = 512
 
 _LONG_ROW = 64
 """Samples a row beyond which CPU convolutions run row after row."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Samples of each row, or the same ones for all rows, and their weights."""
-
-    index: Int[Tensor, "n b"] | Int[Tensor, " b"]
-    weight: Float[Tensor, "n b"]
-
-    @property
-    def width(self) -> int:
-        """Samples a row, b."""
-        return self.index.shape[-1]
-
-    def __getitem__(self, rows: Any) -> Batch:
-        index = self.index if self.index.dim() == 1 else self.index[rows]
-        return Batch(index, self.weight[rows])
-
-    def pieces(self, samples: int) -> Iterator[Batch]:
-        """The same rows with so many samples each, at most, one piece after another."""
-        for first in range(0, self.width, samples):
-            some = slice(first, first + samples)
-            yield Batch(self.index[..., some], self.weight[:, some])
 
 
 class Kernel:

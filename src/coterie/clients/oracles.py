@@ -22,9 +22,9 @@ from ..types import CentralProgram, Comparison, Option, Program, Sent
 from .blends import Plan, blend, blended_by_pairs, with_own
 from .comparisons import Asked, HalfGrads, at_home, compared
 from .groups import Group, block, blocks
-from .kernels import Batch, Kernel
+from .kernels import Kernel
 from .programs import SimulatedClients, only
-from .samples import FreshMinibatches, Samples
+from .samples import Batch, FreshMinibatches, Samples
 from .traffic import between, upwards
 
 Answer = TypeVar("Answer")
@@ -118,8 +118,7 @@ class SimulatedOracle:
         """Weighted means over active clients, the same for everybody or a group."""
         shares = shares.to(rows) * self.active
         if groups is not None:
-            told = self._group.gather(groups.unique())
-            names = torch.cat(told).unique()  # sorted, the same in every process
+            names = torch.cat(self._group.gather(groups.unique())).unique()
             shares = shares * (groups == names[:, None])
         total = self._group.sum(shares.sum(-1, keepdim=True))
         if shares.dim() == 1 and not total > 0:
@@ -129,10 +128,10 @@ class SimulatedOracle:
             )
         part = shares / torch.where(total > 0, total, 1)
         mean = self._group.sum(part @ rows.flatten(1))
+        down = rows[0] if groups is not None else mean
+        self._count_with_server("average", rows[0].numel(), down.numel())
         if groups is not None:
-            self._count_with_server("average", rows[0].numel(), rows[0].numel())
             return mean[torch.searchsorted(names, groups)]
-        self._count_with_server("average", rows[0].numel(), mean.numel())
         return mean.expand(len(rows), *mean.shape)
 
     def central(
@@ -230,8 +229,7 @@ class SimulatedOracle:
         counts = [int(part.sum()) for part in self._blocks(self.present)]
         chunk = self._kernel.chunk(halves[0].index.shape[1], extra=6)
         # Every client is asked for both halves at the model of every active client.
-        used = halves[2].cpu().double() * sum(counts)
-        self.gradients[self._who.cpu()] += used
+        self.gradients[self._who.cpu()] += halves[2].cpu().double() * sum(counts)
         half_grads: HalfGrads = self._half_grads
         if home is not None:
             half_grads = at_home(half_grads, own, home)

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .kernels import Batch, Kernel
-from .samples import Samples
+from .kernels import Kernel
+from .samples import Batch, Samples
 
 
 def only(who: Tensor, values: Tensor) -> Tensor:

@@ -7,9 +7,10 @@ among others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,10 +20,32 @@ from .. import seeds
 from ..checks import InputError
 from ..collaboration.beliefs import first_half
 from ..data.federation import Federation, PartName
-from .kernels import Batch
 
 _DRAWN_AHEAD = 16
 """Minibatches of a client program that are drawn in one pass, at most."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of each row, or the same ones for all rows, and their weights."""
+
+    index: Int[Tensor, "n b"] | Int[Tensor, " b"]
+    weight: Float[Tensor, "n b"]
+
+    @property
+    def width(self) -> int:
+        """Samples a row, b."""
+        return self.index.shape[-1]
+
+    def __getitem__(self, rows: Any) -> Batch:
+        index = self.index if self.index.dim() == 1 else self.index[rows]
+        return Batch(index, self.weight[rows])
+
+    def pieces(self, samples: int) -> Iterator[Batch]:
+        """The same rows with so many samples each, at most, one piece after another."""
+        for first in range(0, self.width, samples):
+            some = slice(first, first + samples)
+            yield Batch(self.index[..., some], self.weight[:, some])
 
 
 @dataclass(frozen=True)

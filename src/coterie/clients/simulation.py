@@ -23,11 +23,11 @@ from ..models import OBJECTIVES, Objective
 from ..types import Oracle
 from .blends import steady_widths
 from .groups import Alone, Group
-from .kernels import Batch, Kernel
+from .kernels import Kernel
 from .oracles import Held, SimulatedOracle
 from .personal import PersonalOracle
 from .programs import SimulatedClients, only
-from .samples import FreshMinibatches, Samples
+from .samples import Batch, FreshMinibatches, Samples
 
 
 class Simulation:

@@ -14,7 +14,8 @@ from .. import checks
 from ..checks import InputError, parameters_of
 from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
-from ..clients.kernels import Batch, Kernel
+from ..clients.kernels import Kernel
+from ..clients.samples import Batch
 from ..clients.simulation import Simulation
 from ..data.datasets import depends_on_seed, load
 from ..data.federation import Federation, Table
