@@ -16,6 +16,8 @@ from coterie.data import Part, divide, load
 from coterie.models import build, ravel
 from coterie.planning import Training, prospects_of, run_pilot
 
+from .bench import structures
+
 HERE = Path(__file__).parent
 ORACLE = "oracle (true clusters)"
 
@@ -133,4 +135,4 @@ def promised_and_measured(
     return float(1 / np.mean(1 / likely.gain)), errors[0], errors[1]
 
 
-ITEMS = {"digits": digits, "plans": plans}
+ITEMS = {"digits": digits, "plans": plans, "structures": structures}
