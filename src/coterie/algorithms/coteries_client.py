@@ -35,7 +35,7 @@ def coteries_round(
     everyone: Float[Tensor, "n e"],
     own_velocity: Float[Tensor, "n v"],
     group_velocity: Float[Tensor, "n v"],
-    everyone_velocity: Float[Tensor, "n v"],
+    everyone_velocity: Float[Tensor, "n u"],
     cap: Float[Tensor, " n"],
     pick: Int[Tensor, " n"],
     report: Float[Tensor, "n m"],

@@ -87,7 +87,8 @@ def halves(
     if values[-1] < len(update) * torch.finfo(update.dtype).eps ** 0.5:
         return None
     v = vectors[:, -1]
-    side = v * (v**3).sum() > 0  # the sign of an eigenvector means nothing
+    # The sign of an eigenvector means nothing.
+    side = (v if (v**3).sum() >= 0 else -v) > 0
     weight = torch.stack([~side, side]) * shares
     return (weight / weight.sum(1, keepdim=True)).to(update) @ update
 
@@ -206,14 +207,16 @@ def _after_probation(
     grouped = best_on_the_whole(told, [RAW, TUNED])
     together = best_on_the_whole(told, [ALL_RAW, ALL_TUNED])
     over = torch.full_like(new.probation, -1)
+    # Who is not heard now may use everybody's model, which goes.
+    choice = torch.where(new.choice > TUNED, new.choice - 2, new.choice)
     if surely_better(told, grouped, together) > sure:
         settled = torch.ones_like(new.settled)
-        return new._replace(probation=over, settled=settled), False
+        return new._replace(probation=over, settled=settled, choice=choice), False
     record = new.record.clone()
     record[:, [RAW, TUNED]] = record[:, [ALL_RAW, ALL_TUNED]]
     one = one_group(new.record)
     rest, pause = t + 1 + new.pause, 2 * new.pause
-    return one._replace(record=record, rest=rest, pause=pause, choice=new.choice), True
+    return one._replace(record=record, rest=rest, pause=pause, choice=choice), True
 
 
 def _chosen(new: Standing, active: Tensor, report: Moments) -> Int[Tensor, " n"]:

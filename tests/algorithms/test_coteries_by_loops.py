@@ -1,0 +1,210 @@
+"""Coteries, against loops over clients with models in dictionaries by name of group.
+
+What a coordinator makes of reports is tested beside `coterie.collaboration.divisions`
+and taken from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from coterie import seeds
+from coterie.algorithms.coteries import coteries, in_use
+from coterie.collaboration.divisions import halves, judged, one_group
+from coterie.collaboration.evidence import Moments
+from support.oracles import begun
+from support.plain_clients import mine
+from support.quadratics import REAL, drawn, loss, simulate, start
+
+N, D = 6, 26
+LR, STEPS, MOMENTUM = 0.3, 2, 0.5
+# Sums of some hundred products in another order, and what a dozen rounds make of it.
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}
+
+
+@dataclass
+class Models:
+    """What there is after a round."""
+
+    own: dict[int, torch.Tensor]
+    group: dict[int, torch.Tensor]  # by name
+    tuned: dict[int, torch.Tensor]
+    velocity: dict[tuple[str, int], torch.Tensor]
+    everyone: torch.Tensor | None = None
+    everyone_tuned: dict[int, torch.Tensor] = field(default_factory=dict)
+    two: dict[int, torch.Tensor] = field(default_factory=dict)  # to choose from
+    cap: dict[int, float] = field(default_factory=dict)
+
+
+class Loops:
+    """The method, one client after the other."""
+
+    def __init__(self, federation, x, sure):
+        self.federation, self.simulation = federation, simulate(federation, 3)
+        self.sizes, self.sure = federation.train.size.tolist(), sure
+        w = sum(x) / N
+        zero = {
+            (kind, i): torch.zeros(D, dtype=REAL) for kind in "og" for i in range(N)
+        }
+        self.standing, self.t = one_group(x), 0
+        self.now = Models(dict(enumerate(x)), {0: w}, dict.fromkeys(range(N), w), zero)
+
+    def losses(self, row, i):
+        """Of each held-out sample of a client, at most 1.5 times the first mean."""
+        size = self.federation.features.shape[1]
+        index = mine(self.federation, i, "validation")
+        scores = self.federation.features[index] @ row[: 2 * size].view(2, size).T
+        found = nn.functional.cross_entropy(
+            scores + row[2 * size :], self.federation.targets[index], reduction="none"
+        )
+        cap = self.now.cap.setdefault(i, 1.5 * float(found.mean()))
+        return found.clamp(max=cap)
+
+    def trained(self, row, kind, i, first):
+        """After the local steps, whose first minibatch has that number."""
+        for question in range(first, first + STEPS):
+            x = row.clone().requires_grad_()
+            index = drawn(self.simulation, self.t, i, question)
+            (g,) = torch.autograd.grad(loss(self.federation, x, index), x)
+            self.now.velocity[kind, i] = MOMENTUM * self.now.velocity[kind, i] + g
+            row = row - LR * self.now.velocity[kind, i]
+        return row
+
+    def mean(self, rows, who):
+        return sum(self.sizes[i] * rows[i] for i in who) / sum(
+            self.sizes[i] for i in who
+        )
+
+    def round(self, active):
+        """One more, in which these take part."""
+        self.t += 1
+        now, old = self.now, self.standing
+        who = active.nonzero()[:, 0].tolist()
+        member = old.member.tolist()
+        began = {i: now.group[member[i]] for i in range(N)}
+        samples = torch.zeros(N, dtype=REAL)
+        sums, products = torch.zeros(N, 6, dtype=REAL), torch.zeros(N, 6, 6, dtype=REAL)
+        pick = torch.zeros(N, dtype=torch.long)
+        if now.everyone is not None:
+            now.everyone_tuned = dict.fromkeys(range(N), now.everyone)
+        for i in who:
+            raw = self.losses(began[i], i)
+            found = [raw] * 6
+            if i in now.two:
+                fits = [
+                    loss(self.federation, h, mine(self.federation, i))
+                    for h in now.two[i]
+                ]
+                pick[i] = int(fits[1] < fits[0])
+                found[5] = self.losses(now.two[i][pick[i]], i)
+            now.own[i] = self.trained(now.own[i], "o", i, 0)
+            now.tuned[i] = self.trained(began[i], "g", i, STEPS)
+            found[0], found[2] = (self.losses(m[i], i) for m in (now.own, now.tuned))
+            if now.everyone is not None:
+                found[3] = self.losses(now.everyone, i)
+                row = self.trained(now.everyone, "e", i, 2 * STEPS)
+                now.everyone_tuned[i], found[4] = row, self.losses(row, i)
+            samples[i] = len(raw)
+            for k in range(6):
+                sums[i, k] = found[k].sum()
+                for m in range(6):
+                    products[i, k, m] = (found[k] * found[m]).sum()
+        report = Moments(samples, sums, products)
+        new, news = judged(old, active, pick, report, t=self.t - 1, sure=self.sure)
+        self.average(old, new, news, who)
+        self.standing = new._replace(trial=self.propose(new, news, who, began))
+        return news
+
+    def average(self, old, new, news, who):
+        now, member = self.now, new.member.tolist()
+        if bool(news.merged[0]):
+            now.group = {0: self.mean(now.everyone_tuned, who)}
+            now.tuned = dict(now.everyone_tuned)
+            for i in range(N):
+                now.velocity["g", i] = now.velocity["e", i]
+        elif int(new.probation[0]) >= 0:
+            if now.everyone is None:
+                now.everyone_tuned = dict(now.tuned)
+                now.velocity |= {("e", i): now.velocity["g", i] for i in range(N)}
+            now.everyone = self.mean(now.everyone_tuned, who)
+        if int(new.probation[0]) < 0:
+            now.everyone = None
+        if not bool(news.merged[0]):
+            for name in {member[i] for i in who}:
+                here = [i for i in who if member[i] == name]
+                now.group[name] = self.mean(now.tuned, here)
+        for i in news.moved.nonzero()[:, 0].tolist():
+            now.velocity["g", i] = torch.zeros(D, dtype=REAL)
+
+    def propose(self, new, news, who, began):
+        now, member, sibling = self.now, new.member.tolist(), new.sibling.tolist()
+        trial = torch.zeros(N, dtype=torch.bool)
+        now.two = {}
+        for name in set(member):
+            here = [i for i in who if member[i] == name and bool(news.due[i])]
+            if len(here) < 2:
+                continue
+            update = torch.stack([now.tuned[i] - began[i] for i in here])
+            shares = torch.tensor([self.sizes[i] for i in here], dtype=REAL)
+            middle = shares @ update / shares.sum()
+            both = halves(update, shares)
+            for i in (i for i in range(N) if member[i] == name and sibling[i] < 0):
+                now.two[i] = now.group[name] + both - middle
+                trial[i] = True
+        for i in range(N):
+            if sibling[i] >= 0:
+                now.two[i] = torch.stack([now.group[member[i]], now.group[sibling[i]]])
+        return trial
+
+    def in_use(self):
+        now, member = self.now, self.standing.member.tolist()
+        found = []
+        for i, choice in enumerate(self.standing.choice.tolist()):
+            group = now.group[member[i]]
+            models = [now.own[i], group, now.tuned[i], now.everyone]
+            found.append([*models, now.everyone_tuned.get(i)][choice])
+        return torch.stack(found)
+
+
+def assert_same(here, there):
+    """Where all stand is the same, whatever the groups are called.
+
+    Of two halves of the same size either may be the first, as rounding has it.
+    """
+    for name, rows in here._asdict().items():
+        other = getattr(there, name)
+        if name in ("member", "sibling"):
+            rows, other = rows[:, None] == here.member, other[:, None] == there.member
+        assert_close(rows, other, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("share", "sure", "also"),
+    [(1.0, 0.05, set()), (0.7, 0.05, {"merged", "undecided"})],
+    ids=["all", "some"],
+)
+def test_rounds_are_those_of_plain_loops(classification, share, sure, also):
+    """With divisions, probation, mergers, and members that were away."""
+    x, rng = start(N, D), torch.Generator().manual_seed(3)
+    sizes = classification.train.size
+    options = {"lr": LR, "steps": STEPS, "momentum": MOMENTUM, "sure": sure}
+    algorithm, loops = coteries(sizes, **options), Loops(classification, x, sure)
+    state, seen = begun(algorithm, x), set()
+    for t in range(1, 13):
+        active = torch.rand(N, generator=rng) < share
+        active[t % N] = True
+        oracle = loops.simulation.at(t, active)
+        state, _ = algorithm.step(state, oracle, seeds.generator())
+        news = loops.round(active)
+        seen |= {name for name, flag in news._asdict().items() if bool(flag.any())}
+        assert_same(state.standing, loops.standing)
+        assert_close(state.own, torch.stack([loops.now.own[i] for i in range(N)]))
+        group = [loops.now.group[c] for c in loops.standing.member.tolist()]
+        assert_close(state.group, torch.stack(group), **CLOSE)
+        assert_close(in_use(state), loops.in_use(), **CLOSE)
+    assert {"moved", "due", "dividing"} | also <= seen

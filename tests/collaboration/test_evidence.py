@@ -1,0 +1,250 @@
+"""Claims about what held-out samples say: moments, t values, and who uses what."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch.testing import assert_close
+
+from coterie.collaboration.evidence import (
+    Moments,
+    best_on_the_whole,
+    choices,
+    moments,
+    squares,
+    surely_better,
+    unflat,
+)
+
+REAL = torch.float64
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+SIZES = [5, 1, 3, 0, 7]
+
+
+def drawn(sizes, models=3, seed=0) -> list[np.ndarray]:
+    """Losses (models, samples) of each client, in which samples are hard for all."""
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(models, n)) + 3 * rng.normal(size=n) for n in sizes]
+
+
+def padded(losses) -> torch.Tensor:
+    """In one tensor, NaN behind the samples of each client."""
+    longest = max(some.shape[1] for some in losses)
+    out = torch.full((len(losses), len(losses[0]), longest), math.nan, dtype=REAL)
+    for row, some in zip(out, losses, strict=True):
+        row[:, : some.shape[1]] = torch.from_numpy(some)
+    return out
+
+
+def test_moments_are_sums_over_the_samples_there_are():
+    losses = drawn(SIZES)
+    found = moments(padded(losses))
+    assert found.samples.tolist() == SIZES
+    for i, some in enumerate(losses):
+        assert_close(found.sums[i], torch.from_numpy(some.sum(1)), **EXACT)
+        for k in range(3):
+            for m in range(3):
+                product = float((some[k] * some[m]).sum())
+                assert float(found.products[i, k, m]) == pytest.approx(product)
+
+
+def test_single_precision_is_summed_in_double():
+    losses = padded(drawn([400])).float()
+    found = moments(losses)
+    assert found.sums.dtype == REAL
+    assert_close(found.sums, losses.double().sum(2), **EXACT)
+
+
+def test_a_row_of_numbers_gives_the_moments_back():
+    there = moments(padded(drawn(SIZES)))
+    back = unflat(there.flat(), 3)
+    assert there.flat().shape == (5, 1 + 3 + 9)
+    for one, other in zip(there, back, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_pooled_moments_are_those_of_all_samples_together():
+    losses = drawn(SIZES)
+    members = torch.tensor([True, False, True, True, True])
+    together = np.concatenate([losses[i] for i in (0, 2, 3, 4)], axis=1)
+    found = moments(padded(losses)).pooled(members)
+    for one, other in zip(found, moments(padded([together])), strict=True):
+        assert_close(one, other, **EXACT)
+
+
+def test_squares_are_those_of_differences_around_their_mean():
+    losses = drawn(SIZES)
+    total, around = squares(moments(padded(losses)), 0, 2)
+    for i, some in enumerate(losses):
+        d = some[0] - some[2]
+        spread = ((d - d.mean()) ** 2).sum() if len(d) else 0.0
+        assert float(total[i]) == pytest.approx(d.sum())
+        assert float(around[i]) == pytest.approx(spread, abs=1e-10)
+
+
+def test_how_surely_a_model_is_better_is_a_paired_t_value():
+    losses = drawn(SIZES)
+    together = np.concatenate(losses, axis=1)
+    found = moments(padded(losses))
+    for model, than in [(0, 1), (1, 0), (2, 0)]:
+        expected = stats.ttest_rel(together[than], together[model]).statistic
+        assert surely_better(found, model, than) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("sizes", [[0], [1], [1, 0]])
+def test_without_two_samples_nothing_is_sure(sizes):
+    assert surely_better(moments(padded(drawn(sizes))), 0, 1) == 0.0
+
+
+def test_without_differences_nothing_is_sure():
+    alike = padded(drawn([4, 3]))[:, :1].repeat(1, 2, 1)
+    assert surely_better(moments(alike), 0, 1) == 0.0
+
+
+def test_the_best_on_the_whole_has_the_least_sum_and_ties_go_to_the_first():
+    losses = drawn(SIZES)
+    means = np.concatenate(losses, axis=1).mean(1)
+    found = moments(padded(losses))
+    assert best_on_the_whole(found, [0, 1, 2]) == means.argmin()
+    assert best_on_the_whole(found, [2, 0]) == (2 if means[2] < means[0] else 0)
+    assert best_on_the_whole(found, [1, 1]) == 1
+    alike = Moments(*(torch.zeros_like(part) for part in found))
+    assert best_on_the_whole(alike, [2, 1]) == 2
+
+
+def chosen_by_loops(losses, caution=1.0) -> list[int]:
+    """The formulas of `choices` for one client after the other."""
+    n = [some.shape[1] for some in losses]
+    clients, models = range(len(n)), range(len(losses[0]))
+    sums = [sum(float(losses[i][k].sum()) for i in clients) for k in models]
+    r = min(models[1:], key=lambda k: sums[k])
+    bounds = [[0.0] * len(models) for _ in clients]
+    for k in models:
+        if k == r:
+            continue
+        d = [float((some[k] - some[r]).mean()) for some in losses]
+        pooled = sum(float(np.var(s[k] - s[r]) * s.shape[1]) for s in losses)
+        s2 = pooled / (sum(n) - len(n))
+        w = [n_i / s2 for n_i in n]
+        centre = sum(a * b for a, b in zip(w, d, strict=True)) / sum(w)
+        q = sum(a * (b - centre) ** 2 for a, b in zip(w, d, strict=True))
+        tau2 = (q - (len(n) - 1)) / (sum(w) - sum(a**2 for a in w) / sum(w))
+        tau2 = max(tau2, 0.0)
+        w = [1 / (tau2 + s2 / n_i) for n_i in n]
+        m = sum(a * b for a, b in zip(w, d, strict=True)) / sum(w)
+        for i in clients:
+            b = tau2 / (tau2 + s2 / n[i])
+            variance = b * s2 / n[i] + (1 - b) ** 2 / sum(w)
+            bounds[i][k] = m + b * (d[i] - m) + caution * math.sqrt(variance)
+    best = [min(models, key=lambda k: row[k]) for row in bounds]
+    return [k if bounds[i][k] < 0 else r for i, k in enumerate(best)]
+
+
+def means(losses) -> torch.Tensor:
+    return torch.tensor(
+        [[k.mean() if k.size else 0.0 for k in some] for some in losses]
+    )
+
+
+@pytest.mark.parametrize("caution", [0.0, 1.0, 2.0])
+def test_choices_are_those_of_plain_loops(caution):
+    everything = set()
+    for seed in range(12):
+        rng = np.random.default_rng(100 + seed)
+        sizes = rng.integers(1, 15, 8)
+        losses = drawn(sizes, 3, seed)
+        # Clients whose models differ, by more and less than their noise.
+        losses = [s + 0.3 * seed * rng.normal(size=(3, 1)) for s in losses]
+        found = choices(means(losses), moments(padded(losses)), caution=caution)
+        assert found.tolist() == chosen_by_loops(losses, caution)
+        everything |= set(found.tolist())
+    assert everything == {0, 1, 2}
+
+
+def made(gaps, samples, noise=1.0, seed=0) -> list[np.ndarray]:
+    """Two models; the first, alone, is worse by gaps[i], and as its samples say."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for gap, n in zip(gaps, samples, strict=True):
+        d = rng.normal(size=n)
+        d = gap + noise * (d - d.mean()) if n > 1 else np.full(n, gap)
+        found.append(np.stack([2 + d, np.full(n, 2.0)]))
+    return found
+
+
+@pytest.mark.parametrize("gap", [-1.0, 1.0])
+def test_where_clients_do_not_differ_all_do_what_is_best_on_the_whole(gap):
+    """By less than their noise: also who has few samples that say the contrary."""
+    gaps = gap + np.array([0.3, -0.3, 0.1, -0.1, -1.2 * gap])
+    losses = made(gaps, [10, 10, 10, 10, 2], noise=3.0)
+    found = choices(means(losses), moments(padded(losses)))
+    assert found.tolist() == [0 if gap < 0 else 1] * 5
+
+
+def test_with_many_samples_everybody_has_what_is_best_for_itself():
+    gaps = np.array([-1.0, 1.0, -0.1, 0.1, 0.5, -0.5])
+    losses = made(gaps, [10_000] * 6)
+    found = choices(means(losses), moments(padded(losses)))
+    assert found.tolist() == [0, 1, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("gap", [-1.0, 1.0])
+def test_who_has_no_samples_follows_the_others(gap):
+    losses = made([gap, gap, gap, -gap], [9, 9, 9, 0], noise=0.5)
+    found = choices(means(losses), moments(padded(losses)))
+    assert found.tolist() == [0 if gap < 0 else 1] * 4
+
+
+@pytest.mark.parametrize("gap", [-1.0, 1.0])
+def test_where_nobody_has_two_samples_differences_of_clients_are_noise(gap):
+    losses = made(gap + np.array([0.5, -0.5, 1.2, -1.2, 0.0]), [1] * 5)
+    found = choices(means(losses), moments(padded(losses)))
+    assert found.tolist() == [0 if gap < 0 else 1] * 5
+
+
+@pytest.mark.parametrize(("gap", "best"), [(-0.5, 0), (-0.2, 1), (0.2, 1), (0.5, 1)])
+def test_one_client_leaves_the_shared_model_beyond_its_standard_error(gap, best):
+    losses = made([gap], [9], noise=1.0)  # of which the standard error is about 1/3
+    found = choices(means(losses), moments(padded(losses)))
+    assert found.tolist() == [best]
+
+
+def simulated(truth, samples, rng):
+    """What clients choose, where each has so many samples of noise 1."""
+    losses = [np.zeros((2, samples)) for _ in truth]
+    for some, gap in zip(losses, truth, strict=True):
+        some[0] = gap + rng.normal(size=samples)
+    return choices(means(losses), moments(padded(losses))).numpy()
+
+
+@pytest.mark.parametrize("mean", [-0.5, -0.2, 0.0, 0.2, 0.5])
+@pytest.mark.parametrize("spread", [0.0, 0.3, 1.0])
+def test_choices_lose_little_against_the_best_single_one(mean, spread):
+    """At most a standard error of what twenty clients of eight samples say together.
+
+    Differences of models have a standard deviation of 1; so this is 1 / sqrt(160).
+    """
+    rng = np.random.default_rng(0)
+    regrets = []
+    for _ in range(60):
+        truth = mean + spread * rng.normal(size=20)
+        choice = simulated(truth, 8, rng)
+        loss = np.where(choice == 0, truth, 0.0).mean()
+        regrets.append(loss - min(truth.mean(), 0.0))
+    assert np.mean(regrets) < 1 / math.sqrt(160)
+    if spread == 1.0:  # and where clients differ, it is better than any single one
+        assert np.mean(regrets) < -0.1
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_client_that_differs_strongly_is_let_go(sign):
+    rng = np.random.default_rng(1)
+    truth = sign * np.array([1.0] * 9 + [-3.0])
+    choice = np.stack([simulated(truth, 12, rng) for _ in range(40)])
+    best = np.where(truth < 0, 0, 1)
+    assert (choice[:, -1] == best[-1]).mean() > 0.95
+    assert (choice[:, :-1] == best[:-1]).mean() > 0.9
