@@ -33,8 +33,12 @@ _BEGIN = 1
 _REST = 4
 """Rounds for which a group whose halves were no better is left alone."""
 
-_PROBATION = 3
-"""Rounds for which everybody's model is trained beside the first groups."""
+_PROBATION, _LONGEST = 3, 6
+"""Rounds for which everybody's model is trained beside the first groups, at least and
+at most."""
+
+_PAUSE = 8
+"""Rounds until the next attempt, where groups were not better."""
 
 _MEMORY = 0.8
 """How much of the recorded losses is kept in a round."""
@@ -49,7 +53,7 @@ class Standing(NamedTuple):
     trial: Rows  # (n,) whether halves of its group are tried in the next round
     record: Rows  # (n, 6) discounted losses of the first five models, and their weight
     choice: Rows  # (n,) which model it should use
-    probation: Rows  # (n,) the last round of it, the same for all; or -1
+    probation: Rows  # (n,) when it may end, the same for all; or -1
     settled: Rows  # (n,) whether groups have passed it
     pause: Rows  # (n,) rounds until the next attempt, if they do not
 
@@ -69,7 +73,7 @@ def one_group(x: Float[Tensor, "n d"]) -> Standing:
     zero = torch.zeros(len(x), dtype=torch.long, device=x.device)
     no = zero.bool()
     record = x.new_zeros(len(x), MODELS)
-    pause = zero + 2 * _PROBATION
+    pause = zero + _PAUSE
     return Standing(zero, zero - 1, zero, no, record, zero + RAW, zero - 1, no, pause)
 
 
@@ -200,8 +204,12 @@ def _recorded(
 def _after_probation(
     new: Standing, old: Standing, active: Tensor, report: Moments, t: int, sure: float
 ) -> tuple[Standing, bool]:
-    """At its end, groups stay if they are surely better than all together."""
-    if int(old.probation[0]) < 0 or t < int(old.probation[0]):
+    """Groups stay if they are surely better than all together.
+
+    Where they are better, but not surely, probation goes on for a while.
+    """
+    end = int(old.probation[0])
+    if end < 0 or t < end:
         return new, False
     told = Moments(*(part[active] for part in report))
     grouped = best_on_the_whole(told, [RAW, TUNED])
@@ -209,9 +217,12 @@ def _after_probation(
     over = torch.full_like(new.probation, -1)
     # Who is not heard now may use everybody's model, which goes.
     choice = torch.where(new.choice > TUNED, new.choice - 2, new.choice)
-    if surely_better(told, grouped, together) > sure:
+    gain = surely_better(told, grouped, together)
+    if gain > sure:
         settled = torch.ones_like(new.settled)
         return new._replace(probation=over, settled=settled, choice=choice), False
+    if gain > 0 and t < end + _LONGEST - _PROBATION:
+        return new, False
     record = new.record.clone()
     record[:, [RAW, TUNED]] = record[:, [ALL_RAW, ALL_TUNED]]
     one = one_group(new.record)
