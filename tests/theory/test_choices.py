@@ -1,0 +1,63 @@
+"""Claims about what a choice by held-out data costs at most."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from coterie.checks import InputError
+from coterie.collaboration.evidence import choices, moments
+from coterie.theory.choices import most_above_own, most_above_shared
+
+
+@pytest.mark.parametrize("caution", [0.0, 0.5, 1.0, 2.0])
+def test_the_worst_case_is_that_of_a_fine_grid(caution):
+    z = np.linspace(0, 12, 120_001)
+    for bound, sign in ((most_above_own, 1), (most_above_shared, -1)):
+        wanted = (z * norm.cdf(sign * caution - z)).max() * 3 / 7
+        # A grid of 1e-4 misses a smooth maximum by less than its square.
+        assert bound(3.0, 49, caution=caution) == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.parametrize("delta", [-0.6, -0.2, 0.1, 0.3, 0.6, 1.2])
+def test_one_client_that_chooses_is_never_worse_than_the_bound(delta):
+    n, trials = 16, 400
+    rng = torch.Generator().manual_seed(1)
+    noise = torch.randn(trials, n, generator=rng, dtype=torch.float64)
+    own = torch.zeros(trials, n, dtype=torch.float64)
+    shared = own + delta + noise
+    shares = 0
+    for j in range(trials):
+        # The third model is the second again: there is one shared model.
+        losses = torch.stack([own[j], shared[j], shared[j]])[None]
+        of = moments(losses)
+        shares += int(choices(of.sums / n, of)[0] != 0)
+    used = shares / trials
+    error = 2.6 * (0.25 / trials) ** 0.5  # 99 per cent of such frequencies
+    above_own, above_shared = delta * used, -delta * (1 - used)
+    # Deviations are estimated from 16 samples: t quantiles are 7 per cent wider.
+    assert above_own <= 1.07 * most_above_own(1.0, n) + abs(delta) * error
+    assert above_shared <= 1.07 * most_above_shared(1.0, n) + abs(delta) * error
+
+
+def test_many_clients_that_are_alike_choose_as_one_with_all_samples():
+    n, clients, trials, delta = 4, 50, 60, 0.15
+    rng = torch.Generator().manual_seed(2)
+    above = []
+    for _ in range(trials):
+        shape = (clients, n)
+        noise = torch.randn(shape, generator=rng, dtype=torch.float64)
+        own = torch.zeros(shape, dtype=torch.float64)
+        of = moments(torch.stack([own, own + delta + noise, own + delta + noise], 1))
+        above.append(delta * float((choices(of.sums / n, of) != 0).double().mean()))
+    # Alone, a client must expect as much as this:
+    assert np.mean(above) < most_above_own(1.0, n) / 4
+
+
+def test_bad_numbers_are_refused_by_name():
+    with pytest.raises(InputError, match="`samples` must be greater than 0"):
+        most_above_own(1.0, 0)
+    with pytest.raises(InputError, match="`deviation` must be at least 0"):
+        most_above_shared(-1.0, 5)
