@@ -17,6 +17,7 @@ from coterie import seeds
 from coterie.algorithms.coteries import coteries, in_use
 from coterie.collaboration.divisions import halves, judged, one_group
 from coterie.collaboration.evidence import Moments
+from support.linear_groups import assert_same_standing
 from support.oracles import begun
 from support.plain_clients import mine
 from support.quadratics import REAL, drawn, loss, simulate, start
@@ -171,18 +172,6 @@ class Loops:
         return torch.stack(found)
 
 
-def assert_same(here, there):
-    """Where all stand is the same, whatever the groups are called.
-
-    Of two halves of the same size either may be the first, as rounding has it.
-    """
-    for name, rows in here._asdict().items():
-        other = getattr(there, name)
-        if name in ("member", "sibling"):
-            rows, other = rows[:, None] == here.member, other[:, None] == there.member
-        assert_close(rows, other, **CLOSE)
-
-
 @pytest.mark.parametrize(
     ("share", "sure", "also"),
     [(1.0, 0.05, set()), (0.7, 0.05, {"merged", "undecided"})],
@@ -202,7 +191,7 @@ def test_rounds_are_those_of_plain_loops(classification, share, sure, also):
         state, _ = algorithm.step(state, oracle, seeds.generator())
         news = loops.round(active)
         seen |= {name for name, flag in news._asdict().items() if bool(flag.any())}
-        assert_same(state.standing, loops.standing)
+        assert_same_standing(state.standing, loops.standing, **CLOSE)
         assert_close(state.own, torch.stack([loops.now.own[i] for i in range(N)]))
         group = [loops.now.group[c] for c in loops.standing.member.tolist()]
         assert_close(state.group, torch.stack(group), **CLOSE)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
+from coterie.collaboration.divisions import Standing
 from coterie.data.federation import Federation, Table, federate
 
 REAL = torch.float64
@@ -63,3 +65,15 @@ def strangers(**options) -> Federation:
 def are_found(member: Tensor, clusters: Tensor) -> bool:
     """Whether groups are the true ones, whatever they are called."""
     return torch.equal(member[:, None] == member, clusters[:, None] == clusters)
+
+
+def assert_same_standing(here: Standing, there: Standing, **close: float) -> None:
+    """Where all stand is the same, whatever the groups are called.
+
+    Of two halves of the same size either may be the first, as rounding has it.
+    """
+    for name, rows in here._asdict().items():
+        other = getattr(there, name)
+        if name in ("member", "sibling"):
+            rows, other = rows[:, None] == here.member, other[:, None] == there.member
+        assert_close(rows, other, **close)
