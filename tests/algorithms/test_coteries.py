@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -24,7 +25,17 @@ from support.linear_groups import (
     two_groups,
 )
 from support.oracles import begun
-from support.quadratics import ACTIVE, EXACT, REAL, STEPS, error, simulate, start, train
+from support.quadratics import (
+    ACTIVE,
+    EXACT,
+    REAL,
+    STEPS,
+    error,
+    mine,
+    simulate,
+    start,
+    train,
+)
 
 NEVER = {"sure": 1e9}  # groups divide
 
@@ -170,7 +181,7 @@ def test_who_has_no_validation_data_is_of_a_group_and_uses_its_model():
     federation = two_groups(noise=0.5)
     index, first, size = federation.validation
     empty = Part(index, first, size.index_fill(0, torch.tensor([0, 7]), 0))
-    state = trained(replace(federation, validation=empty), 20, steps=4)
+    state = trained(replace(federation, validation=empty), 14, steps=4)
     assert are_found(state.standing.member, federation.clusters)
     assert state.standing.choice[[0, 7]].tolist() == [RAW, RAW]
     assert in_use(state).isfinite().all()
@@ -196,8 +207,43 @@ def test_what_cannot_be_meant_is_refused():
         begun(coteries(sizes), start())
 
 
-def costs(federation, rounds, **options):
-    """Gradients, values sent and states, round after round."""
+def alone(federation, client, w, steps, lr=0.1):
+    """After so many full gradient steps of a client."""
+    index = mine(federation, client)
+    x, y = federation.features[index], federation.targets[index]
+    for _ in range(steps):
+        w = w - lr * 2 * x.T @ (x @ w - y) / len(x)
+    return w
+
+
+@functools.cache
+def before_newcomers():
+    """Ten clients, and the state after twelve rounds without the last two."""
+    everybody = two_groups(10, noise=0.5)
+    return everybody, trained(everybody.select(torch.arange(8)), 12, steps=4)
+
+
+@pytest.mark.parametrize("used", [(RAW, TUNED), (TUNED, OWN), (OWN, RAW)], ids=str)
+def test_newcomers_get_their_groups_model_and_use_it_as_most_there_do(used):
+    everybody, state = before_newcomers()
+    standing = state.standing
+    assert are_found(standing.member, everybody.clusters[:8])
+    choice = torch.tensor(used)[torch.arange(8) % 2]
+    choice[:2] = TUNED  # a minority
+    state = state._replace(standing=standing._replace(choice=choice))
+    algorithm = coteries(everybody.train.size, steps=4)
+    later = simulate(everybody.select(torch.tensor([8, 9])))
+    found = algorithm.welcome(state, later.at(12, purpose="welcome"))
+    for j, how in enumerate(used):
+        steps = {RAW: 0, TUNED: 4, OWN: 12 * 4}[how]
+        expected = alone(everybody, 8 + j, state.group[j], steps)
+        assert_close(found[j], expected, **EXACT)
+
+
+@functools.cache
+def costs():
+    """States, and gradients and values sent, round after round of three steps."""
+    federation, rounds, options = two_groups(noise=0.5), 14, {"steps": 3}
     algorithm, simulation = (
         coteries(federation.train.size, **options),
         simulate(federation, 4),
@@ -212,7 +258,7 @@ def costs(federation, rounds, **options):
 
 
 def test_it_costs_two_local_trainings_and_three_on_probation():
-    states, found = costs(two_groups(noise=0.5), 14, steps=3)
+    states, found = costs()
     factors = []
     for before, (gradients, _, active) in zip(states, found, strict=False):
         factors.append(3 if int(before.standing.probation[0]) >= 0 else 2)
@@ -224,7 +270,7 @@ def test_what_a_round_sends_is_counted():
     """Models beside a few numbers: the group's up and down; its update and two halves
     where it may divide; everybody's on probation; and its sibling for who was away."""
     d, sent = 3, []
-    states, found = costs(two_groups(noise=0.5), 14, steps=3)
+    states, found = costs()
     for t, (_, traffic, active) in enumerate(found):
         standing = states[t + 1].standing
         # Standing, who is there, the half taken and a report go up; standing and news
