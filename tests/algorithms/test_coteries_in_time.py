@@ -12,6 +12,7 @@ from coterie.clients.simulation import Simulation
 from coterie.engine.clocks import clock
 from coterie.engine.events import Run
 from coterie.engine.rounds import run_rounds
+from coterie.types import Arrivals
 from support.linear_groups import (
     are_found,
     assert_same_standing,
@@ -119,3 +120,42 @@ def test_moments_of_models_in_single_precision_are_in_double():
     assert run.personal().dtype == torch.float32
     single = run.state.report.float().double()
     assert not torch.equal(single, run.state.report)
+
+
+def arrives(flow, state, client, pick):
+    """A client ends its task with models that are as they were."""
+    own, began = state.own[client], state.began[client]
+    report = torch.zeros_like(state.report[client])
+    cap, pick = torch.tensor(1.0, dtype=REAL), torch.tensor(pick)
+    answers = tuple(row[None].clone() for row in (own, began, cap, pick, report, began))
+    flow.arrive(state, Arrivals(1.0, [client], answers, [1], 0, 0, 2, []))
+
+
+@pytest.mark.parametrize("pick", [0, 1])
+def test_who_was_busy_through_two_divisions_goes_to_the_half_that_it_chose(pick):
+    flow = coteries(torch.ones(6)).flow
+    state = flow.init(torch.zeros(6, 3, dtype=REAL))
+    names = torch.tensor([0, 0, 0, 0, 1, 1])
+    waits = torch.tensor([-1, -1, -1, 1, -1, -1])
+    state.standing = state.standing._replace(member=names, sibling=waits)
+    flow.task(state, 3)  # offers group 0 and group 1
+    names = torch.tensor([0, 0, 2, 0, 1, 1])
+    waits = torch.tensor([-1, -1, -1, 2, -1, -1])
+    state.standing = state.standing._replace(member=names, sibling=waits)
+    arrives(flow, state, 3, pick)
+    # Who stays in the group that has divided once more has yet to choose there.
+    assert int(state.standing.member[3]) == (1 if pick else 0)
+    assert int(state.standing.sibling[3]) == (-1 if pick else 2)
+
+
+def test_who_was_busy_when_all_became_one_group_again_stays_in_it():
+    flow = coteries(torch.ones(6)).flow
+    state = flow.init(torch.zeros(6, 3, dtype=REAL))
+    waits = torch.tensor([-1, -1, -1, 1, -1, -1])
+    names = torch.tensor([0, 0, 0, 0, 1, 1])
+    state.standing = state.standing._replace(member=names, sibling=waits)
+    flow.task(state, 3)
+    state.standing = flow.init(state.own).standing
+    arrives(flow, state, 3, 1)
+    assert state.standing.member.tolist() == [0] * 6
+    assert state.standing.sibling.tolist() == [-1] * 6
