@@ -89,7 +89,7 @@ class Loops:
         member = old.member.tolist()
         began = {i: now.group[member[i]] for i in range(N)}
         samples = torch.zeros(N, dtype=REAL)
-        sums, products = torch.zeros(N, 6, dtype=REAL), torch.zeros(N, 6, 6, dtype=REAL)
+        sums, squares = torch.zeros(N, 6, dtype=REAL), torch.zeros(N, 6, 6, dtype=REAL)
         pick = torch.zeros(N, dtype=torch.long)
         if now.everyone is not None:
             now.everyone_tuned = dict.fromkeys(range(N), now.everyone)
@@ -114,8 +114,8 @@ class Loops:
             for k in range(6):
                 sums[i, k] = found[k].sum()
                 for m in range(6):
-                    products[i, k, m] = (found[k] * found[m]).sum()
-        report = Moments(samples, sums, products)
+                    squares[i, k, m] = (found[k] - found[m]).square().sum()
+        report = Moments(samples, sums, squares)
         new, news = judged(old, active, pick, report, t=self.t - 1, sure=self.sure)
         self.average(old, new, news, who)
         self.standing = new._replace(trial=self.propose(new, news, who, began))

@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie import models
 from coterie.algorithms.coteries import coteries, in_use
-from coterie.clients.simulation import Simulation
 from coterie.engine.clocks import clock
 from coterie.engine.events import Run
 from coterie.engine.rounds import run_rounds
@@ -101,25 +99,6 @@ def test_what_is_sent_are_models_and_reports():
     while run.updates < 8:
         run.step()
     assert run.sent == (8 * (3 + (3 + 43) + 3), 0)  # and the next task
-
-
-def test_moments_of_models_in_single_precision_are_in_double():
-    """Differences of losses are small, and their squares are smaller."""
-    federation = two_groups(8)
-    module = models.build(lambda: models.linear((3,), 1, bias=False), 0)
-    simulation = Simulation(federation, module, batch_size=4)
-    run = Run(
-        coteries(federation.train.size),
-        simulation,
-        torch.zeros(8, 3),
-        clock=clock("constant(1)"),
-    )
-    for _ in range(3):
-        run.step()
-    assert run.state.report.dtype == REAL
-    assert run.personal().dtype == torch.float32
-    single = run.state.report.float().double()
-    assert not torch.equal(single, run.state.report)
 
 
 def arrives(flow, state, client, pick):

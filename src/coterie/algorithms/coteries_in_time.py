@@ -79,7 +79,7 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
             everyone_began=rows.clone(),
             cap=x.new_zeros(len(x)),
             pick=no.long(),
-            report=x.new_zeros(len(x), 1 + MODELS + MODELS**2, dtype=torch.float64),
+            report=x.new_zeros(len(x), 1 + MODELS + MODELS**2),
             heard=no,
             fresh=no.clone(),
             since=no.long(),
@@ -166,7 +166,7 @@ def _task(
     rows = own, group, everyone, *velocities, cap, pick, place, candidates, asked
     found = coteries_round(clients, *rows, rule=rule, steps=steps, t=0)
     own, tuned, everyone, _, _, _, cap, pick, report = found
-    return own, tuned, cap, pick, report, everyone
+    return own, tuned, cap, pick, report.to(own), everyone
 
 
 def _take(state: Underway, now: Arrivals, shares: Tensor) -> None:
@@ -212,7 +212,7 @@ def _decided(
 def _judge(state: Underway, shares: Tensor, sure: float) -> None:
     """What a coordinator decides, and what follows for the models."""
     old, heard = state.standing, state.heard
-    report = unflat(state.report, MODELS)
+    report = unflat(state.report.double(), MODELS)
     fresh, t = state.fresh, state.verdicts
     new, news = judged(old, heard, state.pick, report, t=t, sure=sure, fresh=fresh)
     if bool(news.merged[0]):
