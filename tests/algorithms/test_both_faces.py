@@ -26,7 +26,8 @@ CLOSE = {"rtol": 1e-11, "atol": 1e-12}
 
 
 def test_which_methods_have_which_faces():
-    assert BOTH == {"adaptive_all_for_one", "all_for_all", "ditto", "local"}
+    both = {"adaptive_all_for_one", "all_for_all", "coteries", "ditto", "local"}
+    assert both == BOTH
     in_time = {name for name, faces in FACES.items() if faces == ("time",)}
     assert in_time == TIME_ONLY
 
@@ -74,7 +75,7 @@ def test_at_equal_times_six_answers_are_a_round(name, seconds):
             event = run.step()
         wanted = algorithm.personal(r.state, simulation.at(r.t, purpose="use"))
         torch.testing.assert_close(run.personal(), wanted, **CLOSE)
-        work = 2 if name == "ditto" else 1
+        work = 2 if name in ("coteries", "ditto") else 1
         assert event.time == r.t * work * seconds
 
 

@@ -17,6 +17,7 @@ from coterie import seeds
 from coterie.algorithms.coteries import coteries, in_use
 from coterie.collaboration.divisions import halves, judged, one_group
 from coterie.collaboration.evidence import Moments
+from support.linear_groups import assert_same_standing
 from support.oracles import begun
 from support.plain_clients import mine
 from support.quadratics import REAL, drawn, loss, simulate, start
@@ -88,7 +89,7 @@ class Loops:
         member = old.member.tolist()
         began = {i: now.group[member[i]] for i in range(N)}
         samples = torch.zeros(N, dtype=REAL)
-        sums, products = torch.zeros(N, 6, dtype=REAL), torch.zeros(N, 6, 6, dtype=REAL)
+        sums, squares = torch.zeros(N, 6, dtype=REAL), torch.zeros(N, 6, 6, dtype=REAL)
         pick = torch.zeros(N, dtype=torch.long)
         if now.everyone is not None:
             now.everyone_tuned = dict.fromkeys(range(N), now.everyone)
@@ -113,8 +114,8 @@ class Loops:
             for k in range(6):
                 sums[i, k] = found[k].sum()
                 for m in range(6):
-                    products[i, k, m] = (found[k] * found[m]).sum()
-        report = Moments(samples, sums, products)
+                    squares[i, k, m] = (found[k] - found[m]).square().sum()
+        report = Moments(samples, sums, squares)
         new, news = judged(old, active, pick, report, t=self.t - 1, sure=self.sure)
         self.average(old, new, news, who)
         self.standing = new._replace(trial=self.propose(new, news, who, began))
@@ -171,18 +172,6 @@ class Loops:
         return torch.stack(found)
 
 
-def assert_same(here, there):
-    """Where all stand is the same, whatever the groups are called.
-
-    Of two halves of the same size either may be the first, as rounding has it.
-    """
-    for name, rows in here._asdict().items():
-        other = getattr(there, name)
-        if name in ("member", "sibling"):
-            rows, other = rows[:, None] == here.member, other[:, None] == there.member
-        assert_close(rows, other, **CLOSE)
-
-
 @pytest.mark.parametrize(
     ("share", "sure", "also"),
     [(1.0, 0.05, set()), (0.7, 0.05, {"merged", "undecided"})],
@@ -202,7 +191,7 @@ def test_rounds_are_those_of_plain_loops(classification, share, sure, also):
         state, _ = algorithm.step(state, oracle, seeds.generator())
         news = loops.round(active)
         seen |= {name for name, flag in news._asdict().items() if bool(flag.any())}
-        assert_same(state.standing, loops.standing)
+        assert_same_standing(state.standing, loops.standing, **CLOSE)
         assert_close(state.own, torch.stack([loops.now.own[i] for i in range(N)]))
         group = [loops.now.group[c] for c in loops.standing.member.tolist()]
         assert_close(state.group, torch.stack(group), **CLOSE)

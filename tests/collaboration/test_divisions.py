@@ -316,9 +316,9 @@ def test_who_has_no_held_out_samples_keeps_what_it_had():
     report = told(own=0.1)
     samples = report.samples.clone()
     samples[2] = 0
-    sums, products = report.sums.clone(), report.products.clone()
-    sums[2], products[2] = 0, 0
-    report = report._replace(samples=samples, sums=sums, products=products)
+    sums, squares = report.sums.clone(), report.squares.clone()
+    sums[2], squares[2] = 0, 0
+    report = report._replace(samples=samples, sums=sums, squares=squares)
     no = torch.zeros(N, dtype=torch.bool)
     new, _ = decide(standing()._replace(trial=no), report)
     assert new.choice.tolist() == [OWN, OWN, RAW, OWN, OWN, OWN]

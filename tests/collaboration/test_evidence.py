@@ -14,8 +14,8 @@ from coterie.collaboration.evidence import (
     Moments,
     best_on_the_whole,
     choices,
+    differences,
     moments,
-    squares,
     surely_better,
     unflat,
 )
@@ -48,8 +48,8 @@ def test_moments_are_sums_over_the_samples_there_are():
         assert_close(found.sums[i], torch.from_numpy(some.sum(1)), **EXACT)
         for k in range(3):
             for m in range(3):
-                product = float((some[k] * some[m]).sum())
-                assert float(found.products[i, k, m]) == pytest.approx(product)
+                square = float(((some[k] - some[m]) ** 2).sum())
+                assert float(found.squares[i, k, m]) == pytest.approx(square)
 
 
 def test_single_precision_is_summed_in_double():
@@ -78,7 +78,7 @@ def test_pooled_moments_are_those_of_all_samples_together():
 
 def test_squares_are_those_of_differences_around_their_mean():
     losses = drawn(SIZES)
-    total, around = squares(moments(padded(losses)), 0, 2)
+    total, around = differences(moments(padded(losses)), 0, 2)
     for i, some in enumerate(losses):
         d = some[0] - some[2]
         spread = ((d - d.mean()) ** 2).sum() if len(d) else 0.0
@@ -93,6 +93,16 @@ def test_how_surely_a_model_is_better_is_a_paired_t_value():
     for model, than in [(0, 1), (1, 0), (2, 0)]:
         expected = stats.ttest_rel(together[than], together[model]).statistic
         assert surely_better(found, model, than) == pytest.approx(expected)
+
+
+def test_moments_in_single_precision_tell_small_differences():
+    """As they travel where models are in single precision."""
+    rng = np.random.default_rng(3)
+    losses = [2 + rng.normal(size=(2, 40))]
+    losses[0][1] = losses[0][0] + 1e-4 * rng.normal(size=40)
+    row = moments(padded(losses)).flat().float().double()
+    expected = stats.ttest_rel(losses[0][1], losses[0][0]).statistic
+    assert surely_better(unflat(row, 2), 0, 1) == pytest.approx(expected, abs=0.05)
 
 
 @pytest.mark.parametrize("sizes", [[0], [1], [1, 0]])

@@ -39,7 +39,7 @@ def test_divergence_names_client_and_round_and_keeps_what_was_before(tmp_path):
     assert Folder(folder).cell("local", 0).done
 
 
-@pytest.mark.parametrize("name", ["apfl", "ditto", "ifca", "per_fedavg"])
+@pytest.mark.parametrize("name", ["apfl", "coteries", "ditto", "ifca", "per_fedavg"])
 def test_divergence_of_any_model_stops_before_the_next_evaluation(tmp_path, name):
     entry = {"name": name, "lr": 1e38}
     diverging = made(rounds=20, evaluate_every=20, algorithm=[entry])

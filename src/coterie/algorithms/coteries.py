@@ -143,9 +143,10 @@ def _trained(
         steps=steps,
         t=state.t,
     )
-    found = oracle.central(
-        _verdict, *old, oracle.active, pick, report, t=state.t // steps, sure=sure
-    )
+    # As columns: numbers that happen to be as many as parameters are no models.
+    known = old._replace(record=old.record[..., None])
+    rows = *known, oracle.active, pick, report[..., None]
+    found = oracle.central(_verdict, *rows, t=state.t // steps, sure=sure)
     # An inactive client has no local steps of the group's model behind it.
     after = state._replace(
         own=own,
@@ -163,14 +164,15 @@ def _trained(
 
 def _verdict(*rows: Tensor, t: int, sure: float) -> tuple[Tensor, ...]:
     """What a coordinator makes of the reports: standing and news, row by row."""
-    *old, active, pick, report = rows
-    told = unflat(report, MODELS)
+    *known, active, pick, report = rows
+    old, told = Standing(*known), unflat(report[..., 0], MODELS)
     if not bool((told.samples > 0).any()):
         raise InputError(
             "coteries chooses by validation data, but no client that takes part has "
             "any: give a `validation` share above 0, or another method."
         )
-    new, news = judged(Standing(*old), active, pick, told, t=t, sure=sure)
+    old = old._replace(record=old.record[..., 0])
+    new, news = judged(old, active, pick, told, t=t, sure=sure)
     return *new, *news
 
 
@@ -207,11 +209,11 @@ def _with_candidates(
     """With the halves that are tried in the next round, where there are some."""
     standing, candidates = state.standing, state.candidates[:, :0]
     if bool(news.dividing[0]):
-        changes, trial = oracle.central(
-            proposed,
-            *(update, share, oracle.active & news.due, standing.member),
-        )
-        candidates = state.group[:, None] + changes
+        heard = oracle.active & news.due
+        rows = update, share, heard, standing.member
+        moved, trial = oracle.central(_halves, *rows)
+        # Columns that stay at home come back as they were, and are as the group's.
+        candidates = (state.group - update)[:, None] + moved
         standing = standing._replace(trial=trial & (standing.sibling < 0))
     if bool(news.undecided[0]):
         (other,) = oracle.central(_siblings, state.group, *standing[:2])
@@ -221,6 +223,12 @@ def _with_candidates(
             both = torch.where(waits, both, candidates)
         candidates = both
     return state._replace(candidates=candidates, standing=standing)
+
+
+def _halves(update: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Updates and what halves differ by (n, 2, D), and who has such halves."""
+    changes, trial = proposed(update, *rows)
+    return update[:, None] + changes, trial
 
 
 def _siblings(

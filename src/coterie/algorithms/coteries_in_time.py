@@ -55,7 +55,7 @@ class Underway:
     heard: Tensor  # (N,) whether they are new
     fresh: Tensor  # (N,) whether of a task that began after the last verdict
     since: Tensor  # (N,) verdicts before its task began
-    choosing: Tensor  # (N,) whether that has both halves of its group, now divided
+    offered: Tensor  # (N,) the other half that it has, of a group now divided; or -1
     standing: Standing
     verdicts: int = 0
     trying: bool = False  # whether candidates are sent
@@ -83,7 +83,7 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
             heard=no,
             fresh=no.clone(),
             since=no.long(),
-            choosing=no.clone(),
+            offered=no.long() - 1,
             standing=one_group(x),
         )
 
@@ -95,8 +95,8 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
         state.everyone_began[client] = state.everyone
         state.since[client] = state.verdicts
         halves = state.began[client] + state.changes[client]
-        state.choosing[client] = standing.sibling[client] >= 0
-        if bool(state.choosing[client]):
+        state.offered[client] = standing.sibling[client]
+        if int(standing.sibling[client]) >= 0:
             other = state.models[standing.sibling[client]]
             halves = torch.stack([state.began[client], other])
         rows = (
@@ -162,7 +162,8 @@ def _task(
         candidates, asked = own[:, None][:, :0], torch.zeros_like(cap).bool()
     everyone = none if everyone is None else everyone
     pick = torch.zeros_like(asked).long()
-    rows = own, group, everyone, none, none, none, cap, pick, cap, candidates, asked
+    velocities, place = (none, none, none), cap[:, None]
+    rows = own, group, everyone, *velocities, cap, pick, place, candidates, asked
     found = coteries_round(clients, *rows, rule=rule, steps=steps, t=0)
     own, tuned, everyone, _, _, _, cap, pick, report = found
     return own, tuned, cap, pick, report.to(own), everyone
@@ -172,7 +173,7 @@ def _take(state: Underway, now: Arrivals, shares: Tensor) -> None:
     """Models move by what arrives; the rest is kept for the next verdict."""
     own, tuned, cap, pick, report, everyone = now.answers
     i = torch.tensor(now.clients, device=own.device)
-    standing = _decided(state.standing, i, state.choosing[i], pick)
+    standing = _decided(state.standing, i, state.offered[i], pick)
     state.standing = standing
     member, update = standing.member, tuned - state.began[i]
     total = torch.zeros_like(shares).index_add(0, member, shares)
@@ -190,16 +191,20 @@ def _take(state: Underway, now: Arrivals, shares: Tensor) -> None:
 def _decided(
     standing: Standing,
     i: Int[Tensor, " m"],
-    choosing: Bool[Tensor, " m"],
+    offered: Int[Tensor, " m"],
     pick: Int[Tensor, " m"],
 ) -> Standing:
-    """Who was busy when its group divided goes to the half that it took."""
+    """Who was busy when its group divided goes to the half that it took.
+
+    If its group has divided again since, and it stays, it has yet to choose there.
+    """
+    member, sibling = standing.member.clone(), standing.sibling.clone()
+    choosing = (offered >= 0) & (sibling[i] >= 0)
     if not bool(choosing.any()):
         return standing
-    member, sibling = standing.member.clone(), standing.sibling.clone()
-    moving = i[choosing & (pick == 1) & (sibling[i] >= 0)]
-    member[moving] = sibling[moving]
-    sibling[i[choosing]] = -1
+    leaves = choosing & (pick == 1)
+    member[i[leaves]] = offered[leaves]
+    sibling[i[leaves | (choosing & (sibling[i] == offered))]] = -1
     record = standing.record.index_fill(0, i[choosing], 0)
     return standing._replace(member=member, sibling=sibling, record=record)
 
@@ -212,6 +217,7 @@ def _judge(state: Underway, shares: Tensor, sure: float) -> None:
     new, news = judged(old, heard, state.pick, report, t=t, sure=sure, fresh=fresh)
     if bool(news.merged[0]):
         state.models[:], state.tuned = state.everyone, state.everyone_tuned.clone()
+        state.offered = torch.full_like(state.offered, -1)
     elif int(new.probation[0]) >= 0 > int(old.probation[0]):
         state.everyone = shares[heard] / shares[heard].sum() @ state.tuned[heard]
         state.everyone_tuned = state.tuned.clone()

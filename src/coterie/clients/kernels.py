@@ -136,6 +136,8 @@ class Kernel:
 
     @torch.no_grad()
     def _by_sample(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
+        if not batch.width:  # where nobody has such samples
+            return points.new_empty(len(points), 0)
         pieces = [self._run("losses", piece, points) for piece in self._chunks(batch)]
         return torch.cat([points.new_empty(0, batch.width), *pieces])
 

@@ -245,7 +245,7 @@ def _chosen(new: Standing, active: Tensor, report: Moments) -> Int[Tensor, " n"]
     of = Moments(
         report.samples[told],
         report.sums[told][:, models],
-        report.products[told][:, models][:, :, models],
+        report.squares[told][:, models][:, :, models],
     )
     best = torch.tensor(models, device=losses.device)[choices(losses[:, models], of)]
     return new.choice.masked_scatter(told, best)

@@ -1,9 +1,10 @@
 """What held-out samples say about several models: in pairs, pooled, and how surely.
 
 Client i evaluates K models on the same n_i samples that none of them was trained on. Of
-these losses only moments leave it: n_i, their sums, and the sums of their products. The
-difference of any two models follows, client by client or pooled, with its standard
-error, in which what makes a sample hard for both of them has cancelled.
+these losses only moments leave it: n_i, their sums, and for each pair of models the sum
+of squared differences. The difference of any two models follows, client by client or
+pooled, with its standard error, in which what makes a sample hard for both of them has
+cancelled; as it has in the squares, so that single precision will do for them.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from torch import Tensor
 
 
 class Moments(NamedTuple):
-    """Samples, sums of losses, and sums of their products, of each client."""
+    """Samples, sums of losses, and of squared differences, of each client."""
 
     samples: Float64[Tensor, " n"]
     sums: Float64[Tensor, "n k"]
-    products: Float64[Tensor, "n k k"]
+    squares: Float64[Tensor, "n k k"]
 
     def flat(self) -> Float64[Tensor, "n m"]:
         """One row of numbers for each client, m = 1 + K + K^2."""
         return torch.cat(
-            [self.samples[:, None], self.sums, self.products.flatten(1)], dim=1
+            [self.samples[:, None], self.sums, self.squares.flatten(1)], dim=1
         )
 
     def pooled(self, members: Bool[Tensor, " n"]) -> Moments:
@@ -37,20 +38,20 @@ def moments(losses: Float[Tensor, "n k b"]) -> Moments:
     """The moments of K models' losses on b samples each, NaN where there are fewer."""
     known = ~losses.isnan().any(1, keepdim=True)
     losses = torch.where(known, losses, 0).double()
-    return Moments(known.sum((1, 2)).double(), losses.sum(2), losses @ losses.mT)
+    squares = [(losses - one[:, None]).square().sum(2) for one in losses.unbind(1)]
+    return Moments(known.sum((1, 2)).double(), losses.sum(2), torch.stack(squares, 1))
 
 
 def unflat(rows: Float64[Tensor, "n m"], models: int) -> Moments:
     """The moments of so many models in rows of numbers."""
-    sums, products = rows[:, 1 : 1 + models], rows[:, 1 + models :]
-    return Moments(rows[:, 0], sums, products.unflatten(1, (models, models)))
+    sums, squares = rows[:, 1 : 1 + models], rows[:, 1 + models :]
+    return Moments(rows[:, 0], sums, squares.unflatten(1, (models, models)))
 
 
-def squares(of: Moments, model: int, other: int) -> tuple[Tensor, Tensor]:
+def differences(of: Moments, model: int, other: int) -> tuple[Tensor, Tensor]:
     """(n,) sums of loss(model) - loss(other), and of squares around their mean."""
     total = of.sums[:, model] - of.sums[:, other]
-    p = of.products
-    raw = p[:, model, model] + p[:, other, other] - 2 * p[:, model, other]
+    raw = of.squares[:, model, other]
     return total, (raw - total**2 / of.samples.clamp(min=1)).clamp(min=0)
 
 
@@ -60,7 +61,7 @@ def surely_better(of: Moments, model: int, than: int) -> float:
     Zero where there are not two samples, or no differences at all.
     """
     together = of.pooled(torch.ones(len(of.samples), dtype=torch.bool))
-    total, around = squares(together, than, model)
+    total, around = differences(together, than, model)
     n = float(together.samples)
     error = float(around) / max(n - 1, 1) / max(n, 1)
     return float(total) / n / error**0.5 if n > 1 and error > 0 else 0.0
@@ -97,7 +98,7 @@ def choices(
     for k in range(losses.shape[1]):
         if k != r:
             difference = (losses[:, k] - losses[:, r]).double()
-            mean, variance = _shrunk(difference, of.samples, squares(of, k, r)[1])
+            mean, variance = _shrunk(difference, of.samples, differences(of, k, r)[1])
             bound[:, k] = mean + caution * variance.sqrt()
     return torch.where(bound.amin(1) < 0, bound.argmin(1), r)
 
