@@ -63,11 +63,10 @@ def test_without_delays_it_is_the_method_of_rounds_through_divisions(
     assert seen == groups
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_stragglers_end_in_their_true_group(seed):
+def test_stragglers_end_in_their_true_group():
     """Two of eight, one of each group, take ten times as long."""
     federation = two_groups(8, noise=0.5)
-    paces = clock("lognormal(1, 0.3)", speeds=[10, 10, 1, 1, 1, 1, 1, 1], seed=seed)
+    paces = clock("lognormal(1, 0.3)", speeds=[10, 10, 1, 1, 1, 1, 1, 1])
     run, waited = begun(federation, paces, steps=4), torch.zeros(8, dtype=torch.bool)
     for event in run.until(250.0):
         waited |= event.state.standing.sibling >= 0

