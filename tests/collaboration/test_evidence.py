@@ -137,8 +137,13 @@ def chosen_by_loops(losses, caution=1.0) -> list[int]:
         if k == r:
             continue
         d = [float((some[k] - some[r]).mean()) for some in losses]
-        pooled = sum(float(np.var(s[k] - s[r]) * s.shape[1]) for s in losses)
-        s2 = pooled / (sum(n) - len(n))
+        around = [float(np.var(s[k] - s[r]) * s.shape[1]) for s in losses]
+        freedom = sum(n) - len(n)
+        used = [
+            min(a, 4 * (n_i - 1) * (sum(around) - a) / (freedom - n_i + 1))
+            for a, n_i in zip(around, n, strict=True)
+        ]
+        s2 = sum(used) / freedom
         w = [n_i / s2 for n_i in n]
         centre = sum(a * b for a, b in zip(w, d, strict=True)) / sum(w)
         q = sum(a * (b - centre) ** 2 for a, b in zip(w, d, strict=True))
@@ -221,6 +226,12 @@ def test_one_client_leaves_the_shared_model_beyond_its_standard_error(gap, best)
     losses = made([gap], [9], noise=1.0)  # of which the standard error is about 1/3
     found = choices(means(losses), moments(padded(losses)))
     assert found.tolist() == [best]
+
+
+def test_one_client_that_varies_wildly_does_not_keep_the_others_from_leaving():
+    losses = made([-1.0] * 9 + [0.0], [9] * 10, noise=1.0)
+    losses[9][0] = losses[9][1] + 200 * (-1) ** np.arange(9)
+    assert choices(means(losses), moments(padded(losses)))[:9].tolist() == [0] * 9
 
 
 def simulated(truth, samples, rng):

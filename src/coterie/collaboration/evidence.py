@@ -126,11 +126,16 @@ def _shrunk(d: Tensor, n: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
 def _noise(d: Tensor, n: Tensor, around: Tensor) -> Tensor:
     """The variance of one sample's difference, at least what rounding makes of it.
 
-    Where nobody has two samples, all that clients differ by is taken for noise.
+    No client counts for more than four times what the others have on average: one whose
+    samples vary wildly must not make everybody's evidence worthless. Where nobody has
+    two samples, all that clients differ by is taken for noise.
     """
-    freedom = (n - 1).clamp(min=0).sum()
-    if freedom > 0:
-        found = around.sum() / freedom
+    freedom = (n - 1).clamp(min=0)
+    if bool((freedom > 0).any()):
+        others = freedom.sum() - freedom
+        limit = 4 * freedom * (around.sum() - around) / others.clamp(min=1)
+        used = torch.where(others > 0, around.minimum(limit), around)
+        found = used.sum() / freedom.sum()
     else:
         found = n @ (d - n @ d / n.sum()) ** 2 / (n.sum() - 1).clamp(min=1)
     return found.clamp(min=torch.finfo(torch.float32).eps ** 2)
