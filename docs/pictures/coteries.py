@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 import coterie as co
-from coterie.cli.reproductions import items_of
+from coterie.cli import items_of
 from coterie.data import load
 from coterie.models import build, ravel
 

@@ -127,7 +127,8 @@ class Scripted:
     def unused(self, *arguments, **options):
         raise NotImplementedError
 
-    grads = blended = compare = loss = hvp = held = whole = unused
+    grads = blended = compare = loss = losses = unused
+    hvp = held = whole = validation = unused
 
 
 def test_steps_grow_where_local_runs_lead_somewhere_and_shrink_where_they_shake():

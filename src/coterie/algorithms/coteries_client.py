@@ -76,10 +76,14 @@ def sharing(
     choice: Int[Tensor, " n"], member: Int[Tensor, " n"], shares: Float[Tensor, " n"]
 ) -> tuple[Tensor, Tensor]:
     """Who learns with whom, and how many groups there are."""
-    own = -2 - torch.arange(len(choice), device=choice.device)
-    name = torch.where(choice == OWN, own, torch.where(choice > TUNED, -1, member))
+    # All members contribute to a group's model, also those who use their own.
+    weights = same_cluster(member, shares)
+    everyone = (shares / shares.sum()).expand_as(weights)
+    weights = torch.where((choice > TUNED)[:, None], everyone, weights)
+    own = torch.eye(len(choice), dtype=shares.dtype, device=shares.device)
+    weights = torch.where((choice == OWN)[:, None], own, weights)
     groups = shares.new_full(shares.shape, len(member.unique()))
-    return same_cluster(name, shares), groups
+    return weights, groups
 
 
 def welcomed(

@@ -11,6 +11,7 @@ from .beliefs import (
     of_pairs,
 )
 from .best_fit import mean_of_partners, training_losses
+from .evidence import choices, most_above_own, most_above_shared
 from .rows import alike
 from .weights import (
     Criterion,
@@ -41,6 +42,7 @@ __all__ = [
     "alike",
     "among",
     "binary",
+    "choices",
     "collaboration_radius",
     "collaboration_weights",
     "continuous",
@@ -52,6 +54,8 @@ __all__ = [
     "links",
     "mean_of_partners",
     "metropolis",
+    "most_above_own",
+    "most_above_shared",
     "no_belief",
     "noise_variance",
     "normalised",

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from ..checks import number
+
 
 class Moments(NamedTuple):
     """Samples, sums of losses, and of squared differences, of each client."""
@@ -139,3 +141,47 @@ def _noise(d: Tensor, n: Tensor, around: Tensor) -> Tensor:
     else:
         found = n @ (d - n @ d / n.sum()) ** 2 / (n.sum() - 1).clamp(min=1)
     return found.clamp(min=torch.finfo(torch.float32).eps ** 2)
+
+
+def most_above_own(deviation: float, samples: float, *, caution: float = 1.0) -> float:
+    """By how much the expected loss can exceed that of training alone, at most.
+
+    A client compares a shared model with its own on n held-out samples. The paired
+    differences of their losses have mean delta, the truth, and standard deviation s; so
+    the mean difference has standard error e = s / sqrt(n), and is nearly normal. It
+    uses its own model only where that is better by `caution` standard errors. Where its
+    own is the better one, delta > 0, the expected loss above that of training alone is
+
+        delta P(it uses the shared one) = delta Phi(caution - delta / e),
+
+    at most e max_z z Phi(caution - z), whatever delta is: about half a standard error.
+    With N clients that are alike, e is that of all their samples together.
+
+    >>> round(most_above_own(1.0, 100, caution=0.0), 4)  # 0.17 standard errors
+    0.017
+
+    Args:
+        deviation: s, of the differences of losses on single samples.
+        samples: n, that are held out.
+        caution: standard errors by which one's own model must be better to be used.
+    """
+    return _most(deviation, samples, caution)
+
+
+def most_above_shared(
+    deviation: float, samples: float, *, caution: float = 1.0
+) -> float:
+    """The same for who leaves a shared model by chance: e max_z z Phi(-caution - z)."""
+    return _most(deviation, samples, -caution)
+
+
+def _most(deviation: float, samples: float, shift: float) -> float:
+    from scipy.optimize import minimize_scalar
+    from scipy.special import ndtr
+
+    number("deviation", deviation, at_least=0)
+    number("samples", samples, above=0)
+    found = minimize_scalar(
+        lambda z: -z * ndtr(shift - z), bounds=(0, 10 + abs(shift)), method="bounded"
+    )
+    return float(-found.fun) * deviation / samples**0.5

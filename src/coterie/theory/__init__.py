@@ -3,15 +3,13 @@
 One module for each piece of theory: `all_for_one` (adaptive All-for-one), `meta`
 (Per-FedAvg), `karula`; for collaboration with known biases `collaboration`, `clusters`,
 `rates`, `lower_bounds` and `infinite`; without waiting `asynchrony` (workers and a
-server), `mixing` and `agraf` (graphs), and `delays` of both; and `choices` by held-out
-data.
+server), `mixing` and `agraf` (graphs), and `delays` of both.
 """
 
 __all__ = [
     "agraf",
     "all_for_one",
     "asynchrony",
-    "choices",
     "clusters",
     "collaboration",
     "delays",

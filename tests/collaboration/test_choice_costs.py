@@ -8,8 +8,12 @@ import torch
 from scipy.stats import norm
 
 from coterie.checks import InputError
-from coterie.collaboration.evidence import choices, moments
-from coterie.theory.choices import most_above_own, most_above_shared
+from coterie.collaboration.evidence import (
+    choices,
+    moments,
+    most_above_own,
+    most_above_shared,
+)
 
 
 @pytest.mark.parametrize("caution", [0.0, 0.5, 1.0, 2.0])
