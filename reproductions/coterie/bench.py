@@ -66,10 +66,14 @@ def _of(name: str, **options: object) -> Maker:
         given = {"lr": lr, "steps": STEPS, **options}
         if name == "fedavg_finetune":
             given |= {"tune_steps": STEPS, "tune_lr": lr}
-        needs = () if name == "local" else (federation.train.size,)
         if name == "adaptive_all_for_one":
-            needs, given = (), given | {"every": STEPS}
-        return ALGORITHMS[name](*needs, **given)
+            given |= {"every": STEPS}
+        sizes = federation.train.size
+        if name in ("local", "cobo"):
+            return ALGORITHMS[name](**given)
+        # Adaptive All-for-one weighs who is near alike.
+        first = None if name == "adaptive_all_for_one" else sizes
+        return ALGORITHMS[name](first, **given)
 
     return make
 
@@ -100,7 +104,7 @@ SLOW: dict[str, Maker] = {
         "adaptive_all_for_one", estimator="plain", memory=0.0, confidence=0.0
     ),
     "adaptive (split-sample)": _of("adaptive_all_for_one"),
-    **{name: _of(name) for name in ("apfl", "cobo", "pfedme", "per_fedavg", "wga_bc")},
+    **{name: _of(name) for name in ("apfl", "aruba", "cobo", "pfedme", "wga_bc")},
 }
 
 
