@@ -203,3 +203,9 @@ def test_an_option_whose_default_is_a_list_must_be_a_list(option, value):
     assert str(refusal.value) == f"`model.{option}` must be {rule}, got {value!r}."
     for good in ([], [1, 2], (1, 2)):
         checks.options("model", "own", known, {option: good})
+
+
+def test_a_value_on_the_command_line_is_toml_or_a_text():
+    assert checks.value_of("[1, 2]") == [1, 2]
+    assert checks.value_of("true") is True
+    assert checks.value_of(" label_swap") == "label_swap"

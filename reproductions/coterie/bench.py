@@ -17,8 +17,8 @@ from torch import Tensor
 
 import coterie as co
 from coterie.algorithms import ALGORITHMS
-from coterie.checks import InputError
-from coterie.cli import Claim
+from coterie.checks import InputError, integer, one_of
+from coterie.cli import Claim, settings
 from coterie.data import Federation, Table, load
 from coterie.models import build, ravel
 from coterie.optim import Descent, sgd
@@ -187,30 +187,40 @@ def measured(
 def structures(overrides: Sequence[str]) -> list[Claim]:
     """Methods on nineteen structures: accuracy, cost, and who loses.
 
-    Overrides: `data=digits`, `seeds=2`, `methods=all`, `tuned=true`, `families=alike`,
+    Settings: `data=digits`, `seeds=2`, `methods=all`, `tuned=true`, `families=alike`,
     `data_dir=...` of Fashion-MNIST, and `to=table.csv` for every single run.
     """
-    given = dict(text.split("=", 1) for text in overrides)
-    known = {"data", "seeds", "methods", "tuned", "families", "data_dir", "to"}
-    for name in given.keys() - known:
-        raise InputError(
-            f"{name!r} is no setting of this item; it has {sorted(known)}."
-        )
-    makers = QUICK | (SLOW if given.get("methods") == "all" else {})
-    seeds = SEEDS[: int(given.get("seeds", len(SEEDS)))]
-    tuned = given.get("tuned") == "true"
-    wanted = given.get("families", "").split(",")
+    given = settings(
+        overrides,
+        data=",".join(DATA),
+        seeds=len(SEEDS),
+        methods="quick",
+        tuned=False,
+        families="",
+        data_dir="",
+        to="",
+    )
+    integer("seeds", given["seeds"], at_least=1, at_most=len(SEEDS))
+    slow = one_of("methods", given["methods"], ("quick", "all")) == "all"
+    makers, seeds = QUICK | (SLOW if slow else {}), SEEDS[: given["seeds"]]
+    wanted, tuned = given["families"].split(","), given["tuned"]
     names = [name for name in FAMILIES if any(part in name for part in wanted)]
+    if not names:
+        raise InputError(
+            f"`families` must be part of some name, got {given['families']!r}; there "
+            f"are {', '.join(FAMILIES)}."
+        )
     console, rows = Console(stderr=True), []
-    for data in given.get("data", ",".join(DATA)).split(","):
-        where = {"data_dir": given["data_dir"]} if "data_dir" in given else {}
-        table = load(data, **({} if data == "digits" else where))
+    for data in given["data"].split(","):
+        one_of("data", data, LR)
+        where = {"data_dir": given["data_dir"]} if data != "digits" else {}
+        table = load(data, **where)
         for name in names:
             for seed in seeds:
                 found = measured(FAMILIES[name], table, seed, makers, tuned=tuned)
                 rows += [{"data": data, "family": name, **one} for one in found]
             console.print(f"{data}, {name}: {_line(rows, data, name)}")
-            if "to" in given:
+            if given["to"]:
                 pd.DataFrame(rows).round(4).to_csv(given["to"], index=False)
     return claims(pd.DataFrame(rows))
 

@@ -10,6 +10,7 @@ import math
 import re
 import sys
 import sysconfig
+import tomllib
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -387,3 +388,11 @@ def raised(error: BaseException) -> str:
         if not frame.filename.startswith((*installed, package)):
             return f"{said} ({Path(frame.filename).name}, line {frame.lineno})"
     return said
+
+
+def value_of(text: str) -> Any:
+    """What stands behind `name=` on a command line: as in TOML, or the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text.strip()

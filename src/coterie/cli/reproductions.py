@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from ..checks import InputError, one_of
+from ..checks import InputError, one_of, value_of
 from ..study import Result, Study, run_study
 from .progress import study_progress
 
@@ -46,7 +45,7 @@ def settings(overrides: Sequence[str], **defaults: Any) -> dict[str, Any]:
     for override in overrides:
         name, _, value = override.partition("=")
         one_of("setting", name, defaults)
-        defaults[name] = tomllib.loads(f"value = {value}")["value"]
+        defaults[name] = value_of(value)
     return defaults
 
 

@@ -24,6 +24,7 @@ from ..checks import (
     one_of,
     parameters_of,
     readable,
+    value_of,
 )
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
@@ -347,10 +348,7 @@ def _override(tables: dict[str, Any], text: str) -> None:
     is_space = table == "tune" and len(keys) == 2 and keys[0] == "space"
     if not equals or not all(keys) or not (is_name or is_setting or is_space):
         raise InputError(f"`--set` must read table.key=value, got {text!r}.")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):
-        parsed = value.strip()
+    parsed = value_of(value)
     if is_name:
         tables["name"] = parsed
     elif table == "algorithm":
