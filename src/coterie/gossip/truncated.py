@@ -15,7 +15,7 @@ References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, Definition 4.3.1 and 4.5, hal tel-04877971.
 
-Differences: windows of nodes are tau_v, as Assumption 4.5.1 has it, and not tau_e, as in
+Differences: windows of nodes are tau_v, as in Assumption 4.5.1, and not tau_e, as in
 its proof; see docs/errata.md.
 """
 
