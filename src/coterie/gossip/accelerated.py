@@ -142,7 +142,7 @@ def _flown(spans: Tensor, eta: float) -> Tensor:
 def _times_before(ends: Tensor, times: Tensor, seen: Tensor) -> Tensor:
     """(m, 2) when each end of each ring met somebody last; updates `seen`."""
     last, found = seen.tolist(), []
-    for (v, w), time in zip(ends.tolist(), times.tolist(), strict=True):
+    for v, w, time in zip(*ends.T.tolist(), times.tolist(), strict=True):
         found.append((last[v], last[w]))
         last[v] = last[w] = time
     seen.copy_(torch.tensor(last, dtype=torch.float64))

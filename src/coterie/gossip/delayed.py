@@ -181,18 +181,21 @@ def _run(
         ends = edges[rings.which[some.rings]].cpu()
         if past is not None:
             past.note(ends, some)
-        for layer in by_level(_levels(ends, some, len(x), len(kept))):
-            read, write = layer[~some.writes[layer]], layer[some.writes[layer]]
-            if len(read):
-                v, w = ends[read].to(x.device).unbind(1)
-                kept[some.slots[read]] = x[v] - x[w]
-            if len(write):
-                v, w = ends[write].to(x.device).unbind(1)
-                step = moved[some.rings[write]][:, None] * kept[some.slots[write]]
-                if past is not None:
-                    past.before_writing(x, ends[write], write)
-                x[v] -= step
-                x[w] += step
+        # Where both happen in a layer they touch other nodes: first all that is read.
+        order = 2 * _levels(ends, some, len(x), len(kept)) + some.writes.long()
+        for number, group in enumerate(by_level(order)):
+            if not len(group):
+                continue
+            v, w = ends[group].to(x.device).unbind(1)
+            slots = some.slots[group].to(x.device)
+            if number % 2 == 0:
+                kept.index_copy_(0, slots, x.index_select(0, v) - x.index_select(0, w))
+                continue
+            if past is not None:
+                past.before_writing(x, ends[group], group)
+            share = moved.index_select(0, some.rings[group].to(x.device))[:, None]
+            step = share * kept.index_select(0, slots)
+            x.index_add_(0, v, step, alpha=-1).index_add_(0, w, step)
         last = end
         found.append(x.clone() if past is None else past.until(x, now))
     return torch.stack(found)
@@ -202,15 +205,18 @@ def _levels(ends: Tensor, some: _Operations, nodes: int, slots: int) -> Tensor:
     """Layers in which nobody writes what somebody else reads or writes."""
     written, read, held = [-1] * nodes, [-1] * nodes, [-1] * slots
     found = []
-    for (v, w), write, slot in zip(
-        ends.tolist(), some.writes.tolist(), some.slots.tolist(), strict=True
+    for v, w, write, slot in zip(
+        *ends.T.tolist(), some.writes.tolist(), some.slots.tolist(), strict=True
     ):
-        level = 1 + max(written[v], written[w], held[slot])
         if write:
-            level = max(level, 1 + read[v], 1 + read[w])
+            level = 1 + max(written[v], written[w], held[slot], read[v], read[w])
             written[v] = written[w] = level
         else:
-            read[v], read[w] = max(read[v], level), max(read[w], level)
+            level = 1 + max(written[v], written[w], held[slot])
+            if level > read[v]:
+                read[v] = level
+            if level > read[w]:
+                read[w] = level
         held[slot] = level
         found.append(level)
     return torch.tensor(found, dtype=torch.long)

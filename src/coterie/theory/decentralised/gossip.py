@@ -77,7 +77,7 @@ def chebyshev_bound(gap: float, rounds: int) -> float:
 
 
 def randomised_rate(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> float:
-    """The rate mu / 2, which randomised gossip has at least; a complete graph exactly."""
+    """The rate mu / 2, which randomised gossip has at least; a complete one exactly."""
     return eigengap(edges, rates) / 2
 
 
