@@ -126,6 +126,27 @@ def test_time_has_no_unit():
     )
 
 
+def test_it_is_delayed_coordinate_descent_of_the_dual():
+    # On g(lam) = |A lam|^2 / 2 with A e_vw = mu_e (e_v - e_w), blocks 2 mu_e^2-smooth.
+    edges, rates, delays, steps = ring_of_eight()
+    k = gains(edges, rates, delays)
+    rings, rng = drawn(rates, 4.0), torch.Generator().manual_seed(2)
+    a = torch.zeros(8, 8, dtype=REAL)
+    a.scatter_(0, edges.T, torch.tensor([[1.0], [-1.0]], dtype=REAL).expand(2, 8))
+    a *= k.sqrt()  # mu_e^2 = K_e; any other would do
+    dual = torch.randn(8, generator=rng, dtype=REAL)
+    x = (3.0 + a @ dual)[:, None]
+    path = [(0.0, dual)]
+    for time, edge in zip(*(part.tolist() for part in rings), strict=True):
+        seen = [y for s, y in path if s <= time - float(delays[edge])] or [dual]
+        slope = a[:, edge] @ (a @ seen[-1])
+        new = path[-1][1].clone()
+        new[edge] -= k[edge] / (rates[edge] * 2 * k[edge]) * slope
+        path.append((time, new))
+    found = delayed(x, edges, rings, times(4.0), delays=delays, shares=steps)
+    assert_close(found[0, :, 0], 3.0 + a @ path[-1][1])
+
+
 # The gains K of (4.11).
 
 
@@ -274,8 +295,8 @@ def test_averages_of_the_past_do_not_overflow_after_a_long_time():
 
 def test_averages_of_the_past_obey_corollary_4_2_1():
     edges, rates, delays, steps = ring_of_eight()
-    gamma, until = eigengap(edges, gains(edges, rates, delays)) / 2, 50.0
-    runs = 20
+    gamma, until = eigengap(edges, gains(edges, rates, delays)) / 2, 20.0
+    runs = 10
     apart = (edges + 8 * torch.arange(runs)[:, None, None]).reshape(-1, 2)
     found = trajectory_means(
         dirac(8).repeat(runs, 1),

@@ -51,7 +51,7 @@ def test_without_delay_it_is_the_heat_flow():
     a.scatter_(1, edges, torch.tensor([1.0, -1.0], dtype=REAL).expand(len(edges), 2))
     flow = torch.linalg.matrix_exp(-2.0 * a.T @ (k[:, None] * a))
     x = normal(9, 2)
-    path = mean_path(x, edges, k, 0 * k, until=2.0, steps=800)
+    path = mean_path(x, edges, k, 0 * k, until=2.0, steps=400)
     assert_close(path[-1], flow @ x, rtol=1e-5, atol=1e-5)
 
 
@@ -103,7 +103,7 @@ def test_with_a_margin_the_mean_goes_to_consensus(share):
     k *= share / (1 - stability_margin(edges, k, delays))
     assert stability_margin(edges, k, delays) == pytest.approx(1 - share)
     x = normal(9, 1)
-    path = mean_path(x, edges, k, delays, until=60.0, steps=600)
+    path = mean_path(x, edges, k, delays, until=60.0, steps=300)
     assert deviation(path[-1]) < 1e-2 * deviation(x)
 
 
@@ -112,9 +112,9 @@ def test_far_beyond_the_margin_the_mean_diverges():
     start = times(1.0, 0.0)[:, None]
     # Stable if and only if 2 k tau < pi / 2.
     for k, grows in ((0.75, False), (0.82, True)):
-        path = mean_path(start, edges, times(k), times(1.0), until=40.0, steps=800)
+        path = mean_path(start, edges, times(k), times(1.0), until=40.0, steps=400)
         swing = (path[:, 0, 0] - path[:, 1, 0]).abs()
-        assert (swing[600:].max() > swing[200:400].max()) == grows
+        assert (swing[300:].max() > swing[100:200].max()) == grows
 
 
 def test_the_local_condition_as_printed_lets_an_unstable_linearisation_through():

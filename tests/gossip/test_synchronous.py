@@ -10,8 +10,10 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
+from coterie.conformance.cases import Setting, simulated, small_federation
 from coterie.gossip import chebyshev, chebyshev_factor, plain, time_varying
 from coterie.graphs import contraction, edges_of, gossip_matrix
+from coterie.types import traffic_of
 from support.gossip_loops import deviation, normal
 
 
@@ -103,18 +105,15 @@ def test_single_precision_stays_single():
     assert chebyshev(x, lazy_ring(6), rounds=3).dtype == torch.float32
 
 
-def test_products_may_be_those_of_an_oracle():
-    asked = []
-
-    def mix(weights, rows):
-        asked.append(weights)
-        return weights @ rows
-
-    matrix, x = lazy_ring(6), normal(6, 2)
-    assert_close(
-        chebyshev(x, matrix, rounds=4, mix=mix), chebyshev(x, matrix, rounds=4)
-    )
-    assert len(asked) == 4 and all(weights is matrix for weights in asked)
+def test_products_may_be_those_of_an_oracle_which_counts_what_is_sent():
+    federation = small_federation()
+    oracle = simulated(federation, Setting()).at(1)
+    matrix, x = lazy_ring(len(federation)), normal(len(federation), 2)
+    found = chebyshev(x, matrix, rounds=4, mix=oracle.mix)
+    assert_close(found, chebyshev(x, matrix, rounds=4))
+    assert [sent.verb for sent in oracle.sent] == ["mix"] * 4
+    # Both ways over each edge of the ring, a row of two numbers.
+    assert traffic_of(oracle.sent).peers == 4 * 2 * len(federation) * 2
 
 
 def test_relabelling_and_moving_commute_with_gossip():
