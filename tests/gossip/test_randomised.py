@@ -11,7 +11,16 @@ from scipy.stats import ks_2samp
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.gossip import RingTimes, layers, poisson_rings, randomised
+from coterie.gossip import (
+    Pace,
+    RingTimes,
+    accelerated,
+    delayed,
+    layers,
+    poisson_rings,
+    randomised,
+    truncated,
+)
 from coterie.graphs import eigengap
 from support.gossip_loops import (
     REAL,
@@ -149,6 +158,18 @@ def test_parts_that_no_edge_joins_go_to_their_own_means():
     assert_close(found, times(1.0, 1.0, 15.0, 15.0))
 
 
+def test_without_rings_nothing_happens():
+    edges, rates = uniform("line", 3)
+    none = RingTimes(torch.empty(0, dtype=REAL), torch.empty(0, dtype=torch.long))
+    x, at = normal(3, 2), times(1.0, 2.0)
+    assert torch.equal(randomised(x, edges, none, at), x.expand(2, 3, 2))
+    still = accelerated(x, edges, none, at, Pace(1.0, 1.0)).x
+    assert torch.equal(still, x.expand(2, 3, 2))  # x and z are the same
+    late = delayed(x, edges, none, at, delays=rates, shares=rates)
+    assert torch.equal(late, x.expand(2, 3, 2))
+    assert truncated(edges, none, rates, capacity=1).shape == (0,)
+
+
 def test_bad_input_is_refused_in_a_sentence():
     edges, rates = uniform("line", 3)
     rings, x, at = drawn(rates, 5.0), normal(3, 2), times(5.0)
@@ -173,3 +194,15 @@ def test_bad_input_is_refused_in_a_sentence():
             poisson_rings(torch.tensor(values), 1.0, torch.Generator())
     with pytest.raises(InputError, match="until"):
         poisson_rings(torch.ones(2), -1.0, torch.Generator())
+
+
+def test_wide_rows_are_moved_in_pieces_to_the_same_bits():
+    edges, rates = uniform("expander(4)", 40)
+    rings, x = drawn(rates, 60.0), normal(40, 5000)  # six meetings in a piece
+    found = randomised(x, edges, rings, times(60.0))[0]
+    assert torch.equal(found, pairwise_loop(x, edges, rings))
+    long = normal(6, 40_000)  # and whole layers
+    edges, rates = uniform("ring", 6)
+    rings = drawn(rates, 20.0)
+    found = randomised(long, edges, rings, times(20.0))[0]
+    assert torch.equal(found, pairwise_loop(long, edges, rings))

@@ -42,7 +42,7 @@ from ..checks import InputError
 from ..graphs.capacities import RingTimes
 from ..graphs.families import nodes_of
 from ..graphs.spectra import eigengap
-from .rings import layers, not_negative, rows, until_each
+from .rings import layers, not_negative, pieces, rows, until_each
 
 _DENSE = 5000
 """Nodes up to which resistances are found from a dense inverse."""
@@ -128,7 +128,9 @@ def accelerated(
         flown = _flown(times[:, None] - _times_before(ends, times, seen), pace.eta)
         flown = flown.to(x)
         for layer in layers(ends, len(x)):
-            _meet(x, z, ends[layer].to(x.device), flown[layer.to(x.device)], pace.gamma)
+            for piece in pieces(layer, 2 * x.shape[1]):
+                flow = flown[piece.to(x.device)]
+                _meet(x, z, ends[piece].to(x.device), flow, pace.gamma)
         share = _flown(now - seen, pace.eta).to(x)[:, None]
         way = share * (z - x)
         found.append((x + way, z - way))

@@ -41,7 +41,7 @@ from torch import Tensor
 from .. import checks
 from ..graphs.capacities import RingTimes
 from ..graphs.families import nodes_of
-from .rings import by_level, not_negative, rows, until_each
+from .rings import by_level, not_negative, pieces, rows, until_each
 
 
 def gains(
@@ -184,18 +184,18 @@ def _run(
         # Where both happen in a layer they touch other nodes: first all that is read.
         order = 2 * _levels(ends, some, len(x), len(kept)) + some.writes.long()
         for number, group in enumerate(by_level(order)):
-            if not len(group):
-                continue
-            v, w = ends[group].to(x.device).unbind(1)
-            slots = some.slots[group].to(x.device)
-            if number % 2 == 0:
-                kept.index_copy_(0, slots, x.index_select(0, v) - x.index_select(0, w))
-                continue
-            if past is not None:
-                past.before_writing(x, ends[group], group)
-            share = moved.index_select(0, some.rings[group].to(x.device))[:, None]
-            step = share * kept.index_select(0, slots)
-            x.index_add_(0, v, step, alpha=-1).index_add_(0, w, step)
+            for piece in pieces(group, x.shape[1]):
+                v, w = ends[piece].to(x.device).unbind(1)
+                slots = some.slots[piece].to(x.device)
+                if number % 2 == 0:
+                    difference = x.index_select(0, v) - x.index_select(0, w)
+                    kept.index_copy_(0, slots, difference)
+                    continue
+                if past is not None:
+                    past.before_writing(x, ends[piece], piece)
+                share = moved.index_select(0, some.rings[piece].to(x.device))
+                step = share[:, None] * kept.index_select(0, slots)
+                x.index_add_(0, v, step, alpha=-1).index_add_(0, w, step)
         last = end
         found.append(x.clone() if past is None else past.until(x, now))
     return torch.stack(found)

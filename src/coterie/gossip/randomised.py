@@ -21,7 +21,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ..graphs.capacities import RingTimes
-from .rings import layers, rows, until_each
+from .rings import layers, pieces, rows, until_each
 
 
 def randomised(
@@ -50,8 +50,9 @@ def randomised(
     for some in until_each(edges, rings, at):
         ends = edges[rings.which[some]]
         for layer in layers(ends, len(x)):
-            v, w = ends[layer].to(x.device).unbind(1)
-            mean = x.index_select(0, v).add_(x.index_select(0, w)).mul_(0.5)
-            x.index_copy_(0, v, mean).index_copy_(0, w, mean)
+            for piece in pieces(layer, x.shape[1]):
+                v, w = ends[piece].to(x.device).unbind(1)
+                mean = x.index_select(0, v).add_(x.index_select(0, w)).mul_(0.5)
+                x.index_copy_(0, v, mean).index_copy_(0, w, mean)
         found.append(x.clone())
     return torch.stack(found)

@@ -70,6 +70,25 @@ def by_level(levels: Int[Tensor, " m"]) -> list[Int[Tensor, " k"]]:
     return list(levels.argsort(stable=True).split(levels.bincount().tolist()))
 
 
+def pieces(layer: Int[Tensor, " k"], width: int) -> tuple[Tensor, ...]:
+    """A layer in parts that torch does not divide between threads.
+
+    Threads would wait for each other at each of thousands of small products, for as
+    long as others keep one of them from running.
+
+    Args:
+        layer: positions.
+        width: numbers that each of them moves.
+    """
+    if not len(layer):
+        return ()
+    return layer.split(_GRAIN // width or len(layer))
+
+
+_GRAIN = 32_000
+"""Numbers in one operation; from 32,768 on torch uses several threads."""
+
+
 # What all kinds of gossip are given.
 
 
