@@ -1,4 +1,4 @@
-"""Chapters 3 and 5 of Even's thesis, in virtual time and step by step.
+"""Chapters 3, 4 and 5 of Even's thesis, in virtual time and step by step.
 
 Settings are given as `name=value`.
 """
@@ -24,6 +24,7 @@ from .events import (
 from .figures import CASES, EXPECTED, draw, figure_claims, jump_claims, tuned, with_step
 from .networks import harm_claims, lemma_claims, mixing_claims
 from .quadratics import limit_claims, straggler_claims, worker_claims
+from .speedups import draw_figure41, speedup_claims
 from .topologies import local_claims, statistical_claims, topology_claims
 from .walks import lipschitz_claims, sampling_claims
 
@@ -67,6 +68,19 @@ def chapter3(overrides: Sequence[str]) -> list[Claim]:
     return claims
 
 
+def chapter4(overrides: Sequence[str]) -> list[Claim]:
+    """Figure 4.1: delayed gossip on all edges, and on fewer (two minutes).
+
+    Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
+    """
+    given = settings(overrides, share=1.0, seed=0)
+    share = number("share", given["share"], above=0, at_most=1)
+    seed = integer("seed", given["seed"], at_least=0)
+    claims = speedup_claims(share, seed)
+    draw_figure41(record("chapter4", claims), share, seed)
+    return claims
+
+
 def chapter5(overrides: Sequence[str]) -> list[Claim]:
     """Experiments on chapter 5: AGRAF, graphs and loss networks (two minutes).
 
@@ -84,4 +98,4 @@ def chapter5(overrides: Sequence[str]) -> list[Claim]:
     return claims
 
 
-ITEMS = {"chapter3": chapter3, "chapter5": chapter5}
+ITEMS = {"chapter3": chapter3, "chapter4": chapter4, "chapter5": chapter5}

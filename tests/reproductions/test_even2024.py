@@ -1,4 +1,4 @@
-"""Claims about the reproduction of chapters 3 and 5 of Even's thesis, tiny."""
+"""Claims about the reproduction of chapters 3 to 5 of Even's thesis, tiny."""
 
 from __future__ import annotations
 

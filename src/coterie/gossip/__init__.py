@@ -1,0 +1,36 @@
+"""Averaging over a graph: in rounds, by random pairs, accelerated, or with delays."""
+
+from ..graphs.capacities import RingTimes
+from .accelerated import Pace, Pairs, accelerated, largest_resistance, pace, pace_of
+from .delayed import delayed, gains, shares, trajectory_means
+from .mean_paths import local_margin, mean_path, stability_margin
+from .randomised import randomised
+from .rings import layers, poisson_rings
+from .synchronous import chebyshev, chebyshev_factor, plain, time_varying
+from .truncated import accepted, truncated
+
+__all__ = [
+    "Pace",
+    "Pairs",
+    "RingTimes",
+    "accelerated",
+    "accepted",
+    "chebyshev",
+    "chebyshev_factor",
+    "delayed",
+    "gains",
+    "largest_resistance",
+    "layers",
+    "local_margin",
+    "mean_path",
+    "pace",
+    "pace_of",
+    "plain",
+    "poisson_rings",
+    "randomised",
+    "shares",
+    "stability_margin",
+    "time_varying",
+    "trajectory_means",
+    "truncated",
+]

@@ -1,0 +1,5 @@
+"""Rates, step sizes and bounds of methods without a server."""
+
+__all__ = [
+    "gossip",
+]

@@ -1,0 +1,113 @@
+"""Claims about the reproduction of gossip in chapters 2 and 4 of Even's thesis."""
+
+from __future__ import annotations
+
+import csv
+import math
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from coterie.cli.reproductions import items_of, papers
+from coterie.gossip import gains
+from coterie.graphs import eigengap
+
+ITEMS = items_of("even2024")
+races, speedups = (
+    import_module(f"reproduce_even2024.{name}") for name in ("gossip_races", "speedups")
+)
+REAL = torch.float64
+
+
+def test_chapter_4_makes_claims_and_records_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(speedups, "UNTIL", 0.3)
+    monkeypatch.setattr(speedups, "OMEGAS", (0.01,))
+    claims = ITEMS["chapter4"](["share=0.01"])
+    for claim in claims:
+        assert all(isinstance(text, str) for text in (*claim[:3], claim.note))
+        assert claim.agrees is None  # so small a share judges nothing
+    folder = tmp_path / "runs" / "even2024-chapter4"
+    with (folder / "chapter4.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["what"] for row in rows] == [claim.what for claim in claims]
+    assert "plotly" in (folder / "figure41.html").read_text()
+
+
+@pytest.mark.parametrize(("name", "least"), [("chapter4", 25), ("gossip", 30)])
+def test_recorded_claims_agree(name, least):
+    path = papers() / "even2024" / "results" / f"{name}.csv"
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    judged = [row["agrees"] for row in rows if row["agrees"]]
+    assert len(judged) > least and set(judged) == {"True"}
+
+
+def test_exact_rates_of_races_agree_at_every_share(monkeypatch):
+    monkeypatch.setattr(races, "ROWS", races.ROWS[-1:])
+    claims = races.gossip_claims(0.02, 0)
+    exact, *others = claims
+    assert exact.agrees and len(others) == 4
+    assert [c.agrees for c in others if "slope" in c.what] == [None, None]
+
+
+def test_a_race_is_won_as_the_mean_of_a_single_mode_says():
+    found = races.race("ring", 36, 0)
+    mu, theta = found.rates
+    assert mu == pytest.approx((2 - 2 * math.cos(2 * math.pi / 36)) / 36)
+    assert found.seen <= races.LEFT
+    s = found.accelerated * theta
+    left = math.exp(-2 * s) * (1 + s) ** 2
+    assert math.log(left) == pytest.approx(math.log(races.LEFT), rel=0.25)
+    assert found.randomised * mu == pytest.approx(-math.log(races.LEFT), rel=0.25)
+
+
+def test_an_arrival_is_between_two_looks_or_foreseen():
+    at = torch.linspace(0, 10, 11, dtype=REAL)
+    left = torch.exp(-2.2 * at)
+    assert races._arrival(at, left) == pytest.approx(math.log(1e6) / 2.2)
+    assert races._arrival(at[:3], left[:3]) == pytest.approx(math.log(1e6) / 2.2)
+
+
+def test_geometric_graphs_join_points_that_are_near():
+    edges = races.geometric(60, 3)
+    assert (edges[:, 0] < edges[:, 1]).all() and int(edges.max()) == 59
+    assert torch.equal(edges, races.geometric(60, 3))
+
+
+def test_the_objective_of_rates_and_its_slope():
+    network = speedups.first(1)
+    edges, tau, _ = network
+    load = np.random.default_rng(0).uniform(0.3, 1.5, len(tau))
+    rates = torch.from_numpy(load) / tau
+    found, slope = speedups.objective(edges.numpy(), load, tau.numpy(), 0.1)
+    gap = eigengap(edges, gains(edges, rates, tau))
+    assert found == pytest.approx(gap - 0.1 * load.sum())
+    for e in (0, 17, 100):
+        step = np.zeros_like(load)
+        step[e] = 1e-5
+        high, low = (
+            speedups.objective(edges.numpy(), load + sign * step, tau.numpy(), 0.1)[0]
+            for sign in (1, -1)
+        )
+        # Eigenvalues that are near share the slope.
+        assert slope[e] == pytest.approx((high - low) / 2e-5, rel=0.1, abs=2e-3)
+
+
+def test_ascent_finds_better_rates_and_leaves_slow_edges_out():
+    network = speedups.first(0)
+    found = speedups.sparsified(network, 0.01, 600)
+    assert found.gap > 1.2 * network.gap
+    assert found.slow < network.slow
+    assert len(found.edges) < len(network.edges)
+    assert (found.rates > 0).all()
+
+
+def test_a_course_costs_what_its_rates_say():
+    network = speedups.first(0)
+    few = speedups.only(network, network.delays > speedups.FAST)
+    assert few.slow == len(few.edges) == network.slow
+    assert_close(few.rates, torch.ones(len(few.edges), dtype=REAL))
