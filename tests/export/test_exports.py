@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -290,6 +291,8 @@ def test_newcomers_and_clients_without_a_class_have_their_cards(tmp_path):
         found = export_model(co.load(result.folder), name, tmp_path / name)
         text = (found.folder / "README.md").read_text()
         assert ("joined after training" in text) == (name == late)
+        if name == late != "Basel":
+            assert re.search(r"Its test auc: \S+ \(95 % interval \S+ to \S+\);", text)
         if name == "Basel" != late:
             assert "| this model | not known | |" in text
 
