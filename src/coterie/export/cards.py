@@ -50,7 +50,7 @@ def card(records: Records, trained: Trained, about: dict[str, Any]) -> str:
     sections = {
         "What it predicts": _task_lines(about),
         "How good it is": _score_lines(records, trained),
-        "Who it learned with": _partner_lines(records, trained),
+        "Who it learned with": partner_lines(records, trained),
         "What it cost": _cost_lines(records, trained.label),
         "How to use it": _use_lines(about),
         "Files": _file_lines(about),
@@ -176,7 +176,7 @@ def _name(records: Records, client: int) -> str:
     return full_name(records.names, client)
 
 
-def _partner_lines(records: Records, trained: Trained) -> list[str]:
+def partner_lines(records: Records, trained: Trained) -> list[str]:
     """With whom it learned, and what of it stayed at home."""
     lines = _weight_lines(records, trained)
     home = records.study.get("model", {}).get("personal", [])
@@ -203,12 +203,16 @@ def _weight_lines(records: Records, trained: Trained) -> list[str]:
             f"{len(clients):,} clients trained: {who}. This method tells no weights of "
             "collaboration, or there were too many clients to keep them."
         ]
-    row = np.asarray(found.matrices[-1][clients.index(trained.client)])
+    row = np.asarray(found.matrices[-1][clients.index(trained.client)], dtype=float)
     order = [k for k in np.argsort(-row, kind="stable") if row[k] > 0]
+    total, shares = float(row.sum()), ""
+    if not 0.999 < total < 1.001:  # in single precision
+        shares = f", as shares of their sum, which is {total:.3g}"
+        row = row / (total or 1.0)
     lines = [
-        f"Its weights of collaboration at round {int(found.rounds[-1])}:",
+        f"Its weights of collaboration at round {int(found.rounds[-1])}{shares}:",
         "",
-        "| client | weight |",
+        f"| client | {'share' if shares else 'weight'} |",
         "|---|---|",
     ]
     for k in order[:_PARTNERS]:
@@ -236,6 +240,16 @@ def _cost_lines(records: Records, label: str) -> list[str]:
 def _use_lines(about: dict[str, Any]) -> list[str]:
     shape = ", ".join(str(size) for size in about["input"]["shape"])
     lines = []
+    if about["preparation"] is None and about["task"] != "segmentation":
+        lines += [
+            "New samples in an npz file, as an array `features` of the shape "
+            f"({shape}), and if they are known `targets`:",
+            "",
+            "```sh",
+            "coterie predict FOLDER new.npz --out predictions.csv",
+            "```",
+            "",
+        ]
     if about["preparation"] is not None:
         lines += [
             "New rows in a CSV or Parquet file with the columns above:",
