@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..checks import InputError
+from ..checks import InputError, brief
 
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number that single precision holds."""
@@ -173,14 +173,6 @@ def finite_numbers(cells: Cells, path: Path, *, gaps: bool = False) -> np.ndarra
             f"{cells.row[place]} holds {brief(cells.text[place])}."
         )
     return values
-
-
-def brief(text: object) -> str:
-    """A cell in quotes, of which a message shows the beginning."""
-    word = str(text)
-    return (
-        repr(word) if len(word) <= 40 else f"{word[:40]!r}... ({len(word):,} letters)"
-    )
 
 
 def read_npz(

@@ -15,10 +15,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from ..checks import InputError, one_of, raised, suggestion
+from ..checks import InputError, brief, one_of, raised, suggestion
 from ..data.files import checked_path, raw_values
 from ..data.preparation import Preparation, preparation_of
-from ..data.reading import FRAMES, brief, cells_of, finite_numbers, read_npz
+from ..data.reading import FRAMES, cells_of, finite_numbers, read_npz
 from ..models import MEASURES, OBJECTIVES, Architecture, OfClient, loss_named
 from ..models.measures import predicted, probabilities
 from ..records.files import read_json
@@ -296,7 +296,7 @@ def _targets(
         if label not in places:
             raise InputError(
                 f"column {name!r} of {path.name} must name a class that the model "
-                f"knows, but row {row} holds {brief(label)}; they are "
+                f"knows, but row {row} holds {brief(str(label))}; they are "
                 f"{', '.join(_class_names(about, outputs)[:20])}."
             )
     return has, torch.tensor([places[label] for label in found], dtype=torch.int64)
