@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -10,9 +11,43 @@ import torch
 from coterie import checks
 from coterie.checks import InputError
 
+LONG = "ab " * 40_000
+KNOWN = checks.parameters_of(lambda *, lr=0.1: lr)
+
 
 def test_an_input_error_is_a_value_error():
     assert issubclass(InputError, ValueError)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: checks.one_of("rate", LONG, ["slow", "fast"]),
+        lambda: checks.call("rate", LONG),
+        lambda: checks.imported("rate", f"{LONG}:x"),
+        lambda: checks.options("rate", "x", {}, {LONG: 1}),
+        lambda: checks.options("rate", "x", KNOWN, {"lr": LONG}),
+    ],
+)
+def test_of_a_long_value_a_message_shows_the_beginning(refused):
+    with pytest.raises(InputError) as refusal:
+        refused()
+    text = str(refusal.value)
+    assert "rate" in text and len(text) < 250
+    assert "ab ab" in text
+    assert len(checks.brief([1.5] * 40_000)) == 60
+
+
+def test_no_message_is_longer_than_a_screen():
+    error = InputError(f"`label` must be short, got {LONG!r}. Did you mean 'ab'?")
+    text = str(error)
+    assert text.startswith("`label` must be short, got 'ab ab")
+    assert text.endswith("ab '. Did you mean 'ab'?") and len(text) < 1_000
+    left_out = int(text.split("... (")[1].split(" letters")[0].replace(",", ""))
+    whole = len(f"`label` must be short, got {LONG!r}. Did you mean 'ab'?")
+    assert left_out == whole - 750
+    assert str(pickle.loads(pickle.dumps(error))) == text
+    assert str(InputError("a" * 1_000)) == "a" * 1_000
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_MOST = 1_000
+"""Signs of a message: what is long in one is the text of a user, in its middle."""
+
 
 class InputError(ValueError):
     """Something a user gave cannot be used; the message is one clear sentence."""
+
+    def __init__(self, message: str) -> None:
+        """Leaves out the middle of a message that is too long for a sentence."""
+        more = len(message) - _MOST
+        if more > 0:
+            head, tail = message[: _MOST // 2], message[-_MOST // 4 :]
+            message = f"{head}... ({more + _MOST // 4:,} letters left out) ...{tail}"
+        ValueError.__init__(self, message)
 
 
 class TrainingError(RuntimeError):
@@ -39,12 +50,15 @@ _SHOWN = 60
 """Signs of a value that a message shows."""
 
 
-def shortened(value: object) -> str:
-    """A value as a message shows it, cut where it is long.
+def brief(value: object) -> str:
+    """A value as messages show it, text in quotes, and of what is long the beginning.
 
-    >>> shortened([1, 2]), len(shortened(10**80))
-    ('[1, 2]', 60)
+    >>> brief([1, 2]), len(brief(10**80)), brief("a" * 100)[-20:]
+    ('[1, 2]', 60, "aa'... (100 letters)")
     """
+    if isinstance(value, str):  # also of NumPy, whose own repr says so
+        text, more = str(value), len(value) > _SHOWN
+        return repr(text[:_SHOWN]) + f"... ({len(text):,} letters)" * more
     large = isinstance(value, int) and value.bit_length() > 4000
     text = "a whole number of more than 1000 digits" if large else repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
@@ -66,7 +80,7 @@ def number(
     """
     ordinary = isinstance(value, int | float) and not isinstance(value, bool)
     if not ordinary or not -_LARGEST <= value <= _LARGEST:
-        raise InputError(f"`{name}` must be a finite number, got {shortened(value)}.")
+        raise InputError(f"`{name}` must be a finite number, got {brief(value)}.")
     limits = {
         f"greater than {above:g}": above == -math.inf or value > above,
         f"at least {at_least:g}": value >= at_least,
@@ -75,22 +89,18 @@ def number(
     }
     for rule, holds in limits.items():
         if not holds:
-            raise InputError(f"`{name}` must be {rule}, got {value!r}.")
+            raise InputError(f"`{name}` must be {rule}, got {brief(value)}.")
     return value
 
 
 def integer(name: str, value: int, *, at_least: int, at_most: float = math.inf) -> int:
     """Returns `value` if it is a whole number within the limits."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"`{name}` must be a whole number, got {value!r}.")
+        raise InputError(f"`{name}` must be a whole number, got {brief(value)}.")
     if value < at_least:
-        raise InputError(
-            f"`{name}` must be at least {at_least}, got {shortened(value)}."
-        )
+        raise InputError(f"`{name}` must be at least {at_least}, got {brief(value)}.")
     if value > at_most:
-        raise InputError(
-            f"`{name}` must be at most {at_most:g}, got {shortened(value)}."
-        )
+        raise InputError(f"`{name}` must be at most {at_most:g}, got {brief(value)}.")
     return value
 
 
@@ -104,7 +114,7 @@ def within_64_bits(name: str, value: object) -> None:
             within_64_bits(name, inner)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise InputError(
-            f"`{name}` must be a number of at most 64 bits, got {shortened(value)}."
+            f"`{name}` must be a number of at most 64 bits, got {brief(value)}."
         )
 
 
@@ -113,7 +123,7 @@ def one_of(name: str, value: str, choices: Collection[str]) -> str:
     if value not in choices:
         raise InputError(
             f"`{name}` must be one of {', '.join(sorted(choices))}, "
-            f"got {value!r}.{suggestion(value, choices)}"
+            f"got {brief(value)}.{suggestion(value, choices)}"
         )
     return value
 
@@ -137,6 +147,14 @@ def finite(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def _refuse_shape(name: str, tensor: Tensor, shape: tuple[int, ...], of: str) -> None:
+    if tensor.shape != shape:
+        raise InputError(
+            f"`{name}` must have shape {shape}, one {of} per client, "
+            f"got {tuple(tensor.shape)}."
+        )
+
+
 def dense(name: str, matrix: Tensor, clients: int) -> Tensor:
     """Returns `matrix` if it is no sparse one."""
     if matrix.layout != torch.strided:
@@ -145,18 +163,8 @@ def dense(name: str, matrix: Tensor, clients: int) -> Tensor:
 
 
 def square(name: str, matrix: Tensor, clients: int) -> Tensor:
-    """Returns `matrix` if it has shape (clients, clients) and finite entries >= 0.
-
-    Args:
-        name: how it is called.
-        matrix: sparse or dense.
-        clients: how many there are.
-    """
-    if matrix.shape != (clients, clients):
-        raise InputError(
-            f"`{name}` must have shape ({clients}, {clients}), one row per client, "
-            f"got {tuple(matrix.shape)}."
-        )
+    """Returns `matrix`, sparse or dense, if it is (clients, clients), finite, >= 0."""
+    _refuse_shape(name, matrix, (clients, clients), "row")
     rows, values = torch.arange(clients, device=matrix.device), matrix
     if matrix.layout != torch.strided:
         entries = matrix.to_sparse().coalesce()
@@ -173,11 +181,7 @@ def square(name: str, matrix: Tensor, clients: int) -> Tensor:
 
 def positive(name: str, vector: Tensor, clients: int) -> Tensor:
     """Returns `vector` if it has shape (clients,) and finite entries > 0."""
-    if vector.shape != (clients,):
-        raise InputError(
-            f"`{name}` must have shape ({clients},), one entry per client, "
-            f"got {tuple(vector.shape)}."
-        )
+    _refuse_shape(name, vector, (clients,), "entry")
     finite(name, vector)
     if not (vector > 0).all():
         row = int((vector <= 0).nonzero()[0])
@@ -195,11 +199,7 @@ def dissimilarity(name: str, matrix: Tensor, clients: int) -> Tensor:
     Raises:
         InputError: names the first pair that breaks a rule.
     """
-    if matrix.shape != (clients, clients):
-        raise InputError(
-            f"`{name}` must have shape ({clients}, {clients}), one row per client, "
-            f"got {tuple(matrix.shape)}."
-        )
+    _refuse_shape(name, matrix, (clients, clients), "row")
     rules = {
         "not be NaN": matrix.isnan(),
         "be non-negative": matrix < 0,
@@ -249,13 +249,13 @@ def call(name: str, text: str) -> tuple[str, tuple[float, ...]]:
     """
     form = re.fullmatch(r"\s*([\w-]+)\s*(?:\(([^()]*)\))?\s*", text)
     if form is None:
-        raise InputError(f"`{name}` must read like `word(1, 2)`, got {text!r}.")
+        raise InputError(f"`{name}` must read like `word(1, 2)`, got {brief(text)}.")
     try:
         inside = (form[2] or "").strip()
         return form[1], tuple(float(part) for part in inside.split(",") if inside)
     except ValueError:
         raise InputError(
-            f"`{name}` must have numbers in its brackets, got {text!r}."
+            f"`{name}` must have numbers in its brackets, got {brief(text)}."
         ) from None
 
 
@@ -294,13 +294,13 @@ def options(
     for option, value in given.items():
         if option not in known:
             raise InputError(
-                f"[{section}] {name} has no option {option!r}."
+                f"[{section}] {name} has no option {brief(option)}."
                 f"{suggestion(option, known)}"
             )
         _same_type(f"{section}.{option}", known[option].default, value)
     for option, parameter in known.items():
         if parameter.default is parameter.empty and option not in given:
-            raise InputError(f"[{section}] {name} needs the option {option!r}.")
+            raise InputError(f"[{section}] {name} needs the option {brief(option)}.")
 
 
 def _same_type(name: str, default: object, value: object) -> None:
@@ -321,7 +321,7 @@ def _same_type(name: str, default: object, value: object) -> None:
         rule = words.get(type(default), "a list")
         if isinstance(default, list | tuple) and {type(v) for v in default} == {int}:
             rule += " of whole numbers"
-        raise InputError(f"`{name}` must be {rule}, got {value!r}.")
+        raise InputError(f"`{name}` must be {rule}, got {brief(value)}.")
 
 
 def imported(name: str, value: str) -> Any:
@@ -334,7 +334,7 @@ def imported(name: str, value: str) -> Any:
     if not re.fullmatch(r"\w+(\.\w+)*", module):
         raise InputError(
             f"`{name}` must read module:attribute with the whole name of the module, "
-            f"got {value!r}."
+            f"got {brief(value)}."
         )
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -343,7 +343,7 @@ def imported(name: str, value: str) -> Any:
     except (Exception, SystemExit) as error:  # whatever its author made it raise
         plain = isinstance(error, ImportError | AttributeError) and str(error)
         raise InputError(
-            f"`{name}` {value!r} cannot be imported: {plain or raised(error)}."
+            f"`{name}` {brief(value)} cannot be imported: {plain or raised(error)}."
         ) from error
 
 
@@ -353,8 +353,8 @@ def readable(name: str, value: str, found: Any) -> Callable[..., Any]:
         inspect.signature(found)
     except (TypeError, ValueError):
         raise InputError(
-            f"`{name}` {value!r} must be a function whose options can be read, got "
-            f"{shortened(found)}."
+            f"`{name}` {brief(value)} must be a function whose options can be read, "
+            f"got {brief(found)}."
         ) from None
     return found
 
@@ -374,7 +374,7 @@ def own_code(name: str, value: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if ":" not in value:
             raise
-        raise InputError(f"`{name}` {value!r} raised {raised(error)}.") from error
+        raise InputError(f"`{name}` {brief(value)} raised {raised(error)}.") from error
 
 
 def raised(error: BaseException) -> str:

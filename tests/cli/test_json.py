@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tomli_w
 
@@ -48,6 +49,26 @@ def test_run_and_report_give_the_numbers_of_the_table(here):
     assert found["newcomers"] == found["chosen"] == []
     assert found["versions"]["coterie"] == co.__version__
     assert answered("report", found["folder"]) == found
+
+
+def test_export_and_predict_give_where_and_what(here):
+    folder = answered("run", "study.toml", "--set", "run.rounds=1")["folder"]
+    found = answered("export", folder, "--client", "1", "--to", "to")
+    assert found["client"] == "1" and found["folder"] == "to"
+    assert found["label"] == "fedavg" and found["seed"] == 0
+    assert isinstance(found["skipped"], list)
+    about = json.loads(Path("to/model.json").read_text())
+    features = np.zeros((3, *about["model"]["shape"]))
+    np.savez("new.npz", features=features, targets=np.array([0, 1, 2]))
+    found = answered("predict", "to", "new.npz")
+    assert [row["row"] for row in found["predictions"]] == [1, 2, 3]
+    assert found["rows"] == found["labelled"] == 3 and found["file"] is None
+    assert found["measure"] == "accuracy" and 0 <= found["score"] <= 1
+    chances = [v for k, v in found["predictions"][0].items() if k.startswith("prob")]
+    assert sum(chances) == pytest.approx(1)
+    written = answered("predict", "to", "new.npz", "--out", "out.csv")
+    assert written["predictions"] == [] and written["file"] == "out.csv"
+    assert len(Path("out.csv").read_text().splitlines()) == 4
 
 
 def test_plan_gives_a_row_for_each_client(here):

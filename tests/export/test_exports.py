@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -18,9 +19,10 @@ from safetensors.torch import load_file
 import coterie as co
 from coterie.checks import InputError
 from coterie.data import raw_columns
-from coterie.export import default_label, export_model, folders, read_export
+from coterie.export import cards, default_label, export_model, folders, read_export
 from coterie.export.cards import written
 from coterie.models import layout
+from coterie.records import Snapshots
 from coterie.scores import client_scores, gain_of
 from support.hospital_runs import own_module, run, tables_of
 
@@ -100,11 +102,30 @@ def test_the_card_says_scores_partners_and_cost_as_the_records_have_them(hospita
     assert f"| this model | {100 * test:.1f} % |" in text
     gain = gain_of(records, "adaptive").clients.loc[2]
     assert f"with 2 seeds: {100 * gain['mean']:+.1f} points" in text
-    row = records.weights["adaptive", 0].matrices[-1][2]
+    row = records.weights["adaptive", 0].matrices[-1][2].astype(float)
+    row /= row.sum()  # weights of the paper's rule do not sum to 1
     names = ["Basel", "Bern", "Chur (itself)", "Zug"]
     for name, weight in zip(names, row, strict=True):
         assert (f"| {name} | {weight:.3f} |" in text) == (weight > 0)
     assert "gradients of single samples" in text and "## Versions" in text
+
+
+def test_a_card_shows_shares_where_weights_do_not_sum_to_1(hospitals):
+    trained = co.load(hospitals[0].folder).trained("Chur", "adaptive", 0)
+    records = hospitals[0].records
+    for row, heading, first in (
+        ([0.5, 0.0, 1.0, 0.5], "round 3, as shares of their sum, which is 2:", 0.5),
+        ([0.25, 0.0, 0.75, 0.0], "round 3:", 0.75),
+        ([0.0] * 4, "round 3, as shares of their sum, which is 0:", None),
+    ):
+        kept = Snapshots(np.array([3]), np.array([[row] * 4]))
+        lines = cards.partner_lines(
+            replace(records, weights={("adaptive", 0): kept}), trained
+        )
+        assert lines[0] == f"Its weights of collaboration at {heading}"
+        shares = [float(line.split("|")[2]) for line in lines[4:]]
+        assert sum(shares) == pytest.approx(1.0 if first else 0.0)
+        assert first is None or lines[4] == f"| Chur (itself) | {first:.3f} |"
 
 
 def test_the_score_of_one_seed_is_as_sure_as_its_test_samples_make_it(hospitals):
@@ -290,6 +311,8 @@ def test_newcomers_and_clients_without_a_class_have_their_cards(tmp_path):
         found = export_model(co.load(result.folder), name, tmp_path / name)
         text = (found.folder / "README.md").read_text()
         assert ("joined after training" in text) == (name == late)
+        if name == late != "Basel":
+            assert re.search(r"Its test auc: \S+ \(95 % interval \S+ to \S+\);", text)
         if name == "Basel" != late:
             assert "| this model | not known | |" in text
 

@@ -186,6 +186,81 @@ def test_a_model_of_tensors_takes_no_table(tmp_path, hospitals):
         predict(tmp_path / "to", hospitals[1])
 
 
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """A model of images of 8 x 8, and of three classes."""
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    arrays = {"features": rng.normal(size=(60, 1, 8, 8)), "client": np.arange(60) % 2}
+    np.savez(folder / "train.npz", targets=np.arange(60) // 2 % 3, **arrays)
+    data = {"name": "file", "path": str(folder / "train.npz")}
+    tables = {
+        "data": {**data, "task": "classification"},
+        "split": {"name": "natural"},
+        "model": {"name": "mlp", "hidden": [4]},
+        "run": {"rounds": 1},
+        "algorithm": [{"name": "local"}],
+    }
+    export_model(co.load(run(folder, tables).folder), 0, folder / "to")
+    return folder / "to"
+
+
+def test_images_are_predicted_from_an_npz_file(pictures, tmp_path):
+    features = np.random.default_rng(1).normal(size=(7, 1, 8, 8))
+    np.savez(tmp_path / "new.npz", features=features)
+    found = predict(pictures, tmp_path / "new.npz")
+    with torch.no_grad():
+        outputs = read_export(pictures).module(torch.tensor(features).float())
+    chances = outputs.double().softmax(1).numpy()
+    assert found.table["row"].tolist() == list(range(1, 8))
+    assert found.labelled == 0
+    np.testing.assert_allclose(found.table["probability of 2"], chances[:, 2], 1e-6)
+    targets = chances.argmax(1)
+    targets[0] = (targets[0] + 1) % 3
+    np.savez(tmp_path / "known.npz", features=features, targets=targets)
+    known = predict(pictures, tmp_path / "known.npz")
+    assert (known.measure, known.labelled) == ("accuracy", 7)
+    assert known.score == pytest.approx(6 / 7)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"features": np.zeros((3, 8, 8))},
+            r"must have the shape \(rows, 1, 8, 8\), got",
+        ),
+        ({"x": np.zeros((3, 1, 8, 8))}, "has no array 'features'; it has x"),
+        ({"features": np.full((3, 1, 8, 8), np.nan)}, "must be finite, but row 1"),
+        (
+            {"features": np.zeros((2, 1, 8, 8)), "targets": np.array([0, 3])},
+            "must name a class that the model knows, but row 2 holds '3.0'",
+        ),
+    ],
+)
+def test_arrays_that_the_model_does_not_take_are_refused(
+    pictures, tmp_path, arrays, message
+):
+    np.savez(tmp_path / "new.npz", **arrays)
+    with pytest.raises(InputError, match=message):
+        predict(pictures, tmp_path / "new.npz")
+    (tmp_path / "new.csv").write_text("a\n1\n")
+    wanted = r"npz file with an array `features` of shape \(rows, 1, 8, 8\)"
+    with pytest.raises(InputError, match=wanted):
+        predict(pictures, tmp_path / "new.csv")
+
+
+def test_raw_columns_in_an_npz_file_are_predicted_too(hospitals, tmp_path):
+    folder, path, _ = hospitals
+    raw = raw_columns(path, read_export(folder).preparation).numpy()
+    whole = ~np.isnan(raw).any(1)
+    np.savez(tmp_path / "new.npz", features=raw[whole])
+    found, expected = predict(folder, tmp_path / "new.npz"), predict(folder, path)
+    names = ["predicted", "probability of well"]
+    table = expected.table[whole].reset_index(drop=True)
+    pd.testing.assert_frame_equal(found.table[names], table[names])
+
+
 def test_damaged_exports_are_named(model, hospitals):
     path, about = hospitals[1], (model / "model.json").read_text()
     weights = (model / "weights.safetensors").read_bytes()

@@ -87,10 +87,10 @@ def test_a_lead_within_its_interval_is_a_tie() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"outcomes": {}}, "Intervals count 3 seeds alone: this run kept no outcome"),
+        ({"outcomes": {}}, "Intervals count 3 seeds alone: this run kept no accuracy"),
         (
             {"outcomes": {}, "task": "binary", "score": "auc"},
-            "auc is a measure of a client as a whole",
+            "3 seeds alone: this run kept no auc of each test sample",
         ),
     ],
 )

@@ -14,7 +14,7 @@ import tomli_w
 
 from coterie import report
 from coterie.checks import InputError
-from coterie.records import Records
+from coterie.records import Outcomes, Records
 from coterie.report.tables import newcomer_gains, newcomer_summary
 from coterie.scores import summary
 from support.called import called
@@ -68,6 +68,40 @@ def test_a_newcomers_score_that_is_no_number_is_not_averaged_away():
     table = newcomer_summary(records)
     assert table.loc["fedavg", ["mean", "worst"]].isna().all()
     assert newcomer_gains(records, "fedavg").isna().sum() == 1
+
+
+def test_samples_of_newcomers_count_beside_seeds():
+    """Three seeds draw a client each, so that their spread has that of samples, too."""
+    scores = {"local": [[0.5, 0.5]] * 3, "fedavg": [[0.75, 1.0], [0.5, 0.75], [1, 1]]}
+    records = with_newcomers(make_records(), **scores)
+    outcomes = {}
+    for label, by_seed in scores.items():
+        for seed, values in enumerate(by_seed):
+            right = [np.arange(8) < 8 * value for value in values]
+            outcomes[label, seed] = Outcomes(
+                np.repeat([20 + seed, 30 + seed], 8),
+                np.arange(16) + 16 * seed,
+                {"accuracy": np.concatenate(right).astype(np.uint8)},
+            )
+    row = newcomer_summary(replace(records, newcomer_outcomes=outcomes)).loc["fedavg"]
+    assert row["samples"] == 48
+    assert row["gain"] == pytest.approx((0.375 + 0.125 + 0.5) / 3)
+    means = np.array([0.875, 0.625, 1.0])
+    seeds = means.var(ddof=1) / 3
+    share = np.array([0.75, 1.0, 0.5, 0.75, 1, 1])
+    samples = (share * (1 - share) / 7).sum() / 6**2
+    assert row["standard_error"] == pytest.approx(max(seeds, samples) ** 0.5)
+    alike = scores | {"fedavg": [[0.75, 0.75]] * 3}
+    records = with_newcomers(make_records(), **alike)
+    for seed in range(3):
+        right = np.tile(np.arange(8) < 6, 2).astype(np.uint8)
+        kept = outcomes["fedavg", seed]._replace(measures={"accuracy": right})
+        outcomes["fedavg", seed] = kept
+    row = newcomer_summary(replace(records, newcomer_outcomes=outcomes)).loc["fedavg"]
+    # Seeds agree, but 48 samples were few.
+    expected = 0.75 * 0.25 / 7 / 6
+    assert row["standard_error"] == pytest.approx(expected**0.5)
+    assert row["gain_low"] < row["gain"] - expected**0.5
 
 
 def test_without_training_alone_nobody_is_better_than_it(tmp_path):
@@ -158,7 +192,10 @@ def test_the_report_says_who_was_held_out_only_where_somebody_was(tmp_path):
     section = page.split('<h2 id="newcomers">')[1].split("</section>")[0]
     row = re.search(r'<tr><th scope="row">fedavg</th>(.*?)</tr>', section)[1]
     cells = re.findall("<td>(.*?)</td>", row)
-    assert cells == ["63.3 %", "3.3 %", "30.0 %", "33 %"]
+    half = 4.30265273 * 100 * np.std([0.05, -0.05, 0.1], ddof=1) / 3**0.5
+    interval = f"{10 / 3 - half:+.1f} to {10 / 3 + half:+.1f} points"
+    assert cells == ["63.3 %", "3.3 %", "30.0 %", "33 %", "+3.3 points", interval]
+    assert "Standard errors and intervals count seeds alone" in section
     assert 'id="newcomers-figure"' in section
     assert "newcomer" not in usual_page().lower()
 
@@ -201,7 +238,8 @@ def test_the_command_line_prints_a_second_table(tmp_path, monkeypatch):
     assert code == 0
     first, second = output.split("2 newcomers, held out of training")
     assert "over local" in first and "worst" in second
-    assert re.search(r"fedavg +\S+ +\S+ +\d+%", second)
+    # One seed: test samples are counted.
+    assert re.search(r"fedavg +\S+ ± \S+ +\S+ +\d+% +\S+ ± \S+", second)
     (folder,) = Path("runs").iterdir()
     code, again, _ = called("report", str(folder))
     assert again.split("report:")[0] == output.split("report:")[0]

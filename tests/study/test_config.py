@@ -8,6 +8,7 @@ import tomli_w
 from coterie.checks import InputError
 from coterie.study.config import factory, read_study, study_of
 from coterie.study.identity import identity_of
+from coterie.study.setup import federation_of
 from support.tiny_studies import changed
 
 TABLES = {
@@ -86,6 +87,39 @@ def path(tmp_path):
 def test_a_wrong_setting_is_refused_by_name_with_a_suggestion(setting, value, message):
     with pytest.raises(InputError, match=message):
         study_of(changed(TABLES, setting, value))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "data.name",
+        "split.name",
+        "split.clients",
+        "model.name",
+        "model.loss",
+        "run.device",
+        "run.dtype",
+        "run.log",
+        "run.seeds",
+        "algorithm",
+    ],
+)
+@pytest.mark.parametrize("value", ["ab " * 40_000, ["ab" * 50_000], [0.5] * 40_000])
+def test_of_a_long_setting_the_message_shows_little(setting, value):
+    with pytest.raises(InputError) as refusal:
+        study = study_of(changed(TABLES, setting, value))
+        assert study.run.place.type == "cpu"
+        federation_of(study, 0)
+    text = str(refusal.value)
+    assert len(text) < 1_000 and setting.split(".")[-1] in text
+
+
+@pytest.mark.parametrize("table", ["model", "run"])
+def test_of_a_long_key_the_message_shows_little(path, table):
+    for override in (f"{table}.{'k' * 100_000}=1", f"{'k' * 100_000}.{table}=1"):
+        with pytest.raises(InputError) as refusal:
+            read_study(path, [override])
+        assert len(str(refusal.value)) < 1_000
 
 
 def test_defaults_are_filled_in():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from coterie.conformance.divided import divided
 from coterie.records.files import file_name
+from coterie.report.tables import newcomer_summary
+from coterie.scores import gain_of
 from coterie.study.experiment import run_study
 from coterie.study.setup import federation_of
 from support.tiny_studies import LINEAR, made
@@ -87,3 +91,32 @@ def test_methods_that_are_told_true_clusters_are_kept_as_oracles(tmp_path):
     result = run_study(made(algorithm=methods, rounds=1), runs=tmp_path)
     assert result.records.oracles == ("all_for_one", "karula")
     assert list(result.table().query("oracle").index) == ["all_for_one", "karula"]
+
+
+def test_measures_of_whole_clients_and_newcomers_are_kept_by_sample(tmp_path):
+    model = {"name": "linear", "measures": ["auc", "f1"], "score": "auc"}
+    study = made(model=model, newcomers=1, seeds=[0, 1])
+    records = run_study(study, runs=tmp_path).records
+    last = records.metrics[records.metrics["round"] == records.metrics["round"].max()]
+    both = [(last, records.outcomes), (records.newcomers, records.newcomer_outcomes)]
+    for table, outcomes in both:
+        assert len(outcomes) == 4
+        for (label, seed), (client, _, measures) in outcomes.items():
+            mine = table[(table["algorithm"] == label) & (table["seed"] == seed)]
+            assert set(client) == set(mine["client"])
+            for i, row in mine.set_index("client").iterrows():
+                for name in ("auc", "f1", "loss"):
+                    mean = measures[name][client == i].astype(float).mean()
+                    assert mean == pytest.approx(row[f"test_{name}"], rel=1e-4)
+    gain = gain_of(records, "fedavg")
+    assert gain.samples > 0 and gain.seeds == 2
+    row = newcomer_summary(records).loc["fedavg"]
+    assert row["samples"] > 0 and np.isfinite(row["gain_low"])
+    # An older run, that kept no such values, counts seeds alone.
+    old = {
+        key: o._replace(measures={"loss": o.measures["loss"]})
+        for key, o in records.outcomes.items()
+    }
+    assert gain_of(replace(records, outcomes=old), "fedavg").samples == 0
+    bare = replace(records, newcomer_outcomes={})
+    assert newcomer_summary(bare).loc["fedavg", "samples"] == 0

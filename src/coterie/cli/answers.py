@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..conformance import Finding
+    from ..export.predictions import Predictions
     from ..planning.plans import Plan
     from ..records import Records
     from .listings import Item
@@ -71,6 +72,19 @@ def plan_answer(plan: Plan, folder: Path, lines: Sequence[str]) -> dict[str, Any
         "study": plan.study.name,
         "summary": list(lines),
         "clients": rows_of(plan.table(), index=False),
+    }
+
+
+def predict_answer(found: Predictions, file: Path | None) -> dict[str, Any]:
+    """What a model says of rows; the rows themselves where no file has them."""
+    return {
+        "file": None if file is None else str(file),
+        "rows": len(found.table),
+        "labelled": found.labelled,
+        "measure": found.measure,
+        "score": found.score,
+        "notes": found.notes,
+        "predictions": rows_of(found.table, index=False) if file is None else [],
     }
 
 

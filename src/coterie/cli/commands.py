@@ -15,7 +15,14 @@ from ..checks import Disconnected, InputError, TrainingError, one_of, raised
 from ..deploy import joined
 from ..records.versions import own_version
 from ..study import experiment
-from .answers import check_answer, list_answer, plan_answer, print_json, run_answer
+from .answers import (
+    check_answer,
+    list_answer,
+    plan_answer,
+    predict_answer,
+    print_json,
+    run_answer,
+)
 from .beside import look_beside, texts_of
 from .listings import KINDS, listed, listing
 from .progress import plain_progress, study_progress
@@ -237,26 +244,36 @@ def export(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier export.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Write one client's model as files that run elsewhere, each of them checked."""
-    from .exports import exported
+    from .exports import exported, print_export
 
-    exported(folder, client, algorithm, seed, to, overwrite=overwrite)
+    found = exported(folder, client, algorithm, seed, to, overwrite=overwrite)
+    if as_json:
+        print_json({"client": client, **found._asdict()})
+    else:
+        print_export(client, found)
 
 
 @app.command()
 @interruptible(err, "nothing was written.")
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of an export.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or npz.")],
     to: Annotated[
         Path | None, typer.Option("--out", help="A CSV file; else the terminal.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Say what an exported model predicts for new rows, and how right that is."""
-    from .exports import predictions
+    from .exports import predictions, print_predictions
 
-    predictions(folder, file, to)
+    found = predictions(folder, file, to)
+    if as_json:
+        print_json(predict_answer(found, to))
+    else:
+        print_predictions(found, to)
 
 
 @app.command()

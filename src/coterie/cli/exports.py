@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from ..data.federation import full_name
-from ..export import export_model, load, predict
-from ..export.predictions import about_of
+from ..export import Export, export_model, load, predict
+from ..export.predictions import Predictions, about_of
 from ..records import Records
 from ..records.files import writing
 from ..scores.finals import score_named
@@ -25,13 +25,17 @@ def exported(
     to: Path | None,
     *,
     overwrite: bool,
-) -> None:
-    """Exports the model of a client, and says where it is and what was left out."""
+) -> Export:
+    """Exports the model of a client."""
     run = load(folder)
     look_beside(Path.cwd(), [str(run.records.study.get("model", {}).get("name", ""))])
     who = client_of(run.records, client)
     to = Path("exports") / folder_name(client) if to is None else to
-    found = export_model(run, who, to, label=label, seed=seed, overwrite=overwrite)
+    return export_model(run, who, to, label=label, seed=seed, overwrite=overwrite)
+
+
+def print_export(client: str, found: Export) -> None:
+    """Says where a model is and what was left out."""
     for line in found.skipped:
         err.print(line, soft_wrap=True)
     about = f"model of {client}, {found.label}, seed {found.seed}"
@@ -54,18 +58,24 @@ def folder_name(client: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", client)[:60].lstrip(".") or "client"
 
 
-def predictions(folder: Path, file: Path, to: Path | None) -> None:
-    """Writes what a model predicts to a file or the terminal, and says the score."""
+def predictions(folder: Path, file: Path, to: Path | None) -> Predictions:
+    """What a model predicts, which is written to a file where one is named."""
     look_beside(Path.cwd(), [about_of(folder)["model"]["name"]])
     found = predict(folder, file)
+    if to is not None:
+        with writing(to) as new:
+            found.table.to_csv(new, index=False)
+    return found
+
+
+def print_predictions(found: Predictions, to: Path | None) -> None:
+    """Prints predictions, or where they are, and the score."""
     for note in found.notes:
         err.print(note, soft_wrap=True)
     if to is None:
         text = found.table.to_csv(index=False, lineterminator="\n")
         sys.stdout.write("\n".join(map(plain, text.split("\n"))))
     else:
-        with writing(to) as new:
-            found.table.to_csv(new, index=False)
         out.print(f"predictions of {len(found.table):,} rows: {to}", soft_wrap=True)
     if found.labelled:
         value = score_named(found.measure, True).show(found.score)

@@ -93,6 +93,7 @@ def print_newcomers(summary: Any) -> None:
         _mean_heading(summary): _mean,
         "worst\nnewcomer": lambda row: _number(row["worst"]),
         "beats\nlocal": lambda row: _share(row["better_than_local"]),
+        "over local\n± 95 %": _gain,
     }
     out.print()
     _print_rows(title, columns, summary)

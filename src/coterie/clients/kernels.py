@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.utils._pytree import tree_leaves
 
-from ..models import Objective, layout, value_of
+from ..models import Objective, layout, outcomes, value_of
 from .compiling import compile_for, repeatable
 from .layers import VALUES_PER_STEP, Recurrent, for_many_models
 from .samples import Batch
@@ -155,13 +155,17 @@ class Kernel:
 
     @torch.no_grad()
     def outcomes(
-        self, points: Float[Tensor, "n d"], batch: Batch
+        self, points: Float[Tensor, "n d"], batch: Batch, samples: int
     ) -> dict[str, Float[Tensor, " m"]]:
-        """Loss and measures of every sample that has a weight, row after row."""
-        rows = self.outputs(points, batch)
-        outputs, targets = (torch.cat(parts) for parts in zip(*rows, strict=True))
-        measures = self._objective.per_sample.items()
-        return {name: m(outputs, targets).to(points.device) for name, m in measures}
+        """Loss and measures of every sample that has a weight, row after row.
+
+        Args:
+            points: one model for each row.
+            batch: their samples.
+            samples: how many there are, also of clients elsewhere.
+        """
+        found = outcomes(self._objective, self.outputs(points, batch), samples)
+        return {name: values.to(points.device) for name, values in found.items()}
 
     def evaluated_at_once(self, samples: int) -> int:
         """How many rows of that many samples are measured in one chunk."""

@@ -185,12 +185,18 @@ class Simulation:
         return {name: torch.cat([some[name] for some in found]) for name in found[0]}
 
     def outcomes(
-        self, x: Float[Tensor, "n d"], name: PartName
+        self, x: Float[Tensor, "n d"], name: PartName, samples: int
     ) -> dict[str, Float[Tensor, " m"]]:
-        """The same for every single sample of the part, client after client."""
+        """The same for every single sample of the part, client after client.
+
+        Args:
+            x: a model for each client.
+            name: of the part.
+            samples: how many there are, also of clients elsewhere.
+        """
         part = self.federation.part(name)
         index, mask = part.rows(torch.arange(len(x), device=x.device))
-        return self.kernel.outcomes(x, Batch(index, mask.to(self.dtype)))
+        return self.kernel.outcomes(x, Batch(index, mask.to(self.dtype)), samples)
 
     def outputs(
         self, x: Float[Tensor, "n d"], name: PartName

@@ -18,11 +18,11 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from ..checks import InputError, one_of, suggestion
+from ..checks import InputError, brief, one_of, suggestion
 from ..models import OBJECTIVES, outputs_for
 from .federation import Table
 from .preparation import SCALES, Column, Preparation, Schema
-from .reading import FRAMES, MISSING, Cells, brief, cells_of, finite_numbers, read_npz
+from .reading import FRAMES, MISSING, Cells, cells_of, finite_numbers, read_npz
 
 _IS_TEST = "is_test"
 

@@ -10,13 +10,14 @@ import csv
 import math
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ..checks import InputError
+from ..checks import InputError, brief
 
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number that single precision holds."""
@@ -174,28 +175,22 @@ def finite_numbers(cells: Cells, path: Path, *, gaps: bool = False) -> np.ndarra
     return values
 
 
-def brief(text: object) -> str:
-    """A cell in quotes, of which a message shows the beginning."""
-    word = str(text)
-    return (
-        repr(word) if len(word) <= 40 else f"{word[:40]!r}... ({len(word):,} letters)"
-    )
-
-
-def read_npz(path: Path) -> dict[str, np.ndarray]:
+def read_npz(
+    path: Path, needed: Sequence[str] = ("features", "targets")
+) -> dict[str, np.ndarray]:
     """The arrays features, targets, client and is_test, one row per sample."""
     try:
         arrays = _arrays(path)
     except _FAULTS as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise InputError(f"cannot read {path.name} as npz: {reason[:200]}.") from error
-    for name in ("features", "targets"):
+    for name in needed:
         if name not in arrays:
             raise InputError(
                 f"{path.name} has no array {name!r}; it has {', '.join(arrays)}."
             )
     _refuse_shapes(path, arrays)
-    for name in ("features", "targets"):
+    for name in arrays.keys() & {"features", "targets"}:
         arrays[name] = _finite(name, arrays[name], path)
     if "client" in arrays:
         arrays["client"] = _names(arrays["client"], path)
@@ -248,7 +243,7 @@ def _refuse_shapes(path: Path, arrays: dict[str, np.ndarray]) -> None:
             raise InputError(
                 f"array {name!r} of {path.name} must have {rule}, got shape {shape}."
             )
-    count = len(arrays["targets"])
+    count = len(arrays.get("targets", arrays["features"]))
     if count == 0:
         raise InputError(f"the arrays of {path.name} have no rows.")
     for name in rules:

@@ -16,8 +16,9 @@ import numpy as np
 from ..data.federation import full_name
 from ..models import OBJECTIVES
 from ..records import Records
-from ..scores.finals import baseline_of, planned_algorithms, score_of
-from ..scores.gains import client_scores, gain_of
+from ..scores.finals import Score, baseline_of, planned_algorithms, score_of
+from ..scores.gains import client_scores, gain_of, newcomer_score
+from ..scores.intervals import Estimate
 from ..scores.summaries import costs_of
 from ..scores.words import as_many, in_bytes, large
 from .predictions import ABOUT
@@ -49,7 +50,7 @@ def card(records: Records, trained: Trained, about: dict[str, Any]) -> str:
     sections = {
         "What it predicts": _task_lines(about),
         "How good it is": _score_lines(records, trained),
-        "Who it learned with": _partner_lines(records, trained),
+        "Who it learned with": partner_lines(records, trained),
         "What it cost": _cost_lines(records, trained.label),
         "How to use it": _use_lines(about),
         "Files": _file_lines(about),
@@ -96,14 +97,17 @@ def _score_lines(records: Records, trained: Trained) -> list[str]:
     if not late.empty:
         mine = late[(late["client"] == client) & (late["seed"] == seed)]
         if len(mine):
-            pairs = zip(mine["algorithm"], mine[score.column], strict=True)
-            values = {str(label): float(value) for label, value in pairs}
-            text = f"{written(_name(records, client))} joined after training. "
-            text += f"Its {score.words}: {score.show(values[trained.label])}"
+            labels = [trained.label]
             local = baseline_of(records)
-            if local in values and local != trained.label:
-                text += f"; trained alone, {score.show(values[local])}"
-            return [f"{text}. How sure that is, the run does not say."]
+            if local in set(mine["algorithm"]) - {trained.label}:
+                labels.append(str(local))
+            found = [newcomer_score(records, a, seed, client) for a in labels]
+            shown = [
+                f"{score.show(float(one.mean))} (95 % interval {_ends(score, one)})"
+                for one in found
+            ]
+            text = f"{written(_name(records, client))} joined after training. "
+            return [f"{text}Its {score.words}: {'; trained alone, '.join(shown)}."]
     return [*_own_lines(records, trained), "", *_gain_lines(records, trained)]
 
 
@@ -127,14 +131,20 @@ def _own_lines(records: Records, trained: Trained) -> list[str]:
         if client not in found.index:
             lines.append(f"| {what} | not known | |")
             continue
-        mean, low, high = (float(found[k][client]) for k in ("mean", "low", "high"))
-        ends = "unknown"
-        if np.isfinite(high - low):
-            if score.ticks:  # a share
-                low, high = max(0.0, low), min(1.0, high)
-            ends = f"{score.show(low)} to {score.show(high)}"
-        lines.append(f"| {what} | {score.show(mean)} | {ends} |")
+        one = Estimate(*found.loc[client, list(Estimate._fields)])
+        shown = f"{score.show(float(one.mean))} | {_ends(score, one)}"
+        lines.append(f"| {what} | {shown} |")
     return lines
+
+
+def _ends(score: Score, found: Estimate) -> str:
+    """The interval of a score in words."""
+    low, high = float(found.low), float(found.high)
+    if not np.isfinite(high - low):
+        return "unknown"
+    if score.ticks:  # a share
+        low, high = max(0.0, low), min(1.0, high)
+    return f"{score.show(low)} to {score.show(high)}"
 
 
 def _gain_lines(records: Records, trained: Trained) -> list[str]:
@@ -154,10 +164,7 @@ def _gain_lines(records: Records, trained: Trained) -> list[str]:
         "cannot tell": "one cannot tell whether it gains",
     }.get(row["verdict"], "it cannot be compared")
     seeds = f"{gain.seeds} seed{'s' * (gain.seeds != 1)}"
-    ends = "95 % interval unknown"
-    if np.isfinite(row["high"] - row["low"]):
-        low, high = score.show_gain(row["low"]), score.show_gain(row["high"])
-        ends = f"95 % interval {low.removesuffix(' points')} to {high}"
+    ends = f"95 % interval {score.show_interval(row['low'], row['high'])}"
     counted = "seeds and test samples" if gain.samples else "seeds alone"
     return [
         f"Against training alone, with {seeds}: {score.show_gain(row['mean'])}, {ends} "
@@ -169,7 +176,7 @@ def _name(records: Records, client: int) -> str:
     return full_name(records.names, client)
 
 
-def _partner_lines(records: Records, trained: Trained) -> list[str]:
+def partner_lines(records: Records, trained: Trained) -> list[str]:
     """With whom it learned, and what of it stayed at home."""
     lines = _weight_lines(records, trained)
     home = records.study.get("model", {}).get("personal", [])
@@ -196,12 +203,16 @@ def _weight_lines(records: Records, trained: Trained) -> list[str]:
             f"{len(clients):,} clients trained: {who}. This method tells no weights of "
             "collaboration, or there were too many clients to keep them."
         ]
-    row = np.asarray(found.matrices[-1][clients.index(trained.client)])
+    row = np.asarray(found.matrices[-1][clients.index(trained.client)], dtype=float)
     order = [k for k in np.argsort(-row, kind="stable") if row[k] > 0]
+    total, shares = float(row.sum()), ""
+    if not 0.999 < total < 1.001:  # in single precision
+        shares = f", as shares of their sum, which is {total:.3g}"
+        row = row / (total or 1.0)
     lines = [
-        f"Its weights of collaboration at round {int(found.rounds[-1])}:",
+        f"Its weights of collaboration at round {int(found.rounds[-1])}{shares}:",
         "",
-        "| client | weight |",
+        f"| client | {'share' if shares else 'weight'} |",
         "|---|---|",
     ]
     for k in order[:_PARTNERS]:
@@ -229,6 +240,16 @@ def _cost_lines(records: Records, label: str) -> list[str]:
 def _use_lines(about: dict[str, Any]) -> list[str]:
     shape = ", ".join(str(size) for size in about["input"]["shape"])
     lines = []
+    if about["preparation"] is None and about["task"] != "segmentation":
+        lines += [
+            "New samples in an npz file, as an array `features` of the shape "
+            f"({shape}), and if they are known `targets`:",
+            "",
+            "```sh",
+            "coterie predict FOLDER new.npz --out predictions.csv",
+            "```",
+            "",
+        ]
     if about["preparation"] is not None:
         lines += [
             "New rows in a CSV or Parquet file with the columns above:",

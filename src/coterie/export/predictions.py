@@ -15,10 +15,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from ..checks import InputError, one_of, suggestion
+from ..checks import InputError, brief, one_of, raised, suggestion
 from ..data.files import checked_path, raw_values
 from ..data.preparation import Preparation, preparation_of
-from ..data.reading import FRAMES, brief, cells_of, finite_numbers
+from ..data.reading import FRAMES, cells_of, finite_numbers, read_npz
 from ..models import MEASURES, OBJECTIVES, Architecture, OfClient, loss_named
 from ..models.measures import predicted, probabilities
 from ..records.files import read_json
@@ -40,6 +40,7 @@ _SHAPE = {
     "classes": [str],
     "measure": {"name": str, "loss": str},
     "table": {"target": str, "others": [str]},
+    "input": {"dtype": str},
     "model": {
         "name": str,
         "options": dict,
@@ -138,30 +139,84 @@ def checksum(path: Path) -> str:
 
 
 def predict(folder: Path | str, file: Path | str) -> Predictions:
-    """What an exported model says of the rows of a CSV or Parquet file.
+    """What an exported model says of the rows of a CSV, Parquet or npz file.
 
     Args:
         folder: of the exported model.
-        file: has the columns that the model was trained on, and may have the target.
+        file: has the columns that the model was trained on, and may have the target; or
+            the array `features` that it takes, and may have `targets`.
     """
-    module, about, how = read_export(folder)
-    path = checked_path(file, FRAMES)
-    if how is None:
+    exported = read_export(folder)
+    module, about, how = exported
+    path = checked_path(file, (*FRAMES, ".npz"))
+    if about["task"] == "segmentation":
+        raise InputError(
+            f"the model in {folder} gives masks, which are no rows of a table: use it "
+            "from Python, as its README.md shows."
+        )
+    notes: list[str] = []
+    if path.suffix == ".npz":
+        frame, raw = _arrays(path, exported)
+    elif how is None:
         raise InputError(
             f"the model in {folder} takes features of shape "
-            f"{tuple(about['model']['shape'])}, not the columns of a table: give it "
-            "tensors, as its README.md shows."
+            f"{tuple(about['model']['shape'])}, not the columns of a table: give it an "
+            f"npz file with an array `features` of shape {_wanted(exported)}."
         )
-    frame = FRAMES[path.suffix](path)
-    _refuse_columns(frame, path, how, about["table"])
-    raw = raw_values(frame, path, how)
-    with torch.no_grad():
-        outputs = torch.cat([module(some) for some in raw.split(_AT_ONCE)])
-    has, targets = _targets(frame, path, about, outputs)
+    else:
+        frame = FRAMES[path.suffix](path)
+        _refuse_columns(frame, path, how, about["table"])
+        raw = raw_values(frame, path, how)
+        notes = _unknown(frame, path, how, raw)
+    outputs = _outputs(module, raw, path)
+    target = "targets" if path.suffix == ".npz" else about["table"]["target"]
+    has, targets = _targets(frame, path, about, outputs, target)
     measure, score = _score(about, outputs[has], targets)
     table = _table(frame, about, outputs)
-    notes = tuple(_unknown(frame, path, how, raw))
-    return Predictions(table, measure, score, int(has.sum()), notes)
+    return Predictions(table, measure, score, int(has.sum()), tuple(notes))
+
+
+def _outputs(module: nn.Module, raw: Tensor, path: Path) -> Tensor:
+    """What the model gives for all rows."""
+    try:
+        with torch.no_grad():
+            return torch.cat([module(some) for some in raw.split(_AT_ONCE)])
+    except (IndexError, RuntimeError) as error:  # such as a word that is none
+        raise InputError(
+            f"the model cannot take the rows of {path.name}: {raised(error)}."
+        ) from error
+
+
+def _wanted(exported: Exported) -> str:
+    """The shape of the features that the model takes, in words."""
+    how, shape = exported.preparation, exported.about["model"]["shape"]
+    sizes = shape if how is None else [len(how.columns)]
+    return f"({', '.join(['rows', *map(str, sizes)])})"
+
+
+def _arrays(path: Path, exported: Exported) -> tuple[pd.DataFrame, Tensor]:
+    """The labels of an npz file, if it has some, and features as the model has them."""
+    arrays, about = read_npz(path, needed=["features"]), exported.about
+    features, wanted = arrays["features"], _wanted(exported)
+    if f"({', '.join(['rows', *map(str, features.shape[1:])])})" != wanted:
+        raise InputError(
+            f"array 'features' of {path.name} must have the shape {wanted}, got "
+            f"{features.shape}."
+        )
+    kinds = ("float64", "float32", "int64", "int32", "int16", "int8", "uint8", "bool")
+    dtype = getattr(torch, one_of("dtype", about["input"]["dtype"], kinds))
+    if features.dtype.kind == "f" and not dtype.is_floating_point:
+        raise InputError(
+            f"array 'features' of {path.name} must hold whole numbers, got "
+            f"{features.dtype}."
+        )
+    frame = pd.DataFrame(index=np.arange(1, len(features) + 1))
+    targets = arrays.get("targets")
+    if targets is not None and targets.ndim == 1:
+        frame["targets"] = targets
+    # As every torch reads it, whatever bytes and kinds of numbers the file has.
+    plain = np.float64 if dtype.is_floating_point else np.int64
+    return frame, torch.from_numpy(features.astype(plain)).to(dtype)
 
 
 def _refuse_columns(
@@ -219,10 +274,10 @@ def _table(frame: pd.DataFrame, about: dict[str, Any], outputs: Tensor) -> pd.Da
 
 
 def _targets(
-    frame: pd.DataFrame, path: Path, about: dict[str, Any], outputs: Tensor
+    frame: pd.DataFrame, path: Path, about: dict[str, Any], outputs: Tensor, name: str
 ) -> tuple[np.ndarray, Tensor]:
     """Which rows have a label, and these labels as the model's objective has them."""
-    name, labelled = about["table"]["target"], OBJECTIVES[about["task"]].labelled
+    labelled = OBJECTIVES[about["task"]].labelled
     if name not in frame:
         return np.zeros(len(frame), bool), torch.empty(0)
     cells = cells_of(frame[name], path)
@@ -241,7 +296,7 @@ def _targets(
         if label not in places:
             raise InputError(
                 f"column {name!r} of {path.name} must name a class that the model "
-                f"knows, but row {row} holds {brief(label)}; they are "
+                f"knows, but row {row} holds {brief(str(label))}; they are "
                 f"{', '.join(_class_names(about, outputs)[:20])}."
             )
     return has, torch.tensor([places[label] for label in found], dtype=torch.int64)

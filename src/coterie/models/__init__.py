@@ -1,6 +1,7 @@
 """Models as rows of numbers, small models by name, and what is minimised."""
 
 from .architectures import BESIDE, Architecture, description
+from .jackknife import outcomes, step_of
 from .layouts import (
     Layout,
     build,
@@ -52,11 +53,13 @@ __all__ = [
     "measures_named",
     "mlp",
     "objective_named",
+    "outcomes",
     "outputs_for",
     "ravel",
     "refuse_misshapen",
     "refuse_settings",
     "refuse_unsuitable",
+    "step_of",
     "tally",
     "target_values",
     "unet3d",

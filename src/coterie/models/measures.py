@@ -69,9 +69,8 @@ class _Counts(NamedTuple):
     total: float
 
 
-def _counts(outputs: Tensor, targets: Tensor) -> _Counts:
+def _counts(table: np.ndarray) -> _Counts:
     """Of class 1 where there are two, of those with samples where there are more."""
-    table = confusion(outputs, targets)
     of_class, taken_for = table.sum(1), table.sum(0)
     counted = of_class > 0 if len(table) > 2 else np.array([False, True])
     right, of_class, taken_for = (
@@ -91,7 +90,12 @@ def f1(outputs: Tensor, targets: Tensor) -> float:
 
     With more than two classes, the mean over those that the client has.
     """
-    right, of_class, taken_for, _ = _counts(outputs, targets)
+    return f1_of(confusion(outputs, targets))
+
+
+def f1_of(table: np.ndarray) -> float:
+    """The same of a confusion table."""
+    right, of_class, taken_for, _ = _counts(table)
     return _mean_ratio(2 * right, np.where(of_class > 0, of_class + taken_for, 0))
 
 
@@ -100,7 +104,12 @@ def sensitivity(outputs: Tensor, targets: Tensor) -> float:
 
     With more than two classes, the mean over those that the client has.
     """
-    right, of_class, _, _ = _counts(outputs, targets)
+    return sensitivity_of(confusion(outputs, targets))
+
+
+def sensitivity_of(table: np.ndarray) -> float:
+    """The same of a confusion table."""
+    right, of_class, _, _ = _counts(table)
     return _mean_ratio(right, of_class)
 
 
@@ -109,14 +118,23 @@ def specificity(outputs: Tensor, targets: Tensor) -> float:
 
     With more than two classes, the mean over those that the client has.
     """
-    right, of_class, taken_for, total = _counts(outputs, targets)
+    return specificity_of(confusion(outputs, targets))
+
+
+def specificity_of(table: np.ndarray) -> float:
+    """The same of a confusion table."""
+    right, of_class, taken_for, total = _counts(table)
     others = total - of_class
     return _mean_ratio(others - (taken_for - right), others)
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     """Mean over classes of the share that is found; NaN where there is one class."""
-    table = confusion(outputs, targets)
+    return balanced_accuracy_of(confusion(outputs, targets))
+
+
+def balanced_accuracy_of(table: np.ndarray) -> float:
+    """The same of a confusion table."""
     of_class = table.sum(1)
     several = (of_class > 0).sum() > 1
     return _mean_ratio(table.diagonal(), of_class) if several else math.nan
@@ -129,14 +147,22 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
     With more than two classes, the mean over those that the client has of the area for
     the probability of the class, one against the rest.
     """
+    areas = [_area(*ranking) for ranking in rankings(outputs, targets)]
+    return float(np.mean(areas)) if areas else math.nan
+
+
+def rankings(outputs: Tensor, targets: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Scores of all samples, and which are of the class that should have large ones.
+
+    That is class 1 of two, and of more each one that the client has.
+    """
     labels = targets.numpy()
     if outputs.shape[1] == 1:
-        return _area(outputs.numpy()[:, 0], labels > 0.5)
+        return [(outputs.numpy()[:, 0], labels > 0.5)]
     if outputs.shape[1] == 2:
-        return _area((outputs[:, 1] - outputs[:, 0]).numpy(), labels == 1)
+        return [((outputs[:, 1] - outputs[:, 0]).numpy(), labels == 1)]
     chances = probabilities(outputs)
-    areas = [_area(chances[:, c], labels == c) for c in np.unique(labels)]
-    return float(np.mean(areas)) if areas else math.nan
+    return [(chances[:, c], labels == c) for c in np.unique(labels)]
 
 
 def _area(scores: np.ndarray, ones: np.ndarray) -> float:
@@ -154,14 +180,18 @@ def calibration(outputs: Tensor, targets: Tensor) -> np.ndarray:
     Confidence is the probability of the predicted class; bin b has the samples with one
     in (b / 10, (b + 1) / 10].
     """
-    chances = probabilities(outputs)
-    if not len(chances) or np.isnan(chances).any():
-        return np.full((BINS, 3), 0.0 if not len(chances) else np.nan)
-    confidence = chances.max(1)
-    place = np.clip(np.ceil(BINS * confidence).astype(int) - 1, 0, BINS - 1)
-    right = (predicted(outputs) == targets).double().numpy()
+    if outputs.isnan().any():
+        return np.full((BINS, 3), np.nan)
+    place, confidence, right = in_bins(outputs, targets)
     columns = (None, confidence, right)
     return np.stack([np.bincount(place, w, minlength=BINS) for w in columns], 1)
+
+
+def in_bins(outputs: Tensor, targets: Tensor) -> tuple[np.ndarray, ...]:
+    """Bin and confidence of each sample, and 1 where it is predicted right, else 0."""
+    confidence = probabilities(outputs).max(1, initial=0.0)
+    place = np.clip(np.ceil(BINS * confidence).astype(int) - 1, 0, BINS - 1)
+    return place, confidence, (predicted(outputs) == targets).double().numpy()
 
 
 def ece(outputs: Tensor, targets: Tensor) -> float:
@@ -178,7 +208,7 @@ def ece(outputs: Tensor, targets: Tensor) -> float:
     return float(np.abs(right - confidence).sum() / total) if total else math.nan
 
 
-def _errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def errors_of(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Predictions less responses, and responses, (B, entries of a target)."""
     truth = targets.double().reshape(len(targets), -1)
     return outputs.double().reshape(truth.shape) - truth, truth
@@ -186,7 +216,7 @@ def _errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def rmse(outputs: Tensor, targets: Tensor) -> float:
     """Root of the mean squared error, mean over a target's entries; lower is better."""
-    error, _ = _errors(outputs, targets)
+    error, _ = errors_of(outputs, targets)
     return float(error.square().mean(0).sqrt().mean())
 
 
@@ -201,7 +231,7 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
 
     NaN where a client's responses are all equal.
     """
-    error, truth = _errors(outputs, targets)
+    error, truth = errors_of(outputs, targets)
     spread = (truth - truth.mean(0)).square().sum(0)
     if not bool((spread > 0).all()):
         return math.nan

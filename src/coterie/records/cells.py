@@ -39,6 +39,7 @@ class Cell:
     newcomers: dict[str, Tensor] = field(default_factory=dict)  # columns, (M,) each
     # Of every test sample at the end: client, sample and measures, (M,) each.
     outcomes: dict[str, Tensor] = field(default_factory=dict)
+    newcomer_outcomes: dict[str, Tensor] = field(default_factory=dict)
     # Of labels, final models on test data: columns, see `coterie.models.Tally`.
     confusion: dict[str, Tensor] = field(default_factory=dict)
     calibration: dict[str, Tensor] = field(default_factory=dict)

@@ -280,10 +280,12 @@ class Folder:
             weights[f"{key}-weights"] = snapshots.matrices
         self._write_arrays("weights", weights)
         samples: dict[str, np.ndarray] = {}
-        for (label, seed), (client, sample, measures) in records.outcomes.items():
-            columns = {"client": client, "sample": sample, **measures}
-            key = file_name(label, seed)
-            samples |= {f"{key}-{name}": column for name, column in columns.items()}
+        kept = [("", records.outcomes), ("newcomers-", records.newcomer_outcomes)]
+        for who, outcomes in kept:
+            for (label, seed), (client, sample, measures) in outcomes.items():
+                columns = {"client": client, "sample": sample, **measures}
+                key = f"{file_name(label, seed)}-{who}"
+                samples |= {f"{key}{name}": column for name, column in columns.items()}
         self._write_arrays("outcomes", samples)
         return records
 

@@ -34,7 +34,9 @@ class Outcomes(NamedTuple):
 
     client: np.ndarray  # (M,)
     sample: np.ndarray  # (M,) identity, the same wherever the sample is the same
-    measures: dict[str, np.ndarray]  # (M,) each; of whole numbers: 0 or 1
+    # (M,) each; of whole numbers: 0 or 1. Of a measure of a client as a whole, values
+    # with its mean and variance, and where it counts, beside them: `models.jackknife`.
+    measures: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Records:
     oracles: tuple[str, ...] = ()
     # algorithm, seed, client, cluster, train, <part>_<measure> of those held out
     newcomers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    newcomer_outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
     # of labels, at the end on test data: algorithm, seed, client, target, predicted,
     # count of the samples of a class that were taken for one
     confusion: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -172,9 +175,16 @@ def load_records(path: Path | str) -> Records:
             for cell in loaded
             if cell.snapshots
         },
-        outcomes={(c.label, c.seed): _outcomes(c) for c in loaded if c.outcomes},
+        outcomes={
+            (c.label, c.seed): _outcomes(c.outcomes) for c in loaded if c.outcomes
+        },
         oracles=tuple(about.get("oracles", ())),
         newcomers=_tables([(cell, cell.newcomers) for cell in loaded]),
+        newcomer_outcomes={
+            (c.label, c.seed): _outcomes(c.newcomer_outcomes)
+            for c in loaded
+            if c.newcomer_outcomes
+        },
         confusion=_tables([(cell, cell.confusion) for cell in loaded]),
         calibration=_tables([(cell, cell.calibration) for cell in loaded]),
         trials=_trials([_search(f) for f in path.glob("tuning/*.json")], order),
@@ -226,9 +236,9 @@ def metrics_of(cell: Cell) -> pd.DataFrame:
     return _with_cell(_concatenated(tables), cell)
 
 
-def _outcomes(cell: Cell) -> Outcomes:
+def _outcomes(columns: dict[str, Tensor]) -> Outcomes:
     """What became of every test sample of a finished cell."""
-    arrays = {name: values.numpy() for name, values in cell.outcomes.items()}
+    arrays = {name: values.numpy() for name, values in columns.items()}
     return Outcomes(arrays.pop("client"), arrays.pop("sample"), arrays)
 
 

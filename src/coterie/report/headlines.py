@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ..models import OBJECTIVES
 from ..records import Records
 from ..scores.axes import axis_of
 from ..scores.finals import (
@@ -55,11 +54,7 @@ def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
 
 def interval_text(records: Records, gain: Gain) -> str:
     """A 95 per cent interval in words."""
-    score = score_of(records)
-    if not np.isfinite(gain.high - gain.low):
-        return "95 % interval unknown"
-    low, high = (score.show_gain(end) for end in (gain.low, gain.high))
-    return f"95 % interval {low.removesuffix(' points')} to {high}"
+    return f"95 % interval {score_of(records).show_interval(gain.low, gain.high)}"
 
 
 def _gain_text(records: Records, label: str, gain: Gain, table: pd.DataFrame) -> str:
@@ -94,9 +89,7 @@ def certainty_text(records: Records, gain: Gain) -> str:
     """What intervals count, in words."""
     seeds = f"{gain.seeds} seed{'s' * (gain.seeds != 1)}"
     if gain.samples == 0:
-        why = "this run kept no outcome of each test sample"
-        if records.score in OBJECTIVES[records.task].of_client:
-            why = f"{records.score} is a measure of a client as a whole"
+        why = f"this run kept no {records.score} of each test sample"
         if gain.seeds < 2:
             return f"Unknown: there is a single seed, and {why}."
         return (

@@ -243,12 +243,12 @@ def _gain_cells(score: Score, row: pd.Series) -> list[str]:
     """What is gained over training alone, its interval, and how many clients do."""
     if not np.isfinite(row["gain"]):
         return ["–", "–", "–"]
-    ends = [score.show_gain(row[end]) for end in ("gain_low", "gain_high")]
-    interval = " to ".join(end.removesuffix(" points") for end in ends)
     counts = " / ".join(f"{row[k]:.0f}" for k in ("gaining", "losing", "cannot_tell"))
-    known = np.isfinite(row["gain_low"])
-    gain = score.show_gain(row["gain"]).removesuffix(" points")
-    return [gain, interval if known else "unknown", counts]
+    shown = (
+        score.show_gain(row["gain"]),
+        score.show_interval(row["gain_low"], row["gain_high"]),
+    )
+    return [*(text.removesuffix(" points") for text in shown), counts]
 
 
 def _gains_section(records: Records, table: pd.DataFrame) -> str:

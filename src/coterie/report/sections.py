@@ -289,12 +289,18 @@ def newcomers_section(records: Records) -> str:
             text += f"; training alone gives {score.show(alone)}"
         text += "."
     headers = ["algorithm", "mean", "± s.e.", "worst newcomer", "better than alone"]
+    headers += ["gain over alone", "95 % interval"]
     rows = []
     for label, row in table.iterrows():
         cells = [str(label), score.show(row["mean"])]
         cells += [score.show_error(row["standard_error"]), score.show(row["worst"])]
-        rows.append([*cells, percent(row["better_than_local"], "–")])
-    caption = f"{score.words.capitalize()} of the newcomers, each with its own model."
+        cells += [percent(row["better_than_local"], "–")]
+        interval = score.show_interval(row["gain_low"], row["gain_high"])
+        gained = [score.show_gain(row["gain"]), interval]
+        rows.append([*cells, *(gained if np.isfinite(row["gain"]) else "––")])
+    caption = f"{score.words.capitalize()} of the newcomers, each with its own model. "
+    counted = "seeds and test samples" if table["samples"].min() else "seeds alone"
+    caption += f"Standard errors and intervals count {counted}."
     figure = plot(newcomers(records), "newcomers-figure", "Newcomers by algorithm")
     return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
 
@@ -380,9 +386,7 @@ def _clients_table(records: Records, label: str) -> str:
         if gained and not np.isfinite(row["gain"]):
             cells += ["–"] * 3
         elif gained:
-            low, high = (score.show_gain(row[end]) for end in ("low", "high"))
-            sure = np.isfinite(row["low"])
-            interval = f"{low.removesuffix(' points')} to {high}" if sure else "unknown"
+            interval = score.show_interval(row["low"], row["high"])
             cells += [score.show_gain(row["gain"]), interval, row["verdict"]]
         rows.append(cells)
     end = axis_of(records).end

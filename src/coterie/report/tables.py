@@ -31,10 +31,11 @@ from ..scores.finals import (
     population,
     runs_of,
     score_of,
-    standard_error,
 )
-from ..scores.gains import gain_of
+from ..scores.gains import gain_of, newcomers_estimate
 from ..scores.summaries import costs_of
+
+_GAIN = ("gain", "gain_low", "gain_high")
 
 
 def partner_counts(records: Records) -> pd.DataFrame:
@@ -65,9 +66,12 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
     """One row per algorithm: test scores of the clients that were held out.
 
     Other clients are held out with every seed, so each client of each seed counts once;
-    `standard_error` is that of the mean and comes from its spread over seeds (NaN with
-    one). `worst` is the worst newcomer of any seed; `better_than_local` is the share of
-    newcomers strictly better than those that trained alone (NaN without `local`).
+    `standard_error` is that of the mean and counts seeds, who was held out with them,
+    and test samples (`scores.intervals`). `worst` is the worst newcomer of any seed;
+    `better_than_local` is the share of newcomers strictly better than those that
+    trained alone, `gain` how much they are better on average, and `gain_low` and
+    `gain_high` the ends of its 95 per cent interval (NaN without `local`). `samples`
+    are the test samples that are counted; 0 means that seeds alone are.
 
     Raises:
         InputError: when no client was held out, or no algorithm has ended.
@@ -82,14 +86,18 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
     for label in labels:
         scores = newcomer_scores(records, label)
         by_seed = scores.groupby("seed").agg(lambda v: v.mean(skipna=False))
+        found, samples = newcomers_estimate(records, label)
         row = {"mean": float(by_seed.mean(skipna=False))}
-        row["standard_error"] = standard_error(by_seed)
+        row["standard_error"] = float(found.error)
         row["worst"] = float(sign * (sign * scores).min(skipna=False))
-        row["better_than_local"] = np.nan
+        row |= dict.fromkeys(("better_than_local", *_GAIN), np.nan)
         if local in labels and label != local:
             gained = newcomer_gains(records, label)
             row["better_than_local"] = (gained > 0).mean() if len(gained) else np.nan
-        row |= {"newcomers": len(scores), "seeds": len(by_seed)}
+            found, _ = newcomers_estimate(records, label, local)
+            ends = (found.mean, found.low, found.high)
+            row |= zip(_GAIN, map(float, ends), strict=True)
+        row |= {"newcomers": len(scores), "seeds": len(by_seed), "samples": samples}
         rows[label] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 

@@ -62,6 +62,14 @@ class Score(NamedTuple):
         text = f"{self.unit * value:+.1f}" if self.ticks else f"{value:+.3g}"
         return text + (" points" if self.ticks else "")
 
+    def show_interval(self, low: float, high: float) -> str:
+        """The ends of an interval of a difference as text."""
+        if not np.isfinite(high - low):
+            return "unknown"
+        return (
+            f"{self.show_gain(low).removesuffix(' points')} to {self.show_gain(high)}"
+        )
+
 
 def score_of(records: Records) -> Score:
     """How the models of a study are scored."""
@@ -312,10 +320,3 @@ def worst_decile(values: pd.Series, sign: int) -> float:
         return float("nan")
     ranked = np.sort(sign * values.to_numpy())
     return float(sign * ranked[: -(-len(ranked) // 10)].mean())
-
-
-def standard_error(values: pd.Series) -> float:
-    """Of the mean of the values; not known from a single one."""
-    if len(values) < 2:
-        return float("nan")
-    return float(np.std(values.to_numpy(), ddof=1)) / len(values) ** 0.5

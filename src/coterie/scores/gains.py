@@ -1,8 +1,8 @@
 """How much one algorithm is better than another, and how sure that is.
 
 Algorithms are paired by seed, client and test sample; `intervals` has the method. Where
-the score has no outcome of single samples (a measure of a client as a whole), or where
-a run did not end, seeds alone count, and `samples` is 0.
+a run did not end, or is of an older version that kept no values of samples for a
+measure of a client as a whole, seeds alone count, and `samples` is 0.
 """
 
 from __future__ import annotations
@@ -12,17 +12,26 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..records import Records
+from ..models import step_of
+from ..records import Outcomes, Records
 from .finals import (
     alone_of,
     difference_of,
     final_scores,
+    newcomer_scores,
     over_clients,
     over_seeds,
     score_of,
     without_rounding,
 )
-from .intervals import Estimate, Trials, client_estimates, mean_estimate, seeds_alone
+from .intervals import (
+    Estimate,
+    Trials,
+    client_estimates,
+    mean_estimate,
+    newcomer_estimate,
+    seeds_alone,
+)
 
 VERDICTS = ("gains", "loses", "cannot tell")
 
@@ -132,28 +141,78 @@ def _trials(records: Records, labels: list[str], table: pd.DataFrame) -> Trials 
         labels: one algorithm, or two whose difference is taken.
         table: one row per seed, one column per client.
     """
-    if table.empty:
+    trials = _joined(records, records.outcomes, labels, table.index, table.columns)
+    if trials is None or set(np.unique(trials.client)) != set(table.columns):
         return None
-    pieces, proportion = [], True
+    return trials
+
+
+def _joined(
+    records: Records,
+    outcomes: dict[tuple[str, int], Outcomes],
+    labels: list[str],
+    seeds: pd.Index,
+    clients: pd.Index,
+) -> Trials | None:
+    """The outcomes of some clients with some seeds; None where there are none."""
+    pieces, counted = [], True
     sign = score_of(records).sign if len(labels) > 1 else 1
-    for seed in table.index:
-        found = [records.outcomes.get((label, seed)) for label in labels]
-        if any(o is None or records.score not in o.measures for o in found):
+    for seed in seeds:
+        found = [outcomes.get((label, seed)) for label in labels]
+        kept = [o for o in found if o is not None and records.score in o.measures]
+        if len(kept) < len(labels):
             return None
-        kept = [o for o in found if o is not None]
         values = [o.measures[records.score] for o in kept]
-        proportion &= all(v.dtype.kind == "u" for v in values)
+        client, sample, measures = kept[0]
+        used = np.isin(client, clients)
+        step = measures.get(step_of(records.score))
+        counted &= step is not None or all(v.dtype.kind == "u" for v in values)
+        if step is None:
+            step = 1 / np.bincount(client)[client]
         first, *others = (v.astype(float) for v in values)
-        client, sample = kept[0].client, kept[0].sample
-        used = np.isin(client, table.columns)
         with np.errstate(invalid="ignore"):
             d = sign * (first - others[0] if others else first)
-        row = (d, np.full(len(d), seed), client, sample)
+        row = (d, np.full(len(d), seed), client, sample, step)
         pieces.append([part[used] for part in row])
-    d, seed, client, sample = (np.concatenate(p) for p in zip(*pieces, strict=True))
-    if set(np.unique(client)) != set(table.columns):
+    if not sum(len(piece[0]) for piece in pieces):
         return None
-    return Trials(d, seed, client, sample, proportion)
+    d, seed, client, sample, step = map(np.concatenate, zip(*pieces, strict=True))
+    return Trials(d, seed, client, sample, counted, step)
+
+
+def newcomers_estimate(
+    records: Records, label: str, over: str | None = None
+) -> tuple[Estimate, int]:
+    """How sure the mean score of newcomers is, or its gain over another's, and of what.
+
+    The number is that of the test samples that are counted; 0: seeds alone.
+    """
+    labels = [label] if over is None else [label, over]
+    values = newcomer_scores(records, label)
+    if over is not None:
+        values = difference_of(records, label, over, newcomer_scores)
+    by_seed = values.groupby("seed").agg(lambda v: v.mean(skipna=False))
+    seeds, clients = by_seed.index, values.index.unique("client")
+    trials = _joined(records, records.newcomer_outcomes, labels, seeds, clients)
+    if trials is not None:
+        there = pd.MultiIndex.from_arrays([trials.seed, trials.client])
+        used = there.isin(values.index)  # not those who leave the score undefined
+        trials = trials._replace(
+            **{k: v[used] for k, v in trials._asdict().items() if k != "proportion"}
+        )
+        return newcomer_estimate(trials), _counted(trials)
+    found = seeds_alone(by_seed.to_numpy()[:, None])
+    return Estimate(*(value[0] for value in found)), 0
+
+
+def newcomer_score(records: Records, label: str, seed: int, client: int) -> Estimate:
+    """The final test score of one newcomer; each number is an array ()."""
+    score = np.array(newcomer_scores(records, label).get((seed, client), np.nan))
+    places = (pd.Index([seed]), pd.Index([client]))
+    trials = _joined(records, records.newcomer_outcomes, [label], *places)
+    if trials is None:
+        return Estimate(score, np.array(np.nan), np.array(-np.inf), np.array(np.inf))
+    return mean_estimate(trials)
 
 
 def _counted(trials: Trials | None) -> int:

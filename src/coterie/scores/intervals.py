@@ -25,7 +25,13 @@ pair of samples of which each algorithm is right on one, half a pair each way (A
 and Min, 2005): without it a client of whom no prediction differs, or one, would seem to
 be known exactly. K is the number of samples that are as good as independent.
 
-For one client, N = 1 and D_s is its own. With one seed only samples count.
+For one client, N = 1 and D_s is its own. With one seed only samples count. Where each
+seed draws other clients (newcomers), D_s is the mean over those of the seed, and the
+weight of a sample in D is 1 / (S N_s n_i).
+
+A measure of a client as a whole has values of samples with its mean and its variance
+(`models.jackknife`). Where it counts samples, as sensitivity does those of class 1, K
+and f are by what each sample changes, 1 / n_i for a mean.
 
 References:
     Gallas, One-shot estimate of MRMC variance: AUC, Academic Radiology 13, 2006.
@@ -52,6 +58,7 @@ class Trials(NamedTuple):
     client: np.ndarray
     sample: np.ndarray
     proportion: bool = False  # of outcomes, or differences of them, that are 0 or 1
+    step: np.ndarray | None = None  # what each changes its client's mean; None: 1 / n_i
 
 
 class Estimate(NamedTuple):
@@ -109,31 +116,63 @@ def mean_estimate(trials: Trials) -> Estimate:
     """How sure the mean over clients of their means is; each number is an array ()."""
     _, client = np.unique(trials.client, return_inverse=True)
     cells = _cells(trials, client)
-    n = len(cells.seeds)
-    u, w = _weighed(trials, cells)
-    single = cells.size[cells.place] < 2
-    if single.any():
-        # One sample has no spread of its own: that among clients is no smaller.
-        centre = (cells.mean / cells.seeds[cells.client]).sum() / n
-        u = np.where(single, (trials.values - centre) * w, u)
-    everybody = np.zeros(len(client), dtype=int)
-    parts = _parts(u / n, w / n, trials.sample, everybody)
+    weight = 1 / (len(cells.seeds) * cells.seeds[cells.client])
     means = _sums(cells.client, cells.mean) / cells.seeds
+    drift = _seed_means(cells, cells.mean - means[cells.client])
+    return _whole(trials, client, cells, weight, drift)
+
+
+@np.errstate(invalid="ignore")  # of infinite ones nothing can be told
+def newcomer_estimate(trials: Trials) -> Estimate:
+    """How sure the mean over seeds is, where each seed draws its clients.
+
+    Other clients are drawn with other seeds, so that V_seeds has what is due to them.
+    """
+    _, client = np.unique(trials.client, return_inverse=True)
+    cells = _cells(trials, client)
     _, seed = np.unique(cells.seed, return_inverse=True)
-    drift = _sums(seed, cells.mean - means[cells.client]) / np.bincount(seed)
+    drawn = np.bincount(seed)
+    means = _seed_means(cells, cells.mean)
+    weight = 1 / (len(drawn) * drawn[seed])
+    return _whole(trials, client, cells, weight, means - means.mean())
+
+
+def _seed_means(cells: _Cells, values: np.ndarray) -> np.ndarray:
+    """The mean of the values of each seed's clients."""
+    _, seed = np.unique(cells.seed, return_inverse=True)
+    return _sums(seed, values) / np.bincount(seed)
+
+
+def _whole(
+    trials: Trials,
+    client: np.ndarray,
+    cells: _Cells,
+    weight: np.ndarray,
+    drift: np.ndarray,
+) -> Estimate:
+    """The estimate of a sum of cells with these weights, whose seeds drift so far."""
+    u, w = _weighed(trials, cells)
+    share = (weight * cells.seeds[cells.client])[cells.place]
+    centre = (weight * cells.mean).sum()
+    single = cells.size[cells.place] < 2
+    # One sample has no spread of its own: that among clients is no smaller.
+    u = np.where(single, (trials.values - centre) * w, u) * share
+    everybody = np.zeros(len(client), dtype=int)
+    parts = _parts(u, w * share, trials.sample, everybody)
     s = len(drift)
     spread = (drift**2).sum() / (s * (s - 1)) if s > 1 else np.nan
     own = _parts(u, w, _paired(client, trials.sample), client)
     freedom = _satterthwaite(own.samples, np.maximum(own.distinct - 1, 1))
     found = _estimate(
-        means.mean(keepdims=True),
+        np.array([centre]),
         np.array([spread]),
         np.array([s]),
         parts,
         np.array([freedom]),
         trials.proportion,
     )
-    found = _unknown_where(np.array([bool(single.any() and n < 2)]), found)
+    alone = bool(single.any() and len(cells.seeds) < 2)
+    found = _unknown_where(np.array([alone]), found)
     return Estimate(*(value[0] for value in found))
 
 
@@ -195,7 +234,8 @@ def _weighed(trials: Trials, cells: _Cells) -> tuple[np.ndarray, np.ndarray]:
     size, seeds = cells.size[cells.place], cells.seeds[cells.client[cells.place]]
     rest = trials.values - cells.mean[cells.place]
     u = np.where(size > 1, rest, 0) / np.sqrt(size * np.maximum(size - 1, 1)) / seeds
-    return u, 1 / (size * seeds)
+    step = 1 / size if trials.step is None else trials.step
+    return u, step / seeds
 
 
 def _parts(u: np.ndarray, w: np.ndarray, key: np.ndarray, group: np.ndarray) -> _Parts:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..checks import own_code
+from ..clients.simulation import Simulation
 from ..engine.clocks import Rings
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, run_rounds
@@ -23,6 +24,7 @@ from ..records import Cell
 from ..theory.mixing import loss_rates
 from ..types import Algorithm, Flow, Oracle, State
 from .config import Entry
+from .divided import Division
 from .setup import Setup, drawn_anew
 
 
@@ -119,7 +121,8 @@ def pace_of(setup: Setup, method: Algorithm) -> Pace:
 
 def concluded(cell: Cell, setup: Setup, x: Tensor) -> Cell:
     """The cell with what becomes of test samples at the end, and of labels in them."""
-    cell, simulation = replace(cell, outcomes=_outcomes(setup, x)), setup.simulation
+    simulation = setup.simulation
+    cell = replace(cell, outcomes=outcomes_of(setup, x, simulation, setup.division))
     if not simulation.objective.labelled:
         return cell
     here = tally(simulation.names.tolist(), simulation.outputs(x, "test"))
@@ -131,21 +134,34 @@ def concluded(cell: Cell, setup: Setup, x: Tensor) -> Cell:
     return replace(cell, confusion=confusion, calibration=calibration)
 
 
-def _outcomes(setup: Setup, x: Tensor) -> dict[str, Tensor]:
-    """What becomes of every test sample of all clients, (M,) each, client by client.
+def outcomes_of(
+    setup: Setup, x: Tensor, simulation: Simulation, division: Division | None = None
+) -> dict[str, Tensor]:
+    """What becomes of every test sample of some clients, (M,) each, client by client.
 
     A sample is known by its place in the data table, so that seeds can be paired where
     they test the same samples.
+
+    Args:
+        setup: of the seed.
+        x: a model for each client at hand.
+        simulation: of them.
+        division: of all who train among processes; None: the clients are all here.
     """
-    federation, division = setup.federation, setup.division
+    federation = simulation.federation if division is None else setup.federation
     size = federation.test.size
-    index, mask = federation.test.rows(torch.arange(len(federation)))
+    index, mask = federation.test.rows(
+        torch.arange(len(federation), device=size.device)
+    )
     sample = index[mask]
     if drawn_anew(setup.study):  # places of one table are not those of another
         sample = sample + (setup.seed << 32)
-    table = {"client": federation.clients.repeat_interleave(size), "sample": sample}
-    for name, values in setup.simulation.outcomes(x, "test").items():
-        values = division.joined_samples(values, size).cpu()
-        is_right = bool(((values == 0) | (values == 1)).all())
-        table[name] = values.to(torch.uint8 if is_right else torch.float32)
+    who = federation.clients.repeat_interleave(size)
+    table = {"client": who.cpu(), "sample": sample.cpu()}
+    single = simulation.objective.per_sample
+    for name, values in simulation.outcomes(x, "test", len(sample)).items():
+        if division is not None:
+            values = division.joined_samples(values, size)
+        is_right = name in single and bool(((values == 0) | (values == 1)).all())
+        table[name] = values.to("cpu", torch.uint8 if is_right else torch.float32)
     return table

@@ -22,7 +22,7 @@ from ..records.versions import versions
 from ..types import State
 from .config import Entry, Study, algorithm_factory
 from .divided import Division, SharedFolder, first, refuse_any
-from .loops import Training, concluded, training_of
+from .loops import Training, concluded, outcomes_of, training_of
 from .newcomers import described, models_for
 from .setup import Setup
 
@@ -134,19 +134,19 @@ def _concluded(
         group, clients = setup.division
         state = whole(training.inner(cell.state), group, clients)
         everybody = setup.division.collected(x)
-        rows, table = first(
+        rows, table, samples = first(
             group, lambda: _welcomed(cell, state, setup, entry, everybody)
         )
         folder.save_models(cell.label, cell.seed, rows, of="newcomers")
-        cell = replace(cell, newcomers=table)
+        cell = replace(cell, newcomers=table, newcomer_outcomes=samples)
     folder.save_models(cell.label, cell.seed, x)
     return concluded(cell, setup, x)
 
 
 def _welcomed(
     cell: Cell, state: State, setup: Setup, entry: Entry, x: Tensor | None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The models that newcomers get, and what is recorded of them.
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """The models that newcomers get, and what is recorded of them and their samples.
 
     Args:
         cell: as it is after the last round.
@@ -170,7 +170,8 @@ def _welcomed(
         )
     table = described(newcomers.federation)
     table |= measures_of(setup.study, newcomers.simulation, rows)
-    return rows.cpu(), {k: v.cpu() for k, v in table.items()}
+    samples = outcomes_of(setup, rows, newcomers.simulation)
+    return rows.cpu(), {k: v.cpu() for k, v in table.items()}, samples
 
 
 def _keep_models(
