@@ -14,6 +14,7 @@ from coterie.graphs import (
     cover_time,
     edges_of,
     hitting_time,
+    hitting_time_of,
     hitting_times,
     mixing_time,
     paths,
@@ -21,6 +22,7 @@ from coterie.graphs import (
     relaxation_time,
     stationary_law,
     transition,
+    walk_on,
 )
 
 REAL = torch.float64
@@ -74,6 +76,24 @@ def test_golden_times_of_lazy_walks(graph, hit, mix, quarter):
     assert mixing_time(chain) == mix
     if quarter is not None:
         assert mixing_time(chain, 0.25) == quarter
+
+
+def test_hitting_times_of_tokens_that_remember():
+    ring = edges_of("ring", 7)
+    assert hitting_time_of(walk_on("non_backtracking", ring, 7)) == pytest.approx(7)
+    assert hitting_time_of(walk_on("cyclic", ring, 7)) == 7
+    lazy = walk_on("lazy", ring, 7)
+    assert hitting_time_of(lazy) == hitting_time(transition("lazy", ring, 7))
+    # On a line it goes to the end and back: 2 (n - 1) to where it was.
+    line = walk_on("non_backtracking", edges_of("line", 5), 5)
+    assert hitting_time_of(line) == pytest.approx(8)
+    everybody = walk_on("reshuffled", edges_of("complete", 4), 4)
+    assert hitting_time_of(everybody) == longest_wait_of_reshuffling(4) == 5.5
+
+
+def longest_wait_of_reshuffling(n: int) -> float:
+    """Of the first of an epoch: what is left of it, and then each place alike."""
+    return n - 1 + sum(place / n for place in range(1, n + 1))
 
 
 def random_chain(n: int, seed: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from coterie.graphs import (
     edges_of,
     gossip_matrix,
     oldest,
-    oldest_by_laps,
+    oldest_by_epochs,
     stationary_law,
     transition,
     walk_on,
@@ -158,7 +158,7 @@ def test_bad_walks_are_refused():
 
 
 @pytest.mark.parametrize("kind", ["lazy", "non_backtracking", "cyclic"])
-def test_delays_are_those_of_a_plain_loop_and_laps_bound_them(kind):
+def test_delays_are_those_of_a_plain_loop_and_epochs_bound_them(kind):
     places = walked(kind, 600, graph_for(kind))
     exact, laps = Visits([0] * 5), Visits([0] * 5)
     bounds = []
@@ -169,7 +169,7 @@ def test_delays_are_those_of_a_plain_loop_and_laps_bound_them(kind):
         ]
         delay = max(t - d for d in last)
         assert oldest(exact, client, t) == delay
-        bounds.append(oldest_by_laps(laps, client, t))
+        bounds.append(oldest_by_epochs(laps, client, t))
         assert bounds[-1] >= delay
     assert max(bounds[300:]) < 200  # it forgets
 

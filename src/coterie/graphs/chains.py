@@ -24,13 +24,14 @@ import math
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int
-from scipy.sparse import coo_array, csr_array, eye_array
+from scipy.sparse import coo_array, csr_array, diags_array, eye_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 from scipy.sparse.linalg import splu
 from torch import Tensor
 
 from ..checks import InputError, integer, number, stochastic
 from .spectra import contraction
+from .walks import Walk, transition
 
 Chain = Float[Tensor, "n n"]
 
@@ -67,6 +68,36 @@ def hitting_times(chain: Chain) -> Float64[Tensor, "n n"]:
 def hitting_time(chain: Chain) -> float:
     """tau_hit, the largest of `hitting_times`."""
     return float(hitting_times(chain).max())
+
+
+def hitting_time_of(walk: Walk) -> float:
+    """tau_hit of a token, from any client and whatever it remembers.
+
+    >>> hitting_time_of(Walk("iid", ((1, 2), (0, 2), (0, 1))))
+    3.0
+    """
+    n = len(walk.neighbours)
+    if walk.kind == "reshuffled":
+        # A client that was the first of an epoch may be the last of the next one, in
+        # the middle of which it is on average: n - 1 + (n + 1) / 2.
+        return (3 * n - 1) / 2
+    if n == 1 or walk.kind in ("cyclic", "iid"):
+        return float(n)
+    pairs = [(v, w) for v in range(n) for w in walk.neighbours[v] if v < w]
+    edges = torch.tensor(pairs)
+    chain = transition(walk.kind, edges, n)
+    if walk.kind != "non_backtracking":
+        return hitting_time(chain)
+    heads = torch.cat([edges[:, 1], edges[:, 0]]).numpy()
+    return max(_time_to(chain, heads == w) for w in range(n))
+
+
+def _time_to(chain: Tensor, there: np.ndarray) -> float:
+    """The longest mean time to be in one of several states, from any."""
+    matrix = _as_scipy(chain)
+    away = matrix @ diags_array((~there).astype(float))
+    system = (eye_array(len(there)) - away).tocsc()
+    return float(splu(system).solve(np.ones(len(there))).max())
 
 
 def mixing_time(chain: Chain, eps: float | None = None) -> int:
@@ -172,11 +203,7 @@ def cover_time(chain: Chain, rng: torch.Generator, *, runs: int = 400) -> float:
 
 def _irreducible(chain: Tensor) -> csr_array:
     """The chain, if it leads from every state to every other."""
-    entries = stochastic("chain", chain, len(chain)).to_sparse().coalesce().cpu()
-    values = entries.values().double().numpy()
-    places = tuple(entries.indices().numpy())
-    matrix = coo_array((values, places), shape=tuple(chain.shape)).tocsr()
-    matrix.eliminate_zeros()
+    matrix = _as_scipy(stochastic("chain", chain, len(chain)))
     parts, part = connected_components(matrix, connection="strong")
     if parts > 1:
         other = int((part != part[0]).argmax())
@@ -184,4 +211,13 @@ def _irreducible(chain: Tensor) -> csr_array:
             "`chain` must lead from every state to every other, but there is no way "
             f"from 0 to {other} and back."
         )
+    return matrix
+
+
+def _as_scipy(chain: Tensor) -> csr_array:
+    entries = chain.to_sparse().coalesce().cpu()
+    values = entries.values().double().numpy()
+    places = tuple(entries.indices().numpy())
+    matrix = coo_array((values, places), shape=tuple(chain.shape)).tocsr()
+    matrix.eliminate_zeros()
     return matrix

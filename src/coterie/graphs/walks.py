@@ -7,7 +7,7 @@ A token at client v goes to w with chance
     lazy              P_vw = 1 / (d_v + 1) for neighbours and v itself
     non_backtracking  1 / (d_v - 1) for neighbours but the one it came from
     cyclic            to v + 1, and from the last client to the first
-    reshuffled        to any client that it has not met in this lap, all alike
+    reshuffled        to any client not met in this epoch, all alike
     iid               to any client, all alike, v itself among them
 
 where d_v is the number of neighbours. A token that comes to a dead end goes back. In
@@ -152,7 +152,7 @@ def transition(
     if kind == "reshuffled":
         raise InputError(
             "`walk` reshuffled has no matrix: its states are clients with all that are "
-            "left in a lap."
+            "left in an epoch."
         )
     if kind == "non_backtracking":
         return _onward(edges)
@@ -202,9 +202,9 @@ def _drawn(choices: list[int] | tuple[int, ...] | range, rng: torch.Generator) -
 class Visits:
     """When a token was where: what it carries, and the marks that clients keep."""
 
-    marks: list[int]  # of each client: its last visit, or the last lap that met it
-    lap: int = 1
-    met: int = 0  # clients that this lap has met
+    marks: list[int]  # of each client: its last visit, or the last epoch that met it
+    epoch: int = 1
+    met: int = 0  # clients that this epoch has met
     begun: int = 0  # when it began
     before: int = 0  # when the one before it did
 
@@ -218,16 +218,16 @@ def oldest(visits: Visits, client: int, t: int) -> int:
     return t - min(visits.marks)
 
 
-def oldest_by_laps(visits: Visits, client: int, t: int) -> int:
+def oldest_by_epochs(visits: Visits, client: int, t: int) -> int:
     """A bound on `oldest` for which a token carries four numbers.
 
-    A lap ends when it has met everybody, and everybody was met since the lap before
-    this one began.
+    An epoch ends when it has met everybody, and everybody was met since the epoch
+    before this one began.
     """
-    if visits.marks[client] != visits.lap:
-        visits.marks[client] = visits.lap
+    if visits.marks[client] != visits.epoch:
+        visits.marks[client] = visits.epoch
         visits.met += 1
     if visits.met == len(visits.marks):
-        visits.lap, visits.met = visits.lap + 1, 0
+        visits.epoch, visits.met = visits.epoch + 1, 0
         visits.before, visits.begun = visits.begun, t + 1
     return t - visits.before
