@@ -166,15 +166,16 @@ def paths(
     sums = torch.from_numpy(np.cumsum(rows.data))
     to = torch.from_numpy(rows.indices.astype(np.int64))
     before = torch.cat([sums.new_zeros(1), sums])[ends]  # of all earlier rows
-    found = [start]
-    for _ in range(integer("steps", steps, at_least=0)):
-        at = found[-1]
-        low, high = before[at], before[at + 1]
-        draw = torch.rand(len(at), generator=rng, dtype=sums.dtype)
-        place = torch.searchsorted(sums, low + draw * (high - low), right=True)
+    first, last, total = ends[:-1], ends[1:] - 1, before.diff()
+    integer("steps", steps, at_least=0)
+    found = torch.empty(steps + 1, len(start), dtype=torch.long)
+    found[0] = at = start
+    draws = torch.rand(steps, len(start), generator=rng, dtype=sums.dtype)
+    for t, draw in enumerate(draws, 1):
+        place = torch.searchsorted(sums, before[at] + draw * total[at], right=True)
         # Rounding may lead to a neighbouring row.
-        found.append(to[place.clamp(ends[at], ends[at + 1] - 1)])
-    return torch.stack(found)
+        found[t] = at = to[place.clamp(first[at], last[at])]
+    return found
 
 
 def cover_time(chain: Chain, rng: torch.Generator, *, runs: int = 400) -> float:
