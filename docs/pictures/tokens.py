@@ -137,8 +137,8 @@ def looks(figure: go.Figure) -> go.Figure:
         title="|gradient|²", type="log", exponentformat="power", dtick=2, col=2
     )
     figure.add_annotation(
-        text="A grid of 64 clients. Left: means of 40 walks. Right: logistic regression, "
-        "data that differ, each method with the best of eight steps; one seed.",
+        text="A grid of 64 clients. Left: means of 40 walks. Right: logistic "
+        "regression, data that differ, the best of eight steps each; one seed.",
         align="left",
         xref="paper",
         yref="paper",
