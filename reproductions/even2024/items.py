@@ -1,4 +1,4 @@
-"""Chapters 3, 4 and 5 of Even's thesis, in virtual time and step by step.
+"""Chapters 3 to 5 and 7 of Even's thesis, in virtual time and step by step.
 
 Settings are given as `name=value`.
 """
@@ -25,6 +25,17 @@ from .figures import CASES, EXPECTED, draw, figure_claims, jump_claims, tuned, w
 from .networks import harm_claims, lemma_claims, mixing_claims
 from .quadratics import limit_claims, straggler_claims, worker_claims
 from .speedups import draw_figure41, speedup_claims
+from .token_races import race_claims as token_race_claims
+from .token_races import sag_claims, sizes_claims
+from .tokens import (
+    floor_claims,
+    hard_claims,
+    interpolation_claims,
+    system_claims,
+    time_claims,
+    time_of_hops_claims,
+    two_state_claims,
+)
 from .topologies import local_claims, statistical_claims, topology_claims
 from .walks import lipschitz_claims, sampling_claims
 
@@ -33,6 +44,13 @@ CHAPTER5 = (
     *(lipschitz_claims, topology_claims, statistical_claims),
     *(sampling_claims, local_claims),
     *(mixing_claims, harm_claims, lemma_claims, deadlock_claims, overlap_claims),
+)
+
+
+CHAPTER7 = (
+    *(time_claims, sag_claims, two_state_claims, interpolation_claims, floor_claims),
+    *(token_race_claims, sizes_claims, time_of_hops_claims, hard_claims),
+    system_claims,
 )
 
 
@@ -98,4 +116,22 @@ def chapter5(overrides: Sequence[str]) -> list[Claim]:
     return claims
 
 
-ITEMS = {"chapter3": chapter3, "chapter4": chapter4, "chapter5": chapter5}
+def chapter7(overrides: Sequence[str]) -> list[Claim]:
+    """Checks of chapter 7: a model that walks (two minutes).
+
+    Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
+    """
+    given = settings(overrides, share=1.0, seed=0)
+    share = number("share", given["share"], above=0, at_most=1)
+    seed = integer("seed", given["seed"], at_least=0)
+    claims = [claim for part in CHAPTER7 for claim in part(share, seed)]
+    record("chapter7", claims)
+    return claims
+
+
+ITEMS = {
+    "chapter3": chapter3,
+    "chapter4": chapter4,
+    "chapter5": chapter5,
+    "chapter7": chapter7,
+}

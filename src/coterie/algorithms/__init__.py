@@ -24,6 +24,8 @@ from .per_fedavg import per_fedavg
 from .pfedme import pfedme
 from .server_sgd import server_sgd
 from .time_adaptive_all_for_all import time_adaptive_all_for_all
+from .token_sag import token_sag
+from .token_sgd import token_sgd
 from .wga_bc import wga_bc
 
 __all__ = ["ALGORITHMS"]
@@ -48,5 +50,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "pfedme": pfedme,
     "server_sgd": server_sgd,
     "time_adaptive_all_for_all": time_adaptive_all_for_all,
+    "token_sag": token_sag,
+    "token_sgd": token_sgd,
     "wga_bc": wga_bc,
 }

@@ -1,0 +1,115 @@
+"""SAG of one model that walks: a token that knows the last gradients of all clients.
+
+At client v, where the token is at step t with the model x and the mean h_bar,
+
+    g = g_v(x_t),   h_bar <- h_bar + (g - h_v) / n,   x_{t+1} = x_t - gamma_t h_bar,
+    h_v <- g,       v_{t+1} ~ P_v                                    (Algorithm 7.1)
+
+and the token goes on to v_{t+1} with x and h_bar, while v keeps h_v, which is 0 before
+the first visit. So h_bar is always the mean of all h_v: gradients that are old, but of
+everybody, whatever the law of the walk. Steps are
+
+    gamma_t = lr                                                (step `constant`)
+    gamma_t = lr / (tau_hit + max_v (t - d_v(t)))               (step `exact`)     (7.7)
+
+where d_v(t) is the last visit to v, and 0 before the first. Theorem 7.6 has
+lr = 1 / (4 L) for L-smooth losses. Step `epoch` bounds the delay with four numbers that
+the token carries, in place of one for each client.
+
+References:
+    Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
+    arXiv 2302.14428.
+
+Differences (each with a test; see docs/errata.md): h_bar in the update of x; delays are
+tracked by all last visits or by epochs, since the printed recursion never decreases;
+1 / (4 L) where h_v does not begin at the gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from ..graphs.chains import hitting_time_of
+from ..graphs.families import refuse_apart
+from ..graphs.matrices import joined
+from ..graphs.walks import Kind as WalkKind
+from ..graphs.walks import Visits, oldest, oldest_by_epochs, walk_on
+from ..options import Mixing, Positive, method
+from ..types import Algorithm, Arrivals, Flow, Kind, Task
+
+
+@dataclass
+class State:
+    """The token, with the mean of all gradients that clients remember."""
+
+    x: Tensor  # (D,)
+    mean: Tensor  # (D,) h_bar
+    kept: Tensor  # (N, D) h, of which each client has its own row
+    at: int
+    came: int
+    trail: list[int]
+    visits: Visits
+    t: int = 0  # steps of the walk
+
+
+@method()
+def token_sag(
+    mixing: Mixing,
+    *,
+    lr: Positive = 0.1,
+    step: Literal["exact", "epoch", "constant"] = "exact",
+    walk: WalkKind = "metropolis",
+) -> Algorithm:
+    """SAG of one model that walks on a graph, also known as MC-SAG.
+
+    Args:
+        mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
+            clients neighbours.
+        lr: step size; with `exact` and `epoch` it is divided by tau_hit and delay.
+        step: follows the `exact` delay, or a bound by the `epoch`, or is `constant`.
+        walk: who gets the token next: `metropolis`, `simple`, `lazy`,
+            `non_backtracking`, `cyclic`, `reshuffled` or `iid`.
+    """
+    edges, n = joined(mixing), len(mixing)
+    refuse_apart("mixing", edges, n)
+    way = walk_on(walk, edges, n)
+    slowest = 0.0 if step == "constant" else hitting_time_of(way)
+
+    def init(x: Tensor) -> State:
+        start = x.mean(0)
+        none = start.new_zeros(n, len(start))
+        visits = Visits([0] * n)
+        return State(start, none[0].clone(), none, 0, 0, way.trail(0), visits)
+
+    def task(state: State, client: int) -> Task:
+        return Task((state.x, state.mean), peer=state.came)
+
+    def gamma(state: State) -> float:
+        if step == "constant":
+            return lr
+        since = oldest if step == "exact" else oldest_by_epochs
+        return lr / (slowest + since(state.visits, state.at, state.t))
+
+    def arrive(state: State, now: Arrivals) -> list[int]:
+        g, v = now.answers[0][0], state.at
+        state.mean.add_(g - state.kept[v], alpha=1 / n)
+        state.x.sub_(state.mean, alpha=gamma(state))
+        state.kept[v] = g
+        state.came, state.t = v, state.t + 1
+        state.at, state.trail = way.following(v, state.trail, now.generator())
+        return [state.at]
+
+    flow = Flow(
+        init,
+        task,
+        arrive,
+        lambda state: state.x.repeat(n, 1),
+        # Model and mean come; the answer stays, and goes on within them.
+        kinds=(Kind(reads=1, up=()),),
+        starts=(0,),
+        messages="direct",
+    )
+    return Algorithm(flow=flow)

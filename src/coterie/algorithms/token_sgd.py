@@ -1,0 +1,97 @@
+"""SGD of one model that walks: a token that goes from client to client on a graph.
+
+At client v, where the token is at step t,
+
+    x_{t+1} = x_t - lr / (n pi_v) g_v(x_t),    v_{t+1} ~ P_v                       (7.2)
+
+and the token goes on to v_{t+1} with x. The law pi is that of the walk: with
+`metropolis`, which is uniform, the factor is 1, and with any other all clients count
+alike too. With `wait` only every so many steps of the walk takes a gradient, and the
+token just passes between.
+
+References:
+    Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
+    arXiv 2302.14428.
+
+Differences: the factor 1 / (n pi_v), without which the minimum of sum_v pi_v f_v is
+found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..graphs.families import refuse_apart
+from ..graphs.matrices import joined
+from ..graphs.walks import Kind as WalkKind
+from ..graphs.walks import walk_on
+from ..options import Count, Mixing, Positive, method
+from ..types import Algorithm, Arrivals, Clients, Flow, Kind, Task
+
+
+@dataclass
+class State:
+    """The token: its model, who holds it, from whom it came, and its way."""
+
+    x: Tensor  # (D,)
+    at: int
+    came: int
+    trail: list[int]
+    t: int = 0  # steps of the walk
+
+
+def passed_on(clients: Clients, x: Tensor) -> Tensor:
+    """A client program: nothing."""
+    return x
+
+
+@method()
+def token_sgd(
+    mixing: Mixing,
+    *,
+    lr: Positive = 0.1,
+    walk: WalkKind = "metropolis",
+    wait: Count = 1,
+) -> Algorithm:
+    """SGD of one model that walks on a graph, also known as MC-SGD.
+
+    Args:
+        mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
+            clients neighbours.
+        lr: step size.
+        walk: who gets the token next: `metropolis`, `simple`, `lazy`,
+            `non_backtracking`, `cyclic`, `reshuffled` or `iid`.
+        wait: of how many steps of the walk one takes a gradient.
+    """
+    edges, n = joined(mixing), len(mixing)
+    refuse_apart("mixing", edges, n)
+    way = walk_on(walk, edges, n)
+    shares = (1 / (n * way.law)).tolist()
+
+    def init(x: Tensor) -> State:
+        return State(x.mean(0), 0, 0, way.trail(0))
+
+    def task(state: State, client: int) -> Task:
+        passes = state.t % wait > 0
+        return Task((state.x,), int(passes), work=float(not passes), peer=state.came)
+
+    def arrive(state: State, now: Arrivals) -> list[int]:
+        if now.kind == 0:
+            state.x.sub_(now.answers[0][0], alpha=lr * shares[state.at])
+        state.came, state.t = state.at, state.t + 1
+        state.at, state.trail = way.following(state.at, state.trail, now.generator())
+        return [state.at]
+
+    flow = Flow(
+        init,
+        task,
+        arrive,
+        lambda state: state.x.repeat(n, 1),
+        # The model stays where it was computed, and goes on from there.
+        kinds=(Kind(up=()), Kind(passed_on, up=())),
+        starts=(0,),
+        messages="direct",
+    )
+    return Algorithm(flow=flow)

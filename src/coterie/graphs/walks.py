@@ -1,0 +1,233 @@
+"""Walks on a graph: who holds a token next.
+
+A token at client v goes to w with chance
+
+    metropolis        P_vw = 1 / (1 + max(d_v, d_w)) for neighbours, and stays else
+    simple            P_vw = 1 / d_v for neighbours
+    lazy              P_vw = 1 / (d_v + 1) for neighbours and v itself
+    non_backtracking  1 / (d_v - 1) for neighbours but the one it came from
+    cyclic            to v + 1, and from the last client to the first
+    reshuffled        to any client not met in this epoch, all alike
+    iid               to any client, all alike, v itself among them
+
+where d_v is the number of neighbours. A token that comes to a dead end goes back. In
+the long run, metropolis and the last three are everywhere equally often; simple and
+non-backtracking walks are at v in proportion to d_v, lazy ones to d_v + 1. How long
+they take to be somewhere is in `coterie.graphs.chains`.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 7, hal tel-04877971.
+    Alon, Benjamini, Lubetzky, Sodin, "Non-backtracking random walks mix faster",
+    Communications in Contemporary Mathematics, 2007.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from ..checks import InputError, one_of
+from .families import refuse_apart
+from .matrices import circles, gossip_matrix
+
+Kind = Literal[
+    "metropolis",
+    "simple",
+    "lazy",
+    "non_backtracking",
+    "cyclic",
+    "reshuffled",
+    "iid",
+]
+WALKS: tuple[str, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A walk on a graph; what it must remember is a list, its trail.
+
+    >>> around = walk_on("cyclic", torch.tensor([[0, 1], [1, 2], [0, 2]]), 3)
+    >>> around.following(2, around.trail(2), torch.Generator())
+    (0, [])
+    """
+
+    kind: str
+    neighbours: tuple[tuple[int, ...], ...]
+
+    def trail(self, at: int) -> list[int]:
+        """What a walk that begins there remembers."""
+        if self.kind == "reshuffled":
+            return [v for v in range(len(self.neighbours)) if v != at]
+        return [at] if self.kind == "non_backtracking" else []
+
+    def following(
+        self, at: int, trail: list[int], rng: torch.Generator
+    ) -> tuple[int, list[int]]:
+        """Where the token goes next, and what is remembered then."""
+        n, near = len(self.neighbours), self.neighbours[at]
+        if n == 1:
+            return at, trail
+        match self.kind:
+            case "metropolis":
+                return self._metropolis(at, rng), trail
+            case "simple":
+                return _drawn(near, rng), trail
+            case "lazy":
+                return _drawn((*near, at), rng), trail
+            case "non_backtracking":
+                onward = [w for w in near if w not in trail] or near
+                return _drawn(onward, rng), [at]
+            case "cyclic":
+                return (at + 1) % n, trail
+            case "iid":
+                return _drawn(range(n), rng), trail
+        left = trail or list(range(n))
+        chosen = _drawn(left, rng)
+        return chosen, [v for v in left if v != chosen]
+
+    def _metropolis(self, at: int, rng: torch.Generator) -> int:
+        """A neighbour or oneself, who may be refused for having more neighbours."""
+        to = _drawn((*self.neighbours[at], at), rng)
+        here, there = (1 + len(self.neighbours[v]) for v in (at, to))
+        refused = torch.rand((), generator=rng) * there >= here
+        return at if refused else to
+
+    @property
+    def law(self) -> Float64[Tensor, " n"]:
+        """The share of its time that the walk is at each client, in the long run."""
+        degree = torch.tensor([len(near) for near in self.neighbours]).double()
+        if self.kind == "lazy":
+            degree = degree + 1
+        elif self.kind not in ("simple", "non_backtracking"):
+            degree = torch.ones_like(degree)
+        return degree / degree.sum() if len(degree) > 1 else torch.ones_like(degree)
+
+
+def walk_on(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Walk:
+    """A walk on the graph of these edges.
+
+    Raises:
+        InputError: if some client cannot be reached, or the walk needs an edge that is
+            not there: `cyclic` all from a client to the next one, `reshuffled` and
+            `iid` all there can be.
+    """
+    one_of("walk", kind, WALKS)
+    refuse_apart("graph", edges, n)
+    near = tuple(
+        tuple(w for w in circle.tolist() if w != v)
+        for v, circle in enumerate(circles(edges, n))
+    )
+    for v in range(n):
+        wanted = {(v + 1) % n} if kind == "cyclic" else set(range(v + 1, n))
+        missing = wanted - {v, *near[v]}
+        if missing and kind in ("cyclic", "reshuffled", "iid"):
+            raise InputError(
+                f"`walk` {kind} needs an edge between clients {v} and {min(missing)}, "
+                "which the graph lacks."
+            )
+    return Walk(kind, near)
+
+
+def transition(
+    kind: str, edges: Int[Tensor, "e 2"], n: int
+) -> Float64[Tensor, "states states"]:
+    """The chances P of going from one state to another, sparse (COO).
+
+    States are clients, and for `non_backtracking` edges with a direction: the E edges
+    as they are given, from their first end to their second, then the other way round.
+
+    >>> transition("lazy", torch.tensor([[0, 1], [1, 2]]), 3).to_dense()
+    tensor([[0.5000, 0.5000, 0.0000],
+            [0.3333, 0.3333, 0.3333],
+            [0.0000, 0.5000, 0.5000]], dtype=torch.float64)
+    """
+    near = walk_on(kind, edges, n).neighbours
+    if kind == "metropolis" and n > 1:
+        return gossip_matrix(edges, n)
+    if kind == "reshuffled":
+        raise InputError(
+            "`walk` reshuffled has no matrix: its states are clients with all that are "
+            "left in an epoch."
+        )
+    if kind == "non_backtracking":
+        return _onward(edges)
+    rows: list[tuple[int, ...]] = [
+        {"cyclic": ((v + 1) % n,), "lazy": (*near[v], v), "iid": tuple(range(n))}.get(
+            kind, near[v] or (v,)
+        )
+        for v in range(n)
+    ]
+    return _even(rows)
+
+
+def _onward(edges: Tensor) -> Tensor:
+    """Non-backtracking: from an edge to those that begin where it ends."""
+    ways = torch.cat([edges, edges.flip(1)]).tolist()
+    leaving: dict[int, list[int]] = {}
+    for number, (v, _) in enumerate(ways):
+        leaving.setdefault(v, []).append(number)
+    half, rows = len(edges), []
+    for number, (_, w) in enumerate(ways):
+        back = (number + half) % (2 * half)
+        rows.append(tuple(e for e in leaving[w] if e != back) or (back,))
+    return _even(rows)
+
+
+def _even(rows: list[tuple[int, ...]]) -> Tensor:
+    """The matrix whose row v has equal entries in these columns."""
+    v = [row for row, columns in enumerate(rows) for _ in columns]
+    w = [column for columns in rows for column in columns]
+    values = [1 / len(columns) for columns in rows for _ in columns]
+    return torch.sparse_coo_tensor(
+        torch.tensor([v, w]),
+        torch.tensor(values, dtype=torch.float64),
+        (len(rows), len(rows)),
+        check_invariants=True,
+    ).coalesce()
+
+
+def _drawn(choices: list[int] | tuple[int, ...] | range, rng: torch.Generator) -> int:
+    return choices[int(torch.randint(len(choices), (), generator=rng))]
+
+
+# How long ago a token was everywhere.
+
+
+@dataclass
+class Visits:
+    """When a token was where: what it carries, and the marks that clients keep."""
+
+    marks: list[int]  # of each client: its last visit, or the last epoch that met it
+    epoch: int = 1
+    met: int = 0  # clients that this epoch has met
+    begun: int = 0  # when it began
+    before: int = 0  # when the one before it did
+
+
+def oldest(visits: Visits, client: int, t: int) -> int:
+    """max_v (t - d_v(t)), d_v the last visit or 0, for a token now at this client.
+
+    The token carries a list of all clients' last visits.
+    """
+    visits.marks[client] = t
+    return t - min(visits.marks)
+
+
+def oldest_by_epochs(visits: Visits, client: int, t: int) -> int:
+    """A bound on `oldest` for which a token carries four numbers.
+
+    An epoch ends when it has met everybody, and everybody was met since the epoch
+    before this one began.
+    """
+    if visits.marks[client] != visits.epoch:
+        visits.marks[client] = visits.epoch
+        visits.met += 1
+    if visits.met == len(visits.marks):
+        visits.epoch, visits.met = visits.epoch + 1, 0
+        visits.before, visits.begun = visits.begun, t + 1
+    return t - visits.before
