@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from coterie.algorithms import ALGORITHMS
 
-TIME_ONLY = {"agraf", "loss_network", "server_sgd"}
+TIME_ONLY = {"accelerated_gossip_sgd", "agraf", "loss_network", "server_sgd"}
 IN_ROUNDS = {n: made for n, made in ALGORITHMS.items() if n not in TIME_ONLY}

@@ -9,13 +9,15 @@ from .families import (
     nodes_of,
     refuse_apart,
 )
-from .matrices import circles, gossip_matrix, joined
+from .matrices import Gossip, among_present, circles, gossip_matrix, joined
 from .spectra import contraction, eigengap
 
 __all__ = [
     "GRAPHS",
+    "Gossip",
     "RingTimes",
     "admitted",
+    "among_present",
     "circles",
     "contraction",
     "degrees",
