@@ -1,5 +1,6 @@
 """How a gradient becomes a step, also a late one, and the nearest models in balls."""
 
+from . import continuized
 from .hessians import hessian_times
 from .projections import Balls, Projection, onto_balls, project, project_onto_balls
 from .steps import (
@@ -16,6 +17,7 @@ __all__ = [
     "Balls",
     "Descent",
     "Projection",
+    "continuized",
     "descend",
     "follow",
     "hessian_times",

@@ -1,0 +1,3 @@
+"""Bounds, step sizes and rates of methods without a server, one module for each."""
+
+__all__ = ["continuized", "descent"]
