@@ -215,5 +215,10 @@ def second_moment_rate(
     both = torch.kron(b, one) + torch.kron(one, b)
     for jump, rate in zip(jumps, rates, strict=True):
         j = jump.double()
-        both += rate * (torch.kron(j, j) - torch.eye(len(both), dtype=b.dtype))
-    return -float(torch.linalg.eigvals(both).real.max())
+        both += rate * torch.kron(j, j)
+    # S is symmetric, so that its upper triangle is enough.
+    i, k = torch.triu_indices(len(b), len(b))
+    upper, lower = i * len(b) + k, k * len(b) + i
+    rows = both[upper]
+    half = rows[:, upper] + rows[:, lower] * (i < k)
+    return sum(rates) - float(torch.linalg.eigvals(half).real.max())
