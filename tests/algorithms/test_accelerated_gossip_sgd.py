@@ -48,7 +48,7 @@ def test_lazy_mixing_is_the_whole_flow_between_all_events(simulation, x):
     """An independent loop moves all nodes by a matrix exponential at every event."""
     lr, graph = 0.05, meetings(EDGES, RINGS.rates)
     eta, alpha = graph.eta, graph.alpha
-    method = accelerated_gossip_sgd(RING, lr=lr, rings=1.5)
+    method = accelerated_gossip_sgd(RING, lr=lr)
     run = Run(method, simulation, x, clock=UNEVEN, rings=RINGS)
     rung = RINGS.until(40.0)
     meets = list(zip(rung.times.tolist(), rung.which.tolist(), strict=True))
@@ -75,6 +75,19 @@ def test_lazy_mixing_is_the_whole_flow_between_all_events(simulation, x):
         began[v] = both[0, v]
         # Some hundred matrix exponentials, each of which is right to about 1e-13.
         torch.testing.assert_close(run.personal(), both[0], rtol=1e-9, atol=1e-10)
+
+
+def test_a_run_tells_how_often_edges_ring(simulation, x):
+    """In any order, and by names; numbers that are given stay."""
+    rates = torch.linspace(0.5, 3.0, 6, dtype=REAL)
+    graph = meetings(EDGES, rates)
+    turned = torch.tensor([3, 0, 5, 1, 4, 2])
+    rings = Rings(EDGES[turned].flip(1), rates[turned])
+    for chosen in ({}, {"eta": 0.25}, {"alpha": 0.75}):
+        method = accelerated_gossip_sgd(RING, **chosen)
+        state = Run(method, simulation, x, clock=UNEVEN, rings=rings).state
+        assert state.eta == pytest.approx(chosen.get("eta", graph.eta))
+        assert state.alpha == pytest.approx(chosen.get("alpha", graph.alpha))
 
 
 def test_means_of_models_and_companions_stay_one(simulation, x):

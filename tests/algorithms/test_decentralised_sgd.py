@@ -109,6 +109,19 @@ def test_constant_steps_reach_the_optimum_of_all_where_data_differ(x, method):
     torch.testing.assert_close(found, best.repeat(6, 1), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", EXACT_ONES)
+def test_they_reach_it_too_where_half_take_part_in_a_round(x, method):
+    federation = quadratics()
+    simulation, algorithm = simulate(federation), method(RING, lr=0.1)
+    state, rng = begun(algorithm, x), torch.Generator().manual_seed(0)
+    for t in range(1, 151):
+        active = torch.rand(6, generator=rng) < 0.5
+        active[t % 6] = True
+        state, _ = algorithm.step(state, simulation.at(t, active), rng)
+    best = optimum(federation).repeat(6, 1)
+    torch.testing.assert_close(state.x, best, rtol=0, atol=0.02)
+
+
 def test_decentralised_sgd_stays_beside_it_by_the_order_of_the_step(x):
     """Its fixed point solves `(I - W) x + lr W g(x) = 0`, by closed form."""
     federation = quadratics()

@@ -9,7 +9,7 @@ rings, the two nodes exchange their models:
     x_v <- x_v + (x_w - x_v) / 2, z_v <- z_v + alpha (x_w - x_v), and the same for w
 
 with eta = sqrt(mu / (2 R)) and alpha = 1 / sqrt(2 mu R), where mu is the eigengap and R
-the largest resistance of the graph whose edges ring (`coterie.optim.meetings`): on a
+the largest resistance of the graph whose edges ring so often (`optim.meetings`): on a
 long graph disagreement then falls with the root of the eigengap. Nodes mix when
 something happens to them, by how much time has passed. (eta, alpha) = (0, 1/2) is AGRAF
 with `pairs`.
@@ -51,6 +51,8 @@ class State:
     x: Tensor  # (N, D)
     z: Tensor  # (N, D)
     since: list[float]  # when that was
+    eta: float
+    alpha: float
     time: float = 0.0  # of the last event
 
 
@@ -59,7 +61,6 @@ def accelerated_gossip_sgd(
     mixing: Mixing,
     *,
     lr: Positive = 0.1,
-    rings: Positive = 1.0,
     eta: Chosen = None,
     alpha: Chosen = None,
 ) -> Algorithm:
@@ -69,21 +70,24 @@ def accelerated_gossip_sgd(
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
         lr: step size of a node.
-        rings: how often an edge rings per second, for eta: as `time.rings` of a study.
-        eta: how fast models and companions mix; None: by the graph and `rings`.
-        alpha: how far companions move at a meeting; None: by the graph.
+        eta: how fast models and companions mix; None: by how often edges ring.
+        alpha: how far companions move at a meeting; None: the same.
     """
     edges = joined(mixing)
     refuse_apart("mixing", edges, len(mixing))
-    graph = meetings(edges, torch.full((len(edges),), rings, dtype=torch.float64))
-    speed = graph.eta if eta is None else eta
-    jump = graph.alpha if alpha is None else alpha
 
     def init(x: Tensor) -> State:
-        return State(x.clone(), x.clone(), [0.0] * len(x))
+        state = State(x.clone(), x.clone(), [0.0] * len(x), 0.0, 0.5)
+        ringing(state, edges, torch.ones(len(edges)))
+        return state
+
+    def ringing(state: State, ends: Tensor, rates: Tensor) -> None:
+        graph = meetings(ends, rates)
+        state.eta = graph.eta if eta is None else eta
+        state.alpha = graph.alpha if alpha is None else alpha
 
     def at(state: State, v: int, time: float) -> tuple[Tensor, Tensor]:
-        share = -math.expm1(-2 * speed * (time - state.since[v])) / 2
+        share = -math.expm1(-2 * state.eta * (time - state.since[v])) / 2
         move = share * (state.z[v] - state.x[v])
         return state.x[v] + move, state.z[v] - move
 
@@ -100,7 +104,7 @@ def accelerated_gossip_sgd(
     def meet(state: State, now: Meeting) -> None:
         away = now.sent[1] - now.sent[0]
         for v, sign in zip(now.ends, (1, -1), strict=True):
-            moved(state, v, now.time, sign / 2 * away, sign * jump * away)
+            moved(state, v, now.time, sign / 2 * away, sign * state.alpha * away)
 
     def personal(state: State) -> Tensor:
         rows = [at(state, v, state.time)[0] for v in range(len(state.x))]
@@ -118,5 +122,6 @@ def accelerated_gossip_sgd(
         send=lambda state, client, time: at(state, client, time)[0],
         meet=meet,
         edges=edges,
+        ringing=ringing,
     )
     return Algorithm(flow=flow)

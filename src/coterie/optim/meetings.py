@@ -76,10 +76,9 @@ def resistances(
     >>> resistances(triangle, torch.ones(3)).mul(3).round().tolist()
     [2.0, 2.0, 2.0]
     """
-    ends = incidence(edges)
-    inverse = torch.linalg.pinv(
-        ends @ (rates.double()[:, None] * ends.T), 1e-12, hermitian=True
-    )
+    ends = incidence(edges.cpu())
+    laplacian = ends @ (rates.cpu().double()[:, None] * ends.T)
+    inverse = torch.linalg.pinv(laplacian, 1e-12, hermitian=True)
     return (ends * (inverse @ ends)).sum(0)
 
 
