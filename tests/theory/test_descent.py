@@ -148,6 +148,8 @@ def test_the_augmented_graph_loses_a_quarter_of_the_eigengap_at_most():
         floor = min(alone, float(gains.nodes.min())) / 4
         rate = descent.ddo_rate(net, gains, smoothness=2.0, curvature=1.0)
         assert floor <= 8 * rate < alone
+        half = descent.ddo_rate(net, gains, smoothness=2.0, curvature=1.0, accepted=0.5)
+        assert half == pytest.approx(rate / 2)
 
 
 def decayed(gamma, until, times, values):

@@ -192,17 +192,24 @@ def ddo_gains(network: Network) -> Gains:
 
 
 def ddo_rate(
-    network: Network, gains: Gains, *, smoothness: float, curvature: float
+    network: Network,
+    gains: Gains,
+    *,
+    smoothness: float,
+    curvature: float,
+    accepted: float = 1.0,
 ) -> float:
     """The gamma of Theorem 4.3: `min((sigma / 4L) lambda_2(K), 1 / tau_max)`.
 
     lambda_2 is that of the augmented graph, at least a quarter of
     `min(lambda_2 of the graph, min_v K_v)` (Lemma 4.A.4); (4.28) prints that of the
-    graph.
+    graph. With capacities and `limited_rates`, half of all ticks are accepted at least,
+    and the first term is half as large: Theorem 4.4.
     """
     checks.number("curvature", curvature, above=0, at_most=smoothness)
+    checks.number("accepted", accepted, above=0, at_most=1)
     gap = eigengap(augmented(network).edges, torch.cat([gains.edges, gains.nodes]))
-    descent = curvature / (4 * smoothness) * gap
+    descent = accepted * curvature / (4 * smoothness) * gap
     return min(descent, _patience(network.delays, network.lengths))
 
 
