@@ -211,6 +211,16 @@ def test_neighbours_of_the_absent_keep_what_was_for_them(layout):
 
 
 @pytest.mark.parametrize("method", [decentralised_sgd, *EXACT_ONES])
+def test_who_has_no_neighbour_left_in_a_round_goes_on_alone(x, method):
+    """Nodes 0 and 3 of a ring of six, and nobody else."""
+    active = torch.tensor([True, False, False, True, False, False])
+    whole = simulate(quadratics())
+    found = models(method(RING, lr=0.1), whole, x, rounds=1, active=active)[1]
+    alone = x - 0.1 * whole.at(1, active).grads(x)  # zero for the others
+    torch.testing.assert_close(found, alone, **EXACT)
+
+
+@pytest.mark.parametrize("method", [decentralised_sgd, *EXACT_ONES])
 def test_messages_are_counted_by_edges(simulation, x, method):
     _, infos = train(method(RING), simulation, x, rounds=2)
     rows = 2 if method is gradient_tracking else 1
