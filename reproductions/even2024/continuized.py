@@ -227,7 +227,11 @@ def sample_claims(share: float, seed: int) -> list[Claim]:
             bool(ours.mean() <= bound),
         ),
     ]
-    # One-hot: x and z stay one point, and every path is one of SGD.
+    return [*claims, _one_hot_claim(seed)]
+
+
+def _one_hot_claim(seed: int) -> Claim:
+    """One-hot features: x and z stay one point, and every path is one of SGD."""
     chances = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=REAL)
     constants = bounds.empirical(torch.eye(4, dtype=REAL), chances)
     schedule, apart = methods.least_squares(*constants), 0.0
@@ -244,7 +248,7 @@ def sample_claims(share: float, seed: int) -> list[Claim]:
     what = "E2c, one-hot, kappa of both kinds; largest distance of x and z"
     kappas = f"{constants.kappa:.3g}, {constants.condition:.3g}; {apart:.1g}"
     agrees = abs(constants.kappa - constants.condition) < 1e-9 and apart < 1e-12
-    return [*claims, Claim(what, "equal; 0: no gain", kappas, agrees)]
+    return Claim(what, "equal; 0: no gain", kappas, agrees)
 
 
 # E2d: noise that is added.
