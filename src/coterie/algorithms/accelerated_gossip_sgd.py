@@ -56,6 +56,27 @@ class State:
     time: float = 0.0  # of the last event
 
 
+def _at(state: State, v: int, time: float) -> tuple[Tensor, Tensor]:
+    """A node's model and companion at a time, if nothing happens to it until then."""
+    share = -math.expm1(-2 * state.eta * (time - state.since[v])) / 2
+    move = share * (state.z[v] - state.x[v])
+    return state.x[v] + move, state.z[v] - move
+
+
+def _move(state: State, v: int, time: float, dx: Tensor, dz: Tensor) -> None:
+    """Moves a node's model and companion at a time."""
+    x, z = _at(state, v, time)
+    state.x[v], state.z[v] = x + dx, z + dz
+    state.since[v] = state.time = time
+
+
+def _models(state: State) -> Tensor:
+    """All models at the time of the last event."""
+    passed = state.time - torch.tensor(state.since, dtype=torch.float64)
+    share = (-torch.expm1(-2 * state.eta * passed) / 2).to(state.x)
+    return state.x + share[:, None] * (state.z - state.x)
+
+
 @method()
 def accelerated_gossip_sgd(
     mixing: Mixing,
@@ -86,41 +107,26 @@ def accelerated_gossip_sgd(
         state.eta = graph.eta if eta is None else eta
         state.alpha = graph.alpha if alpha is None else alpha
 
-    def at(state: State, v: int, time: float) -> tuple[Tensor, Tensor]:
-        share = -math.expm1(-2 * state.eta * (time - state.since[v])) / 2
-        move = share * (state.z[v] - state.x[v])
-        return state.x[v] + move, state.z[v] - move
-
-    def moved(state: State, v: int, time: float, dx: Tensor, dz: Tensor) -> None:
-        x, z = at(state, v, time)
-        state.x[v], state.z[v] = x + dx, z + dz
-        state.since[v] = state.time = time
-
     def arrive(state: State, now: Arrivals) -> list[int]:
         for v, g in zip(now.clients, now.answers[0], strict=True):
-            moved(state, v, now.time, -lr * g, -lr * g)
+            _move(state, v, now.time, -lr * g, -lr * g)
         return now.clients
 
     def meet(state: State, now: Meeting) -> None:
         away = now.sent[1] - now.sent[0]
         for v, sign in zip(now.ends, (1, -1), strict=True):
-            moved(state, v, now.time, sign / 2 * away, sign * state.alpha * away)
-
-    def personal(state: State) -> Tensor:
-        passed = state.time - torch.tensor(state.since, dtype=torch.float64)
-        share = (-torch.expm1(-2 * state.eta * passed) / 2).to(state.x)
-        return state.x + share[:, None] * (state.z - state.x)
+            _move(state, v, now.time, sign / 2 * away, sign * state.alpha * away)
 
     flow = Flow(
         init,
-        lambda state, client: Task((at(state, client, state.time)[0],)),
+        lambda state, client: Task((_at(state, client, state.time)[0],)),
         arrive,
-        personal,
+        _models,
         info=lambda state: {"weights": mixing},
         kinds=(Kind(down=(), up=()),),
         together=True,
         messages="instant",
-        send=lambda state, client, time: at(state, client, time)[0],
+        send=lambda state, client, time: _at(state, client, time)[0],
         meet=meet,
         edges=edges,
         ringing=ringing,
