@@ -1,4 +1,4 @@
-"""Chapters 3 to 5 and 7 of Even's thesis, in virtual time and step by step.
+"""Chapters 2 to 5 and 7 of Even's thesis, in virtual time and step by step.
 
 Settings are given as `name=value`.
 """
@@ -13,7 +13,9 @@ from coterie.checks import integer, number
 from coterie.cli import Claim, settings
 
 from .buffers import buffer_claims
+from .continuized import descent_claims, draw_curves, noise_claims, sample_claims
 from .deadlocks import deadlock_claims, overlap_claims
+from .duals import dual_claims
 from .events import (
     deep_claims,
     draw_races,
@@ -22,6 +24,7 @@ from .events import (
     straggler_races,
 )
 from .figures import CASES, EXPECTED, draw, figure_claims, jump_claims, tuned, with_step
+from .gossip_races import draw_gossip, gossip_claims, thousand_claims
 from .networks import harm_claims, lemma_claims, mixing_claims
 from .quadratics import limit_claims, straggler_claims, worker_claims
 from .speedups import draw_figure41, speedup_claims
@@ -39,6 +42,10 @@ from .tokens import (
 from .topologies import local_claims, statistical_claims, topology_claims
 from .walks import lipschitz_claims, sampling_claims
 
+CHAPTER2 = (
+    *(descent_claims, sample_claims, noise_claims, dual_claims),
+    *(gossip_claims, thousand_claims),
+)
 CHAPTER5 = (
     *(exchange_claims, deep_claims, buffer_claims),
     *(lipschitz_claims, topology_claims, statistical_claims),
@@ -63,6 +70,21 @@ def record(name: str, claims: Sequence[Claim]) -> Path:
         table.writerow(Claim._fields)
         table.writerows(claims)
     return folder
+
+
+def chapter2(overrides: Sequence[str]) -> list[Claim]:
+    """Experiments on chapter 2: continuized acceleration (one minute).
+
+    Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
+    """
+    given = settings(overrides, share=1.0, seed=0)
+    share = number("share", given["share"], above=0, at_most=1)
+    seed = integer("seed", given["seed"], at_least=0)
+    claims = [claim for part in CHAPTER2 for claim in part(share, seed)]
+    folder = record("chapter2", claims)
+    draw_curves(folder, share, seed)
+    draw_gossip(folder, share, seed)
+    return claims
 
 
 def chapter3(overrides: Sequence[str]) -> list[Claim]:
@@ -130,6 +152,7 @@ def chapter7(overrides: Sequence[str]) -> list[Claim]:
 
 
 ITEMS = {
+    "chapter2": chapter2,
     "chapter3": chapter3,
     "chapter4": chapter4,
     "chapter5": chapter5,

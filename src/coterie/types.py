@@ -306,6 +306,8 @@ class Flow(NamedTuple):
     meet: Callable[[State, Meeting], None] | None = None
     """What two clients do with what they sent each other."""
     edges: Int[Tensor, "e 2"] | None = None  # the pairs of those who may meet
+    ringing: Callable[[State, Tensor, Tensor], None] | None = None
+    """Tells a first state which edges (e, 2) ring, and how often per second, (e,)."""
     couples: bool = False
     """Tasks begin in pairs only, where an edge rings between two who are free."""
     messages: str = "relayed"

@@ -106,6 +106,7 @@ class Loops:
             now.own[i] = self.trained(now.own[i], "o", i, 0)
             now.tuned[i] = self.trained(began[i], "g", i, STEPS)
             found[0], found[2] = (self.losses(m[i], i) for m in (now.own, now.tuned))
+            found[4] = found[2]
             if now.everyone is not None:
                 found[3] = self.losses(now.everyone, i)
                 row = self.trained(now.everyone, "e", i, 2 * STEPS)

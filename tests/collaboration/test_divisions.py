@@ -308,13 +308,22 @@ def test_records_are_discounted_sums_of_losses_and_their_weight():
     assert_close(second.record[5], once, **EXACT)
 
 
-def test_who_has_a_new_group_begins_its_record_anew_with_its_half():
+def test_who_has_a_new_group_goes_on_with_its_record_and_its_half():
     old = standing(record=torch.full((N, 6), 9.0, dtype=REAL))
     active = torch.tensor([True, True, True, False, True, True])
     new, _ = decide(old, told(own=0.8, raw=0.9, half=0.4), active=active)
-    wanted = torch.tensor([0.8, 0.4, 1.0, 1.0, 1.0, 1.0], dtype=REAL)
+    wanted = torch.tensor([8.0, 7.6, 8.2, 8.2, 8.2, 8.2], dtype=REAL)  # 0.8 x 9 + loss
     assert_close(new.record[active], wanted.expand(5, 6), **EXACT)
-    assert (new.record[3] == 0).all()  # it has a new group, of which nothing is known
+    assert (new.record[3] == 9).all()  # nothing was heard of it
+
+
+def test_a_division_does_not_bring_back_who_surely_does_better_alone():
+    """Its losses of one round say little: those of before still count."""
+    record = torch.tensor([0.5, 1.0, 0.9, 1.0, 0.9, 1.0], dtype=REAL) * 5
+    old = standing(record=record.expand(N, 6))
+    new, news = decide(old, told(own=0.5, raw=0.9, tuned=0.49, half=0.4))
+    assert news.moved.all()
+    assert new.choice.tolist() == [OWN] * N
 
 
 def test_who_has_no_held_out_samples_keeps_what_it_had():

@@ -329,3 +329,26 @@ def test_clients_finish_in_the_order_of_their_times():
     order = buffers.one_by_one(clock("constant(1)", speeds=[1.0, 2.5]), 2)
     expected = [(0, 1), (0, 2), (1, 1), (0, 3), (0, 4)]
     assert [next(order) for _ in expected] == expected
+
+
+def test_a_short_chapter_2_has_all_claims_and_exact_rates_agree(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    claims = ITEMS["chapter2"](["share=0.02"])
+    assert {claim.what.partition(",")[0] for claim in claims} == {
+        *("E2a", "E2c", "E2d", "E2e")
+    }
+    exact = [claim for claim in claims if "rate (theory" in claim.what]
+    assert len(exact) == 9 and all(claim.agrees for claim in exact)
+    folder = tmp_path / "runs" / "even2024-chapter2"
+    with (folder / "chapter2.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["what"] for row in rows] == [claim.what for claim in claims]
+    assert "plotly" in (folder / "continuized.html").read_text()
+
+
+def test_recorded_claims_of_chapter_2_agree():
+    path = papers() / "even2024" / "results" / "chapter2.csv"
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    judged = [row["agrees"] for row in rows if row["agrees"]]
+    assert len(judged) > 20 and set(judged) == {"True"}

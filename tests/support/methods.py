@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from coterie.algorithms import ALGORITHMS
 
-TIME_ONLY = {"agraf", "loss_network", "server_sgd", "token_sag", "token_sgd"}
+TIME_ONLY = {"accelerated_gossip_sgd", "agraf", "loss_network", "server_sgd"}
+TIME_ONLY |= {"token_sag", "token_sgd"}
 IN_ROUNDS = {n: made for n, made in ALGORITHMS.items() if n not in TIME_ONLY}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..types import Algorithm
+from .accelerated_gossip_sgd import accelerated_gossip_sgd
 from .adaptive_all_for_one import adaptive_all_for_one
 from .agraf import agraf
 from .all_for_all import all_for_all
@@ -13,9 +14,12 @@ from .apfl import apfl
 from .aruba import aruba
 from .cobo import cobo
 from .coteries import coteries
+from .decentralised_sgd import decentralised_sgd
 from .ditto import ditto
+from .extra import extra
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
+from .gradient_tracking import gradient_tracking
 from .ifca import ifca
 from .karula import karula
 from .local import local
@@ -31,6 +35,7 @@ from .wga_bc import wga_bc
 __all__ = ["ALGORITHMS"]
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "accelerated_gossip_sgd": accelerated_gossip_sgd,
     "adaptive_all_for_one": adaptive_all_for_one,
     "agraf": agraf,
     "all_for_all": all_for_all,
@@ -39,9 +44,12 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "aruba": aruba,
     "cobo": cobo,
     "coteries": coteries,
+    "decentralised_sgd": decentralised_sgd,
     "ditto": ditto,
+    "extra": extra,
     "fedavg": fedavg,
     "fedavg_finetune": fedavg_finetune,
+    "gradient_tracking": gradient_tracking,
     "ifca": ifca,
     "karula": karula,
     "local": local,

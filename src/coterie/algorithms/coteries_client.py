@@ -61,7 +61,8 @@ def coteries_round(
     own, own_velocity = train(own, own_velocity)
     losses[OWN] = held.losses(own)
     tuned, group_velocity = train(group, group_velocity)
-    losses[TUNED] = held.losses(tuned)
+    # Before there are groups, one's group is everybody.
+    losses[TUNED] = losses[ALL_TUNED] = held.losses(tuned)
     if everyone.shape[1]:
         losses[ALL_RAW] = held.losses(everyone)
         everyone, everyone_velocity = train(everyone, everyone_velocity)

@@ -192,13 +192,16 @@ def _divided(
 def _recorded(
     record: Tensor, active: Tensor, moved: Tensor, report: Moments
 ) -> Float[Tensor, "n 6"]:
-    """Discounted held-out losses; who has a new group begins anew, with its half."""
+    """Discounted held-out losses; who has a new group goes on with those of its half.
+
+    What a client's group lost before it divided is forgotten as all else is: else what
+    is known of its own model would be lost with it, and chance decide again.
+    """
     losses = report.sums / report.samples.clamp(min=1)[:, None]
     losses[:, RAW] = torch.where(moved, losses[:, HALF], losses[:, RAW])
     losses[:, HALF] = 1  # in its place, the weight
-    new = torch.where(moved[:, None], 0, _MEMORY * record) + losses.to(record)
     told = active & (report.samples > 0)
-    return torch.where(told[:, None], new, torch.where(moved[:, None], 0, record))
+    return torch.where(told[:, None], _MEMORY * record + losses.to(record), record)
 
 
 def _after_probation(

@@ -20,7 +20,7 @@ from .families import (
     nodes_of,
     refuse_apart,
 )
-from .matrices import circles, gossip_matrix, joined
+from .matrices import Gossip, among_present, circles, gossip_matrix, joined
 from .spectra import contraction, eigengap
 from .walks import (
     WALKS,
@@ -35,10 +35,12 @@ from .walks import (
 __all__ = [
     "GRAPHS",
     "WALKS",
+    "Gossip",
     "RingTimes",
     "Visits",
     "Walk",
     "admitted",
+    "among_present",
     "circles",
     "contraction",
     "cover_time",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
-from jaxtyping import Float64, Int, Real
+from jaxtyping import Bool, Float, Float64, Int, Real
 from torch import Tensor
 
-from ..checks import InputError
+from ..checks import InputError, doubly_stochastic
 from .families import nodes_of
 
 
@@ -35,6 +37,58 @@ def gossip_matrix(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
         (n, n),
         check_invariants=True,
     ).coalesce()
+
+
+def symmetric(name: str, matrix: Tensor, clients: int) -> Tensor:
+    """Returns `matrix` if it is doubly stochastic and symmetric, but for rounding."""
+    doubly_stochastic(name, matrix, clients)
+    entries = (matrix - matrix.mT).to_sparse().coalesce()
+    wrong = entries.indices()[:, entries.values().abs() > 1e-5]
+    if wrong.numel():
+        v, w = wrong[:, 0].tolist()
+        raise InputError(
+            f"`{name}` must be symmetric, but between nodes {v} and {w} it is "
+            f"{float(matrix[v, w]):g} and {float(matrix[w, v]):g} the other way."
+        )
+    return matrix
+
+
+Gossip = Annotated[Tensor, symmetric]  # sparse or not
+
+
+def among_present(
+    matrix: Float[Tensor, "n n"], present: Bool[Tensor, " n"]
+) -> Float[Tensor, "n n"]:
+    """The matrix when only some take part: what was for the absent is for oneself.
+
+    Rows sum to 1 still, and so do columns if it is symmetric; the absent keep what they
+    have.
+
+    >>> ring = torch.full((3, 3), 1 / 3)
+    >>> among_present(ring, torch.tensor([True, True, False]))
+    tensor([[0.6667, 0.3333, 0.0000],
+            [0.3333, 0.6667, 0.0000],
+            [0.0000, 0.0000, 1.0000]])
+
+    Args:
+        matrix: sparse or dense.
+        present: who takes part.
+    """
+    if bool(present.all()):
+        return matrix
+    entries = matrix.to_sparse().coalesce()
+    (v, w), values = entries.indices(), entries.values()
+    present = present.to(v.device)
+    used = (v != w) & present[v] & present[w]
+    given = values.new_zeros(len(matrix)).index_add_(0, v[used], values[used])
+    own = torch.arange(len(matrix), device=v.device)
+    result = torch.sparse_coo_tensor(
+        torch.cat([entries.indices()[:, used], own.expand(2, -1)], 1),
+        torch.cat([values[used], 1 - given]),
+        matrix.shape,
+        check_invariants=True,
+    ).coalesce()
+    return result.to_dense() if matrix.layout == torch.strided else result
 
 
 def joined(matrix: Real[Tensor, "n n"]) -> Int[Tensor, "e 2"]:

@@ -1,5 +1,6 @@
 """How a gradient becomes a step, also a late one, and the nearest models in balls."""
 
+from . import continuized, delayed_descent, dual_descent, meetings
 from .hessians import hessian_times
 from .projections import Balls, Projection, onto_balls, project, project_onto_balls
 from .steps import (
@@ -16,9 +17,13 @@ __all__ = [
     "Balls",
     "Descent",
     "Projection",
+    "continuized",
+    "delayed_descent",
     "descend",
+    "dual_descent",
     "follow",
     "hessian_times",
+    "meetings",
     "onto_balls",
     "project",
     "project_onto_balls",

@@ -1,6 +1,8 @@
 """Rates, step sizes and bounds of methods without a server."""
 
 __all__ = [
+    "continuized",
+    "descent",
     "gossip",
     "tokens",
 ]

@@ -1,0 +1,134 @@
+"""Accelerated gossip SGD: pairs meet at random, and a second vector hurries them on.
+
+Every node has a model x_v and a companion z_v, which mix in time without any message;
+a gradient, taken at the node's own earlier model, moves both; and when the edge {v, w}
+rings, the two nodes exchange their models:
+
+    dx_v = eta (z_v - x_v) dt,    dz_v = eta (x_v - z_v) dt
+    x_v <- x_v - lr g_v,          z_v <- z_v - lr g_v
+    x_v <- x_v + (x_w - x_v) / 2, z_v <- z_v + alpha (x_w - x_v), and the same for w
+
+with eta = sqrt(mu / (2 R)) and alpha = 1 / sqrt(2 mu R), where mu is the eigengap and R
+the largest resistance of the graph whose edges ring so often (`optim.meetings`): on a
+long graph disagreement then falls with the root of the eigengap. Nodes mix when
+something happens to them, by how much time has passed. (eta, alpha) = (0, 1/2) is AGRAF
+with `pairs`.
+
+References:
+    Nabli, Belilovsky, Oyallon, "A2CiD2: accelerating asynchronous communication in
+    decentralized deep learning", NeurIPS 2023, arXiv 2306.08289.
+    Even, Berthier, Bach, Flammarion, Hendrikx, Gaillard, Massoulié, Taylor,
+    "Continuized accelerations of deterministic and stochastic gradient descents, and of
+    gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
+
+Differences: gradients are taken where a node was when it began, and take time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from ..checks import number
+from ..graphs.families import refuse_apart
+from ..graphs.matrices import joined
+from ..optim.meetings import meetings
+from ..options import Mixing, Positive, method
+from ..types import Algorithm, Arrivals, Flow, Kind, Meeting, Task
+
+Chosen = Annotated[float | None, partial(number, at_least=0, at_most=1e6)]
+
+
+@dataclass
+class State:
+    """Models and companions, as they were when something last happened to a node."""
+
+    x: Tensor  # (N, D)
+    z: Tensor  # (N, D)
+    since: list[float]  # when that was
+    eta: float
+    alpha: float
+    time: float = 0.0  # of the last event
+
+
+def _at(state: State, v: int, time: float) -> tuple[Tensor, Tensor]:
+    """A node's model and companion at a time, if nothing happens to it until then."""
+    share = -math.expm1(-2 * state.eta * (time - state.since[v])) / 2
+    move = share * (state.z[v] - state.x[v])
+    return state.x[v] + move, state.z[v] - move
+
+
+def _move(state: State, v: int, time: float, dx: Tensor, dz: Tensor) -> None:
+    """Moves a node's model and companion at a time."""
+    x, z = _at(state, v, time)
+    state.x[v], state.z[v] = x + dx, z + dz
+    state.since[v] = state.time = time
+
+
+def _models(state: State) -> Tensor:
+    """All models at the time of the last event."""
+    passed = state.time - torch.tensor(state.since, dtype=torch.float64)
+    share = (-torch.expm1(-2 * state.eta * passed) / 2).to(state.x)
+    return state.x + share[:, None] * (state.z - state.x)
+
+
+@method()
+def accelerated_gossip_sgd(
+    mixing: Mixing,
+    *,
+    lr: Positive = 0.1,
+    eta: Chosen = None,
+    alpha: Chosen = None,
+) -> Algorithm:
+    """SGD of nodes that do not wait, with accelerated randomised gossip.
+
+    Args:
+        mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
+            nodes neighbours, whose edge may ring.
+        lr: step size of a node.
+        eta: how fast models and companions mix; None: by how often edges ring.
+        alpha: how far companions move at a meeting; None: the same.
+    """
+    edges = joined(mixing)
+    refuse_apart("mixing", edges, len(mixing))
+
+    def init(x: Tensor) -> State:
+        state = State(x.clone(), x.clone(), [0.0] * len(x), 0.0, 0.5)
+        ringing(state, edges, torch.ones(len(edges)))
+        return state
+
+    def ringing(state: State, ends: Tensor, rates: Tensor) -> None:
+        graph = meetings(ends, rates)
+        state.eta = graph.eta if eta is None else eta
+        state.alpha = graph.alpha if alpha is None else alpha
+
+    def arrive(state: State, now: Arrivals) -> list[int]:
+        for v, g in zip(now.clients, now.answers[0], strict=True):
+            _move(state, v, now.time, -lr * g, -lr * g)
+        return now.clients
+
+    def meet(state: State, now: Meeting) -> None:
+        away = now.sent[1] - now.sent[0]
+        for v, sign in zip(now.ends, (1, -1), strict=True):
+            _move(state, v, now.time, sign / 2 * away, sign * state.alpha * away)
+
+    flow = Flow(
+        init,
+        lambda state, client: Task((_at(state, client, state.time)[0],)),
+        arrive,
+        _models,
+        info=lambda state: {"weights": mixing},
+        kinds=(Kind(down=(), up=()),),
+        together=True,
+        messages="instant",
+        send=lambda state, client, time: _at(state, client, time)[0],
+        meet=meet,
+        edges=edges,
+        ringing=ringing,
+    )
+    return Algorithm(flow=flow)

@@ -1,0 +1,75 @@
+"""Gradient tracking: everybody follows an estimate of the mean of all gradients.
+
+    y <- W y + g(x) - g(x before),    x <- W (x - lr y)
+
+from y = g = 0, so that y is the own gradient first. The mean of all y is the mean of
+all latest gradients at any time, and where models agree and stand still, every y is
+that mean: other than with decentralised SGD, the optimum of the mean of all losses is
+a fixed point for any data and a constant step.
+
+References:
+    Di Lorenzo, Scutari, "NEXT: in-network nonconvex optimization", IEEE Transactions on
+    Signal and Information Processing over Networks 2016, arXiv 1602.00591.
+    Nedić, Olshevsky, Shi, "Achieving geometric convergence for distributed optimization
+    over time-varying graphs", SIAM Journal on Optimization 2017, arXiv 1607.03218.
+
+Differences: with minibatches, y tracks the mean of the latest sampled gradients. A node
+that takes no part keeps model, gradient and y, and its neighbours keep for themselves
+what was for it; so the mean of all y stays that of all latest gradients.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..graphs.families import refuse_apart
+from ..graphs.matrices import Gossip, among_present, joined
+from ..optim.steps import Descent, Schedule, decayed, step_size
+from ..options import NotNegative, Positive, method
+from ..types import Algorithm, Info, Oracle, Rows
+
+
+class State(NamedTuple):
+    """Models, W y, the latest gradients, and rounds so far."""
+
+    x: Rows  # (n, D)
+    y: Rows  # (n, D)
+    g: Rows  # (n, D)
+    t: int
+
+
+@method()
+def gradient_tracking(
+    mixing: Gossip,
+    *,
+    lr: Positive = 0.1,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
+) -> Algorithm:
+    """Gradient tracking: exact for data that differ, without a server.
+
+    Args:
+        mixing: (N, N) doubly stochastic and symmetric, sparse or dense.
+        lr: step size.
+        weight_decay: factor of the model that is added to its gradient.
+        schedule: of the step size, see `coterie.optim.steps`.
+    """
+    refuse_apart("mixing", joined(mixing), len(mixing))
+    rule = Descent(lr, weight_decay=weight_decay, schedule=schedule)
+
+    def init(x: Tensor, oracle: Oracle) -> State:
+        return State(x, torch.zeros_like(x), torch.zeros_like(x), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        x, y, g, t = state
+        w, here = among_present(mixing, oracle.present), oracle.active[:, None]
+        fresh = torch.where(here, decayed(rule, x, oracle.grads(x)), g)
+        y = y + fresh - g
+        moved = torch.where(here, x - step_size(rule, t) * y, x)
+        x, y = oracle.mix(w, moved), oracle.mix(w, y)
+        return State(x, y, fresh, t + 1), {"weights": w}
+
+    return Algorithm(init, step)

@@ -1,0 +1,243 @@
+"""Decentralised SGD, gradient tracking and EXTRA: coincidences, limits, the absent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coterie.algorithms.agraf import agraf
+from coterie.algorithms.decentralised_sgd import decentralised_sgd
+from coterie.algorithms.extra import extra
+from coterie.algorithms.fedavg import fedavg
+from coterie.algorithms.gradient_tracking import gradient_tracking
+from coterie.checks import InputError
+from coterie.engine.events import Run
+from coterie.graphs import among_present, edges_of, gossip_matrix
+from support.gradient_oracles import Quadratics
+from support.oracles import begun
+from support.paces import EQUAL, EXACT
+from support.quadratics import (
+    ACTIVE,
+    REAL,
+    STEPS,
+    hessians,
+    quadratics,
+    simulate,
+    start,
+    train,
+)
+
+J = torch.full((6, 6), 1 / 6, dtype=REAL)
+RING = gossip_matrix(edges_of("ring", 6), 6)
+LINE = gossip_matrix(edges_of("line", 6), 6)
+SIZES = torch.ones(6)
+EXACT_ONES = (gradient_tracking, extra)
+
+
+@pytest.fixture(scope="module")
+def x():
+    return start()
+
+
+def models(method, simulation, x, rounds=6, active=None):
+    return [state.x for state in train(method, simulation, x, rounds, active)[0]]
+
+
+def agree(one, other):
+    for a, b in zip(one[1:], other[1:], strict=True):
+        torch.testing.assert_close(a, b, **EXACT)
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.1}, STEPS])
+def test_with_the_mean_for_all_it_is_fedavg(simulation, x, options):
+    """One own step is minibatch SGD, several are local SGD."""
+    same = x.mean(0).repeat(6, 1)
+    ours = models(decentralised_sgd(J, **options), simulation, same)
+    theirs = fedavg(SIZES, weighting="uniform", **options)
+    agree(ours, models(theirs, simulation, same))
+
+
+def test_with_the_mean_for_all_tracking_is_minibatch_sgd(simulation, x):
+    """Its y differ between nodes, but not their mean, which is all that J leaves."""
+    same = x.mean(0).repeat(6, 1)
+    theirs = fedavg(SIZES, lr=0.1, weighting="uniform")
+    found = models(gradient_tracking(J, lr=0.1), quiet := simulate(quadratics()), same)
+    agree(found, models(theirs, quiet, same))
+
+
+def test_without_gradients_it_is_gossip_and_all_keep_the_mean(x):
+    federation = quadratics()
+    flat = replace(federation, features=torch.zeros_like(federation.features))
+    found = models(decentralised_sgd(RING, lr=0.3), simulate(flat), x, rounds=10)
+    for t, now in enumerate(found):
+        gossip = torch.linalg.matrix_power(RING.to_dense(), t) @ x
+        torch.testing.assert_close(now, gossip, **EXACT)
+    for method in EXACT_ONES:
+        now = models(method(RING, lr=0.3), simulate(flat), x, rounds=10)[-1]
+        torch.testing.assert_close(now.mean(0), x.mean(0), **EXACT)
+
+
+def test_it_is_agraf_where_all_finish_together(x):
+    whole = simulate(quadratics())
+    run = Run(agraf(RING, lr=0.1), whole, x, clock=EQUAL)
+    for expected in models(decentralised_sgd(RING, lr=0.1), whole, x)[1:]:
+        run.step()
+        torch.testing.assert_close(run.personal(), expected, **EXACT)
+
+
+def test_gradients_come_first_and_have_a_step_where_1_11_prints_none(x):
+    """`X' = W (X - g)`, as printed, is another method."""
+    whole = simulate(quadratics())
+    g = whole.at(1).grads(x)
+    found = models(decentralised_sgd(RING, lr=0.1), whole, x, rounds=1)[1]
+    torch.testing.assert_close(found, RING @ (x - 0.1 * g), **EXACT)
+    assert not torch.allclose(found, RING @ (x - g), atol=1e-2)
+
+
+def optimum(federation):
+    a, b = hessians(federation)
+    return torch.linalg.solve(a.sum(0), b.sum(0))
+
+
+@pytest.mark.parametrize("method", EXACT_ONES)
+def test_constant_steps_reach_the_optimum_of_all_where_data_differ(x, method):
+    federation = quadratics()
+    best = optimum(federation)
+    found = models(method(RING, lr=0.1), simulate(federation), x, rounds=150)[-1]
+    torch.testing.assert_close(found, best.repeat(6, 1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", EXACT_ONES)
+def test_they_reach_it_too_where_half_take_part_in_a_round(x, method):
+    federation = quadratics()
+    simulation, algorithm = simulate(federation), method(RING, lr=0.1)
+    state, rng = begun(algorithm, x), torch.Generator().manual_seed(0)
+    for t in range(1, 151):
+        active = torch.rand(6, generator=rng) < 0.5
+        active[t % 6] = True
+        state, _ = algorithm.step(state, simulation.at(t, active), rng)
+    best = optimum(federation).repeat(6, 1)
+    torch.testing.assert_close(state.x, best, rtol=0, atol=0.02)
+
+
+def test_decentralised_sgd_stays_beside_it_by_the_order_of_the_step(x):
+    """Its fixed point solves `(I - W) x + lr W g(x) = 0`, by closed form."""
+    federation = quadratics()
+    a, b = hessians(federation)
+    best, gaps = optimum(federation), []
+    for lr in (0.2, 0.1):
+        found = models(decentralised_sgd(RING, lr=lr), simulate(federation), x, 120)[-1]
+        w = torch.kron(RING.to_dense(), torch.eye(5, dtype=REAL))
+        system = torch.eye(30, dtype=REAL) - w + lr * w @ torch.block_diag(*a)
+        fixed = torch.linalg.solve(system, lr * w @ b.flatten()).view(6, 5)
+        torch.testing.assert_close(found, fixed, rtol=0, atol=1e-5)
+        gaps.append(float((found - best).norm()))
+    assert gaps[0] > 0.1 and 1.5 < gaps[0] / gaps[1] < 2.5
+
+
+def test_gradient_tracking_is_next_written_out(simulation, x):
+    w, lr = LINE.to_dense(), 0.05
+    states = train(gradient_tracking(LINE, lr=lr), simulation, x, rounds=6)[0]
+    now, g = x, simulation.at(1).grads(x)
+    y = g
+    for t, state in enumerate(states[1:], 1):
+        now = w @ (now - lr * y)
+        torch.testing.assert_close(state.x, now, **EXACT)
+        fresh = simulation.at(t + 1).grads(now)
+        y, g = w @ y + fresh - g, fresh
+
+
+def test_extra_is_the_recursion_that_its_authors_print(simulation, x):
+    w, lr = LINE.to_dense(), 0.05
+    half = (torch.eye(6, dtype=REAL) + w) / 2
+    found = models(extra(LINE, lr=lr), simulation, x, rounds=6)
+    before, g = x, simulation.at(1).grads(x)
+    now = w @ x - lr * g
+    for t, state in enumerate(found[1:], 2):
+        torch.testing.assert_close(state, now, **EXACT)
+        fresh = simulation.at(t).grads(now)
+        after = now + w @ now - half @ before - lr * (fresh - g)
+        before, now, g = now, after, fresh
+
+
+@pytest.mark.parametrize("active", [None, ACTIVE])
+def test_the_mean_of_y_is_that_of_the_latest_gradients(simulation, x, active):
+    states = train(gradient_tracking(RING), simulation, x, 6, active)[0]
+    for state in states:
+        torch.testing.assert_close(state.y.mean(0), state.g.mean(0), **EXACT)
+
+
+@pytest.mark.parametrize("active", [None, ACTIVE])
+def test_corrections_of_extra_sum_to_zero(simulation, x, active):
+    for state in train(extra(RING), simulation, x, 6, active)[0]:
+        torch.testing.assert_close(state.h.sum(0), torch.zeros(5).to(x), **EXACT)
+
+
+@pytest.mark.parametrize("method", EXACT_ONES)
+def test_the_optimum_is_a_fixed_point_whoever_takes_part(method):
+    federation = quadratics()
+    a, b = hessians(federation)
+    best = optimum(federation).repeat(6, 1)
+    own = torch.einsum("ide,ie->id", a, best) - b  # gradients there, which sum to 0
+    algorithm = method(RING, lr=0.1)
+    state = begun(algorithm, best)
+    state = (
+        state._replace(h=-own)
+        if method is extra
+        else state._replace(g=own, y=torch.zeros_like(own))
+    )
+    oracle = Quadratics(a, torch.linalg.solve(a, b[..., None])[..., 0], active=ACTIVE)
+    after, _ = algorithm.step(state, oracle, torch.Generator())
+    torch.testing.assert_close(after.x, best, **EXACT)
+
+
+@pytest.mark.parametrize("layout", [torch.Tensor.to_dense, torch.Tensor.to_sparse])
+def test_neighbours_of_the_absent_keep_what_was_for_them(layout):
+    w, kept = RING.to_dense(), ACTIVE.nonzero()[:, 0]
+    found = among_present(layout(w), ACTIVE)
+    assert found.layout == layout(w).layout
+    dense = found.to_dense()
+    for v in range(6):
+        for u in range(6):
+            both = v in kept and u in kept
+            expected = w[v, u] if both and u != v else 0.0
+            if u == v:
+                expected = 1 - sum(w[v, k] for k in kept if v in kept and k != v)
+            assert float(dense[v, u]) == pytest.approx(float(expected), abs=1e-15)
+    torch.testing.assert_close(dense.sum(0), torch.ones(6, dtype=REAL), **EXACT)
+    assert among_present(w, torch.ones(6, dtype=torch.bool)) is w
+
+
+@pytest.mark.parametrize("method", [decentralised_sgd, *EXACT_ONES])
+def test_who_has_no_neighbour_left_in_a_round_goes_on_alone(x, method):
+    """Nodes 0 and 3 of a ring of six, and nobody else."""
+    active = torch.tensor([True, False, False, True, False, False])
+    whole = simulate(quadratics())
+    found = models(method(RING, lr=0.1), whole, x, rounds=1, active=active)[1]
+    alone = x - 0.1 * whole.at(1, active).grads(x)  # zero for the others
+    torch.testing.assert_close(found, alone, **EXACT)
+
+
+@pytest.mark.parametrize("method", [decentralised_sgd, *EXACT_ONES])
+def test_messages_are_counted_by_edges(simulation, x, method):
+    _, infos = train(method(RING), simulation, x, rounds=2)
+    rows = 2 if method is gradient_tracking else 1
+    assert [info["sent"] for info in infos] == [12 * 5 * rows] * 2
+
+
+@pytest.mark.parametrize("method", [decentralised_sgd, *EXACT_ONES])
+def test_a_graph_that_falls_apart_is_refused(method):
+    apart = gossip_matrix(torch.tensor([[0, 1], [2, 3]]), 4)
+    with pytest.raises(InputError, match="`mixing` must join all 4 nodes"):
+        method(apart)
+
+
+@pytest.mark.parametrize("method", EXACT_ONES)
+def test_a_matrix_that_is_not_symmetric_is_refused_where_means_need_it(method):
+    turn = (torch.eye(4) + torch.eye(4).roll(1, 0)) / 2
+    decentralised_sgd(turn)  # which only needs rows and columns that sum to 1
+    for matrix in (turn, turn.to_sparse()):
+        with pytest.raises(InputError, match="`mixing` must be symmetric, but between"):
+            method(matrix)
