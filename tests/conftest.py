@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from coterie import seeds
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation, Table
 from coterie.study.experiment import Result, run_study
+from support.browser import Browser, chromium
 from support.federations import SIZES, divided, samples
 from support.quadratics import quadratics, simulate
 from support.tuning_studies import made
@@ -73,6 +75,13 @@ def no_waiting_for_disks():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    """A headless Chromium, in which a test opens its pages."""
+    with chromium(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pytest
 import torch
 from beartype.roar import BeartypeException
-from jaxtyping import AnnotationError, Float, TypeCheckError
+from jaxtyping import AnnotationError, Bool, Float, Int, Shaped, TypeCheckError
 from torch import Tensor
 
 from coterie.algorithms.local import local
 from coterie.collaboration.weights import spectral_radius
 from support.oracles import begun
-from support.typechecking import check, jaxtyped
+from support.typechecking import SCOPE, check, jaxtyped
 
 
 def test_a_wrong_shape_is_refused_at_every_call():
@@ -86,3 +89,37 @@ def test_a_size_in_braces_is_the_value_of_an_argument():
     assert len(checked(2, 2)) == 2
     with pytest.raises(TypeCheckError):
         checked(2, 3)
+
+
+SIZES = ["", "n", "n d", "n n", "2 d", "n 3 n", "_ n", "... n", "*n d", "#n d", "n-1 n"]
+SHAPES = [(), (1,), (2,), (2, 2), (2, 3), (2, 3, 2), (2, 3, 3)]
+
+
+@pytest.mark.parametrize("first", SIZES[:-1])
+def test_two_arrays_are_of_their_kinds_where_jaxtyping_says_so(first):
+    arrays = list(product([torch.ones(shape) for shape in SHAPES], repeat=2))
+    for second in SIZES:
+        kinds = Float[Tensor, first], Float[Tensor, second]
+        expected = [answers(kinds, pair, by_jaxtyping) for pair in arrays]
+        for _ in range(2):  # what was accepted is known
+            assert [answers(kinds, pair, isinstance) for pair in arrays] == expected
+
+
+@pytest.mark.parametrize("number", [Float, Int, Bool, Shaped])
+def test_numbers_are_of_their_types_where_jaxtyping_says_so(number):
+    dtypes = (torch.float32, torch.float64, torch.int64, torch.bool)
+    kind, arrays = number[Tensor, " n"], [torch.ones(2, dtype=d) for d in dtypes]
+    for array in (*arrays, *arrays, np.ones(2), [1.0, 1.0], None):
+        assert isinstance(array, kind) == by_jaxtyping(array, kind)
+
+
+def by_jaxtyping(value: object, kind: type) -> bool:
+    return kind.__instancecheck_str__(value) == ""
+
+
+def answers(kinds: tuple, arrays: tuple, holds) -> list[bool | str]:
+    with SCOPE:
+        try:
+            return [holds(x, kind) for x, kind in zip(arrays, kinds, strict=True)]
+        except AnnotationError as error:  # of a size that has no letter yet
+            return [str(error)]

@@ -14,7 +14,7 @@ from coterie.records.files import in_use
 from coterie.records.standings import standings_of
 from coterie.study.experiment import Progress, run_study
 from support.called import called
-from support.made_records import seen, usual_page
+from support.made_records import usual_page
 from support.tiny_studies import made
 
 LABEL = "adaptive_all_for_one <b>& more</b>"
@@ -135,13 +135,12 @@ def test_before_the_first_evaluation_there_is_a_table_too(stopped):
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize(("dark", "ink"), [(True, 221), (False, 34)])
 def test_the_page_fits_a_phone_and_a_desk_light_and_dark(
-    stopped, tmp_path, width, dark, ink
+    browser, stopped, width, dark, ink
 ):
     called("watch", str(stopped), "--page")
-    page = (stopped / "watch.html").read_text()
-    probe = """return [over(inner.documentElement), over(all(".scroll")[0]),
-        view.getComputedStyle(inner.body).color, all("svg.curve").length]"""
-    found = seen(page, tmp_path, probe, width=width, dark=dark)
+    probe = """return [over(document.documentElement), over(all(".scroll")[0]),
+        getComputedStyle(document.body).color, all("svg.curve").length]"""
+    found = browser.seen(stopped / "watch.html", probe, width=width, dark=dark)
     assert found == [0, 0, f"rgb({ink}, {ink}, {ink})", 2]
 
 

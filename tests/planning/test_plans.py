@@ -33,7 +33,6 @@ from coterie.planning.waiting import waiting_of
 from coterie.similarity.samples import dealt
 from coterie.theory.asynchrony import speed_up
 from coterie.theory.collaboration import count_near
-from support.made_records import seen
 
 
 def known(place: np.ndarray, *, noise: float = 1.0, floor: float = 1e-6) -> Findings:
@@ -385,15 +384,13 @@ def test_the_command_prints_and_writes_a_plan_that_a_study_can_use(study_file):
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
-def test_the_page_of_a_plan_fits_a_phone_and_a_desk(study_file, width, dark):
+def test_the_page_of_a_plan_fits_a_phone_and_a_desk(browser, study_file, width, dark):
     invoke("plan", study_file, "--quiet", "--out", "here")
-    page = (study_file.parent / "here/plan.html").read_text()
-    probe = """return [over(inner.documentElement), all(".main-svg").length > 1,
+    page = study_file.parent / "here/plan.html"
+    probe = """return [over(document.documentElement), all(".main-svg").length > 1,
         all("figcaption").map((caption) => caption.textContent),
-        view.getComputedStyle(inner.body).backgroundColor]"""
-    over, drawn, captions, paper = seen(
-        page, study_file.parent, probe, width=width, dark=dark
-    )
+        getComputedStyle(document.body).backgroundColor]"""
+    over, drawn, captions, paper = browser.seen(page, probe, width=width, dark=dark)
     assert (over, drawn) == (0, True)
     titles = ["Expected RMSE alone and together, with 90 % intervals"]
     assert captions == [*titles, "Suggested weights"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +13,41 @@ import pytest
 from PIL import Image
 
 from coterie import report
-from support.made_records import make_records, make_timed, rendered, seen
+from support.browser import Browser
+from support.made_records import make_records, make_timed
 
 
 @pytest.mark.browser
-def test_a_browser_draws_every_figure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "script",
+    [
+        "console.log('here')",
+        "throw new Error('here')",
+        "setTimeout(() => { throw new Error('here') }, 9000)",
+        "new Image().src = 'missing.png'",
+        "new Image().src = 'https://example.invalid/a.png'",
+    ],
+)
+def test_what_a_page_complains_of_is_noticed(
+    browser: Browser, tmp_path: Path, script: str
+) -> None:
+    policy = "default-src 'unsafe-inline' file:"
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    page = tmp_path / "page.html"
+    for code, count in ((script, 1), ("'quiet'", 0)):
+        page.write_text(f"<!DOCTYPE html>{head}<script>{code}</script>")
+        browser.open(page)
+        assert len(browser.spoken()) == count
+
+
+@pytest.mark.browser
+def test_a_browser_draws_every_figure(browser: Browser, tmp_path: Path) -> None:
     evil = "<script>document.title='owned'</script><b>x</b>"
     records = make_records(labels=("local", "fedavg", evil))
     page = report.write_report(records, tmp_path / "report.html")
-    document, log = rendered(page, tmp_path / "profile")
+    browser.open(page, height=2000)
+    document = browser.document()
     body = document[document.index("<body>") :]
-    # The instructions of a drawing are no drawing.
-    body = re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL)
     figures = {
         part.split('"', 1)[0]: part for part in re.split(r'<figure id="', body)[1:]
     }
@@ -51,22 +75,22 @@ def test_a_browser_draws_every_figure(tmp_path: Path) -> None:
     assert [name for name in matrices if 'class="hm"' in figures[name]] == [first]
     assert figures["clients-figure"].count('class="trace bars"') == 3
     assert 'class="notice script-error"' not in document
-    assert "CONSOLE" not in log
+    assert not browser.spoken()
     assert "<title>A study: coterie report</title>" in document
 
 
 _PLAY = """
 const pause = () => new Promise((done) => setTimeout(done, 500));
-const plot = (key) => inner.getElementById(key + "-plot");
-const caption = (key) => inner.querySelector("#" + key + " figcaption").textContent;
+const plot = (key) => document.getElementById(key + "-plot");
+const caption = (key) => document.querySelector("#" + key + " figcaption").textContent;
 const press = (key, number) => {
   const button = plot(key).layout.updatemenus[0].buttons[number];
-  return view.Plotly.update(plot(key), button.args[0], button.args[1]);
+  return Plotly.update(plot(key), button.args[0], button.args[1]);
 };
 const choose = async (group, values) => {
   const lists = all(`select[data-chooses=${group}]`);
   values.forEach((value, k) => { lists[k].value = value; });
-  lists.at(-1).dispatchEvent(new view.Event("change"));
+  lists.at(-1).dispatchEvent(new Event("change"));
   await pause();
 };
 const shown = (group) => all("." + group).filter((p) => !p.hidden).map((p) => p.id);
@@ -74,7 +98,9 @@ const shown = (group) => all("." + group).filter((p) => !p.hidden).map((p) => p.
 
 
 @pytest.mark.browser
-def test_menus_lists_and_slider_change_what_is_drawn(tmp_path: Path) -> None:
+def test_menus_lists_and_slider_change_what_is_drawn(
+    browser: Browser, tmp_path: Path
+) -> None:
     page = report.write_report(make_records(), tmp_path / "report.html")
     probe = f"""{_PLAY}
     const opened = shown("matrix");
@@ -83,9 +109,9 @@ def test_menus_lists_and_slider_change_what_is_drawn(tmp_path: Path) -> None:
     await press("gains-figure", 0);
     await choose("matrix", ["collaboration-0", "2"]);
     const step = plot("collaboration-0-2").layout.sliders[0].steps[0];
-    view.Plotly.animate(plot("collaboration-0-2"), step.args[0], step.args[1]);
+    Plotly.animate(plot("collaboration-0-2"), step.args[0], step.args[1]);
     await pause();
-    view.Plotly.Fx.hover(plot("collaboration-0-2"), {{ xval: 1, yval: 0 }});
+    Plotly.Fx.hover(plot("collaboration-0-2"), {{ xval: 1, yval: 0 }});
     return {{
       hover: plot("collaboration-0-2").querySelector(".hovertext").textContent,
       opened, bytes: [...plot("curves-figure").data.at(-1).x].slice(1),
@@ -95,7 +121,7 @@ def test_menus_lists_and_slider_change_what_is_drawn(tmp_path: Path) -> None:
       first: plot("collaboration-0-2")._fullData[0].z[0][1],
       width: plot("collaboration-0-2").clientWidth,
     }}"""
-    found = seen(page.read_text("utf-8"), tmp_path, probe)
+    found = browser.seen(page, probe)
     # Ditto is shown above, and stands second among those with matrices.
     assert found["opened"] == ["collaboration-1-0"]
     assert found["bytes"] == [96000, 192000, 288000, 384000]
@@ -117,7 +143,7 @@ HOSPITALS += ("Basel", "01234", "1234")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_report_fits_a_phone_and_a_desk(
-    tmp_path: Path, width: int, dark: bool
+    browser: Browser, tmp_path: Path, width: int, dark: bool
 ) -> None:
     records = make_records(n=8, clusters=0)
     page = report.write_report(
@@ -129,21 +155,21 @@ def test_a_report_fits_a_phone_and_a_desk(
       return a.left >= b.left - 1 && a.right <= b.right + 1;
     };
     const figures = all("figure:not([hidden])");
-    const names = (key, axis) => [...inner.querySelectorAll(
+    const names = (key, axis) => [...document.querySelectorAll(
       `#${key}-plot .${axis}tick text`)].map((text) => text.textContent);
     return {
-      over: over(inner.documentElement),
+      over: over(document.documentElement),
       scrolled: all(".scroll").filter((box) => over(box) > 0).length,
       captions: figures.map((f) => f.querySelector("figcaption").textContent),
-      outside: figures.filter((f) => !inside(f, inner.body)).length,
+      outside: figures.filter((f) => !inside(f, document.body)).length,
       cut: figures.flatMap((f) => [...f.querySelectorAll(
         ".updatemenu-header, .updatemenu-button, .xtick text, .legendtext, .xtitle"
         )].filter((part) => !inside(part, f)).map((part) => part.textContent)),
       gains: names("gains-figure", "x"), rows: names("collaboration-1-0", "y"),
-      paper: view.getComputedStyle(inner.body).backgroundColor,
-      filter: view.getComputedStyle(all(".plotly-graph-div")[0]).filter,
+      paper: getComputedStyle(document.body).backgroundColor,
+      filter: getComputedStyle(all(".plotly-graph-div")[0]).filter,
     }"""
-    found = seen(page.read_text("utf-8"), tmp_path, probe, width=width, dark=dark)
+    found = browser.seen(page, probe, width=width, dark=dark)
     assert (found["over"], found["outside"], found["cut"]) == (0, 0, [])
     assert (found["scrolled"] > 0) == (width == 390)
     assert all(found["captions"]) and len(found["captions"]) == 6
@@ -158,15 +184,15 @@ def test_a_report_fits_a_phone_and_a_desk(
 
 @pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_a_saved_figure_opens_and_can_be_read(tmp_path: Path, dark: bool) -> None:
+def test_a_saved_figure_opens_and_can_be_read(
+    browser: Browser, tmp_path: Path, dark: bool
+) -> None:
     path = report.write_figure(report.gains(make_records()), tmp_path / "gains.html")
-    flags = ["--screenshot=" + str(tmp_path / "seen.png"), "--hide-scrollbars"]
-    flags += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
-    flags += ["--window-size=800,600"]
-    document, log = rendered(path, tmp_path / "profile", *flags)
-    assert "CONSOLE" not in log and 'class="main-svg"' in document
+    browser.open(path, width=800, height=600, dark=dark)
+    document = browser.document()
+    assert not browser.spoken() and 'class="main-svg"' in document
     assert re.search("<figcaption>ditto: .* cannot tell</figcaption>", document)
-    with Image.open(tmp_path / "seen.png") as picture:
+    with Image.open(io.BytesIO(browser.picture())) as picture:
         pixels = np.asarray(picture.convert("L"), dtype=float)
     # The page and the figure have one background, and text stands out from both.
     paper = pixels[5, 5]
@@ -178,15 +204,17 @@ def test_a_saved_figure_opens_and_can_be_read(tmp_path: Path, dark: bool) -> Non
 
 
 @pytest.mark.browser
-def test_a_figure_of_ones_own_is_saved_too(tmp_path: Path) -> None:
+def test_a_figure_of_ones_own_is_saved_too(browser: Browser, tmp_path: Path) -> None:
     figure = go.Figure(go.Scatter(x=[1, 2], y=[3, 4]))
     path = report.write_figure(figure, tmp_path / "own.html")
-    probe = 'return [all(".scatterlayer .point").length, over(inner.documentElement)]'
-    assert seen(path.read_text("utf-8"), tmp_path, probe, width=390) == [2, 0]
+    probe = (
+        'return [all(".scatterlayer .point").length, over(document.documentElement)]'
+    )
+    assert browser.seen(path, probe, width=390) == [2, 0]
 
 
 @pytest.mark.browser
-def test_clients_are_found_in_their_table(tmp_path: Path) -> None:
+def test_clients_are_found_in_their_table(browser: Browser, tmp_path: Path) -> None:
     records = make_records(n=30, clusters=0, weights=False)
     page = report.write_report(records, tmp_path / "report.html")
     probe = f"""{_PLAY}
@@ -194,27 +222,30 @@ def test_clients_are_found_in_their_table(tmp_path: Path) -> None:
       .filter((row) => !row.hidden).map((row) => row.cells[0].textContent);
     const before = [shown("client-table"), rows().length];
     await choose("client-table", ["clients-1"]);
-    const input = inner.querySelector("input");
+    const input = document.querySelector("input");
     input.value = "NT 2";
-    input.dispatchEvent(new view.Event("input"));
+    input.dispatchEvent(new Event("input"));
     return [...before, shown("client-table"), rows()]"""
-    first, count, then, rows = seen(page.read_text("utf-8"), tmp_path, probe)
+    first, count, then, rows = browser.seen(page, probe)
     assert (first, count, then) == (["clients-2"], 30, ["clients-1"])
     assert rows == ["client 2", *(f"client 2{k}" for k in range(10))]
 
 
 @pytest.mark.browser
-def test_a_browser_draws_the_edge_cases(tmp_path: Path) -> None:
+def test_a_browser_draws_the_edge_cases(browser: Browser, tmp_path: Path) -> None:
     options = {"n": 1, "clusters": 0, "seeds": 1, "rounds": 1, "task": "regression"}
     page = report.write_report(make_records(**options), tmp_path / "report.html")
-    document, log = rendered(page, tmp_path / "profile")
+    browser.open(page, height=2000)
+    document = browser.document()
     assert 'class="notice script-error"' not in document
-    assert "CONSOLE" not in log
+    assert not browser.spoken()
     assert document.count('class="main-svg"') >= 8
 
 
 @pytest.mark.browser
-def test_a_browser_draws_a_study_in_virtual_time(tmp_path: Path) -> None:
+def test_a_browser_draws_a_study_in_virtual_time(
+    browser: Browser, tmp_path: Path
+) -> None:
     records = make_timed(labels=("local", "fedavg", "asgd"), seeds=1)
     path = report.write_report(records, tmp_path / "report.html")
     act = """<script>
@@ -230,9 +261,10 @@ def test_a_browser_draws_a_study_in_virtual_time(tmp_path: Path) -> None:
     })();
     </script></body>"""
     path.write_text(path.read_text("utf-8").replace("</body>\n", act), "utf-8")
-    document, log = rendered(path, tmp_path / "profile")
+    browser.open(path, height=2000)
+    document = browser.document()
     assert 'class="notice script-error"' not in document
-    assert "CONSOLE" not in log, log
+    assert not browser.spoken()
     found = dict(re.findall(r'data-(\w+)="([^"]*)"', document))
     # A grey bar for each of twelve clients; eleven compute 16 times and one four times.
     assert int(found["bars"]) == 12 + 11 * 16 + 4

@@ -18,7 +18,7 @@ from coterie.records import Outcomes, Records
 from coterie.report.tables import newcomer_gains, newcomer_summary
 from coterie.scores import summary
 from support.called import called
-from support.made_records import Fetches, make_records, rendered, usual_page, written
+from support.made_records import Fetches, make_records, usual_page, written
 from support.newcomer_studies import TABLES
 
 
@@ -216,17 +216,17 @@ def test_labels_of_newcomers_are_escaped(tmp_path):
 
 
 @pytest.mark.browser
-def test_a_browser_draws_the_newcomers(tmp_path):
+def test_a_browser_draws_the_newcomers(browser, tmp_path):
     records = with_newcomers(make_records(), local=LOCAL, fedavg=FEDAVG)
     page = report.write_report(records, tmp_path / "report.html")
-    document, log = rendered(page, tmp_path / "profile")
-    body = re.sub(r"<script.*?</script>", "", document, flags=re.DOTALL)
-    drawn = body.split('<figure id="newcomers-figure"')[1].split("</figure>")[0]
+    browser.open(page, height=2000)
+    document = browser.document()
+    drawn = document.split('<figure id="newcomers-figure"')[1].split("</figure>")[0]
     assert 'class="main-svg"' in drawn
     assert drawn.count('class="trace boxes"') == 1
     assert drawn.count('class="point"') == 6
     assert 'class="notice script-error"' not in document
-    assert "CONSOLE" not in log
+    assert not browser.spoken()
 
 
 def test_the_command_line_prints_a_second_table(tmp_path, monkeypatch):

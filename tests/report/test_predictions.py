@@ -15,7 +15,8 @@ from coterie import report
 from coterie.checks import InputError
 from coterie.report.sections import clients_section, measures_section
 from coterie.scores.finals import undefined_for
-from support.made_records import make_records, rendered
+from support.browser import Browser
+from support.made_records import make_records
 
 LABELS = ("local", "fedavg", "<b>ditto</b>")
 
@@ -141,7 +142,7 @@ def test_a_page_shows_counts_with_names_that_are_text(tmp_path):
 
 
 @pytest.mark.browser
-def test_lists_choose_whose_counts_are_shown(tmp_path: Path) -> None:
+def test_lists_choose_whose_counts_are_shown(browser: Browser, tmp_path: Path) -> None:
     path = report.write_report(counted(), tmp_path / "report.html")
     act = """<script>
     const lists = document.querySelectorAll("select[data-counts]");
@@ -154,8 +155,9 @@ def test_lists_choose_whose_counts_are_shown(tmp_path: Path) -> None:
     document.body.dataset.after = cells();
     </script></body>"""
     path.write_text(path.read_text("utf-8").replace("</body>\n", act), "utf-8")
-    document, log = rendered(path, tmp_path / "profile")
-    assert "CONSOLE" not in log, log
+    browser.open(path, height=2000)
+    document = browser.document()
+    assert not browser.spoken()
     assert 'class="notice script-error"' not in document
     found = dict(re.findall(r'data-(\w+)="([^"]*)"', document))
     assert found["before"] == "30 24 56 %"

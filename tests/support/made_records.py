@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import html
-import json
 import math
-import re
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -205,64 +200,6 @@ class Fetches(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.found += [v or "" for k, v in attrs if k in ("src", "href", "srcset")]
-
-
-def rendered(page: Path, folder: Path, *more: str) -> tuple[str, str]:
-    """The document after its scripts ran, and what the browser logged.
-
-    Args:
-        page: a file.
-        folder: for what the browser keeps.
-        more: further flags.
-    """
-    names = ("chromium", "chromium-browser", "google-chrome")
-    browser = next(filter(None, map(shutil.which, names)), None)
-    if browser is None:
-        pytest.skip("no Chromium is installed")
-    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    flags += "--disable-background-networking --disable-component-update "
-    flags += "--disable-sync --enable-logging=stderr --window-size=1280,2000 "
-    flags += f"--virtual-time-budget=20000 --user-data-dir={folder} --dump-dom"
-    command = [browser, *flags.split(), *more, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
-
-
-_FRAME = """<!DOCTYPE html><meta charset="utf-8">
-<meta name="color-scheme" content="light dark"><title></title>
-<iframe width="{width}" height="844" srcdoc="{page}"></iframe>
-<script>addEventListener("load", function () {{ setTimeout(async function () {{
-  const view = document.querySelector("iframe").contentWindow, inner = view.document;
-  const all = (what) => [...inner.querySelectorAll(what)];
-  const over = (part) => part.scrollWidth - part.clientWidth;
-  document.title = JSON.stringify(await (async () => {{ {probe} }})());
-}}, 2000); }});</script>"""
-
-
-def seen(
-    page: str, folder: Path, probe: str, *, width: int = 1280, dark: bool = False
-) -> Any:
-    """What a probe finds in a page on a screen so wide, light or dark.
-
-    Args:
-        page: the document.
-        folder: for what the browser keeps.
-        probe: JavaScript that returns what JSON can hold, with the window `view` and
-            the document `inner`, `all(selector)` and `over(element)`: what of it can
-            only be seen by scrolling sideways, in pixels.
-        width: in pixels, of CSS.
-        dark: whether the reader prefers it dark.
-    """
-    frame = folder / "frame.html"
-    text = _FRAME.format(width=width, page=html.escape(page), probe=probe)
-    frame.write_text(text, encoding="utf-8")
-    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-    document, log = rendered(frame, folder / "browser", scheme)
-    assert "CONSOLE" not in log, log
-    title = re.search("<title>(.*?)</title>", document, flags=re.DOTALL)
-    assert title is not None
-    return json.loads(html.unescape(title[1]))
 
 
 def make_trials(values: dict[str, dict[str, list[Any]]]) -> Records:

@@ -4,7 +4,8 @@ The import hook of jaxtyping finds `jaxtyped` as it is here. Beartype checks arg
 and result of every function, each once, and jaxtyping only holds the shapes of a call
 together: by itself it would bind and check all arguments twice, which made the tests a
 quarter slower. Of closures, made anew with each call of what encloses them, nothing is
-compiled.
+compiled. What jaxtyping has accepted once, a kind of array of a number type, is
+afterwards compared by its shape alone.
 
 Only what has sizes such as "{count}", and classes, is left to jaxtyping, which hands
 over functions that have only a signature.
@@ -15,7 +16,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
 from typing import Any, get_type_hints
 
@@ -27,10 +27,46 @@ from beartype.roar import (
     BeartypeDoorHintViolation,
     BeartypeException,
 )
-from jaxtyping import AnnotationError, TypeCheckError, config
+from jaxtyping import AbstractArray, AnnotationError, TypeCheckError, config
+from jaxtyping._storage import get_shape_memo
 
-_SCOPE = jaxtyping.jaxtyped("context")  # in which equal letters are equal numbers
+SCOPE = jaxtyping.jaxtyped("context")  # in which equal letters are equal numbers
 _CONF = BeartypeConf(is_pep484_tower=True)
+
+_ARRAYS = type(AbstractArray)
+_ACCEPTED: dict[tuple[Any, ...], list[int | str]] = {}  # sizes as they are written
+
+
+def _is(kind: Any, value: Any) -> bool:
+    """Whether an array is of a kind such as Float[Tensor, "n 3"].
+
+    That is jaxtyping's to say, except where it is certain to say yes.
+    """
+    key = kind, type(value), getattr(value, "dtype", None)
+    if key in _ACCEPTED and _fits(value.shape, _ACCEPTED[key]):
+        return True
+    found = kind.__instancecheck_str__(value) == ""
+    written = kind.dim_str.split()
+    if found and all(size.isidentifier() or size.isdigit() for size in written):
+        _ACCEPTED[key] = [int(size) if size.isdigit() else size for size in written]
+    return found
+
+
+def _fits(shape: tuple[int, ...], written: list[int | str]) -> bool:
+    """Whether a shape has these sizes, where equal letters are equal numbers."""
+    if len(shape) != len(written):
+        return False
+    letters = get_shape_memo()[0]
+    new: dict[int | str, int] = {}
+    for size, wanted in zip(shape, written, strict=True):
+        known = letters.get(wanted) if isinstance(wanted, str) else wanted
+        if size != (new.setdefault(wanted, size) if known is None else known):
+            return False
+    letters.update(new)
+    return True
+
+
+_ARRAYS.__instancecheck__ = _is
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +104,6 @@ def _once(
     """
     checker: Callable[..., Any] | None = None
     shaped = bool({"'", '"'} & set(_written(function)))
-    scope: AbstractContextManager[Any] = _SCOPE if shaped else nullcontext()
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -82,7 +117,9 @@ def _once(
             except NameError:
                 checker = otherwise(function)
         try:
-            with scope:
+            if not shaped:
+                return checker(*args, **options)
+            with SCOPE:
                 return checker(*args, **options)
         except (BeartypeCallHintViolation, BeartypeDoorHintViolation) as error:
             raise TypeCheckError(f"{function.__qualname__}: {error}") from error

@@ -27,6 +27,7 @@ from .styles import (
     escape,
     finish,
     heading,
+    lay_out,
     plot,
     row_of,
     styles_of,
@@ -90,8 +91,9 @@ def collaboration(
     add_slider(figure, axis_of(records), max(map(len, texts)) if records.names else 0)
     # Without names below the squares the title would stand on them.
     title = "learns from" if len(clients) <= LABELLED else ""
-    figure.update_xaxes(**ticks, title=title, tickangle=angle)
-    figure.update_yaxes(**ticks, title="client", autorange="reversed", scaleanchor="x")
+    across = ticks | {"title": {"text": title}, "tickangle": angle}
+    down = ticks | {"title": {"text": "client"}, "autorange": "reversed"}
+    lay_out(figure, {"xaxis": across, "yaxis": down | {"scaleanchor": "x"}})
     title = f"Who learns from whom: {heading(label)}, seed {seed}"
     return finish(figure, title, 660, menu=True)
 
@@ -148,7 +150,9 @@ def heat_map(matrices: np.ndarray, rounds: np.ndarray, names: list[str]) -> go.F
         go.Frame(data=[go.Heatmap(z=matrix.astype(np.float32))], name=str(int(t)))
         for t, matrix in zip(rounds, matrices, strict=True)
     ]
-    figure = go.Figure(
+    # Else names that are numbers would be places.
+    layout = {"xaxis": {"type": "category"}, "yaxis": {"type": "category"}}
+    return go.Figure(
         go.Heatmap(
             x=names,
             y=names,
@@ -158,9 +162,8 @@ def heat_map(matrices: np.ndarray, rounds: np.ndarray, names: list[str]) -> go.F
             **_colours("weight"),
         ),
         frames=frames,
+        layout=layout | {"template": "none"},  # copied with each change: be it small
     )
-    # Else names that are numbers would be places.
-    return figure.update_xaxes(type="category").update_yaxes(type="category")
 
 
 def name_both_axes(figure: go.Figure, names: list[str]) -> None:
@@ -205,15 +208,20 @@ def add_slider(figure: go.Figure, axis: Axis, letters: int) -> None:
         "pad": {"t": 60 + 4 * letters},
     }
     menu = row_of(buttons) | {"pad": {"b": 6}, "showactive": False}
-    figure.update_layout(sliders=[slider], updatemenus=[menu])
+    lay_out(figure, {"sliders": [slider], "updatemenus": [menu]})
 
 
 def draw_cluster_lines(figure: go.Figure, table: pd.DataFrame) -> None:
     """Draws the boundaries of clusters on a matrix."""
+    shapes: list[dict[str, object]] = []
     for _, first, _ in cluster_runs(table)[1:]:
-        line = {"color": "#D55E00", "width": 1.5}
-        figure.add_vline(x=first - 0.5, line=line)
-        figure.add_hline(y=first - 0.5, line=line)
+        place = first - 0.5
+        looks = {"type": "line", "line": {"color": "#D55E00", "width": 1.5}}
+        across = {"x0": place, "x1": place, "y0": 0, "y1": 1, "yref": "y domain"}
+        down = {"y0": place, "y1": place, "x0": 0, "x1": 1, "xref": "x domain"}
+        shapes += [looks | {"xref": "x"} | across, looks | {"yref": "y"} | down]
+    if shapes:
+        lay_out(figure, {"shapes": shapes})
 
 
 def partners_section(records: Records) -> str:

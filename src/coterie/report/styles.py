@@ -6,7 +6,7 @@ import html
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -234,20 +234,40 @@ def finish(
     title = title if title.startswith("<b>") else bold(title)
     heading = {"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"}
     legend = {"orientation": "h", "x": 0, "yref": "container", "y": 0}
-    figure.update_layout(
-        template="none",
-        title=heading | {"font": {"size": 15}},
-        height=height + 46 * len(rows or []),
-        margin={"l": 64, "r": 16, "t": 110 if menu else 64, "b": 60},
-        font={"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
-        legend=legend | {"yanchor": "bottom", "traceorder": "normal"},
-        modebar={"color": "#bbbbbb", "activecolor": "#555555"},
-        hoverlabel={"namelength": 28},
-    )
-    grid = {"gridcolor": "#e8e8e8", "title_font_size": 13, "automargin": True}
-    figure.update_xaxes(**grid, zeroline=False, title_standoff=12)
-    figure.update_yaxes(**grid, title_standoff=12)
+    looks: dict[str, object] = {
+        "template": "none",
+        "title": heading | {"font": {"size": 15}},
+        "height": height + 46 * len(rows or []),
+        "margin": {"l": 64, "r": 16, "t": 110 if menu else 64, "b": 60},
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
+        "legend": legend | {"yanchor": "bottom", "traceorder": "normal"},
+        "modebar": {"color": "#bbbbbb", "activecolor": "#555555"},
+        "hoverlabel": {"namelength": 28},
+    }
+    grid = {"gridcolor": "#e8e8e8", "automargin": True}
+    grid |= {"title": {"font": {"size": 13}, "standoff": 12}}
+    for name in {"xaxis", "yaxis", *figure.layout.to_plotly_json()}:
+        if name.startswith("xaxis"):
+            looks[name] = grid | {"zeroline": False}
+        elif name.startswith("yaxis"):
+            looks[name] = grid
+    return lay_out(figure, looks)
+
+
+def lay_out(figure: go.Figure, looks: Mapping[str, object]) -> go.Figure:
+    """The figure with these looks, set at once: one by one takes ten times as long."""
+    figure.layout = _merged(figure.layout.to_plotly_json(), looks)
     return figure
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, with the new where they differ, at every depth."""
+    both = dict(old)
+    for key, value in new.items():
+        there = both.get(key)
+        deeper = isinstance(there, Mapping) and isinstance(value, Mapping)
+        both[key] = _merged(there or {}, value) if deeper else value
+    return both
 
 
 def whiskers(found: pd.DataFrame) -> dict[str, object]:
