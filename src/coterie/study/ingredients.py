@@ -259,8 +259,9 @@ def mixing(choice: str, context: Context) -> Tensor:
     """(N, N) Metropolis weights of a graph, sparse; a graph by name, or from a file.
 
     `complete`, `ring`, `grid` and so on (`coterie list graphs`) join the clients in the
-    order of their numbers; a CSV file with the columns v and w names the edges. A NumPy
-    file has a doubly stochastic matrix itself.
+    order of their numbers; a CSV file with the columns v and w names the edges, by
+    names of clients or their numbers. A NumPy file has a doubly stochastic matrix
+    itself.
     """
     n, file = len(context.federation), file_of(choice)
     if file and file.suffix == ".npy":
@@ -279,7 +280,7 @@ def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
         return edges_of(choice, n)
     total, mine = _in_files(federation)
     place = torch.full((total,), -1).index_put_((mine,), torch.arange(n))
-    edges = place[edges_of(str(file), total)]
+    edges = place[edges_of(str(file), total, names=federation.names)]
     edges = edges[(edges >= 0).all(1)]
     refuse_apart("graph without newcomers", edges, n)
     return edges
