@@ -9,8 +9,17 @@ from .families import (
     nodes_of,
     refuse_apart,
 )
-from .matrices import circles, gossip_matrix, joined
-from .spectra import contraction, eigengap
+from .fastest import fastest_mixing
+from .matrices import (
+    circles,
+    gossip_matrix,
+    joined,
+    laplacian_matrix,
+    lazy,
+    max_degree,
+)
+from .resistances import resistances
+from .spectra import contraction, eigengap, spectral_gap
 
 __all__ = [
     "GRAPHS",
@@ -21,10 +30,16 @@ __all__ = [
     "degrees",
     "edges_of",
     "eigengap",
+    "fastest_mixing",
     "gossip_matrix",
     "joined",
+    "laplacian_matrix",
+    "lazy",
     "matchings",
+    "max_degree",
     "nodes_of",
     "refuse_apart",
+    "resistances",
+    "spectral_gap",
     "thinned",
 ]

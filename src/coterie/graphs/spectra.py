@@ -87,6 +87,14 @@ def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
     return math.sqrt(1 - _second(n, 2.0, moved, whole))
 
 
+def spectral_gap(matrix: Float[Tensor, "n n"]) -> float:
+    """The gap rho = min(1 - lambda_2, 1 + lambda_n) of a symmetric gossip matrix.
+
+    `|W^k x - x_bar| <= (1 - rho)^k |x - x_bar|`; it is 0 where nothing converges.
+    """
+    return 1 - contraction([matrix])
+
+
 def _as_scipy(matrix: Tensor) -> csr_array:
     entries = matrix.to_sparse().coalesce()
     places = tuple(entries.indices().cpu().numpy())
