@@ -10,6 +10,7 @@ from .families import (
     refuse_apart,
 )
 from .fastest import fastest_mixing
+from .intensities import delayed_gains, delayed_gap, tuned_rates
 from .matrices import (
     circles,
     gossip_matrix,
@@ -28,6 +29,8 @@ __all__ = [
     "circles",
     "contraction",
     "degrees",
+    "delayed_gains",
+    "delayed_gap",
     "edges_of",
     "eigengap",
     "fastest_mixing",
@@ -42,4 +45,5 @@ __all__ = [
     "resistances",
     "spectral_gap",
     "thinned",
+    "tuned_rates",
 ]

@@ -51,6 +51,19 @@ def read_links(
     )
 
 
+def nodes_in(path: Path) -> tuple[tuple[str, ...], set[str]]:
+    """What a file calls its nodes, in their order, and the columns that it has.
+
+    Nodes that are numbers are 0, 1, ... to the largest one.
+    """
+    rows = _rows(path)
+    ends = [row.get(side) or "" for row in rows for side in ("v", "w")]
+    if all(_is_number(end) for end in ends):
+        most = max(map(int, ends), default=0)
+        return tuple(map(str, range(most + 1))), {*rows[0]} if rows else set()
+    return tuple(dict.fromkeys(ends)), {*rows[0]}
+
+
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:

@@ -3,7 +3,8 @@
 One module for each piece of theory: `all_for_one` (adaptive All-for-one), `meta`
 (Per-FedAvg), `karula`; for collaboration with known biases `collaboration`, `clusters`,
 `rates`, `lower_bounds` and `infinite`; without waiting `asynchrony` (workers and a
-server), `mixing` and `agraf` (graphs), and `delays` of both.
+server), `mixing` and `agraf` (graphs), and `delays` of both; `decentralised` is a room
+of its own, for methods without a server.
 """
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "asynchrony",
     "clusters",
     "collaboration",
+    "decentralised",
     "delays",
     "infinite",
     "karula",

@@ -1,0 +1,3 @@
+"""Theory of methods without a server, one module for each kind of them."""
+
+__all__ = ["topologies"]
