@@ -9,7 +9,7 @@ from .families import (
     nodes_of,
     refuse_apart,
 )
-from .fastest import fastest_mixing
+from .fastest import MIXINGS, fastest_mixing
 from .intensities import delayed_gains, delayed_gap, tuned_rates
 from .matrices import (
     circles,
@@ -24,6 +24,7 @@ from .spectra import contraction, eigengap, spectral_gap
 
 __all__ = [
     "GRAPHS",
+    "MIXINGS",
     "RingTimes",
     "admitted",
     "circles",

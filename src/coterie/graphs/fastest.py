@@ -18,6 +18,8 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import scipy.linalg
 import torch
@@ -25,7 +27,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from ..checks import InputError
-from .matrices import gossip_matrix, max_degree, weighted_gossip
+from .matrices import gossip_matrix, lazy, max_degree, weighted_gossip
 from .spectra import contraction
 
 ACCURACY = 1e-6
@@ -60,6 +62,15 @@ def fastest_mixing(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
     share = torch.from_numpy(w).to(edges.device)
     found = [weighted_gossip(edges, share, n), start, max_degree(edges, n)]
     return min(found, key=lambda matrix: contraction([matrix]))
+
+
+MIXINGS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "metropolis": gossip_matrix,
+    "max_degree": max_degree,
+    "lazy": lazy,
+    "fastest": fastest_mixing,
+}
+"""Name of a kind of gossip matrix -> what makes it from edges and nodes."""
 
 
 def _shares(matrix: np.ndarray, ends: np.ndarray) -> np.ndarray:
