@@ -11,6 +11,7 @@ from .families import (
 )
 from .fastest import MIXINGS, fastest_mixing
 from .intensities import delayed_gains, delayed_gap, tuned_rates
+from .layouts import places
 from .matrices import (
     circles,
     gossip_matrix,
@@ -42,6 +43,7 @@ __all__ = [
     "matchings",
     "max_degree",
     "nodes_of",
+    "places",
     "refuse_apart",
     "resistances",
     "spectral_gap",
