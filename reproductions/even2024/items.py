@@ -1,4 +1,4 @@
-"""Chapters 3 and 5 of Even's thesis, in virtual time and step by step.
+"""Chapters 1, 3 and 5 of Even's thesis, in virtual time and step by step.
 
 Settings are given as `name=value`.
 """
@@ -24,6 +24,7 @@ from .events import (
 from .figures import CASES, EXPECTED, draw, figure_claims, jump_claims, tuned, with_step
 from .networks import harm_claims, lemma_claims, mixing_claims
 from .quadratics import limit_claims, straggler_claims, worker_claims
+from .table11 import table11_claims
 from .topologies import local_claims, statistical_claims, topology_claims
 from .walks import lipschitz_claims, sampling_claims
 
@@ -44,6 +45,17 @@ def record(name: str, claims: Sequence[Claim]) -> Path:
         table.writerow(Claim._fields)
         table.writerows(claims)
     return folder
+
+
+def chapter1(overrides: Sequence[str]) -> list[Claim]:
+    """Table 1.1: plain and randomised gossip on graphs of growing size (10 seconds).
+
+    Settings: `seed`.
+    """
+    given = settings(overrides, seed=0)
+    claims = table11_claims(integer("seed", given["seed"], at_least=0))
+    record("chapter1", claims)
+    return claims
 
 
 def chapter3(overrides: Sequence[str]) -> list[Claim]:
@@ -84,4 +96,4 @@ def chapter5(overrides: Sequence[str]) -> list[Claim]:
     return claims
 
 
-ITEMS = {"chapter3": chapter3, "chapter5": chapter5}
+ITEMS = {"chapter1": chapter1, "chapter3": chapter3, "chapter5": chapter5}
