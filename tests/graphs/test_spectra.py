@@ -18,6 +18,7 @@ from coterie.graphs import (
     max_degree,
     spectral_gap,
 )
+from coterie.graphs.spectra import swaps
 from coterie.theory.mixing import fixed_mixing, periodic_mixing
 
 REAL = torch.float64
@@ -195,3 +196,10 @@ def test_an_even_torus_does_not_converge_and_an_odd_one_does():
     largest = 2 * (2 - 2 * math.cos(4 * math.pi / 5))  # of D - A, in both directions
     expected = min(least_of_a_ring(5) / 4, 2 - largest / 4)
     assert spectral_gap(max_degree(odd, 25)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["ring", "line", "torus", "star", "complete"])
+@pytest.mark.parametrize("n", [9, 12, 16])
+def test_graphs_that_only_swap_are_those_without_a_gap(text, n):
+    edges = edges_of(text, n)
+    assert swaps(edges, n) == (spectral_gap(max_degree(edges, n)) < 1e-12)
