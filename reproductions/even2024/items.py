@@ -1,4 +1,4 @@
-"""Chapters 2 to 5 and 7 of Even's thesis, in virtual time and step by step.
+"""Chapters 1 to 5 and 7 of Even's thesis, in virtual time and step by step.
 
 Settings are given as `name=value`.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from coterie.checks import integer, number
 from coterie.cli import Claim, settings
 
+from .braess import braess_claims
 from .buffers import buffer_claims
 from .continuized import descent_claims, draw_curves, noise_claims, sample_claims
 from .deadlocks import deadlock_claims, overlap_claims
@@ -28,6 +29,7 @@ from .gossip_races import draw_gossip, gossip_claims, thousand_claims
 from .networks import harm_claims, lemma_claims, mixing_claims
 from .quadratics import limit_claims, straggler_claims, worker_claims
 from .speedups import draw_figure41, speedup_claims
+from .table11 import table11_claims
 from .token_races import race_claims as token_race_claims
 from .token_races import sag_claims, sizes_claims
 from .tokens import (
@@ -70,6 +72,17 @@ def record(name: str, claims: Sequence[Claim]) -> Path:
         table.writerow(Claim._fields)
         table.writerows(claims)
     return folder
+
+
+def chapter1(overrides: Sequence[str]) -> list[Claim]:
+    """Table 1.1: plain and randomised gossip on graphs of growing size (10 seconds).
+
+    Settings: `seed`.
+    """
+    given = settings(overrides, seed=0)
+    claims = table11_claims(integer("seed", given["seed"], at_least=0))
+    record("chapter1", claims)
+    return claims
 
 
 def chapter2(overrides: Sequence[str]) -> list[Claim]:
@@ -116,7 +129,7 @@ def chapter4(overrides: Sequence[str]) -> list[Claim]:
     given = settings(overrides, share=1.0, seed=0)
     share = number("share", given["share"], above=0, at_most=1)
     seed = integer("seed", given["seed"], at_least=0)
-    claims = speedup_claims(share, seed)
+    claims = speedup_claims(share, seed) + braess_claims(seed)
     draw_figure41(record("chapter4", claims), share, seed)
     return claims
 
@@ -152,6 +165,7 @@ def chapter7(overrides: Sequence[str]) -> list[Claim]:
 
 
 ITEMS = {
+    "chapter1": chapter1,
     "chapter2": chapter2,
     "chapter3": chapter3,
     "chapter4": chapter4,

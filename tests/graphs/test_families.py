@@ -76,9 +76,15 @@ SIZES = {
     "expander(3)": 18,
     "expander": 24,
     "grid": 3 * 3 + 2 * 4,
+    "geometric(1.5)": 66,  # longer than any way across the square
     "line": 11,
+    "random_regular(3)": 18,
     "ring": 12,
+    "small_world(4, 0.2)": 24,
     "star": 11,
+    "stochastic_block(3, 1, 1)": 66,
+    "torus": 24,
+    "torus(1)": 12,
 }
 
 
@@ -97,7 +103,7 @@ def test_families_have_their_numbers_of_edges_and_join_all(text):
 
 
 def test_every_graph_of_the_registry_is_tested_and_described():
-    named = {text.partition("(")[0] for text in SIZES} | {"erdos_renyi"}
+    named = {text.partition("(")[0] for text in SIZES} | {"erdos_renyi", "hypercube"}
     assert set(GRAPHS) == named
     assert all(make.__doc__ for make in GRAPHS.values())
 
@@ -114,7 +120,13 @@ def test_neighbours_are_who_the_names_say():
 
 
 def test_random_graphs_depend_on_the_seed_alone():
-    for text in ("erdos_renyi(0.4)", "expander(4)"):
+    for text in (
+        "erdos_renyi(0.4)",
+        "expander(4)",
+        "geometric(0.5)",
+        "small_world(4, 0.5)",
+        "stochastic_block(2, 0.8, 0.3)",
+    ):
         one, same, other = (edges_of(text, 20, seed) for seed in (1, 1, 2))
         assert torch.equal(one, same)
         assert one.shape != other.shape or not torch.equal(one, other)
@@ -131,6 +143,51 @@ def test_pairs_are_edges_with_the_chance_given(p):
     assert abs(low - p * quarter) < 5 * (p * (1 - p) * quarter) ** 0.5
 
 
+def test_a_torus_is_a_product_of_rings_and_a_hypercube_one_of_edges():
+    for text, n, sides in [("torus", 12, (3, 4)), ("torus(3)", 60, (3, 4, 5))]:
+        expected = nx.grid_graph(sides, periodic=True)
+        assert nx.is_isomorphic(as_networkx(edges_of(text, n)), expected)
+    assert edges_of("torus(1)", 7).tolist() == edges_of("ring", 7).tolist()
+    cube = as_networkx(edges_of("hypercube", 16))
+    assert nx.is_isomorphic(cube, nx.hypercube_graph(4))
+
+
+def test_a_small_world_begins_as_a_ring_of_near_neighbours():
+    edges = {frozenset(edge) for edge in edges_of("small_world(4, 0)", 9).tolist()}
+    near = {frozenset((v, (v + k) % 9)) for v in range(9) for k in (1, 2)}
+    assert edges == near
+
+
+def test_a_geometric_graph_is_that_of_the_distances_between_places():
+    """Edges only appear as the radius grows, and their share is that of a disc."""
+    small, large = (edges_of(f"geometric({r})", 400).tolist() for r in (0.15, 0.2))
+    assert {*map(tuple, small)} <= {*map(tuple, large)}
+    # Two uniform points are within r with chance pi r^2 - 8 r^3 / 3 + r^4 / 2.
+    chance = 3.14159 * 0.2**2 - 8 * 0.2**3 / 3 + 0.2**4 / 2
+    assert len(large) == pytest.approx(chance * 400 * 399 / 2, rel=0.1)
+
+
+def test_blocks_have_the_chances_given_within_and_between():
+    n, within, between = 300, 0.3, 0.05
+    edges = edges_of(f"stochastic_block(3, {within}, {between})", n)
+    same = (edges // 100)[:, 0] == (edges // 100)[:, 1]
+    inside, across = 3 * 100 * 99 / 2, 3 * 100 * 100
+    for found, p, total in [(same, within, inside), (~same, between, across)]:
+        assert abs(int(found.sum()) - p * total) < 5 * (p * (1 - p) * total) ** 0.5
+    apart = edges_of("stochastic_block(2, 1, 0.2)", 7).tolist()
+    assert [[v, w] for v, w in apart if w < 4] == [
+        [v, w] for v in range(4) for w in range(v + 1, 4)
+    ]
+
+
+@pytest.mark.parametrize("text", ["torus", "geometric(0.03)", "random_regular(4)"])
+def test_ten_thousand_nodes_are_ordinary(text):
+    edges = edges_of(text, 10_000)
+    assert int(edges.max()) == 9_999 and (edges[:, 0] < edges[:, 1]).all()
+    if text != "geometric(0.03)":
+        assert (degrees(edges) == 4).all()
+
+
 def test_complete_is_the_random_graph_in_which_every_pair_is_an_edge():
     assert torch.equal(edges_of("erdos_renyi(1)", 6), edges_of("complete", 6))
 
@@ -139,6 +196,27 @@ def test_a_graph_comes_from_a_file(tmp_path):
     path = tmp_path / "edges.csv"
     path.write_text("w,v\n2,1\n0,1\n1,2\n")
     assert edges_of(str(path), 3).tolist() == [[0, 1], [1, 2]]
+
+
+def test_a_file_may_call_nodes_by_name(tmp_path):
+    path = tmp_path / "edges.csv"
+    path.write_text("v,w\nChur,Bern\nThun,Chur\n")
+    names = ("Bern", "Chur", "Thun")
+    assert edges_of(str(path), 3, names=names).tolist() == [[0, 1], [1, 2]]
+    path.write_text("v,w\n0,1\n1,2\n")
+    assert edges_of(str(path), 3, names=names).tolist() == [[0, 1], [1, 2]]
+    path.write_text("v,w\nBern,Chur\nChurr,Thun\n")
+    said = (
+        "row 2 of the graph .* names 'Churr', which is no client. Did you mean 'Chur'"
+    )
+    with pytest.raises(InputError, match=said):
+        edges_of(str(path), 3, names=names)
+
+
+def test_numbers_that_are_names_are_names(tmp_path):
+    path = tmp_path / "edges.csv"
+    path.write_text("v,w\n1,2\n2,0\n")
+    assert edges_of(str(path), 3, names=("2", "1", "0")).tolist() == [[0, 1], [0, 2]]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +249,14 @@ def test_bad_files_are_refused_in_one_sentence(tmp_path, rows, words):
         ("erdos_renyi(1.5)", 6, "`graph p` must be at most 1"),
         ("expander(3)", 7, "needs a whole degree with 7 degree even, got 3"),
         ("expander(9)", 6, "`graph degree` must be at most 5"),
+        ("torus", 10, "needs 2 whole sides of at least 3 nodes, but 10 nodes cannot"),
+        ("torus(1.5)", 9, "needs 1.5 whole sides"),
+        ("hypercube", 12, "hypercube needs 2, 4, 8, ... nodes, got 12"),
+        ("geometric(0)", 9, "`graph radius` must be .*, got 0"),
+        ("geometric(0.001)", 9, "`graph` must join all 9 nodes, but"),
+        ("small_world(3)", 9, "needs an even degree, got 3"),
+        ("stochastic_block(2)", 9, "stochastic_block.blocks, within, between."),
+        ("stochastic_block(2, 1, 0)", 9, "no way from node 0 to 4"),
         ("grid", 7, "7 nodes only make a line"),
         ("barbell", 7, "needs an even number of nodes, got 7"),
         ("ring", 1, "`number of nodes` must be at least 2, got 1"),

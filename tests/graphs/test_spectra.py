@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.graphs import contraction, edges_of, eigengap, gossip_matrix
+from coterie.graphs import (
+    contraction,
+    edges_of,
+    eigengap,
+    gossip_matrix,
+    lazy,
+    max_degree,
+    spectral_gap,
+)
+from coterie.graphs.spectra import swaps
 from coterie.theory.mixing import fixed_mixing, periodic_mixing
 
 REAL = torch.float64
@@ -18,14 +27,6 @@ RIGHT = 1e-8  # of itself: what is promised
 
 def ones(edges: torch.Tensor) -> torch.Tensor:
     return torch.ones(len(edges), dtype=REAL)
-
-
-def torus(side: int) -> torch.Tensor:
-    """A square grid whose ends are joined."""
-    node = torch.arange(side**2).reshape(side, side)
-    right, down = node.roll(-1, 1).flatten(), node.roll(-1, 0).flatten()
-    every = node.flatten()
-    return torch.cat([torch.stack([every, right], 1), torch.stack([every, down], 1)])
 
 
 def least_of_a_ring(n: int) -> float:
@@ -40,7 +41,11 @@ LAPLACIANS = {
     "line 2000": (edges_of("line", 2000), least_of_a_ring(4000)),
     "star 1000": (edges_of("star", 1000), 1.0),
     "complete 501": (edges_of("complete", 501), 501.0),
-    "torus 10000": (torus(100), least_of_a_ring(100)),
+    "torus 10000": (edges_of("torus", 10_000), least_of_a_ring(100)),
+    "torus of 3 sides": (edges_of("torus(3)", 9**3), least_of_a_ring(9)),
+    "grid 2500": (edges_of("grid", 2500), least_of_a_ring(100)),
+    "hypercube 16": (edges_of("hypercube", 16), 2.0),
+    "hypercube 1024": (edges_of("hypercube", 1024), 2.0),
 }
 
 
@@ -88,7 +93,7 @@ def test_weights_of_zero_join_nobody(n):
 
 FIXED = {
     "ring 3000": (edges_of("ring", 3000), least_of_a_ring(3000) / 3),
-    "torus 2500": (torus(50), least_of_a_ring(50) / 5),
+    "torus 2500": (edges_of("torus", 2500), least_of_a_ring(50) / 5),
     "star 1000": (edges_of("star", 1000), 1 / 1000),
     "complete 501": (edges_of("complete", 501), 1.0),
 }
@@ -149,3 +154,52 @@ def test_many_matrices_in_turn_mix_as_their_product_does():
     rho = least_of_a_ring(n) / 3
     assert twice.window == 2
     assert twice.rho == pytest.approx(1 - (1 - rho) ** 2, rel=1e-7)
+
+
+# The gap rho of the thesis, min(1 - lambda_2, 1 + lambda_n).
+
+
+@pytest.mark.parametrize("n", [10, 11, 600, 601])
+def test_rings_have_the_gaps_of_their_closed_forms(n):
+    """Eigenvalues of D - A are 2 - 2 cos(2 pi k / n)."""
+    edges = edges_of("ring", n)
+    least = least_of_a_ring(n)
+    # Nobody counts itself: the smallest eigenvalue of W is -1 if n is even.
+    low = 1 - 2 * math.sin(math.pi * (n // 2) / n) ** 2
+    plain = min(least / 2, 1 + low)
+    assert spectral_gap(max_degree(edges, n)) == pytest.approx(plain, abs=1e-9)
+    assert (plain < 1e-12) == (n % 2 == 0)
+    assert spectral_gap(lazy(edges, n)) == pytest.approx(least / 4, rel=RIGHT)
+    assert spectral_gap(gossip_matrix(edges, n)) == pytest.approx(least / 3, rel=RIGHT)
+
+
+@pytest.mark.parametrize("dim", [3, 4])
+def test_a_hypercube_has_the_gap_of_its_dimension(dim):
+    edges, n = edges_of("hypercube", 2**dim), 2**dim
+    found = spectral_gap(gossip_matrix(edges, n))
+    assert found == pytest.approx(2 / (dim + 1), rel=RIGHT)
+    assert spectral_gap(max_degree(edges, n)) == pytest.approx(0, abs=1e-12)
+    assert spectral_gap(lazy(edges, n)) == pytest.approx(1 / dim, rel=RIGHT)
+
+
+def test_among_all_the_gap_is_not_one():
+    """The largest degree is n - 1, and not n: an eigenvalue is -1 / (n - 1)."""
+    found = spectral_gap(max_degree(edges_of("complete", 9), 9))
+    assert found == pytest.approx(1 - 1 / 8)
+
+
+def test_an_even_torus_does_not_converge_and_an_odd_one_does():
+    even = edges_of("torus", 36)
+    assert spectral_gap(max_degree(even, 36)) == pytest.approx(0, abs=1e-12)
+    assert spectral_gap(lazy(even, 36)) == pytest.approx(least_of_a_ring(6) / 8)
+    odd = edges_of("torus", 25)
+    largest = 2 * (2 - 2 * math.cos(4 * math.pi / 5))  # of D - A, in both directions
+    expected = min(least_of_a_ring(5) / 4, 2 - largest / 4)
+    assert spectral_gap(max_degree(odd, 25)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["ring", "line", "torus", "star", "complete"])
+@pytest.mark.parametrize("n", [9, 12, 16])
+def test_graphs_that_only_swap_are_those_without_a_gap(text, n):
+    edges = edges_of(text, n)
+    assert swaps(edges, n) == (spectral_gap(max_degree(edges, n)) < 1e-12)

@@ -23,6 +23,9 @@ buffers, deadlocks, events, figures, networks, problems, runs, topologies, walks
     for name in "buffers deadlocks events figures networks problems runs topologies "
     "walks".split()
 )
+braess, table11 = (
+    import_module(f"reproduce_even2024.{name}") for name in ("braess", "table11")
+)
 REAL = torch.float64
 
 
@@ -352,3 +355,29 @@ def test_recorded_claims_of_chapter_2_agree():
         rows = list(csv.DictReader(file))
     judged = [row["agrees"] for row in rows if row["agrees"]]
     assert len(judged) > 20 and set(judged) == {"True"}
+
+
+# Chapter 1, and links that slow others.
+
+
+def test_speeds_of_gossip_have_their_closed_forms():
+    gap = 2 - 2 * math.cos(2 * math.pi / 9)
+    expected = (9, gap / 2, gap / 9 / 2)
+    assert tuple(table11.speeds("ring", 9, 0)) == pytest.approx(expected)
+    # Among all of n, lambda_2 is n, there are n (n - 1) / 2 edges, and d = n - 1.
+    expected = (45, 10 / 9, 10 / 45 / 2)
+    assert tuple(table11.speeds("complete", 10, 0)) == pytest.approx(expected)
+
+
+def test_chapter_1_agrees(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = [f for f in table11.FAMILIES if max(f.sizes) <= 256]
+    monkeypatch.setattr(table11, "FAMILIES", small)
+    claims = ITEMS["chapter1"]([])
+    assert all(claim.agrees is not False for claim in claims)
+    assert sum(claim.agrees is None for claim in claims) == 1
+    assert (tmp_path / "runs" / "even2024-chapter1" / "chapter1.csv").exists()
+
+
+def test_braess_agrees_on_the_line():
+    assert all(claim.agrees for claim in braess.line_claims())

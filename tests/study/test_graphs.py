@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
+from coterie.graphs import MIXINGS, edges_of
 from coterie.study import ingredients
 from coterie.study.config import read_study, study_of
 from coterie.study.experiment import run_study
@@ -247,6 +249,7 @@ def test_a_graph_is_found_in_ones_home(tmp_path, monkeypatch):
         ({"edgs": "ring"}, r"\[graph\] has no option 'edgs'. Did you mean 'edges'"),
         ({}, r"\[graph\] needs `edges`"),
         ({"edges": 3}, "`graph.edges` must be text, got 3"),
+        ({"edges": "ring", "mixing": "slow"}, "`graph.mixing` must be one of"),
         ("ring", r"\[graph\] must be a table, got 'ring'"),
     ],
 )
@@ -270,3 +273,71 @@ def test_a_graph_that_cannot_be_is_refused_in_one_sentence(tmp_path, edges, word
         edges = edges_file(tmp_path / "g.csv", *edges)
     said = refused(on_graph([{"name": "local"}], edges, time=False), tmp_path)
     assert re.search(words, said)
+
+
+# What kind of matrix it becomes.
+
+
+@pytest.mark.parametrize("kind", sorted(MIXINGS))
+def test_the_kind_of_weights_is_chosen_for_all_or_for_one_algorithm(kind, monkeypatch):
+    expected, seen = MIXINGS[kind](edges_of("line", 4), 4).to_dense(), []
+    recipe, default = ingredients.RECIPES["mixing"]
+
+    def watched(*given):
+        seen.append(recipe(*given))
+        return seen[-1]
+
+    monkeypatch.setitem(ingredients.RECIPES, "mixing", (watched, default))
+    study = on_graph([{"name": "agraf"}, {"name": "agraf", "label": "b"}], "line")
+    for graph, entry in [
+        ({"edges": "line", "mixing": kind}, {"name": "agraf"}),
+        ({"edges": "line", "mixing": "lazy"}, {"name": "agraf", "mixing": kind}),
+        ({"edges": "line", "mixing": kind}, {"name": "agraf", "mixing": "line"}),
+    ]:
+        made = study.resolved() | {"graph": graph, "algorithm": [entry]}
+        setup = prepare(study_of(made), 0)
+        seen.clear()
+        setup.algorithm(setup.study.algorithms[0])
+        assert_close(seen[0].to_dense(), expected)
+
+
+def test_the_usual_kind_leaves_the_name_of_a_run_as_it_was():
+    plain = on_graph([{"name": "local"}], "ring", time=False)
+    told = study_of(
+        plain.resolved() | {"graph": {"edges": "ring", "mixing": "metropolis"}}
+    )
+    assert told == plain and told.resolved()["graph"] == {"edges": "ring"}
+    lazy = study_of(plain.resolved() | {"graph": {"edges": "ring", "mixing": "lazy"}})
+    assert lazy.resolved()["graph"] == {"edges": "ring", "mixing": "lazy"}
+    assert study_of(lazy.resolved()) == lazy
+
+
+def test_a_kind_needs_a_graph():
+    plain = copy.deepcopy(TABLES) | {
+        "algorithm": [{"name": "agraf", "mixing": "lazy"}],
+        "time": {},
+    }
+    setup = prepare(study_of(plain), 0)
+    with pytest.raises(InputError, match=r"`mixing` lazy needs a table \[graph\]"):
+        setup.algorithm(setup.study.algorithms[0])
+
+
+def test_a_matrix_that_only_swaps_is_refused(tmp_path):
+    entries = [{"name": "agraf", "mixing": "max_degree"}]
+    said = refused(on_graph(entries, "ring"), tmp_path)
+    assert "max_degree does not average on this graph" in said
+    assert "use lazy or metropolis" in said
+
+
+def test_a_file_may_name_clients(tmp_path):
+    names = ("Cleveland", "Hungary", "Switzerland", "Long Beach")
+    study = on_graph([{"name": "local"}], time=False)
+    federation = federation_of(study, 0)
+    named = replace(federation, names=names)
+    path = tmp_path / "g.csv"
+    path.write_text("v,w\nHungary,Long Beach\nCleveland,Hungary\nSwitzerland,Hungary\n")
+    found = ingredients.edges_between(str(path), named)
+    assert found.tolist() == [[0, 1], [1, 2], [1, 3]]
+    path.write_text("v,w\nHungary,Berlin\n")
+    with pytest.raises(InputError, match="names 'Berlin', which is no client"):
+        ingredients.edges_between(str(path), named)

@@ -114,7 +114,9 @@ def run(
 @app.command()
 @interruptible(err, "no plan was written.")
 def plan(
-    path: Annotated[Path, typer.Argument(metavar="STUDY", help="A TOML file.")],
+    path: Annotated[
+        Path | None, typer.Argument(metavar="STUDY", help="A TOML file.")
+    ] = None,
     overrides: Overrides = None,
     seed: Annotated[
         int | None, typer.Option(help="Which of the study's federations.")
@@ -134,10 +136,30 @@ def plan(
     folder: Annotated[
         Path | None, typer.Option("--out", help="Where the plan is written.")
     ] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option(help="In place of a study: a CSV with v, w, or a name: torus(2)."),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Of a graph by name.")] = None,
+    delays: Annotated[
+        Path | None, typer.Option(help="Of its links, a CSV: v, w, delay in seconds.")
+    ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress bar.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say how much learning together can help each client, before training."""
+    """Say how much learning together can help each client, before training.
+
+    With --graph: which links to leave out so that everybody agrees sooner.
+    """
+    if (path is None) == (graph is None):
+        raise InputError("`plan` needs a study or --graph, and not both.")
+    if graph is not None:
+        from .links import plan_graph
+
+        return plan_graph(graph, nodes, delays, seed or 0, as_json=as_json)
+    if nodes is not None or delays is not None:
+        raise InputError("--nodes and --delays are for --graph.")
+    assert path is not None  # as there is no graph
     from ..data.federation import called
     from ..engine.clocks import trace
     from ..planning.plans import plan_study

@@ -20,8 +20,21 @@ from .families import (
     nodes_of,
     refuse_apart,
 )
-from .matrices import Gossip, among_present, circles, gossip_matrix, joined
-from .spectra import contraction, eigengap
+from .fastest import MIXINGS, fastest_mixing
+from .intensities import delayed_gains, delayed_gap, tuned_rates
+from .layouts import places
+from .matrices import (
+    Gossip,
+    among_present,
+    circles,
+    gossip_matrix,
+    joined,
+    laplacian_matrix,
+    lazy,
+    max_degree,
+)
+from .resistances import resistances
+from .spectra import contraction, eigengap, spectral_gap
 from .walks import (
     WALKS,
     Visits,
@@ -34,6 +47,7 @@ from .walks import (
 
 __all__ = [
     "GRAPHS",
+    "MIXINGS",
     "WALKS",
     "Gossip",
     "RingTimes",
@@ -45,24 +59,34 @@ __all__ = [
     "contraction",
     "cover_time",
     "degrees",
+    "delayed_gains",
+    "delayed_gap",
     "edges_of",
     "eigengap",
+    "fastest_mixing",
     "gossip_matrix",
     "hitting_time",
     "hitting_time_of",
     "hitting_times",
     "joined",
+    "laplacian_matrix",
+    "lazy",
     "matchings",
+    "max_degree",
     "mixing_time",
     "nodes_of",
     "oldest",
     "oldest_by_epochs",
     "paths",
     "period",
+    "places",
     "refuse_apart",
     "relaxation_time",
+    "resistances",
+    "spectral_gap",
     "stationary_law",
     "thinned",
     "transition",
+    "tuned_rates",
     "walk_on",
 ]

@@ -6,10 +6,9 @@ either order.
 
 from __future__ import annotations
 
-import csv
 import importlib
-import math
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -18,16 +17,23 @@ import torch
 from jaxtyping import Bool, Int
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial import KDTree
 from torch import Tensor
 
 from .. import checks
 from ..checks import InputError
 from ..seeds import key
+from .files import read_links
+
+Pairs = Iterable[tuple[int, int]] | np.ndarray
+"""Edges in any order, an array (E, 2) or something else."""
 
 # Graphs by name.
 
 
-def edges_of(text: str, n: int, seed: int = 0) -> Int[Tensor, "e 2"]:
+def edges_of(
+    text: str, n: int, seed: int = 0, *, names: Sequence[str] = ()
+) -> Int[Tensor, "e 2"]:
     """The edges of a graph of n nodes, by name or from a file, in ascending order.
 
     >>> edges_of("ring", 4)
@@ -42,6 +48,7 @@ def edges_of(text: str, n: int, seed: int = 0) -> Int[Tensor, "e 2"]:
             be there in both directions.
         n: how many nodes there are.
         seed: names what random graphs draw.
+        names: of the nodes, by which a file may call them.
 
     Raises:
         InputError: if some node cannot be reached, or there is no such graph.
@@ -49,7 +56,7 @@ def edges_of(text: str, n: int, seed: int = 0) -> Int[Tensor, "e 2"]:
     checks.integer("number of nodes", n, at_least=2)
     checks.integer("seed", seed, at_least=0)
     if Path(text).suffix == ".csv":
-        found: Iterable[tuple[int, int]] = _from_file(Path(text))
+        found: Pairs = read_links(Path(text), names).pairs
     else:
         name, values = checks.call("graph", text)
         make = GRAPHS[checks.one_of("graph", name, GRAPHS)]
@@ -59,53 +66,104 @@ def edges_of(text: str, n: int, seed: int = 0) -> Int[Tensor, "e 2"]:
             takes = f"`{name}({', '.join(known)})`" if known else f"`{name}`"
             raise InputError(f"`graph` must be written {takes}, got {text!r}.")
         found = make(n, seed, **dict(zip(known, values, strict=False)))
-    pairs = sorted({(min(edge), max(edge)) for edge in found})
-    edges = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
-    _refuse_strangers(edges, n, text)
+    pairs = np.array(found if isinstance(found, np.ndarray) else [*found], dtype=int)
+    edges = torch.from_numpy(pairs.reshape(-1, 2))
+    _refuse_loops(edges)
+    if len(edges) and int(edges.max()) >= n:
+        raise InputError(
+            f"`graph` must have nodes 0 to {n - 1}, but {text!r} names "
+            f"{int(edges.max())}."
+        )
+    edges = _numbered(edges, n).unique()
+    edges = torch.stack([edges // n, edges % n], 1)
     refuse_apart("graph", edges, n)
     return edges
 
 
-def complete(n: int, seed: int) -> Iterable[tuple[int, int]]:
+def complete(n: int, seed: int) -> Pairs:
     """Everybody meets everybody."""
     return _networkx().complete_graph(n).edges
 
 
-def ring(n: int, seed: int) -> Iterable[tuple[int, int]]:
+def ring(n: int, seed: int) -> Pairs:
     """A cycle: everybody has two neighbours."""
     return _networkx().cycle_graph(n).edges
 
 
-def line(n: int, seed: int) -> Iterable[tuple[int, int]]:
+def line(n: int, seed: int) -> Pairs:
     """A path from the first node to the last."""
     return _networkx().path_graph(n).edges
 
 
-def star(n: int, seed: int) -> Iterable[tuple[int, int]]:
+def star(n: int, seed: int) -> Pairs:
     """Node 0 meets all others, who do not meet each other."""
     return _networkx().star_graph(n - 1).edges
 
 
-def grid(n: int, seed: int) -> Iterable[tuple[int, int]]:
+def grid(n: int, seed: int) -> Pairs:
     """Rows and columns, as near to a square as n allows."""
-    rows = next(r for r in range(math.isqrt(n), 0, -1) if n % r == 0)
-    if rows == 1:
+    sides = _sides(n, 2, least=2)
+    if sides is None:
         raise InputError(
             f"`graph` grid needs at least two rows and columns, but {n} nodes only "
             "make a line."
         )
-    drawn = _networkx().grid_2d_graph(rows, n // rows)
-    return _networkx().convert_node_labels_to_integers(drawn, ordering="sorted").edges
+    return _lattice(sides, around=False)
 
 
-def barbell(n: int, seed: int) -> Iterable[tuple[int, int]]:
+def torus(n: int, seed: int, *, dim: float = 2) -> Pairs:
+    """A grid whose sides are rings, as near to a square or cube as n allows."""
+    checks.number("graph dim", dim, at_least=1, at_most=20)
+    # Two nodes make no ring: with a side of 2 not all have as many neighbours.
+    sides = None if dim % 1 else _sides(n, int(dim), least=3)
+    if sides is None:
+        raise InputError(
+            f"`graph` torus needs {dim:g} whole sides of at least 3 nodes, but {n} "
+            "nodes cannot be divided so."
+        )
+    return _lattice(sides, around=True)
+
+
+def hypercube(n: int, seed: int) -> Pairs:
+    """Corners of a cube of log2(n) dimensions: neighbours differ in one digit."""
+    if n & (n - 1):
+        raise InputError(f"`graph` hypercube needs 2, 4, 8, ... nodes, got {n}.")
+    digits = range(n.bit_length() - 1)
+    return ((v, v | 1 << k) for v in range(n) for k in digits if not v >> k & 1)
+
+
+def _sides(n: int, dim: int, least: int) -> tuple[int, ...] | None:
+    """Ascending sides whose product is n, the longest as short as can be."""
+    if dim == 1:
+        return (n,) if n >= least else None
+    found = []
+    for side in range(least, n):
+        if side**dim > n:
+            break
+        if n % side == 0 and (rest := _sides(n // side, dim - 1, side)):
+            found.append((side, *rest))
+    return min(found, key=lambda sides: sides[-1], default=None)
+
+
+def _lattice(sides: tuple[int, ...], *, around: bool) -> np.ndarray:
+    """Neighbours along each side; the last side runs fastest."""
+    place, found = np.arange(np.prod(sides)).reshape(sides), []
+    for axis, side in enumerate(sides):
+        along = range(side) if around else range(side - 1)
+        first = place.take(along, axis)
+        second = np.roll(place, -1, axis).take(along, axis)
+        found.append(np.stack([first.ravel(), second.ravel()], 1))
+    return np.concatenate(found)
+
+
+def barbell(n: int, seed: int) -> Pairs:
     """Two halves in which everybody meets, joined by a single edge."""
     if n < 4 or n % 2:
         raise InputError(f"`graph` barbell needs an even number of nodes, got {n}.")
     return _networkx().barbell_graph(n // 2, 0).edges
 
 
-def erdos_renyi(n: int, seed: int, *, p: float) -> Iterable[tuple[int, int]]:
+def erdos_renyi(n: int, seed: int, *, p: float) -> Pairs:
     """Each pair is an edge with chance p, independently; refused if it falls apart."""
     checks.number("graph p", p, above=0, at_most=1)
     nx = _networkx()
@@ -114,26 +172,75 @@ def erdos_renyi(n: int, seed: int, *, p: float) -> Iterable[tuple[int, int]]:
     return draw(n, p, seed=_stream(seed)).edges
 
 
-def expander(n: int, seed: int, *, degree: float = 4) -> Iterable[tuple[int, int]]:
+def expander(n: int, seed: int, *, degree: float = 4) -> Pairs:
     """A random graph in which everybody has the same number of neighbours."""
     checks.number("graph degree", degree, at_least=1, at_most=n - 1)
     if degree % 1 or n * degree % 2:
         raise InputError(
-            f"`graph` expander needs a whole degree with {n} degree even, "
-            f"got {degree:g}."
+            f"`graph` needs a whole degree with {n} degree even, got {degree:g}."
         )
     return _networkx().random_regular_graph(int(degree), n, seed=_stream(seed)).edges
 
 
-GRAPHS: dict[str, Callable[..., Iterable[tuple[int, int]]]] = {
+def geometric(n: int, seed: int, *, radius: float) -> Pairs:
+    """Random places in the unit square; those no further apart than radius meet."""
+    checks.number("graph radius", radius, above=0)
+    place = np.random.default_rng(_stream(seed)).random((n, 2))
+    return KDTree(place).query_pairs(radius, output_type="ndarray")
+
+
+def small_world(n: int, seed: int, *, degree: float = 4, p: float = 0.1) -> Pairs:
+    """A ring of near neighbours, each edge led elsewhere with chance p.
+
+    Watts, Strogatz, "Collective dynamics of small-world networks", Nature, 1998.
+    """
+    checks.number("graph degree", degree, at_least=2, at_most=n - 1)
+    checks.number("graph p", p, at_least=0, at_most=1)
+    if degree % 2:
+        raise InputError(f"`graph` small_world needs an even degree, got {degree:g}.")
+    nx = _networkx()
+    return nx.watts_strogatz_graph(n, int(degree), p, seed=_stream(seed)).edges
+
+
+def stochastic_block(
+    n: int, seed: int, *, blocks: float, within: float, between: float
+) -> Pairs:
+    """Equal groups, in order: chances of an edge within a group and between two."""
+    checks.number("graph blocks", blocks, at_least=1, at_most=n)
+    checks.number("graph within", within, at_least=0, at_most=1)
+    checks.number("graph between", between, at_least=0, at_most=1)
+    if blocks % 1:
+        raise InputError(f"`graph blocks` must be a whole number, got {blocks:g}.")
+    ends = [round(n * k / blocks) for k in range(int(blocks) + 1)]
+    rng, parts = np.random.default_rng(_stream(seed)), [*itertools.pairwise(ends)]
+    drawn = []
+    for first, second in itertools.combinations_with_replacement(parts, 2):
+        # As many as chance makes of them, and then which: few of many pairs.
+        rows, columns = first[1] - first[0], second[1] - second[0]
+        chance = within if first == second else between
+        count = rng.binomial(rows * columns, chance)
+        which = rng.choice(rows * columns, count, replace=False, shuffle=False)
+        v, w = first[0] + which // columns, second[0] + which % columns
+        kept = v < w  # of a group's pairs in both orders, one
+        drawn.append(np.stack([v[kept], w[kept]], 1))
+    return np.concatenate(drawn)
+
+
+GRAPHS: dict[str, Callable[..., Pairs]] = {
     "barbell": barbell,
     "complete": complete,
     "erdos_renyi": erdos_renyi,
     "expander": expander,
+    "geometric": geometric,
     "grid": grid,
+    "hypercube": hypercube,
     "line": line,
+    "random_regular": expander,
     "ring": ring,
+    "small_world": small_world,
     "star": star,
+    "stochastic_block": stochastic_block,
+    "torus": torus,
 }
 """Name of a graph -> what makes it from the number of nodes and a seed."""
 
@@ -145,36 +252,6 @@ def _networkx() -> ModuleType:
 
 def _stream(seed: int) -> int:
     return key(seed, "graph") & (2**32 - 1)
-
-
-def _from_file(path: Path) -> list[tuple[int, int]]:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise InputError(f"cannot read the graph {path}: {error}.") from error
-    found = []
-    for number, row in enumerate(rows, 1):
-        try:
-            found.append((int(row["v"]), int(row["w"])))
-        except KeyError as error:
-            raise InputError(f"the graph {path} has no column {error}.") from None
-        except (TypeError, ValueError):
-            raise InputError(
-                f"row {number} of the graph {path} must have two nodes, "
-                f"got {list(row.values())}."
-            ) from None
-    return found
-
-
-def _refuse_strangers(edges: Tensor, n: int, text: str) -> None:
-    if len(edges):
-        nodes_of(edges)
-        if int(edges.max()) >= n:
-            raise InputError(
-                f"`graph` must have nodes 0 to {n - 1}, but {text!r} names "
-                f"{int(edges.max())}."
-            )
 
 
 # What is known of a graph.
@@ -198,17 +275,34 @@ def degrees(edges: Int[Tensor, "e 2"]) -> Int[Tensor, " n"]:
 
 def nodes_of(edges: Int[Tensor, "e 2"]) -> int:
     """n, if no edge is a loop, negative, or there twice."""
-    wrong = (edges < 0).any(1) | (edges[:, 0] == edges[:, 1])
-    if not len(edges) or wrong.any():
-        got = edges[wrong][0].tolist() if len(edges) else "none"
+    if not len(edges):
         raise InputError(
-            f"`edges` must be pairs of different nodes 0, 1, ..., got {got}."
+            "`edges` must be pairs of different nodes 0, 1, ..., got none."
         )
-    pairs, copies = edges.sort(1).values.unique(dim=0, return_counts=True)
+    _refuse_loops(edges)
+    n = int(edges.max()) + 1
+    pairs, copies = _numbered(edges, n).unique(return_counts=True)
     if (copies > 1).any():
-        pair = pairs[copies > 1][0].tolist()
-        raise InputError(f"`edges` must not repeat a pair, but {pair} is there twice.")
-    return int(edges.max()) + 1
+        pair = int(pairs[copies > 1][0])
+        raise InputError(
+            f"`edges` must not repeat a pair, but {[pair // n, pair % n]} is there "
+            "twice."
+        )
+    return n
+
+
+def _refuse_loops(edges: Tensor) -> None:
+    wrong = (edges < 0).any(1) | (edges[:, 0] == edges[:, 1])
+    if wrong.any():
+        raise InputError(
+            "`edges` must be pairs of different nodes 0, 1, ..., got "
+            f"{edges[wrong][0].tolist()}."
+        )
+
+
+def _numbered(edges: Tensor, n: int) -> Tensor:
+    """A number for each pair, which is faster to sort than pairs are."""
+    return edges.amin(1) * n + edges.amax(1)
 
 
 # Random pairs.

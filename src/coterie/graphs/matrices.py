@@ -1,4 +1,16 @@
-"""Matrices of a graph, which are sparse, and the graph of a matrix."""
+"""Matrices of a graph, which are sparse, and the graph of a matrix.
+
+Delta(nu) is the Laplacian of weights nu: `-nu_vw` off the diagonal, and on it what
+makes rows sum to 0. `W = I - Delta(nu)` is symmetric, its rows sum to 1, and it is a
+gossip matrix if no entry is negative.
+
+Differences:
+    The thesis prints `W = I + (D - A) / d`, which diverges; it is `I - (D - A) / d`.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, section 1.2.2, hal tel-04877971.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Real
 from torch import Tensor
 
-from ..checks import InputError, doubly_stochastic
+from ..checks import InputError, doubly_stochastic, finite
 from .families import nodes_of
 
 
@@ -23,20 +35,96 @@ def gossip_matrix(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
             [0.5000, 0.5000, 0.0000],
             [0.0000, 0.0000, 1.0000]], dtype=torch.float64)
     """
+    degree = _degrees(edges, n)
+    return weighted_gossip(edges, 1 / (1 + degree[edges].amax(1).double()), n)
+
+
+def max_degree(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
+    """`W = I - (D - A) / d`, d the largest degree: sparse and doubly stochastic.
+
+    Where all have d neighbours nobody counts itself, and if the graph is bipartite too
+    (a ring or torus of even sides, a hypercube) W has the eigenvalue -1 and averages
+    nothing: `lazy` does.
+
+    >>> max_degree(torch.tensor([[0, 1]]), 2).to_dense()
+    tensor([[0., 1.],
+            [1., 0.]], dtype=torch.float64)
+    """
+    return _with_share(edges, n, 1.0)
+
+
+def lazy(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
+    """`W = I - (D - A) / (2 d)`, d the largest degree, with no eigenvalue below 0.
+
+    >>> lazy(torch.tensor([[0, 1]]), 2).to_dense()
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]], dtype=torch.float64)
+    """
+    return _with_share(edges, n, 0.5)
+
+
+def laplacian_matrix(
+    edges: Int[Tensor, "e 2"], weights: Float[Tensor, " e"], n: int
+) -> Float64[Tensor, "n n"]:
+    """Delta(nu), sparse (COO), so that `x' Delta x = sum_e nu_e (x_v - x_w)^2`.
+
+    >>> laplacian_matrix(torch.tensor([[0, 1]]), torch.tensor([2.0]), 2).to_dense()
+    tensor([[ 2., -2.],
+            [-2.,  2.]], dtype=torch.float64)
+
+    Raises:
+        InputError: if a weight is negative, or there is not one for each edge.
+    """
+    _degrees(edges, n)
+    if weights.shape != (len(edges),):
+        raise InputError(
+            f"`weights` must have shape ({len(edges)},), one entry per edge, "
+            f"got {tuple(weights.shape)}."
+        )
+    if (finite("weights", weights) < 0).any():
+        raise InputError(f"`weights` must be non-negative, got {float(weights.min())}.")
+    values = weights.double()
+    return _symmetric(edges, -values, _sums(edges, values, n))
+
+
+def _with_share(edges: Tensor, n: int, share: float) -> Tensor:
+    d = int(_degrees(edges, n).max())
+    values = torch.full((len(edges),), share / d, dtype=torch.float64)
+    return weighted_gossip(edges, values.to(edges.device), n)
+
+
+def weighted_gossip(
+    edges: Int[Tensor, "e 2"], share: Float64[Tensor, " e"], n: int
+) -> Float64[Tensor, "n n"]:
+    """`W = I - Delta(share)`, sparse."""
+    # A sum of shares that is 1 may be rounded to more.
+    return _symmetric(edges, share, (1 - _sums(edges, share, n)).clamp(min=0))
+
+
+def _sums(edges: Tensor, values: Tensor, n: int) -> Tensor:
+    """(n,) sums of the values of all edges at a node."""
+    total = torch.zeros(n, dtype=values.dtype, device=values.device)
+    return total.index_add_(0, edges.flatten(), values.repeat_interleave(2))
+
+
+def _symmetric(edges: Tensor, values: Tensor, diagonal: Tensor) -> Tensor:
+    """The sparse matrix with these values at both places of an edge."""
+    n = len(diagonal)
+    return torch.sparse_coo_tensor(
+        _both_ways(edges, n).T,
+        torch.cat([values, values, diagonal]),
+        (n, n),
+        check_invariants=True,
+    ).coalesce()
+
+
+def _degrees(edges: Tensor, n: int) -> Tensor:
+    """The degrees of n nodes, some of which may have no edge."""
     if nodes_of(edges) > n:
         raise InputError(
             f"`edges` must join nodes 0 to {n - 1}, but one names {int(edges.max())}."
         )
-    degree = torch.bincount(edges.flatten(), minlength=n)
-    share = 1 / (1 + degree[edges].amax(1).double())
-    given = torch.zeros(n, dtype=share.dtype, device=share.device)
-    given.index_add_(0, edges.flatten(), share.repeat_interleave(2))
-    return torch.sparse_coo_tensor(
-        _both_ways(edges, n).T,
-        torch.cat([share, share, 1 - given]),
-        (n, n),
-        check_invariants=True,
-    ).coalesce()
+    return torch.bincount(edges.flatten(), minlength=n)
 
 
 def symmetric(name: str, matrix: Tensor, clients: int) -> Tensor:

@@ -87,6 +87,29 @@ def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
     return math.sqrt(1 - _second(n, 2.0, moved, whole))
 
 
+def spectral_gap(matrix: Float[Tensor, "n n"]) -> float:
+    """The gap rho = min(1 - lambda_2, 1 + lambda_n) of a symmetric gossip matrix.
+
+    `|W^k x - x_bar| <= (1 - rho)^k |x - x_bar|`; it is 0 where nothing converges.
+    """
+    return 1 - contraction([matrix])
+
+
+def swaps(edges: Int[Tensor, "e 2"], n: int) -> bool:
+    """Whether `I - (D - A) / d` has the eigenvalue -1: regular and in two halves.
+
+    Two halves without an edge inside either are seen in the graph in which everybody is
+    there twice, and each edge leads from one copy to the other: it falls into two.
+    """
+    degree = torch.bincount(edges.flatten(), minlength=n)
+    if (degree != degree[0]).any():
+        return False
+    v, w = edges.cpu().numpy().T
+    ends = (np.concatenate([v, w]), np.concatenate([w, v]) + n)
+    twice = coo_array((np.ones(len(ends[0])), ends), shape=(2 * n, 2 * n))
+    return bool(connected_components(twice, return_labels=False) > 1)
+
+
 def _as_scipy(matrix: Tensor) -> csr_array:
     entries = matrix.to_sparse().coalesce()
     places = tuple(entries.indices().cpu().numpy())

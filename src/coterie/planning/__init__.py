@@ -3,9 +3,11 @@
 `pilot` estimates how noisy clients' gradients are and how far apart, `prospects` says
 what weights follow, `trials` tries these on samples that were held out, `expectations`
 makes scores and intervals of that, `plans` does all of it for a study, `pages` shows
-it, and `waiting` says what it costs to wait for each other.
+it, and `waiting` says what it costs to wait for each other. `links` says which links of
+a network are better left out.
 """
 
+from .links import LinkPlan, Network, network_of, plan_links
 from .pilot import Training, run_pilot
 from .plans import Plan, plan_study
 from .prospects import Findings, Prospect, Prospects, prospects_of
@@ -13,11 +15,15 @@ from .waiting import Waiting, waiting_of
 
 __all__ = [
     "Findings",
+    "LinkPlan",
+    "Network",
     "Plan",
     "Prospect",
     "Prospects",
     "Training",
     "Waiting",
+    "network_of",
+    "plan_links",
     "plan_study",
     "prospects_of",
     "run_pilot",

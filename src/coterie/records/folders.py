@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tomli_w
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from ..checks import InputError
@@ -109,6 +110,15 @@ class Folder:
         if federation.preparations is not None:
             plain = json.dumps(federation.preparations.plain())
             write(self._preparations_file(seed), plain + "\n")
+
+    def describe_graph(
+        self, seed: int, clients: Tensor, edges: Int[Tensor, "e 2"]
+    ) -> None:
+        """Keeps whom [graph] joins with one seed, by the identities of clients."""
+        table = pd.DataFrame(clients.cpu()[edges.cpu()].numpy(), columns=["v", "w"])
+        table.insert(0, "seed", seed)
+        with writing(self.path / f"graph-{seed}.csv") as file:
+            table.to_csv(file, index=False)
 
     def _preparations_file(self, seed: int) -> Path:
         return self.path / f"preparation-{seed}.json"

@@ -123,6 +123,15 @@ def sound_clients(path: Path, table: pd.DataFrame, cells: list[Cell]) -> None:
     refuse(path, path.stem == f"clients-{seed}", len({*names}) == len(names), *fits)
 
 
+def sound_graph(path: Path, table: pd.DataFrame, clients: pd.DataFrame) -> None:
+    """Refuses edges that are not between clients of their seed."""
+    refuse(path, {"seed", "v", "w"} <= {*table})
+    for seed, part in table.groupby("seed"):
+        known = clients.loc[clients["seed"] == seed, "client"]
+        refuse(path, path.stem == f"graph-{seed}", bool(part["v"].isin(known).all()))
+        refuse(path, bool(part["w"].isin(known).all()))
+
+
 def sound_model(path: Path, about: dict[str, Any]) -> None:
     """Refuses what does not say how a model is made."""
     whole = about.get("whole")

@@ -58,6 +58,8 @@ class Records:
     outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
     # Algorithms that were told what others must find out: true clusters or optima.
     oracles: tuple[str, ...] = ()
+    # seed, v, w: identities of clients whom [graph] joins
+    graph: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, client, cluster, train, <part>_<measure> of those held out
     newcomers: pd.DataFrame = field(default_factory=pd.DataFrame)
     newcomer_outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
@@ -179,6 +181,7 @@ def load_records(path: Path | str) -> Records:
             (c.label, c.seed): _outcomes(c.outcomes) for c in loaded if c.outcomes
         },
         oracles=tuple(about.get("oracles", ())),
+        graph=_joined([_read_graph(f, clients) for f in path.glob("graph-*.csv")]),
         newcomers=_tables([(cell, cell.newcomers) for cell in loaded]),
         newcomer_outcomes={
             (c.label, c.seed): _outcomes(c.newcomer_outcomes)
@@ -216,6 +219,15 @@ def _read_clients(path: Path, cells: list[Cell]) -> pd.DataFrame:
     except (ValueError, OSError) as error:
         raise damaged(path, error) from error
     shapes.sound_clients(path, table, cells)
+    return table
+
+
+def _read_graph(path: Path, clients: pd.DataFrame) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(path)
+    except (ValueError, OSError) as error:
+        raise damaged(path, error) from error
+    shapes.sound_graph(path, table, clients)
     return table
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..scores.summaries import summary
-    from .figures import clients, gains, newcomers, reliability, spread
+    from .figures import clients, gains, network, newcomers, reliability, spread
     from .headlines import headline
     from .matrices import collaboration, partners, similarity_map
     from .pages import write_figure, write_report
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LATE = {
     ".scores.summaries": "summary",
     "progress": "curves",
-    "figures": "clients gains newcomers reliability spread",
+    "figures": "clients gains network newcomers reliability spread",
     "headlines": "headline",
     "matrices": "collaboration partners similarity_map",
     "pages": "write_figure write_report",
@@ -62,6 +62,7 @@ __all__ = [
     "gains",
     "headline",
     "measure_summary",
+    "network",
     "newcomer_summary",
     "newcomers",
     "partner_counts",

@@ -8,9 +8,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+import torch
 from plotly.subplots import make_subplots
 
 from ..checks import InputError
+from ..graphs.layouts import places
 from ..records import Records
 from ..scores.finals import (
     CROWD,
@@ -36,6 +38,7 @@ from .styles import (
     boxes,
     button,
     client_ticks,
+    colour_bar,
     draw_cluster_bounds,
     escape,
     finish,
@@ -243,6 +246,122 @@ def clients(records: Records) -> go.Figure:
     title = "Data and final score of each client"
     title = title if single else "Means over the clients of each cluster"
     return finish(figure, title, 620)
+
+
+def network(records: Records) -> go.Figure:
+    """The graph of a study, its clients coloured by what they gain over training alone.
+
+    Without results of `local`, by their final score. One view per algorithm; that at
+    the start is that of the best mean validation score. With several seeds, the graph
+    is that of the first.
+
+    Raises:
+        InputError: where the study has no [graph].
+    """
+    if records.graph.empty:
+        raise InputError("the records have no graph: a study names it in [graph].")
+    seed = records.graph["seed"].min()
+    here = records.clients.loc[records.clients["seed"] == seed, "client"].to_numpy()
+    order, joined = np.sort(here), records.graph[records.graph["seed"] == seed]
+    edges = np.searchsorted(order, joined[["v", "w"]].to_numpy())
+    place = places(torch.from_numpy(edges), len(order))
+    figure = go.Figure(_links(place, edges))
+    _draw_clients(figure, records, place, order)
+    bare = {"visible": False, "showgrid": False, "zeroline": False}
+    figure.update_xaxes(**bare, range=[-1.15, 1.15])
+    figure.update_yaxes(**bare, range=[-1.15, 1.15])
+    title = figure.layout.title.text
+    figure = finish(figure, title, 560, menu=bool(figure.layout.updatemenus))
+    return figure.update_layout(margin={"l": 8, "r": 8, "b": 16})
+
+
+def _links(place: np.ndarray, edges: np.ndarray) -> go.Scatter:
+    """All edges as one broken line."""
+    ends = place[edges].round(3)  # (E, 2, 2)
+    broken = np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], 1)
+    line = {"color": "#bbbbbb", "width": 1.5 if len(place) <= LABELLED else 0.7}
+    x, y = broken.reshape(-1, 2).T
+    return go.Scatter(
+        x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False
+    )
+
+
+def _draw_clients(
+    figure: go.Figure, records: Records, place: np.ndarray, order: np.ndarray
+) -> None:
+    """Adds the clients, and buttons that colour them by another algorithm."""
+    values, words, hover = _coloured(records)
+    few, names = len(order) <= LABELLED, [records.name_of(int(c)) for c in order]
+    first = favourite_of(records)
+    first = first if first in values else next(iter(values))
+    found = {
+        label: series.reindex(order).to_numpy() for label, series in values.items()
+    }
+    everything = np.concatenate([*found.values()])
+    everything = everything[np.isfinite(everything)]
+    ends = (
+        (float(everything.min()), float(everything.max()))
+        if len(everything)
+        else (0, 1)
+    )
+    gains_shown = words == score_of(records).gain
+    if gains_shown:  # as far to either side, white where nothing is gained
+        most = max(map(abs, ends)) or 1.0
+        ends = (-most, most)
+    figure.add_trace(
+        go.Scatter(
+            x=place[:, 0].round(3),
+            y=place[:, 1].round(3),
+            mode="markers+text" if few else "markers",
+            text=tick_names(records, order.tolist(), 16) if few else None,
+            textposition="top center",
+            hovertext=[escape(name) for name in names],
+            hovertemplate=f"%{{hovertext}}<br>%{{marker.color:{hover}}}<extra></extra>",
+            showlegend=False,
+            marker={
+                "color": found[first],
+                "cmin": ends[0],
+                "cmax": ends[1],
+                "colorscale": _GAINED if gains_shown else "Viridis",
+                "size": 15 if few else float(np.clip(300 / len(order) ** 0.5, 4, 12)),
+                "line": {"color": "#666666", "width": 1 if few else 0.3},
+                "colorbar": colour_bar(words),
+            },
+        )
+    )
+    titles = {label: bold(f"The graph, and {heading(label)}") for label in values}
+    figure.update_layout(title={"text": titles[first]})
+    if len(values) > 1:
+        buttons = [
+            {
+                "label": escape(label),
+                "method": "update",
+                "args": [
+                    {"marker.color": [found[label]]},
+                    {"title.text": titles[label]},
+                    [1],
+                ],
+            }
+            for label in values
+        ]
+        menu = menu_of(buttons, active=list(values).index(first))
+        figure.update_layout(updatemenus=[menu])
+
+
+_GAINED = [[0, "#D55E00"], [0.5, "#f2f2f2"], [1, "#0072B2"]]
+"""Loss, nothing, gain: told apart in the common kinds of colour blindness."""
+
+
+def _coloured(records: Records) -> tuple[dict[str, pd.Series], str, str]:
+    """Values of clients by algorithm, what they are, and how one is written."""
+    score, local = score_of(records), baseline_of(records)
+    labels = list(styles_of(records))
+    others = [label for label in labels if label != local]
+    if local is not None and others:
+        found = {a: gain_of(records, a).clients["mean"] * score.unit for a in others}
+        return found, score.gain, "+.3g"
+    found = {a: over_seeds(records, final_scores(records, a)) for a in labels}
+    return found, score.words, score.hover
 
 
 def reliability(records: Records) -> go.Figure:

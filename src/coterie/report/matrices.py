@@ -19,11 +19,13 @@ from ..scores.finals import CROWD, baseline_of, by_cluster, is_crowd, labels_of
 from ..scores.summaries import favourite_of, ranking
 from ..similarity.distances import Distances
 from ..similarity.partners import NEAR, UNDECIDED, gap_threshold, supported
+from .figures import network
 from .html import choice, table_of
 from .styles import (
     LABELLED,
     client_ticks,
     cluster_runs,
+    colour_bar,
     escape,
     finish,
     heading,
@@ -128,17 +130,7 @@ def _colours(title: str) -> dict[str, object]:
     return {
         "zmin": 0,
         "colorscale": [[0, "#ffffff"], [0.5, "#6baed6"], [1, "#08306b"]],
-        "colorbar": {
-            "title": {"text": title, "side": "top"},
-            "orientation": "h",
-            "thickness": 10,
-            "len": 0.45,
-            "x": 1,
-            "xanchor": "right",
-            "y": 1,
-            "yanchor": "bottom",
-            "nticks": 4,
-        },
+        "colorbar": colour_bar(title),
     }
 
 
@@ -222,6 +214,20 @@ def draw_cluster_lines(figure: go.Figure, table: pd.DataFrame) -> None:
         shapes += [looks | {"xref": "x"} | across, looks | {"yref": "y"} | down]
     if shapes:
         lay_out(figure, {"shapes": shapes})
+
+
+def graph_section(records: Records) -> str:
+    """The graph of a study, and how its clients fare; nothing where there is none."""
+    if records.graph.empty:
+        return ""
+    edges = records.graph[records.graph["seed"] == records.graph["seed"].min()]
+    count = pd.concat([edges["v"], edges["w"]]).value_counts()
+    table = records.study.get("graph", {})
+    text = f"[graph] {table.get('edges', '')} joins {len(count):,} clients by "
+    text += f"{len(edges):,} edges; a client has {count.min():,} to {count.max():,} "
+    text += f"neighbours, {count.mean():.3g} on average. Colours show how clients fare."
+    figure = plot(network(records), "network-figure", "The graph of the clients")
+    return f"<p>{escape_html(text)}</p>{figure}"
 
 
 def partners_section(records: Records) -> str:

@@ -34,7 +34,7 @@ from ..scores.words import in_bytes, joined, large, some_of
 from .figures import gains, spread
 from .headlines import best_of, certainty_text, headline, interval_text
 from .html import document, page, table_of
-from .matrices import partners_section
+from .matrices import graph_section, partners_section
 from .progress import curves
 from .searches import chosen_section
 from .sections import (
@@ -89,6 +89,7 @@ def _document(records: Records) -> str:
         "time": ("Time", time_section(records)),
         "spread": ("Spread and worst clients", _spread_section(records, table)),
         "measures": ("Measures and mistakes", measures_section(records)),
+        "graph": ("The graph", graph_section(records)),
         "collaboration": ("Who learned with whom", partners_section(records)),
         "newcomers": ("Newcomers", newcomers_section(records)),
         "clients": ("The clients", clients_section(records)),

@@ -207,6 +207,21 @@ def row_of(
     return menu_of(buttons, active) | {"type": "buttons", "direction": "right"}
 
 
+def colour_bar(title: str) -> dict[str, object]:
+    """What colours mean, in a short bar above the figure, at its right."""
+    return {
+        "title": {"text": title, "side": "top"},
+        "orientation": "h",
+        "thickness": 10,
+        "len": 0.45,
+        "x": 1,
+        "xanchor": "right",
+        "y": 1,
+        "yanchor": "bottom",
+        "nticks": 4,
+    }
+
+
 def log_ticks(low: float, high: float) -> list[float]:
     """About six round numbers or fewer along a logarithmic axis.
 

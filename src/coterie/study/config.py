@@ -28,6 +28,7 @@ from ..checks import (
 )
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
+from ..graphs.fastest import MIXINGS
 from ..models import BESIDE, MODELS, refuse_settings
 from ..options import unused
 from ..types import Algorithm
@@ -99,7 +100,7 @@ class Study:
             "run": run | {"seeds": list(self.run.seeds)},
         }
         if self.graph is not None:
-            tables["graph"] = asdict(self.graph)
+            tables["graph"] = self.graph.table()
         if self.time is not None:
             tables["time"] = self.time.table()
         return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})
@@ -304,7 +305,9 @@ def _graph(table: dict[str, Any]) -> Graph:
     _refuse_other_options("graph", table, Graph)
     if "edges" not in table:
         raise InputError("[graph] needs `edges`; see `coterie list graphs`.")
-    return Graph(_text("graph.edges", table["edges"]))
+    kind = table.get("mixing", "metropolis")
+    checks.one_of("graph.mixing", _text("graph.mixing", kind), MIXINGS)
+    return Graph(_text("graph.edges", table["edges"]), kind)
 
 
 def _time(table: dict[str, Any], entries: tuple[Entry, ...]) -> Time:

@@ -26,7 +26,7 @@ from ..records.sinks import Log, refuse_absent
 from .config import Study, algorithm_factory
 from .divided import SharedFolder, first, refuse_others
 from .identity import identity_of, settings_read
-from .ingredients import RECIPES, ingredients_of, is_told
+from .ingredients import RECIPES, edges_between, ingredients_of, is_told
 from .loops import training_of
 from .newcomers import hold_out
 from .setup import (
@@ -183,6 +183,10 @@ def run_study(
             folder.describe(seed, setup.federation, objective, _oracles(study))
             about = (seed, setup.federation, setup.module)
             first(group, functools.partial(own.describe_model, *about))
+            if study.graph is not None:
+                edges = edges_between(study.graph.edges, setup.federation)
+                joins = (seed, setup.federation.clients, edges)
+                first(group, functools.partial(own.describe_graph, *joins))
             shows = functools.partial(_teller, progress, setup, total)
             for entry in study.algorithms:
                 search = searches[entry.label, seed]

@@ -39,7 +39,9 @@ from ..collaboration.weights import (
 )
 from ..data.federation import Federation
 from ..graphs.families import edges_of, refuse_apart
-from ..graphs.matrices import gossip_matrix, joined
+from ..graphs.fastest import MIXINGS
+from ..graphs.matrices import joined
+from ..graphs.spectra import swaps
 from ..models import Layout
 from ..similarity.partners import ESTIMATES, estimated_weights
 from ..similarity.transport import dissimilarities
@@ -52,6 +54,7 @@ class Context(NamedTuple):
     layout: Layout  # the columns of a model
     seed: int  # of the study
     edges: Int[Tensor, "e 2"] | None = None  # places of clients whom [graph] joins
+    kind: str = "metropolis"  # of gossip matrices
 
 
 Ingredients = Callable[[str, str | None, str], Any]
@@ -256,16 +259,34 @@ def _from_file(name: str, path: Path) -> Tensor:
 
 
 def mixing(choice: str, context: Context) -> Tensor:
-    """(N, N) Metropolis weights of a graph, sparse; a graph by name, or from a file.
+    """(N, N) weights to gossip with on a graph, sparse; a kind, a graph, or a file.
 
-    `complete`, `ring`, `grid` and so on (`coterie list graphs`) join the clients in the
-    order of their numbers; a CSV file with the columns v and w names the edges. A NumPy
-    file has a doubly stochastic matrix itself.
+    `metropolis`, `max_degree`, `lazy` and `fastest` are kinds of weights for the edges
+    of [graph]. `complete`, `ring`, `grid` and so on (`coterie list graphs`) join the
+    clients in the order of their numbers; a CSV file with the columns v and w names the
+    edges, by names of clients or their numbers: these have weights of the kind that
+    [graph] names, Metropolis otherwise. A NumPy file has a doubly stochastic matrix
+    itself.
     """
     n, file = len(context.federation), file_of(choice)
     if file and file.suffix == ".npy":
         return stochastic("mixing", _from_file("mixing", file), n)
-    return gossip_matrix(edges_between(choice, context.federation), n)
+    if choice not in MIXINGS:
+        edges = edges_between(choice, context.federation)
+        return _gossip(context.kind, edges, n)
+    if context.edges is None:
+        raise InputError(f"`mixing` {choice} needs a table [graph] with `edges`.")
+    return _gossip(choice, context.edges, n)
+
+
+def _gossip(kind: str, edges: Tensor, n: int) -> Tensor:
+    """The matrix of this kind, unless it never averages."""
+    if kind == "max_degree" and swaps(edges, n):
+        raise InputError(
+            "`mixing` max_degree does not average on this graph, whose clients fall "
+            "into two halves that only swap: use lazy or metropolis."
+        )
+    return MIXINGS[kind](edges, n)
 
 
 def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
@@ -279,7 +300,7 @@ def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
         return edges_of(choice, n)
     total, mine = _in_files(federation)
     place = torch.full((total,), -1).index_put_((mine,), torch.arange(n))
-    edges = place[edges_of(str(file), total)]
+    edges = place[edges_of(str(file), total, names=federation.names)]
     edges = edges[(edges >= 0).all(1)]
     refuse_apart("graph without newcomers", edges, n)
     return edges
@@ -353,8 +374,7 @@ def once(context: Context) -> Ingredients:
     @functools.cache
     def made(name: str, choice: str | None) -> Any:
         if choice is None:
-            assert context.edges is not None  # which are what `mixing` is made from
-            return gossip_matrix(context.edges, len(context.federation))
+            choice = context.kind  # of the edges of [graph]
         recipe, _ = RECIPES[name]
         return recipe(choice, context)
 

@@ -106,8 +106,11 @@ class Setup:
 def _building(setup: Setup, federation: Federation) -> Build:
     """Builds algorithms for a federation, and their ingredients, each of them once."""
     graph = setup.study.graph
-    edges = None if graph is None else edges_between(graph.edges, federation)
-    ingredients = once(Context(federation, layout(setup.module), setup.seed, edges))
+    context = Context(federation, layout(setup.module), setup.seed)
+    if graph is not None:
+        edges = edges_between(graph.edges, federation)
+        context = context._replace(edges=edges, kind=graph.mixing)
+    ingredients = once(context)
     built: dict[str, Algorithm] = {}
 
     def build(entry: Entry) -> Algorithm:

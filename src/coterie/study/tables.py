@@ -93,6 +93,12 @@ class Graph:
     """The table [graph]: between whom weights may be."""
 
     edges: str  # a graph by name, or a file of its edges
+    mixing: str = "metropolis"  # what kind of matrix is made of them
+
+    def table(self) -> dict[str, str]:
+        """What differs from the default: an older run goes on under its name."""
+        kind = {} if self.mixing == "metropolis" else {"mixing": self.mixing}
+        return {"edges": self.edges, **kind}
 
 
 @dataclass(frozen=True)

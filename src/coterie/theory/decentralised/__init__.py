@@ -5,4 +5,5 @@ __all__ = [
     "descent",
     "gossip",
     "tokens",
+    "topologies",
 ]

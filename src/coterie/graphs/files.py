@@ -1,0 +1,109 @@
+"""Links in a file: who meets whom, by number or by name, and a number for each."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..checks import InputError, suggestion
+
+
+class Links(NamedTuple):
+    """Rows of a file, in its order."""
+
+    pairs: list[tuple[int, int]]
+    values: list[float]  # () where no column was asked for
+
+
+def read_links(
+    path: Path, names: Sequence[str] = (), column: str | None = None
+) -> Links:
+    """The links of a CSV file with the columns v and w.
+
+    They name nodes as `names` does where all of them do, and else by number.
+
+    Args:
+        path: of the file.
+        names: of nodes 0, 1, ..., where they have some.
+        column: one with a positive number for each link.
+
+    Raises:
+        InputError: if it cannot be read, or names a node that is not there.
+    """
+    rows = _rows(path)
+    try:
+        ends = [(row["v"], row["w"]) for row in rows]
+        given = [] if column is None else [row[column] for row in rows]
+    except KeyError as error:
+        raise InputError(f"the graph {path} has no column {error}.") from None
+    place = {name: node for node, name in enumerate(names)}
+    if place and not all(end in place for pair in ends for end in pair):
+        place = {} if all(_is_number(end) for pair in ends for end in pair) else place
+    pairs = [
+        (_node(path, row, pair[0], pair, place), _node(path, row, pair[1], pair, place))
+        for row, pair in enumerate(ends, 1)
+    ]
+    return Links(
+        pairs, [_positive(path, row, text) for row, text in enumerate(given, 1)]
+    )
+
+
+def nodes_in(path: Path) -> tuple[tuple[str, ...], set[str]]:
+    """What a file calls its nodes, in their order, and the columns that it has.
+
+    Nodes that are numbers are 0, 1, ... to the largest one.
+    """
+    rows = _rows(path)
+    ends = [row.get(side) or "" for row in rows for side in ("v", "w")]
+    if all(_is_number(end) for end in ends):
+        most = max(map(int, ends), default=0)
+        return tuple(map(str, range(most + 1))), {*rows[0]} if rows else set()
+    return tuple(dict.fromkeys(ends)), {*rows[0]}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise InputError(f"cannot read the graph {path}: {error}.") from error
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        int(text or "")
+        return True
+    except ValueError:
+        return False
+
+
+def _node(
+    path: Path, row: int, end: str | None, pair: object, place: dict[str, int]
+) -> int:
+    if place:
+        if end not in place:
+            raise InputError(
+                f"row {row} of the graph {path} names {end!r}, which is no client."
+                f"{suggestion(str(end), list(place))}"
+            )
+        return place[end]
+    if not _is_number(end):
+        raise InputError(
+            f"row {row} of the graph {path} must have two nodes, got {pair}."
+        )
+    return int(str(end))
+
+
+def _positive(path: Path, row: int, text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(
+            f"row {row} of the graph {path} must have a positive number, got {text!r}."
+        )
+    return value

@@ -1,0 +1,193 @@
+"""How often each edge should be used, and which edges not at all (Braess's paradox).
+
+Pairs average after messages that take tau_e, edge e p_e times a second. So that late
+values do no harm, an edge must move slowly where its neighbours e' ~ e (which share a
+node with it; e ~ e) are used often or take long:
+
+    K_e = p_e / (1 + S_e),   S_e = sum_{e' ~ e} p_e' (tau_e + e tau_e'),   e = 2.718...
+
+All differences then vanish at a rate of order lambda_2(Delta(K)). One slow edge slows
+all its neighbours, and without it everything may go faster. The best rates maximise
+
+    Phi(p) = lambda_2(Delta(K(p))) - price sum_e p_e tau_e
+
+over p >= 0, and edges with p_e = 0 are left out. Phi is neither concave nor smooth:
+what is found is at least as good as p_e = 1 / tau_e on all edges, and on those that are
+no slower than some delay, but need not be the best of all.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, sections 4.2.3 and 4.6, hal tel-04877971.
+
+Differences: the thesis leaves price open; here it is in proportion to the eigengap of
+p_e = 1 / tau_e, so that seconds may be measured in any unit.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import scipy.linalg
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from .. import checks
+from ..checks import InputError
+from .families import nodes_of, refuse_apart
+from .spectra import eigengap
+
+_MOST = 500
+"""Nodes up to which rates are tuned: eigenvectors of dense matrices, many times."""
+
+
+def delayed_gains(
+    edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
+) -> Float64[Tensor, " e"]:
+    """K_e of (4.11), at equality.
+
+    >>> delayed_gains(torch.tensor([[0, 1]]), torch.ones(1), torch.zeros(1))
+    tensor([1.], dtype=torch.float64)
+    """
+    p, tau = rates.double(), delays.double()
+    ends, n = edges.cpu().numpy(), nodes_of(edges)
+    _, around = _moves(ends, n, p.cpu().numpy(), tau.cpu().numpy())
+    return p / torch.from_numpy(1 + around).to(p.device)
+
+
+def delayed_gap(
+    edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
+) -> float:
+    """The eigengap lambda_2(Delta(K)) of rates that may be 0 on some edges.
+
+    Raises:
+        InputError: if edges of positive rates do not connect all nodes.
+    """
+    return eigengap(edges, delayed_gains(edges, rates, delays))
+
+
+def tuned_rates(
+    edges: Int[Tensor, "e 2"],
+    delays: Float[Tensor, " e"],
+    *,
+    price: float | None = None,
+    steps: int = 2000,
+) -> Float64[Tensor, " e"]:
+    """Rates p of a large Phi(p), 0 for edges that slow the others.
+
+    Args:
+        edges: that join all nodes 0, ..., n - 1.
+        delays: tau_e, positive.
+        price: of a link that is always in use; None: a thirtieth of the eigengap of
+            p = 1 / tau for all links together.
+        steps: of Adam on `p_e tau_e`, cut at 0.
+
+    Raises:
+        InputError: if a delay is not positive, or with more than 500 nodes.
+    """
+    n = nodes_of(edges)
+    refuse_apart("edges", edges, n)
+    tau = checks.positive("delays", delays, len(edges)).double().cpu().numpy()
+    checks.integer("steps", steps, at_least=1)
+    if n > _MOST:
+        raise InputError(f"rates are tuned for at most {_MOST} nodes, got {n}.")
+    ends = edges.cpu().numpy()
+    if price is None:
+        price = _phi(ends, n, 1 / tau, tau, 0.0) / (30 * len(ends))
+    price = checks.number("price", price, at_least=0)
+    start = max(_without_slow(ends, n, tau), key=lambda p: _phi(ends, n, p, tau, price))
+    best = _climb(ends, n, start, tau, price, steps)
+    return torch.from_numpy(best)
+
+
+def _without_slow(ends: np.ndarray, n: int, tau: np.ndarray) -> list[np.ndarray]:
+    """Rates 1 / tau on all edges and on those no slower than some, if these connect."""
+    # Of many different delays, some.
+    some = np.unique(np.quantile(tau, np.linspace(0, 1, 20), method="inverted_cdf"))
+    found = [np.where(tau <= most, 1 / tau, 0) for most in some]
+    return [p for p in found if _phi(ends, n, p, tau, 0.0) > 1e-12 * p.max()]
+
+
+def _climb(
+    ends: np.ndarray,
+    n: int,
+    p: np.ndarray,
+    tau: np.ndarray,
+    price: float,
+    steps: int,
+) -> np.ndarray:
+    """The best rates on the way of Adam, whose steps become shorter and shorter."""
+    use, best = p * tau, p
+    most = _phi(ends, n, p, tau, price)
+    mean, square = np.zeros_like(use), np.zeros_like(use)
+    for t in range(1, steps + 1):
+        value, slope = phi_slope(ends, n, use / tau, tau, price)
+        if value > most:
+            most, best = value, use / tau
+        slope = slope / tau
+        mean = 0.9 * mean + 0.1 * slope
+        square = 0.99 * square + 0.01 * slope**2
+        step = (mean / (1 - 0.9**t)) / (np.sqrt(square / (1 - 0.99**t)) + 1e-300)
+        use = np.clip(use + 0.1 * 0.01 ** (t / steps) * step, 0, None)
+    return best
+
+
+def phi_slope(
+    ends: np.ndarray, n: int, p: np.ndarray, tau: np.ndarray, price: float
+) -> tuple[float, np.ndarray]:
+    """Phi and its slope by p, a mean over eigenvectors where lambda_2 is almost double.
+
+    With a unit eigenvector u of lambda_2, `d lambda_2 / d K_e = (u_v - u_w)^2`.
+
+    Args:
+        ends: edges, (E, 2).
+        n: nodes.
+        p: rates.
+        tau: delays.
+        price: of `p tau`.
+    """
+    gains, around = _moves(ends, n, p, tau)
+    count = min(n - 1, 6)
+    values, vectors = scipy.linalg.eigh(
+        _laplacian(ends, n, gains), subset_by_index=[1, count]
+    )
+    near = np.exp(-(values - values[0]) / (0.01 * max(values[0], 1e-300)))
+    steep = (vectors[ends[:, 0]] - vectors[ends[:, 1]]) ** 2 @ (near / near.sum())
+    lost = steep * p / (1 + around) ** 2
+    slope = steep / (1 + around)
+    slope -= _over_adjacent(ends, n, lost * tau)
+    slope -= math.e * tau * _over_adjacent(ends, n, lost)
+    return float(values[0] - price * (p @ tau)), slope - price * tau
+
+
+def _phi(
+    ends: np.ndarray, n: int, p: np.ndarray, tau: np.ndarray, price: float
+) -> float:
+    gains, _ = _moves(ends, n, p, tau)
+    values = scipy.linalg.eigvalsh(_laplacian(ends, n, gains), subset_by_index=[1, 1])
+    return float(values[0] - price * (p @ tau))
+
+
+def _moves(
+    ends: np.ndarray, n: int, p: np.ndarray, tau: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """K and S."""
+    around = tau * _over_adjacent(ends, n, p)
+    around += math.e * _over_adjacent(ends, n, p * tau)
+    return p / (1 + around), around
+
+
+def _over_adjacent(ends: np.ndarray, n: int, values: np.ndarray) -> np.ndarray:
+    """Sums over the edges that share a node with each, itself once."""
+    at = np.bincount(ends.ravel(), np.repeat(values, 2), minlength=n)
+    return at[ends].sum(1) - values
+
+
+def _laplacian(ends: np.ndarray, n: int, weights: np.ndarray) -> np.ndarray:
+    matrix = np.zeros((n, n))
+    matrix[ends[:, 0], ends[:, 1]] = matrix[ends[:, 1], ends[:, 0]] = -weights
+    matrix[np.diag_indices(n)] = np.bincount(
+        ends.ravel(), np.repeat(weights, 2), minlength=n
+    )
+    return matrix

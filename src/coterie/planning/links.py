@@ -1,0 +1,140 @@
+"""Which links of a network to leave out so that everybody agrees sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from ..checks import InputError
+from ..graphs.families import edges_of
+from ..graphs.files import Links, nodes_in, read_links
+from ..graphs.intensities import delayed_gap, tuned_rates
+
+
+class Network(NamedTuple):
+    """Who can talk with whom, and how long a message takes."""
+
+    edges: Int[Tensor, "e 2"]
+    delays: Float64[Tensor, " e"]  # in seconds
+    names: tuple[str, ...]
+
+
+class Speed(NamedTuple):
+    """How fast averaging over a network is that has delays."""
+
+    links: int
+    messages: float  # exchanges in a second, of all links together
+    gap: float  # lambda_2(Delta(K))
+    rate: float  # of the bound: min(gap / 2, 1 / longest delay)
+
+
+class LinkPlan(NamedTuple):
+    """What becomes of a network whose slow links are left out."""
+
+    network: Network
+    rates: Float64[Tensor, " e"]  # exchanges in a second; 0: left out
+    before: Speed  # every link is used again as soon as an exchange ends
+    after: Speed
+
+    @property
+    def removed(self) -> list[tuple[str, str, float]]:
+        """Both ends and the delay of every link to leave out, the slowest first."""
+        edges, delays, names = self.network
+        gone = [e for e, rate in enumerate(self.rates.tolist()) if rate == 0]
+        found = [(*edges[e].tolist(), float(delays[e])) for e in gone]
+        ordered = sorted(found, key=lambda link: (-link[2], link[:2]))
+        return [(names[v], names[w], delay) for v, w, delay in ordered]
+
+    def summary(self) -> str:
+        """One sentence for people."""
+        before, after = self.before, self.after
+        count = before.links - after.links
+        if not count:
+            return f"Keep all {before.links} links: without any of them nothing is won."
+        links = "1 link" if count == 1 else f"{count} links"
+        text = f"Leave out {links} of {before.links}: the eigengap that sets the pace "
+        text += f"becomes {after.gap / before.gap:.3g} times as large, with "
+        return text + f"{after.messages / before.messages:.2g} times the messages."
+
+
+def plan_links(network: Network) -> LinkPlan:
+    """The links that slow the others down, found by tuning how often each is used."""
+    edges, delays, _ = network
+    usual = 1 / delays
+    rates = tuned_rates(edges, delays)
+    before, after = _speed(network, usual), _speed(network, rates)
+    if after.gap <= before.gap or after.links == before.links:
+        rates, after = usual, before
+    return LinkPlan(network, rates, before, after)
+
+
+def _speed(network: Network, rates: Tensor) -> Speed:
+    edges, delays, _ = network
+    gap, used = delayed_gap(edges, rates, delays), rates > 0
+    rate = min(gap / 2, 1 / float(delays[used].max()))
+    return Speed(int(used.sum()), float(rates.sum()), gap, rate)
+
+
+def network_of(
+    graph: str, nodes: int | None = None, delays: Path | None = None, seed: int = 0
+) -> Network:
+    """The network of a graph by name, or from a file, with delays from a file.
+
+    Args:
+        graph: a name of `GRAPHS` with its numbers, or a CSV file with the columns v, w
+            and, if there is no other file of delays, delay.
+        nodes: how many there are; a file says it itself.
+        delays: a CSV file with the columns v, w and delay, in seconds; None: those of
+            the graph's file, or 1 for all.
+        seed: names what random graphs draw.
+
+    Raises:
+        InputError: in one sentence, for what cannot be read or does not fit.
+    """
+    path = Path(graph).expanduser() if Path(graph).suffix == ".csv" else None
+    if path is None:
+        if nodes is None:
+            raise InputError(
+                f"the graph {graph!r} needs `--nodes`, how many there are."
+            )
+        names = tuple(str(v) for v in range(nodes))
+        edges = edges_of(graph, nodes, seed)
+        known = None if delays is None else read_links(delays, (), "delay")
+        return Network(edges, _delays(edges, known, delays, names), names)
+    if nodes is not None:
+        raise InputError(
+            "`--nodes` is for graphs by name: a file has its nodes itself."
+        )
+    names, columns = nodes_in(path)
+    edges = edges_of(str(path), len(names), names=names)
+    if delays is not None:
+        known = read_links(delays, names, "delay")
+    else:
+        known = read_links(path, names, "delay") if "delay" in columns else None
+    return Network(edges, _delays(edges, known, delays or path, names), names)
+
+
+def _delays(
+    edges: Tensor, known: Links | None, path: Path | None, names: Sequence[str]
+) -> Tensor:
+    """(E,) the delay of each edge, 1 where no file says any."""
+    if known is None:
+        return torch.ones(len(edges), dtype=torch.float64)
+    told: dict[tuple[int, int], float] = {}
+    for (v, w), delay in zip(known.pairs, known.values, strict=True):
+        pair = (min(v, w), max(v, w))
+        if told.setdefault(pair, delay) != delay:
+            raise InputError(
+                f"{path} has two delays between {names[v]} and {names[w]}, "
+                f"{told[pair]:g} and {delay:g}."
+            )
+    found = [told.get((v, w)) for v, w in edges.tolist()]
+    if None in found:
+        v, w = edges[found.index(None)].tolist()
+        raise InputError(f"{path} has no delay between {names[v]} and {names[w]}.")
+    return torch.tensor(found, dtype=torch.float64)

@@ -1,0 +1,107 @@
+"""Claims about links that slow others down: plans, files and the command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from coterie.checks import InputError
+from coterie.cli.commands import app
+from coterie.graphs import edges_of
+from coterie.planning import Network, network_of, plan_links
+
+TOWNS = "v,w,delay\nBern,Chur,0.01\nChur,Thun,0.01\nThun,Visp,0.01\nVisp,Bern,5\n"
+
+
+@pytest.fixture
+def towns(tmp_path):
+    path = tmp_path / "towns.csv"
+    path.write_text(TOWNS)
+    return path
+
+
+def test_the_slow_link_of_a_ring_is_left_out(towns):
+    found = plan_links(network_of(str(towns)))
+    assert found.removed == [("Bern", "Visp", 5.0)]
+    assert found.after.gap > found.before.gap
+    # The bound's rate is limited by the slowest link that is in use.
+    assert found.before.rate == pytest.approx(1 / 5)
+    assert found.after.rate == pytest.approx(found.after.gap / 2)
+    assert found.summary().startswith("Leave out 1 link of 4: ")
+
+
+def test_where_all_links_are_alike_none_is_left_out():
+    edges = edges_of("ring", 6)
+    names = tuple("abcdef")
+    delays = torch.ones(6, dtype=torch.float64)
+    found = plan_links(Network(edges, delays, names))
+    assert found.removed == [] and found.before == found.after
+    assert found.summary() == "Keep all 6 links: without any of them nothing is won."
+
+
+def test_delays_come_from_a_file_of_their_own(tmp_path, towns):
+    delays = tmp_path / "delays.csv"
+    delays.write_text("v,w,delay\n0,1,2\n2,1,3\n")
+    network = network_of("line", 3, delays)
+    assert network.delays.tolist() == [2.0, 3.0]
+    assert network.names == ("0", "1", "2")
+    delays.write_text(TOWNS.replace("5", "7"))
+    assert network_of(str(towns), None, delays).delays.max() == 7
+    assert network_of("line", 3).delays.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("v,w,delay\n0,1,2\n", "has no delay between 1 and 2"),
+        ("v,w,delay\n0,1,2\n1,0,3\n1,2,1\n", "two delays between 1 and 0, 2 and 3"),
+        (
+            "v,w,delay\n0,1,-2\n1,2,1\n",
+            "row 1 .* must have a positive number, got '-2'",
+        ),
+        ("v,w,delay\n0,1,\n1,2,1\n", "row 1 .* must have a positive number"),
+        ("v,w\n0,1\n1,2\n", "has no column 'delay'"),
+    ],
+)
+def test_bad_delays_are_refused_in_one_sentence(tmp_path, rows, words):
+    path = tmp_path / "delays.csv"
+    path.write_text(rows)
+    with pytest.raises(InputError, match=words):
+        network_of("line", 3, path)
+
+
+def test_other_mistakes_are_refused_too(towns):
+    with pytest.raises(InputError, match="needs `--nodes`"):
+        network_of("ring")
+    with pytest.raises(InputError, match="`--nodes` is for graphs by name"):
+        network_of(str(towns), 4)
+    with pytest.raises(InputError, match="cannot read the graph"):
+        network_of("nowhere.csv")
+
+
+def test_the_command_prints_a_table_or_one_object(towns):
+    shown = CliRunner().invoke(app, ["plan", "--graph", str(towns)])
+    assert shown.exit_code == 0
+    assert "Leave out 1 link of 4" in shown.output and "Visp" in shown.output
+    answer = CliRunner().invoke(app, ["plan", "--graph", str(towns), "--json"])
+    found = json.loads(answer.output)
+    assert found["removed"] == [{"v": "Bern", "w": "Visp", "delay": 5.0}]
+    assert found["after"]["gap"] > found["before"]["gap"]
+    assert [link["rate"] > 0 for link in found["links"]].count(False) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan"], "needs a study or --graph, and not both"),
+        (["plan", "s.toml", "--graph", "ring"], "needs a study or --graph"),
+        (["plan", "s.toml", "--nodes", "3"], "are for --graph"),
+    ],
+)
+def test_the_command_wants_a_study_or_a_graph(words, said):
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, InputError)
+    assert said in str(refused.exception)
