@@ -12,12 +12,11 @@ from coterie.checks import InputError
 from coterie.gossip import (
     Pace,
     accelerated,
-    largest_resistance,
     pace,
     pace_of,
     randomised,
 )
-from coterie.graphs import edges_of, eigengap
+from coterie.graphs import eigengap, resistances
 from support.gossip_loops import (
     REAL,
     dense_accelerated,
@@ -51,7 +50,7 @@ def test_it_is_continuized_descent_for_least_squares_with_one_sample_an_edge():
     # Theorem 2.4 with a = e_v - e_w, R^2 = 2, kappa~ = R_max and kappa = 2 / mu.
     edges, rates = uniform("ring", 6)
     rings, x, until = drawn(rates, 40.0), normal(6, 1), 40.0
-    mu, most = eigengap(edges, rates), largest_resistance(edges, rates)
+    mu, most = eigengap(edges, rates), float(resistances(edges, rates).max())
     square, kappa, other = 2.0, 2 / mu, most
     eta, step = 1 / math.sqrt(kappa * other), 1 / square
     long = math.sqrt(kappa / other) / square
@@ -114,15 +113,6 @@ def test_all_rates_times_a_number_are_the_same_path_in_another_time():
     )
 
 
-def test_resistances_of_trees_and_of_transitive_graphs_are_known():
-    edges = edges_of("line", 6)
-    p = torch.linspace(0.5, 2, 5, dtype=REAL)
-    assert largest_resistance(edges, p) == pytest.approx(2.0)  # a tree: 1 / p
-    for name in ("ring", "complete"):
-        assert largest_resistance(*uniform(name, 7)) == pytest.approx(6.0)
-    assert largest_resistance(*uniform("grid", 16)) == pytest.approx(16.821, abs=1e-3)
-
-
 def mean_left(name: str, n: int, until: float, runs: int, factor: float = 1.0):
     """Mean and standard error of what is left, and theta, with eta times a factor."""
     edges, rates = uniform(name, n)
@@ -169,5 +159,3 @@ def test_bad_input_is_refused_in_a_sentence():
         accelerated(normal(4, 1), edges, drawn(rates, 1.0), times(1.0), Pace(-1.0, 1.0))
     with pytest.raises(InputError, match="resistance"):
         pace_of(1.0, 0.0)
-    with pytest.raises(InputError, match="at most 5000 nodes"):
-        largest_resistance(edges_of("ring", 5001), torch.ones(5001))

@@ -12,13 +12,12 @@ from coterie.checks import InputError
 from coterie.gossip import (
     RingTimes,
     delayed,
-    gains,
     randomised,
     shares,
     stability_margin,
     trajectory_means,
 )
-from coterie.graphs import degrees, edges_of, eigengap
+from coterie.graphs import degrees, delayed_gains, edges_of, eigengap
 from support.gossip_loops import (
     REAL,
     delayed_path,
@@ -117,7 +116,10 @@ def test_relabelling_and_moving_commute_with_it():
 
 def test_time_has_no_unit():
     edges, rates, delays, steps = ring_of_eight()
-    assert_close(gains(edges, rates / 4, delays * 4), gains(edges, rates, delays) / 4)
+    assert_close(
+        delayed_gains(edges, rates / 4, delays * 4),
+        delayed_gains(edges, rates, delays) / 4,
+    )
     rings, x = drawn(rates, 15.0), normal(8, 2)
     slow = rings._replace(times=4 * rings.times)
     assert_close(
@@ -129,7 +131,7 @@ def test_time_has_no_unit():
 def test_it_is_delayed_coordinate_descent_of_the_dual():
     # On g(lam) = |A lam|^2 / 2 with A e_vw = mu_e (e_v - e_w), blocks 2 mu_e^2-smooth.
     edges, rates, delays, steps = ring_of_eight()
-    k = gains(edges, rates, delays)
+    k = delayed_gains(edges, rates, delays)
     rings, rng = drawn(rates, 4.0), torch.Generator().manual_seed(2)
     a = torch.zeros(8, 8, dtype=REAL)
     a.scatter_(0, edges.T, torch.tensor([[1.0], [-1.0]], dtype=REAL).expand(2, 8))
@@ -159,7 +161,9 @@ def test_gains_are_the_sums_over_adjacent_edges_as_printed_in_4_11():
         for other, ends in enumerate(edges.tolist()):
             if set(pair) & set(ends):
                 total += float(p[other] * (tau[e] + math.e * tau[other]))
-        assert float(gains(edges, p, tau)[e]) == pytest.approx(float(p[e]) / total)
+        assert float(delayed_gains(edges, p, tau)[e]) == pytest.approx(
+            float(p[e]) / total
+        )
 
 
 def test_gains_of_equal_edges_are_known_and_those_without_delay_are_the_rates():
@@ -167,21 +171,21 @@ def test_gains_of_equal_edges_are_known_and_those_without_delay_are_the_rates():
     p, tau = torch.full((2, len(edges)), 0.7, dtype=REAL)
     assert set(degrees(edges).tolist()) == {4}
     known = 0.7 / (1 + 7 * 0.7 * 0.7 * (1 + math.e))
-    assert_close(gains(edges, p, tau), torch.full_like(p, known))
-    assert_close(gains(edges, p, 0 * tau), p)
+    assert_close(delayed_gains(edges, p, tau), torch.full_like(p, known))
+    assert_close(delayed_gains(edges, p, 0 * tau), p)
     assert_close(shares(edges, p, 0 * tau), torch.full_like(p, 0.5))
 
 
 def test_gains_fall_with_every_delay_and_with_the_rates_of_others():
     edges, rates, delays, _ = ring_of_eight()
-    now = gains(edges, rates, delays)
+    now = delayed_gains(edges, rates, delays)
     for e in range(8):
         late, often = delays.clone(), rates.clone()
         late[e] *= 2
         often[e] *= 2
-        assert (gains(edges, rates, late) <= now).all()
+        assert (delayed_gains(edges, rates, late) <= now).all()
         others = torch.arange(8) != e
-        assert (gains(edges, often, delays) <= now)[others].all()
+        assert (delayed_gains(edges, often, delays) <= now)[others].all()
 
 
 def test_gains_of_4_11_keep_the_mean_stable():
@@ -189,7 +193,7 @@ def test_gains_of_4_11_keep_the_mean_stable():
     for name in ("grid", "complete", "star"):
         edges = edges_of(name, 9)
         p, tau = 5 * torch.rand(2, len(edges), generator=rng, dtype=REAL)
-        margin = stability_margin(edges, gains(edges, p, tau), tau)
+        margin = stability_margin(edges, delayed_gains(edges, p, tau), tau)
         assert margin >= 1 - 2 / math.e
 
 
@@ -197,8 +201,8 @@ def test_an_edge_that_never_rings_is_like_none():
     edges, rates, delays, _ = ring_of_eight()
     rates[3] = 0.0
     kept = torch.arange(8) != 3
-    without = gains(edges[kept], rates[kept], delays[kept])
-    found = gains(edges, rates, delays)
+    without = delayed_gains(edges[kept], rates[kept], delays[kept])
+    found = delayed_gains(edges, rates, delays)
     assert found[3] == 0
     assert_close(found[kept], without)
 
@@ -230,7 +234,7 @@ def dirac(n):
 @pytest.mark.parametrize("delays", [torch.ones(8, dtype=REAL), UNEQUAL])
 def test_theorem_4_1_holds_with_much_room(delays):
     edges, rates, delays, steps = ring_of_eight(delays)
-    gamma, until = eigengap(edges, gains(edges, rates, delays)) / 2, 30.0
+    gamma, until = eigengap(edges, delayed_gains(edges, rates, delays)) / 2, 30.0
     left = [
         left_side(dirac(8), edges, drawn(rates, until, s), delays, steps, gamma, until)
         for s in range(5)
@@ -244,7 +248,7 @@ def test_theorem_4_1_holds_with_much_room(delays):
 def test_the_gap_of_the_ring_is_that_of_the_reference():
     for delays, gamma in ((torch.ones(8, dtype=REAL), 0.0241), (UNEQUAL, 0.01036)):
         edges, rates, delays, _ = ring_of_eight(delays)
-        found = eigengap(edges, gains(edges, rates, delays)) / 2
+        found = eigengap(edges, delayed_gains(edges, rates, delays)) / 2
         assert found == pytest.approx(gamma, rel=5e-3)
 
 
@@ -252,7 +256,7 @@ def test_the_printed_step_swaps_rows_for_ever_and_breaks_theorem_4_1():
     edges, rates = edges_of("ring", 8), torch.ones(8, dtype=REAL)
     zero = torch.zeros(8, dtype=REAL)
     right = shares(edges, rates, zero)
-    printed = gains(edges, rates, zero) / rates
+    printed = delayed_gains(edges, rates, zero) / rates
     rings, gamma, until = drawn(rates, 60.0), eigengap(edges, rates) / 2, 60.0
     bound = right_side(gamma, until, 0.0)
     for steps, holds in ((right, True), (printed, False)):
@@ -295,7 +299,7 @@ def test_averages_of_the_past_do_not_overflow_after_a_long_time():
 
 def test_averages_of_the_past_obey_corollary_4_2_1():
     edges, rates, delays, steps = ring_of_eight()
-    gamma, until = eigengap(edges, gains(edges, rates, delays)) / 2, 20.0
+    gamma, until = eigengap(edges, delayed_gains(edges, rates, delays)) / 2, 20.0
     runs = 10
     apart = (edges + 8 * torch.arange(runs)[:, None, None]).reshape(-1, 2)
     found = trajectory_means(
@@ -321,7 +325,7 @@ def test_bad_input_is_refused_in_a_sentence():
         "`delays` must be at least 0, but entry 5 is -0.1": lambda: delayed(
             x, edges, rings, at, delays=below, shares=steps
         ),
-        "`rates` must be at least 0": lambda: gains(edges, -rates, delays),
+        "`rates` must be at least 0": lambda: shares(edges, -rates, delays),
         "`shares` must be at least 0": lambda: delayed(
             x, edges, rings, at, delays=delays, shares=-steps
         ),

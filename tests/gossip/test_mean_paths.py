@@ -11,13 +11,12 @@ from torch.testing import assert_close
 from coterie.checks import InputError
 from coterie.gossip import (
     delayed,
-    gains,
     local_margin,
     mean_path,
     shares,
     stability_margin,
 )
-from coterie.graphs import edges_of
+from coterie.graphs import delayed_gains, edges_of
 from support.gossip_loops import REAL, deviation, drawn, normal, times
 
 
@@ -138,7 +137,7 @@ def test_the_local_condition_is_sufficient():
 def test_gains_of_4_11_have_a_local_margin():
     edges = edges_of("complete", 7)
     tau = torch.full((len(edges),), 3.0, dtype=REAL)
-    k = gains(edges, 10 / tau, tau)
+    k = delayed_gains(edges, 10 / tau, tau)
     assert local_margin(edges, k, tau) >= 0.5 - 1 / math.e
 
 

@@ -9,7 +9,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.engine.clocks import Rings
-from coterie.graphs import RingTimes, edges_of
+from coterie.graphs import RingTimes, edges_of, resistances
 from coterie.optim.dual_descent import (
     DualSteps,
     dual_accelerated,
@@ -17,7 +17,7 @@ from coterie.optim.dual_descent import (
     quadratic_duals,
     ridge_duals,
 )
-from coterie.optim.meetings import incidence, meetings, resistances
+from coterie.optim.meetings import incidence, meetings
 from coterie.theory.decentralised.continuized import second_moment_rate
 
 REAL = torch.float64

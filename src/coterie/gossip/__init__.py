@@ -1,8 +1,8 @@
 """Averaging over a graph: in rounds, by random pairs, accelerated, or with delays."""
 
 from ..graphs.capacities import RingTimes
-from .accelerated import Pace, Pairs, accelerated, largest_resistance, pace, pace_of
-from .delayed import delayed, gains, shares, trajectory_means
+from .accelerated import Pace, Pairs, accelerated, pace, pace_of
+from .delayed import delayed, shares, trajectory_means
 from .mean_paths import local_margin, mean_path, stability_margin
 from .randomised import randomised
 from .rings import layers, poisson_rings
@@ -18,8 +18,6 @@ __all__ = [
     "chebyshev",
     "chebyshev_factor",
     "delayed",
-    "gains",
-    "largest_resistance",
     "layers",
     "local_margin",
     "mean_path",

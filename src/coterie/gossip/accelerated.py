@@ -32,20 +32,15 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from .. import checks
-from ..checks import InputError
 from ..graphs.capacities import RingTimes
-from ..graphs.families import nodes_of
+from ..graphs.resistances import resistances
 from ..graphs.spectra import eigengap
-from .rings import layers, not_negative, pieces, rows, until_each
-
-_DENSE = 5000
-"""Nodes up to which resistances are found from a dense inverse."""
+from .rings import layers, pieces, rows, until_each
 
 
 class Pace(NamedTuple):
@@ -69,7 +64,8 @@ def pace(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> Pace:
     >>> round(eta, 4), round(gamma, 4)
     (0.3536, 0.7071)
     """
-    return pace_of(eigengap(edges, rates), largest_resistance(edges, rates))
+    gap, used = eigengap(edges, rates), rates > 0
+    return pace_of(gap, float(resistances(edges[used], rates[used]).max()))
 
 
 def pace_of(gap: float, resistance: float) -> Pace:
@@ -77,27 +73,6 @@ def pace_of(gap: float, resistance: float) -> Pace:
     checks.number("gap", gap, above=0)
     checks.number("resistance", resistance, above=0)
     return Pace(math.sqrt(gap / (2 * resistance)), 1 / math.sqrt(2 * gap * resistance))
-
-
-def largest_resistance(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> float:
-    """R, the largest effective resistance between the ends of an edge."""
-    n = nodes_of(edges)
-    if n > _DENSE:
-        raise InputError(
-            f"resistances are found for at most {_DENSE} nodes, got {n}; give "
-            "`pace_of` a bound, such as 1 / (least rate)."
-        )
-    not_negative("rates", rates, len(edges))
-    v, w = edges.cpu().numpy().T
-    p = rates.double().cpu().numpy()
-    laplacian = np.full((n, n), 1 / n)  # plus J, which makes it invertible
-    np.add.at(laplacian, (v, v), p)
-    np.add.at(laplacian, (w, w), p)
-    np.subtract.at(laplacian, (v, w), p)
-    np.subtract.at(laplacian, (w, v), p)
-    inverse = np.linalg.inv(laplacian)
-    between = inverse[v, v] + inverse[w, w] - 2 * inverse[v, w]
-    return float(between[p > 0].max())
 
 
 def accelerated(

@@ -30,7 +30,6 @@ swap their rows for ever; see docs/errata.md.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from typing import NamedTuple
 
@@ -40,15 +39,8 @@ from torch import Tensor
 
 from .. import checks
 from ..graphs.capacities import RingTimes
-from ..graphs.families import nodes_of
+from ..graphs.intensities import slowed
 from .rings import by_level, not_negative, pieces, rows, until_each
-
-
-def gains(
-    edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
-) -> Float64[Tensor, " e"]:
-    """K_e of (4.11), at equality."""
-    return 2 * rates.double() * shares(edges, rates, delays)
 
 
 def shares(
@@ -60,17 +52,9 @@ def shares(
     >>> shares(alone, torch.ones(1), torch.zeros(1))
     tensor([0.5000], dtype=torch.float64)
     """
-    p = not_negative("rates", rates, len(edges)).double()
-    tau = not_negative("delays", delays, len(edges)).double()
-    around = tau * _over_adjacent(edges, p) + math.e * _over_adjacent(edges, p * tau)
-    return 0.5 / (1 + around)
-
-
-def _over_adjacent(edges: Tensor, values: Tensor) -> Tensor:
-    """Sums over the edges that share a node with each, itself once."""
-    at = values.new_zeros(nodes_of(edges))
-    at.index_add_(0, edges.flatten(), values.repeat_interleave(2))
-    return at[edges].sum(1) - values
+    not_negative("rates", rates, len(edges))
+    not_negative("delays", delays, len(edges))
+    return 0.5 / slowed(edges, rates, delays)
 
 
 def delayed(

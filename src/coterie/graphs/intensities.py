@@ -50,10 +50,16 @@ def delayed_gains(
     >>> delayed_gains(torch.tensor([[0, 1]]), torch.ones(1), torch.zeros(1))
     tensor([1.], dtype=torch.float64)
     """
-    p, tau = rates.double(), delays.double()
-    ends, n = edges.cpu().numpy(), nodes_of(edges)
-    _, around = _moves(ends, n, p.cpu().numpy(), tau.cpu().numpy())
-    return p / torch.from_numpy(1 + around).to(p.device)
+    return rates.double() / slowed(edges, rates, delays)
+
+
+def slowed(
+    edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
+) -> Float64[Tensor, " e"]:
+    """1 + S_e, by which an edge must move slower than it rings."""
+    p, tau = rates.double().cpu().numpy(), delays.double().cpu().numpy()
+    _, around = _moves(edges.cpu().numpy(), nodes_of(edges), p, tau)
+    return torch.from_numpy(1 + around).to(rates.device)
 
 
 def delayed_gap(

@@ -37,7 +37,8 @@ from torch import Tensor
 from .. import checks
 from ..checks import InputError
 from ..graphs.capacities import RingTimes
-from .meetings import meetings, resistances
+from ..graphs.resistances import resistances
+from .meetings import meetings
 
 DualGradient = Callable[[int, Tensor], Tensor]
 """argmin_x f_v(x) - <x, y> of node v."""

@@ -31,10 +31,8 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ..graphs.families import nodes_of
+from ..graphs.resistances import resistances
 from ..graphs.spectra import eigengap
-
-_DENSE = 500
-"""Nodes up to which resistances are exact."""
 
 
 class Meetings(NamedTuple):
@@ -55,31 +53,13 @@ class Meetings(NamedTuple):
 
 
 def meetings(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> Meetings:
-    """The mu and R of a connected graph; R is a bound where there are many nodes.
+    """The mu and R of a connected graph.
 
     >>> found = meetings(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0.5, 0.5]))
     >>> round(found.gap, 6), round(found.resistance, 6), round(found.eta, 6)
     (0.5, 2.0, 0.353553)
     """
-    gap = eigengap(edges, rates)
-    if nodes_of(edges) <= _DENSE:
-        return Meetings(gap, float(resistances(edges, rates).max()))
-    return Meetings(gap, min(1 / float(rates.min()), 2 / gap))
-
-
-def resistances(
-    edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]
-) -> Float64[Tensor, " e"]:
-    """The effective resistance of every edge, by a dense pseudo-inverse.
-
-    >>> triangle = torch.tensor([[0, 1], [1, 2], [0, 2]])
-    >>> resistances(triangle, torch.ones(3)).mul(3).round().tolist()
-    [2.0, 2.0, 2.0]
-    """
-    ends = incidence(edges.cpu())
-    laplacian = ends @ (rates.cpu().double()[:, None] * ends.T)
-    inverse = torch.linalg.pinv(laplacian, 1e-12, hermitian=True)
-    return (ends * (inverse @ ends)).sum(0)
+    return Meetings(eigengap(edges, rates), float(resistances(edges, rates).max()))
 
 
 def incidence(edges: Int[Tensor, "e 2"]) -> Float64[Tensor, "n e"]:
