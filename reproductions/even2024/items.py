@@ -129,7 +129,7 @@ def chapter4(overrides: Sequence[str]) -> list[Claim]:
     given = settings(overrides, share=1.0, seed=0)
     share = number("share", given["share"], above=0, at_most=1)
     seed = integer("seed", given["seed"], at_least=0)
-    claims = speedup_claims(share, seed) + braess_claims(seed)
+    claims = speedup_claims(share, seed) + braess_claims()
     draw_figure41(record("chapter4", claims), share, seed)
     return claims
 

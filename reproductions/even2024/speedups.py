@@ -21,7 +21,13 @@ from torch import Tensor
 
 from coterie import gossip
 from coterie.cli import Claim
-from coterie.graphs import contraction, edges_of, eigengap, gossip_matrix
+from coterie.graphs import (
+    contraction,
+    delayed_gap,
+    edges_of,
+    gossip_matrix,
+    tuned_rates,
+)
 from coterie.seeds import generator
 
 from .gossip_races import REAL, copies, deviations
@@ -42,7 +48,7 @@ class Network(NamedTuple):
     @property
     def gap(self) -> float:
         """lambda_2 of the gains (4.11)."""
-        return eigengap(self.edges, gossip.gains(self.edges, self.rates, self.delays))
+        return delayed_gap(self.edges, self.rates, self.delays)
 
     @property
     def slow(self) -> int:
@@ -64,53 +70,10 @@ def only(network: Network, kept: Tensor) -> Network:
 
 
 def sparsified(network: Network, omega: float, steps: int) -> Network:
-    """Rates by projected ascent on loads p tau, and the edges that they leave."""
-    ends, tau = network.edges.numpy(), network.delays.numpy()
-    load = np.ones(len(tau))
-    best, kept = -math.inf, load
-    mean, square = np.zeros_like(load), np.zeros_like(load)
-    for step in range(1, steps + 1):
-        found, slope = objective(ends, load, tau, omega)
-        if found > best:
-            best, kept = found, load
-        # Adam, with shorter and shorter steps.
-        mean = 0.9 * mean + 0.1 * slope
-        square = 0.999 * square + 0.001 * slope**2
-        length = 0.03 * (1 - step / steps) + 1e-4
-        way = mean / (1 - 0.9**step) / np.sqrt(square / (1 - 0.999**step) + 1e-16)
-        load = np.maximum(load + length * way, 0)
-    rates = torch.from_numpy(kept) / network.delays
+    """Tuned rates, and the edges that they leave."""
+    edges, delays, _ = network
+    rates = tuned_rates(edges, delays, price=omega, steps=steps)
     return only(network._replace(rates=rates), rates > 0)
-
-
-def objective(
-    ends: np.ndarray, load: np.ndarray, tau: np.ndarray, omega: float
-) -> tuple[float, np.ndarray]:
-    """lambda_2(K) - omega sum p tau, and a slope of it in the loads p tau."""
-    v, w = ends.T
-    p = load / tau
-    total = 1 + tau * _around(ends, p) + math.e * _around(ends, load)
-    laplacian = np.zeros((NODES, NODES))
-    np.add.at(laplacian, (v, v), p / total)
-    np.add.at(laplacian, (w, w), p / total)
-    np.subtract.at(laplacian, (v, w), p / total)
-    np.subtract.at(laplacian, (w, v), p / total)
-    values, vectors = np.linalg.eigh(laplacian)
-    # Eigenvalues that nearly coincide share the slope.
-    share = np.exp(-8 * (values[1:] - values[1]))
-    share /= share.sum()
-    along = ((vectors[v, 1:] - vectors[w, 1:]) ** 2) @ share  # d lambda_2 / d K
-    less = along * p / total**2
-    slope = (
-        along / total - _around(ends, less * tau) - math.e * tau * _around(ends, less)
-    )
-    return values[1] - omega * load.sum(), slope / tau - omega
-
-
-def _around(ends: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Sums over edges that share a node, itself once."""
-    at = np.bincount(ends[:, 0], values, NODES) + np.bincount(ends[:, 1], values, NODES)
-    return at[ends[:, 0]] + at[ends[:, 1]] - values
 
 
 class Course(NamedTuple):

@@ -31,12 +31,12 @@ def begun(federation, paces, *, batch_size=4, **options) -> Run:
 
 def alike():
     theta = torch.ones(6, 3, dtype=REAL)
-    return linear_clients(theta, train=4, validation=3, noise=2.0, seed=2)
+    return linear_clients(theta, train=4, validation=3, noise=2.0, seed=4)
 
 
 @pytest.mark.parametrize(
     ("made", "sure", "groups"),
-    [(two_groups, 2.5, [1, 2]), (alike, 0.05, [1, 2, 3, 4, 1])],
+    [(two_groups, 2.5, [1, 2]), (alike, 0.05, [1, 2, 1])],
     ids=["apart", "together again"],
 )
 def test_without_delays_it_is_the_method_of_rounds_through_divisions(

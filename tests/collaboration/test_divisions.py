@@ -312,9 +312,10 @@ def test_who_has_a_new_group_goes_on_with_its_record_and_its_half():
     old = standing(record=torch.full((N, 6), 9.0, dtype=REAL))
     active = torch.tensor([True, True, True, False, True, True])
     new, _ = decide(old, told(own=0.8, raw=0.9, half=0.4), active=active)
-    wanted = torch.tensor([8.0, 7.6, 8.2, 8.2, 8.2, 8.2], dtype=REAL)  # 0.8 x 9 + loss
+    # Nine rounds of loss 1 count as one: 0.8 + loss.
+    wanted = torch.tensor([1.6, 1.2, 1.8, 1.8, 1.8, 1.8], dtype=REAL)
     assert_close(new.record[active], wanted.expand(5, 6), **EXACT)
-    assert (new.record[3] == 9).all()  # nothing was heard of it
+    assert (new.record[3] == 1).all()  # nothing was heard of it
 
 
 def test_a_division_does_not_bring_back_who_surely_does_better_alone():

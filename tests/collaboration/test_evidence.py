@@ -126,13 +126,14 @@ def test_the_best_on_the_whole_has_the_least_sum_and_ties_go_to_the_first():
     assert best_on_the_whole(alike, [2, 1]) == 2
 
 
-def chosen_by_loops(losses, caution=1.0) -> list[int]:
+def chosen_by_loops(losses, caution=1.0, alone=()) -> list[int]:
     """The formulas of `choices` for one client after the other."""
     n = [some.shape[1] for some in losses]
     clients, models = range(len(n)), range(len(losses[0]))
     sums = [sum(float(losses[i][k].sum()) for i in clients) for k in models]
     r = min(models[1:], key=lambda k: sums[k])
     bounds = [[0.0] * len(models) for _ in clients]
+    least = [0.0] * len(n)  # of one's own model
     for k in models:
         if k == r:
             continue
@@ -155,8 +156,11 @@ def chosen_by_loops(losses, caution=1.0) -> list[int]:
             b = tau2 / (tau2 + s2 / n[i])
             variance = b * s2 / n[i] + (1 - b) ** 2 / sum(w)
             bounds[i][k] = m + b * (d[i] - m) + caution * math.sqrt(variance)
+            if k == 0:
+                least[i] = m + b * (d[i] - m) - caution * math.sqrt(variance)
     best = [min(models, key=lambda k: row[k]) for row in bounds]
-    return [k if bounds[i][k] < 0 else r for i, k in enumerate(best)]
+    best = [k if bounds[i][k] < 0 else r for i, k in enumerate(best)]
+    return [0 if i in alone and least[i] <= 0 else k for i, k in enumerate(best)]
 
 
 def means(losses) -> torch.Tensor:
@@ -174,8 +178,11 @@ def test_choices_are_those_of_plain_loops(caution):
         losses = drawn(sizes, 3, seed)
         # Clients whose models differ, by more and less than their noise.
         losses = [s + 0.3 * seed * rng.normal(size=(3, 1)) for s in losses]
-        found = choices(means(losses), moments(padded(losses)), caution=caution)
+        of, alone = moments(padded(losses)), torch.arange(8) < 3
+        found = choices(means(losses), of, caution=caution)
         assert found.tolist() == chosen_by_loops(losses, caution)
+        cautious = choices(means(losses), of, alone=alone, caution=caution)
+        assert cautious.tolist() == chosen_by_loops(losses, caution, range(3))
         everything |= set(found.tolist())
     assert everything == {0, 1, 2}
 
@@ -225,6 +232,14 @@ def test_where_nobody_has_two_samples_differences_of_clients_are_noise(gap):
 def test_one_client_leaves_the_shared_model_beyond_its_standard_error(gap, best):
     losses = made([gap], [9], noise=1.0)  # of which the standard error is about 1/3
     found = choices(means(losses), moments(padded(losses)))
+    assert found.tolist() == [best]
+
+
+@pytest.mark.parametrize(("gap", "best"), [(-0.5, 0), (-0.2, 0), (0.2, 0), (0.5, 1)])
+def test_who_shares_with_nobody_leaves_its_own_model_beyond_its_error(gap, best):
+    losses = made([gap], [9], noise=1.0)
+    alone = torch.tensor([True])
+    found = choices(means(losses), moments(padded(losses)), alone=alone)
     assert found.tolist() == [best]
 
 

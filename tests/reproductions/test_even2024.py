@@ -384,4 +384,4 @@ def test_chapter_1_agrees(tmp_path, monkeypatch):
 
 
 def test_braess_agrees_on_the_line():
-    assert all(claim.agrees for claim in braess.line_claims())
+    assert all(claim.agrees for claim in braess.braess_claims())

@@ -36,7 +36,7 @@ def test_recorded_table_2_has_three_seeds_of_every_method(name):
 
 VARIABLES = {"COTERIE_DATA", "OMP_NUM_THREADS"}  # of the environment
 VARIABLES |= {"ATEN_CPU_CAPABILITY", "MKL_CBWR", "OPENBLAS_CORETYPE"}
-VARIABLES |= {"MLFLOW_TRACKING_URI", "WANDB_MODE"}
+VARIABLES |= {"MLFLOW_ALLOW_FILE_STORE", "MLFLOW_TRACKING_URI", "WANDB_MODE"}
 
 
 def test_no_document_has_a_place_still_to_be_filled_in():

@@ -24,9 +24,6 @@ from ..collaboration.weights import same_cluster
 from ..optim.steps import Descent, sgd, velocity
 from ..types import Clients, Oracle
 
-_AT_MOST = 1.5
-"""A held-out sample counts for so many times what the first model loses on average."""
-
 
 def coteries_round(
     clients: Clients,
@@ -51,7 +48,7 @@ def coteries_round(
     train = functools.partial(sgd, clients, rule=rule, steps=steps, t=t)
     raw = held.losses(group)
     losses = dict.fromkeys(range(MODELS), raw)
-    cap = torch.where(cap > 0, cap, _AT_MOST * raw.nanmean(1).nan_to_num())
+    cap = torch.where(cap > 0, cap, raw.nanmean(1).nan_to_num())
     if candidates.shape[1]:
         data = clients.whole()
         fits = torch.stack([data.loss(half) for half in candidates.unbind(1)], 1)
@@ -67,10 +64,20 @@ def coteries_round(
         losses[ALL_RAW] = held.losses(everyone)
         everyone, everyone_velocity = train(everyone, everyone_velocity)
         losses[ALL_TUNED] = held.losses(everyone)
-    found = torch.stack(list(losses.values()), 1).minimum(cap[:, None, None])
+    found = bounded(torch.stack(list(losses.values()), 1), cap[:, None, None])
     velocities = own_velocity, group_velocity, everyone_velocity
     report = moments(found).flat()
     return own, tuned, everyone, *velocities, cap, pick, report
+
+
+def bounded(losses: Tensor, most: Tensor) -> Tensor:
+    """`c (1 - exp(-loss / c))`: small losses as they are, none above c.
+
+    So a model that is surely wrong about a few samples, as one is that has seen little,
+    loses little more by them than one that is just wrong.
+    """
+    most = most.clamp(min=torch.finfo(losses.dtype).tiny)
+    return -most * torch.expm1(-losses / most)
 
 
 def sharing(

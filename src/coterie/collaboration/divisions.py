@@ -194,12 +194,13 @@ def _recorded(
 ) -> Float[Tensor, "n 6"]:
     """Discounted held-out losses; who has a new group goes on with those of its half.
 
-    What a client's group lost before it divided is forgotten as all else is: else what
-    is known of its own model would be lost with it, and chance decide again.
+    All that it knew before then counts as one round: it is about another group, but
+    about its own model, too.
     """
     losses = report.sums / report.samples.clamp(min=1)[:, None]
     losses[:, RAW] = torch.where(moved, losses[:, HALF], losses[:, RAW])
     losses[:, HALF] = 1  # in its place, the weight
+    record = torch.where(moved[:, None], record / record[:, -1:].clamp(min=1), record)
     told = active & (report.samples > 0)
     return torch.where(told[:, None], _MEMORY * record + losses.to(record), record)
 
@@ -250,5 +251,9 @@ def _chosen(new: Standing, active: Tensor, report: Moments) -> Int[Tensor, " n"]
         report.sums[told][:, models],
         report.squares[told][:, models][:, :, models],
     )
-    best = torch.tensor(models, device=losses.device)[choices(losses[:, models], of)]
+    # On probation all still share a model with everybody.
+    alone = torch.bincount(new.member)[new.member] == 1
+    alone = alone[told] & (new.probation[0] < 0)
+    found = choices(losses[:, models], of, alone=alone)
+    best = torch.tensor(models, device=losses.device)[found]
     return new.choice.masked_scatter(told, best)

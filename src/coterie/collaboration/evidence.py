@@ -75,7 +75,11 @@ def best_on_the_whole(of: Moments, models: list[int]) -> int:
 
 
 def choices(
-    losses: Float[Tensor, "n k"], of: Moments, *, caution: float = 1.0
+    losses: Float[Tensor, "n k"],
+    of: Moments,
+    *,
+    alone: Bool[Tensor, " n"] | None = None,
+    caution: float = 1.0,
 ) -> Int[Tensor, " n"]:
     """Which of K models each client should use, by empirical Bayes; the first is alone.
 
@@ -88,21 +92,28 @@ def choices(
 
     and a client leaves r for the model of least E d_i + `caution` sqrt(Var d_i), where
     that is below 0. So a client with little evidence of its own does as most do, and
-    nobody leaves the others by chance.
+    nobody leaves the others by chance. Who shares its model with nobody stays with its
+    own one while E d_i - `caution` sqrt(Var d_i) is at most 0.
 
     Args:
         losses: held-out losses, which may be averages over rounds.
         of: the moments of the last round, for s^2.
+        alone: who shares with nobody; None: all share.
         caution: standard errors by which a model must be better.
     """
     r = 1 + int((losses[:, 1:] * of.samples[:, None]).sum(0).argmin())
-    bound = torch.zeros_like(losses, dtype=torch.float64)
+    mean = torch.zeros_like(losses, dtype=torch.float64)
+    error = torch.zeros_like(mean)
     for k in range(losses.shape[1]):
         if k != r:
             difference = (losses[:, k] - losses[:, r]).double()
-            mean, variance = _shrunk(difference, of.samples, differences(of, k, r)[1])
-            bound[:, k] = mean + caution * variance.sqrt()
-    return torch.where(bound.amin(1) < 0, bound.argmin(1), r)
+            found = _shrunk(difference, of.samples, differences(of, k, r)[1])
+            mean[:, k], error[:, k] = found[0], caution * found[1].sqrt()
+    most = mean + error
+    best = torch.where(most.amin(1) < 0, most.argmin(1), r)
+    if alone is None:
+        return best
+    return torch.where(alone & (mean[:, 0] <= error[:, 0]), 0, best)
 
 
 def _shrunk(d: Tensor, n: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
