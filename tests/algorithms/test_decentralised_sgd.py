@@ -14,6 +14,7 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.gradient_tracking import gradient_tracking
 from coterie.checks import InputError
 from coterie.engine.events import Run
+from coterie.gossip import chebyshev, plain
 from coterie.graphs import among_present, edges_of, gossip_matrix
 from support.gradient_oracles import Quadratics
 from support.oracles import begun
@@ -218,6 +219,19 @@ def test_who_has_no_neighbour_left_in_a_round_goes_on_alone(x, method):
     found = models(method(RING, lr=0.1), whole, x, rounds=1, active=active)[1]
     alone = x - 0.1 * whole.at(1, active).grads(x)  # zero for the others
     torch.testing.assert_close(found, alone, **EXACT)
+
+
+def test_exchanges_are_rounds_of_gossip_after_the_steps(x):
+    """P_4(W) for `accelerated`, W^4 without, of what the steps make."""
+    simulation = simulate(quadratics())
+    stepped = x - 0.1 * simulation.at(1).grads(x)
+    for accelerated, mixed in ((False, plain), (True, chebyshev)):
+        method = decentralised_sgd(RING, exchanges=4, accelerated=accelerated, lr=0.1)
+        found = models(method, simulation, x, rounds=1)[1]
+        expected = mixed(stepped, RING, rounds=4)
+        torch.testing.assert_close(found, expected, **EXACT)
+    with pytest.raises(InputError, match="`exchanges` of at least 2"):
+        decentralised_sgd(RING, accelerated=True)
 
 
 @pytest.mark.parametrize("method", [decentralised_sgd, *EXACT_ONES])

@@ -3,7 +3,9 @@
     x <- W (x - lr g),    g_v = g_v(x_v)                                          (1.11)
 
 where W is `mixing`, doubly stochastic and sparse; or several own steps before each
-mixture. W = 11'/n is minibatch SGD, and FedAvg where there are several own steps.
+mixture, or several `exchanges`, W^m, which Chebyshev's recursion makes as good as
+about m^2 of them (`accelerated`). W = 11'/n is minibatch SGD, and FedAvg where there
+are several own steps.
 Where data differ, a constant step leaves models apart and their mean beside the
 optimum, by the order of lr; see `gradient_tracking` and `extra`.
 
@@ -22,8 +24,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..checks import InputError
+from ..gossip.synchronous import chebyshev_factor
 from ..graphs.families import refuse_apart
-from ..graphs.matrices import among_present, joined
+from ..graphs.matrices import among_present, joined, symmetric
+from ..graphs.spectra import spectral_gap
 from ..optim.steps import Descent, sgd, velocity
 from ..options import Count, DoublyStochastic, method
 from ..types import Algorithm, Info, Oracle
@@ -32,7 +37,12 @@ from .local import State
 
 @method()
 def decentralised_sgd(
-    mixing: DoublyStochastic, *, rule: Descent = Descent(), steps: Count = 1
+    mixing: DoublyStochastic,
+    *,
+    rule: Descent = Descent(),
+    steps: Count = 1,
+    exchanges: Count = 1,
+    accelerated: bool = False,
 ) -> Algorithm:
     """Decentralised SGD: own steps, then a mixture with the models of neighbours.
 
@@ -40,8 +50,15 @@ def decentralised_sgd(
         mixing: (N, N) doubly stochastic, sparse or dense.
         rule: of the own steps.
         steps: own gradient steps in one round.
+        exchanges: mixtures after these.
+        accelerated: mixes by Chebyshev's recursion, for which `mixing` is symmetric.
     """
     refuse_apart("mixing", joined(mixing), len(mixing))
+    omega = 1.0
+    if accelerated:
+        if exchanges == 1:
+            raise InputError("`accelerated` needs `exchanges` of at least 2, got 1.")
+        omega = chebyshev_factor(spectral_gap(symmetric("mixing", mixing, len(mixing))))
 
     def init(x: Tensor, oracle: Oracle) -> State:
         return State(x, velocity(rule, x), 0)
@@ -50,6 +67,9 @@ def decentralised_sgd(
         x, v, t = state
         x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule)
         w = among_present(mixing, oracle.present)
-        return State(oracle.mix(w, x), v, t + steps), {"weights": w}
+        before, x = x, oracle.mix(w, x)
+        for _ in range(exchanges - 1):
+            before, x = x, omega * oracle.mix(w, x) + (1 - omega) * before
+        return State(x, v, t + steps), {"weights": w}
 
     return Algorithm(init, step)
