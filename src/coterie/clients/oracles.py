@@ -157,7 +157,7 @@ class SimulatedOracle:
         weights = weights.to(rows)
         if len(weights) < len(self.present):  # rows at hand, which their clients know
             counts = blocks(len(self.present), self._group.size)
-            weights = self._group.join(weights, counts)
+            weights = self._group.join(weights.to_dense(), counts)
         self._count_between("mix", weights, rows[0].numel())
         if self._group.size == 1:
             return weights @ rows

@@ -1,6 +1,7 @@
 """Who meets whom: graphs, matrices to gossip with, matchings, and busy networks."""
 
 from .capacities import RingTimes, admitted, thinned
+from .colourings import colouring
 from .families import (
     GRAPHS,
     degrees,
@@ -17,6 +18,7 @@ __all__ = [
     "RingTimes",
     "admitted",
     "circles",
+    "colouring",
     "contraction",
     "degrees",
     "edges_of",
