@@ -205,10 +205,12 @@ class Oracle(Protocol):
     ) -> Float[Tensor, "n d"]:
         """Row i is sum_k weights[i, k] g_k(x_i)."""
 
-    def compare(self, x: Tensor, *, samples: int | None = None) -> Comparison:
+    def compare(
+        self, x: Tensor, *, samples: int | None = None, pairs: Tensor | None = None
+    ) -> Comparison:
         """Distances and products of g_k(x_i) and g_i(x_i), which all are told.
 
-        Each client uses so many training samples; None: all.
+        So many training samples of each (None: all), where pairs[i, k] (None: always).
         """
 
 

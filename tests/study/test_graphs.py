@@ -140,12 +140,12 @@ def test_weights_within_the_graph_are_taken(tmp_path):
 
 
 def test_methods_with_a_server_run_beside_it(tmp_path):
-    entries = [{"name": "fedavg"}, {"name": "adaptive_all_for_one"}]
+    entries = [{"name": "fedavg"}, {"name": "ditto"}]
     study = on_graph(entries, time=False)
     without = study_of({k: v for k, v in study.resolved().items() if k != "graph"})
     first, second = (run_study(s, runs=tmp_path) for s in (study, without))
     assert first.folder != second.folder
-    for label in ("fedavg", "adaptive_all_for_one"):
+    for label in ("fedavg", "ditto"):
         assert torch.equal(first.models(label), second.models(label))
 
 
@@ -270,3 +270,26 @@ def test_a_graph_that_cannot_be_is_refused_in_one_sentence(tmp_path, edges, word
         edges = edges_file(tmp_path / "g.csv", *edges)
     said = refused(on_graph([{"name": "local"}], edges, time=False), tmp_path)
     assert re.search(words, said)
+
+
+# Who learns from whom.
+
+
+def test_adaptive_all_for_one_learns_from_neighbours_on_the_graph_alone(tmp_path):
+    entries = [
+        {"name": "adaptive_all_for_one", "criterion": "continuous"},
+        {"name": "adaptive_all_for_one", "label": "named", "graph": "ring"}
+        | {"criterion": "continuous"},
+    ]
+    result = run_study(on_graph(entries, time=False), runs=tmp_path)
+    assert torch.equal(*(result.models(name) for name in ("named", entries[0]["name"])))
+    kept = result.records.weights["named", 0].matrices[-1]
+    assert (kept[RING == 0] == 0).all() and (kept[RING > 0] > 0).any()
+
+
+def test_who_learns_from_everybody_leaves_the_graph(tmp_path):
+    entries = [{"name": "adaptive_all_for_one", "graph": "everybody"}]
+    assert refused(on_graph(entries, time=False), tmp_path) == (
+        "`graph` of adaptive_all_for_one must be 0 between clients that [graph] does "
+        "not join, but client 0 weighs client 2 with 1."
+    )

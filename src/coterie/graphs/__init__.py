@@ -10,7 +10,7 @@ from .families import (
     nodes_of,
     refuse_apart,
 )
-from .matrices import circles, gossip_matrix, joined
+from .matrices import circles, gossip_matrix, joined, neighbouring
 from .spectra import contraction, eigengap
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "gossip_matrix",
     "joined",
     "matchings",
+    "neighbouring",
     "nodes_of",
     "refuse_apart",
     "thinned",

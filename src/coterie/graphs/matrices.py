@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float64, Int, Real
+from jaxtyping import Bool, Float64, Int, Real
 from torch import Tensor
 
 from ..checks import InputError
@@ -50,6 +50,17 @@ def joined(matrix: Real[Tensor, "n n"]) -> Int[Tensor, "e 2"]:
     entries = matrix.to_sparse().coalesce()
     pairs = entries.indices()[:, entries.values() != 0].sort(0).values.T
     return pairs[pairs[:, 0] < pairs[:, 1]].unique(dim=0)
+
+
+def neighbouring(matrix: Real[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
+    """Whether two different nodes have an entry that is not 0 in either direction.
+
+    >>> neighbouring(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+    tensor([[False,  True],
+            [ True, False]])
+    """
+    there = matrix.to_dense() != 0
+    return (there | there.T).fill_diagonal_(False)
 
 
 def circles(edges: Int[Tensor, "e 2"], n: int) -> list[Int[Tensor, " c"]]:

@@ -268,6 +268,11 @@ def mixing(choice: str, context: Context) -> Tensor:
     return gossip_matrix(edges_between(choice, context.federation), n)
 
 
+def graph(choice: str, context: Context) -> Tensor | None:
+    """(N, N) who may learn from whom: `everybody`, or a graph as for `mixing`."""
+    return None if choice == "everybody" else mixing(choice, context)
+
+
 def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
     """The edges of a graph of these clients, by their places.
 
@@ -312,6 +317,7 @@ RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
     "sizes": (sizes, "samples"),
     "weights": (weights, "clusters"),
     "biases": (biases, "clusters"),
+    "graph": (graph, "everybody"),
     "mixing": (mixing, "ring"),
     "precision": (precision, "samples"),
     "radius": (radius, "transport"),
@@ -353,19 +359,21 @@ def once(context: Context) -> Ingredients:
     @functools.cache
     def made(name: str, choice: str | None) -> Any:
         if choice is None:
-            assert context.edges is not None  # which are what `mixing` is made from
+            assert context.edges is not None  # what `mixing` and `graph` are made from
             return gossip_matrix(context.edges, len(context.federation))
         recipe, _ = RECIPES[name]
         return recipe(choice, context)
 
     def ingredient(name: str, choice: str | None, label: str) -> Any:
-        graph = context.edges if name in ("mixing", "weights") else None
-        if choice is None and (name != "mixing" or graph is None):
+        edges = context.edges if name in ("graph", "mixing", "weights") else None
+        if choice is None and (name == "weights" or edges is None):
             _, choice = RECIPES[name]
         found = made(name, choice)
-        if graph is not None:
+        if edges is not None:
+            if found is None:
+                found = torch.ones(len(context.federation), len(context.federation))
             clients = context.federation.clients
-            _refuse_unjoined(f"`{name}` of {label}", found, graph, clients)
+            _refuse_unjoined(f"`{name}` of {label}", found, edges, clients)
         return found
 
     return ingredient
