@@ -32,6 +32,7 @@ from ..checks import (
 )
 from ..collaboration.weights import (
     among,
+    among_neighbours,
     interpolation,
     same_cluster,
     water_filling,
@@ -39,7 +40,7 @@ from ..collaboration.weights import (
 )
 from ..data.federation import Federation
 from ..graphs.families import edges_of, refuse_apart
-from ..graphs.matrices import gossip_matrix, joined
+from ..graphs.matrices import gossip_matrix, joined, neighbouring
 from ..models import Layout
 from ..similarity.partners import ESTIMATES, estimated_weights
 from ..similarity.transport import dissimilarities
@@ -53,6 +54,8 @@ class Context(NamedTuple):
     seed: int  # of the study
     edges: Int[Tensor, "e 2"] | None = None  # places of clients whom [graph] joins
 
+
+_ON_GRAPH = " on graph"
 
 Ingredients = Callable[[str, str | None, str], Any]
 """Gives an ingredient by its name, its text if there is one, and whom it is for."""
@@ -74,8 +77,16 @@ def weights(choice: str, context: Context) -> Tensor:
     `sliced(S)` join those who are near by these distances, and `unlabelled_means(S)`
     and so on do without labels; a second number is the threshold for squared distances
     in place of the widest gap among them (see `coterie.similarity.partners`).
+
+    Each of them with `on graph` behind it, as in `clusters on graph`, is what is left
+    of it for oneself and one's neighbours on [graph], divided by its sum.
     """
     federation, n = context.federation, len(context.federation)
+    if choice.endswith(_ON_GRAPH):
+        if context.edges is None:
+            raise InputError(f"`weights` {choice!r} needs the table [graph].")
+        near = neighbouring(gossip_matrix(context.edges, n))
+        return among_neighbours(weights(_named(choice), context), near)
     if file := file_of(choice):
         total, mine = _in_files(federation)
         given = stochastic("weights", _from_file("weights", file), total)
@@ -235,8 +246,14 @@ def _in_files(federation: Federation) -> tuple[int, Tensor]:
     return federation.everybody, federation.clients
 
 
+def _named(choice: str) -> str:
+    """What a choice names, without whether it is for a graph."""
+    return choice.removesuffix(_ON_GRAPH)
+
+
 def file_of(choice: str) -> Path | None:
     """The file that a choice names, if it names one."""
+    choice = _named(choice)
     is_file = Path(choice).suffix in (".csv", ".npy")
     return Path(os.path.expanduser(choice)) if is_file else None
 
@@ -350,7 +367,7 @@ def is_told(name: str, choice: str) -> bool:
     if file_of(choice):
         return False
     told = ("clusters", "optima", "biases", "water_filling")
-    return name in RECIPES and call(name, choice)[0] in told
+    return name in RECIPES and call(name, _named(choice))[0] in told
 
 
 def once(context: Context) -> Ingredients:
