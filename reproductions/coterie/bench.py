@@ -20,6 +20,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError, integer, one_of
 from coterie.cli import Claim, settings
 from coterie.data import Federation, Table, load
+from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build, ravel
 from coterie.optim import Descent, sgd
 from coterie.types import Algorithm, Info, Oracle, Rows
@@ -95,6 +96,15 @@ def _ifca(federation: Federation, lr: float) -> Algorithm:
     return _of("ifca", clusters=clusters)(federation, lr)
 
 
+def _on(graph: str) -> Maker:
+    def make(federation: Federation, lr: float) -> Algorithm:
+        n = len(federation)
+        mixing = gossip_matrix(edges_of(graph, n), n)
+        return ALGORITHMS["neighbours"](mixing, lr=lr, steps=STEPS)
+
+    return make
+
+
 QUICK: dict[str, Maker] = {
     "local": _of("local"),
     "fedavg": _of("fedavg"),
@@ -109,6 +119,8 @@ SLOW: dict[str, Maker] = {
         "adaptive_all_for_one", estimator="plain", memory=0.0, confidence=0.0
     ),
     "adaptive (split-sample)": _of("adaptive_all_for_one"),
+    "neighbours (of four)": _on("expander(4)"),
+    "neighbours (all)": _on("complete"),
     **{
         name: _of(name)
         for name in ("apfl", "aruba", "cobo", "per_fedavg", "pfedme", "wga_bc")

@@ -31,6 +31,7 @@ Weights = Annotated[Tensor, checks.dense, checks.square]
 Stochastic = Annotated[Tensor, checks.dense, checks.stochastic]
 Mixing = Annotated[Tensor, checks.stochastic]  # sparse or not
 DoublyStochastic = Annotated[Tensor, checks.doubly_stochastic]  # sparse or not
+GraphOrNone = Annotated[Tensor | None, checks.square]  # sparse or not
 Dissimilarities = Annotated[Tensor, checks.dissimilarity]
 
 # A thousand million steps of one client take hours; more are a slip of the pen.

@@ -22,8 +22,7 @@ from .checks import InputError
 State = Any
 """What an algorithm remembers between rounds: a NamedTuple of tensors and numbers.
 
-Fields of type `Rows` have one row for each client at hand; all others are the same in
-every process.
+Fields of type `Rows` have a row for each client at hand, others are the same anywhere.
 """
 
 Rows = Annotated[Tensor, "one row for each client at hand"]
@@ -125,7 +124,6 @@ class Clients(Protocol):
 
 Option = bool | int | float | str | tuple[bool | int | float | str, ...]
 """What a program may be told beside rows: numbers and texts travel to any site."""
-
 Options = dict[str, Option]
 
 Program = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -205,10 +203,12 @@ class Oracle(Protocol):
     ) -> Float[Tensor, "n d"]:
         """Row i is sum_k weights[i, k] g_k(x_i)."""
 
-    def compare(self, x: Tensor, *, samples: int | None = None) -> Comparison:
+    def compare(
+        self, x: Tensor, *, samples: int | None = None, pairs: Tensor | None = None
+    ) -> Comparison:
         """Distances and products of g_k(x_i) and g_i(x_i), which all are told.
 
-        Each client uses so many training samples; None: all.
+        So many training samples of each (None: all), where pairs[i, k] (None: always).
         """
 
 

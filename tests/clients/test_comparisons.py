@@ -92,6 +92,35 @@ def test_comparisons_know_only_pairs_of_active_clients(classification):
     assert (some.samples[~active] == 0).all()
 
 
+@pytest.mark.parametrize("loop", [False, True])
+def test_only_pairs_that_are_named_are_compared_counted_and_paid_for(
+    classification, loop
+):
+    active = torch.tensor([True, False, True, True, True, True])
+    pairs = torch.zeros(6, 6, dtype=torch.bool)
+    for i, k in ((0, 1), (0, 2), (2, 0), (3, 4), (5, 5)):
+        pairs[i, k] = True
+    simulation = simulate(classification, loop=loop)
+    x = rows(simulation)
+    oracle = simulation.at(1, active)
+    some, everybody = oracle.compare(x, pairs=pairs), simulation.at(1).compare(x)
+    asked = pairs & active[:, None] & active
+    assert torch.equal(some.known, asked | torch.diag(active))
+    for name in ("cross", "pooled", "noise"):
+        found, whole = getattr(some, name), getattr(everybody, name)
+        assert_close(found, whole * asked.fill_diagonal_(False), **EXACT)
+    for name in ("own", "own_pooled", "variance", "samples"):
+        found, whole = getattr(some, name), getattr(everybody, name)
+        assert_close(found, whole * active, **EXACT)
+    links = torch.cat([sent.links for sent in oracle.sent]).tolist()
+    # The reader's model goes to whom it asks.
+    assert sorted(links) == [[0, 2], [2, 0], [3, 4]]
+    assert [sent.values for sent in oracle.sent] == [3 * x.shape[1]]
+    # Both halves of one's own, and those for each reader: 0 and 2 and 4 have one.
+    times = torch.tensor([2, 0, 2, 1, 2, 1])
+    assert_close(oracle.gradients, (times * classification.train.size).double())
+
+
 def test_comparing_needs_two_samples():
     table = Table("t", torch.ones(7, 2), torch.zeros(7), "regression", 1)
     owner = torch.tensor([0, 0, 0, 0, 1, 1, 1])

@@ -269,7 +269,7 @@ def in_parts(federation, size: int, active, **settings):
         own = federation.select(torch.arange(N)[mine])
         oracle = simulate(own, group=group, **settings).at(3, active)
         found = answers(oracle, x[mine])
-        seen = oracle.compare(x[mine])
+        seen = *oracle.compare(x[mine]), *oracle.compare(x[mine], pairs=weights() != 0)
         return found, seen, over_links(oracle.sent), oracle.gradients
 
     return divided(run, size)

@@ -13,9 +13,11 @@ from torch.testing import assert_close
 from coterie.collaboration.evidence import (
     Moments,
     best_on_the_whole,
+    cautious_choices,
     choices,
     differences,
     moments,
+    surely_above_zero,
     surely_better,
     unflat,
 )
@@ -284,3 +286,35 @@ def test_a_client_that_differs_strongly_is_let_go(sign):
     best = np.where(truth < 0, 0, 1)
     assert (choice[:, -1] == best[-1]).mean() > 0.95
     assert (choice[:, :-1] == best[:-1]).mean() > 0.9
+
+
+def test_few_samples_are_as_sure_as_students_distribution_says():
+    """Wallace's formula is within 3 per cent from three samples on."""
+    rng = torch.Generator().manual_seed(0)
+    for m in (3, 5, 10, 40):
+        d = torch.randn(50, m, generator=rng, dtype=torch.float64) + 0.5
+        samples = torch.full((50,), float(m), dtype=torch.float64)
+        found = surely_above_zero(samples, d.sum(1), d.square().sum(1))
+        t = d.mean(1) / (d.std(1) / m**0.5)
+        exact = stats.norm.isf(stats.t.sf(t.numpy(), m - 1))
+        assert_close(found, torch.from_numpy(exact), rtol=0.03, atol=1e-6)
+
+
+def test_nothing_is_sure_of_one_sample_or_of_none_that_differs():
+    one = torch.ones(1, dtype=torch.float64)
+    assert float(surely_above_zero(one, one, one)) == 0
+    assert float(surely_above_zero(0 * one, 0 * one, 0 * one)) == 0
+    assert float(surely_above_zero(9 * one, 0 * one, 0 * one)) == 0
+    # Samples that all say the same are sure beyond any limit in use, and finite.
+    assert 10 < float(surely_above_zero(9 * one, 9 * one, 9 * one)) < torch.inf
+
+
+def test_a_cautious_client_leaves_the_better_shared_model_only_where_it_is_sure():
+    spread = torch.tensor([-1.0, 1.0] * 50, dtype=torch.float64)
+    base = torch.full((100,), 5.0, dtype=torch.float64)
+
+    def chosen(gain):
+        own = base - gain + spread  # 0.1 is one standard error
+        return int(cautious_choices(moments(torch.stack([own, base + 9, base])[None])))
+
+    assert [chosen(gain) for gain in (-0.3, 0.0, 0.08, 0.12)] == [2, 2, 2, 0]

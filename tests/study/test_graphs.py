@@ -142,12 +142,12 @@ def test_weights_within_the_graph_are_taken(tmp_path):
 
 
 def test_methods_with_a_server_run_beside_it(tmp_path):
-    entries = [{"name": "fedavg"}, {"name": "adaptive_all_for_one"}]
+    entries = [{"name": "fedavg"}, {"name": "ditto"}]
     study = on_graph(entries, time=False)
     without = study_of({k: v for k, v in study.resolved().items() if k != "graph"})
     first, second = (run_study(s, runs=tmp_path) for s in (study, without))
     assert first.folder != second.folder
-    for label in ("fedavg", "adaptive_all_for_one"):
+    for label in ("fedavg", "ditto"):
         assert torch.equal(first.models(label), second.models(label))
 
 
@@ -341,3 +341,111 @@ def test_a_file_may_name_clients(tmp_path):
     path.write_text("v,w\nHungary,Berlin\n")
     with pytest.raises(InputError, match="names 'Berlin', which is no client"):
         ingredients.edges_between(str(path), named)
+
+
+# Who learns from whom.
+
+
+def test_adaptive_all_for_one_learns_from_neighbours_on_the_graph_alone(tmp_path):
+    entries = [
+        {"name": "adaptive_all_for_one", "criterion": "continuous"},
+        {"name": "adaptive_all_for_one", "label": "named", "graph": "ring"}
+        | {"criterion": "continuous"},
+    ]
+    result = run_study(on_graph(entries, time=False), runs=tmp_path)
+    assert torch.equal(*(result.models(name) for name in ("named", entries[0]["name"])))
+    kept = result.records.weights["named", 0].matrices[-1]
+    assert (kept[RING == 0] == 0).all() and (kept[RING > 0] > 0).any()
+
+
+def test_who_learns_from_everybody_leaves_the_graph(tmp_path):
+    entries = [{"name": "adaptive_all_for_one", "graph": "everybody"}]
+    assert refused(on_graph(entries, time=False), tmp_path) == (
+        "`graph` of adaptive_all_for_one must be 0 between clients that [graph] does "
+        "not join, but client 0 weighs client 2 with 1."
+    )
+
+
+# Weights that are made to fit it.
+
+
+def links_of_a_round(study) -> tuple[set[tuple[int, int]], dict]:
+    """Over which links the first algorithm sends something, and its last info."""
+    setup = prepare(study, 0)
+    algorithm = setup.algorithm(study.algorithms[0])
+    state = algorithm.init(setup.x, setup.simulation.at(0, purpose="init"))
+    found = set()
+    for t in (1, 2):
+        oracle = setup.simulation.at(t)
+        state, info = algorithm.step(state, oracle, torch.Generator())
+        for sent in oracle.sent:
+            found |= {tuple(sorted(link)) for link in sent.links.tolist()}
+    oracle = setup.simulation.at(2, purpose="use")
+    algorithm.personal(state, oracle)
+    for sent in oracle.sent:
+        found |= {tuple(sorted(link)) for link in sent.links.tolist()}
+    return found, info
+
+
+EDGES = {(0, 1), (1, 2), (2, 3), (0, 3)}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"name": "all_for_one"}, {"name": "all_for_all", "form": "factored"}],
+    ids=["one", "all"],
+)
+def test_weights_on_the_graph_send_along_its_edges_alone(entry):
+    study = on_graph([entry | {"weights": "uniform on graph"}], time=False)
+    links, info = links_of_a_round(study)
+    assert links == EDGES
+    assert_close(info["weights"], torch.from_numpy(RING).to(info["weights"]))
+
+
+def test_weights_on_the_graph_are_what_is_left_of_them(tmp_path):
+    """True clusters are 0, 2 and 1, 3, whom a ring does not join: all are alone."""
+    study = on_graph([{"name": "all_for_one", "weights": "clusters on graph"}])
+    _, info = links_of_a_round(on_graph(study.resolved()["algorithm"], time=False))
+    assert torch.equal(info["weights"], torch.eye(4))
+    matrix = np.array(
+        [[0.2, 0.2, 0.4, 0.2], [0, 0, 0, 1], [0, 1, 0, 0], [0, 0.6, 0.3, 0.1]]
+    )
+    file = weights_file(tmp_path / "w.npy", matrix) + " on graph"
+    _, info = links_of_a_round(
+        on_graph([{"name": "all_for_one", "weights": file}], time=False)
+    )
+    expected = [
+        [1 / 3, 1 / 3, 0, 1 / 3],
+        [0, 1, 0, 0],
+        [0, 1, 0, 0],
+        [0, 0, 0.75, 0.25],
+    ]
+    assert_close(info["weights"], torch.tensor(expected))
+    read = settings_read(on_graph([{"name": "all_for_one", "weights": file}]))
+    assert len(read) == 1  # the file belongs to the study
+
+
+def test_weights_on_no_graph_are_refused(tmp_path):
+    made = copy.deepcopy(TABLES)
+    made["algorithm"] = [{"name": "all_for_one", "weights": "uniform on graph"}]
+    assert refused(study_of(made), tmp_path) == (
+        "`weights` 'uniform on graph' needs the table [graph]."
+    )
+
+
+def test_gradients_that_would_leave_the_graph_are_refused(tmp_path):
+    """Lambda is on the edges, but Lambda Lambda^T joins neighbours of neighbours."""
+    entries = [{"name": "all_for_all", "weights": "uniform on graph"}]
+    assert refused(on_graph(entries, time=False), tmp_path) == (
+        "`form` must be factored, in rounds, on this graph: directly, a gradient would "
+        "go from client 2 to client 0, who are no neighbours."
+    )
+    entries = [{"name": "all_for_all", "weights": "clusters"}]
+    pairs = edges_file(tmp_path / "g.csv", (0, 2), (1, 3), (0, 1))
+    links, _ = links_of_a_round(on_graph(entries, pairs, time=False))
+    assert links == {(0, 2), (1, 3)}
+
+
+def test_weights_on_the_graph_from_true_clusters_are_those_of_an_oracle():
+    assert ingredients.is_told("weights", "clusters on graph")
+    assert not ingredients.is_told("weights", "uniform on graph")

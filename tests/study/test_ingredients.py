@@ -221,8 +221,8 @@ def test_positional_parameters_are_ingredients():
 
 
 def test_an_ingredient_without_a_recipe_is_refused():
-    def method(graph, *, lr=0.1):
+    def method(weather, *, lr=0.1):
         """Asks for what nobody makes."""
 
-    with pytest.raises(InputError, match="the ingredient `graph` is not known"):
+    with pytest.raises(InputError, match="the ingredient `weather` is not known"):
         ingredients_of(method)

@@ -39,7 +39,7 @@ def with_verbs(cls):
     def blended(self, x, weights):
         raise NotImplementedError
 
-    def compare(self, x, *, samples=None):
+    def compare(self, x, *, samples=None, pairs=None):
         raise NotImplementedError
 
     for verb in (average, mix, central, grads, each, blended, compare):

@@ -24,6 +24,7 @@ from .ifca import ifca
 from .karula import karula
 from .local import local
 from .loss_network import loss_network
+from .neighbours import neighbours
 from .per_fedavg import per_fedavg
 from .pfedme import pfedme
 from .server_sgd import server_sgd
@@ -54,6 +55,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "karula": karula,
     "local": local,
     "loss_network": loss_network,
+    "neighbours": neighbours,
     "per_fedavg": per_fedavg,
     "pfedme": pfedme,
     "server_sgd": server_sgd,

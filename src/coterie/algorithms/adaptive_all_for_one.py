@@ -15,6 +15,7 @@ anew every `every` steps and kept in between. Two estimators of the two squared 
   when the new one differs by more than `confidence` standard errors, since near
   convergence the data of one client can no longer tell.
 
+On a graph, clients are compared with their neighbours and learn from them alone.
 Without waiting, each client serves its readers in turn (`readers_in_turn`).
 
 References:
@@ -47,9 +48,17 @@ from ..collaboration.weights import (
     normalised,
     valid_criterion,
 )
+from ..graphs.matrices import neighbouring
 from ..optim.delays import Late
 from ..optim.steps import Descent, follow, velocity
-from ..options import BelowOne, Count, NotNegative, SizesOrNone, method
+from ..options import (
+    BelowOne,
+    Count,
+    GraphOrNone,
+    NotNegative,
+    SizesOrNone,
+    method,
+)
 from ..types import Algorithm, Info, Oracle, Rows
 from .readers_in_turn import Settings, readers_in_turn
 
@@ -74,6 +83,7 @@ class State(NamedTuple):
 @method(in_rounds=("steps", "momentum", "weight_decay", "schedule"), in_time=("late",))
 def adaptive_all_for_one(
     precision: SizesOrNone,
+    graph: GraphOrNone = None,
     *,
     move: Descent = Descent(),
     steps: Count = 1,
@@ -95,6 +105,8 @@ def adaptive_all_for_one(
     Args:
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
             estimates it from the comparisons.
+        graph: (N, N) an entry that is not 0 makes two clients neighbours, who alone may
+            learn from each other; None joins everybody.
         move: of the steps.
         steps: gradient steps in one round.
         every: gradient steps between two comparisons.
@@ -108,6 +120,7 @@ def adaptive_all_for_one(
         late: `constant`, or `adaptive` to the delay of a gradient.
     """
     phi = criterion_of(criterion, lam)
+    near = None if graph is None else neighbouring(graph)
 
     def weigh(belief: Belief, active: Tensor) -> tuple[Tensor, Info]:
         s = estimated_precision(belief) if precision is None else precision
@@ -128,7 +141,7 @@ def adaptive_all_for_one(
         x, v, t, belief = state
         for t_now in range(t, t + steps):
             if t_now % every == 0:
-                seen = oracle.compare(x, samples=samples or None)
+                seen = oracle.compare(x, samples=samples or None, pairs=near)
                 belief = learn(
                     belief,
                     seen,
@@ -149,7 +162,7 @@ def adaptive_all_for_one(
     settings = Settings(
         move.lr, every, estimator, samples, memory, confidence, phi, rule, late
     )
-    flow = readers_in_turn(precision, settings)
+    flow = readers_in_turn(precision, settings, near)
     return Algorithm(init, step, welcome=welcome, flow=flow)
 
 

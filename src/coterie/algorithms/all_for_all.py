@@ -36,11 +36,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..checks import InputError
 from ..collaboration.weights import spectral_radius
+from ..graphs.matrices import neighbouring
 from ..optim import delays
 from ..optim.delays import Late
 from ..optim.steps import Descent, descend, velocity
-from ..options import Count, Stochastic, method
+from ..options import Count, GraphOrNone, Stochastic, method
 from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Task
 from .local import State
 
@@ -51,6 +53,7 @@ from .local import State
 )
 def all_for_all(
     weights: Stochastic,
+    graph: GraphOrNone = None,
     *,
     rule: Descent = Descent(),
     steps: Count = 1,
@@ -65,6 +68,8 @@ def all_for_all(
 
     Args:
         weights: (N, N) Lambda; rows sum to 1.
+        graph: (N, N) an entry that is not 0 makes two clients neighbours, along whose
+            links alone anything may be sent; None joins everybody.
         rule: of the steps; with `safe` their size is divided by rho(W), and the weight
             decay is of every client's own loss.
         steps: gradients of every client in one round, each followed by an exchange.
@@ -74,6 +79,8 @@ def all_for_all(
             client can use alone a stable one.
         late: `constant`, or `adaptive` to the delay of a gradient.
     """
+    if graph is not None and form == "direct":
+        _refuse_strangers(weights, neighbouring(graph))
     rho = spectral_radius(weights)
     # The decay belongs to the gradient that is sent: so x stays of the form Lambda y.
     decay, size = rule.weight_decay, rule.lr / rho if safe else rule.lr
@@ -101,6 +108,18 @@ def all_for_all(
         return oracle.mix(weights, state.x) if form == "factored" else state.x
 
     return Algorithm(init, step, personal, flow=_flow(weights, product, size, late))
+
+
+def _refuse_strangers(weights: Tensor, near: Tensor) -> None:
+    """Refuses W where it sends gradients to others than neighbours."""
+    sent = weights.double() @ weights.double().T != 0
+    beyond = (sent.fill_diagonal_(False) & ~near.to(sent.device)).nonzero()
+    if len(beyond):
+        i, k = beyond[0].tolist()
+        raise InputError(
+            "`form` must be factored, in rounds, on this graph: directly, a gradient "
+            f"would go from client {k} to client {i}, who are no neighbours."
+        )
 
 
 @dataclass

@@ -86,13 +86,16 @@ class Settings(NamedTuple):
     late: str
 
 
-def readers_in_turn(precision: Tensor | None, settings: Settings) -> Flow:
+def readers_in_turn(
+    precision: Tensor | None, settings: Settings, near: Tensor | None = None
+) -> Flow:
     """Adaptive All-for-one for clients that work at their own pace.
 
     Args:
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
             estimates it from the comparisons.
         settings: the options.
+        near: (N, N) who may be compared with whom; None: everybody.
     """
     lr, every, estimator, samples, memory, confidence, phi, rule, late = settings
 
@@ -212,7 +215,8 @@ def readers_in_turn(precision: Tensor | None, settings: Settings) -> Flow:
         if kind == OWN:
             shown = state.seen.samples.tolist()
             state.kinds[client] = COMPARED
-            state.left[client] = [i for i in others if shown[i]]
+            meets = [True] * n if near is None else near[:, client].tolist()
+            state.left[client] = [i for i in others if shown[i] and meets[i]]
         else:
             state.kinds[client] = GRADIENT
             readers = (state.alpha[:, client] > 0).tolist()

@@ -18,21 +18,19 @@ from ..study import experiment
 from .answers import (
     check_answer,
     list_answer,
-    plan_answer,
     predict_answer,
     print_json,
     run_answer,
 )
 from .beside import look_beside, texts_of
 from .listings import KINDS, listed, listing
-from .progress import plain_progress, study_progress
+from .progress import study_progress
 from .tables import (
     err,
     out,
     print_chosen,
     print_headline,
     print_newcomers,
-    print_plan,
     print_summary,
 )
 from .terminal import interruptible, show_any_sign, stop_code
@@ -153,49 +151,16 @@ def plan(
     """
     if (path is None) == (graph is None):
         raise InputError("`plan` needs a study or --graph, and not both.")
-    if graph is not None:
-        from .links import plan_graph
+    from .plans import plan_graph, show_plan
 
+    if graph is not None:
         return plan_graph(graph, nodes, delays, seed or 0, as_json=as_json)
     if nodes is not None or delays is not None:
         raise InputError("--nodes and --delays are for --graph.")
     assert path is not None  # as there is no graph
-    from ..data.federation import called
-    from ..engine.clocks import trace
-    from ..planning.plans import plan_study
-    from ..planning.waiting import in_words, waiting_of
-    from ..study import identity_of, read_study
-
-    if times is not None:
-        trace(times)  # refused before any work
-    look_beside(path.parent, texts_of(path, overrides or []))
-    study = read_study(path, overrides or [])
-    with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
-        found = plan_study(
-            study,
-            seed=seed,
-            lr=lr,
-            steps=steps,
-            rounds=rounds,
-            samples=samples,
-            progress=show,
-        )
-    lines = found.summary()
-    if times is not None:
-        count = len(found.clients)
-        names = [called(found.names, client) for client in found.clients]
-        lines += in_words(waiting_of(trace(times, clients=count), count), names)
-    if folder is None:
-        folder = Path("runs") / f"plan-{identity_of(study, found.read)}"
-    found.write(folder)
-    if as_json:
-        print_json(plan_answer(found, folder, lines))
-        return
-    for line in lines:
-        out.print(line)
-    print_plan(found)
-    out.print(f"plan: {folder / 'plan.html'}", soft_wrap=True)
-    out.print(f"weights for a study: {folder / 'weights.csv'}", soft_wrap=True)
+    pilot = {"seed": seed, "lr": lr, "steps": steps, "rounds": rounds}
+    given = pilot | {"samples": samples}
+    show_plan(path, overrides or [], times, folder, given, quiet=quiet, as_json=as_json)
 
 
 @app.command("list")

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..collaboration.beliefs import of_each, of_pairs
 from ..types import Comparison
 from .blends import with_own
-from .groups import Group
+from .groups import Group, fetched
 from .samples import Batch
 
 HalfGrads = Callable[[Tensor, tuple[Batch, Batch], Tensor], tuple[Tensor, Tensor]]
@@ -44,40 +44,47 @@ class Asked(NamedTuple):
 
 
 def compared(
-    asked: Asked, x: Float[Tensor, "a d"], present: Bool[Tensor, " n"]
+    asked: Asked,
+    x: Float[Tensor, "a d"],
+    present: Bool[Tensor, " n"],
+    pairs: Bool[Tensor, "n n"],
 ) -> Comparison:
-    """The comparison of all pairs of active clients.
+    """The comparison of these pairs of active clients.
 
     Args:
         asked: who is compared.
         x: models of the active clients at hand.
         present: who of all clients is active.
+        pairs: which of the active are compared, everybody with itself among them.
     """
     first, second, used = asked.halves
     group, counts = asked.group, asked.counts
     a, m = len(x), sum(counts)
-    here = torch.arange(a, device=x.device)
-    grads = asked.half_grads(x, (first, second), here)
-    own = [group.join(part, counts) for part in (*grads, used)]
-    models, before = group.join(x, counts), sum(counts[: group.rank])
-    values = x.new_zeros(3, m * a)
-    pairs = torch.arange(m * a, device=x.device)
-    # Pair (i, k) is at i a + k; nobody is compared with oneself.
-    pairs = pairs[pairs // max(a, 1) != pairs % max(a, 1) + before]
-    for some in pairs.split(asked.chunk) if len(pairs) else ():
-        i, k = some // a, some % a
-        theirs = asked.half_grads(models[i], (first, second), k)
-        mine = own[0][i], own[1][i], own[2][i]
-        values[:, some] = of_pairs(mine, (*theirs, used[k]))
-    columns = values.reshape(3, m, a).permute(2, 0, 1).contiguous()
-    values = group.join(columns, counts).permute(1, 2, 0)
+    everybody = torch.arange(a, device=x.device)
+    own = *asked.half_grads(x, (first, second), everybody), used
+    # Of the m active clients; nobody is compared with oneself.
+    wanted = pairs[present][:, present].fill_diagonal_(False)
+    here = slice(sum(counts[: group.rank]), sum(counts[: group.rank + 1]))
+    asks = wanted[:, here]  # (m, a)
+    columns = x, *own[:2], used[:, None]
+    models, *theirs = (fetched(group, part, wanted.T, counts) for part in columns)
+    place = asks.any(1).cumsum(0) - 1  # of a reader among those who ask
+    values = x.new_zeros(3, m, a)
+    for some in asks.nonzero().split(asked.chunk) if a else ():
+        i, k = some.unbind(1)
+        at = place[i]
+        answers = asked.half_grads(models[at], (first, second), k)
+        reader = theirs[0][at], theirs[1][at], theirs[2][at, 0]
+        values[:, i, k] = of_pairs(reader, (*answers, used[k]))
+    values = group.join(values.permute(2, 0, 1).contiguous(), counts).permute(1, 2, 0)
     n = len(present)
-    known = present[:, None] & present
+    both = present[:, None] & present
     filled = x.new_zeros(3, n, n)
-    filled[:, known] = values.reshape(3, m * m)
+    filled[:, both] = values.reshape(3, m * m)
+    alone = torch.cat([of_each(own), used[None]]).T.contiguous()
     of_clients = x.new_zeros(4, n)
-    alone = of_each((own[0], own[1], own[2]))
-    of_clients[:, present] = torch.cat([alone, own[2][None]])
+    of_clients[:, present] = group.join(alone, counts).T
     cross, pooled, noise = filled
     products, norms, variance, sizes = of_clients
+    known = pairs.clone()
     return Comparison(cross, products, pooled, norms, noise, variance, sizes, known)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from ..checks import InputError
@@ -98,6 +99,26 @@ def blocks(clients: int, processes: int) -> list[int]:
         )
     least, more = divmod(clients, processes)
     return [least + (r < more) for r in range(processes)]
+
+
+def fetched(
+    group: Group, rows: Tensor, wanted: Tensor, counts: Sequence[int]
+) -> Tensor:
+    """The rows of those of all clients that any of the clients at hand wants.
+
+    Args:
+        group: the processes.
+        rows: of the clients at hand.
+        wanted: (N, N) whether client i wants the row of client k.
+        counts: how many clients each process holds.
+    """
+    first = sum(counts[: group.rank])
+    mine = slice(first, first + counts[group.rank])
+    parts = [rows[some[:, mine].any(0)] for some in wanted.split(list(counts))]
+    from_each = wanted[mine].any(0).split(list(counts))
+    return torch.cat(
+        list(group.exchange(parts, [int(part.sum()) for part in from_each]))
+    )
 
 
 def block(clients: int, group: Group) -> slice:

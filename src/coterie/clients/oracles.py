@@ -21,7 +21,7 @@ from ..checks import InputError, integer
 from ..types import CentralProgram, Comparison, Option, Program, Sent
 from .blends import Plan, blend, blended_by_pairs, with_own
 from .comparisons import Asked, HalfGrads, at_home, compared
-from .groups import Group, block, blocks
+from .groups import Group, block, blocks, fetched
 from .kernels import Kernel
 from .programs import SimulatedClients, only
 from .samples import Batch, FreshMinibatches, Samples
@@ -157,7 +157,7 @@ class SimulatedOracle:
         weights = weights.to(rows)
         if len(weights) < len(self.present):  # rows at hand, which their clients know
             counts = blocks(len(self.present), self._group.size)
-            weights = self._group.join(weights, counts)
+            weights = self._group.join(weights.to_dense(), counts)
         self._count_between("mix", weights, rows[0].numel())
         if self._group.size == 1:
             return weights @ rows
@@ -208,13 +208,15 @@ class SimulatedOracle:
         x: Float[Tensor, "n d"],
         *,
         samples: int | None = None,
+        pairs: Bool[Tensor, "m m"] | None = None,
         home: Bool[Tensor, " d"] | None = None,
     ) -> Comparison:
-        """Distances of all pairs of active clients; never more than a chunk of them.
+        """Distances of pairs of active clients; never more than a chunk of them.
 
         Args:
             x: the models.
             samples: how many training samples each client uses; None uses them all.
+            pairs: who is compared with whom; None: everybody with everybody.
             home: columns that do not leave their clients; None: all do.
         """
         if samples is not None:
@@ -222,19 +224,22 @@ class SimulatedOracle:
         own = x[self._who]
         shared = own if home is None else own[:, ~home]
         n = len(self.present)
+        asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs
+        asks = asks.to(self.present.device) & self.present[:, None] & self.present
         # The reader's model with its two gradients goes out; a few numbers come back.
-        values = 3 * shared.shape[1]
-        self._count_between("compare", torch.ones(n, n), values, readers=True)
+        self._count_between("compare", asks.T, 3 * shared.shape[1], readers=True)
+        asks = asks | torch.diag(self.present)  # everybody's own gradients
         halves = self._samples.halves(self._who, self._stream("compare"), samples)
         counts = [int(part.sum()) for part in self._blocks(self.present)]
         chunk = self._kernel.chunk(halves[0].index.shape[1], extra=6)
-        # Every client is asked for both halves at the model of every active client.
-        self.gradients[self._who.cpu()] += halves[2].cpu().double() * sum(counts)
+        # A client is asked for both halves at the model of everybody who asks it.
+        readers = asks.sum(0)[self.mine][self._who].cpu()
+        self.gradients[self._who.cpu()] += halves[2].cpu().double() * readers
         half_grads: HalfGrads = self._half_grads
         if home is not None:
             half_grads = at_home(half_grads, own, home)
         asked = Asked(half_grads, halves, self._group, counts, chunk)
-        return compared(asked, shared, self.present)
+        return compared(asked, shared, self.present, asks)
 
     # What these are made of.
 
@@ -370,16 +375,8 @@ class SimulatedOracle:
         return mask.split(blocks(len(self.present), self._group.size))
 
     def _fetched(self, rows: Tensor, wanted: Tensor) -> Tensor:
-        """The rows of those of all clients that any of the clients at hand wants.
-
-        Args:
-            rows: of the clients at hand.
-            wanted: (N, N) whether client i wants the row of client k.
-        """
-        parts = [rows[w[:, self.mine].any(0)] for w in self._blocks(wanted)]
-        mine = wanted[self.mine].any(0)
-        counts = [int(part.sum()) for part in self._blocks(mine)]
-        return torch.cat(list(self._group.exchange(parts, counts)))
+        """The rows of those of all clients that any of the clients at hand wants."""
+        return fetched(self._group, rows, wanted, blocks(len(wanted), self._group.size))
 
     def _returned(self, answers: Tensor, wanted: Tensor, x: Tensor) -> Tensor:
         """The sum of what all processes answer to each of the clients at hand.

@@ -99,10 +99,14 @@ class PersonalOracle:
         return self._oracle.blended(x, weights, home=self._home)
 
     def compare(
-        self, x: Float[Tensor, "n d"], *, samples: int | None = None
+        self,
+        x: Float[Tensor, "n d"],
+        *,
+        samples: int | None = None,
+        pairs: Bool[Tensor, "m m"] | None = None,
     ) -> Comparison:
         """Distances of gradients in the shared columns."""
-        return self._oracle.compare(x, samples=samples, home=self._home)
+        return self._oracle.compare(x, samples=samples, pairs=pairs, home=self._home)
 
     def _is_whole(self, rows: Tensor) -> bool:
         """Whether these are rows of models, and not a few numbers of each client."""

@@ -16,6 +16,7 @@ from .rows import alike
 from .weights import (
     Criterion,
     among,
+    among_neighbours,
     binary,
     collaboration_radius,
     collaboration_weights,
@@ -41,6 +42,7 @@ __all__ = [
     "Halves",
     "alike",
     "among",
+    "among_neighbours",
     "binary",
     "choices",
     "collaboration_radius",

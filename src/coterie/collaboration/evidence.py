@@ -69,6 +69,49 @@ def surely_better(of: Moments, model: int, than: int) -> float:
     return float(total) / n / error**0.5 if n > 1 and error > 0 else 0.0
 
 
+def surely_above_zero(
+    samples: Float64[Tensor, " n"],
+    total: Float64[Tensor, " n"],
+    squares: Float64[Tensor, " n"],
+) -> Float64[Tensor, " n"]:
+    """By how many standard errors means are above 0, as of normal variables.
+
+    Few samples know their own spread badly: t of m samples counts for as much as
+
+        (8 k + 1) / (8 k + 3) sqrt(k log(1 + t^2 / k)),   k = m - 1
+
+    standard errors that are known (Wallace, 1959). Zero where there are not two
+    samples, or none of them differs from 0.
+
+    Args:
+        samples: m, how many there are; may be averages over rounds.
+        total: their sums.
+        squares: the sums of their squares.
+    """
+    k = (samples - 1).clamp(min=1)
+    around = squares - total**2 / (k + 1)
+    # What rounding leaves of the squares is no spread.
+    around = around.maximum(torch.finfo(torch.float32).eps ** 2 * squares)
+    t2 = total**2 * k / (k + 1) / torch.where(around > 0, around, 1)
+    z = (8 * k + 1) / (8 * k + 3) * (k * torch.log1p(t2 / k)).sqrt()
+    return torch.where(samples > 1, z * total.sign(), 0)
+
+
+def cautious_choices(of: Moments, *, caution: float = 1.0) -> Int[Tensor, " n"]:
+    """Which model everybody should use by its own moments; the first is alone.
+
+    The best of the others, unless the first is better than that by `caution`
+    standard errors.
+    """
+    r = 1 + of.sums[:, 1:].argmin(1)
+    leave = torch.zeros_like(r, dtype=torch.bool)
+    for k in range(1, of.sums.shape[1]):
+        total = of.sums[:, k] - of.sums[:, 0]
+        z = surely_above_zero(of.samples, total, of.squares[:, 0, k])
+        leave |= (r == k) & (z > caution)
+    return torch.where(leave, 0, r)
+
+
 def best_on_the_whole(of: Moments, models: list[int]) -> int:
     """Which of these models has the least loss over all samples; ties: the first."""
     return models[int(of.sums[:, models].sum(0).argmin())]

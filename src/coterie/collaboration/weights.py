@@ -154,6 +154,25 @@ def normalised(weights: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
     return weights / torch.where(total > 0, total, 1)
 
 
+def among_neighbours(
+    weights: Float[Tensor, "n n"], near: Bool[Tensor, "n n"]
+) -> Float[Tensor, "n n"]:
+    """Weights for oneself and one's neighbours alone, whose rows sum to 1.
+
+    Who has weights only for others keeps its own model.
+
+    >>> near = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool()
+    >>> among_neighbours(torch.tensor([[1, 1, 2], [1, 1, 2], [1, 0, 0]]) / 4, near)
+    tensor([[0.5000, 0.5000, 0.0000],
+            [0.2500, 0.2500, 0.5000],
+            [0.0000, 0.0000, 1.0000]])
+    """
+    own = _identity(weights)
+    kept = weights * (near | own)
+    nobody = (kept.sum(1) == 0)[:, None]
+    return normalised(torch.where(nobody, own.to(weights), kept))
+
+
 def same_cluster(
     clusters: Int[Tensor, " n"], precision: Float[Tensor, " n"] | None = None
 ) -> Float[Tensor, "n n"]:

@@ -76,13 +76,15 @@ class Case:
         return {n: p.default for n, p in parameters if p.kind == p.KEYWORD_ONLY}
 
     def made(self, federation: Federation) -> dict[str, Tensor]:
-        """The ingredients for a federation, by name."""
+        """The ingredients for a federation, by name, without those that are None."""
         made = {}
         module = models.build(Setting().module, 0, torch.float64)
         context = Context(federation, models.layout(module), 0)
         for name in self.ingredients:
             recipe, choice = RECIPES[name]
-            made[name] = recipe(choice, context).clone()
+            found = recipe(choice, context)
+            if found is not None:
+                made[name] = found.clone()
         return made
 
     def build(
@@ -100,7 +102,7 @@ class Case:
             options: options beyond those of the case.
         """
         given = {**self.made(federation), **(instead or {})}
-        positional = [given[name] for name in self.ingredients]
+        positional = [given.get(name) for name in self.ingredients]
         return self.factory(*positional, **{**self.options, **(options or {})})
 
 

@@ -12,6 +12,7 @@ from .chains import (
     relaxation_time,
     stationary_law,
 )
+from .colourings import colouring
 from .families import (
     GRAPHS,
     degrees,
@@ -32,6 +33,7 @@ from .matrices import (
     laplacian_matrix,
     lazy,
     max_degree,
+    neighbouring,
 )
 from .resistances import resistances
 from .spectra import contraction, eigengap, spectral_gap
@@ -56,6 +58,7 @@ __all__ = [
     "admitted",
     "among_present",
     "circles",
+    "colouring",
     "contraction",
     "cover_time",
     "degrees",
@@ -74,6 +77,7 @@ __all__ = [
     "matchings",
     "max_degree",
     "mixing_time",
+    "neighbouring",
     "nodes_of",
     "oldest",
     "oldest_by_epochs",

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..checks import InputError
 from .matrices import gossip_matrix, lazy, max_degree, weighted_gossip
-from .spectra import contraction
+from .spectra import contraction, swaps
 
 ACCURACY = 1e-6
 """How much larger than the least one `|W - J|` may be."""
@@ -71,6 +71,16 @@ MIXINGS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "fastest": fastest_mixing,
 }
 """Name of a kind of gossip matrix -> what makes it from edges and nodes."""
+
+
+def mixing_of(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
+    """The matrix of this kind, unless it never averages."""
+    if kind == "max_degree" and swaps(edges, n):
+        raise InputError(
+            "`mixing` max_degree does not average on this graph, whose clients fall "
+            "into two halves that only swap: use lazy or metropolis."
+        )
+    return MIXINGS[kind](edges, n)
 
 
 def _shares(matrix: np.ndarray, ends: np.ndarray) -> np.ndarray:

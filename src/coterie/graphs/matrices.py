@@ -194,6 +194,17 @@ def joined(matrix: Real[Tensor, "n n"]) -> Int[Tensor, "e 2"]:
     return pairs[pairs[:, 0] < pairs[:, 1]].unique(dim=0)
 
 
+def neighbouring(matrix: Real[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
+    """Whether two different nodes have an entry that is not 0 in either direction.
+
+    >>> neighbouring(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+    tensor([[False,  True],
+            [ True, False]])
+    """
+    there = matrix.to_dense() != 0
+    return (there | there.T).fill_diagonal_(False)
+
+
 def circles(edges: Int[Tensor, "e 2"], n: int) -> list[Int[Tensor, " c"]]:
     """Every node with its neighbours, ascending.
 
@@ -208,3 +219,26 @@ def _both_ways(edges: Tensor, n: int) -> Tensor:
     """The edges in both directions, and then an edge from every node to itself."""
     own = torch.arange(n, device=edges.device)[:, None].expand(n, 2)
     return torch.cat([edges, edges.flip(1), own])
+
+
+def refuse_unjoined(
+    name: str, matrix: Tensor, edges: Int[Tensor, "e 2"], clients: Int[Tensor, " n"]
+) -> None:
+    """Refuses weights between clients whom [graph] does not join.
+
+    Args:
+        name: how the weights are called.
+        matrix: the weights, sparse or dense; those for oneself are free.
+        edges: of [graph].
+        clients: their identities.
+    """
+    pairs, number = joined(matrix), torch.tensor([len(matrix), 1])
+    allowed = (edges.sort(1).values * number).sum(1)
+    beyond = pairs[~torch.isin((pairs * number).sum(1), allowed)].tolist()
+    if beyond:
+        i, k = beyond[0] if float(matrix[*beyond[0]]) else beyond[0][::-1]
+        reader, other = clients[[i, k]].tolist()
+        raise InputError(
+            f"{name} must be 0 between clients that [graph] does not join, "
+            f"but client {reader} weighs client {other} with {float(matrix[i, k]):.4g}."
+        )

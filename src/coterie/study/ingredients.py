@@ -32,6 +32,7 @@ from ..checks import (
 )
 from ..collaboration.weights import (
     among,
+    among_neighbours,
     interpolation,
     same_cluster,
     water_filling,
@@ -39,9 +40,8 @@ from ..collaboration.weights import (
 )
 from ..data.federation import Federation
 from ..graphs.families import edges_of, refuse_apart
-from ..graphs.fastest import MIXINGS
-from ..graphs.matrices import joined
-from ..graphs.spectra import swaps
+from ..graphs.fastest import MIXINGS, mixing_of
+from ..graphs.matrices import neighbouring, refuse_unjoined
 from ..models import Layout
 from ..similarity.partners import ESTIMATES, estimated_weights
 from ..similarity.transport import dissimilarities
@@ -56,6 +56,8 @@ class Context(NamedTuple):
     edges: Int[Tensor, "e 2"] | None = None  # places of clients whom [graph] joins
     kind: str = "metropolis"  # of gossip matrices
 
+
+_ON_GRAPH = " on graph"
 
 Ingredients = Callable[[str, str | None, str], Any]
 """Gives an ingredient by its name, its text if there is one, and whom it is for."""
@@ -77,8 +79,16 @@ def weights(choice: str, context: Context) -> Tensor:
     `sliced(S)` join those who are near by these distances, and `unlabelled_means(S)`
     and so on do without labels; a second number is the threshold for squared distances
     in place of the widest gap among them (see `coterie.similarity.partners`).
+
+    Each of them with `on graph` behind it, as in `clusters on graph`, is what is left
+    of it for oneself and one's neighbours on [graph], divided by its sum.
     """
     federation, n = context.federation, len(context.federation)
+    if choice.endswith(_ON_GRAPH):
+        if context.edges is None:
+            raise InputError(f"`weights` {choice!r} needs the table [graph].")
+        near = neighbouring(MIXINGS["metropolis"](context.edges, n))
+        return among_neighbours(weights(_named(choice), context), near)
     if file := file_of(choice):
         total, mine = _in_files(federation)
         given = stochastic("weights", _from_file("weights", file), total)
@@ -238,8 +248,14 @@ def _in_files(federation: Federation) -> tuple[int, Tensor]:
     return federation.everybody, federation.clients
 
 
+def _named(choice: str) -> str:
+    """What a choice names, without whether it is for a graph."""
+    return choice.removesuffix(_ON_GRAPH)
+
+
 def file_of(choice: str) -> Path | None:
     """The file that a choice names, if it names one."""
+    choice = _named(choice)
     is_file = Path(choice).suffix in (".csv", ".npy")
     return Path(os.path.expanduser(choice)) if is_file else None
 
@@ -273,20 +289,15 @@ def mixing(choice: str, context: Context) -> Tensor:
         return stochastic("mixing", _from_file("mixing", file), n)
     if choice not in MIXINGS:
         edges = edges_between(choice, context.federation)
-        return _gossip(context.kind, edges, n)
+        return mixing_of(context.kind, edges, n)
     if context.edges is None:
         raise InputError(f"`mixing` {choice} needs a table [graph] with `edges`.")
-    return _gossip(choice, context.edges, n)
+    return mixing_of(choice, context.edges, n)
 
 
-def _gossip(kind: str, edges: Tensor, n: int) -> Tensor:
-    """The matrix of this kind, unless it never averages."""
-    if kind == "max_degree" and swaps(edges, n):
-        raise InputError(
-            "`mixing` max_degree does not average on this graph, whose clients fall "
-            "into two halves that only swap: use lazy or metropolis."
-        )
-    return MIXINGS[kind](edges, n)
+def graph(choice: str, context: Context) -> Tensor | None:
+    """(N, N) who may learn from whom: `everybody`, or a graph as for `mixing`."""
+    return None if choice == "everybody" else mixing(choice, context)
 
 
 def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
@@ -306,33 +317,11 @@ def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
     return edges
 
 
-def _refuse_unjoined(
-    name: str, matrix: Tensor, edges: Int[Tensor, "e 2"], clients: Int[Tensor, " n"]
-) -> None:
-    """Refuses weights between clients whom [graph] does not join.
-
-    Args:
-        name: how the weights are called.
-        matrix: the weights, sparse or dense; those for oneself are free.
-        edges: of [graph].
-        clients: their identities.
-    """
-    pairs, number = joined(matrix), torch.tensor([len(matrix), 1])
-    allowed = (edges.sort(1).values * number).sum(1)
-    beyond = pairs[~torch.isin((pairs * number).sum(1), allowed)].tolist()
-    if beyond:
-        i, k = beyond[0] if float(matrix[*beyond[0]]) else beyond[0][::-1]
-        reader, other = clients[[i, k]].tolist()
-        raise InputError(
-            f"{name} must be 0 between clients that [graph] does not join, "
-            f"but client {reader} weighs client {other} with {float(matrix[i, k]):.4g}."
-        )
-
-
 RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
     "sizes": (sizes, "samples"),
     "weights": (weights, "clusters"),
     "biases": (biases, "clusters"),
+    "graph": (graph, "everybody"),
     "mixing": (mixing, "ring"),
     "precision": (precision, "samples"),
     "radius": (radius, "transport"),
@@ -365,7 +354,7 @@ def is_told(name: str, choice: str) -> bool:
     if file_of(choice):
         return False
     told = ("clusters", "optima", "biases", "water_filling")
-    return name in RECIPES and call(name, choice)[0] in told
+    return name in RECIPES and call(name, _named(choice))[0] in told
 
 
 def once(context: Context) -> Ingredients:
@@ -379,13 +368,15 @@ def once(context: Context) -> Ingredients:
         return recipe(choice, context)
 
     def ingredient(name: str, choice: str | None, label: str) -> Any:
-        graph = context.edges if name in ("mixing", "weights") else None
-        if choice is None and (name != "mixing" or graph is None):
+        edges = context.edges if name in ("graph", "mixing", "weights") else None
+        if choice is None and (name == "weights" or edges is None):
             _, choice = RECIPES[name]
         found = made(name, choice)
-        if graph is not None:
+        if edges is not None:
+            if found is None:
+                found = torch.ones(len(context.federation), len(context.federation))
             clients = context.federation.clients
-            _refuse_unjoined(f"`{name}` of {label}", found, graph, clients)
+            refuse_unjoined(f"`{name}` of {label}", found, edges, clients)
         return found
 
     return ingredient

@@ -1,17 +1,71 @@
-"""The command `plan --graph`: which links to leave out, as a table or one object."""
+"""The command `plan`: of a study, and of a graph, as tables or one object."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
+from ..data.federation import called
+from ..engine.clocks import trace
 from ..planning.links import LinkPlan, Speed, network_of, plan_links
-from .answers import print_json
-from .tables import out
+from ..planning.plans import plan_study
+from ..planning.waiting import in_words, waiting_of
+from ..study import identity_of, read_study
+from .answers import plan_answer, print_json
+from .beside import look_beside, texts_of
+from .progress import plain_progress
+from .tables import err, out, print_plan
 
 _SHOWN = 20
 """So many links are listed; --json has them all."""
+
+
+def show_plan(
+    path: Path,
+    overrides: Sequence[str],
+    times: Path | None,
+    folder: Path | None,
+    given: dict[str, Any],
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Plans a study, writes the plan into a folder, and prints it.
+
+    Args:
+        path: the study.
+        overrides: settings of it.
+        times: measured compute times.
+        folder: where it is written; None: named by the study.
+        given: settings of the plan.
+        quiet: no progress bar.
+        as_json: one object in place of tables.
+    """
+    if times is not None:
+        trace(times)  # refused before any work
+    look_beside(path.parent, texts_of(path, overrides))
+    study = read_study(path, overrides)
+    with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
+        found = plan_study(study, **given, progress=show)
+    lines = found.summary()
+    if times is not None:
+        count = len(found.clients)
+        names = [called(found.names, client) for client in found.clients]
+        lines += in_words(waiting_of(trace(times, clients=count), count), names)
+    if folder is None:
+        folder = Path("runs") / f"plan-{identity_of(study, found.read)}"
+    found.write(folder)
+    if as_json:
+        print_json(plan_answer(found, folder, lines))
+        return
+    for line in lines:
+        out.print(line)
+    print_plan(found)
+    out.print(f"plan: {folder / 'plan.html'}", soft_wrap=True)
+    out.print(f"weights for a study: {folder / 'weights.csv'}", soft_wrap=True)
 
 
 def plan_graph(

@@ -1,0 +1,31 @@
+"""A graph as a few matchings, in each of which a node meets one neighbour at most."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+def colouring(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "m n"]:
+    """Row r names the neighbour that every node meets in the r-th matching, or itself.
+
+    Every edge is in one matching. They are taken one after the other, each into the
+    first where both ends are free, so that there are fewer than twice as many matchings
+    as the largest degree; at least as many as that are needed.
+
+    >>> colouring(torch.tensor([[0, 1], [1, 2], [2, 3]]), 4)
+    tensor([[1, 0, 3, 2],
+            [0, 2, 1, 3]])
+    """
+    partners: list[list[int]] = []
+    busy: list[set[int]] = [set() for _ in range(n)]  # in which matchings
+    for v, w in edges.tolist():
+        taken = busy[v] | busy[w]
+        first = next(r for r in range(len(taken) + 1) if r not in taken)
+        if first == len(partners):
+            partners.append(list(range(n)))
+        partners[first][v], partners[first][w] = w, v
+        busy[v].add(first)
+        busy[w].add(first)
+    return torch.tensor(partners, dtype=torch.long).reshape(-1, n)
