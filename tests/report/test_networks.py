@@ -28,7 +28,7 @@ def on_ring(**changes) -> Records:
 
 
 def test_every_edge_is_a_line_between_two_clients():
-    records = on_ring()
+    records = on_ring(weights=False)
     lines, dots = report.network(records).data
     x = np.array(lines.x, dtype=float).reshape(-1, 3)
     y = np.array(lines.y, dtype=float).reshape(-1, 3)
@@ -41,7 +41,7 @@ def test_every_edge_is_a_line_between_two_clients():
 
 
 def test_clients_are_coloured_by_what_they_gain_over_training_alone():
-    records = on_ring()
+    records = on_ring(weights=False)
     figure = report.network(records)
     dots, (menu,) = figure.data[1], figure.layout.updatemenus
     labels = [button.label for button in menu.buttons]
@@ -54,6 +54,29 @@ def test_clients_are_coloured_by_what_they_gain_over_training_alone():
     np.testing.assert_allclose(change["marker.color"][0], other)
     assert list(which) == [1]
     assert "fedavg" in title["title.text"]
+
+
+def test_links_without_weights_at_the_end_are_dotted():
+    """By the algorithm of each button; in its first view, of the one that is shown."""
+    records = on_ring()
+    n, seed = 12, 0
+    last = records.weights["ditto", seed].matrices
+    last[-1] = np.eye(n)  # only the ring's edge {2, 3} is left
+    last[-1][2, 3] = 0.5
+    figure = report.network(records)
+    solid, dots, dotted = figure.data
+    (menu,) = figure.layout.updatemenus
+    for label, button in zip(("fedavg", "ditto"), menu.buttons, strict=True):
+        change, _, which = button.args
+        assert list(which) == [0, 1, 2]
+        used = 1 if label == "ditto" else n
+        assert [len(x) for x in change["x"]] == [3 * used, n, 3 * (n - used)]
+    change = menu.buttons[1].args[0]
+    np.testing.assert_allclose(change["x"][0][:2], np.array(dots.x)[[2, 3]])
+    shown = menu.buttons[menu.active].args[0]
+    np.testing.assert_array_equal(solid.x, shown["x"][0])
+    np.testing.assert_array_equal(dotted.x, shown["x"][2])
+    assert dotted.line.dash == "dot"
 
 
 def test_without_local_colours_are_scores():

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..scores.summaries import summary
-    from .figures import clients, gains, network, newcomers, reliability, spread
+    from .figures import clients, gains, network, newcomers, spread
     from .headlines import headline
-    from .matrices import collaboration, partners, similarity_map
+    from .matrices import collaboration, partners, reliability, similarity_map
     from .pages import write_figure, write_report
     from .progress import curves
     from .searches import trials
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _LATE = {
     ".scores.summaries": "summary",
     "progress": "curves",
-    "figures": "clients gains network newcomers reliability spread",
+    "figures": "clients gains network newcomers spread",
     "headlines": "headline",
-    "matrices": "collaboration partners similarity_map",
+    "matrices": "collaboration partners reliability similarity_map",
     "pages": "write_figure write_report",
     "searches": "trials",
     "tables": (

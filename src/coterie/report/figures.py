@@ -48,7 +48,6 @@ from .styles import (
     tick_names,
     whiskers,
 )
-from .tables import reliability_of
 
 
 def gains(records: Records) -> go.Figure:
@@ -252,21 +251,23 @@ def network(records: Records) -> go.Figure:
     """The graph of a study, its clients coloured by what they gain over training alone.
 
     Without results of `local`, by their final score. One view per algorithm; that at
-    the start is that of the best mean validation score. With several seeds, the graph
-    is that of the first.
+    the start is that of the best mean validation score. Links along which an algorithm
+    has no weights at the end are dotted: a method that learns whom to trust leaves a
+    graph of its own. With several seeds, the graph is that of the first.
 
     Raises:
         InputError: where the study has no [graph].
     """
     if records.graph.empty:
         raise InputError("the records have no graph: a study names it in [graph].")
-    seed = records.graph["seed"].min()
+    seed = int(records.graph["seed"].min())
     here = records.clients.loc[records.clients["seed"] == seed, "client"].to_numpy()
     order, joined = np.sort(here), records.graph[records.graph["seed"] == seed]
     edges = np.searchsorted(order, joined[["v", "w"]].to_numpy())
     place = places(torch.from_numpy(edges), len(order))
     figure = go.Figure(_links(place, edges))
     _draw_clients(figure, records, place, order)
+    _tell_links_apart(figure, records, place, edges, seed)
     bare = {"visible": False, "showgrid": False, "zeroline": False}
     figure.update_xaxes(**bare, range=[-1.15, 1.15])
     figure.update_yaxes(**bare, range=[-1.15, 1.15])
@@ -275,15 +276,49 @@ def network(records: Records) -> go.Figure:
     return figure.update_layout(margin={"l": 8, "r": 8, "b": 16})
 
 
-def _links(place: np.ndarray, edges: np.ndarray) -> go.Scatter:
-    """All edges as one broken line."""
+def _links(place: np.ndarray, edges: np.ndarray, dash: str = "solid") -> go.Scatter:
+    """These edges as one broken line."""
     ends = place[edges].round(3)  # (E, 2, 2)
     broken = np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], 1)
-    line = {"color": "#bbbbbb", "width": 1.5 if len(place) <= LABELLED else 0.7}
+    width = 1.5 if len(place) <= LABELLED else 0.7
+    line = {"color": "#bbbbbb", "width": width, "dash": dash}
     x, y = broken.reshape(-1, 2).T
     return go.Scatter(
         x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False
     )
+
+
+def _tell_links_apart(
+    figure: go.Figure, records: Records, place: np.ndarray, edges: np.ndarray, seed: int
+) -> None:
+    """Links without weights become dotted, for the algorithm of each button."""
+    buttons = [b for menu in figure.layout.updatemenus for b in menu.buttons]
+    labels, unused, (v, w) = list(_coloured(records)[0]), {}, edges.T
+    for label in labels:
+        if (label, seed) in records.weights and len(edges) <= _MOST_LINKS:
+            weights = records.weights[label, seed].matrices[-1]
+            unused[label] = (weights[v, w] == 0) & (weights[w, v] == 0)
+    if not any(none.any() for none in unused.values()):
+        return
+    drawn, all_used = {}, np.zeros(len(edges), dtype=bool)
+    for label in labels:
+        none = unused.get(label, all_used)
+        drawn[label] = _links(place, edges[~none]), _links(place, edges[none], "dot")
+    figure.add_trace(drawn[labels[0]][1])
+    active = figure.layout.updatemenus[0].active if buttons else 0
+    for trace, lines in zip((0, 2), drawn[labels[active]], strict=True):
+        figure.data[trace].update(x=lines.x, y=lines.y)
+    dots = figure.data[1]
+    for label, one in zip(labels, buttons, strict=False):
+        solid, dotted = drawn[label]
+        colours = one.args[0]["marker.color"][0]
+        changed = {"x": [solid.x, dots.x, dotted.x], "y": [solid.y, dots.y, dotted.y]}
+        changed["marker.color"] = [None, colours, None]
+        one.args = [changed, one.args[1], [0, 1, 2]]
+
+
+_MOST_LINKS = 2000
+"""Links up to which each button carries its own."""
 
 
 def _draw_clients(
@@ -362,31 +397,3 @@ def _coloured(records: Records) -> tuple[dict[str, pd.Series], str, str]:
         return found, score.gain, "+.3g"
     found = {a: over_seeds(records, final_scores(records, a)) for a in labels}
     return found, score.words, score.hover
-
-
-def reliability(records: Records) -> go.Figure:
-    """How often final models are right against how sure they are, on test samples.
-
-    Raises:
-        InputError: where no labels were predicted.
-    """
-    if records.calibration.empty:
-        raise InputError("the records have no predictions of labels.")
-    figure = go.Figure()
-    line = {"color": "#222222", "width": 1, "dash": "dot"}
-    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, name="calibrated")
-    for label, style in styles_of(records).items():
-        bins = reliability_of(records, label)
-        figure.add_scatter(
-            x=bins["confidence"],
-            y=bins["accuracy"],
-            customdata=bins["count"],
-            mode="lines+markers",
-            line={"color": style.colour, "dash": style.dash},
-            name=escape(label),
-            hovertemplate="sure of %{x:.1%}, right in %{y:.1%}, of %{customdata}",
-        )
-    share = {"tickformat": "~%", "range": [0, 1.02]}
-    figure.update_xaxes(title="confidence in the predicted class", **share)
-    figure.update_yaxes(title="share that is right", **share)
-    return finish(figure, "How sure, and how often right", 460)

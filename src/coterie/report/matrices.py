@@ -35,7 +35,7 @@ from .styles import (
     styles_of,
     tick_names,
 )
-from .tables import partner_counts
+from .tables import partner_counts, reliability_of
 
 _PIXELS = 400_000
 """Entries of all snapshots of one algorithm, of all its seeds, that are shown."""
@@ -225,7 +225,8 @@ def graph_section(records: Records) -> str:
     table = records.study.get("graph", {})
     text = f"[graph] {table.get('edges', '')} joins {len(count):,} clients by "
     text += f"{len(edges):,} edges; a client has {count.min():,} to {count.max():,} "
-    text += f"neighbours, {count.mean():.3g} on average. Colours show how clients fare."
+    text += f"neighbours, {count.mean():.3g} on average. Colours show how clients "
+    text += "fare; along dotted links the algorithm has no weights at the end."
     figure = plot(network(records), "network-figure", "The graph of the clients")
     return f"<p>{escape_html(text)}</p>{figure}"
 
@@ -344,3 +345,31 @@ def similarity_map(
         )
     name_both_axes(figure, shown)
     return finish(figure, f"Distances, threshold {threshold**0.5:.3g}", 560)
+
+
+def reliability(records: Records) -> go.Figure:
+    """How often final models are right against how sure they are, on test samples.
+
+    Raises:
+        InputError: where no labels were predicted.
+    """
+    if records.calibration.empty:
+        raise InputError("the records have no predictions of labels.")
+    figure = go.Figure()
+    line = {"color": "#222222", "width": 1, "dash": "dot"}
+    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, name="calibrated")
+    for label, style in styles_of(records).items():
+        bins = reliability_of(records, label)
+        figure.add_scatter(
+            x=bins["confidence"],
+            y=bins["accuracy"],
+            customdata=bins["count"],
+            mode="lines+markers",
+            line={"color": style.colour, "dash": style.dash},
+            name=escape(label),
+            hovertemplate="sure of %{x:.1%}, right in %{y:.1%}, of %{customdata}",
+        )
+    share = {"tickformat": "~%", "range": [0, 1.02]}
+    figure.update_xaxes(title="confidence in the predicted class", **share)
+    figure.update_yaxes(title="share that is right", **share)
+    return finish(figure, "How sure, and how often right", 460)

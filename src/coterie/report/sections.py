@@ -33,8 +33,9 @@ from ..scores.finals import (
 )
 from ..scores.summaries import favourite_of, ranking
 from ..scores.words import joined, large, percent
-from .figures import clients, newcomers, reliability
+from .figures import clients, newcomers
 from .html import choice, counts_table, table_of
+from .matrices import reliability
 from .styles import plot
 from .tables import (
     client_summary,
