@@ -128,6 +128,12 @@ def test_no_test_imports_another():
                 assert not wrong, f"{path.name} imports {wrong}"
 
 
+def test_no_two_test_files_have_the_same_name():
+    """Or the second is not collected, where all are run together."""
+    names = [path.name for path in TESTS.rglob("test_*.py")]
+    assert len(names) == len(set(names))
+
+
 LISTED = {"graphs", "optim", "gossip", "collaboration", "theory", "data", "similarity"}
 LISTED |= {"scores", "export", "report", "planning", "cli"}
 SHOWN = ("docs", "benchmarks", "examples", "reproductions")
