@@ -10,8 +10,8 @@ from rich.table import Table
 
 from ..data.federation import called
 from ..engine.clocks import trace
+from ..planning import plans
 from ..planning.links import LinkPlan, Speed, network_of, plan_links
-from ..planning.plans import plan_study
 from ..planning.waiting import in_words, waiting_of
 from ..study import identity_of, read_study
 from .answers import plan_answer, print_json
@@ -49,7 +49,7 @@ def show_plan(
     look_beside(path.parent, texts_of(path, overrides))
     study = read_study(path, overrides)
     with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
-        found = plan_study(study, **given, progress=show)
+        found = plans.plan_study(study, **given, progress=show)
     lines = found.summary()
     if times is not None:
         count = len(found.clients)
