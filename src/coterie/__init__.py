@@ -45,12 +45,20 @@ _LATE = {name: module for module, names in _NAMES.items() for name in names.spli
 def __getattr__(name: str) -> Any:
     """Imports the public names of `_LATE` when they are used first."""
     if name == "__version__":
-        from .records.versions import own_version
-
-        return own_version()
+        return _own_version()
     if name not in _LATE:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}.")
     return getattr(import_module(f".{_LATE[name]}", __name__), name)
+
+
+def _own_version() -> str:
+    """The version of this package, as it was installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(__name__)
+    except PackageNotFoundError:  # run from the source, not installed
+        return "source"
 
 
 def __dir__() -> list[str]:

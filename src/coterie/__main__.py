@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
+
+from . import __version__
 
 
 def main() -> None:
     """The command `coterie`, which can also be stopped before it has begun."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave)
+    if sys.argv[1:] == ["--version"]:
+        return print(f"coterie {__version__}")
     # Torch and pandas take seconds.
     from .cli import main as begin
 

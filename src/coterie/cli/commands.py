@@ -11,9 +11,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from .. import __version__
 from ..checks import Disconnected, InputError, TrainingError, one_of, raised
 from ..deploy import joined
-from ..records.versions import own_version
 from ..study import experiment
 from .answers import (
     check_answer,
@@ -47,7 +47,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> bool:
     if wanted:
-        out.print(f"coterie {own_version()}")
+        out.print(f"coterie {__version__}")
         raise typer.Exit
     return wanted
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .. import __version__
 from ..checks import InputError
 from ..data.federation import full_name
 from ..data.reading import FRAMES
 from ..models import MEASURES, OBJECTIVES
 from ..records import Records
-from ..records.versions import own_version
 from ..scores.finals import baseline_of, labels_of
 from ..scores.summaries import favourite_of
 from .cards import card
@@ -266,7 +266,7 @@ def _trained_with(records: Records, trained: Trained) -> dict[str, str]:
 
 def _now() -> dict[str, str]:
     return {
-        "coterie": own_version(),
+        "coterie": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "safetensors": version("safetensors"),

@@ -9,11 +9,12 @@ import platform
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 import torch
+
+from .. import __version__
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -33,14 +34,6 @@ _METHODS = ("algorithms", "asynchronous")
 """Rooms of which a cell takes what its own method imports."""
 
 
-def own_version() -> str:
-    """The version of this package, as it was installed."""
-    try:
-        return version(_PACKAGE.name)
-    except PackageNotFoundError:  # run from the source, not installed
-        return "source"
-
-
 def versions(device: torch.device, method: str) -> dict[str, str]:
     """The software and hardware that results may depend on.
 
@@ -54,7 +47,7 @@ def versions(device: torch.device, method: str) -> dict[str, str]:
         else f"{platform.machine()}, {torch.get_num_threads()} threads"
     )
     return {
-        "coterie": own_version(),
+        "coterie": __version__,
         "source": _source(method),
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # which is of a type of its own
