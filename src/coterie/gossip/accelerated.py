@@ -29,7 +29,6 @@ line of 20; see docs/errata.md.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -38,8 +37,7 @@ from torch import Tensor
 
 from .. import checks
 from ..graphs.capacities import RingTimes
-from ..graphs.resistances import resistances
-from ..graphs.spectra import eigengap
+from ..optim.meetings import Meetings, meetings
 from .rings import layers, pieces, rows, until_each
 
 
@@ -64,15 +62,15 @@ def pace(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> Pace:
     >>> round(eta, 4), round(gamma, 4)
     (0.3536, 0.7071)
     """
-    gap, used = eigengap(edges, rates), rates > 0
-    return pace_of(gap, float(resistances(edges[used], rates[used]).max()))
+    return pace_of(*meetings(edges, rates))
 
 
 def pace_of(gap: float, resistance: float) -> Pace:
     """The pace for an eigengap of at least `gap`, and resistances of at most that."""
     checks.number("gap", gap, above=0)
     checks.number("resistance", resistance, above=0)
-    return Pace(math.sqrt(gap / (2 * resistance)), 1 / math.sqrt(2 * gap * resistance))
+    found = Meetings(gap, resistance)
+    return Pace(found.eta, found.alpha)
 
 
 def accelerated(

@@ -59,7 +59,8 @@ def meetings(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> Meetings:
     >>> round(found.gap, 6), round(found.resistance, 6), round(found.eta, 6)
     (0.5, 2.0, 0.353553)
     """
-    return Meetings(eigengap(edges, rates), float(resistances(edges, rates).max()))
+    gap, used = eigengap(edges, rates), rates > 0
+    return Meetings(gap, float(resistances(edges[used], rates[used]).max()))
 
 
 def incidence(edges: Int[Tensor, "e 2"]) -> Float64[Tensor, "n e"]:
