@@ -26,6 +26,7 @@ ROOMS = (
     "data",
     "similarity",
     "clients",
+    "privacy",
     "algorithms",
     "engine",
     "records",

@@ -1,0 +1,78 @@
+"""The ledger: who released what to whom, with which sensitivity and noise.
+
+Verbs append events, which nobody changes afterwards; accountants are pure functions of
+them. There are two ways to be private. A `Release` carries noise of its own. In a
+protocol of gossip, noise is drawn once, as an `Input`, and every `Exchange` sends linear
+combinations of all inputs so far, so that what a client learns is a projection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Release(NamedTuple):
+    """Rows that left their clients, each with fresh Gaussian noise."""
+
+    round: int
+    verb: str
+    links: Int[Tensor, "l 2"]  # from whom, to whom: positions, or SERVER
+    sensitivity: float  # how far a row moves, in L2, when the unit of privacy changes
+    noise: float  # standard deviation of every coordinate, as the receiver sees it
+    rate: float = 1.0  # the chance that a unit takes part (subsampling)
+    summed: bool = False  # receivers see only the sum over all senders
+
+
+class Input(NamedTuple):
+    """Fresh noisy inputs, added to the rows that these clients hold; nothing is sent."""
+
+    round: int
+    who: Bool[Tensor, " n"]
+    sensitivity: float
+    noise: float
+
+
+class Exchange(NamedTuple):
+    """Rows sent over links as they are, and mixed: x <- gamma W x + (1 - gamma) x'.
+
+    x' are the rows before the last exchange of the same round (Chebyshev's recursion);
+    with gamma = 1 this is plain gossip.
+    """
+
+    round: int
+    links: Int[Tensor, "l 2"]
+    weights: Tensor  # (N, N), sparse or not
+    gamma: float = 1.0
+
+
+Event = Release | Input | Exchange
+
+
+class Ledger:
+    """Events in the order in which they happened; it only grows."""
+
+    def __init__(self, clients: int, events: tuple[Event, ...] = ()) -> None:
+        """A ledger of so many clients."""
+        self.clients, self._events = clients, list(events)
+
+    def append(self, event: Event) -> None:
+        """Writes down what has happened."""
+        self._events.append(event)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All that has happened."""
+        return tuple(self._events)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._events)
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.clients} clients, {len(self)} events)"
