@@ -1,9 +1,9 @@
 """The ledger: who released what to whom, with which sensitivity and noise.
 
 Verbs append events, which nobody changes afterwards; accountants are pure functions of
-them. There are two ways to be private. A `Release` carries noise of its own. In a
-protocol of gossip, noise is drawn once, as an `Input`, and every `Exchange` sends linear
-combinations of all inputs so far, so that what a client learns is a projection.
+them. There are two ways to be private. A `Release` carries noise of its own. In gossip,
+noise is drawn once, as an `Input`, and every `Exchange` sends linear combinations of
+all inputs so far, so that what a client learns is a projection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Release(NamedTuple):
 
 
 class Input(NamedTuple):
-    """Fresh noisy inputs, added to the rows that these clients hold; nothing is sent."""
+    """Fresh noisy inputs, added to the rows of these clients; nothing is sent."""
 
     round: int
     who: Bool[Tensor, " n"]
