@@ -1,17 +1,25 @@
 """What each sample is worth in a measure of a client as a whole.
 
-Such a measure is no mean over samples. With m its value of all n samples, and m_j that
-without sample j, the values
+Such a measure is no mean over samples. With m its value of all n samples, m_j that
+without sample j, and m_c the mean of those of the n_c samples of its class, the values
 
-    m + (n - 1) (mean_k m_k - m_j)
+    m + sqrt(n (n - 1) (n_c - 1) / n_c) (m_c - m_j)
 
-have the mean m, and the variance of their mean is the jackknife's estimate of the
-variance of m: what is known of means over samples holds for them. Of an AUC they are
-DeLong's structural components. Where a measure is undefined without a sample (the only
+have the mean m, and the variance of their mean is the stratified jackknife's estimate
+of the variance of m: what is known of means over samples holds for them. Of an AUC it
+is DeLong's, of a sensitivity that of a share. Strata are classes for measures that do
+not depend on how frequent these are; for others, and where a class has a single sample,
+there is one stratum, n_c = n. Where a measure is undefined without a sample (the only
 one of its class), all of it rests on that sample: m_j counts as 0.
+
+A calibration error is a sum over bins of |gap|, which has no slope where a gap is about
+0, and its jackknife would count twice its variance. In place of |gap| - |gap without j|
+stands erf(gap / s) times what j adds to the gap: the slope of |gap| when this is
+blurred by half its variance, s^2 being the sum of the squares of what is added.
 
 References:
     Efron, Stein. The jackknife estimate of variance. Annals of Statistics 9, 1981.
+    Shao, Tu. The Jackknife and Bootstrap. Springer 1995, chapter 6.
     DeLong, DeLong, Clarke-Pearson. Comparing the areas under two or more correlated
     receiver operating characteristic curves. Biometrics 44, 1988.
 """
@@ -26,6 +34,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from scipy.special import erf
 from torch import Tensor
 
 from ..checks import InputError
@@ -92,21 +101,37 @@ def sample_values(
         return np.full(n, whole)
     without = _WITHOUT.get(of.measure, functools.partial(_one_by_one, of))
     rest = np.nan_to_num(without(outputs, targets), nan=0.0)
-    return whole + (n - 1) * (rest.mean() - rest)
+    stratum = _strata(of, targets)
+    size, total = np.bincount(stratum)[stratum], np.bincount(stratum, rest)[stratum]
+    return whole + np.sqrt(n * (n - 1) * (size - 1) / size) * (total / size - rest)
+
+
+def _strata(of: OfClient, targets: Tensor) -> np.ndarray:
+    """Which stratum each sample is in, (B,): its class, or all in one."""
+    if of.measure in _BY_CLASS:
+        _, stratum, sizes = np.unique(
+            targets.numpy(), return_inverse=True, return_counts=True
+        )
+        if sizes.min() > 1:
+            return stratum
+    return np.zeros(len(targets), dtype=int)
 
 
 def steps(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
     """About how much a measure that counts changes by one sample, (B,).
 
     Of two classes, sensitivity and F1 count those of class 1, specificity those of
-    class 0; otherwise all classes count alike, and in them all samples.
+    class 0; otherwise all classes count alike, and in them all samples. A sample
+    more that is found changes F1 by 2 - F1 of the sum of those that are of the class
+    and those taken for it: about two thirds of what it changes sensitivity.
     """
     labels = targets.long().numpy()
     sizes = np.bincount(labels, minlength=max(2, outputs.shape[1]))
     counted = sizes > 0
     if len(sizes) == 2 and of.measure in (f1, sensitivity, specificity):
         counted &= [of.measure is specificity, of.measure is not specificity]
-    return (counted / np.maximum(sizes, 1) / max(1, counted.sum()))[labels]
+    share = 2 / 3 if of.measure is f1 else 1
+    return (share * counted / np.maximum(sizes, 1) / max(1, counted.sum()))[labels]
 
 
 def _one_by_one(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
@@ -161,9 +186,9 @@ def _area(scores: np.ndarray, ones: np.ndarray) -> np.ndarray:
 def _calibration_errors(outputs: Tensor, targets: Tensor) -> np.ndarray:
     place, confidence, right = in_bins(outputs, targets)
     excess = right - confidence
-    gaps = np.bincount(place, excess)[place]  # of each sample's bin
-    total = np.abs(np.bincount(place, excess)).sum()
-    return (total - np.abs(gaps) + np.abs(gaps - excess)) / (len(place) - 1)
+    gaps, wide = np.bincount(place, excess), np.bincount(place, excess**2) ** 0.5
+    slope = erf(gaps / np.maximum(wide, 1e-12))[place]  # of each sample's bin
+    return (np.abs(gaps).sum() - slope * excess) / (len(place) - 1)
 
 
 def _root_mean_squares(outputs: Tensor, targets: Tensor) -> np.ndarray:
@@ -189,6 +214,9 @@ _COUNTED: dict[Callable[[Tensor, Tensor], Tensor | float], _Without] = {
     sensitivity: _counted(sensitivity_of),
     specificity: _counted(specificity_of),
 }
+
+_BY_CLASS = (auc, balanced_accuracy, sensitivity, specificity)
+"""What is to be expected of them does not depend on how frequent classes are."""
 
 _WITHOUT: dict[Callable[[Tensor, Tensor], Tensor | float], _Without] = {
     **_COUNTED,

@@ -11,19 +11,25 @@ mean of client i with seed s, and u_sij = (d_sij - D_si) / (N S sqrt(n_i (n_i - 
 
 V_samples is the variance of the mean over samples. V_seeds has the variance over seeds,
 and as much as samples make seeds differ, which is V_both: the interaction of both where
-all seeds have the same test samples, all of V_samples where each has its own. So
+all seeds have the same test samples, all of V_samples where each has its own. It counts
+once. Where seeds share samples, these tell how much it is; with few seeds V_seeds is
+small by chance too often, and less of it is taken for known:
 
+    V_told  = (S - 1) / (S + 1) V_both max(0, 1 - V_both / V_samples)
+    V_1     = max(0, V_samples - V_both) + V_told + 1 / K^2
+    V_2     = max(0, V_seeds - V_told)
+    half    = (q V_1 + t_{S-1} V_2) / sqrt(V_1 + V_2)
     error^2 = V_samples + max(0, V_seeds - V_both)
-    half^2  = t_f^2 (V_samples + 1 / K^2)
-              + t_{S-1}^2 max(0, V_seeds - (1 - 1 / S) V_both)
 
-where half is half the width of the interval, and t_f the quantile of Student's
-distribution with f degrees of freedom, those of the samples, by Satterthwaite's rule.
-Each part has its own quantile, and a part of V_both stays in, since with few seeds
-V_seeds is small by chance too often. 1 / K^2, of outcomes that are 0 or 1 alone, is a
-pair of samples of which each algorithm is right on one, half a pair each way (Agresti
-and Min, 2005): without it a client of whom no prediction differs, or one, would seem to
-be known exactly. K is the number of samples that are as good as independent.
+where half is half the width of the interval, and no less than the error, should seeds
+agree by chance. This is Cochran and Cox's interval for a sum of two variances: the mean
+of their quantiles, weighted by the variances. That of seeds is Student's with S - 1
+degrees of freedom; q is Student's t_f, with f degrees of freedom of the samples by
+Satterthwaite's rule. Of outcomes that are 0 or 1 the variance follows from the mean and
+has no degrees of freedom: q is the normal quantile, and 1 / K^2 a pair of samples of
+which each algorithm is right on one, half a pair each way (Agresti and Min): without it
+a client of whom no prediction differs, or one, would seem to be known exactly. K is the
+number of samples that are as good as independent; of others, 1 / K^2 is left out.
 
 For one client, N = 1 and D_s is its own. With one seed only samples count. Where each
 seed draws other clients (newcomers), D_s is the mean over those of the seed, and the
@@ -31,9 +37,10 @@ weight of a sample in D is 1 / (S N_s n_i).
 
 A measure of a client as a whole has values of samples with its mean and its variance
 (`models.jackknife`). Where it counts samples, as sensitivity does those of class 1, K
-and f are by what each sample changes, 1 / n_i for a mean.
+is by what each sample changes, 1 / n_i for a mean.
 
 References:
+    Cochran and Cox, Experimental Designs, Wiley 1950.
     Gallas, One-shot estimate of MRMC variance: AUC, Academic Radiology 13, 2006.
     Agresti and Min, Simple improved confidence intervals for comparing matched
     proportions, Statistics in Medicine 24, 2005.
@@ -44,7 +51,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 _LEVEL = 0.975
 """On either side: intervals of 95 per cent."""
@@ -111,15 +118,26 @@ def client_estimates(trials: Trials) -> tuple[np.ndarray, Estimate]:
     return names, _unknown_where(single, found)
 
 
-@np.errstate(invalid="ignore")  # of infinite ones nothing can be told
 def mean_estimate(trials: Trials) -> Estimate:
     """How sure the mean over clients of their means is; each number is an array ()."""
+    found = mean_estimates(trials, np.zeros(len(trials.values), dtype=int))
+    return Estimate(*(value[0] for value in found))
+
+
+@np.errstate(invalid="ignore")  # of infinite ones nothing can be told
+def mean_estimates(trials: Trials, group: np.ndarray) -> Estimate:
+    """The same of several groups of clients, by the group (M,) 0, 1, .. of each."""
     _, client = np.unique(trials.client, return_inverse=True)
     cells = _cells(trials, client)
-    weight = 1 / (len(cells.seeds) * cells.seeds[cells.client])
+    of = _of_each(cells.place, group)
+    members = np.bincount(_of_each(cells.client, of))
+    weight = 1 / (members[of] * cells.seeds[cells.client])
     means = _sums(cells.client, cells.mean) / cells.seeds
-    drift = _seed_means(cells, cells.mean - means[cells.client])
-    return _whole(trials, client, cells, weight, drift)
+    drift, there = _seed_means(cells, of, cells.mean - means[cells.client])
+    s = np.bincount(there)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread = _sums(there, drift**2) / (s * (s - 1))
+    return _wholes(trials, client, cells, weight, of, spread, s)
 
 
 @np.errstate(invalid="ignore")  # of infinite ones nothing can be told
@@ -132,48 +150,63 @@ def newcomer_estimate(trials: Trials) -> Estimate:
     cells = _cells(trials, client)
     _, seed = np.unique(cells.seed, return_inverse=True)
     drawn = np.bincount(seed)
-    means = _seed_means(cells, cells.mean)
-    weight = 1 / (len(drawn) * drawn[seed])
-    return _whole(trials, client, cells, weight, means - means.mean())
+    everybody = np.zeros(len(seed), dtype=int)
+    means, _ = _seed_means(cells, everybody, cells.mean)
+    s = len(means)
+    spread = means.var(ddof=1) / s if s > 1 else np.nan
+    found = _wholes(
+        trials,
+        client,
+        cells,
+        1 / (s * drawn[seed]),
+        everybody,
+        np.array([spread]),
+        np.array([s]),
+    )
+    return Estimate(*(value[0] for value in found))
 
 
-def _seed_means(cells: _Cells, values: np.ndarray) -> np.ndarray:
-    """The mean of the values of each seed's clients."""
-    _, seed = np.unique(cells.seed, return_inverse=True)
-    return _sums(seed, values) / np.bincount(seed)
+def _seed_means(
+    cells: _Cells, group: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of the values of each group's cells of each seed, and its group."""
+    _, place = np.unique(_paired(group, cells.seed), return_inverse=True)
+    return _sums(place, values) / np.bincount(place), _of_each(place, group)
 
 
-def _whole(
+def _wholes(
     trials: Trials,
     client: np.ndarray,
     cells: _Cells,
     weight: np.ndarray,
-    drift: np.ndarray,
+    group: np.ndarray,
+    spread: np.ndarray,
+    seeds: np.ndarray,
 ) -> Estimate:
-    """The estimate of a sum of cells with these weights, whose seeds drift so far."""
+    """The estimate of each group's sum of cells with these weights.
+
+    Args:
+        trials: what is averaged.
+        client: of each trial, numbered (M,).
+        cells: of the trials.
+        weight: of each cell (C,).
+        group: of each cell (C,).
+        spread: V_seeds of each group.
+        seeds: how many each group has.
+    """
     u, w = _weighed(trials, cells)
     share = (weight * cells.seeds[cells.client])[cells.place]
-    centre = (weight * cells.mean).sum()
+    centre, of = _sums(group, weight * cells.mean), group[cells.place]
     single = cells.size[cells.place] < 2
     # One sample has no spread of its own: that among clients is no smaller.
-    u = np.where(single, (trials.values - centre) * w, u) * share
-    everybody = np.zeros(len(client), dtype=int)
-    parts = _parts(u, w * share, trials.sample, everybody)
-    s = len(drift)
-    spread = (drift**2).sum() / (s * (s - 1)) if s > 1 else np.nan
+    u = np.where(single, (trials.values - centre[of]) * w, u) * share
+    parts = _parts(u, w * share, _paired(of, trials.sample), of)
     own = _parts(u, w, _paired(client, trials.sample), client)
-    freedom = _satterthwaite(own.samples, np.maximum(own.distinct - 1, 1))
-    found = _estimate(
-        np.array([centre]),
-        np.array([spread]),
-        np.array([s]),
-        parts,
-        np.array([freedom]),
-        trials.proportion,
-    )
-    alone = bool(single.any() and len(cells.seeds) < 2)
-    found = _unknown_where(np.array([alone]), found)
-    return Estimate(*(value[0] for value in found))
+    whose = _of_each(client, of)
+    freedom = _satterthwaite(own.samples, np.maximum(own.distinct - 1, 1), whose)
+    found = _estimate(centre, spread, seeds, parts, freedom, trials.proportion)
+    alone = (_sums(of, single) > 0) & (np.bincount(whose) < 2)
+    return _unknown_where(alone, found)
 
 
 @np.errstate(invalid="ignore")  # of infinite ones nothing can be told
@@ -202,31 +235,35 @@ def _estimate(
     proportion: bool,
 ) -> Estimate:
     """The formulas above, for every group of clients at once."""
+    several = seeds > 1
     with np.errstate(invalid="ignore", divide="ignore"):
-        both = (seeds * parts.alone - parts.samples) / (seeds - 1)
-        several = seeds > 1
-        beyond = np.where(several, np.maximum(0, spread - both), 0)
-        kept = spread - (1 - 1 / seeds) * both
-        careful = np.where(several, np.maximum(0, kept), 0)
-        quantile = np.where(several, stdtrit(seeds - 1, _LEVEL), 0)
-        same = np.where(parts.samples > 0, parts.alone / parts.samples, np.nan)
-        independent = np.where(np.isnan(same), parts.distinct, parts.drawn * same)
-        more = 1 / independent**2 if proportion else 0.0
-        wide = stdtrit(np.maximum(freedom, 1), _LEVEL) ** 2 * (parts.samples + more)
-        half = np.sqrt(wide + quantile**2 * careful)
-    return Estimate(mean, np.sqrt(parts.samples + beyond), mean - half, mean + half)
+        both = np.where(several, (seeds * parts.alone - parts.samples) / (seeds - 1), 0)
+        spread = np.where(several, spread, 0)
+        rest = np.maximum(0, parts.samples - both)
+        known = np.where(parts.samples > 0, rest / parts.samples, 0)
+        told = (seeds - 1) / (seeds + 1) * both * known
+        rest, left = rest + told, np.maximum(0, spread - told)
+        quantile = stdtrit(np.maximum(freedom, 1), _LEVEL)
+        if proportion:
+            same = np.where(parts.samples > 0, parts.alone / parts.samples, np.nan)
+            alike = np.where(np.isnan(same), parts.distinct, parts.drawn * same)
+            rest, quantile = rest + 1 / alike**2, ndtri(_LEVEL)
+        of_seeds = np.where(several, stdtrit(np.maximum(seeds - 1, 1), _LEVEL), 0)
+        total = rest + left
+        half = (quantile * rest + of_seeds * left) / np.sqrt(total)
+        error = np.sqrt(parts.samples + np.maximum(0, spread - both))
+        half = np.maximum(np.where(total == 0, 0, half), error)
+    return Estimate(mean, error, mean - half, mean + half)
 
 
 def _cells(trials: Trials, client: np.ndarray) -> _Cells:
     """Groups what is averaged by client and seed."""
     _, seed = np.unique(trials.seed, return_inverse=True)
-    pairs, place = np.unique(_paired(client, seed), return_inverse=True)
-    first = np.zeros(len(pairs), dtype=int)
-    first[place] = np.arange(len(place))
+    _, place = np.unique(_paired(client, seed), return_inverse=True)
     size = np.bincount(place)
     mean = _sums(place, trials.values) / size
-    own = client[first]
-    return _Cells(place, own, seed[first], size, mean, np.bincount(own))
+    own = _of_each(place, client)
+    return _Cells(place, own, _of_each(place, seed), size, mean, np.bincount(own))
 
 
 def _weighed(trials: Trials, cells: _Cells) -> tuple[np.ndarray, np.ndarray]:
@@ -248,10 +285,14 @@ def _parts(u: np.ndarray, w: np.ndarray, key: np.ndarray, group: np.ndarray) -> 
     return _Parts(samples, _sums(group, u**2), distinct, 1 / _sums(group, w**2))
 
 
-def _satterthwaite(variances: np.ndarray, freedom: np.ndarray) -> float:
-    """Degrees of freedom of a sum of independent variances."""
-    total = (variances**2 / freedom).sum()
-    return float(variances.sum() ** 2 / total) if total > 0 else float(freedom.sum())
+def _satterthwaite(
+    variances: np.ndarray, freedom: np.ndarray, group: np.ndarray
+) -> np.ndarray:
+    """Degrees of freedom of each group's sum of independent variances."""
+    total = _sums(group, variances**2 / freedom)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = _sums(group, variances) ** 2 / total
+    return np.where(total > 0, found, _sums(group, freedom))
 
 
 def _unknown_where(where: np.ndarray, found: Estimate) -> Estimate:
@@ -269,7 +310,16 @@ def _sums(place: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.bincount(place, weights=values)
 
 
+def _of_each(place: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The value that all at a place have, by place."""
+    found = np.zeros(place.max(initial=-1) + 1, dtype=values.dtype)
+    found[place] = values
+    return found
+
+
 def _paired(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """One number for each pair of whole numbers."""
-    _, second = np.unique(second, return_inverse=True)
-    return first * (second.max(initial=0) + 1) + second
+    if not len(second):
+        return first
+    least = int(second.min())
+    return first * (int(second.max()) - least + 1) + (second - least)
