@@ -26,6 +26,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -293,7 +294,7 @@ class Kernel:
             inputs = tuple(part.contiguous() for part in inputs)
         shared = batch.index.dim() == 1
         key = (name, shared, batch.weight.shape if compiled else None)
-        with repeatable():
+        with repeatable() if features.is_cuda else nullcontext():
             if key not in self._programs:
                 program = self._vectorised(name, shared)
                 self._programs[key] = (
