@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from coterie.algorithms.local import local
 from coterie.collaboration.weights import spectral_radius
+from coterie.conformance.cases import Setting, simulated, small_federation
+from coterie.engine.rounds import beginning
 from support.oracles import begun
 from support.typechecking import SCOPE, check, jaxtyped
 
@@ -123,3 +126,11 @@ def answers(kinds: tuple, arrays: tuple, holds) -> list[bool | str]:
             return [holds(x, kind) for x, kind in zip(arrays, kinds, strict=True)]
         except AnnotationError as error:  # of a size that has no letter yet
             return [str(error)]
+
+
+def test_who_lacks_an_attribute_of_a_protocol_is_refused_after_others_are_not():
+    clients = simulated(small_federation(), Setting())
+    for _ in range(2):
+        beginning(clients)
+        with pytest.raises(TypeCheckError):
+            beginning(SimpleNamespace(at=clients.at))

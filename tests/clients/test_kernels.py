@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.func import functional_call
@@ -257,10 +258,17 @@ class Reader(nn.Module):
         start = torch.ones(count, len(sentences), self.recurrent.hidden_size)
         start = start.to(self.words.weight.dtype)
         lstm = isinstance(self.recurrent, nn.LSTM) or self.recurrent.mode == "LSTM"
-        outputs, _ = self.recurrent(
-            self.words(sentences), (start, start) if lstm else start
-        )
+        start = (start, start) if lstm else start
+        outputs, _ = self.recurrent(self.looked_up(sentences), start)
         return self.head(outputs[:, -1])
+
+    def looked_up(self, sentences: torch.Tensor) -> torch.Tensor:
+        return self.words(sentences)
+
+
+class ReaderByFunction(Reader):
+    def looked_up(self, sentences: torch.Tensor) -> torch.Tensor:
+        return F.embedding(sentences, self.words.weight, padding_idx=0)
 
 
 def sentences(count: int) -> torch.Tensor:
@@ -270,6 +278,7 @@ def sentences(count: int) -> torch.Tensor:
 
 READERS = {
     "gru": lambda: Reader(),
+    "by function": ReaderByFunction,
     "lstm": lambda: Reader(nn.LSTM),
     "deep": lambda: Reader(num_layers=2, bidirectional=True),
     "rnn": lambda: Reader(nn.RNN),
@@ -349,3 +358,11 @@ def test_a_chunk_of_recurrent_rows_counts_every_step():
     # last state, outputs 3; 28 + (9 (4 + 3) + 18) + 12 parameters.
     row = 7 * 2 * (5 + 20 + 20 * (15 + 3) + 3) + 3 * (28 + 81 + 12)
     assert kernel.chunk(7) == 2**25 // row
+
+
+def test_a_loss_of_no_model_has_no_slope():
+    constant = Objective(lambda outputs, targets: targets.to(REAL), {}, "loss", False)
+    kernel = Kernel(mlp(), constant, drawn(6, 4), classes(6))
+    x = rows(mlp(), 2)
+    found = kernel.grad(x, batches(2, 3, 6)["own"])
+    assert_close(found, torch.zeros_like(x), rtol=0, atol=0)

@@ -5,7 +5,8 @@ and result of every function, each once, and jaxtyping only holds the shapes of 
 together: by itself it would bind and check all arguments twice, which made the tests a
 quarter slower. Of closures, made anew with each call of what encloses them, nothing is
 compiled. What jaxtyping has accepted once, a kind of array of a number type, is
-afterwards compared by its shape alone.
+afterwards compared by its shape alone, and whether objects of one of our classes have
+the attributes of a protocol is asked once.
 
 Only what has sizes such as "{count}", and classes, is left to jaxtyping, which hands
 over functions that have only a signature.
@@ -17,7 +18,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, get_type_hints
+from typing import Any, Protocol, get_type_hints
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
@@ -67,6 +68,27 @@ def _fits(shape: tuple[int, ...], written: list[int | str]) -> bool:
 
 
 _ARRAYS.__instancecheck__ = _is
+
+_PROTOCOLS = type(Protocol)
+_ATTRIBUTES = _PROTOCOLS.__instancecheck__
+_FOLLOWED: set[tuple[type, type]] = set()  # protocols, and who has all that they name
+
+
+def _follows(protocol: Any, value: Any) -> bool:
+    """Whether a value has the attributes of a protocol.
+
+    Ours, unlike those that tests put together, have what others of their class have.
+    """
+    kind = type(value)
+    if (protocol, kind) in _FOLLOWED:
+        return True
+    found = _ATTRIBUTES(protocol, value)
+    if found and kind.__module__.startswith("coterie."):
+        _FOLLOWED.add((protocol, kind))
+    return found
+
+
+_PROTOCOLS.__instancecheck__ = _follows
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:

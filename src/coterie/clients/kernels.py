@@ -26,6 +26,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -33,11 +34,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
-from torch.utils._pytree import tree_leaves
 
 from ..models import Objective, layout, outcomes, value_of
 from .compiling import compile_for, repeatable
-from .layers import VALUES_PER_STEP, Recurrent, for_many_models
+from .layers import Recurrent, for_many_models, looks_up, values_in_pass
 from .samples import Batch
 
 _BUDGET = {"cpu": 2**25, "cuda": 2**29}
@@ -223,23 +223,7 @@ class Kernel:
     @cached_property
     def _values_per_sample(self) -> int:
         """Values that one sample's features, activations and their gradients hold."""
-        total = [self._features[:1].numel()]
-
-        def count(layer: nn.Module, _: Any, out: Any) -> None:
-            values = sum(part.numel() for part in tree_leaves(out))
-            steps = VALUES_PER_STEP if isinstance(layer, Recurrent) else 1
-            total.append(steps * values)
-
-        hooks = [
-            layer.register_forward_hook(count)
-            for layer in self._module.modules()
-            if not list(layer.children())
-        ]
-        with torch.no_grad():
-            self._module(self._features[:1])
-        for hook in hooks:
-            hook.remove()
-        return 2 * sum(total)
+        return 2 * values_in_pass(self._module, self._features[:1])
 
     def _chunks(
         self, batch: Batch, size: int | None = None
@@ -310,7 +294,7 @@ class Kernel:
             inputs = tuple(part.contiguous() for part in inputs)
         shared = batch.index.dim() == 1
         key = (name, shared, batch.weight.shape if compiled else None)
-        with repeatable():
+        with repeatable() if features.is_cuda else nullcontext():
             if key not in self._programs:
                 program = self._vectorised(name, shared)
                 self._programs[key] = (
@@ -333,21 +317,32 @@ class Kernel:
     # or None when all rows share them.
 
     def _grads(self, data: int | None) -> Callable[..., Tensor]:
-        rows = vmap(grad(self._loss), in_dims=(0, data, data, 0))
+        dims = (0, data, data, 0)
+        losses, slopes = (
+            vmap(of_row, in_dims=dims) for of_row in (self._loss, grad(self._loss))
+        )
 
-        def program(points: Tensor, *batch: Tensor) -> Tensor:
-            return self.layout.ravel(rows(self.layout.unravel(points), *batch))
+        def by_row(points: Tensor, *batch: Tensor) -> Tensor:
+            return self.layout.ravel(slopes(self.layout.unravel(points), *batch))
 
-        return program
+        def at_once(points: Tensor, *batch: Tensor) -> Tensor:
+            point = points.detach().requires_grad_()
+            with torch.enable_grad():
+                found = losses(self.layout.unravel(point), *batch)
+            if not found.requires_grad:  # where none depends on a model
+                return torch.zeros_like(points)
+            return torch.autograd.grad(found, point, torch.ones_like(found))[0]
+
+        # One pass back for all rows takes half of the time for small models, and does
+        # not import torch's compiler; but it does not know which index is padding.
+        return by_row if looks_up(self._module, self._features[:1]) else at_once
 
     def _hvps(self, data: int | None) -> Callable[..., Tensor]:
         def hvp(
             point: dict[str, Tensor], vector: dict[str, Tensor], *batch: Tensor
         ) -> dict[str, Tensor]:
-            def gradient(p: dict[str, Tensor]) -> dict[str, Tensor]:
-                return grad(self._loss)(p, *batch)
-
-            return jvp(gradient, (point,), (vector,))[1]
+            slope = grad(self._loss)
+            return jvp(lambda p: slope(p, *batch), (point,), (vector,))[1]
 
         rows = vmap(hvp, in_dims=(0, 0, data, data, 0))
 

@@ -18,10 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from ..checks import InputError
 
-VALUES_PER_STEP = 20
+_VALUES_PER_STEP = 20
 """Intermediate results of a recurrent layer for each of its outputs, at most."""
 
 
@@ -185,3 +187,43 @@ def for_many_models(module: nn.Module, *, on_cpu: bool) -> nn.Module:
 def _take_over(layer: nn.Module, old: nn.Module) -> None:
     """Gives a layer the parameters and attributes of an old one, which models read."""
     layer.__dict__.update(old.__dict__)
+
+
+def values_in_pass(module: nn.Module, sample: Tensor) -> int:
+    """How many values a sample and what all layers make of it have, about."""
+    total = [sample.numel()]
+
+    def count(layer: nn.Module, _: Any, out: Any) -> None:
+        values = sum(part.numel() for part in tree_leaves(out))
+        total.append(values * (_VALUES_PER_STEP if isinstance(layer, Recurrent) else 1))
+
+    leaves = (layer for layer in module.modules() if not list(layer.children()))
+    hooks = [layer.register_forward_hook(count) for layer in leaves]
+    with torch.no_grad():
+        module(sample)
+    for hook in hooks:
+        hook.remove()
+    return sum(total)
+
+
+class _Lookups(TorchFunctionMode):
+    """Counts functions that look up embeddings."""
+
+    _WATCHED = (F.embedding, F.embedding_bag, torch.embedding, torch.embedding_bag)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.count += func in self._WATCHED
+        return func(*args, **(kwargs or {}))
+
+
+def looks_up(module: nn.Module, sample: Tensor) -> bool:
+    """Whether a module looks up embeddings, in a layer or by a function."""
+    with torch.no_grad(), _Lookups() as lookups:
+        module(sample)
+    return lookups.count > 0

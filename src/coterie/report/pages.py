@@ -29,6 +29,7 @@ from ..scores.finals import (
     shown,
 )
 from ..scores.gains import Gain, gain_of
+from ..scores.keeping import keeping
 from ..scores.summaries import ranking, summary
 from ..scores.words import in_bytes, joined, large, some_of
 from .figures import gains, spread
@@ -55,7 +56,7 @@ def write_report(records: Records, path: Path) -> Path:
     """
     if records.metrics.empty:
         raise InputError("the records hold no results yet; there is nothing to report.")
-    document = _document(records)
+    document = _document(keeping(records))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write_text(document, encoding="utf-8")

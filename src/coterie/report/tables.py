@@ -225,6 +225,9 @@ def shortfalls(records: Records) -> tuple[int, list[str]]:
 
 def infinite_losses(records: Records) -> list[str]:
     """For each run in which one is, the first loss that is not finite, in words."""
+    losses = [f"{part}_loss" for part in PARTS if f"{part}_loss" in records.metrics]
+    if np.isfinite(records.metrics[losses].to_numpy()).all():
+        return []
     sizes = records.clients.set_index(["seed", "client"])
     axis, found = axis_of(records), []
     for (label, seed), run in records.metrics.groupby(

@@ -17,6 +17,7 @@ import pandas as pd
 from ..checks import InputError
 from ..models import MEASURES, OfClient
 from ..records import Records
+from .keeping import kept
 
 _Scores = TypeVar("_Scores", pd.DataFrame, pd.Series)
 
@@ -90,6 +91,7 @@ def score_named(measure: str, higher_is_better: bool) -> Score:
     return Score(column, words, -1, 1.0, f"reduction of {words}", "")
 
 
+@kept
 def labels_of(records: Records) -> list[str]:
     """The algorithms that have results, in the order of the study."""
     there = [str(label) for label in records.metrics["algorithm"].unique()]
@@ -136,6 +138,7 @@ def alone_of(records: Records) -> str:
     return local
 
 
+@kept
 def population(records: Records) -> pd.DataFrame:
     """One row per client, over seeds: sizes are means, a cluster that varies is -1.
 
@@ -168,6 +171,7 @@ def is_crowd(records: Records) -> bool:
     return records.clients["client"].nunique() > CROWD
 
 
+@kept
 def undefined_for(records: Records, measure: str | None = None) -> list[int]:
     """Clients whose test samples leave a measure undefined in any seed.
 
@@ -194,6 +198,7 @@ def may_be_undefined(measure: str) -> bool:
     return measure != "loss" and not of_samples
 
 
+@kept
 def runs_of(records: Records, label: str) -> pd.DataFrame:
     """Metrics of the seeds that got as far as any seed of this algorithm."""
     mine = records.metrics[records.metrics["algorithm"] == label]
@@ -217,12 +222,14 @@ def seed_means(runs: pd.DataFrame, column: str) -> pd.DataFrame:
     return means.replace([np.inf, -np.inf], np.nan).dropna(how="all")
 
 
+@kept
 def mean_scores(records: Records, label: str) -> pd.Series:
     """The mean test score over clients and seeds, by round."""
     means = seed_means(runs_of(records, label), score_of(records).column)
     return means.mean(axis=1, skipna=False)
 
 
+@kept
 def final_scores(records: Records, label: str) -> pd.DataFrame:
     """Test scores at the last round: one row per seed, one column per client."""
     runs = runs_of(records, label)

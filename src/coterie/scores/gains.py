@@ -32,6 +32,7 @@ from .intervals import (
     newcomer_estimate,
     seeds_alone,
 )
+from .keeping import kept
 
 VERDICTS = ("gains", "loses", "cannot tell")
 
@@ -63,6 +64,7 @@ class Gain(NamedTuple):
         return {verdict: int(found.get(verdict, 0)) for verdict in VERDICTS}
 
 
+@kept
 def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
     """How much better an algorithm is than another, by default training alone.
 
@@ -87,6 +89,7 @@ def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
     return Gain(mean, error, low, high, len(gained), _counted(trials), table)
 
 
+@kept
 def client_scores(
     records: Records, label: str, seed: int | None = None
 ) -> pd.DataFrame:
@@ -104,6 +107,7 @@ def client_scores(
     return pd.DataFrame(found._asdict(), index=scores.columns)
 
 
+@kept
 def score_error(records: Records, label: str) -> float:
     """The standard error of the mean score over clients, of seeds and test samples."""
     scores = final_scores(records, label)

@@ -18,6 +18,7 @@ from .finals import (
     worst_decile,
 )
 from .gains import gain_of, score_error
+from .keeping import kept
 
 _GAINS = ("gain", "gain_low", "gain_high", "gaining", "losing", "cannot_tell")
 
@@ -66,6 +67,7 @@ def summary(records: Records) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
 
+@kept
 def costs_of(records: Records, label: str) -> dict[str, float]:
     """Counters at the last round, mean over the seeds that are used, median of seconds.
 
