@@ -2,8 +2,8 @@
 
 Verbs append events, which nobody changes afterwards; accountants are pure functions of
 them. There are two ways to be private. A `Release` carries noise of its own. In a
-protocol of gossip, noise is drawn once, as an `Input`, and every `Exchange` sends linear
-combinations of all inputs so far, so that what a client learns is a projection.
+protocol of gossip, noise is drawn once, as an `Input`, and every `Exchange` sends
+linear combinations of all inputs so far, so that what a client learns is a projection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Release(NamedTuple):
 
 
 class Input(NamedTuple):
-    """Fresh noisy inputs, added to the rows that these clients hold; nothing is sent."""
+    """Fresh noisy inputs, added to rows that these clients hold; nothing is sent."""
 
     round: int
     who: Bool[Tensor, " n"]
