@@ -68,9 +68,9 @@ def by_distance(
 ) -> list[AtDistance]:
     """Mean, least and largest loss of all pairs of each distance from 1 on.
 
-    >>> values = torch.tensor([0.0, 1.0, 0.5, 0.3]).double()
+    >>> values = torch.tensor([0.0, 1.0, 0.75, 0.25]).double()
     >>> [tuple(each)[:3] for each in by_distance(values, torch.tensor([0, 1, 2, 2]))]
-    [(1, 1, 1.0), (2, 2, 0.4)]
+    [(1, 1, 1.0), (2, 2, 0.5)]
 
     Args:
         values: of pairs, as `share` of clients, or one row or column of it.
