@@ -1,9 +1,9 @@
 """The ledger: who released what to whom, with which sensitivity and noise.
 
 Verbs append events, which nobody changes afterwards; accountants are pure functions of
-them. There are two ways to be private. A `Release` carries noise of its own. In gossip,
-noise is drawn once, as an `Input`, and every `Exchange` sends linear combinations of
-all inputs so far, so that what a client learns is a projection.
+them. There are two ways to be private. A `Release` carries noise of its own. In a
+protocol of gossip, noise is drawn once, as an `Input`, and every `Exchange` sends
+linear combinations of all inputs so far, so that what a client learns is a projection.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
 
@@ -28,7 +28,7 @@ class Release(NamedTuple):
 
 
 class Input(NamedTuple):
-    """Fresh noisy inputs, added to the rows of these clients; nothing is sent."""
+    """Fresh noisy inputs, added to rows that these clients hold; nothing is sent."""
 
     round: int
     who: Bool[Tensor, " n"]
@@ -49,7 +49,22 @@ class Exchange(NamedTuple):
     gamma: float = 1.0
 
 
-Event = Release | Input | Exchange
+class Meetings(NamedTuple):
+    """Pairs who met at once, none of them touching another: both sent their rows x.
+
+    Every client holds a second row z, which nobody sees and which inputs change as they
+    change x. Before a meeting each end has moved by its part of the way from x to z,
+    and from z to x; then x_v, x_w <- (x_v + x_w) / 2, z_v <- z_v + gamma (x_w - x_v),
+    z_w <- z_w - gamma (x_w - x_v). Where nobody moves and gamma = 0, z is nothing.
+    """
+
+    round: int
+    pairs: Int[Tensor, "m 2"]
+    moved: Float64[Tensor, "m 2"]  # of the way from x to z, between 0 and 1/2
+    gamma: float = 0.0
+
+
+Event = Release | Input | Exchange | Meetings
 
 
 class Ledger:
