@@ -72,14 +72,14 @@ class PersonalOracle:
         groups: Int[Tensor, " n"] | None = None,
     ) -> Tensor:
         """Weighted means of the shared columns, and everybody's own personal ones."""
-        mean = self._oracle.average(shares, self._shared(rows), groups)
+        mean = self._oracle.average(shares, self.shared(rows), groups)
         return self._completed(mean, rows)
 
     def mix(
         self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Mixtures of the shared columns, and everybody's own personal ones."""
-        shared = self._shared(rows)
+        shared = self.shared(rows)
         found = self._oracle.mix(weights, shared, exchanges=exchanges, gamma=gamma)
         return self._completed(found, rows)
 
@@ -87,7 +87,7 @@ class PersonalOracle:
         self, program: CentralProgram, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
         """What a coordinator makes of shared columns; result j goes with rows[j]."""
-        shared = [self._shared(row) for row in rows]
+        shared = [self.shared(row) for row in rows]
         found = self._oracle.central(program, *shared, **options)
         own = [self._completed(*pair) for pair in zip(found, rows, strict=False)]
         return (*own, *found[len(own) :])
@@ -120,7 +120,8 @@ class PersonalOracle:
         """Whether these are rows of models, and not a few numbers of each client."""
         return rows.dim() > 1 and rows.shape[-1] == len(self._home)
 
-    def _shared(self, rows: Tensor) -> Tensor:
+    def shared(self, rows: Tensor) -> Tensor:
+        """The columns that may leave; a few numbers of each client as they are."""
         return rows[..., ~self._home] if self._is_whole(rows) else rows
 
     def _completed(self, found: Tensor, rows: Tensor) -> Tensor:
