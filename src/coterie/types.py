@@ -1,10 +1,9 @@
 """The few types on which everything else agrees: algorithm, oracle, client program.
 
 A federation is a matrix: row i of `x`, shape (N, D), is client i's model. An algorithm
-is row-wise code on those n rows that a process holds (all N in a simulation, N/R where
-R processes divide them, one at a site), and everything that leaves a client leaves
-through a verb of the oracle. Its second face, the flow, is for clients that need not
-wait for each other: tasks, and what their answers do when they arrive.
+is row-wise code on those n rows that a process holds, and all that leaves a client
+leaves through a verb of the oracle. Its second face, the flow, is for clients that need
+not wait for each other: tasks, and what their answers do when they arrive.
 """
 
 from __future__ import annotations
@@ -187,16 +186,18 @@ class Oracle(Protocol):
         Shares (C, n) give C averages, (n, C, D). One of nobody is zero.
         """
 
-    def mix(self, weights: Tensor, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Row i is sum_k weights[i, k] rows[k]; weights (N, N) may be sparse."""
+    def mix(
+        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """Row i is sum_k weights[i, k] rows[k]; weights W (N, N) may be sparse.
+
+        After W x, further exchanges: gamma W x + (1 - gamma) x', x' the x before.
+        """
 
     def central(
         self, program: CentralProgram, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
-        """A coordinator runs `program(*rows, **options)` on the rows of all N clients.
-
-        Each client gets its own rows of the results back.
-        """
+        """A coordinator runs `program` on the rows of all; each gets its own back."""
 
     def blended(
         self, x: Float[Tensor, "n d"], weights: Float[Tensor, "m m"]
@@ -261,7 +262,7 @@ class Arrivals(NamedTuple):
         return seeds.generator(self.seed, "events", self.k)
 
     def passed(self, messages: float, row: Tensor) -> None:
-        """Counts messages of the size of a row that clients send each other now."""
+        """Counts messages of a row's size that clients send each other now."""
         self.sent.append(messages * row.numel())
 
 
@@ -360,12 +361,9 @@ class Federated(Protocol):
     def at(
         self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
     ) -> Oracle:
-        """The oracle of round t; its answers depend on nothing asked before.
+        """The oracle of round t, whose answers depend on nothing asked before.
 
-        Args:
-            t: the round.
-            active: who of all N clients takes part; None: everybody.
-            purpose: names what the answers are for.
+        `active` of all N clients take part; `purpose` says what answers are for.
         """
 
 

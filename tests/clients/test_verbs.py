@@ -291,3 +291,29 @@ def test_a_divided_federation_answers_as_the_whole(classification, size, active,
         for one, other in zip(told, seen, strict=True):
             assert_close(one, other, **EXACT)
         assert sent_there == sent
+
+
+def test_several_exchanges_are_as_many_mixtures_by_the_recursion(classification):
+    simulation = simulate(classification)
+    x, w, gamma = rows(simulation), weights(), 1.3
+    oracle = simulation.at(1)
+    found = oracle.mix(w, x, exchanges=3, gamma=gamma)
+    first = w @ x
+    second = gamma * w @ first + (1 - gamma) * x
+    assert_close(found, gamma * w @ second + (1 - gamma) * first, **EXACT)
+    once = simulation.at(1)
+    once.mix(w, x)
+    assert over_links(oracle.sent) == Counter(
+        {link: 3 * values for link, values in over_links(once.sent).items()}
+    )
+
+
+def test_a_round_without_some_is_that_of_the_others_and_counted_with_it(classification):
+    simulation = simulate(classification)
+    x = rows(simulation)
+    oracle, expected = simulation.at(1), simulation.at(1, SOME)
+    less = oracle.without(~SOME)
+    assert_close(less.grads(x), expected.grads(x), rtol=0, atol=0)
+    assert_close(less.mix(weights(), x), expected.mix(weights(), x), rtol=0, atol=0)
+    assert over_links(oracle.sent) == over_links(expected.sent)
+    assert_close(oracle.gradients, expected.gradients, rtol=0, atol=0)

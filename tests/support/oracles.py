@@ -22,9 +22,14 @@ def with_verbs(cls):
         self.sent.append(Sent("average", mean.numel(), up.flip(1)))
         return mean.expand(len(rows), *mean.shape)
 
-    def mix(self, weights, rows):
-        self.sent.append(Sent("mix", rows.shape[1], between(weights, self.active)))
-        return weights.to(rows) @ rows
+    def mix(self, weights, rows, *, exchanges=1, gamma=1.0):
+        before, now = rows, rows
+        for number in range(exchanges):
+            self.sent.append(Sent("mix", rows.shape[1], between(weights, self.active)))
+            mixed = weights.to(rows) @ now
+            mixed = mixed if number == 0 else gamma * mixed + (1 - gamma) * before
+            before, now = now, mixed
+        return now
 
     def central(self, program, *rows, **options):
         found = program(*rows, **options)

@@ -67,9 +67,7 @@ def decentralised_sgd(
         x, v, t = state
         x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule)
         w = among_present(mixing, oracle.present)
-        before, x = x, oracle.mix(w, x)
-        for _ in range(exchanges - 1):
-            before, x = x, omega * oracle.mix(w, x) + (1 - omega) * before
+        x = oracle.mix(w, x, exchanges=exchanges, gamma=omega)
         return State(x, v, t + steps), {"weights": w}
 
     return Algorithm(init, step)

@@ -36,6 +36,8 @@ def study_progress(
                 last = (p.label, p.seed, _score_text(p, p.score))
             score = last[2] if last[:2] == (p.label, p.seed) else ""
             when = "" if p.time is None else f", virtual time {p.time:.4g} s"
+            spent = "" if p.epsilon is None else f", epsilon {p.epsilon:.3g}"
+            when += spent
             text = f"{p.label}, seed {p.seed}: round {p.t} of {p.rounds}{when}{score}"
             update(p.done, p.total, text, p.t == p.rounds)
 

@@ -87,6 +87,15 @@ def blend(batch: Batch, columns: Tensor, share: Float[Tensor, "r c"]) -> Batch:
     return Batch(index, weight)
 
 
+Release = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""What becomes of gradients (p, D) that contributors (p,) send to readers (p,)."""
+
+
+def as_it_is(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
+    """The gradients."""
+    return g
+
+
 def with_own(
     points: Float[Tensor, "p s"], own: Float[Tensor, "p d"], home: Bool[Tensor, " d"]
 ) -> Float[Tensor, "p d"]:
@@ -102,10 +111,11 @@ def blended_by_pairs(
     used: Float[Tensor, "m n"],
     batch: Batch,
     own: Float[Tensor, "n d"],
-    home: Bool[Tensor, " d"],
+    home: Bool[Tensor, " d"] | None,
     chunk: int,
+    release: Release,
 ) -> Float[Tensor, "m s"]:
-    """Blends of shared columns, where contributors use personal columns of their own.
+    """Blends where every pair takes a gradient of its own.
 
     Args:
         grad: gradients of the clients' losses.
@@ -113,14 +123,18 @@ def blended_by_pairs(
         used: how they weigh the contributors.
         batch: samples of the contributors.
         own: models of the contributors.
-        home: which columns are personal.
+        home: which columns are personal, which contributors have of their own.
         chunk: pairs at once.
+        release: what becomes of a gradient that leaves.
     """
     blends = torch.zeros_like(points)
     for some in used.nonzero().split(chunk):
         i, k = some.unbind(1)
-        g = grad(with_own(points[i], own[k], home), batch[k])[:, ~home]
-        blends.index_add_(0, i, used[i, k][:, None] * g)
+        if home is None:
+            g = grad(points[i], batch[k])
+        else:
+            g = grad(with_own(points[i], own[k], home), batch[k])[:, ~home]
+        blends.index_add_(0, i, used[i, k][:, None] * release(g, i, k))
     return blends
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..collaboration.beliefs import of_each, of_pairs
 from ..types import Comparison
-from .blends import with_own
+from .blends import Release, as_it_is, with_own
 from .groups import Group, fetched
 from .samples import Batch
 
@@ -41,6 +41,10 @@ class Asked(NamedTuple):
     group: Group
     counts: Sequence[int]  # active clients of each process
     chunk: int  # pairs at once
+    release: tuple[Release, Release] = (
+        as_it_is,
+        as_it_is,
+    )  # of each half, as it leaves
 
 
 def compared(
@@ -61,10 +65,14 @@ def compared(
     group, counts = asked.group, asked.counts
     a, m = len(x), sum(counts)
     everybody = torch.arange(a, device=x.device)
-    own = *asked.half_grads(x, (first, second), everybody), used
+    here = slice(sum(counts[: group.rank]), sum(counts[: group.rank + 1]))
+    who = present.nonzero()[:, 0]
+    mine = who[here]  # of all clients
+    a_i, b_i = asked.half_grads(x, (first, second), everybody)
+    release_a, release_b = asked.release
+    own = release_a(a_i, mine, mine), release_b(b_i, mine, mine), used
     # Of the m active clients; nobody is compared with oneself.
     wanted = pairs[present][:, present].fill_diagonal_(False)
-    here = slice(sum(counts[: group.rank]), sum(counts[: group.rank + 1]))
     asks = wanted[:, here]  # (m, a)
     columns = x, *own[:2], used[:, None]
     models, *theirs = (fetched(group, part, wanted.T, counts) for part in columns)
@@ -73,9 +81,11 @@ def compared(
     for some in asks.nonzero().split(asked.chunk) if a else ():
         i, k = some.unbind(1)
         at = place[i]
-        answers = asked.half_grads(models[at], (first, second), k)
+        a_k, b_k = asked.half_grads(models[at], (first, second), k)
+        pair = who[i], mine[k]
+        answers = release_a(a_k, *pair), release_b(b_k, *pair), used[k]
         reader = theirs[0][at], theirs[1][at], theirs[2][at, 0]
-        values[:, i, k] = of_pairs(reader, (*answers, used[k]))
+        values[:, i, k] = of_pairs(reader, answers)
     values = group.join(values.permute(2, 0, 1).contiguous(), counts).permute(1, 2, 0)
     n = len(present)
     both = present[:, None] & present

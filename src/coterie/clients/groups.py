@@ -121,6 +121,27 @@ def fetched(
     )
 
 
+def returned(group: Group, answers: Tensor, wanted: Tensor, rows: Tensor) -> Tensor:
+    """The sum of what all processes answer to each of the clients at hand.
+
+    Args:
+        group: the processes.
+        answers: to those whose rows were fetched.
+        wanted: as they were fetched.
+        rows: of the clients at hand.
+    """
+    counts, mine = blocks(len(wanted), group.size), block(len(wanted), group)
+    asked = [int(part.sum()) for part in wanted[mine].any(0).split(counts)]
+    askers = [some[:, mine].any(0) for some in wanted.split(counts)]
+    back = group.exchange(
+        list(answers.split(asked)), [int(asker.sum()) for asker in askers]
+    )
+    total = torch.zeros_like(rows)
+    for asker, part in zip(askers, back, strict=True):
+        total[asker] += part
+    return total
+
+
 def block(clients: int, group: Group) -> slice:
     """Where the clients of this process stand among all.
 

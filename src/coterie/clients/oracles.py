@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -19,13 +18,13 @@ from torch import Tensor
 from .. import seeds
 from ..checks import InputError, integer
 from ..types import CentralProgram, Comparison, Option, Program, Sent
-from .blends import Plan, blend, blended_by_pairs, with_own
+from .blends import Plan, Release, as_it_is, blend, blended_by_pairs, with_own
 from .comparisons import Asked, HalfGrads, at_home, compared
-from .groups import Group, block, blocks, fetched
+from .groups import Group, block, blocks, fetched, returned
 from .kernels import Kernel
 from .programs import SimulatedClients, only
 from .samples import Batch, FreshMinibatches, Samples
-from .traffic import between, upwards
+from .traffic import Meter, Sending, Wrap
 
 Answer = TypeVar("Answer")
 
@@ -47,12 +46,11 @@ class SimulatedOracle:
         self, held: Held, t: int, present: Bool[Tensor, " m"], purpose: str
     ) -> None:
         """Prepares the questions of round t to those who are present."""
+        self._held = held
         self._samples, self._kernel, self._seed, self._loop, self._group = held
         self._t, self._purpose = t, purpose
         self._asked: Counter[str] = Counter()
         self._plan: Plan | None = None
-        # Verb, weights and links; weights are kept so that no others get their id.
-        self._links: tuple[str, int, Tensor, Tensor] | None = None
         self.present = present
         self.mine = block(len(present), self._group)
         self.active = present[self.mine]
@@ -61,7 +59,23 @@ class SimulatedOracle:
             self._samples, self._who, lambda number: self.key("grads", number)
         )
         self.gradients = torch.zeros(len(self.active), dtype=torch.float64)
-        self.sent: list[Sent] = []
+        self._meter = Meter(present, [])
+
+    def wrapped(self, wrap: Wrap) -> Sending:
+        """What the wrap makes of it."""
+        return wrap(self)
+
+    def without(self, absent: Bool[Tensor, " n"]) -> SimulatedOracle:
+        """The same round, counted with it, where these of all take no part."""
+        present = self.present & ~absent.to(self.present.device)
+        found = SimulatedOracle(self._held, self._t, present, self._purpose)
+        found.gradients, found._meter = self.gradients, Meter(present, self.sent)
+        return found
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What the verbs between clients have sent."""
+        return self._meter.sent
 
     # Inside a client.
 
@@ -129,7 +143,7 @@ class SimulatedOracle:
         part = shares / torch.where(total > 0, total, 1)
         mean = self._group.sum(part @ rows.flatten(1))
         down = rows[0] if groups is not None else mean
-        self._count_with_server("average", rows[0].numel(), down.numel())
+        self._meter.with_server("average", rows[0].numel(), down.numel())
         if groups is not None:
             return mean[torch.searchsorted(names, groups)]
         return mean.expand(len(rows), *mean.shape)
@@ -147,24 +161,24 @@ class SimulatedOracle:
             results = found if isinstance(found, tuple) else (found,)
         own = tuple(self._group.hand_out(results, counts))
         up = sum(row[0].numel() for row in rows)
-        self._count_with_server("central", up, sum(row[0].numel() for row in own))
+        self._meter.with_server("central", up, sum(row[0].numel() for row in own))
         return own
 
     # Between clients, from peer to peer.
 
-    def mix(self, weights: Tensor, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Row i is sum_k weights[i, k] rows[k]."""
+    def mix(
+        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """Row i is sum_k weights[i, k] rows[k], so many times; see `types.Oracle`."""
         weights = weights.to(rows)
         if len(weights) < len(self.present):  # rows at hand, which their clients know
             counts = blocks(len(self.present), self._group.size)
             weights = self._group.join(weights.to_dense(), counts)
-        self._count_between("mix", weights, rows[0].numel())
-        if self._group.size == 1:
-            return weights @ rows
-        dense = weights if weights.layout == torch.strided else weights.to_dense()
-        theirs = self._fetched(rows, dense != 0)
-        own = dense[self.mine]
-        return own[:, (own != 0).any(0)] @ theirs
+        before, now = rows, self._mixed(weights, rows)
+        for _ in range(exchanges - 1):
+            mixed = self._mixed(weights, now)
+            before, now = now, gamma * mixed + (1 - gamma) * before
+        return now
 
     def blended(
         self,
@@ -172,6 +186,7 @@ class SimulatedOracle:
         weights: Float[Tensor, "m m"],
         *,
         home: Bool[Tensor, " d"] | None = None,
+        release: Release | None = None,
     ) -> Float[Tensor, "n d"]:
         """Row i is sum_k weights[i, k] g_k(x_i) over active k, for active i.
 
@@ -179,22 +194,30 @@ class SimulatedOracle:
             x: the models.
             weights: of all clients.
             home: columns that do not leave their clients; None: all do.
+            release: what becomes of a pair's gradient; None: it stays as it is.
         """
         if self._plan is None or self._plan.weights is not weights:
             self._plan = self._planned(weights)
         shared = x if home is None else x[:, ~home]
         size = shared.shape[1]
-        self._count_between("blended", weights, size, readers=True, back=size)
+        self._meter.between("blended", weights, size, readers=True, back=size)
         everyone = torch.arange(len(x), device=x.device)
         batch = self._samples.minibatch(everyone, self._stream("blended"))
         asks = (weights * self.present[:, None] * self.present != 0).T
         points = shared if self._group.size == 1 else self._fetched(shared, asks)
-        if home is None:
+        if home is None and release is None:
             found = self._blend(points, self._plan, batch)
         else:
-            found = self._blend_at_home(points, self._plan, batch, x, home)
+            readers = (
+                asks.T[:, self.mine].any(1).nonzero()[:, 0]
+            )  # whose points these are
+            if self._group.size == 1:
+                readers = everyone
+            found = self._blend_by_pairs(
+                points, batch, (x, home), readers, release or as_it_is
+            )
         if self._group.size > 1:
-            found = self._returned(found, asks, shared)
+            found = returned(self._group, found, asks, shared)
         if home is None:
             return found
         # Of personal columns, everybody's own gradient.
@@ -210,6 +233,7 @@ class SimulatedOracle:
         samples: int | None = None,
         pairs: Bool[Tensor, "m m"] | None = None,
         home: Bool[Tensor, " d"] | None = None,
+        release: tuple[Release, Release] = (as_it_is, as_it_is),
     ) -> Comparison:
         """Distances of pairs of active clients; never more than a chunk of them.
 
@@ -218,6 +242,7 @@ class SimulatedOracle:
             samples: how many training samples each client uses; None uses them all.
             pairs: who is compared with whom; None: everybody with everybody.
             home: columns that do not leave their clients; None: all do.
+            release: what becomes of gradients of each half.
         """
         if samples is not None:
             integer("samples", samples, at_least=2)
@@ -227,7 +252,7 @@ class SimulatedOracle:
         asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs
         asks = asks.to(self.present.device) & self.present[:, None] & self.present
         # The reader's model with its two gradients goes out; a few numbers come back.
-        self._count_between("compare", asks.T, 3 * shared.shape[1], readers=True)
+        self._meter.between("compare", asks.T, 3 * shared.shape[1], readers=True)
         asks = asks | torch.diag(self.present)  # everybody's own gradients
         halves = self._samples.halves(self._who, self._stream("compare"), samples)
         counts = [int(part.sum()) for part in self._blocks(self.present)]
@@ -238,10 +263,19 @@ class SimulatedOracle:
         half_grads: HalfGrads = self._half_grads
         if home is not None:
             half_grads = at_home(half_grads, own, home)
-        asked = Asked(half_grads, halves, self._group, counts, chunk)
+        asked = Asked(half_grads, halves, self._group, counts, chunk, release)
         return compared(asked, shared, self.present, asks)
 
     # What these are made of.
+
+    def _mixed(self, weights: Tensor, rows: Tensor) -> Tensor:
+        self._meter.between("mix", weights, rows[0].numel())
+        if self._group.size == 1:
+            return weights @ rows
+        dense = weights if weights.layout == torch.strided else weights.to_dense()
+        theirs = self._fetched(rows, dense != 0)
+        own = dense[self.mine]
+        return own[:, (own != 0).any(0)] @ theirs
 
     def _stream(self, verb: str) -> int:
         """The key of a question; those of a verb are numbered as they are asked."""
@@ -260,32 +294,6 @@ class SimulatedOracle:
             self.gradients += times * counts
         else:
             self.gradients[who.cpu()] += times * counts[who.cpu()]
-
-    @cached_property
-    def _upwards(self) -> Tensor:
-        return upwards(self.present)
-
-    def _count_with_server(self, verb: str, up: int, down: int) -> None:
-        self.sent.append(Sent(verb, up, self._upwards))
-        self.sent.append(Sent(verb, down, self._upwards.flip(1)))
-
-    def _count_between(
-        self,
-        verb: str,
-        weights: Tensor,
-        values: int,
-        *,
-        readers: bool = False,
-        back: int = 0,
-    ) -> None:
-        """Counts values over every link, and `back` the other way."""
-        if self._links is None or self._links[:2] != (verb, id(weights)):
-            links = between(weights, self.present, readers=readers)
-            self._links = verb, id(weights), weights, links
-        links = self._links[3]
-        self.sent.append(Sent(verb, values, links))
-        if back:
-            self.sent.append(Sent(verb, back, links.flip(1)))
 
     def _by_client(self, ask: Callable[[slice], Tensor]) -> Tensor:
         """All rows at once, or in debug mode one after the other with names."""
@@ -328,14 +336,24 @@ class SimulatedOracle:
             g[readers] = self._kernel.grad(x[readers], some)
         return torch.zeros_like(x) if g is None else g
 
-    def _blend_at_home(
-        self, points: Tensor, plan: Plan, batch: Batch, x: Tensor, home: Tensor
+    def _blend_by_pairs(
+        self,
+        points: Tensor,
+        batch: Batch,
+        own: tuple[Tensor, Tensor | None],
+        readers: Tensor,
+        release: Release,
     ) -> Tensor:
-        """The same in shared columns, with personal ones of the contributors."""
-        self.gradients += plan.readers * self._samples.counts
+        """The same, of shared columns, where every pair's gradient leaves by itself."""
+        assert self._plan is not None  # made before
+        self.gradients += self._plan.readers * self._samples.counts
         chunk = self._kernel.chunk(batch.width, extra=3)
+
+        def sent(g: Tensor, i: Tensor, k: Tensor) -> Tensor:
+            return release(g, readers[i], k + self.mine.start)
+
         return blended_by_pairs(
-            self._kernel.grad, points, plan.used, batch, x, home, chunk
+            self._kernel.grad, points, self._plan.used, batch, *own, chunk, sent
         )
 
     def _blended_pair_by_pair(self, x: Tensor, used: Tensor, batch: Batch) -> Tensor:
@@ -377,21 +395,3 @@ class SimulatedOracle:
     def _fetched(self, rows: Tensor, wanted: Tensor) -> Tensor:
         """The rows of those of all clients that any of the clients at hand wants."""
         return fetched(self._group, rows, wanted, blocks(len(wanted), self._group.size))
-
-    def _returned(self, answers: Tensor, wanted: Tensor, x: Tensor) -> Tensor:
-        """The sum of what all processes answer to each of the clients at hand.
-
-        Args:
-            answers: to those whose rows were fetched.
-            wanted: as they were fetched.
-            x: the rows at hand.
-        """
-        counts = [int(part.sum()) for part in self._blocks(wanted[self.mine].any(0))]
-        askers = [w[:, self.mine].any(0) for w in self._blocks(wanted)]
-        back = self._group.exchange(
-            list(answers.split(counts)), [int(asker.sum()) for asker in askers]
-        )
-        g = torch.zeros_like(x)
-        for asker, part in zip(askers, back, strict=True):
-            g[asker] += part
-        return g

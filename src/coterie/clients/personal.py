@@ -20,13 +20,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..types import CentralProgram, Comparison, Option, Program, Sent
-from .oracles import SimulatedOracle
+from .traffic import Sending, Wrap
 
 
 class PersonalOracle:
     """An oracle whose clients keep some columns at home; see `coterie.types.Oracle`."""
 
-    def __init__(self, oracle: SimulatedOracle, home: Bool[Tensor, " d"]) -> None:
+    def __init__(self, oracle: Sending, home: Bool[Tensor, " d"]) -> None:
         """Wraps an oracle; `home` marks the columns that do not leave."""
         self._oracle, self._home = oracle, home
 
@@ -72,21 +72,29 @@ class PersonalOracle:
         groups: Int[Tensor, " n"] | None = None,
     ) -> Tensor:
         """Weighted means of the shared columns, and everybody's own personal ones."""
-        mean = self._oracle.average(shares, self._shared(rows), groups)
+        mean = self._oracle.average(shares, self.shared(rows), groups)
         return self._completed(mean, rows)
 
-    def mix(self, weights: Tensor, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    def mix(
+        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
         """Mixtures of the shared columns, and everybody's own personal ones."""
-        return self._completed(self._oracle.mix(weights, self._shared(rows)), rows)
+        shared = self.shared(rows)
+        found = self._oracle.mix(weights, shared, exchanges=exchanges, gamma=gamma)
+        return self._completed(found, rows)
 
     def central(
         self, program: CentralProgram, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
         """What a coordinator makes of shared columns; result j goes with rows[j]."""
-        shared = [self._shared(row) for row in rows]
+        shared = [self.shared(row) for row in rows]
         found = self._oracle.central(program, *shared, **options)
         own = [self._completed(*pair) for pair in zip(found, rows, strict=False)]
         return (*own, *found[len(own) :])
+
+    def wrapped(self, wrap: Wrap) -> PersonalOracle:
+        """The same, where what leaves is also wrapped: the shared columns."""
+        return PersonalOracle(wrap(self._oracle), self._home)
 
     def blended(
         self, x: Float[Tensor, "n d"], weights: Float[Tensor, "m m"]
@@ -112,7 +120,8 @@ class PersonalOracle:
         """Whether these are rows of models, and not a few numbers of each client."""
         return rows.dim() > 1 and rows.shape[-1] == len(self._home)
 
-    def _shared(self, rows: Tensor) -> Tensor:
+    def shared(self, rows: Tensor) -> Tensor:
+        """The columns that may leave; a few numbers of each client as they are."""
         return rows[..., ~self._home] if self._is_whole(rows) else rows
 
     def _completed(self, found: Tensor, rows: Tensor) -> Tensor:

@@ -6,11 +6,54 @@ part, and down to it. What `mix`, `blended` and `compare` send goes from peer to
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..types import SERVER
+from ..types import SERVER, Comparison, Oracle, Sent
+from .blends import Release, as_it_is
+
+
+@runtime_checkable
+class Sending(Oracle, Protocol):
+    """An oracle that others may wrap, to change what leaves a client."""
+
+    def wrapped(self, wrap: Wrap) -> Oracle:
+        """The same oracle, where what leaves a client goes through another."""
+
+    def without(self, absent: Bool[Tensor, " n"]) -> Sending:
+        """The same round, counted with it, where these of all clients take no part."""
+
+    def blended(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        *,
+        home: Tensor | None = None,
+        release: Release | None = None,
+    ) -> Tensor:
+        """As of an oracle; `home` columns stay, and every pair's gradient is released.
+
+        None: blends are of gradients as they are.
+        """
+
+    def compare(
+        self,
+        x: Tensor,
+        *,
+        samples: int | None = None,
+        pairs: Tensor | None = None,
+        home: Tensor | None = None,
+        release: tuple[Release, Release] = (as_it_is, as_it_is),
+    ) -> Comparison:
+        """As of an oracle; the gradients of either half are released."""
+
+
+Wrap = Callable[[Sending], Sending]
 
 
 def upwards(present: Bool[Tensor, " n"]) -> Int[Tensor, "l 2"]:
@@ -41,3 +84,40 @@ def between(
     if readers:
         used &= present[i]
     return torch.stack([k[used], i[used]], 1)
+
+
+class Meter:
+    """Counts what the verbs of a round send."""
+
+    def __init__(self, present: Bool[Tensor, " n"], sent: list[Sent]) -> None:
+        """Of those who are present; what is counted is added to `sent`."""
+        self.sent, self._present = sent, present
+        # Verb, weights and links; weights are kept so that no others get their id.
+        self._links: tuple[str, int, Tensor, Tensor] | None = None
+
+    @cached_property
+    def _upwards(self) -> Tensor:
+        return upwards(self._present)
+
+    def with_server(self, verb: str, up: int, down: int) -> None:
+        """Counts values from every client to the server, and back down."""
+        self.sent.append(Sent(verb, up, self._upwards))
+        self.sent.append(Sent(verb, down, self._upwards.flip(1)))
+
+    def between(
+        self,
+        verb: str,
+        weights: Tensor,
+        values: int,
+        *,
+        readers: bool = False,
+        back: int = 0,
+    ) -> None:
+        """Counts values over every link, and `back` the other way."""
+        if self._links is None or self._links[:2] != (verb, id(weights)):
+            links = between(weights, self._present, readers=readers)
+            self._links = verb, id(weights), weights, links
+        links = self._links[3]
+        self.sent.append(Sent(verb, values, links))
+        if back:
+            self.sent.append(Sent(verb, back, links.flip(1)))

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from ..algorithms.local import local
+from ..checks import InputError
 from ..clients.groups import block
 from ..data.federation import Federation
 from ..engine.states import whole
+from ..privacy.training import Mechanism, foresee, privately
 from .cases import (
     CLIENTS,
+    ROUNDS,
     Case,
     NotApplicable,
     Setting,
@@ -145,3 +148,22 @@ def check_inactive_data(case: Case) -> None:
     found = trace(case.build(federation), without, setting, active=_ACTIVE)
     assert found.personal.isfinite().all(), "data of inactive clients were used."
     close(found.personal, expected.personal, "data of inactive clients matter")
+
+
+def check_without_noise(case: Case) -> None:
+    """Private training without clipping and noise gives the same models."""
+    federation, setting = small_federation(), Setting()
+    simulation, x = simulated(federation, setting), starting_rows(federation, setting)
+    for active in (None, _ACTIVE):
+        algorithm = case.build(federation)
+        rounds = [torch.ones_like(_ACTIVE) if active is None else active] * ROUNDS
+        try:
+            foreseen = foresee(algorithm, rounds, seed=0, label="it")
+        except InputError as refusal:
+            raise NotApplicable(str(refusal)) from None
+        private = privately(
+            algorithm, foreseen, Mechanism(math.inf, 0.0), simulation.names
+        )
+        expected = followed(algorithm, simulation, x, active=active).personal
+        found = followed(private, simulation, x, active=active).personal
+        close(found, expected, "without noise, private training")

@@ -63,6 +63,7 @@ CHECKS: dict[str, Check] = {
         Check(in_rounds.check_local_limit, ("rounds",)),
         Check(in_rounds.check_inactive_rows, ("rounds",)),
         Check(in_rounds.check_inactive_data, ("rounds",)),
+        Check(in_rounds.check_without_noise, ("rounds",)),
         Check(in_time.check_without_delays, ("time",)),
         Check(in_time.check_work, ("time",)),
         Check(in_time.check_nobody_waits, ("time",)),

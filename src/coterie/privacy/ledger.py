@@ -25,6 +25,7 @@ class Release(NamedTuple):
     noise: float  # standard deviation of every coordinate, as the receiver sees it
     rate: float = 1.0  # the chance that a unit takes part (subsampling)
     summed: bool = False  # receivers see only the sum over all senders
+    apart: bool = False  # every link has a row and noise of its own, not every sender
 
 
 class Input(NamedTuple):

@@ -277,7 +277,7 @@ class Folder:
         records = load_records(self.path)
         tables = {"tuning": records.trials, "versions": records.made_by}
         names = ["metrics", "rounds", "clients", "newcomers", "delays", "spans", "work"]
-        names += ["confusion", "calibration"]
+        names += ["confusion", "calibration", "releases"]
         tables |= {name: getattr(records, name) for name in names}
         for name, table in tables.items():
             if not table.empty:

@@ -78,6 +78,8 @@ class Records:
     spans: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, client, busy, idle (virtual seconds), tasks
     work: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # with [privacy]: algorithm, seed, client, to (-1: a server), epsilon of that alone
+    releases: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, round after which it was made with: coterie, source, torch, ...
     made_by: pd.DataFrame = field(default_factory=pd.DataFrame)
     names: tuple[str, ...] = ()  # of the clients, by identity; () where they have none
@@ -192,6 +194,7 @@ def load_records(path: Path | str) -> Records:
         },
         confusion=_tables([(cell, cell.confusion) for cell in loaded]),
         calibration=_tables([(cell, cell.calibration) for cell in loaded]),
+        releases=_tables([(cell, cell.releases) for cell in loaded]),
         trials=_trials([_search(f) for f in path.glob("tuning/*.json")], order),
         delays=_joined([_delays(cell) for cell in loaded if cell.delays]),
         spans=_joined([_spans(cell) for cell in loaded if cell.spans]),
@@ -201,7 +204,7 @@ def load_records(path: Path | str) -> Records:
         features=tuple(about.get("features", ())),
         classes=tuple(about.get("classes", ())),
     )
-    for name in ("clients", "metrics", "newcomers", "spans", "work"):
+    for name in ("clients", "metrics", "newcomers", "spans", "work", "releases"):
         named(getattr(records, name), names)
     return records
 

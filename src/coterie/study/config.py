@@ -1,6 +1,6 @@
 """A study as its author wrote it: TOML tables, checked before any work is done.
 
-    [data] [split] [model] [[algorithm]] [graph] [run] [time] [tune]
+    [data] [split] [model] [[algorithm]] [graph] [run] [time] [tune] [privacy]
 
 Which options a table may have is read from the signatures of what it names.
 """
@@ -31,12 +31,13 @@ from ..engine.faces import refuse_unused
 from ..graphs.fastest import MIXINGS
 from ..models import BESIDE, MODELS, refuse_settings
 from ..options import unused
+from ..privacy.training.settings import Privacy
 from ..types import Algorithm
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
-from .tables import Graph, RunTable, Time, logs_of
+from .tables import Graph, RunTable, Time, guarded, logs_of, refuse_no_patterns
 
-TABLES = ("name", "data", "split", "model", "algorithm", "graph", "run", "time", "tune")
+TABLES = tuple("name data split model algorithm graph run time tune privacy".split())
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Study:
     tune: Tune | None = None
     time: Time | None = None
     graph: Graph | None = None
+    privacy: Privacy | None = None
 
     def __repr__(self) -> str:
         kinds = ", ".join(t["name"] for t in (self.data, self.split, self.model))
@@ -103,6 +105,8 @@ class Study:
             tables["graph"] = self.graph.table()
         if self.time is not None:
             tables["time"] = self.time.table()
+        if self.privacy is not None:
+            tables["privacy"] = self.privacy.table()
         return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})
 
 
@@ -147,7 +151,7 @@ def study_of(tables: dict[str, Any]) -> Study:
     options = {k: v for k, v in _options(model).items() if k not in BESIDE}
     checks.options("model", model["name"], parameters_of(named), options)
     refuse_settings(model)
-    _refuse_no_patterns(model.get("personal", []))
+    refuse_no_patterns(model.get("personal", []))
     for name, table in (("data", data), ("split", split)):
         seed = table.get("seed", 0)
         if type(seed) is not int:
@@ -177,16 +181,8 @@ def study_of(tables: dict[str, Any]) -> Study:
         tune,
         time,
         _graph(_table(tables, "graph")) if "graph" in tables else None,
+        guarded(_table(tables, "privacy"), tables) if "privacy" in tables else None,
     )
-
-
-def _refuse_no_patterns(personal: Any) -> None:
-    """Refuses a `model.personal` that is no list of texts."""
-    is_list = isinstance(personal, list | tuple)
-    if not is_list or not all(isinstance(pattern, str) for pattern in personal):
-        raise InputError(
-            f"`model.personal` must be a list of names of modules, got {personal!r}."
-        )
 
 
 def factory(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -27,7 +27,7 @@ from .config import Study, algorithm_factory
 from .divided import SharedFolder, first, refuse_others
 from .identity import identity_of, settings_read
 from .ingredients import RECIPES, edges_between, ingredients_of, is_told
-from .loops import training_of
+from .loops import training_of, worst_epsilon
 from .newcomers import hold_out
 from .setup import (
     Data,
@@ -59,6 +59,7 @@ class Progress(NamedTuple):
     measure: str  # what the score is called
     higher_is_better: bool
     time: float | None = None  # virtual seconds, where a study has them
+    epsilon: float | None = None  # of the client who has released most, with [privacy]
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,11 @@ def run_study(
     _refuse(setup, data)
     for line in doubts(setup.federation):
         (notice or _warn)(line)
+    if study.privacy is not None and setup.federation.raw is not None:
+        say(
+            "features were scaled with means of all clients' data, which [privacy] "
+            "does not count."
+        )
     device = setup.x.device
     if wants_compiling(study, device) and not can_compile(device):
         say("no C++ compiler was found, so gradients are not compiled.")
@@ -292,10 +298,11 @@ def _teller(
     table, objective = setup.study.time, setup.simulation.objective
     better = (objective.score, objective.higher_is_better)
 
-    def tell(t: int, score: float | None) -> None:
+    def tell(t: int, score: float | None, state: Any = None) -> None:
         if progress is not None:
             time = None if table is None else t * table.period
             where = (label, setup.seed, t, rounds, finished + t, total)
-            progress(Progress(*where, score, *better, time))
+            epsilon = worst_epsilon(state, setup.study)
+            progress(Progress(*where, score, *better, time, epsilon))
 
     return tell

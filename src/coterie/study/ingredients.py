@@ -357,6 +357,18 @@ def is_told(name: str, choice: str) -> bool:
     return name in RECIPES and call(name, _named(choice))[0] in told
 
 
+def is_measured(name: str, choice: str) -> bool:
+    """Whether an ingredient is made from the clients' data, beyond their sizes.
+
+    >>> is_measured("radius", "transport"), is_measured("weights", "clusters")
+    (True, False)
+    """
+    if file_of(choice) or name not in ("weights", "radius"):
+        return False
+    word = call(name, _named(choice))[0].removeprefix("unlabelled_")
+    return word in (*ESTIMATES, "transport", "cosine")
+
+
 def once(context: Context) -> Ingredients:
     """Ingredients for this context, each of them made when it is asked for first."""
 

@@ -14,17 +14,29 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import own_code
+from ..checks import InputError, own_code
 from ..clients.simulation import Simulation
+from ..data.federation import short_name
 from ..engine.clocks import Rings
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
-from ..engine.rounds import Round, beginning, run_rounds
+from ..engine.rounds import Round, beginning, participants, run_rounds
 from ..models import tally
-from ..records import Cell
+from ..privacy.accounts import direct, epsilons
+from ..privacy.training import (
+    Guarded,
+    Limits,
+    Mechanism,
+    costs_of,
+    events_of,
+    foresee,
+    privately,
+)
+from ..records import SNAPSHOT_CLIENTS, Cell
 from ..theory.mixing import loss_rates
-from ..types import Algorithm, Flow, Oracle, State
-from .config import Entry
+from ..types import SERVER, Algorithm, Flow, Oracle, State
+from .config import Entry, Study, algorithm_factory
 from .divided import Division
+from .ingredients import RECIPES, ingredients_of, is_measured
 from .setup import Setup, drawn_anew
 
 
@@ -39,8 +51,89 @@ class Training(NamedTuple):
 
 def training_of(setup: Setup, entry: Entry) -> Training:
     """How a study trains an entry, whose method has one face."""
-    training = _training(setup, setup.algorithm(entry))
+    method = setup.algorithm(entry)
+    if setup.study.privacy is not None:
+        method = guard_of(setup, entry).method
+    training = _training(setup, method)
     return _told(training, entry.name) if ":" in entry.name else training
+
+
+class Guard(NamedTuple):
+    """A method whose clients guard their data, and what that will cost."""
+
+    method: Algorithm
+    mechanism: Mechanism
+    costs: list[Tensor]  # (N,) mu^2 of the beginning and each round, at most
+
+
+def guard_of(setup: Setup, entry: Entry) -> Guard:
+    """How an entry is trained privately, found once for each seed."""
+    found: dict[str, Guard] = vars(setup).setdefault("_guards", {})
+    key = repr((entry.name, sorted(entry.options.items())))
+    if key not in found:
+        found[key] = _guarded(setup, entry)
+    return found[key]
+
+
+def _guarded(setup: Setup, entry: Entry) -> Guard:
+    study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
+    assert privacy is not None  # asked of studies that have it
+    _refuse_measured(entry)
+    method, share = setup.algorithm(entry), study.run.participation
+    rounds = range(1, study.run.rounds + 1)
+    actives = [participants(n, share, setup.seed, t) for t in rounds]
+    personal = bool(study.model.get("personal"))
+    foreseen = foresee(
+        method, actives, seed=setup.seed, label=entry.label, personal=personal
+    )
+    units = costs_of(
+        method,
+        foreseen,
+        actives,
+        seed=setup.seed,
+        personal=personal,
+        secure=privacy.secure,
+    )
+    mechanism = privacy.mechanism(units, setup.seed)
+    noise, sensitivity = mechanism.noise, mechanism.sensitivity
+    costs = [(sensitivity / noise) ** 2 * c for c in units] if noise else []
+    federation = setup.federation
+    named = [short_name(federation.names, int(who)) for who in federation.clients]
+    limits = privacy.limits(named)
+    _refuse_spent(entry, privacy.budget, limits, costs)
+    private = privately(
+        method,
+        foreseen,
+        mechanism,
+        setup.federation.clients,
+        limits=limits,
+        costs=costs,
+    )
+    return Guard(private, mechanism, costs)
+
+
+def _refuse_spent(
+    entry: Entry, budget: object, limits: Limits, costs: list[Tensor]
+) -> None:
+    """Refuses budgets that the first round would exceed."""
+    needed = sum(costs[:2])
+    if isinstance(needed, Tensor) and bool((needed > limits.of_all).any()):
+        raise InputError(
+            f"`privacy.budget` {budget!r} would be spent in the first round of "
+            f"{entry.label}: it needs more noise."
+        )
+
+
+def _refuse_measured(entry: Entry) -> None:
+    """Refuses ingredients that are made from data before training, uncounted."""
+    for name in ingredients_of(algorithm_factory(entry.name)):
+        choice = str(entry.options.get(name, RECIPES[name][1]))
+        if is_measured(name, choice):
+            raise InputError(
+                f"`{name}` {choice!r} of {entry.label} is made from the clients' data "
+                "before training, which nobody counts: with [privacy] it must be known "
+                "or come from a file."
+            )
 
 
 def _told(training: Training, name: str) -> Training:
@@ -93,6 +186,44 @@ def _without_waiting(setup: Setup, method: Algorithm, flow: Flow) -> Training:
     )
 
 
+def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
+    """The epsilon (N,) of each client so far; nothing where nobody promises any."""
+    if not isinstance(state, Guarded) or study.privacy is None:
+        return {}
+    return {"epsilon": epsilons(state.spent, study.privacy.delta)}
+
+
+def worst_epsilon(state: Any, study: Study) -> float | None:
+    """That of the client who has released most, where there is one."""
+    found = spent_of(state, study)
+    return float(found["epsilon"].max()) if found else None
+
+
+def stopped_text(cell: Cell, study: Study) -> str:
+    """Where the budget ended a run, one sentence; nothing elsewhere."""
+    if not isinstance(cell.state, Guarded) or not cell.state.stopped:
+        return ""
+    budget = study.privacy and study.privacy.budget
+    return (
+        f"{cell.label} (seed {cell.seed}): the budget of epsilon {budget!r} was used "
+        f"up before round {cell.state.stopped}, and models stay as they were."
+    )
+
+
+def _releases(state: Any, setup: Setup) -> dict[str, Tensor]:
+    """Who sent what to whom directly, in the words of epsilon, a row for each pair."""
+    privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
+    if not isinstance(state, Guarded) or privacy is None or not state.ledger:
+        return {}
+    squares = direct(events_of(state.ledger), len(clients))
+    if len(clients) > SNAPSHOT_CLIENTS:
+        squares[:, :-1] = 0  # so many pairs are not kept
+    sender, receiver = (squares > 0).nonzero().unbind(1)
+    to = torch.cat([clients, torch.tensor([SERVER])])[receiver]
+    found = epsilons(squares[sender, receiver], privacy.delta)
+    return {"client": clients[sender], "to": to, "epsilon": found}
+
+
 def pace_of(setup: Setup, method: Algorithm) -> Pace:
     """How long things take in a study of time."""
     time, seed = setup.study.time, setup.seed
@@ -122,7 +253,11 @@ def pace_of(setup: Setup, method: Algorithm) -> Pace:
 def concluded(cell: Cell, setup: Setup, x: Tensor) -> Cell:
     """The cell with what becomes of test samples at the end, and of labels in them."""
     simulation = setup.simulation
-    cell = replace(cell, outcomes=outcomes_of(setup, x, simulation, setup.division))
+    cell = replace(
+        cell,
+        outcomes=outcomes_of(setup, x, simulation, setup.division),
+        releases=_releases(cell.state, setup),
+    )
     if not simulation.objective.labelled:
         return cell
     here = tally(simulation.names.tolist(), simulation.outputs(x, "test"))

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..checks import InputError, call, integer, number, one_of
 from ..engine.clocks import Clock, Delays, Replayed, clock, trace
 from ..engine.laws import LAWS, POSITIVE, setting
+from ..privacy.training.settings import Privacy, privacy_of
 from ..records.sinks import SINKS
 
 _LOOKED_AT = 200
@@ -86,6 +87,33 @@ def logs_of(given: Any) -> tuple[str, ...]:
     if not is_list or not all(isinstance(name, str) for name in names):
         raise InputError(f"`run.log` must be a name or a list of names, got {given!r}.")
     return tuple(names)
+
+
+def refuse_no_patterns(personal: Any) -> None:
+    """Refuses a `model.personal` that is no list of texts."""
+    is_list = isinstance(personal, list | tuple)
+    if not is_list or not all(isinstance(pattern, str) for pattern in personal):
+        raise InputError(
+            f"`model.personal` must be a list of names of modules, got {personal!r}."
+        )
+
+
+def guarded(table: dict[str, Any], tables: dict[str, Any]) -> Privacy:
+    """The table [privacy] of a study, none of whose others would release more."""
+    if "tune" in tables:
+        raise InputError(
+            "[tune] trains and chooses on data without counting it: with [privacy], "
+            "options must be given."
+        )
+    if "time" in tables:
+        raise InputError("[privacy] is for studies of rounds, but there is [time].")
+    run = tables.get("run", {})
+    if isinstance(run, dict) and run.get("newcomers"):
+        raise InputError(
+            "`run.newcomers` must be 0 with [privacy]: newcomers are handed models of "
+            f"others as they are, got {run['newcomers']}."
+        )
+    return privacy_of(table)
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,22 @@ from ..records.versions import versions
 from ..types import State
 from .config import Entry, Study, algorithm_factory
 from .divided import Division, SharedFolder, first, refuse_any
-from .loops import Training, concluded, outcomes_of, training_of
+from .loops import (
+    Training,
+    concluded,
+    outcomes_of,
+    spent_of,
+    stopped_text,
+    training_of,
+)
 from .newcomers import described, models_for
 from .setup import Setup
 
 _SNAPSHOTS = 50
 """Collaboration matrices kept of each cell, about."""
 
-Tell = Callable[[int, float | None], None]
-"""Called after every round with its number, and with a score where there is one."""
+Tell = Callable[..., None]
+"""Called after every round with its number, a score or None, and perhaps the state."""
 
 
 Say = Callable[[str], None]
@@ -82,12 +89,14 @@ def run_cell(
             if evaluates:
                 folder.grow(cell)
                 log(cell)
-            tell(r.t, _score(cell, simulation) if evaluates else None)
+            tell(r.t, _score(cell, simulation) if evaluates else None, cell.state)
             due = time.monotonic() - saved >= run.checkpoint_seconds
             if group.gather(due)[0]:
                 folder.save(cell)
                 saved = time.monotonic()
             began = time.monotonic()
+        if stopped := stopped_text(cell, setup.study):
+            say(stopped)
         cell = _concluded(cell, setup, entry, training, folder)
     except (TrainingError, InputError, KeyboardInterrupt) as error:
         # Of several processes, all know that training fails, but not who was stopped.
@@ -238,7 +247,7 @@ def _evaluated(
     study, simulation = setup.study, setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, "a personal model", cell, setup)
-    values = measures_of(study, simulation, x)
+    values = measures_of(study, simulation, x) | spent_of(cell.state, study)
     info = setup.division.told(info)
     row = {
         "round": cell.t,

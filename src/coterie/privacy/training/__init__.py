@@ -1,0 +1,20 @@
+"""Private training of any method: what it sends is foreseen, clipped and noised."""
+
+from .foreseen import Foreseen, foresee
+from .mechanisms import SOURCES, Mechanism
+from .methods import Guarded, Limits, calibrated, costs_of, events_of, privately
+from .oracle import PrivateOracle
+
+__all__ = [
+    "SOURCES",
+    "Foreseen",
+    "Guarded",
+    "Limits",
+    "Mechanism",
+    "PrivateOracle",
+    "calibrated",
+    "costs_of",
+    "events_of",
+    "foresee",
+    "privately",
+]

@@ -1,0 +1,197 @@
+"""A method whose clients guard their data, made of any method.
+
+It is a method itself: its state has that of the other, what clients know already of
+each other's rows, and the ledger. So a run can be stopped and goes on as if it had not
+been, with everything counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64, Int
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError
+from ...clients.personal import PersonalOracle
+from ...clients.traffic import Sending
+from ...types import Algorithm, Info, Oracle, Rows, State
+from ..accounts import totals
+from ..ledger import Event, Exchange, Input, Release
+from .doubles import Double
+from .foreseen import Call, Foreseen, Stage
+from .mechanisms import Mechanism
+from .oracle import PrivateOracle
+
+_KINDS: dict[str, Any] = {"Release": Release, "Input": Input, "Exchange": Exchange}
+
+
+class Guarded(NamedTuple):
+    """The state of a method, and what was released so far."""
+
+    state: State
+    refs: Rows  # (n, K, D) what the rows of each client are near to, by place
+    t: int  # rounds so far
+    spent: Tensor  # (N,) mu^2 of each client in the eyes of all others together
+    ledger: list[Any]  # events, see `events_of`
+    stopped: int  # the round before which the budget was spent; 0: it is not
+
+
+def events_of(ledger: Iterable[Any]) -> tuple[Event, ...]:
+    """The events of a state, which may come from a file."""
+    return tuple(_KINDS[name](*values) for name, *values in ledger)
+
+
+def _listed(events: Iterable[Event]) -> list[Any]:
+    return [[type(event).__name__, *event] for event in events]
+
+
+class Limits(NamedTuple):
+    """How much may be released: mu^2, of all and of each client."""
+
+    of_all: float = math.inf  # nobody goes on where one client would exceed it
+    of_each: Float64[Tensor, " n"] | None = None  # a client goes on without it
+
+
+_NONE = Limits()
+
+
+def privately(
+    algorithm: Algorithm,
+    foreseen: Foreseen,
+    mechanism: Mechanism,
+    names: Int[Tensor, " m"],
+    *,
+    limits: Limits = _NONE,
+    costs: Sequence[Tensor] = (),
+) -> Algorithm:
+    """The algorithm with clients who release nothing but clipped rows with noise.
+
+    Args:
+        algorithm: with rounds.
+        foreseen: what it sends.
+        mechanism: how rows are clipped and noised.
+        names: identities of all clients, which name their noise.
+        limits: budgets, where there are some.
+        costs: (N,) of each round, the mu^2 that it may cost; see `costs_of`.
+    """
+
+    def asked(
+        oracle: Oracle, calls: Sequence[Call], refs: Tensor, t: int, absent: Tensor
+    ) -> tuple[Oracle, PrivateOracle]:
+        """The oracle, and what in it writes events."""
+        made: list[PrivateOracle] = []
+
+        def wrap(inner: Sending) -> PrivateOracle:
+            some = inner.without(absent) if bool(absent.any()) else inner
+            made.append(PrivateOracle(some, mechanism, foreseen, calls, refs, names, t))
+            return made[-1]
+
+        assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
+        return oracle.wrapped(wrap), made[-1]
+
+    def init(x: Tensor, oracle: Oracle) -> Guarded:
+        known = x if not isinstance(oracle, PersonalOracle) else oracle.shared(x)
+        refs = known[:, None].repeat(1, len(foreseen.slots), 1)
+        nobody = torch.zeros_like(oracle.present)
+        private, inside = asked(oracle, foreseen.rounds[0], refs, 0, nobody)
+        state = algorithm.init(x, private)
+        spent = totals(inside.events, len(nobody))
+        return Guarded(state, inside.refs, 0, spent, _listed(inside.events), 0)
+
+    def step(
+        now: Guarded, oracle: Oracle, rng: torch.Generator
+    ) -> tuple[Guarded, Info]:
+        t, n = now.t + 1, len(oracle.present)
+        present = oracle.present.cpu()
+        refuses = _refusing(now.spent, limits, costs, t, present)
+        if now.stopped or not bool((present & ~refuses).any()):
+            return now._replace(t=t, stopped=now.stopped or t), {}
+        calls = foreseen.rounds[t]
+        private, inside = asked(oracle, calls, now.refs, t, refuses)
+        state, info = algorithm.step(now.state, private, rng)
+        spent = now.spent + totals(inside.events, n)
+        ledger = [*now.ledger, *_thrifty(now.ledger, _listed(inside.events))]
+        return Guarded(state, inside.refs, t, spent, ledger, 0), info
+
+    def personal(now: Guarded, oracle: Oracle) -> Tensor:
+        nobody = torch.zeros_like(oracle.present)
+        private, _ = asked(oracle, foreseen.use, now.refs, now.t, nobody)
+        return algorithm.personal(now.state, private)
+
+    return Algorithm(init, step, personal)
+
+
+def _refusing(
+    spent: Tensor, limits: Limits, costs: Sequence[Tensor], t: int, present: Tensor
+) -> Bool[Tensor, " n"]:
+    """Who takes no part in a round, which would cost more than is left."""
+    after = spent + costs[t] if costs else spent
+    enough = 1 + 1e-9  # a budget that was planned to be used up
+    if bool((after[present] > limits.of_all * enough).any()):
+        return torch.ones_like(present)
+    if limits.of_each is None:
+        return torch.zeros_like(present)
+    return after > limits.of_each * enough
+
+
+def _thrifty(ledger: list[Any], entries: list[Any]) -> list[Any]:
+    """The entries, with tensors of earlier ones where these are equal: files share."""
+    last = {entry[0]: entry for entry in ledger[-2 * len(entries) - 2 :]}
+    found = []
+    for entry in entries:
+        before = last.get(entry[0], entry)
+        last[entry[0]] = [
+            old if _is_same(old, new) else new
+            for old, new in zip(before, entry, strict=True)
+        ]
+        found.append(last[entry[0]])
+    return found
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    if not isinstance(old, Tensor) or old.layout != torch.strided:
+        return False
+    return new.layout == old.layout and torch.equal(old, new)
+
+
+def costs_of(
+    algorithm: Algorithm,
+    foreseen: Foreseen,
+    actives: Sequence[Bool[Tensor, " n"]],
+    *,
+    seed: int,
+    personal: bool = False,
+    secure: bool = False,
+) -> list[Tensor]:
+    """(N,) of the beginning and each round, what it costs in units of (2 C / s)^2.
+
+    The method is run privately without data. Where partners are chosen on the way,
+    everybody helps everybody there, so that no run costs more.
+    """
+    n = len(actives[0])
+    stage, unit = Stage(n, personal), Mechanism(0.5, 1.0, secure=secure)
+    private = privately(algorithm, foreseen, unit, torch.arange(n))
+    everybody = torch.ones(n, dtype=torch.bool)
+    oracle = stage.asked(Double(everybody, ("privacy", "cost", 0)))
+    state = private.init(stage.start, oracle)
+    costs = [state.spent]
+    for t, active in enumerate(actives, start=1):
+        double = Double(active, ("privacy", "cost", t))
+        rng = seeds.generator(seed, "algorithm", t)
+        before, state = state.spent, state._replace(ledger=[])
+        state, _ = private.step(state, stage.asked(double), rng)
+        costs.append(state.spent - before)
+    return costs
+
+
+def calibrated(costs: Sequence[Tensor], mu: float, clip: float) -> float:
+    """The least noise with which nobody spends more than mu in all rounds together."""
+    most = float(torch.stack(list(costs)).sum(0).max())
+    if not math.isfinite(clip):
+        raise InputError(f"`clip` must be finite where there is noise, got {clip:g}.")
+    return 2 * clip * math.sqrt(most) / mu

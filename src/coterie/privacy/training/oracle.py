@@ -1,0 +1,353 @@
+"""An oracle whose clients release clipped rows with noise, and write down each.
+
+It wraps an oracle. Verbs inside a client are as they were. What leaves a client and
+tells something new, as was foreseen (`foreseen`), leaves through a mechanism:
+
+- `average`, `mix`, `central`: a row of each client, once, and its own part of the
+  result is that of the released row too. So results are made of releases alone.
+- `blended`: of every contributor its gradient at every reader's model, each with noise
+  of its own, for each of which it pays. A reader's own gradient is released too, where
+  its model ever goes to others: so that model is made of releases, and costs nothing.
+- `compare`: gradients of both halves, each with noise of its own, so that what is
+  estimated from products of halves stays unbiased; norms lose what noise adds to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError
+from ...clients.blends import Release as Leaves
+from ...clients.traffic import Sending, Wrap, between, upwards
+from ...collaboration.beliefs import first_half
+from ...types import CentralProgram, Comparison, Option, Program, Sent
+from ..ledger import Event, Exchange, Input, Release
+from .foreseen import RESULT, Call, Foreseen
+from .mechanisms import Mechanism
+
+
+class PrivateOracle:
+    """A round's questions to clients who guard their data; see `types.Oracle`."""
+
+    def __init__(
+        self,
+        oracle: Sending,
+        mechanism: Mechanism,
+        foreseen: Foreseen,
+        calls: Sequence[Call],
+        refs: Float[Tensor, "n k d"],
+        names: Int[Tensor, " m"],
+        t: int,
+    ) -> None:
+        """Wraps the oracle of round t.
+
+        Args:
+            oracle: what is wrapped.
+            mechanism: how rows are clipped and noised.
+            foreseen: what the method sends.
+            calls: those of this round.
+            refs: for each client at hand what its rows are near to, by place.
+            names: identities of all clients, which name their noise.
+            t: the round.
+        """
+        self._oracle, self._mechanism, self._foreseen = oracle, mechanism, foreseen
+        self._calls, self._names, self._t = list(calls), names, t
+        self.refs, self.events = refs.clone(), list[Event]()
+        self._number = -1  # of the last call
+        self._sent: list[tuple[Tensor, Tensor]] = []  # rows of this round as they left
+
+    @property
+    def active(self) -> Bool[Tensor, " n"]:
+        """Who of the clients at hand takes part in this round."""
+        return self._oracle.active
+
+    @property
+    def present(self) -> Bool[Tensor, " m"]:
+        """Who of all N clients takes part in this round."""
+        return self._oracle.present
+
+    @property
+    def mine(self) -> slice:
+        """Where the clients at hand stand among all N."""
+        return self._oracle.mine
+
+    @property
+    def gradients(self) -> Float[Tensor, " n"]:
+        """Gradients of single samples that each client has evaluated."""
+        return self._oracle.gradients
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What the verbs have sent."""
+        return self._oracle.sent
+
+    def wrapped(self, wrap: Wrap) -> Sending:
+        """What the wrap makes of it."""
+        return wrap(self)
+
+    def without(self, absent: Bool[Tensor, " n"]) -> Sending:
+        """Not asked of private clients, who are chosen before they are wrapped."""
+        raise NotImplementedError
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row i is g_i(x_i), which stays with its client."""
+        return self._oracle.grads(x)
+
+    def each(
+        self, program: Program, *rows: Tensor, **options: Option
+    ) -> tuple[Tensor, ...]:
+        """Runs a client program, which stays with its client."""
+        return self._oracle.each(program, *rows, **options)
+
+    # Through a server.
+
+    def average(
+        self, shares: Tensor, rows: Tensor, groups: Int[Tensor, " n"] | None = None
+    ) -> Tensor:
+        """Weighted means of released rows."""
+        call, secure = self._next("average"), self._mechanism.secure
+        if secure and (groups is not None or shares.dim() > 1):
+            raise InputError(
+                "`privacy.aggregation` secure is for one average of all; this method "
+                "makes several at once."
+            )
+        people = max(1, int(self.present.sum()))
+        z = self._released(call, 0, rows, 1 / math.sqrt(people) if secure else 1.0)
+        if call.fresh[0]:
+            links, excess = upwards(self.present), self._excess(call) if secure else 1.0
+            self._write("average", links, excess, summed=secure)
+        found = self._oracle.average(shares, z, groups)
+        self._keep(call, 0, z, found)
+        return found
+
+    def central(
+        self, program: CentralProgram, *rows: Tensor, **options: Option
+    ) -> tuple[Tensor, ...]:
+        """What a coordinator makes of released rows, of absent clients too."""
+        call, given = self._next("central"), []
+        for j, row in enumerate(rows):
+            given.append(self._released(call, j, row))
+            if call.fresh[j]:
+                self._write("central", upwards(torch.ones_like(self.present)))
+        found = self._oracle.central(program, *given, **options)
+        for j, z in enumerate(given):
+            self._keep(call, j, z, found[j] if j < len(found) else z)
+        return found
+
+    # From peer to peer.
+
+    def mix(
+        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """Mixtures of released rows: noise is drawn once, for all exchanges."""
+        call = self._next("mix")
+        before = len(self._sent)
+        z = self._released(call, 0, rows)
+        if call.fresh[0]:
+            z = self._absent_as_known(call, weights, z)
+        anew = len(self._sent) > before  # or the row has left before, and costs nothing
+        links = (
+            between(weights, self.present) if len(weights) == len(weights.T) else None
+        )
+        if links is None or call.secret:
+            everybody = torch.ones(len(self.present), len(self.present))
+            links = between(everybody, self.present, readers=True)
+        if call.fresh[0] and len(links) and (anew or self._foreseen.gossip):
+            self._write_mix(weights, links, exchanges, gamma)
+        found = self._oracle.mix(weights, z, exchanges=exchanges, gamma=gamma)
+        self._keep(call, 0, z, found)
+        return found
+
+    def blended(
+        self,
+        x: Float[Tensor, "n d"],
+        weights: Float[Tensor, "m m"],
+        *,
+        home: Bool[Tensor, " d"] | None = None,
+        release: Leaves | None = None,
+    ) -> Float[Tensor, "n d"]:
+        """Blends of released gradients, at models that others may know."""
+        call = self._next("blended")
+        links = between(weights, self.present, readers=True)
+        x = self._model(call, x, home, links.flip(1))
+        readers = self._foreseen.readers.to(self.present.device)
+        self._write("blended", links, apart=True)
+        own = weights.diagonal() != 0
+        self._write("blended", between(readers.T * own, self.present))
+        leaves = self._pairwise("blended", 0, readers.any(1))
+        return self._oracle.blended(x, weights, home=home, release=leaves)
+
+    def compare(
+        self,
+        x: Float[Tensor, "n d"],
+        *,
+        samples: int | None = None,
+        pairs: Bool[Tensor, "m m"] | None = None,
+        home: Bool[Tensor, " d"] | None = None,
+        release: tuple[Leaves, Leaves] | None = None,
+    ) -> Comparison:
+        """Comparisons of released gradients, which all are told."""
+        call, n = self._next("compare"), len(self.present)
+        asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs
+        asks = (asks.to(self.present.device) & self.present[:, None]) & self.present
+        asks = asks & ~torch.eye(n, dtype=torch.bool, device=asks.device)
+        x = self._model(call, x, home, between(asks, self.present).flip(1))
+        told = between(torch.ones_like(asks), self.present, readers=True)
+        # Two halves at one's own model, and two for each who asks: all hear of them.
+        count = 2 * (asks.sum(0) + asks.any(1))
+        for many in count[self.present].unique().tolist():
+            some = told[count[told[:, 0]] == many]
+            self._write("compare", some, math.sqrt(many))
+        read = torch.ones(n, dtype=torch.bool, device=asks.device)
+        halves = self._pairwise("first", 0, read), self._pairwise("second", 0, read)
+        found = self._oracle.compare(
+            x, samples=samples, pairs=pairs, home=home, release=halves
+        )
+        shared = x.shape[1] if home is None else int((~home).sum())
+        return self._without_noise(found, shared)
+
+    # What these are made of.
+
+    def _next(self, verb: str) -> Call:
+        """The next call, as it was foreseen."""
+        self._number += 1
+        calls, number = self._calls, self._number
+        if number >= len(calls) or calls[number].verb != verb:
+            raise InputError(
+                f"private training met a call of `{verb}` in round {self._t} that was "
+                "not foreseen: what a method sends must not depend on data."
+            )
+        return calls[number]
+
+    def _stream(self, verb: str, j: int) -> int:
+        seed = self._mechanism.seed
+        return seeds.key(seed, "privacy", self._t, verb, self._number, j)
+
+    def _released(self, call: Call, j: int, row: Tensor, share: float = 1.0) -> Tensor:
+        """A row of each client as it leaves."""
+        if not call.fresh[j]:
+            return row
+        for given, z in self._sent:
+            if given is row:  # the very same, which has left in this round
+                return z
+        names = self._names[self.mine].to(row.device)
+        ref = self._ref(call, j)
+        z = self._mechanism.released(row, ref, self._stream(call.verb, j), names, share)
+        if call.verb != "central":
+            z = torch.where(self.active[:, None], z, row)
+        self._sent.append((row, z))
+        return z
+
+    def _ref(self, call: Call, j: int) -> Tensor | float:
+        place = call.slots[j]
+        return self.refs[:, place] if place >= 0 else 0.0
+
+    def _keep(self, call: Call, j: int, z: Tensor, result: Tensor) -> None:
+        """Keeps what the next row of this call will be near to."""
+        place = call.slots[j]
+        if place < 0:
+            return
+        kept = result if self._foreseen.slots[place] == RESULT else z
+        if kept.shape == self.refs[:, place].shape:
+            self.refs[:, place] = kept
+
+    def _absent_as_known(self, call: Call, weights: Tensor, z: Tensor) -> Tensor:
+        """Rows of the absent, where others weigh them, as they are known to be."""
+        if bool(self.present.all()):
+            return z
+        dense = weights.to_dense()
+        if len(dense) == len(self.present):
+            dense = dense.clone().fill_diagonal_(0)
+        read = (dense != 0).any(0)[self.mine].to(self.active.device)
+        hidden = ~self.active & (read | self._foreseen.gossip)
+        ref = self._ref(call, 0)
+        known = ref if isinstance(ref, Tensor) else torch.zeros_like(z)
+        return torch.where(hidden[:, None], known, z)
+
+    def _model(
+        self, call: Call, x: Tensor, home: Tensor | None, links: Tensor
+    ) -> Tensor:
+        """Models at which others are asked, released where they tell something new."""
+        if not call.fresh[0]:
+            return x
+        shared = x if home is None else x[:, ~home]
+        z = self._released(call, 0, shared)
+        self._keep(call, 0, z, z)
+        self._write(call.verb, links)
+        if home is None:
+            return z
+        whole = x.clone()
+        whole[:, ~home] = z
+        return whole
+
+    def _pairwise(self, half: str, j: int, read: Bool[Tensor, " n"]) -> Leaves:
+        """Gradients of pairs as they leave; own ones only if anybody may read them."""
+        stream, names = self._stream(half, j), self._names
+
+        def leaves(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
+            who = names.to(g.device)
+            streams = seeds.bits(stream, who[readers], 1)[:, 0]
+            sent = who[contributors]
+            z = self._mechanism.released(g, 0.0, streams[None], sent)
+            kept = (readers == contributors) & ~read.to(g.device)[readers]
+            return torch.where(kept[:, None], g, z)
+
+        return leaves
+
+    def _without_noise(self, seen: Comparison, columns: int) -> Comparison:
+        """Squared norms of pooled gradients less what noise adds to them on average."""
+        if not self._mechanism.noise:
+            return seen
+        part = first_half(seen.samples) / seen.samples.clamp(min=1)
+        added = (part.square() + (1 - part).square()) * columns
+        added = added * self._mechanism.noise**2 * seen.known.diagonal()
+        both = (added[:, None] + added) * seen.known
+        pooled = seen.pooled - both.fill_diagonal_(0)
+        return seen._replace(pooled=pooled, own_pooled=seen.own_pooled - added)
+
+    def _excess(self, call: Call) -> float:
+        """By how much the largest share of an average exceeds the quadratic mean."""
+        assert call.shares is not None  # of an average
+        part = call.shares.double().cpu() * self.present.cpu()
+        many = max(1, int(self.present.sum()))
+        return float(part.max() * math.sqrt(many) / part.norm())
+
+    def _write(
+        self,
+        verb: str,
+        links: Tensor,
+        times: float = 1.0,
+        *,
+        summed: bool = False,
+        apart: bool = False,
+    ) -> None:
+        """Writes a release down, where anybody receives it."""
+        if not len(links):
+            return
+        sensitivity, noise = times * self._mechanism.sensitivity, self._mechanism.noise
+        self.events.append(
+            Release(
+                self._t, verb, links, sensitivity, noise, summed=summed, apart=apart
+            )
+        )
+
+    def _write_mix(
+        self, weights: Tensor, links: Tensor, exchanges: int, gamma: float
+    ) -> None:
+        """A release, or an input whose noise goes on from neighbour to neighbour."""
+        if not self._foreseen.gossip:
+            # What is sent on is made of what was released at the first exchange.
+            self._write("mix", links)
+            return
+        mechanism, t = self._mechanism, self._t
+        who = self.present.clone()
+        self.events.append(Input(t, who, mechanism.sensitivity, mechanism.noise))
+        for number in range(exchanges):
+            factor = gamma if number else 1.0
+            self.events.append(Exchange(t, links, weights.detach(), factor))

@@ -1,0 +1,117 @@
+"""The table [privacy] of a study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...checks import InputError, number, one_of, suggestion
+from ..gaussian import mu_of
+from .mechanisms import SOURCES, Mechanism
+from .methods import Limits, calibrated
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What clients promise: of what, to whom, and with how much noise."""
+
+    clip: float = 1.0  # how far a row may be from what is known of it, in L2
+    noise: float | None = None  # standard deviation of every coordinate, in clips
+    epsilon: float | None = None  # in place of noise: what all rounds may cost
+    delta: float = 1e-5
+    unit: str = "client"  # whose data may change as a whole
+    aggregation: str = "local"  # or secure: of averages, only sums are seen
+    budget: float | Mapping[str, float] | None = None  # of epsilon, also by client
+    noise_source: str = "seed"  # or system, which no seed repeats
+
+    def __post_init__(self) -> None:
+        """Refuses what promises nothing."""
+        one_of("privacy.unit", self.unit, ("client",))
+        one_of("privacy.aggregation", self.aggregation, ("local", "secure"))
+        one_of("privacy.noise_source", self.noise_source, SOURCES)
+        number("privacy.delta", self.delta, above=0, below=1)
+        if self.clip != math.inf:
+            number("privacy.clip", self.clip, above=0)
+        if (self.noise is None) == (self.epsilon is None):
+            got = "neither" if self.noise is None else "both"
+            raise InputError(
+                "[privacy] needs `noise`, or `epsilon` from which it is found, got "
+                f"{got}."
+            )
+        if self.noise is not None:
+            number("privacy.noise", self.noise, at_least=0)
+        if self.epsilon is not None:
+            number("privacy.epsilon", self.epsilon, above=0)
+        if self.clip == math.inf and self.noise != 0:
+            raise InputError("`privacy.clip` must be finite where there is noise.")
+        for name, budget in self._budgets().items():
+            number(name, budget, above=0)
+            if self.noise == 0:
+                raise InputError(
+                    f"`{name}` is spent before the first round where "
+                    "`privacy.noise` is 0."
+                )
+
+    def _budgets(self) -> dict[str, Any]:
+        if self.budget is None:
+            return {}
+        if not isinstance(self.budget, Mapping):
+            return {"privacy.budget": self.budget}
+        return {f"privacy.budget.{name}": b for name, b in self.budget.items()}
+
+    def table(self) -> dict[str, Any]:
+        """As it stands in a file."""
+        return {
+            name: dict(value) if isinstance(value, Mapping) else value
+            for name, value in vars(self).items()
+            if value is not None
+        }
+
+    @property
+    def secure(self) -> bool:
+        """Whether only sums of what is averaged are seen."""
+        return self.aggregation == "secure"
+
+    def mechanism(self, costs: Sequence[Tensor], seed: int) -> Mechanism:
+        """How rows are clipped and noised in rounds that cost so much."""
+        if self.epsilon is not None:
+            mu = mu_of(self.epsilon, self.delta)
+            noise = calibrated(costs, mu, self.clip)
+        else:
+            noise = self.noise * self.clip if self.noise else 0.0
+        return Mechanism(self.clip, noise, seed, self.noise_source, self.secure)
+
+    def limits(self, names: Sequence[str]) -> Limits:
+        """The budgets, by names of clients."""
+        if self.budget is None:
+            return Limits()
+        if not isinstance(self.budget, Mapping):
+            return Limits(mu_of(self.budget, self.delta) ** 2)
+        own = torch.full((len(names),), math.inf, dtype=torch.float64)
+        for name, budget in self.budget.items():
+            if name not in names:
+                raise InputError(
+                    f"`privacy.budget` names {name!r}, who is no client."
+                    f"{suggestion(name, names)}"
+                )
+            own[list(names).index(name)] = mu_of(budget, self.delta) ** 2
+        return Limits(of_each=own)
+
+
+def privacy_of(table: Mapping[str, Any]) -> Privacy:
+    """The settings in a table."""
+    known = [field.name for field in fields(Privacy)]
+    for name, value in table.items():
+        if name not in known:
+            raise InputError(
+                f"[privacy] has no option {name!r}.{suggestion(name, known)}"
+            )
+        is_text = name in ("unit", "aggregation", "noise_source")
+        if is_text and not isinstance(value, str):
+            raise InputError(f"`privacy.{name}` must be text, got {value!r}.")
+    return Privacy(**table)

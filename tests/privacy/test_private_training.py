@@ -1,0 +1,368 @@
+"""Claims about methods whose clients release clipped rows with noise."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from coterie import seeds
+from coterie.checks import InputError
+from coterie.clients.groups import block
+from coterie.conformance.cases import CLIENTS, Setting, followed, simulated, trace
+from coterie.conformance.cases import small_federation as small
+from coterie.conformance.divided import divided
+from coterie.privacy import Exchange, Input, Release
+from coterie.privacy.accounts import direct, totals
+from coterie.privacy.training import (
+    Limits,
+    Mechanism,
+    PrivateOracle,
+    calibrated,
+    privately,
+)
+from coterie.records import pack, unpack
+from coterie.types import SERVER
+from support.private_runs import cost, method, one_start, private_run, seen
+
+NOISY = Mechanism(clip=0.5, noise=0.2)
+
+
+# The mechanism.
+
+
+def test_noise_has_the_promised_scale_and_rows_are_clipped_around_what_is_known():
+    mechanism = Mechanism(clip=2.0, noise=0.7, seed=3)
+    names, size = torch.arange(40), 500
+    x = torch.randn(40, size, dtype=torch.float64)  # norms near 22
+    ref = torch.ones(40, size, dtype=torch.float64)
+    z = mechanism.released(x, ref, seeds.key("test"), names)
+    away = x - ref
+    shorter = ref + 2.0 * away / away.norm(dim=1, keepdim=True)
+    noise = z - shorter
+    count = noise.numel()
+    assert abs(float(noise.mean())) < 4 * 0.7 / math.sqrt(count)
+    assert abs(float(noise.square().mean()) / 0.49 - 1) < 4 * math.sqrt(2 / count)
+    assert_close(
+        Mechanism(2.0, 0.0).released(x, ref, 0, names), shorter, rtol=1e-12, atol=0
+    )
+
+
+def test_named_noise_repeats_and_that_of_the_system_does_not():
+    names, x = torch.arange(3), torch.zeros(3, 5, dtype=torch.float64)
+    named, other = Mechanism(1.0, 1.0), Mechanism(1.0, 1.0, source="system")
+    first, again = (named.released(x, 0.0, 7, names) for _ in range(2))
+    assert torch.equal(first, again)
+    one, two = (other.released(x, 0.0, 7, names) for _ in range(2))
+    assert not torch.equal(one, two)
+    assert float(one.abs().max()) < 10
+
+
+def test_normals_are_independent_of_who_else_draws():
+    all_at_once = seeds.normals(5, torch.arange(4), 7)
+    alone = seeds.normals(5, torch.tensor([2]), 7)
+    assert_close(all_at_once[2:3], alone, rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "decentralised_sgd", "all_for_one", "cobo"])
+def test_new_data_of_a_client_move_its_first_release_by_its_sensitivity_at_most(name):
+    federation = small()
+    who = federation.train.index[
+        federation.train.start[1] : federation.train.start[1] + federation.train.size[1]
+    ]
+    features = federation.features.clone()
+    features[who] = 30 * features[who].flip(0) + 5
+    changed = replace(federation, features=features)
+    mechanism = Mechanism(clip=0.01, noise=1e-12)
+    kept = []
+    for data in (federation, changed):
+        sent: list[torch.Tensor] = []
+        run_watched(method(name, federation), mechanism, data, sent)
+        kept.append(sent)
+    moved = [float((a - b).norm()) for a, b in zip(*kept, strict=True)]
+    assert moved and max(moved) <= mechanism.sensitivity + 1e-9
+    assert max(moved) > 0.001
+
+
+def run_watched(algorithm, mechanism, federation, sent) -> None:
+    """One round, of which client 1's released rows are kept."""
+    simulation = simulated(federation, Setting(batch_size=0))
+    original = Mechanism.released
+
+    def released(self, x, ref, stream, clients, share=1.0):
+        z = original(self, x, ref, stream, clients, share)
+        sent.extend(z[clients == 1])
+        return z
+
+    Mechanism.released = released
+    try:
+        foreseen = seen(algorithm, rounds=1)
+        made = privately(algorithm, foreseen, mechanism, simulation.names)
+        followed(made, simulation, one_start(), 1)
+    finally:
+        Mechanism.released = original
+
+
+# What is sent, and what it costs.
+
+
+def test_local_training_releases_nothing():
+    _, events = private_run(method("local"), NOISY)
+    assert events == ()
+
+
+def test_fedavg_releases_one_row_of_each_client_to_the_server_in_a_round():
+    _, events = private_run(method("fedavg"), NOISY)
+    assert [(e.round, e.verb, len(e.links)) for e in events] == [
+        (t, "average", CLIENTS) for t in range(1, 5)
+    ]
+    for event in events:
+        assert (event.sensitivity, event.noise) == (1.0, 0.2)
+        assert (event.links[:, 1] == SERVER).all()
+    assert_close(totals(events, CLIENTS), torch.full((CLIENTS,), 4 * 25.0).double())
+
+
+def test_in_all_for_one_a_client_pays_for_every_reader():
+    weights = torch.zeros(CLIENTS, CLIENTS)
+    weights[:, 0] = 0.5  # all read client 0
+    weights += torch.eye(CLIENTS) * 0.5
+    weights[0] = torch.eye(CLIENTS)[0]
+    from coterie.algorithms.all_for_one import all_for_one
+
+    _, events = private_run(all_for_one(weights), NOISY, rounds=2)
+    apart = [e for e in events if e.apart]
+    sent = Counter(int(k) for e in apart for k in e.links[:, 0])
+    assert sent == {0: 2 * (CLIENTS - 1)}
+    once = 25.0  # (2 C / s)^2
+    spent = totals(events, CLIENTS)
+    # Client 0 is read by five, and its own model goes to nobody; the others' goes to 0.
+    assert_close(spent[0], torch.tensor(2 * 5 * once).double())
+    assert_close(spent[1:], torch.full((CLIENTS - 1,), 2 * once).double())
+    assert_close(direct(events, CLIENTS)[0, 1:CLIENTS], torch.full((5,), 50.0).double())
+
+
+def test_what_is_made_of_releases_alone_costs_nothing():
+    # The models of All-for-all move by mixed gradients, and are known; gradients cost.
+    costs = cost(method("all_for_all", form="factored"))
+    assert [float(c.max()) for c in costs] == [0, 1, 1, 1, 1]
+    # Karula's multipliers come from the coordinator.
+    costs = cost(method("karula"))
+    assert [float(c.max()) for c in costs] == [0, 1, 1, 1, 1]
+
+
+def test_the_same_row_sent_twice_in_a_round_is_released_once():
+    # A model to two partners and to all, and a gradient to each of two partners.
+    costs = cost(method("cobo", meetings=2))
+    assert float(costs[-1].max()) == 3
+
+
+def test_comparing_releases_two_halves_to_everybody_who_asks_and_at_ones_own_model():
+    _, events = private_run(method("adaptive_all_for_one"), NOISY, rounds=1)
+    compared = [e for e in events if e.verb == "compare"]
+    assert_close(totals(compared, CLIENTS), torch.full((CLIENTS,), 12 * 25.0).double())
+
+
+def test_planned_costs_are_those_of_the_run():
+    for name in ("fedavg", "all_for_one", "gradient_tracking", "karula", "wga_bc"):
+        _, events = private_run(method(name), NOISY)
+        planned = torch.stack(cost(method(name))).sum(0) * 25.0
+        assert_close(totals(events, CLIENTS), planned, msg=name)
+
+
+@pytest.mark.parametrize("name", ["coteries", "ifca", "neighbours"])
+def test_methods_that_send_losses_or_choices_are_refused_by_name(name):
+    with pytest.raises(InputError, match=f"{name} cannot be trained privately"):
+        seen(method(name), label=name)
+
+
+def test_secure_aggregation_has_the_same_noise_in_the_sum_by_smaller_noise_of_each():
+    algorithm = method("fedavg", weighting="uniform")
+    secure = Mechanism(0.5, 0.2, secure=True)
+    _, events = private_run(algorithm, secure, rounds=1)
+    (event,) = events
+    assert event.summed
+    assert_close(event.sensitivity / event.noise, 5.0)
+    # Of the same sums with noise s on every row, as without secure aggregation.
+    quiet, _ = private_run(algorithm, Mechanism(0.5, 0.0), rounds=1)
+    shared, _ = private_run(algorithm, secure, rounds=1)
+    local, _ = private_run(algorithm, Mechanism(0.5, 0.2), rounds=1)
+    ours = shared.personal[0] - quiet.personal[0]
+    theirs = local.personal[0] - quiet.personal[0]
+    assert_close(ours * math.sqrt(CLIENTS), theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_with_unequal_shares_secure_aggregation_counts_the_largest():
+    _, events = private_run(
+        method("fedavg"), Mechanism(0.5, 0.2, secure=True), rounds=1
+    )
+    sizes = small().train.size.double()
+    share = sizes / sizes.sum()
+    # The sum of rows times shares moves by 2 C p; its noise is s |p| / sqrt(m).
+    expected = 1.0 * share.max() / (0.2 * share.norm() / math.sqrt(CLIENTS))
+    assert_close(events[0].sensitivity / events[0].noise, float(expected))
+
+
+# The same run, however it is made.
+
+
+@pytest.mark.parametrize(
+    "name", ["fedavg", "decentralised_sgd", "adaptive_all_for_one"]
+)
+def test_divided_runs_draw_the_same_noise(name):
+    federation = small()
+    algorithm = method(name, federation)
+    foreseen = seen(algorithm)
+    whole, events = private_run(algorithm, NOISY)
+
+    def run(group):
+        mine = block(CLIENTS, group)
+        own = federation.select(torch.arange(CLIENTS)[mine])
+        simulation = simulated(own, Setting(), group)
+        made = privately(algorithm, foreseen, NOISY, federation.clients)
+        return followed(made, simulation, one_start()[mine])
+
+    parts = divided(run, 2)
+    models = torch.cat([part.personal for part in parts])
+    assert_close(models, whole.personal, rtol=1e-9, atol=1e-9)
+    for part in parts:
+        assert len(part.states[-1].ledger) == len(events)
+
+
+def test_a_run_that_is_saved_and_loaded_goes_on_with_its_ledger():
+    algorithm = method("gradient_tracking")
+    simulation = simulated(small(), Setting())
+    made = privately(algorithm, seen(algorithm), NOISY, simulation.names)
+    whole = followed(made, simulation, one_start())
+    half = followed(made, simulation, one_start(), 2).states[-1]
+    kept = unpack(pack(half), half)
+    rest = followed(made, simulation, one_start(), 4, (2, kept))
+    assert torch.equal(rest.personal, whole.personal)
+    assert torch.equal(rest.states[-1].spent, whole.states[-1].spent)
+    assert len(rest.states[-1].ledger) == len(whole.states[-1].ledger) == 8
+
+
+def test_models_are_those_of_the_released_rows_and_differ_from_the_private_ones():
+    loud, _ = private_run(method("fedavg"), NOISY)
+    plain = trace(method("fedavg"), small(), Setting(), x=one_start())
+    assert float((loud.personal - plain.personal).abs().max()) > 0.01
+    assert torch.equal(loud.personal[0], loud.personal[1])
+
+
+def test_a_call_that_was_not_foreseen_is_refused():
+    algorithm = method("fedavg")
+    foreseen = seen(algorithm)
+    oracle = simulated(small(), Setting()).at(1)
+    refs = one_start()[:, None]
+    private = PrivateOracle(
+        oracle, NOISY, foreseen, foreseen.rounds[1], refs, torch.arange(CLIENTS), 1
+    )
+    with pytest.raises(InputError, match="`mix` in round 1 that was not foreseen"):
+        private.mix(torch.eye(CLIENTS), one_start())
+
+
+# Similarity.
+
+
+def test_products_of_released_halves_are_unbiased_and_norms_lose_their_noise():
+    algorithm = method("adaptive_all_for_one")
+    foreseen = seen(algorithm, rounds=1)
+    simulation, x = simulated(small(), Setting()), one_start()
+    exact = simulation.at(1).compare(x)
+    found = []
+    for seed in range(100):
+        private = PrivateOracle(
+            simulation.at(1),
+            Mechanism(clip=50.0, noise=0.3, seed=seed),
+            foreseen,
+            foreseen.rounds[1],
+            x[:, None].repeat(1, len(foreseen.slots), 1),
+            simulation.names,
+            1,
+        )
+        found.append(private.compare(x))
+    for name in ("cross", "own", "pooled", "own_pooled"):
+        draws = torch.stack([getattr(one, name) for one in found])
+        error = draws.std(0) / math.sqrt(len(found))
+        off = (draws.mean(0) - getattr(exact, name)).abs()
+        assert (off <= 5 * error + 1e-9).all(), name
+        assert error.max() > 0.001, name
+
+
+# Budgets.
+
+
+def test_nobody_goes_on_where_one_client_would_exceed_the_budget():
+    algorithm = method("fedavg")
+    costs = [25.0 * c for c in cost(algorithm)]
+    stopped, events = private_run(
+        algorithm, NOISY, limits=Limits(of_all=2 * 25.0), costs=costs
+    )
+    two, _ = private_run(algorithm, NOISY, rounds=2)
+    assert torch.equal(stopped.personal, two.personal)
+    assert [state.stopped for state in stopped.states] == [0, 0, 0, 3, 3]
+    assert len(events) == 2
+
+
+def test_a_client_refuses_releases_beyond_its_own_budget():
+    algorithm = method("fedavg")
+    costs = [25.0 * c for c in cost(algorithm)]
+    own = torch.full((CLIENTS,), math.inf, dtype=torch.float64)
+    own[2] = 25.0
+    run, events = private_run(algorithm, NOISY, limits=Limits(of_each=own), costs=costs)
+    assert [len(event.links) for event in events] == [6, 5, 5, 5]
+    expected = torch.tensor([4, 4, 1, 4, 4, 4]).double() * 25.0
+    assert_close(run.states[-1].spent, expected)
+
+
+def test_calibrated_noise_spends_what_was_asked_for():
+    costs = cost(method("all_for_one"))
+    noise = calibrated(costs, mu=1.5, clip=0.5)
+    _, events = private_run(method("all_for_one"), Mechanism(0.5, noise))
+    assert_close(float(totals(events, CLIENTS).max().sqrt()), 1.5)
+
+
+# Gossip.
+
+
+def test_decentralised_sgd_is_muffliato_where_noise_is_drawn_once_in_a_round():
+    # Algorithm 6.3, with clipped steps: noise, then K exchanges of Chebyshev's.
+    lr, clip, sigma, exchanges = 0.3, 0.05, 0.02, 3
+    algorithm = method(
+        "decentralised_sgd", lr=lr, exchanges=exchanges, accelerated=True
+    )
+    mechanism = Mechanism(clip, sigma, seed=4)
+    run, events = private_run(algorithm, mechanism, rounds=3)
+    kinds = [type(event) for event in events]
+    assert kinds == [Input, Exchange, Exchange, Exchange] * 3
+    w, gamma = events[1].weights.to_dense().double(), events[2].gamma
+    assert events[1].gamma == 1.0 and gamma > 1
+    theta = one_start()
+    simulation = simulated(small(), Setting())
+    size = theta.shape[1]
+    for t in range(1, 4):
+        oracle = simulation.at(t)
+        (moved,) = oracle.each(one_step, theta, lr=lr)
+        away = moved - theta
+        away *= (clip / away.norm(dim=1, keepdim=True)).clamp(max=1)
+        stream = seeds.key(4, "privacy", t, "mix", 0, 0)
+        before = theta + away + sigma * seeds.normals(stream, simulation.names, size)
+        now = w @ before
+        for _ in range(exchanges - 1):
+            before, now = now, gamma * (w @ now) + (1 - gamma) * before
+        theta = now
+    assert_close(run.personal, theta, rtol=1e-9, atol=1e-11)
+
+
+def one_step(clients, x, *, lr):
+    """A client program: one gradient step."""
+    return x - lr * clients.grad(x)
+
+
+def test_a_release_is_an_event_of_its_round():
+    _, events = private_run(method("wga_bc"), NOISY, rounds=2)
+    assert {event.round for event in events} == {1, 2}
+    assert all(isinstance(event, Release) for event in events)

@@ -1,0 +1,212 @@
+"""Claims about studies with a table [privacy]."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.checks import InputError
+from coterie.conformance.divided import divided
+from coterie.privacy import epsilon_of
+from coterie.study.config import study_of
+from coterie.study.experiment import run_study
+
+TABLES = {
+    "name": "guarded",
+    "data": {"name": "linear", "clients": 5, "dimension": 3, "samples": 24},
+    "model": {"name": "linear", "bias": False},
+    "run": {
+        "rounds": 4,
+        "batch_size": 4,
+        "dtype": "float64",
+        "evaluate_every": 1,
+        "checkpoint_seconds": 0.0,
+    },
+    "algorithm": [{"name": "fedavg", "lr": 0.05}],
+    "privacy": {"clip": 0.3, "noise": 2.0},
+}
+
+
+def study(privacy=None, **changed):
+    """The study with other settings of [privacy], and other tables."""
+    tables = {**TABLES, **{k: v for k, v in changed.items() if k in ("algorithm",)}}
+    run = {k: v for k, v in changed.items() if k not in ("algorithm", "tables")}
+    tables["run"] = {**TABLES["run"], **run}
+    tables["privacy"] = {**TABLES["privacy"], **(privacy or {})}
+    tables["privacy"] = {k: v for k, v in tables["privacy"].items() if v is not None}
+    return study_of({**tables, **changed.get("tables", {})})
+
+
+def epsilons(result) -> list[float]:
+    """The largest of any client, by round."""
+    return list(result.records.metrics.groupby("round")["epsilon"].max())
+
+
+def test_epsilon_grows_with_rounds_as_releases_compose(tmp_path):
+    result = run_study(study(), runs=tmp_path)
+    # One release a round, which moves by 2 C, with noise 2 C: mu = 1.
+    expected = [epsilon_of(math.sqrt(t), 1e-5) for t in range(5)]
+    np.testing.assert_allclose(epsilons(result), expected, rtol=1e-9)
+    sent = result.records.releases
+    assert set(sent["to"]) == {-1} and len(sent) == 5
+    np.testing.assert_allclose(sent["epsilon"], expected[-1])
+
+
+def test_noise_is_found_for_an_epsilon_and_is_used_up_at_the_end(tmp_path):
+    algorithms = [{"name": "fedavg"}, {"name": "all_for_one", "weights": "uniform"}]
+    guarded = study(
+        {"noise": None, "epsilon": 3.0, "delta": 1e-4},
+        algorithm=algorithms,
+        participation=0.6,
+    )
+    last = run_study(guarded, runs=tmp_path).records.metrics.groupby("algorithm")
+    for _, table in last:
+        assert table["epsilon"].max() == pytest.approx(3.0)
+
+
+def test_without_noise_and_clipping_models_are_those_of_the_study_without(tmp_path):
+    algorithms = [
+        {"name": name}
+        for name in ("local", "fedavg", "decentralised_sgd", "adaptive_all_for_one")
+    ]
+    free = {k: v for k, v in TABLES.items() if k != "privacy"}
+    plain = run_study(study_of({**free, "algorithm": algorithms}), runs=tmp_path)
+    privacy = {"noise": 0.0, "clip": math.inf}
+    quiet = run_study(study(privacy, algorithm=algorithms), runs=tmp_path)
+    for entry in algorithms:
+        gap = plain.models(entry["name"]) - quiet.models(entry["name"])
+        assert float(gap.abs().max()) < 1e-12
+    spent = quiet.records.metrics.groupby("algorithm")["epsilon"].max()
+    assert spent["local"] == 0 and spent["fedavg"] == math.inf
+
+
+def test_a_run_ends_at_its_budget_says_so_and_keeps_its_models(tmp_path):
+    said: list[str] = []
+    budget = epsilon_of(math.sqrt(2), 1e-5)
+    ended = run_study(study({"budget": budget}), runs=tmp_path, notice=said.append)
+    short = run_study(study(rounds=2), runs=tmp_path)
+    assert torch.equal(ended.models(), short.models())
+    assert any("used up before round 3" in line for line in said)
+    assert epsilons(ended)[-1] == pytest.approx(budget)
+
+
+def test_a_client_with_a_budget_of_its_own_stays_away_when_it_is_spent(tmp_path):
+    budget = {"1": epsilon_of(1.0, 1e-5)}
+    result = run_study(study({"budget": budget}), runs=tmp_path)
+    last = result.records.metrics.query("round == 4").set_index("client")["epsilon"]
+    assert last[1] == pytest.approx(budget["1"])
+    assert last[0] == pytest.approx(epsilon_of(2.0, 1e-5))
+
+
+def test_resuming_a_private_run_equals_not_stopping(tmp_path):
+    whole = run_study(study(), runs=tmp_path / "whole")
+
+    def stop(progress) -> None:
+        if progress.t == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study(), runs=tmp_path / "parts", progress=stop)
+    parts = run_study(study(), runs=tmp_path / "parts")
+    assert torch.equal(whole.models(), parts.models())
+    assert epsilons(whole) == epsilons(parts)
+    assert whole.records.releases.equals(parts.records.releases)
+
+
+def test_processes_that_divide_the_clients_draw_the_same_noise(tmp_path):
+    algorithms = [{"name": "fedavg"}, {"name": "all_for_one", "weights": "uniform"}]
+    guarded = study(algorithm=algorithms, participation=0.6)
+    alone = run_study(guarded, runs=tmp_path / "alone")
+    together = divided(
+        lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
+    )[0]
+    for entry in algorithms:
+        gap = alone.models(entry["name"]) - together.models(entry["name"])
+        assert float(gap.abs().max()) < 1e-9
+    assert epsilons(alone) == epsilons(together)
+
+
+def test_progress_tells_the_epsilon_of_the_worst_client(tmp_path):
+    told = []
+    run_study(study(), runs=tmp_path, progress=lambda p: told.append(p.epsilon))
+    assert told == pytest.approx([epsilon_of(math.sqrt(t), 1e-5) for t in range(1, 5)])
+
+
+def test_personal_columns_do_not_leave_and_cost_nothing(tmp_path):
+    tables = {
+        "data": {"name": "digits"},
+        "split": {"name": "iid", "clients": 3, "max_samples": 30},
+        "model": {"name": "mlp", "hidden": [4], "personal": ["head"]},
+    }
+    algorithms = [{"name": "fedavg"}, {"name": "all_for_one", "weights": "uniform"}]
+    privacy = {"noise": 0.0, "clip": 1e-9}
+    quiet = run_study(
+        study(privacy, tables=tables, algorithm=algorithms), runs=tmp_path
+    )
+    free = {k: v for k, v in TABLES.items() if k != "privacy"} | tables
+    start = run_study(
+        study_of({**free, "algorithm": [{"name": "local", "lr": 1e-12}]}),
+        runs=tmp_path,
+    )
+    # Shared columns hardly move, personal ones learn.
+    head = 4 * 10 + 10
+    for entry in algorithms:
+        moved = (quiet.models(entry["name"]) - start.models()).abs().amax(0)
+        assert float(moved[:-head].max()) < 1e-7
+        assert float(moved[-head:].max()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("privacy", "message"),
+    [
+        ({"noise": -1.0}, "`privacy.noise` must be at least 0"),
+        ({"delta": 0.0}, "`privacy.delta` must be greater than 0"),
+        ({"delta": 1.0}, "`privacy.delta` must be less than 1"),
+        ({"clip": 0.0}, "`privacy.clip` must be greater than 0"),
+        ({"clip": math.inf}, "`privacy.clip` must be finite"),
+        ({"noise": None}, "needs `noise`, or `epsilon` .* got neither"),
+        ({"epsilon": 1.0}, "got both"),
+        ({"noise": None, "epsilon": 0.0}, "`privacy.epsilon` must be greater than 0"),
+        ({"budget": 0.0}, "`privacy.budget` must be greater than 0"),
+        ({"budget": 1.0, "noise": 0.0}, "spent before the first round"),
+        ({"unit": "galaxy"}, "privacy.unit"),
+        ({"noize": 1.0}, "has no option 'noize'.*noise"),
+        ({"aggregation": 3}, "`privacy.aggregation` must be text"),
+    ],
+)
+def test_settings_that_promise_nothing_are_refused(privacy, message):
+    with pytest.raises(InputError, match=message):
+        study(privacy)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "algorithm", "message"),
+    [
+        ({"budget": 0.1}, "fedavg", "would be spent in the first round of fedavg"),
+        ({"budget": {"Chur": 1.0}}, "fedavg", "names 'Chur', who is no client"),
+        ({}, "coteries", "coteries cannot be trained privately: by `central`"),
+        ({}, "karula", "`radius` 'transport' of karula is made from the clients' data"),
+    ],
+)
+def test_what_cannot_be_private_is_refused_before_training(
+    tmp_path, privacy, algorithm, message
+):
+    with pytest.raises(InputError, match=message):
+        run_study(study(privacy, algorithm=[{"name": algorithm}]), runs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"tune": {"space": {"lr": [0.1]}}}, "options must be given"),
+        ({"time": {}}, "is for studies of rounds"),
+        ({"run": {"newcomers": 1}}, "`run.newcomers` must be 0 with"),
+    ],
+)
+def test_tables_that_would_release_more_are_refused(tables, message):
+    with pytest.raises(InputError, match=message):
+        study(tables=tables)

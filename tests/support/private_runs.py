@@ -1,0 +1,59 @@
+"""Private runs on tiny federations."""
+
+from __future__ import annotations
+
+import torch
+
+from coterie.algorithms import ALGORITHMS
+from coterie.conformance.cases import (
+    CLIENTS,
+    ROUNDS,
+    Case,
+    Setting,
+    followed,
+    simulated,
+    small_federation,
+    starting_rows,
+)
+from coterie.privacy.training import Mechanism, costs_of, events_of, foresee, privately
+
+EVERYBODY = torch.ones(CLIENTS, dtype=torch.bool)
+
+
+def method(name: str, federation=None, **options):
+    """A method of the library for the small federation."""
+    federation = small_federation() if federation is None else federation
+    return Case(ALGORITHMS[name], options).build(federation)
+
+
+def seen(algorithm, *, rounds: int = ROUNDS, active=EVERYBODY, label: str = "it"):
+    """What it will send."""
+    return foresee(algorithm, [active] * rounds, seed=0, label=label)
+
+
+def cost(algorithm, *, rounds: int = ROUNDS, active=EVERYBODY, **options):
+    """What every round costs each client, in units of one release."""
+    foreseen = seen(algorithm, rounds=rounds, active=active)
+    return costs_of(algorithm, foreseen, [active] * rounds, seed=0, **options)
+
+
+def one_start() -> torch.Tensor:
+    """The same model for everybody, as in a study."""
+    return starting_rows(small_federation(), Setting())[:1].repeat(CLIENTS, 1)
+
+
+def private_run(
+    algorithm, mechanism: Mechanism, *, federation=None, rounds: int = ROUNDS, **options
+):
+    """The trace of a private run, and its events."""
+    federation = small_federation() if federation is None else federation
+    simulation = simulated(federation, Setting())
+    made = privately(
+        algorithm,
+        seen(algorithm, rounds=rounds),
+        mechanism,
+        simulation.names,
+        **options,
+    )
+    trace = followed(made, simulation, one_start(), rounds)
+    return trace, events_of(trace.states[-1].ledger)
