@@ -49,7 +49,7 @@ def test_of_several_samples_the_shortest_head_that_fits_all_counts():
     assert admissibility(wrong, many.data).isinf().all()
 
 
-@pytest.mark.parametrize(("d", "r", "n"), [(6, 1, 20), (6, 2, 500)])
+@pytest.mark.parametrize(("d", "r", "n"), [(6, 1, 60), (6, 2, 500)])
 def test_with_enough_clients_one_sample_each_gives_the_subspace(d, r, n):
     truth = shared(n, d, r, 1)
     found = one_sample_subspace(truth.data, rank=r, cap=1.0, rng=rng())

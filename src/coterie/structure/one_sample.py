@@ -30,7 +30,6 @@ from ..checks import InputError, finite, integer, number
 from .subspaces import refuse_rank
 from .tasks import Tasks, warn_of_few
 
-
 _ZERO = 1e-12
 """A loss that is rounding; targets are about 1."""
 
