@@ -21,6 +21,7 @@ ROOMS = (
     "graphs",
     "optim",
     "gossip",
+    "structure",
     "collaboration",
     "theory",
     "data",
@@ -43,7 +44,7 @@ ROOMS = (
 
 TOP = {"__init__", "__main__", "types", "checks", "options", "seeds"}
 PURE = {"types", "checks", "options", "collaboration", "optim", "graphs", "algorithms"}
-PURE |= {"gossip"}
+PURE |= {"gossip", "structure"}
 
 
 def imported_rooms(path: Path, room: str) -> set[str]:
@@ -136,7 +137,7 @@ def test_no_two_test_files_have_the_same_name():
 
 
 LISTED = {"graphs", "optim", "gossip", "collaboration", "theory", "data", "similarity"}
-LISTED |= {"scores", "export", "report", "planning", "cli"}
+LISTED |= {"scores", "export", "report", "planning", "cli", "structure"}
 SHOWN = ("docs", "benchmarks", "examples", "reproductions")
 
 

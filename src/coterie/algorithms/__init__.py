@@ -19,15 +19,19 @@ from .ditto import ditto
 from .extra import extra
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
+from .fedrep import fedrep
 from .gradient_tracking import gradient_tracking
 from .ifca import ifca
 from .karula import karula
 from .local import local
 from .loss_network import loss_network
+from .low_rank_corrections import low_rank_corrections
 from .neighbours import neighbours
+from .nuclear_norm import nuclear_norm
 from .per_fedavg import per_fedavg
 from .pfedme import pfedme
 from .server_sgd import server_sgd
+from .shared_subspace import shared_subspace
 from .time_adaptive_all_for_all import time_adaptive_all_for_all
 from .token_sag import token_sag
 from .token_sgd import token_sgd
@@ -50,15 +54,19 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "extra": extra,
     "fedavg": fedavg,
     "fedavg_finetune": fedavg_finetune,
+    "fedrep": fedrep,
     "gradient_tracking": gradient_tracking,
     "ifca": ifca,
     "karula": karula,
     "local": local,
     "loss_network": loss_network,
+    "low_rank_corrections": low_rank_corrections,
     "neighbours": neighbours,
+    "nuclear_norm": nuclear_norm,
     "per_fedavg": per_fedavg,
     "pfedme": pfedme,
     "server_sgd": server_sgd,
+    "shared_subspace": shared_subspace,
     "time_adaptive_all_for_all": time_adaptive_all_for_all,
     "token_sag": token_sag,
     "token_sgd": token_sgd,

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..checks import InputError
 from ..engine.clocks import clock
 from ..engine.rounds import beginning
 from ..models import zoo as models
 from ..records import pack, unpack
+from ..study.ingredients import OF_MODELS
 from ..types import Algorithm, Arrivals, Info, Oracle, State
 from .cases import (
     CLIENTS,
@@ -263,12 +264,14 @@ def check_bad_options(case: Case) -> None:
 
 
 def check_bad_ingredients(case: Case) -> None:
-    """Ingredients for another number of clients, or with NaN, are refused by name."""
+    """Ingredients for other clients or models, or with NaN, are refused by name."""
     federation, setting = small_federation(), Setting()
-    larger = case.made(small_federation(CLIENTS + 1))
+    other = case.made(small_federation(CLIENTS + 1), _wider)
     x = starting_rows(federation, setting)
     for name, value in case.made(federation).items():
-        wrong = {"made for 7 clients instead of 6": larger[name]}
+        of_model = name in OF_MODELS
+        about = "a wider model" if of_model else "7 clients instead of 6"
+        wrong = {f"made for {about}": other[name]}
         if value.is_floating_point():
             spoilt = value.to_dense().clone()
             spoilt[-1] = math.nan
@@ -287,11 +290,21 @@ def check_bad_ingredients(case: Case) -> None:
                 raise AssertionError(f"`{name}` {what} was not refused.")
 
 
+def _wider() -> nn.Module:
+    """A model of more columns than the usual one."""
+    return models.mlp((4,), 3, hidden=(5,), activation="tanh")
+
+
 def check_known_optimum(case: Case) -> None:
     """Where all clients have the same best model, the method arrives there."""
     federation = common_optimum()
     setting = Setting(batch_size=0, module=lambda: models.linear((5,), 1, bias=False))
-    algorithm = case.build(federation)
+    try:
+        algorithm = case.build(federation, module=setting.module)
+    except InputError as error:
+        if not set(OF_MODELS) & set(case.ingredients):
+            raise
+        raise NotApplicable(f"it is not for a linear model: {error}") from error
     optima = federation.optima
     assert optima is not None
     start = (starting_rows(federation, setting) - optima).norm()

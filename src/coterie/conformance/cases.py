@@ -75,11 +75,18 @@ class Case:
         parameters = inspect.signature(self.factory).parameters.items()
         return {n: p.default for n, p in parameters if p.kind == p.KEYWORD_ONLY}
 
-    def made(self, federation: Federation) -> dict[str, Tensor]:
-        """The ingredients for a federation, by name, without those that are None."""
+    def made(
+        self, federation: Federation, module: Callable[[], nn.Module] | None = None
+    ) -> dict[str, Tensor]:
+        """The ingredients for a federation, by name, without those that are None.
+
+        Args:
+            federation: of the clients.
+            module: the model; None: that of a usual setting.
+        """
         made = {}
-        module = models.build(Setting().module, 0, torch.float64)
-        context = Context(federation, models.layout(module), 0)
+        built = models.build(module or Setting().module, 0, torch.float64)
+        context = Context(federation, models.layout(built), 0)
         for name in self.ingredients:
             recipe, choice = RECIPES[name]
             found = recipe(choice, context)
@@ -93,6 +100,7 @@ class Case:
         *,
         instead: Mapping[str, Tensor] | None = None,
         options: Mapping[str, object] | None = None,
+        module: Callable[[], nn.Module] | None = None,
     ) -> Algorithm:
         """A fresh algorithm for a federation.
 
@@ -100,8 +108,9 @@ class Case:
             federation: gives the ingredients.
             instead: ingredients to use in place of those.
             options: options beyond those of the case.
+            module: the model, where it is not the usual one.
         """
-        given = {**self.made(federation), **(instead or {})}
+        given = {**self.made(federation, module), **(instead or {})}
         positional = [given.get(name) for name in self.ingredients]
         return self.factory(*positional, **{**self.options, **(options or {})})
 

@@ -121,8 +121,9 @@ def check_inactive_rows(case: Case) -> None:
         active=_ACTIVE,
     )
     for rows in (models_now, some.personal, *leaves(state).values()):
-        if isinstance(rows, Tensor) and rows.shape == models_now.shape:
-            if shared(rows):
+        # Also several models or directions of all clients, (n, C, D).
+        if isinstance(rows, Tensor) and rows.shape[-1:] == models_now.shape[1:]:
+            if rows.dim() > 1 and len(rows) == CLIENTS and shared(rows.flatten(1)):
                 raise NotApplicable("clients share models in this method.")
     algorithm = case.build(federation)
     before = trace(algorithm, federation, setting, rounds=0, active=_ACTIVE).personal

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -90,6 +90,36 @@ def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, 
         )
     mine = torch.tensor([name in chosen for name in rows.names])
     return mine.repeat_interleave(torch.tensor(rows.sizes))
+
+
+def matrices(
+    model: Layout | nn.Module, patterns: Sequence[str] | None = None
+) -> Int[Tensor, "l 3"]:
+    """Where matrices of a model begin in a row, and their rows and columns.
+
+    What has more than two dimensions counts as a matrix with a row for each output.
+
+    >>> matrices(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))).tolist()
+    [[0, 3, 2], [9, 1, 3]]
+
+    Args:
+        model: with its parameters.
+        patterns: of modules, as for `columns`; None: all of them.
+
+    Raises:
+        InputError: when there is no matrix, or a pattern names nothing.
+    """
+    rows = model if isinstance(model, Layout) else layout(model)
+    chosen = None if patterns is None else columns(rows, patterns)
+    found, begin = [], 0
+    for shape, size in zip(rows.shapes, rows.sizes, strict=True):
+        if len(shape) > 1 and (chosen is None or bool(chosen[begin])):
+            found.append([begin, shape[0], size // shape[0]])
+        begin += size
+    if not found:
+        named = "" if patterns is None else f" in {', '.join(patterns)}"
+        raise InputError(f"the model has no matrices{named}.")
+    return torch.tensor(found)
 
 
 def _matches(parameter: str, pattern: str) -> bool:

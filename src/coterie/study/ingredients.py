@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +43,7 @@ from ..data.federation import Federation
 from ..graphs.families import edges_of, refuse_apart
 from ..graphs.fastest import MIXINGS, mixing_of
 from ..graphs.matrices import neighbouring, refuse_unjoined
-from ..models import Layout
+from ..models import Layout, columns, matrices
 from ..similarity.partners import ESTIMATES, estimated_weights
 from ..similarity.transport import dissimilarities
 
@@ -317,6 +318,17 @@ def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
     return edges
 
 
+def head(choice: str, context: Context) -> Tensor:
+    """(D,) which columns of a model are its head: modules or patterns, with commas."""
+    return columns(context.layout, re.split(r",\s*", choice))
+
+
+def layers(choice: str, context: Context) -> Tensor:
+    """(L, 3) where matrices of a model begin, rows and columns: `all`, or names."""
+    named = None if choice == "all" else re.split(r",\s*", choice)
+    return matrices(context.layout, named)
+
+
 RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
     "sizes": (sizes, "samples"),
     "weights": (weights, "clusters"),
@@ -325,8 +337,13 @@ RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
     "mixing": (mixing, "ring"),
     "precision": (precision, "samples"),
     "radius": (radius, "transport"),
+    "head": (head, "head"),
+    "layers": (layers, "all"),
 }
 """Name of an ingredient -> its recipe and what it is made from by default."""
+
+OF_MODELS = ("head", "layers")
+"""Ingredients that are about the columns of a model, whoever the clients are."""
 
 
 def ingredients_of(factory: Callable[..., Any]) -> list[str]:
@@ -351,7 +368,7 @@ def is_told(name: str, choice: str) -> bool:
     >>> is_told("weights", "water_filling(2)"), is_told("weights", "uniform")
     (True, False)
     """
-    if file_of(choice):
+    if file_of(choice) or name in OF_MODELS:
         return False
     told = ("clusters", "optima", "biases", "water_filling")
     return name in RECIPES and call(name, _named(choice))[0] in told

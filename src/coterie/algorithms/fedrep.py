@@ -1,0 +1,136 @@
+"""A common body and a head of every client's own, trained in turn.
+
+    h_i <- h_i - lr g_i(w, h_i) in the head,    `head_steps` times, with w as it is
+    w_i <- w_i - lr g_i(w_i, h_i) in the body,  `steps` times from w_i = w
+    w   <- sum_i p_i w_i
+
+over the clients of the round. Heads never leave their clients. On a network of two
+linear layers without activations this is the low-rank estimator of
+`coterie.structure.burer_monteiro` with gradient steps.
+
+References:
+    Collins, Hassani, Mokhtari, Shakkottai, "Exploiting shared representations for
+    personalized federated learning", ICML 2021, arXiv 2102.07078.
+
+Differences: work is counted in gradient steps, not in epochs. With momentum, every
+client keeps its buffer between rounds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..checks import InputError
+from ..collaboration.rows import common, handed
+from ..collaboration.weights import shares_of
+from ..optim.steps import Descent, descend, velocity
+from ..options import Count, Sizes, method
+from ..types import Algorithm, Clients, Info, Oracle, Rows
+
+
+class State(NamedTuple):
+    """Own rows, of which heads count, and the body with a head to begin with."""
+
+    x: Rows  # (n, D)
+    w: Rows  # (n, D), the same row for everybody and in memory only once
+    v: Rows  # (n, D) momentum, or (n, 0) without
+    t: int  # rounds
+
+
+def part_sgd(
+    clients: Clients,
+    x: Float[Tensor, "n d"],
+    v: Float[Tensor, "n v"],
+    part: Bool[Tensor, "n d"],
+    *,
+    rule: Descent,
+    steps: int,
+    t: int,
+) -> tuple[Tensor, Tensor]:
+    """A client program: gradient steps of some columns, the first is number t."""
+    for t_local in range(t, t + steps):
+        moved, faster = descend(rule, x, clients.grad(x), v, t_local)
+        x = torch.where(part, moved, x)
+        v = torch.where(part, faster, v) if rule.momentum else v
+    return x, v
+
+
+def fedrep_round(
+    clients: Clients,
+    x: Float[Tensor, "n d"],
+    v: Float[Tensor, "n v"],
+    head: Bool[Tensor, "n d"],
+    *,
+    rule: Descent,
+    steps: int,
+    head_steps: int,
+    t: int,
+) -> tuple[Tensor, Tensor]:
+    """A client program: steps of the head, then of the body, in round t."""
+    work = head_steps, t * head_steps
+    x, v = part_sgd(clients, x, v, head, rule=rule, steps=work[0], t=work[1])
+    return part_sgd(clients, x, v, ~head, rule=rule, steps=steps, t=t * steps)
+
+
+@method()
+def fedrep(
+    sizes: Sizes,
+    head: Tensor,
+    *,
+    rule: Descent = Descent(),
+    steps: Count = 1,
+    head_steps: Count = 10,
+    weighting: str = "samples",
+) -> Algorithm:
+    """FedRep: a body that all train, and heads of their own, in turn.
+
+    A newcomer trains a head on the body as it is, with as many steps as the others
+    took for theirs.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        head: (D,) which columns are the head.
+        rule: of the steps of heads and body.
+        steps: of the body in one round.
+        head_steps: of the head in one round, before.
+        weighting: `samples` or `uniform` weights of the average.
+    """
+    shares = shares_of(sizes, weighting)
+
+    def init(x: Tensor, oracle: Oracle) -> State:
+        refuse_other(head, x)
+        return State(x, common(oracle, x), velocity(rule, x), 0)
+
+    def personal(state: State, oracle: Oracle) -> Tensor:
+        return torch.where(head.to(state.x.device), state.x, state.w)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        mask = head.to(state.x.device)
+        rows = personal(state, oracle), state.v, mask.expand(len(state.x), -1)
+        work = {"steps": steps, "head_steps": head_steps, "t": state.t}
+        x, v = oracle.each(fedrep_round, *rows, rule=rule, **work)
+        body = oracle.average(shares[oracle.mine], x[:, ~mask])  # heads stay at home
+        w = state.w[:1].clone()
+        w[:, ~mask] = body[:1]
+        return State(x, w.expand(len(x), -1), v, state.t + 1), {}
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        w = handed(oracle, state.w)
+        rows = w, velocity(rule, w), head.to(w.device).expand(len(w), -1)
+        work = state.t * head_steps
+        return oracle.each(part_sgd, *rows, rule=rule, steps=work, t=0)[0]
+
+    return Algorithm(init, step, personal, welcome)
+
+
+def refuse_other(head: Tensor, x: Tensor) -> None:
+    """Raises InputError where `head` is not of the columns of these rows."""
+    if head.dtype != torch.bool or head.shape != x.shape[1:]:
+        raise InputError(
+            f"`head` must say true or false of the {x.shape[1]} columns of a model, "
+            f"got {head.dtype} of shape {tuple(head.shape)}."
+        )

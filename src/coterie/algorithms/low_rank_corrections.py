@@ -1,0 +1,167 @@
+"""A shared model, and for every client a correction of low rank of its matrices.
+
+    x_i = w + A_i B_i                          in every matrix of the model
+    (A_i, B_i) <- (A_i, B_i) - lr grad f_i     `own_steps` times, with w as it is
+    w_i <- w_i - lr g_i(w_i + A_i B_i)         `steps` times from w_i = w
+    w   <- sum_i p_i w_i
+
+over the clients of the round. Corrections never leave their clients. A begins at 0 and
+B with noise, the same for all; matrices have rank `rank` at most, so that a client
+keeps few numbers of its own, and few samples are enough to find them. Parameters that
+are no matrices are shared.
+
+References:
+    Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang, Chen, "LoRA: low-rank adaptation of
+    large language models", ICLR 2022, arXiv 2106.09685, for the corrections; in turn
+    with a shared model as in FedRep, arXiv 2102.07078, and after chapter 9 of Even's
+    thesis, 2024, tel-04877971.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..collaboration.rows import common, handed
+from ..collaboration.weights import shares_of
+from ..optim.steps import Descent, descend, velocity
+from ..options import Count, Sizes, method
+from ..structure.factors import (
+    expanded,
+    factor_columns,
+    first_factors,
+    of_factors,
+    refuse_layers,
+)
+from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+
+
+class State(NamedTuple):
+    """The shared model, the factors of corrections, their momentum, and rounds."""
+
+    w: Rows  # (n, D), the same row for everybody
+    factors: Rows  # (n, F)
+    start: Tensor  # (F,) with which everybody began
+    w_velocity: Rows  # (n, D), or (n, 0) without momentum
+    velocity: Rows  # (n, F), or (n, 0) without momentum
+    t: int
+
+
+def correct(
+    clients: Clients,
+    factors: Float[Tensor, "n f"],
+    v: Float[Tensor, "n v"],
+    w: Float[Tensor, "n d"],
+    *,
+    rule: Descent,
+    layers: tuple[int, ...],
+    rank: int,
+    steps: int,
+    t: int,
+) -> tuple[Tensor, Tensor]:
+    """A client program: steps of the correction while w stays, the first number t."""
+    for t_local in range(t, t + steps):
+        g = clients.grad(w + expanded(factors, layers, rank, w.shape[1]))
+        slope = of_factors(g, factors, layers, rank)
+        factors, v = descend(rule, factors, slope, v, t_local)
+    return factors, v
+
+
+def corrected_round(
+    clients: Clients,
+    w: Float[Tensor, "n d"],
+    factors: Float[Tensor, "n f"],
+    w_velocity: Float[Tensor, "n u"],
+    v: Float[Tensor, "n v"],
+    *,
+    rule: Descent,
+    layers: tuple[int, ...],
+    rank: int,
+    steps: int,
+    own_steps: int,
+    t: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A client program: steps of the correction, then of the shared model, round t."""
+    factors, v = correct(
+        *(clients, factors, v, w),
+        rule=rule,
+        layers=layers,
+        rank=rank,
+        steps=own_steps,
+        t=t * own_steps,
+    )
+    change = expanded(factors, layers, rank, w.shape[1])
+    for t_local in range(t * steps, (t + 1) * steps):
+        g = clients.grad(w + change)
+        w, w_velocity = descend(rule, w, g, w_velocity, t_local)
+    return w, factors, w_velocity, v
+
+
+@method()
+def low_rank_corrections(
+    sizes: Sizes,
+    layers: Tensor,
+    *,
+    rule: Descent = Descent(),
+    rank: Count = 2,
+    steps: Count = 1,
+    own_steps: Count = 5,
+    weighting: str = "samples",
+) -> Algorithm:
+    """A shared model with a personal correction of low rank for every client.
+
+    A newcomer learns a correction of the shared model as it is, with as many steps as
+    the others took for theirs.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        layers: (L, 3) where the matrices begin, their rows and columns.
+        rule: of the steps of shared model and corrections.
+        rank: of the correction of a matrix, or less where the matrix is smaller.
+        steps: of the shared model in one round.
+        own_steps: of the correction in one round, before.
+        weighting: `samples` or `uniform` weights of the average.
+    """
+    shares = shares_of(sizes, weighting)
+    given = tuple(int(number) for number in layers.flatten())
+    options: Options = {"rule": rule, "layers": given, "rank": rank}
+
+    def init(x: Tensor, oracle: Oracle) -> State:
+        refuse_layers(layers, x.shape[1])
+        none = x.new_zeros(factor_columns(given, rank))
+        factors = none.expand(len(x), -1)
+        return State(
+            common(oracle, x),
+            factors,
+            none,
+            velocity(rule, x),
+            velocity(rule, factors),
+            0,
+        )
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        w, factors, start, w_velocity, v, t = state
+        if t == 0:
+            start = first_factors(given, rank, rng, w)
+            factors = start.expand(len(w), -1)
+        work = {"steps": steps, "own_steps": own_steps, "t": t, **options}
+        rows = w, factors, w_velocity, v
+        w, factors, w_velocity, v = oracle.each(corrected_round, *rows, **work)
+        w = oracle.average(shares[oracle.mine], w)
+        return State(w, factors, start, w_velocity, v, t + 1), {}
+
+    def personal(state: State, oracle: Oracle) -> Tensor:
+        return state.w + expanded(state.factors, given, rank, state.w.shape[1])
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        w = handed(oracle, state.w)
+        factors = state.start.expand(len(w), -1)
+        rows = factors, velocity(rule, factors), w
+        work = {"steps": state.t * own_steps, "t": 0, **options}
+        factors = oracle.each(correct, *rows, **work)[0]
+        return w + expanded(factors, given, rank, w.shape[1])
+
+    return Algorithm(init, step, personal, welcome)

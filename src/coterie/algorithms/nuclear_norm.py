@@ -1,0 +1,194 @@
+"""Models whose matrix has a small nuclear norm, by Frank-Wolfe and averages alone.
+
+    min (1/N) sum_i f_i(c + w_i)   over   |W|_* <= R = cap sqrt(N rank)           (9.7)
+
+with c the mean of the first models. A round, with G of all training data:
+
+1. the longest directions of G by Lanczos, q <- mean_i g_i <g_i, q>, `exchanges` times;
+2. of these the `atoms` longest join those in which W is, and W moves within their span
+   by `corrections` accelerated steps, each projected onto the ball;
+3. the `width` longest directions of W stay.
+
+With one atom and one correction this is Frank-Wolfe with a better step; more of both
+make it fast. All that travels are averages of single vectors: of D numbers in 1, and in
+2 of as many as there are directions, for the second moment of coordinates, column by
+column. So nobody sees the models of others, as a projection by a server would. The gap
+
+    mean <g_i, w_i> + cap sqrt(rank lambda),   lambda >= |mean g_i g_i'|_op,
+
+is a certificate: lambda is a bound and no estimate, from Lanczos' matrix T, what is
+left of the trace, and their coupling. With `exchanges` = D it is exact.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 9, (9.7), tel-04877971.
+    Jaggi, "Revisiting Frank-Wolfe: projection-free sparse convex optimization", ICML
+    2013.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..collaboration.rows import common, handed
+from ..options import Count, Positive, method
+from ..structure.heads import heads_by_descent, model, whole_gradient
+from ..structure.nuclear import onto_simplex_ball
+from ..types import Algorithm, Info, Oracle, Rows
+
+
+class State(NamedTuple):
+    """Where models begin, how far they are from there, in which directions, rounds."""
+
+    centre: Rows  # (n, D), the same row for everybody
+    w: Rows  # (n, D)
+    basis: Tensor  # (width, D), orthonormal rows and then zeros
+    t: int
+
+
+@method()
+def nuclear_norm(
+    *,
+    rank: Count = 1,
+    cap: Positive = 10.0,
+    lr: Positive = 0.1,
+    exchanges: Count = 20,
+    atoms: Count = 1,
+    corrections: Count = 10,
+    width: Count = 50,
+) -> Algorithm:
+    """Models of small nuclear norm, by averages of single vectors, with a certificate.
+
+    A newcomer learns coordinates in the directions of the models, with as many steps as
+    the others took.
+
+    Args:
+        rank: with `cap` the radius of the ball, `cap sqrt(N rank)`.
+        cap: length of a model's way from the start.
+        lr: step size of the corrections, at most 1 over the largest curvature.
+        exchanges: averages in one round that look for directions.
+        atoms: directions that join in one round.
+        corrections: accelerated steps in one round.
+        width: directions that are kept.
+    """
+    radius = cap * math.sqrt(rank)  # of singular values of W / sqrt(N)
+
+    def init(x: Tensor, oracle: Oracle) -> State:
+        basis = x.new_zeros(width, x.shape[1])
+        return State(common(oracle, x), torch.zeros_like(x), basis, 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        centre, w, basis, t = state
+        g, losses = _slope(oracle, centre, w)
+        found, bound = _longest(oracle, g, exchanges, rng)
+        kept = basis[basis.norm(dim=1) > 0]
+        q = torch.linalg.qr(torch.cat([kept, found[:atoms]]).T)[0]  # (D, k)
+        told = common(oracle, torch.cat([losses, (g * w).sum(1, keepdim=True)], 1))[0]
+        gap = float(told[1]) + radius * math.sqrt(bound)
+        c = _corrected(oracle, centre, w @ q, q, lr, radius, corrections)
+        values, turn = torch.linalg.eigh(_moment(oracle, c))
+        turn = turn[:, values > 0].flip(1)[:, :width].to(q)
+        moved, new = (c @ turn) @ (q @ turn).T, torch.zeros_like(basis)
+        new[: turn.shape[1]] = (q @ turn).T
+        w = torch.where(oracle.active[:, None], moved, w)
+        info: Info = {"loss": float(told[0]), "gap": max(gap, 0.0)}
+        info["relative_gap"] = info["gap"] / max(info["loss"], 1e-30)
+        return State(centre, w, new, t + 1), info
+
+    def personal(state: State, oracle: Oracle) -> Tensor:
+        return state.centre + state.w
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        centre = handed(oracle, state.centre)
+        u = state.basis.expand(len(centre), -1, -1)
+        rows = centre.new_zeros(len(centre), width), centre, u
+        work = {"lr": lr, "cap": cap, "steps": state.t * corrections}
+        (v,) = oracle.each(heads_by_descent, *rows, **work)
+        return model(centre, v, u)
+
+    return Algorithm(init, step, personal, welcome)
+
+
+def _slope(oracle: Oracle, centre: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients and losses of all training data; zeros of those who are not there."""
+    places = torch.zeros_like(w), w.new_zeros(len(w), 1)
+    g, losses = oracle.each(whole_gradient, *places, centre + w)
+    return g, losses
+
+
+def _longest(
+    oracle: Oracle, g: Tensor, exchanges: int, rng: torch.Generator
+) -> tuple[Float[Tensor, "k d"], float]:
+    """Directions in which gradients are long, longest first, and a bound on lambda.
+
+    Lanczos with `M = mean g_i g_i'`, whose steps are averages of g_i <g_i, q>.
+    """
+    d = g.shape[1]
+    q = torch.randn(d, generator=rng, dtype=g.dtype, device=rng.device).to(g.device)
+    rows: list[Tensor] = []
+    images: list[Tensor] = []
+    trace = float(common(oracle, g.double().square().sum(1, keepdim=True))[0])
+    for _ in range(min(exchanges, d)):
+        for _ in range(2):  # twice is enough for orthogonality to rounding
+            for row in rows:
+                q = q - row * (row @ q)
+        length = q.norm()
+        if float(length) <= 1e-6 * trace:  # all of M has been seen
+            break
+        rows.append(q / length)
+        q = common(oracle, g * (g @ rows[-1])[:, None])[0]
+        images.append(q)
+    if not rows:
+        return g.new_zeros(0, d), 0.0
+    basis, image = torch.stack(rows).double(), torch.stack(images).double()
+    inside = basis @ image.T
+    values, vectors = torch.linalg.eigh((inside + inside.T) / 2)
+    coupling = float(torch.linalg.matrix_norm(image - inside.T @ basis, 2))
+    rest = max(trace - float(values.sum()), 0.0) if len(rows) < d else 0.0
+    top = float(values[-1])
+    bound = (top + rest) / 2 + math.hypot((top - rest) / 2, coupling)
+    return (vectors.T.flip(0) @ basis).to(g), max(bound, 0.0)
+
+
+def _moment(oracle: Oracle, c: Float[Tensor, "n k"]) -> Float[Tensor, "k k"]:
+    """`mean c_i c_i'`, column after column."""
+    c = c.double()
+    columns = [common(oracle, c * c[:, j, None])[0] for j in range(c.shape[1])]
+    moment = torch.stack(columns, 1)
+    return (moment + moment.T) / 2
+
+
+def _onto_ball(oracle: Oracle, c: Tensor, radius: float) -> Tensor:
+    """The nearest coordinates whose matrix is in the ball."""
+    values, turn = torch.linalg.eigh(_moment(oracle, c))
+    s = values.clamp(min=0).sqrt()
+    factor = onto_simplex_ball(s, radius) / s.clamp(min=1e-30)
+    return c @ ((turn * factor) @ turn.T).to(c)
+
+
+def _corrected(
+    oracle: Oracle,
+    centre: Tensor,
+    c: Float[Tensor, "n k"],
+    q: Float[Tensor, "d k"],
+    lr: float,
+    radius: float,
+    steps: int,
+) -> Float[Tensor, "n k"]:
+    """Coordinates after accelerated steps, each projected onto the ball."""
+    ahead, momentum = c, 1.0
+    for _ in range(steps):
+        g, _ = _slope(oracle, centre, ahead @ q.T)
+        new = _onto_ball(oracle, ahead - lr * (g @ q), radius)
+        uphill = ((ahead - new) * (new - c)).sum(1, keepdim=True)
+        if float(common(oracle, uphill)[0]) > 0:
+            momentum = 1.0  # it went too far: begin anew
+        after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = new + (momentum - 1) / after * (new - c)
+        c, momentum = new, after
+    return c

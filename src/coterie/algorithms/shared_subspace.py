@@ -1,0 +1,118 @@
+"""Models in a common subspace that all find together, each with coordinates of its own.
+
+    x_i = c + v_i U,    U (r, D) with orthonormal rows,  |v_i| <= cap
+    v_i <- capped(v_i - lr U g_i(x_i))                       `head_steps` times
+    U   <- U - lr (mean v_i' v_i)^-1 mean v_i' g_i,   then R U = U,  v_i <- v_i R
+
+with gradients of all training data; c is the mean of the first models, 0 for linear
+models that start there. U begins with the longest directions of the gradients at c: for
+squared errors the method of moments. This is the low-rank estimator (9.4) by verbs,
+where only U and its gradients travel; for models that are not linear it says that the
+rows of parameters, and not only heads, lie in a subspace.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 9, tel-04877971.
+    Collins, Hassani, Mokhtari, Shakkottai, arXiv 2102.07078, for the linear analysis.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..collaboration.rows import common, handed
+from ..options import Count, Positive, method
+from ..structure.heads import (
+    along,
+    heads_and_slope,
+    heads_by_descent,
+    model,
+    orthonormal,
+    whole_gradient,
+)
+from ..structure.subspaces import refuse_rank
+from ..types import Algorithm, Info, Options, Oracle, Rows
+
+_POWER = 10
+"""Multiplications by the second moment of gradients, for directions to begin with."""
+
+
+class State(NamedTuple):
+    """Where models begin, directions, coordinates, and rounds."""
+
+    centre: Rows  # (n, D), the same row for everybody
+    u: Rows  # (n, r, D), the same for everybody and in memory only once
+    v: Rows  # (n, r)
+    t: int
+
+
+@method()
+def shared_subspace(
+    *,
+    rank: Count = 1,
+    cap: Positive = 10.0,
+    lr: Positive = 0.1,
+    head_steps: Count = 10,
+) -> Algorithm:
+    """Models in a common subspace of few dimensions, by gradient steps.
+
+    A newcomer learns coordinates in the subspace as it is, with as many steps as the
+    others took.
+
+    Args:
+        rank: dimensions of the subspace.
+        cap: the longest that a model's way from the start may be.
+        lr: step size of coordinates and subspace.
+        head_steps: of the coordinates in one round.
+    """
+    options: Options = {"lr": lr, "cap": cap}
+
+    def init(x: Tensor, oracle: Oracle) -> State:
+        refuse_rank(rank, len(oracle.present), x.shape[1])
+        u = x.new_zeros(1, rank, x.shape[1]).expand(len(x), -1, -1)
+        return State(common(oracle, x), u, x.new_zeros(len(x), rank), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        centre, u, v, t = state
+        if t == 0:
+            u = _longest(oracle, centre, rank, rng)
+        rows = v, torch.zeros_like(centre), centre, u
+        v, g = oracle.each(heads_and_slope, *rows, steps=head_steps, **options)
+        sums = torch.cat([v[:, :, None] * g[:, None], v[:, :, None] * v[:, None]], 2)
+        mean = common(oracle, sums.flatten(1))[0].view(rank, -1)
+        slope, second = mean[:, : g.shape[1]], mean[:, g.shape[1] :]
+        held = second + 1e-6 * (second.trace() + 1e-12) * torch.eye(rank).to(second)
+        new, turned = orthonormal(u[0] - lr * torch.linalg.solve(held, slope))
+        return State(centre, new.expand(len(v), -1, -1), v @ turned, t + 1), {}
+
+    def personal(state: State, oracle: Oracle) -> Tensor:
+        return model(state.centre, state.v, state.u)
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        centre, u = handed(oracle, state.centre), handed(oracle, state.u)
+        rows = centre.new_zeros(len(centre), rank), centre, u
+        work = state.t * head_steps
+        (v,) = oracle.each(heads_by_descent, *rows, steps=work, **options)
+        return model(centre, v, u)
+
+    return Algorithm(init, step, personal, welcome)
+
+
+def _longest(
+    oracle: Oracle, centre: Tensor, rank: int, rng: torch.Generator
+) -> Float[Tensor, "n r d"]:
+    """Directions in which gradients at the start are longest, by averages alone."""
+    places = torch.zeros_like(centre), centre.new_zeros(len(centre), 1)
+    g, _ = oracle.each(whole_gradient, *places, centre)
+    shape = rank, centre.shape[1]
+    noise = torch.randn(shape, generator=rng, dtype=g.dtype, device=rng.device)
+    u = orthonormal(noise.to(g.device))[0]
+    for _ in range(_POWER):
+        here = along(u.expand(len(g), -1, -1), g)  # (n, r)
+        mean = common(oracle, (here[:, :, None] * g[:, None]).flatten(1))
+        u = orthonormal(mean[0].view(shape))[0]
+    return u.expand(len(g), -1, -1)
