@@ -58,7 +58,7 @@ def x_of(_) -> Tensor:
     return torch.zeros(2, 1)
 
 
-def _task(state, client) -> Task:
+def _task(state, client, time) -> Task:
     return Task((torch.zeros(1),))
 
 

@@ -42,6 +42,7 @@ Positive = Annotated[float, functools.partial(number, above=0)]
 Scale = Annotated[float, functools.partial(number, at_least=1e-9, at_most=1e9)]
 NotNegative = Annotated[float, functools.partial(number, at_least=0)]
 Share = Annotated[float, functools.partial(number, at_least=0, at_most=1)]
+Accuracy = Annotated[float, functools.partial(number, at_least=1e-15, at_most=0.5)]
 BelowOne = Annotated[float, functools.partial(number, at_least=0, below=1)]
 
 Factory = Callable[..., Algorithm]

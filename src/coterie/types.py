@@ -230,6 +230,7 @@ class Kind(NamedTuple):
     reads: int | None = None  # how many of a task's rows; None: all
     down: tuple[int, ...] | None = None
     up: tuple[int, ...] | None = None
+    passes: float = 0.0  # through all data of a client, beside the work of its tasks
 
 
 class Task(NamedTuple):
@@ -239,10 +240,8 @@ class Task(NamedTuple):
     kind: int = 0  # which of the method's
     round: int | None = None  # whose samples it uses; None: one more than its number
     work: float = 1.0  # gradients of a minibatch that it takes
-    samples: float = 0.0
-    """Gradients of single samples, beside these; at most as many as the client has."""
-    peer: int | None = None
-    """Where rows come from and answers go to, oneself: not sent; None: a server."""
+    samples: float = 0.0  # gradients of single samples beside these, or all it has
+    peer: int | None = None  # from whom and to whom; oneself: not sent; None: a server
 
 
 class Arrivals(NamedTuple):
@@ -267,15 +266,21 @@ class Arrivals(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """Two clients whose edge has rung, and what they sent each other.
-
-    Where messages take time, what is written now was read before.
-    """
+    """Two clients whose edge has rung, and what they sent each other."""
 
     time: float  # of writing
-    since: float  # of reading
+    since: float  # of reading, before it where messages take time
     ends: tuple[int, int]
     sent: tuple[Tensor, Tensor]  # by each of the two ends
+
+
+class Tempo(NamedTuple):
+    """How often edges ring, and how long what happens takes on average."""
+
+    edges: Int[Tensor, "e 2"]
+    rates: Float64[Tensor, " e"]  # rings per second
+    delays: Float64[Tensor, " e"]  # seconds that a message between the ends travels
+    lengths: Float64[Tensor, " n"]  # seconds that a task of each client takes
 
 
 class Flow(NamedTuple):
@@ -287,8 +292,8 @@ class Flow(NamedTuple):
     """
 
     init: Callable[[Tensor], State]
-    task: Callable[[State, int], Task]
-    """What a client that begins now is asked."""
+    task: Callable[[State, int, float], Task]
+    """What a client that begins at that time is asked."""
     arrive: Callable[[State, Arrivals], Iterable[int]]
     """Takes answers in; returns who gets a new task, also one who is still busy.
 
@@ -307,10 +312,8 @@ class Flow(NamedTuple):
     meet: Callable[[State, Meeting], None] | None = None
     """What two clients do with what they sent each other."""
     edges: Int[Tensor, "e 2"] | None = None  # the pairs of those who may meet
-    ringing: Callable[[State, Tensor, Tensor], None] | None = None
-    """Tells a first state which edges (e, 2) ring, and how often per second, (e,)."""
-    couples: bool = False
-    """Tasks begin in pairs only, where an edge rings between two who are free."""
+    ringing: Callable[[State, Tempo], None] | None = None  # told to a first state
+    couples: bool = False  # tasks begin where an edge rings between two who are free
     messages: str = "relayed"
     """How tasks and answers travel: `relayed`, all by way of a server; `direct`, over
     the link to the peer; `none` are sent; or they are `instant`."""

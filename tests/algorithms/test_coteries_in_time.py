@@ -116,7 +116,7 @@ def test_who_was_busy_through_two_divisions_goes_to_the_half_that_it_chose(pick)
     names = torch.tensor([0, 0, 0, 0, 1, 1])
     waits = torch.tensor([-1, -1, -1, 1, -1, -1])
     state.standing = state.standing._replace(member=names, sibling=waits)
-    flow.task(state, 3)  # offers group 0 and group 1
+    flow.task(state, 3, 0.0)  # offers group 0 and group 1
     names = torch.tensor([0, 0, 2, 0, 1, 1])
     waits = torch.tensor([-1, -1, -1, 2, -1, -1])
     state.standing = state.standing._replace(member=names, sibling=waits)
@@ -132,7 +132,7 @@ def test_who_was_busy_when_all_became_one_group_again_stays_in_it():
     waits = torch.tensor([-1, -1, -1, 1, -1, -1])
     names = torch.tensor([0, 0, 0, 0, 1, 1])
     state.standing = state.standing._replace(member=names, sibling=waits)
-    flow.task(state, 3)
+    flow.task(state, 3, 0.0)
     state.standing = flow.init(state.own).standing
     arrives(flow, state, 3, 1)
     assert state.standing.member.tolist() == [0] * 6

@@ -74,7 +74,7 @@ def plain(**changes) -> Algorithm:
 
     flow = Flow(
         lambda x: State(x.clone()),
-        lambda state, client: Task((state.x[client],)),
+        lambda state, client, time: Task((state.x[client],)),
         arrive,
         lambda state: state.x,
     )
@@ -204,7 +204,7 @@ def understates_its_work() -> Algorithm:
 
 
 def overstates_its_work() -> Algorithm:
-    return plain(task=lambda state, client: Task((state.x[client],), work=2))
+    return plain(task=lambda state, client, time: Task((state.x[client],), work=2))
 
 
 def waits_for_all() -> Algorithm:

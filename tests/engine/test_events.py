@@ -408,7 +408,7 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
     none = torch.zeros(0, dtype=REAL)
     flow = Flow(
         init,
-        lambda state, i: Task((state[i], none), work=3),
+        lambda state, i, time: Task((state[i], none), work=3),
         arrive,
         lambda s: s,
         kinds=(Kind(steps, "each"),),
@@ -428,7 +428,7 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
             )
 
 
-def one_gradient(state, client):
+def one_gradient(state, client, time):
     return Task((state[client],))
 
 
@@ -546,14 +546,14 @@ def test_a_task_takes_as_long_as_its_work(simulation, x):
 
     method = local_steps(
         kinds=(Kind(three, "each"),),
-        task=lambda state, client: Task((state[client],), work=3),
+        task=lambda state, client, time: Task((state[client],), work=3),
     )
     run = Run(method, simulation, x, clock=STEADY)
     assert arrivals(run, 3) == [(3, 0), (6, 1), (6, 0)]
     assert run.gradients.tolist() == [18, 9, 0, 0, 0, 0]  # minibatches of three
     # Single samples that a task says beside: one more is a third of a minibatch.
     method = local_steps(
-        task=lambda state, client: Task((state[client],), work=1, samples=1.0)
+        task=lambda state, client, time: Task((state[client],), work=1, samples=1.0)
     )
     run = Run(method, simulation, x, clock=STEADY)
     assert arrivals(run, 1) == [(1 + 1 / 3, 0)]
@@ -562,7 +562,7 @@ def test_a_task_takes_as_long_as_its_work(simulation, x):
 
 def test_a_task_may_name_the_round_whose_samples_it_uses(simulation, x):
     method = local_steps(
-        task=lambda state, client: Task((state[client],), round=70 + client)
+        task=lambda state, client, time: Task((state[client],), round=70 + client)
     )
     run = Run(method, simulation, x, clock=STEADY)
     run.step()
@@ -586,7 +586,7 @@ def test_kinds_have_their_own_programs_and_arrive_apart(simulation, x, grouped):
 
     method = local_steps(
         kinds=(Kind(), Kind(pair)),
-        task=lambda state, client: Task((state[client],), kind=int(client < 3)),
+        task=lambda state, client, time: Task((state[client],), kind=int(client < 3)),
         arrive=arrive,
         together=True,
     )
@@ -661,7 +661,7 @@ def test_a_task_that_waits_travels_meanwhile(simulation, x):
     none = torch.zeros(1, dtype=REAL)
     flow = Flow(
         lambda models: [],
-        lambda state, client: Task((none,)),
+        lambda state, client, time: Task((none,)),
         arrive,
         lambda state: x,
         kinds=(Kind(lambda clients, rows: rows),),

@@ -42,7 +42,7 @@ class Models:
     x: torch.Tensor  # (N, D)
 
 
-def no_task(state, client):
+def no_task(state, client, time):
     raise AssertionError("nobody computes.")
 
 
@@ -210,7 +210,7 @@ def walk(following, first=0, lr=0.1):
 
     flow = Flow(
         lambda x: Token(x.mean(0), first, first),
-        lambda state, client: Task((state.x,), peer=state.at),
+        lambda state, client, time: Task((state.x,), peer=state.at),
         arrive,
         lambda state: state.x.repeat(6, 1),
         kinds=(Kind(up=()),),  # the model stays where it was computed

@@ -364,7 +364,7 @@ def test_what_takes_no_time_is_refused_and_not_for_ever(simulation):
     )
     flow = Flow(
         State,
-        lambda state, client: Task((state.x[client],), work=0),
+        lambda state, client, time: Task((state.x[client],), work=0),
         lambda state, now: now.clients,
         lambda state: state.x,
     )

@@ -10,7 +10,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.engine.clocks import Rings
-from coterie.graphs.capacities import RingTimes, admitted, thinned
+from coterie.graphs.capacities import RingTimes, admitted, met, thinned
 from coterie.graphs.families import edges_of
 from coterie.theory.mixing import loss_eigengap, loss_rates
 
@@ -210,3 +210,56 @@ def test_one_slow_edge_slows_both_its_ends_however_dense_the_others_are():
     without = loss_rates(edges[1:], torch.ones(44, dtype=REAL))
     restored = loss_eigengap(edges[1:], without) * float(without.sum())
     assert 0.8 * found[0] < restored < found[0]
+
+
+def by_matchings(edges, rho):
+    """The chance that both ends of each edge are free, over all sets of exchanges."""
+    pairs, free, total = edges.tolist(), torch.zeros(len(edges), dtype=REAL), 0.0
+    for size in range(len(pairs) + 1):
+        for some in itertools.combinations(range(len(pairs)), size):
+            ends = [end for e in some for end in pairs[e]]
+            if len(set(ends)) < len(ends):
+                continue
+            chance = math.prod(float(rho[e]) for e in some)
+            total += chance
+            idle = [float(not {*pair} & {*ends}) for pair in pairs]
+            free += chance * torch.tensor(idle, dtype=REAL)
+    return free / total
+
+
+@pytest.mark.parametrize("text", ["line", "star"])
+def test_on_trees_rings_find_both_ends_free_as_often_as_matchings_say(text):
+    edges = edges_of(text, 7)
+    rates = torch.linspace(0.2, 3.0, len(edges), dtype=REAL)
+    lengths = torch.linspace(5.0, 0.1, len(edges), dtype=REAL)
+    wanted = rates * by_matchings(edges, rates * lengths)
+    torch.testing.assert_close(
+        met(edges, rates, lengths), wanted, rtol=1e-9, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("text", ["ring", "grid"])
+def test_on_other_graphs_they_nearly_do(text):
+    """Circles of four and six; the busier, the farther off."""
+    edges = edges_of(text, 6)
+    rates = torch.ones(len(edges), dtype=REAL)
+    for length, off in ((0.1, 0.001), (1.0, 0.06), (10.0, 0.2)):
+        chance = by_matchings(edges, rates * length)
+        found = met(edges, rates, length * rates)
+        torch.testing.assert_close(found, chance, rtol=off, atol=0)
+
+
+def test_so_many_rings_are_admitted_whatever_the_law_of_lengths():
+    """Twenty thousand rings: 1 / 100 is three times their chance and more."""
+    edges, rings = poisson("line", 5, until=5000.0, seed=3)
+    wanted = met(edges, torch.ones(4, dtype=REAL), torch.ones(4, dtype=REAL)).mean()
+    steady = torch.ones_like(rings.times)
+    for lengths in (steady, random_lengths(rings)):  # of mean 1, both
+        share = admitted(edges, rings, lengths).double().mean()
+        assert float(share) == pytest.approx(float(wanted), abs=0.01)
+
+
+def test_what_takes_no_time_finds_everybody_free():
+    edges = edges_of("complete", 5)
+    rates = torch.linspace(0.5, 2.0, 10, dtype=REAL)
+    assert torch.equal(met(edges, rates, 0 * rates), rates)

@@ -31,6 +31,8 @@ EVERY = [
     {"name": "ditto", "waits": False, "late": "adaptive"},
     {"name": "server_sgd", "assign": "random"},
     {"name": "loss_network"},
+    {"name": "dual_accelerated"},
+    {"name": "ddo"},
     {"name": "adaptive_all_for_one", "waits": False, "every": 2},
 ]
 RECORDED = ("metrics", "rounds", "clients", "delays", "spans", "work")

@@ -5,5 +5,5 @@ from __future__ import annotations
 from coterie.algorithms import ALGORITHMS
 
 TIME_ONLY = {"accelerated_gossip_sgd", "agraf", "loss_network", "server_sgd"}
-TIME_ONLY |= {"token_sag", "token_sgd"}
+TIME_ONLY |= {"ddo", "dual_accelerated", "token_sag", "token_sgd"}
 IN_ROUNDS = {n: made for n, made in ALGORITHMS.items() if n not in TIME_ONLY}

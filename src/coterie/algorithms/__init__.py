@@ -14,8 +14,10 @@ from .apfl import apfl
 from .aruba import aruba
 from .cobo import cobo
 from .coteries import coteries
+from .ddo import ddo
 from .decentralised_sgd import decentralised_sgd
 from .ditto import ditto
+from .dual_accelerated import dual_accelerated
 from .extra import extra
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
@@ -49,8 +51,10 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "aruba": aruba,
     "cobo": cobo,
     "coteries": coteries,
+    "ddo": ddo,
     "decentralised_sgd": decentralised_sgd,
     "ditto": ditto,
+    "dual_accelerated": dual_accelerated,
     "extra": extra,
     "fedavg": fedavg,
     "fedavg_finetune": fedavg_finetune,

@@ -39,7 +39,7 @@ from ..graphs.families import refuse_apart
 from ..graphs.matrices import joined
 from ..optim.meetings import meetings
 from ..options import Mixing, Positive, method
-from ..types import Algorithm, Arrivals, Flow, Kind, Meeting, Task
+from ..types import Algorithm, Arrivals, Flow, Kind, Meeting, Task, Tempo
 
 Chosen = Annotated[float | None, partial(number, at_least=0, at_most=1e6)]
 
@@ -98,12 +98,10 @@ def accelerated_gossip_sgd(
     refuse_apart("mixing", edges, len(mixing))
 
     def init(x: Tensor) -> State:
-        state = State(x.clone(), x.clone(), [0.0] * len(x), 0.0, 0.5)
-        ringing(state, edges, torch.ones(len(edges)))
-        return state
+        return State(x.clone(), x.clone(), [0.0] * len(x), 0.0, 0.5)
 
-    def ringing(state: State, ends: Tensor, rates: Tensor) -> None:
-        graph = meetings(ends, rates)
+    def ringing(state: State, now: Tempo) -> None:
+        graph = meetings(now.edges, now.rates)
         state.eta = graph.eta if eta is None else eta
         state.alpha = graph.alpha if alpha is None else alpha
 
@@ -119,7 +117,7 @@ def accelerated_gossip_sgd(
 
     flow = Flow(
         init,
-        lambda state, client: Task((_at(state, client, state.time)[0],)),
+        lambda state, client, time: Task((_at(state, client, time)[0],)),
         arrive,
         _models,
         info=lambda state: {"weights": mixing},

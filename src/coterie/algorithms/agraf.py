@@ -115,7 +115,7 @@ def agraf(
 
     flow = Flow(
         init,
-        lambda state, client: Task((state.x[client],)),
+        lambda state, client, time: Task((state.x[client],)),
         arrive,
         lambda state: state.x,
         info=lambda state: {"weights": mixing},

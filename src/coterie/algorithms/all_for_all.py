@@ -149,7 +149,7 @@ def _flow(weights: Tensor, product: Tensor, size: float, late: str) -> Flow:
 
     return Flow(
         init,
-        lambda state, client: Task((state.x[client],)),
+        lambda state, client, time: Task((state.x[client],)),
         arrive,
         lambda state: state.x,
         info=lambda state: {"weights": weights},

@@ -87,7 +87,7 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
             standing=one_group(x),
         )
 
-    def task(state: Underway, client: int) -> Task:
+    def task(state: Underway, client: int, time: float) -> Task:
         standing, trying = state.standing, state.trying
         on_probation = int(standing.probation[0]) >= 0
         has_two = standing.trial[client] | (standing.sibling[client] >= 0)

@@ -150,7 +150,7 @@ def _flow(shares: Tensor, rule: Descent, steps: int, lam: float, late: str) -> F
         w = x.mean(0)
         return Underway(w, w.repeat(len(x), 1), x.clone(), x.new_zeros(0))
 
-    def task(state: Underway, client: int) -> Task:
+    def task(state: Underway, client: int, time: float) -> Task:
         state.began[client] = state.w
         rows = (state.w, state.v[client], state.none, state.none)
         return Task(rows, work=2 * steps)

@@ -94,7 +94,9 @@ def _flow(rule: Descent, steps: int) -> Flow:
     program = functools.partial(sgd, steps=steps, t=0, rule=rule)
     return Flow(
         init,
-        lambda state, client: Task((state.x[client], state.v[client]), work=steps),
+        lambda state, client, time: Task(
+            (state.x[client], state.v[client]), work=steps
+        ),
         arrive,
         lambda state: state.x,
         welcome,

@@ -55,7 +55,7 @@ def loss_network(mixing: Mixing, *, lr: Positive = 0.1) -> Algorithm:
     def init(x: Tensor) -> State:
         return State(x.clone())
 
-    def task(state: State, client: int) -> Task:
+    def task(state: State, client: int, time: float) -> Task:
         return Task((state.x[client],))
 
     def arrive(state: State, now: Arrivals) -> list[int]:

@@ -119,7 +119,7 @@ def readers_in_turn(
             [],
         )
 
-    def task(state: State, client: int) -> Task:
+    def task(state: State, client: int, time: float) -> Task:
         kind, i = state.kinds[client], state.reader[client]
         t = state.turns[client] + 1
         if kind == GRADIENT:

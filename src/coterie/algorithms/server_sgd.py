@@ -97,7 +97,7 @@ def server_sgd(
             zero.clone(),
         )
 
-    def task(state: State, client: int) -> Task:
+    def task(state: State, client: int, time: float) -> Task:
         if average:
             state.points[client] = state.x
             state.began[client] = sum(state.answers)

@@ -84,7 +84,7 @@ def token_sag(
         visits = Visits([0] * n)
         return State(start, none[0].clone(), none, 0, 0, way.trail(0), visits)
 
-    def task(state: State, client: int) -> Task:
+    def task(state: State, client: int, time: float) -> Task:
         return Task((state.x, state.mean), peer=state.came)
 
     def gamma(state: State) -> float:

@@ -73,7 +73,7 @@ def token_sgd(
     def init(x: Tensor) -> State:
         return State(x.mean(0), 0, 0, way.trail(0))
 
-    def task(state: State, client: int) -> Task:
+    def task(state: State, client: int, time: float) -> Task:
         passes = state.t % wait > 0
         return Task((state.x,), int(passes), work=float(not passes), peer=state.came)
 

@@ -23,6 +23,7 @@ from ..data.federation import PARTS, Federation, Table, federate
 from ..engine.checkpoints import Moment
 from ..engine.clocks import Clock, Rings, clock
 from ..engine.events import Run
+from ..engine.times import usual_work
 from ..records import pack
 from ..study.ingredients import RECIPES, Context, ingredients_of
 from ..types import Algorithm, Federated, Flow, Info, State, traffic_of
@@ -265,15 +266,15 @@ def begun(
     start: Moment | None = None,
     grouped: bool = True,
 ) -> Run:
-    """A run in time; edges, where the method has some, ring once a second."""
+    """A run in time; edges ring once a second, or in that of as many gradients."""
     setting, flow = setting or Setting(), flow_of(algorithm)
-    rings = None
+    clients, rings = simulated(federation, setting), None
     if flow.meet is not None or flow.couples:
         assert flow.edges is not None, "pairs meet, but the method names no `edges`."
         edges = federation.clients[flow.edges]
-        rings = Rings(edges, torch.ones(len(edges), dtype=torch.float64))
+        rate = 1 / float(usual_work(flow, clients).max())
+        rings = Rings(edges, torch.full((len(edges),), rate, dtype=torch.float64))
     x = starting_rows(federation, setting) if x is None else x
-    clients = simulated(federation, setting)
     options = {"clock": paces, "rings": rings, "start": start, "grouped": grouped}
     return Run(algorithm, clients, x, **options)  # type: ignore[arg-type]
 

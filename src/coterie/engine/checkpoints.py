@@ -73,7 +73,7 @@ class Moment(NamedTuple):
 def beginning(flow: Flow, state: State, n: int, edges: int) -> Moment:
     """Before anybody has a task."""
     first = (0,) if flow.starts is None else flow.starts
-    rows = flow.task(copy.deepcopy(state), first[0]).rows if first else ()  # a try
+    rows = flow.task(copy.deepcopy(state), first[0], 0.0).rows if first else ()
     return Moment(
         Totals(),
         state,

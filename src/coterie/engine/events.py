@@ -35,7 +35,7 @@ from .answers import Answers
 from .checkpoints import Moment, Totals, beginning, copied, loaded
 from .clocks import Clock, Links, Rings
 from .messages import Messages, flow_of
-from .times import Times, places
+from .times import Times, places, tempo, work_of
 
 _FOREVER = sys.float_info.max
 
@@ -106,7 +106,10 @@ class Run:
         if start is not None:
             self._take(loaded(start))
             return
-        self._take(beginning(flow, flow.init(x), len(x), len(self._ends)))
+        state = flow.init(x)
+        if flow.ringing is not None and rings is not None:
+            flow.ringing(state, tempo(flow, clients, clock, links, rings))
+        self._take(beginning(flow, state, len(x), len(self._ends)))
         for edge in range(len(self._ends)):
             self._ring_again(edge)
         if not flow.couples:
@@ -260,7 +263,8 @@ class Run:
             return
         ends = []
         for client, other in (pair, pair[::-1]):
-            task = self._flow.task(now.state, client)._replace(peer=other)
+            asked = self._flow.task(now.state, client, self.time)
+            task = asked._replace(peer=other)
             self._messages.count_down(client, task)
             self._record(client, task, self.updates)
             ends.append(self._compute_until(client, self.time))
@@ -324,7 +328,7 @@ class Run:
     def _give(self, place: int) -> None:
         """Gives a client a task, which it begins now or after those that it has."""
         client = self._now.clients[place]
-        task = self._flow.task(self._now.state, place)
+        task = self._flow.task(self._now.state, place, self.time)
         self._messages.count_down(place, task)
         number = 2 * (client.tasks + len(client.waiting))
         comes = self.time + self._messages.there(place, task, number)
@@ -337,7 +341,7 @@ class Run:
     def _record(self, place: int, task: Task, version: int) -> None:
         """Notes with what a client begins."""
         now, client = self._now, self._now.clients[place]
-        rows, kind, draws, work, samples, peer = task
+        rows, kind, draws, work, _, peer = task
         if len(rows) > len(now.rows) or not work >= 0:
             raise InputError(
                 f"a task must have at most {len(now.rows)} rows, as the first had, and "
@@ -345,12 +349,10 @@ class Run:
             )
         for kept, row in zip(now.rows, rows, strict=False):
             kept[place] = row
-        client.computed, client.busy = False, True
-        client.began, client.kind = version, kind
-        client.peer = -1 if peer is None else peer
-        if samples:
-            work += min(samples, self._sizes[place]) / self._samples[place]
-        client.work = work
+        client.computed, client.busy, client.began = False, True, version
+        client.kind, client.peer = kind, -1 if peer is None else peer
+        held = self._sizes[place], self._samples[place]
+        client.work = work_of(task, self._flow.kinds[kind], *held)
         client.tasks += 1
         client.round = client.tasks if draws is None else draws
         self._at_work += 1

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-
-from torch import Tensor
-
 from ..checks import InputError, integer, one_of
-from ..types import Algorithm, Arrivals, Flow, State, Task
+from ..types import Algorithm, Arrivals, Flow, Task
 from .checkpoints import Moment
 from .clocks import Links, Rings
 from .times import Times
@@ -102,15 +98,4 @@ def flow_of(
         integer("capacity", capacity, at_least=1)
         if flow.couples:
             raise InputError("`capacity` cannot be set where tasks begin in pairs.")
-    if flow.ringing is not None and rings is not None:
-        return flow._replace(init=functools.partial(_told, flow, rings))
     return flow
-
-
-def _told(flow: Flow, rings: Rings, x: Tensor) -> State:
-    """The first state, which knows how often edges ring."""
-    assert flow.ringing is not None  # or else nobody asks
-    state = flow.init(x)
-    places = rings.edges.unique(return_inverse=True)[1]  # names, in their order
-    flow.ringing(state, places, rings.rates)
-    return state

@@ -6,8 +6,11 @@ import math
 from collections import deque
 
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from ..checks import InputError
+from ..types import Flow, Kind, Staggered, Task, Tempo
 from .clocks import Clock, Links, Rings
 
 _DRAWN = 64
@@ -68,6 +71,38 @@ class Times:
             before = torch.tensor([since], dtype=torch.float64)
             drawn.extend(self._rings.times(which, first, _DRAWN, before)[0].tolist())
         return drawn.popleft()
+
+
+def work_of(task: Task, kind: Kind, size: float, batch: float) -> float:
+    """Gradients of a minibatch that a task takes a client with so many samples."""
+    return task.work + (min(task.samples, size) + kind.passes * size) / batch
+
+
+def usual_work(flow: Flow, clients: Staggered) -> Float64[Tensor, " n"]:
+    """The same of each client, for tasks of the first kind: one, or their passes."""
+    passes = flow.kinds[0].passes
+    if not passes:
+        return torch.ones(len(clients), dtype=torch.float64)
+    return passes * clients.sizes / clients.batch_counts
+
+
+def tempo(
+    flow: Flow, clients: Staggered, clock: Clock, links: Links | None, rings: Rings
+) -> Tempo:
+    """How long things take on average, by the first draws of every client and edge.
+
+    A client that never ends a task is as slow as the slowest of the others.
+    """
+    names, edges = clients.names, torch.tensor(places(rings, clients.names.tolist()))
+    seconds = clock.durations(names, torch.zeros_like(names), _DRAWN).mean(1)
+    ends = seconds.isfinite()
+    slowest = float(seconds[ends].max()) if ends.any() else 0.0
+    seconds = torch.where(ends, seconds, slowest)
+    travel = torch.zeros_like(rings.rates)
+    if links is not None:
+        first = torch.zeros(len(edges), dtype=torch.long)
+        travel = links.delays(rings.edges, first, _DRAWN).mean(1)
+    return Tempo(edges, rings.rates, travel, usual_work(flow, clients) * seconds)
 
 
 def refuse_seconds(seconds: float, client: int, number: int) -> None:

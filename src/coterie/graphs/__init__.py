@@ -1,6 +1,6 @@
 """Who meets whom: graphs, matrices to gossip with, matchings, and busy networks."""
 
-from .capacities import RingTimes, admitted, thinned
+from .capacities import RingTimes, admitted, met, thinned
 from .chains import (
     cover_time,
     hitting_time,
@@ -76,6 +76,7 @@ __all__ = [
     "lazy",
     "matchings",
     "max_degree",
+    "met",
     "mixing_time",
     "neighbouring",
     "nodes_of",

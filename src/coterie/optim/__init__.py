@@ -1,6 +1,6 @@
 """How a gradient becomes a step, also a late one, and the nearest models in balls."""
 
-from . import continuized, delayed_descent, dual_descent, meetings
+from . import conjugates, continuized, delayed_descent, dual_descent, meetings
 from .hessians import hessian_times
 from .projections import Balls, Projection, onto_balls, project, project_onto_balls
 from .steps import (
@@ -17,6 +17,7 @@ __all__ = [
     "Balls",
     "Descent",
     "Projection",
+    "conjugates",
     "continuized",
     "delayed_descent",
     "descend",

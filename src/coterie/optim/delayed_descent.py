@@ -15,8 +15,7 @@ from x = y = 0. (sigma / 2) sum_v x_v + sum_v y_v stays 0, and models x_v go to 
 gains K depend on the delays around (`coterie.theory.decentralised.descent`). With
 capacities, ticks that find too many others on their way are dropped (`admissible`).
 
-This is no flow of an algorithm: what an edge writes was read at both ends at the same
-earlier time, and a node's computation reads two rows, at a time of its own clock.
+`coterie.algorithms.ddo` does the same on clients' data, without capacities.
 
 References:
     Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",

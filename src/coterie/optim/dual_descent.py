@@ -14,8 +14,7 @@ where grad f_v^*(y) = argmin_x f_v(x) - <x, y> is a computation of node v alone,
 
 with kappa = L / mu and the eigengap and resistances of `coterie.optim.meetings`. The
 model of node v is grad f_v^*(z_v). Nodes mix when their edges ring, by how much time
-has passed. This is no flow of an algorithm: clients compute when a task begins, which
-is not told the time, and not at a meeting.
+has passed. `coterie.algorithms.dual_accelerated` does the same on clients' data.
 
 References are those of `coterie.optim.continuized`.
 

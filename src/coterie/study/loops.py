@@ -20,6 +20,7 @@ from ..data.federation import short_name
 from ..engine.clocks import Rings
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, participants, run_rounds
+from ..engine.times import usual_work
 from ..models import tally
 from ..privacy.accounts import direct, epsilons
 from ..privacy.training import (
@@ -238,11 +239,11 @@ def pace_of(setup: Setup, method: Algorithm) -> Pace:
     flow = method.flow
     if flow is None or flow.edges is None:
         return pace
-    edges = flow.edges.cpu()
-    rates = time.rates(len(edges))
+    edges, work = flow.edges.cpu(), usual_work(flow, setup.simulation)
+    rates = time.rates(len(edges), float(work.max()))
     if flow.couples and not time.rings:
         # Theorem 5.5, for what is typical of every node, and of messages.
-        seconds = time.medians(pace.clock, setup.federation.clients.cpu())
+        seconds = work * time.medians(pace.clock, setup.federation.clients.cpu())
         busy = time.typical_message + seconds[edges].amax(1)
         rates = loss_rates(edges, busy)
     return pace._replace(

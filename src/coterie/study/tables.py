@@ -237,9 +237,9 @@ class Time:
                 f"{self.availability!r}."
             )
 
-    def rates(self, edges: int) -> Tensor:
-        """Rings per second of each edge."""
-        rate = self.rings or 1 / self.typical
+    def rates(self, edges: int, work: float) -> Tensor:
+        """Rings per second of each edge, where tasks take so many gradients."""
+        rate = self.rings or 1 / (self.typical * work)
         return torch.full((edges,), rate, dtype=torch.float64)
 
     def table(self) -> dict[str, Any]:

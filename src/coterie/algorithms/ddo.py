@@ -1,0 +1,147 @@
+"""DDO, delayed decentralised optimisation: messages and computations take their time.
+
+    minimise sum_v f_v(x),    f_v 1/lr-smooth and sigma-strongly convex
+
+Node v has a model x_v, and a dual value y_v of phi_v(x) = f_v(x) - (sigma / 4) |x|^2.
+When the edge {v, w} rings, both ends send their models, and when these have travelled
+
+    x_v <- x_v - s_e (x_v - x_w)(as sent),    and the opposite for w.
+
+Every node computes g = argmin_x phi_v(x) - <y_v, x> from its data, again and again;
+when it has ended, with x_v and y_v as they were when it began,
+
+    x_v <- x_v - s_v (x_v - g),    y_v <- y_v + (sigma / 2) s_v (x_v - g).
+
+(sigma / 2) sum_v x_v + sum_v y_v stays 0, and models go to x*. Steps s = K / 2p depend
+on how often and how long edges and nodes around are at work: (4.27), as corrected in
+`coterie.theory.decentralised.descent`.
+
+References:
+    Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",
+    2021, arXiv 2106.03585.
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 4, hal tel-04877971.
+
+Differences: as in `coterie.optim.delayed_descent`; nodes compute one thing after the
+other, not by a clock; delays in the steps are means, not bounds; g is nearly argmin, in
+steps on a node's data; models begin anywhere, with y_v = -(sigma / 2) x_v.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..gossip.delayed import shares
+from ..graphs.families import refuse_apart
+from ..graphs.matrices import joined
+from ..optim.conjugates import Bowl, conjugate_gradient
+from ..options import Accuracy, Mixing, NotNegative, Positive, method
+from ..types import Algorithm, Arrivals, Clients, Flow, Kind, Meeting, Task, Tempo
+
+_AT_ONCE = 1e-9  # seconds of a computation that takes no time
+
+
+@dataclass
+class State:
+    """Models, dual values, what nodes computed last, and how far they move."""
+
+    x: Tensor  # (N, D)
+    y: Tensor  # (N, D)
+    g: Tensor  # (N, D)
+    of_edges: list[float]  # s_e
+    of_nodes: list[float]  # s_v
+
+
+def computed(
+    clients: Clients, g: Tensor, y: Tensor, x: Tensor, *, bowl: Bowl, steps: int
+) -> tuple[Tensor, Tensor]:
+    """A client program: nearly argmin_x phi(x) - <y, x>, and x as it was."""
+    return conjugate_gradient(clients, g, y, bowl=bowl, steps=steps), x
+
+
+@method()
+def ddo(
+    mixing: Mixing,
+    *,
+    lr: Positive = 0.1,
+    curvature: Positive = 1.0,
+    weight_decay: NotNegative = 0.0,
+    accuracy: Accuracy = 0.5,
+) -> Algorithm:
+    """Delayed decentralised optimisation, for strongly convex losses.
+
+    Args:
+        mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
+            nodes neighbours, whose edge may ring.
+        lr: 1 / smoothness of the losses, with their decay.
+        curvature: sigma, strong convexity of the losses, with their decay.
+        weight_decay: factor of the model that is added to its gradient.
+        accuracy: of a dual gradient: what is left of the distance from the last one.
+    """
+    edges, half = joined(mixing), Bowl(lr, curvature).checked().curvature / 2
+    refuse_apart("mixing", edges, len(mixing))
+    place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
+    phi = Bowl(1 / (1 / lr - half), half, weight_decay - half)
+    steps = phi.steps(accuracy)
+
+    def init(x: Tensor) -> State:
+        still = [0.0] * len(edges), [0.0] * len(x)
+        return State(x.clone(), -half * x, x.clone(), *still)
+
+    def ringing(state: State, now: Tempo) -> None:
+        # A node that computes is an edge to one more node, of its own.
+        n, lengths = len(now.lengths), now.lengths.clamp(min=_AT_ONCE)
+        own = torch.stack([torch.arange(n), torch.arange(n, 2 * n)], 1)
+        rates, delays = [now.rates, 1 / lengths], [now.delays, lengths]
+        found = shares(
+            torch.cat([now.edges, own]), torch.cat(rates), torch.cat(delays)
+        ).tolist()
+        for pair, share in zip(now.edges.tolist(), found, strict=False):
+            state.of_edges[place[frozenset(pair)]] = share
+        state.of_nodes[:] = found[len(edges) :]
+
+    def task(state: State, client: int, time: float) -> Task:
+        rows = state.g[client], state.y[client], state.x[client]
+        return Task(rows, work=0.0, peer=client)
+
+    def arrive(state: State, now: Arrivals) -> list[int]:
+        for v, g, x in zip(now.clients, *now.answers, strict=True):
+            away = state.of_nodes[v] * (x - g)
+            state.x[v] -= away
+            state.y[v] += half * away
+            state.g[v] = g
+        return now.clients
+
+    def meet(state: State, now: Meeting) -> None:
+        (v, w), (one, other) = now.ends, now.sent
+        away = state.of_edges[place[frozenset((v, w))]] * (one - other)
+        state.x[v] -= away
+        state.x[w] += away
+
+    flow = Flow(
+        init,
+        task,
+        arrive,
+        lambda state: state.x,
+        info=lambda state: {"weights": mixing},
+        kinds=(
+            Kind(
+                functools.partial(computed, bowl=phi, steps=steps),
+                "each",
+                down=(),
+                up=(),
+                passes=steps,
+            ),
+        ),
+        together=True,
+        messages="direct",
+        send=lambda state, client, time: state.x[client],
+        meet=meet,
+        edges=edges,
+        ringing=ringing,
+    )
+    return Algorithm(flow=flow)

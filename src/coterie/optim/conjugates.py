@@ -1,0 +1,74 @@
+"""Gradients of conjugate losses, which dual methods ask of a client.
+
+    grad f^*(y) = argmin_x f(x) - <y, x>,    f(x) = loss(x) + (decay / 2) |x|^2
+
+of a client's loss on all its training data, for f that is 1 / lr-smooth and strongly
+convex. Nesterov's method, from the last point found,
+
+    x' = p - lr (grad f(p) - y),    p <- x' + beta (x' - x),    x <- x',
+    beta = (1 - r) / (1 + r),    r = sqrt(lr curvature),
+
+brings it so near that, of the distance, at most `accuracy` is left: after k steps its
+square is at most (1 + 1 / r^2) (1 - r)^k times what it was. On quadratics as on others,
+which have closed forms of their own (`coterie.optim.dual_descent`).
+
+References:
+    Nesterov, "Lectures on convex optimization", Springer, 2018, section 2.2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from ..checks import InputError
+from ..types import Clients
+
+
+class Bowl(NamedTuple):
+    """What is known of f, of every client."""
+
+    lr: float  # 1 / its smoothness
+    curvature: float  # its strong convexity
+    decay: float = 0.0  # what it has more than the loss; it may be negative
+
+    def checked(self) -> Bowl:
+        """The same, if the smoothness is not below the curvature."""
+        if self.lr * self.curvature > 1:
+            raise InputError(
+                "`curvature` must be at most the smoothness of losses, 1 / lr = "
+                f"{1 / self.lr:g}, got {self.curvature:g}."
+            )
+        return self
+
+    def steps(self, accuracy: float) -> int:
+        """How many leave at most this part of the distance.
+
+        >>> Bowl(0.1, 1.0).steps(0.1), Bowl(1.0, 1.0).steps(0.1)
+        (19, 1)
+        """
+        r = math.sqrt(self.lr * self.curvature)
+        if r == 1:
+            return 1
+        return math.ceil(math.log((1 + r**-2) / accuracy**2) / -math.log1p(-r))
+
+
+def conjugate_gradient(
+    clients: Clients,
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, "n d"],
+    *,
+    bowl: Bowl,
+    steps: int,
+) -> Float[Tensor, "n d"]:
+    """A client program: nearly argmin_x f(x) - <y, x>, from an earlier x."""
+    r = math.sqrt(bowl.lr * bowl.curvature)
+    beta, here, p = (1 - r) / (1 + r), clients.whole(), x
+    for _ in range(steps):
+        g = here.grad(p) + bowl.decay * p - y
+        x, before = p - bowl.lr * g, x
+        p = x + beta * (x - before)
+    return x
