@@ -10,6 +10,7 @@ from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
 from coterie.checks import InputError
 from coterie.conformance import cases
 from coterie.conformance.suite import CHECKS
+from coterie.engine import Run, clock
 from coterie.graphs import edges_of, gossip_matrix, neighbouring
 from coterie.options import Count, Mixing, Positive, Sizes, method
 from coterie.types import Algorithm, traffic_of
@@ -101,3 +102,30 @@ def test_a_graph_of_others_is_refused():
     algorithm = adaptive_all_for_one(None, ring(), **OPTIONS)
     with pytest.raises(InputError, match=r"`graph` must have shape .5, 5."):
         algorithm.init(start(5), simulate(federation.select(torch.arange(5))).at(0))
+
+
+class AlongTheRing:
+    """Links of neighbours alone, which note who is asked for."""
+
+    def __init__(self):
+        self.asked = set()
+
+    def delays(self, edges, first, count):
+        self.asked |= {frozenset(pair) for pair in edges.tolist()}
+        return torch.full((len(edges), count), 0.25, dtype=torch.float64)
+
+    def relayed(self, clients, first, count):
+        raise AssertionError("nothing goes by way of a server.")
+
+
+def test_in_time_messages_take_as_long_as_the_links_of_the_graph():
+    federation, links = quadratics(), AlongTheRing()
+    algorithm = adaptive_all_for_one(
+        federation.train.size, ring(), every=2, criterion="continuous"
+    )
+    paces = clock("lognormal(1, 0.5)")
+    run = Run(algorithm, simulate(federation), start(), clock=paces, links=links)
+    for _ in range(80):
+        run.step()
+    assert links.asked == {frozenset(pair) for pair in edges_of("ring", 6).tolist()}
+    assert run.sent.server == 0 and run.sent.peers > 0

@@ -15,6 +15,7 @@ from coterie.conformance.suite import faces_of
 from coterie.engine.clocks import clock
 from coterie.engine.events import Run
 from coterie.engine.rounds import run_rounds
+from coterie.graphs import edges_of, gossip_matrix
 from coterie.optim.delays import Late
 from coterie.types import Algorithm
 from support.methods import TIME_ONLY
@@ -27,6 +28,7 @@ CLOSE = {"rtol": 1e-11, "atol": 1e-12}
 
 def test_which_methods_have_which_faces():
     both = {"adaptive_all_for_one", "all_for_all", "coteries", "ditto", "local"}
+    both |= {"neighbours"}
     assert both == BOTH
     in_time = {name for name, faces in FACES.items() if faces == ("time",)}
     assert in_time == TIME_ONLY
@@ -57,26 +59,48 @@ def minibatch(sizes: torch.Tensor, *, lr: float = 0.1) -> Algorithm:
 # Readers are served in turn, and in pairs there are no rounds.
 IN_STEP = sorted(BOTH - {"adaptive_all_for_one"})
 ROUNDS = {name: (ALGORITHMS[name], ALGORITHMS[name], {}) for name in IN_STEP}
+factored = {"form": "factored"}
+ROUNDS["factored"] = ALGORITHMS["all_for_all"], ALGORITHMS["all_for_all"], factored
 ROUNDS["agraf"] = ALGORITHMS["agraf"], decentralised, {}
 ROUNDS["server_sgd"] = ALGORITHMS["server_sgd"], minibatch, {"wait": 6}
 
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0])
 @pytest.mark.parametrize("name", ROUNDS)
-def test_at_equal_times_six_answers_are_a_round(name, seconds):
+def test_at_equal_times_an_answer_of_everybody_is_a_round(name, seconds):
+    """Of neighbours two: each trains, and compares what others have sent."""
     federation, setting = small_federation(), Setting()
     factory, twin, options = ROUNDS[name]
+    answers = 12 if name == "neighbours" else 6
     paces = clock(f"constant({seconds})")
     run = begun(Case(factory, options).build(federation), federation, paces=paces)
     simulation = simulated(federation, setting)
     algorithm, x = Case(twin).build(federation), starts(federation, setting)
     for r in run_rounds(algorithm, simulation, x, rounds=8):
-        while run.updates < r.t * 6:
+        while run.updates < r.t * answers:
             event = run.step()
         wanted = algorithm.personal(r.state, simulation.at(r.t, purpose="use"))
         torch.testing.assert_close(run.personal(), wanted, **CLOSE)
-        work = 2 if name in ("coteries", "ditto") else 1
+        work = 2 if name in ("coteries", "ditto", "neighbours") else 1
         assert event.time == r.t * work * seconds
+
+
+def test_all_for_all_in_time_sends_as_in_rounds_also_with_neighbours_only():
+    """On a ring Lambda Lambda^T joins neighbours of neighbours; Lambda does not."""
+    federation, setting = small_federation(), Setting()
+    ring = gossip_matrix(edges_of("ring", 6), 6).to_dense()
+    x, simulation = starts(federation, setting), simulated(federation, setting)
+    messages = {"direct": 4 * 6, "factored": 2 * 2 * 6}
+    for form, graph in (("direct", None), ("factored", ring)):
+        algorithm = ALGORITHMS["all_for_all"](ring, graph, form=form)
+        run = begun(algorithm, federation, paces=clock("constant(1)"))
+        for r in run_rounds(algorithm, simulation, x, rounds=3):
+            while run.updates < r.t * 6:
+                run.step()
+            assert run.sent == (0, r.t * r.traffic.peers)
+            assert r.traffic.peers == messages[form] * x.shape[1]
+    with pytest.raises(InputError, match="`form` must be factored on this graph"):
+        ALGORITHMS["all_for_all"](ring, ring)
 
 
 def test_two_who_exchange_models_without_delay_take_the_mean_and_a_step():

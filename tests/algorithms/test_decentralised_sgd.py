@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,8 @@ from coterie.algorithms.extra import extra
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.gradient_tracking import gradient_tracking
 from coterie.checks import InputError
+from coterie.conformance.cases import Case
+from coterie.conformance.suite import CHECKS
 from coterie.engine.events import Run
 from coterie.gossip import chebyshev, plain
 from coterie.graphs import among_present, edges_of, gossip_matrix
@@ -34,7 +37,8 @@ J = torch.full((6, 6), 1 / 6, dtype=REAL)
 RING = gossip_matrix(edges_of("ring", 6), 6)
 LINE = gossip_matrix(edges_of("line", 6), 6)
 SIZES = torch.ones(6)
-EXACT_ONES = (gradient_tracking, extra)
+d_squared = functools.partial(extra, form="d2")
+EXACT_ONES = (gradient_tracking, extra, d_squared)
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +167,34 @@ def test_extra_is_the_recursion_that_its_authors_print(simulation, x):
         before, now, g = now, after, fresh
 
 
+def test_d_squared_is_the_recursion_that_its_authors_print_with_a_lazy_matrix(
+    simulation, x
+):
+    """x'' = V (2 x' - x - lr (g' - g)), from x' = V (x - lr g)."""
+    v, lr = (torch.eye(6, dtype=REAL) + LINE.to_dense()) / 2, 0.05
+    found = models(d_squared(LINE, lr=lr), simulation, x, rounds=6)
+    before, g = x, simulation.at(1).grads(x)
+    now = v @ (x - lr * g)
+    for t, state in enumerate(found[1:], 2):
+        torch.testing.assert_close(state, now, **EXACT)
+        fresh = simulation.at(t).grads(now)
+        after = v @ (2 * now - before - lr * (fresh - g))
+        before, now, g = now, after, fresh
+
+
+def test_d_squared_takes_any_step_that_a_node_alone_could(x):
+    """Nearly 2 / L, with which EXTRA diverges: it needs (1 + lambda_n) / L."""
+    federation = quadratics()
+    a, _ = hessians(federation)
+    lr, best = 1.8 / float(torch.linalg.eigvalsh(a).max()), optimum(federation)
+    quiet = simulate(federation)
+    far, near = (
+        float((models(method(LINE, lr=lr), quiet, x, rounds=400)[-1] - best).norm())
+        for method in (extra, d_squared)
+    )
+    assert near < 1e-3 < 1e3 < far
+
+
 @pytest.mark.parametrize("active", [None, ACTIVE])
 def test_the_mean_of_y_is_that_of_the_latest_gradients(simulation, x, active):
     states = train(gradient_tracking(RING), simulation, x, 6, active)[0]
@@ -171,8 +203,9 @@ def test_the_mean_of_y_is_that_of_the_latest_gradients(simulation, x, active):
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE])
-def test_corrections_of_extra_sum_to_zero(simulation, x, active):
-    for state in train(extra(RING), simulation, x, 6, active)[0]:
+@pytest.mark.parametrize("method", [extra, d_squared])
+def test_corrections_of_extra_sum_to_zero(simulation, x, active, method):
+    for state in train(method(RING), simulation, x, 6, active)[0]:
         torch.testing.assert_close(state.h.sum(0), torch.zeros(5).to(x), **EXACT)
 
 
@@ -186,7 +219,7 @@ def test_the_optimum_is_a_fixed_point_whoever_takes_part(method):
     state = begun(algorithm, best)
     state = (
         state._replace(h=-own)
-        if method is extra
+        if method in (extra, d_squared)
         else state._replace(g=own, y=torch.zeros_like(own))
     )
     oracle = Quadratics(a, torch.linalg.solve(a, b[..., None])[..., 0], active=ACTIVE)
@@ -255,3 +288,8 @@ def test_a_matrix_that_is_not_symmetric_is_refused_where_means_need_it(method):
     for matrix in (turn, turn.to_sparse()):
         with pytest.raises(InputError, match="`mixing` must be symmetric, but between"):
             method(matrix)
+
+
+@pytest.mark.parametrize("check", ["divided", "known_optimum", "inactive_data"])
+def test_d_squared_passes_the_suite_too(check):
+    CHECKS[check].run(Case(extra, {"form": "d2"}))

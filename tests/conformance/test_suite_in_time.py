@@ -33,6 +33,8 @@ VARIANTS = [
     ("agraf", {"mix": "neighbours", "order": "mix_then_step"}),
     ("adaptive_all_for_one", {"every": 1, "late": "adaptive"}),
     ("all_for_all", {"late": "heterogeneous"}),
+    ("all_for_all", {"form": "factored"}),
+    ("neighbours", {"steps": 2, "momentum": 0.5}),
     ("ditto", {"late": "adaptive", "steps": 3, "weight_decay": 0.1}),
     ("server_sgd", {"wait": 4, "late": "adaptive"}),
     ("server_sgd", {"average": True}),

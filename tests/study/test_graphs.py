@@ -437,7 +437,7 @@ def test_gradients_that_would_leave_the_graph_are_refused(tmp_path):
     """Lambda is on the edges, but Lambda Lambda^T joins neighbours of neighbours."""
     entries = [{"name": "all_for_all", "weights": "uniform on graph"}]
     assert refused(on_graph(entries, time=False), tmp_path) == (
-        "`form` must be factored, in rounds, on this graph: directly, a gradient would "
+        "`form` must be factored on this graph: directly, a gradient would "
         "go from client 2 to client 0, who are no neighbours."
     )
     entries = [{"name": "all_for_all", "weights": "clusters"}]

@@ -366,7 +366,7 @@ def nothing():
 def workless():
     flow = Flow(
         State,
-        lambda state, client: Task((state.x[client],), work=0.0),
+        lambda state, client, time: Task((state.x[client],), work=0.0),
         lambda state, now: now.clients,
         lambda state: state.x,
     )

@@ -14,7 +14,9 @@ Without waiting, when client i finishes g = g_i(x_i as it was),
 
     x_j <- x_j - eta c w_ji g   for all j,
 
-and i goes on from the new x_i; c is 1, or smaller for a gradient that is late.
+and i goes on from the new x_i; c is 1, or smaller for a gradient that is late. In the
+factored form g goes to i's partners k in Lambda, for y_k <- y_k - eta c lambda_ik g,
+whose y_k come to i before it begins: the same models, along the links of Lambda alone.
 
 References:
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
@@ -48,7 +50,7 @@ from .local import State
 
 
 @method(
-    in_rounds=("steps", "form", "momentum", "weight_decay", "schedule"),
+    in_rounds=("steps", "momentum", "weight_decay", "schedule"),
     in_time=("late",),
 )
 def all_for_all(
@@ -107,7 +109,8 @@ def all_for_all(
     def personal(state: State, oracle: Oracle) -> Tensor:
         return oracle.mix(weights, state.x) if form == "factored" else state.x
 
-    return Algorithm(init, step, personal, flow=_flow(weights, product, size, late))
+    flow = _flow(weights, product, size, late, factored=form == "factored")
+    return Algorithm(init, step, personal, flow=flow)
 
 
 def _refuse_strangers(weights: Tensor, near: Tensor) -> None:
@@ -117,8 +120,8 @@ def _refuse_strangers(weights: Tensor, near: Tensor) -> None:
     if len(beyond):
         i, k = beyond[0].tolist()
         raise InputError(
-            "`form` must be factored, in rounds, on this graph: directly, a gradient "
-            f"would go from client {k} to client {i}, who are no neighbours."
+            "`form` must be factored on this graph: directly, a gradient would go from "
+            f"client {k} to client {i}, who are no neighbours."
         )
 
 
@@ -130,9 +133,13 @@ class Underway:
     product: Tensor  # (N, N)
 
 
-def _flow(weights: Tensor, product: Tensor, size: float, late: str) -> Flow:
+def _flow(
+    weights: Tensor, product: Tensor, size: float, late: str, *, factored: bool
+) -> Flow:
     """All-for-all with gradients that move all partners when they arrive."""
-    partners = ((product != 0).sum(0) - (product.diagonal() != 0).long()).tolist()
+    used = (weights.T if factored else product) != 0
+    # A gradient goes to all partners; in the factored form as many models come back.
+    messages = ((1 + factored) * (used.sum(0) - used.diagonal().long())).tolist()
 
     def init(x: Tensor) -> Underway:
         return Underway(weights.to(x) @ x, product.to(x))
@@ -143,8 +150,7 @@ def _flow(weights: Tensor, product: Tensor, size: float, late: str) -> Flow:
             c = [delays.factor(late, len(state.x), tau) for tau in now.delays]
             g = g * torch.tensor(c, dtype=g.dtype, device=g.device)[:, None]
         state.x.addmm_(state.product[:, now.clients], g, alpha=-size)
-        # A gradient goes to all partners.
-        now.passed(sum(partners[client] for client in now.clients), g[0])
+        now.passed(sum(messages[client] for client in now.clients), g[0])
         return now.clients
 
     return Flow(

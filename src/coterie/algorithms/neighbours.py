@@ -17,6 +17,7 @@ and drop it for good where both together are `sure` that it does harm. In the en
 uses that of v_i, w_i and u_i which does best by its own samples and its neighbours';
 who has no link left uses v_i, which is local training. This is `coteries` for those who
 have nobody to report to, and the means of a group become gossip along kept links.
+Without waiting, each takes its rounds at its own pace (`neighbours_in_time`).
 
 References:
     Ours. Xiao, Boyd, "Fast linear iterations for distributed averaging", Systems &
@@ -25,7 +26,6 @@ References:
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -33,24 +33,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import InputError
-from ..collaboration.evidence import cautious_choices, moments, unflat
-from ..collaboration.links import Links, all_links, averaged, exchange, judged, told
+from ..collaboration.evidence import cautious_choices, unflat
+from ..collaboration.links import Links, all_links, exchange, judged, told
 from ..graphs.colourings import colouring
 from ..graphs.families import refuse_apart
 from ..graphs.matrices import joined
-from ..optim.steps import Descent, sgd, velocity
+from ..optim.steps import Descent, velocity
 from ..options import Count, DoublyStochastic, Positive, method
-from ..types import Algorithm, Clients, Info, Oracle, Rows
-
-_MODELS = 3
-"""Those that a client compares: its own v, the shared w as it has it, and u."""
-
-_BEGIN = 3
-"""The first round, from 0, whose models say something about a link: before, whoever has
-other classes looks like a stranger."""
-
-_AT_MOST = 1.5
-"""A held-out sample counts for so many times what the first model loses on average."""
+from ..types import Algorithm, Info, Oracle, Rows
+from .neighbours_client import BEGIN, MODELS, NO_DATA, harm, local_steps
+from .neighbours_in_time import in_time
 
 
 class State(NamedTuple):
@@ -68,7 +60,7 @@ class State(NamedTuple):
     t: int
 
 
-@method()
+@method(in_rounds=("schedule",))
 def neighbours(
     mixing: DoublyStochastic,
     *,
@@ -94,13 +86,13 @@ def neighbours(
 
     def init(x: Tensor, oracle: Oracle) -> State:
         links, v = all_links(partners, oracle.mine, x), velocity(rule, x)
-        record = x.new_zeros(len(x), 1 + _MODELS + _MODELS**2)
+        record = x.new_zeros(len(x), 1 + MODELS + MODELS**2)
         choice = torch.zeros(len(x), dtype=torch.long, device=x.device)
         return State(x, x, x, v, v, x.new_zeros(len(x)), record, choice, links, 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         active, other = oracle.active, partners.to(state.own.device)
-        judging = state.t // steps >= _BEGIN
+        judging = state.t // steps >= BEGIN
         new = _trained(state, oracle, rule, steps)
         u, links, here = new.tuned, new.links, torch.arange(len(active)).to(other)
         free = links.kept & (active & oracle.present[other][:, oracle.mine]).T
@@ -112,7 +104,7 @@ def neighbours(
             theirs = oracle.mix(swap, u)  # of one neighbour at a time
             said = u.new_zeros(len(u), 3)
             if judging:
-                said = oracle.each(_harm, said, u, theirs, new.cap)[0]
+                said = oracle.each(harm, said, u, theirs, new.cap)[0]
             numbers = torch.cat([degree, said, new.record], 1)
             there = told(oracle, swap, numbers, u.shape[1])
             links = judged(links, m, met, said + there[:, 1:4], sure)
@@ -122,7 +114,7 @@ def neighbours(
             weights[here, partner] += weight[:, 0]
             around += met * there[:, 4:]
         weights[here, here + oracle.mine.start] += 1 - weights.sum(1)
-        choice = cautious_choices(unflat(around.double(), _MODELS)) * links.kept.any(1)
+        choice = cautious_choices(unflat(around.double(), MODELS)) * links.kept.any(1)
         new = new._replace(
             shared=torch.where(active[:, None], w, state.shared),
             choice=torch.where(active, choice, state.choice),
@@ -133,7 +125,8 @@ def neighbours(
         alone = (new.choice == 0).to(u)
         return new, {"weights": weights, "links": left, "alone": alone}
 
-    return Algorithm(init, step, lambda state, oracle: in_use(state))
+    flow = in_time(partners, rule, steps, sure)
+    return Algorithm(init, step, lambda state, oracle: in_use(state), flow=flow)
 
 
 def in_use(state: State) -> Float[Tensor, "n d"]:
@@ -146,13 +139,10 @@ def _trained(state: State, oracle: Oracle, rule: Descent, steps: int) -> State:
     """After the local steps, with held-out losses of all models."""
     rows = state.own, state.shared, state.own_velocity, state.shared_velocity
     own, tuned, v, w_v, cap, record = oracle.each(
-        _local_steps, *rows, state.cap, state.record, rule=rule, steps=steps, t=state.t
+        local_steps, *rows, state.cap, state.record, rule=rule, steps=steps, t=state.t
     )
     if bool(oracle.active.any()) and not bool((record[oracle.active, 0] > 0).any()):
-        raise InputError(
-            "neighbours choose by validation data, but no client that takes part has "
-            "any: give a `validation` share above 0, or another method."
-        )
+        raise InputError(NO_DATA)
     return state._replace(
         own=own,
         # An inactive client has no local steps of the shared model behind it.
@@ -163,43 +153,3 @@ def _trained(state: State, oracle: Oracle, rule: Descent, steps: int) -> State:
         record=record,
         t=state.t + steps,
     )
-
-
-def _local_steps(
-    clients: Clients,
-    own: Float[Tensor, "n d"],
-    shared: Float[Tensor, "n d"],
-    own_velocity: Float[Tensor, "n v"],
-    shared_velocity: Float[Tensor, "n v"],
-    cap: Float[Tensor, " n"],
-    record: Float[Tensor, "n m"],
-    *,
-    rule: Descent,
-    steps: int,
-    t: int,
-) -> tuple[Tensor, ...]:
-    """A client program: local steps of both models, and held-out losses of all."""
-    held = clients.validation()
-    train = functools.partial(sgd, clients, rule=rule, steps=steps, t=t)
-    raw = held.losses(shared)
-    cap = torch.where(cap > 0, cap, _AT_MOST * raw.nanmean(1).nan_to_num())
-    own, own_velocity = train(own, own_velocity)
-    tuned, shared_velocity = train(shared, shared_velocity)
-    losses = torch.stack([held.losses(own), raw, held.losses(tuned)], 1)
-    report = moments(losses.minimum(cap[:, None, None])).flat().to(record)
-    return own, tuned, own_velocity, shared_velocity, cap, averaged(record, report)
-
-
-def _harm(
-    clients: Clients,
-    said: Float[Tensor, "n 3"],
-    u: Float[Tensor, "n d"],
-    theirs: Float[Tensor, "n d"],
-    cap: Float[Tensor, " n"],
-) -> Float[Tensor, "n 3"]:
-    """A client program: held-out samples, sums of d_ik and of d_ik^2."""
-    held = clients.validation()
-    losses = [held.losses(model) for model in (u, (u + theirs) / 2)]
-    of = moments(torch.stack(losses, 1).minimum(cap[:, None, None]))
-    harm = of.sums[:, 1] - of.sums[:, 0]
-    return torch.stack([of.samples, harm, of.squares[:, 0, 1]], 1).to(said)

@@ -247,6 +247,8 @@ def readers_in_turn(
             ),
         ),
         together=True,
+        # On a graph, readers are neighbours, and there is nobody else to relay.
+        messages="relayed" if near is None else "direct",
     )
 
 

@@ -1,0 +1,197 @@
+"""Neighbours without waiting: each client takes its rounds at its own pace.
+
+It is the flow of `neighbours`. A client that has trained sends u_i along its kept
+links, compares with the last u_k that it has got from each neighbour, and takes them
+in:
+
+    w_i <- u_i + sum_{k in K_i} (u_k - u_i) / (1 + max(|K_i|, |K_k|)),
+
+K_i being those neighbours who have sent any yet. What the two ends of a link found out
+counts for it as soon as both have said something new. Where nobody is late, these are
+the rounds; elsewhere the mean of models is not kept, and old models pull back.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ..checks import InputError
+from ..collaboration.evidence import cautious_choices, unflat
+from ..collaboration.links import Links, all_links, judged
+from ..optim.steps import Descent, velocity
+from ..types import Arrivals, Clients, Flow, Info, Kind, Task
+from .neighbours_client import BEGIN, MODELS, NO_DATA, harm, local_steps
+
+TRAIN, COMPARE = range(2)
+
+
+@dataclass
+class Underway:
+    """Of each client its models, what it said, its links, and how far it is."""
+
+    models: Tensor  # (N, 3, D) v, w and u
+    velocities: Tensor  # (2, N, D), or (2, N, 0) without momentum
+    cap: Tensor  # (N,)
+    record: Tensor  # (N, 13)
+    choice: Tensor  # (N,) which model is used
+    links: Links
+    said: Tensor  # (N, M, 3) of each link, last
+    new: Tensor  # (N, M) whether that is not yet counted
+    rounds: Tensor  # (N,) trainings that have ended
+    kinds: list[int]  # what each client does
+
+
+def in_time(
+    partners: Int[Tensor, "m n"], rule: Descent, steps: int, sure: float
+) -> Flow:
+    """The flow, of options that `neighbours` has checked.
+
+    Args:
+        partners: whom every client meets in each matching, or itself.
+        rule: of all local steps.
+        steps: of each model in a round.
+        sure: standard errors by which a link must do harm to be dropped.
+    """
+    n = partners.shape[1]
+
+    def init(x: Tensor) -> Underway:
+        links, v = all_links(partners, slice(0, n), x), velocity(rule, x)
+        return Underway(
+            x[:, None].repeat(1, MODELS, 1),
+            torch.stack([v, v]),
+            x.new_zeros(n),
+            x.new_zeros(n, 1 + MODELS + MODELS**2),
+            torch.zeros(n, dtype=torch.long, device=x.device),
+            links,
+            torch.zeros_like(links.evidence),
+            torch.zeros_like(links.kept),
+            torch.zeros(n, dtype=torch.long, device=x.device),
+            [TRAIN] * n,
+        )
+
+    def task(state: Underway, client: int, time: float) -> Task:
+        own, shared, tuned = state.models[client]
+        theirs = state.models[partners[:, client].to(own.device), -1]  # (M, D)
+        state_of = shared, *state.velocities[:, client], state.record[client]
+        if state.kinds[client] == TRAIN:
+            rows = own, theirs, state.cap[client], *state_of
+            return Task(rows, TRAIN, int(state.rounds[client]) + 1, 2.0 * steps)
+        rows = tuned, theirs, state.cap[client]
+        return Task(rows, COMPARE, int(state.rounds[client]), 0.0)
+
+    def arrive(state: Underway, now: Arrivals) -> list[int]:
+        i = torch.tensor(now.clients, device=state.cap.device)
+        if now.kind == TRAIN:
+            _trained(state, i, now)
+        else:
+            _compared(state, i, now, partners.to(i.device).T, sure)
+        for client in now.clients:
+            state.kinds[client] = 1 - now.kind
+        return now.clients
+
+    def info(state: Underway) -> Info:
+        kept, other = state.links.kept, partners.to(state.cap.device).T
+        weights = torch.zeros(n, n, dtype=state.cap.dtype, device=state.cap.device)
+        used = _metropolis(kept, kept.sum(1).to(weights), other)
+        weights.scatter_add_(1, other, used)
+        weights += torch.diag(1 - weights.sum(1))
+        alone = (state.choice == 0).to(weights)
+        return {"weights": weights, "links": int(kept.sum()) / 2, "alone": alone}
+
+    train = functools.partial(_local_steps, rule=rule, steps=steps)
+    return Flow(
+        init,
+        task,
+        arrive,
+        lambda state: state.models[torch.arange(n), state.choice],
+        info=info,
+        kinds=(
+            Kind(train, "each", down=(), up=()),
+            Kind(_harms, "each", reads=3, down=(), up=()),
+        ),
+        together=True,
+        messages="instant",
+    )
+
+
+def _metropolis(
+    met: Bool[Tensor, "n m"], degree: Float[Tensor, " n"], other: Int[Tensor, "n m"]
+) -> Float[Tensor, "n m"]:
+    """Weights of links that are used, by how many both ends have."""
+    return met / (1 + torch.maximum(degree[:, None], degree[other]))
+
+
+def _trained(state: Underway, i: Tensor, now: Arrivals) -> None:
+    """Takes in what local steps gave, which goes along the links."""
+    own, tuned, *velocities, cap, record = now.answers
+    state.models[i, 0], state.models[i, 2] = own, tuned
+    state.velocities[:, i] = torch.stack(velocities)
+    state.cap[i], state.record[i] = cap, record
+    state.rounds[i] += 1
+    if bool((state.rounds > 0).all()) and not bool((state.record[:, 0] > 0).any()):
+        raise InputError(NO_DATA)
+    now.passed(int(state.links.kept[i].sum()), own[0])
+
+
+def _compared(
+    state: Underway, i: Tensor, now: Arrivals, other: Tensor, sure: float
+) -> None:
+    """Judges links of which both ends have news, and mixes models along the others."""
+    every = torch.arange(other.shape[1], device=other.device)
+    free = state.links.kept & (state.rounds > 0)[other]
+    degree = free.sum(1).to(state.cap)
+    state.said[i] = now.answers[0]
+    state.new[i] = free[i] & (state.rounds[i] > BEGIN)[:, None]
+    both = state.new & state.new[other, every]
+    said = state.said + state.said[other, every]
+    # Beside models, ends tell each other links, differences and moments.
+    numbers = state.said.shape[2] + 1 + state.record.shape[1]
+    now.passed(int(free[i].sum()), state.record.new_empty(numbers))
+    for m in every.tolist():
+        state.links = judged(state.links, m, both[:, m], said[:, m], sure)
+    state.new &= ~both
+    met = free & state.links.kept
+    weights = _metropolis(met, degree, other)
+    u, around = state.models[:, -1], state.record.clone()
+    w = u[i]
+    for m in every.tolist():
+        k = other[i, m]
+        w = w + weights[i, m, None] * (u[k] - u[i])
+        around[i] += met[i, m, None] * state.record[k]
+    state.models[i, 1] = w
+    choice = cautious_choices(unflat(around[i].double(), MODELS))
+    state.choice[i] = choice * state.links.kept[i].any(1)
+
+
+def _local_steps(
+    clients: Clients,
+    own: Float[Tensor, "n d"],
+    theirs: Float[Tensor, "n m d"],
+    cap: Float[Tensor, " n"],
+    shared: Float[Tensor, "n d"],
+    own_velocity: Float[Tensor, "n v"],
+    shared_velocity: Float[Tensor, "n v"],
+    record: Float[Tensor, "n k"],
+    *,
+    rule: Descent,
+    steps: int,
+) -> tuple[Tensor, ...]:
+    """A client program: `local_steps`, whose step size does not change."""
+    rows = own, shared, own_velocity, shared_velocity, cap, record
+    return local_steps(clients, *rows, rule=rule, steps=steps, t=0)
+
+
+def _harms(
+    clients: Clients,
+    u: Float[Tensor, "n d"],
+    theirs: Float[Tensor, "n m d"],
+    cap: Float[Tensor, " n"],
+) -> Float[Tensor, "n m 3"]:
+    """A client program: what `harm` says of all neighbours, one after the other."""
+    none = u.new_zeros(len(u), 3)
+    return torch.stack([harm(clients, none, u, k, cap) for k in theirs.unbind(1)], 1)
