@@ -366,3 +366,28 @@ def test_a_loss_of_no_model_has_no_slope():
     x = rows(mlp(), 2)
     found = kernel.grad(x, batches(2, 3, 6)["own"])
     assert_close(found, torch.zeros_like(x), rtol=0, atol=0)
+
+
+class Mirror(nn.Module):
+    """Two layers with one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead, self.back = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.back.weight = self.ahead.weight
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.back(self.ahead(x).tanh()).tanh())
+
+
+@pytest.mark.parametrize("by_row", [None, True])
+def test_a_matrix_of_two_layers_is_one_in_a_row_too(by_row):
+    module, features, targets = models.build(Mirror, 0, REAL), drawn(9, 4), classes(9)
+    points, batch = rows(module, 3), batches(3, 5, 9)["own"]
+    assert points.shape[1] == 16 + 4 + 4 + 15
+    kernel = Kernel(
+        module, OBJECTIVES["classification"], features, targets, by_row=by_row
+    )
+    expected = gradient_loop(module, points, features, targets, batch)
+    assert_close(kernel.grad(points, batch), expected, **EXACT)

@@ -90,6 +90,9 @@ class Kernel:
         self._convolves = any(
             isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
         )
+        # Looking for parameters that are one takes as long as a small layer.
+        named = self._module.named_parameters(remove_duplicate=False)
+        self._tied = len(list(named)) > len(self.layout.names)
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     @property
@@ -280,7 +283,7 @@ class Kernel:
     ) -> Tensor:
         point = row.detach().requires_grad_()
         with torch.enable_grad():
-            outputs = functional_call(module, self.layout.unravel(point), (features,))
+            outputs = self._called(module, self.layout.unravel(point), features)
             losses = self._objective.loss(outputs, targets)
             return torch.autograd.grad((losses * weight).sum(), point)[0]
 
@@ -364,7 +367,7 @@ class Kernel:
         def measure(
             point: dict[str, Tensor], features: Tensor, targets: Tensor, weight: Tensor
         ) -> tuple[dict[str, Tensor], Tensor]:
-            outputs = functional_call(self._module, point, (features,))
+            outputs = self._called(self._module, point, features)
             sums = {
                 name: (measure(outputs, targets) * weight).sum()
                 for name, measure in measures.items()
@@ -386,5 +389,8 @@ class Kernel:
     def _loss_of_samples(
         self, point: dict[str, Tensor], features: Tensor, targets: Tensor
     ) -> Tensor:
-        outputs = functional_call(self._module, point, (features,))
+        outputs = self._called(self._module, point, features)
         return self._objective.loss(outputs, targets)
+
+    def _called(self, module: nn.Module, point: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(module, point, (x,), tie_weights=self._tied)
