@@ -1,4 +1,4 @@
-"""Chapters 1 to 5 and 7 of Even's thesis, in virtual time and step by step.
+"""Chapters 1 to 5, 7 and 9 of Even's thesis, in virtual time and step by step.
 
 Settings are given as `name=value`.
 """
@@ -29,6 +29,14 @@ from .gossip_races import draw_gossip, gossip_claims, thousand_claims
 from .networks import harm_claims, lemma_claims, mixing_claims
 from .quadratics import limit_claims, straggler_claims, worker_claims
 from .speedups import draw_figure41, speedup_claims
+from .structure import (
+    cluster_claims,
+    logistic_claims,
+    message_claims,
+    newcomer_claims,
+    one_sample_claims,
+    regression_claims,
+)
 from .table11 import table11_claims
 from .token_races import race_claims as token_race_claims
 from .token_races import sag_claims, sizes_claims
@@ -60,6 +68,12 @@ CHAPTER7 = (
     *(time_claims, sag_claims, two_state_claims, interpolation_claims, floor_claims),
     *(token_race_claims, sizes_claims, time_of_hops_claims, hard_claims),
     system_claims,
+)
+
+
+CHAPTER9 = (
+    *(regression_claims, cluster_claims, newcomer_claims, one_sample_claims),
+    *(logistic_claims, message_claims),
 )
 
 
@@ -164,6 +178,19 @@ def chapter7(overrides: Sequence[str]) -> list[Claim]:
     return claims
 
 
+def chapter9(overrides: Sequence[str]) -> list[Claim]:
+    """Experiments on chapter 9: a shared subspace, centres (one minute).
+
+    Settings: `share` (of clients and runs, 1 for the claims), `seed`.
+    """
+    given = settings(overrides, share=1.0, seed=0)
+    share = number("share", given["share"], above=0, at_most=1)
+    seed = integer("seed", given["seed"], at_least=0)
+    claims = [claim for part in CHAPTER9 for claim in part(share, seed)]
+    record("chapter9", claims)
+    return claims
+
+
 ITEMS = {
     "chapter1": chapter1,
     "chapter2": chapter2,
@@ -171,4 +198,5 @@ ITEMS = {
     "chapter4": chapter4,
     "chapter5": chapter5,
     "chapter7": chapter7,
+    "chapter9": chapter9,
 }

@@ -4,7 +4,7 @@ One module for each piece of theory: `all_for_one` (adaptive All-for-one), `meta
 (Per-FedAvg), `karula`; for collaboration with known biases `collaboration`, `clusters`,
 `rates`, `lower_bounds` and `infinite`; without waiting `asynchrony` (workers and a
 server), `mixing` and `agraf` (graphs), and `delays` of both; without a server the
-modules of `decentralised`.
+modules of `decentralised`; where models share a subspace or centres, `structure`.
 """
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "meta",
     "mixing",
     "rates",
+    "structure",
 ]
