@@ -14,6 +14,7 @@ from .apfl import apfl
 from .aruba import aruba
 from .cobo import cobo
 from .coteries import coteries
+from .dane import dane
 from .decentralised_sgd import decentralised_sgd
 from .ditto import ditto
 from .extra import extra
@@ -27,7 +28,9 @@ from .loss_network import loss_network
 from .neighbours import neighbours
 from .per_fedavg import per_fedavg
 from .pfedme import pfedme
+from .preconditioned_gradient import preconditioned_gradient
 from .server_sgd import server_sgd
+from .spag import spag
 from .time_adaptive_all_for_all import time_adaptive_all_for_all
 from .token_sag import token_sag
 from .token_sgd import token_sgd
@@ -45,6 +48,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "aruba": aruba,
     "cobo": cobo,
     "coteries": coteries,
+    "dane": dane,
     "decentralised_sgd": decentralised_sgd,
     "ditto": ditto,
     "extra": extra,
@@ -58,7 +62,9 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "neighbours": neighbours,
     "per_fedavg": per_fedavg,
     "pfedme": pfedme,
+    "preconditioned_gradient": preconditioned_gradient,
     "server_sgd": server_sgd,
+    "spag": spag,
     "time_adaptive_all_for_all": time_adaptive_all_for_all,
     "token_sag": token_sag,
     "token_sgd": token_sgd,

@@ -26,7 +26,7 @@ from .objectives import (
     value_of,
 )
 from .predictions import Tally, tally
-from .zoo import MODELS, cnn, lenet, linear, logistic, mlp, unet3d
+from .zoo import MODELS, cnn, diagonal, lenet, linear, logistic, mlp, unet3d
 
 __all__ = [
     "BESIDE",
@@ -45,6 +45,7 @@ __all__ = [
     "cnn",
     "columns",
     "description",
+    "diagonal",
     "layout",
     "lenet",
     "linear",
