@@ -22,7 +22,7 @@ from ..records.versions import versions
 from ..types import State
 from .config import Entry, Study, algorithm_factory
 from .divided import Division, SharedFolder, first, refuse_any
-from .loops import Training, concluded, outcomes_of, training_of
+from .loops import Training, concluded, diagnosed, outcomes_of, training_of
 from .newcomers import described, models_for
 from .setup import Setup
 
@@ -238,7 +238,7 @@ def _evaluated(
     study, simulation = setup.study, setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, "a personal model", cell, setup)
-    values = measures_of(study, simulation, x)
+    values = measures_of(study, simulation, x) | diagnosed(cell, setup, x)
     info = setup.division.told(info)
     row = {
         "round": cell.t,
@@ -250,6 +250,8 @@ def _evaluated(
     }
     if study.time is not None:
         row |= {"time": cell.time, "updates": cell.updates}
+    if study.diagnostics is not None:
+        row["stable_below"] = 2 / training.lr
     cell = replace(cell, metrics=[*cell.metrics, values], rounds=[*cell.rounds, row])
     return _with_snapshot(cell, study, info.get("weights"))
 
