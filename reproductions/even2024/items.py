@@ -1,4 +1,4 @@
-"""Chapters 1 to 5, 7 and 9 of Even's thesis, in virtual time and step by step.
+"""Chapters 1 to 5, 7 and 9 to 11 of Even's thesis, in virtual time and step by step.
 
 Settings are given as `name=value`.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from coterie.checks import integer, number
 from coterie.cli import Claim, settings
 
+from . import stability
 from .braess import braess_claims
 from .buffers import buffer_claims
 from .continuized import descent_claims, draw_curves, noise_claims, sample_claims
@@ -27,6 +28,13 @@ from .events import (
 from .figures import CASES, EXPECTED, draw, figure_claims, jump_claims, tuned, with_step
 from .gossip_races import draw_gossip, gossip_claims, thousand_claims
 from .networks import harm_claims, lemma_claims, mixing_claims
+from .preconditioning import (
+    condition_claims,
+    draw_rounds,
+    library_claims,
+    race,
+    rounds_claims,
+)
 from .quadratics import limit_claims, straggler_claims, worker_claims
 from .speedups import draw_figure41, speedup_claims
 from .structure import (
@@ -191,6 +199,36 @@ def chapter9(overrides: Sequence[str]) -> list[Claim]:
     return claims
 
 
+def chapter10(overrides: Sequence[str]) -> list[Claim]:
+    """E10.1: rounds of statistical preconditioning and SPAG (two minutes).
+
+    Settings: `share` (of all rounds, 1 for the claims), `seed`.
+    """
+    given = settings(overrides, share=1.0, seed=0)
+    share = number("share", given["share"], above=0, at_most=1)
+    seed = integer("seed", given["seed"], at_least=0)
+    races = [race(decay, share, seed) for decay in (0, 1, 2)]
+    claims = rounds_claims(races, share) + condition_claims(races)
+    claims += library_claims(share, seed)
+    draw_rounds(record("chapter10", claims), races)
+    return claims
+
+
+def chapter11(overrides: Sequence[str]) -> list[Claim]:
+    """Figures 11.1 to 11.3: diagonal linear networks and large steps (three minutes).
+
+    Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
+    """
+    given = settings(overrides, share=1.0, seed=0)
+    share = number("share", given["share"], above=0, at_most=1)
+    seed = integer("seed", given["seed"], at_least=0)
+    claims = stability.step_claims(share, seed) + stability.shape_claims(share, seed)
+    claims += stability.edge_claims(record("chapter11", []), share, seed)
+    claims += stability.sampling_claims(share, seed)
+    record("chapter11", claims)
+    return claims
+
+
 ITEMS = {
     "chapter1": chapter1,
     "chapter2": chapter2,
@@ -199,4 +237,6 @@ ITEMS = {
     "chapter5": chapter5,
     "chapter7": chapter7,
     "chapter9": chapter9,
+    "chapter10": chapter10,
+    "chapter11": chapter11,
 }

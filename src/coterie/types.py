@@ -123,7 +123,7 @@ class Clients(Protocol):
 
 Option = bool | int | float | str | tuple[bool | int | float | str, ...]
 """What a program may be told beside rows: numbers and texts travel to any site."""
-Options = dict[str, Option]
+Options = dict[str, Any]  # of the kinds of an `Option`, beside the argument `who`
 
 Program = Callable[..., Tensor | tuple[Tensor, ...]]
 """Row-wise code `program(clients, *rows, **options)` that every client runs alone."""
@@ -165,13 +165,18 @@ class Oracle(Protocol):
         """Row i is g_i(x_i). Nothing is sent."""
 
     def each(
-        self, program: Program, *rows: Tensor, **options: Option
+        self,
+        program: Program,
+        *rows: Tensor,
+        who: Bool[Tensor, " n"] | None = None,
+        **options: Option,
     ) -> tuple[Tensor, ...]:
         """Runs `program(clients, *rows, **options)`, whose results replace the rows.
 
-        The program returns new values for its first rows, in order; rows beyond those
-        are only read. It must be a module-level function, so that a site can run the
-        very same one. Nothing is sent.
+        Of the clients at hand only those of `who` are asked; None: all. The program
+        returns new values for its first rows, in order; rows beyond those are only
+        read. It must be a module-level function, so that a site can run the very same
+        one. Nothing is sent.
         """
 
     def average(

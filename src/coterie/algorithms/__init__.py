@@ -14,6 +14,7 @@ from .apfl import apfl
 from .aruba import aruba
 from .cobo import cobo
 from .coteries import coteries
+from .dane import dane
 from .ddo import ddo
 from .decentralised_sgd import decentralised_sgd
 from .ditto import ditto
@@ -32,8 +33,10 @@ from .neighbours import neighbours
 from .nuclear_norm import nuclear_norm
 from .per_fedavg import per_fedavg
 from .pfedme import pfedme
+from .preconditioned_gradient import preconditioned_gradient
 from .server_sgd import server_sgd
 from .shared_subspace import shared_subspace
+from .spag import spag
 from .time_adaptive_all_for_all import time_adaptive_all_for_all
 from .token_sag import token_sag
 from .token_sgd import token_sgd
@@ -52,6 +55,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "cobo": cobo,
     "coteries": coteries,
     "ddo": ddo,
+    "dane": dane,
     "decentralised_sgd": decentralised_sgd,
     "ditto": ditto,
     "dual_accelerated": dual_accelerated,
@@ -69,8 +73,10 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "nuclear_norm": nuclear_norm,
     "per_fedavg": per_fedavg,
     "pfedme": pfedme,
+    "preconditioned_gradient": preconditioned_gradient,
     "server_sgd": server_sgd,
     "shared_subspace": shared_subspace,
+    "spag": spag,
     "time_adaptive_all_for_all": time_adaptive_all_for_all,
     "token_sag": token_sag,
     "token_sgd": token_sgd,

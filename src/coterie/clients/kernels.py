@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -48,6 +49,9 @@ _EVALUATED_AT_ONCE = 512
 
 _LONG_ROW = 64
 """Samples a row beyond which CPU convolutions run row after row."""
+
+_FORWARD = threading.Lock()
+"""Torch counts levels of forward derivatives for all threads of a process."""
 
 
 class Kernel:
@@ -121,9 +125,9 @@ class Kernel:
         """Row j is the Hessian of row j's weighted loss, times vectors[j]."""
         if not len(points):
             return torch.empty_like(points)
-        return torch.cat(
-            [self._run("hvp", piece, points, vectors) for piece in self._chunks(batch)]
-        )
+        with _FORWARD:
+            chunks = self._chunks(batch)
+            return torch.cat([self._run("hvp", c, points, vectors) for c in chunks])
 
     def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
         """Entry j is row j's weighted loss."""

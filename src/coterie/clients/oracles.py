@@ -90,15 +90,20 @@ class SimulatedOracle:
         return torch.zeros_like(x).index_copy(0, self._who, g)
 
     def each(
-        self, program: Program, *rows: Tensor, **options: Option
+        self,
+        program: Program,
+        *rows: Tensor,
+        who: Bool[Tensor, " n"] | None = None,
+        **options: Option,
     ) -> tuple[Tensor, ...]:
-        """Runs a client program, once with the rows of all active clients."""
+        """Runs a client program, once with the rows of all who are active and asked."""
         call = self._stream("each")
-        whole = len(self._who) == len(self.active)
-        given = rows if whole else tuple(row[self._who] for row in rows)
+        asked = self._who if who is None else (self.active & who).nonzero()[:, 0]
+        whole = len(asked) == len(self.active)
+        given = rows if whole else tuple(row[asked] for row in rows)
 
         def run(some: slice) -> tuple[Tensor, ...]:
-            who = self._who[some]
+            who = asked[some]
             draw = FreshMinibatches(
                 self._samples, who, lambda number: seeds.key(call, number)
             )
@@ -109,15 +114,15 @@ class SimulatedOracle:
             result = program(clients, *(row[some] for row in given), **options)
             return result if isinstance(result, tuple) else (result,)
 
-        if self._loop and len(self._who):
-            parts = [self._named(j, run) for j in range(len(self._who))]
+        if self._loop and len(asked):
+            parts = [self._named(j, run, asked) for j in range(len(asked))]
             results = tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
         else:
             results = run(slice(None))
         if whole:
             return results
         return tuple(
-            row.index_copy(0, self._who, result)
+            row.index_copy(0, asked, result)
             for row, result in zip(rows, results, strict=False)
         )
 
@@ -190,11 +195,8 @@ class SimulatedOracle:
     ) -> Float[Tensor, "n d"]:
         """Row i is sum_k weights[i, k] g_k(x_i) over active k, for active i.
 
-        Args:
-            x: the models.
-            weights: of all clients.
-            home: columns that do not leave their clients; None: all do.
-            release: what becomes of a pair's gradient; None: it stays as it is.
+        Columns at `home` do not leave their clients (None: all do); `release` says what
+        becomes of a pair's gradient (None: it stays as it is).
         """
         if self._plan is None or self._plan.weights is not weights:
             self._plan = self._planned(weights)
@@ -237,12 +239,8 @@ class SimulatedOracle:
     ) -> Comparison:
         """Distances of pairs of active clients; never more than a chunk of them.
 
-        Args:
-            x: the models.
-            samples: how many training samples each client uses; None uses them all.
-            pairs: who is compared with whom; None: everybody with everybody.
-            home: columns that do not leave their clients; None: all do.
-            release: what becomes of gradients of each half.
+        Columns at `home` do not leave their clients (None: all do); `release` says what
+        becomes of the gradients of each half.
         """
         if samples is not None:
             integer("samples", samples, at_least=2)
@@ -301,14 +299,17 @@ class SimulatedOracle:
             return ask(slice(None))
         return torch.cat([self._named(j, ask) for j in range(len(self._who))])
 
-    def _named(self, j: int, ask: Callable[[slice], Answer]) -> Answer:
+    def _named(
+        self, j: int, ask: Callable[[slice], Answer], asked: Tensor | None = None
+    ) -> Answer:
         """The answer of the j-th active client; in debug mode errors name it."""
         try:
             return ask(slice(j, j + 1))
         except Exception as error:
             if not self._loop:
                 raise
-            client = self._samples.federation.name_of(int(self._who[j]))
+            who = self._who if asked is None else asked
+            client = self._samples.federation.name_of(int(who[j]))
             raise RuntimeError(f"{client}, round {self._t}: {error}") from error
 
     def _planned(self, weights: Tensor) -> Plan:

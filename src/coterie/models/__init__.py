@@ -27,7 +27,7 @@ from .objectives import (
     value_of,
 )
 from .predictions import Tally, tally
-from .zoo import MODELS, cnn, lenet, linear, logistic, mlp, unet3d
+from .zoo import MODELS, cnn, diagonal, lenet, linear, logistic, mlp, unet3d
 
 __all__ = [
     "BESIDE",
@@ -46,6 +46,7 @@ __all__ = [
     "cnn",
     "columns",
     "description",
+    "diagonal",
     "layout",
     "lenet",
     "linear",

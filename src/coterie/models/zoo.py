@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ..checks import InputError, integer, one_of
+from ..checks import InputError, integer, number, one_of
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -91,6 +91,28 @@ def lenet(shape: Sequence[int], outputs: int) -> nn.Module:
     return _named(body=body, head=nn.Linear(84, outputs))
 
 
+class _Diagonal(nn.Module):
+    """A linear map whose weights are products of two parameters each."""
+
+    def __init__(self, inputs: int, outputs: int, scale: float) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.full((outputs, inputs), math.sqrt(2) * scale))
+        self.v = nn.Parameter(torch.zeros(outputs, inputs))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features @ (self.u * self.v).T
+
+
+def diagonal(shape: Sequence[int], outputs: int, *, scale: float = 0.1) -> nn.Module:
+    """A diagonal linear network: weights u v, u at sqrt(2) scale and v at 0 first.
+
+    The smaller the scale, the sparser the solutions that descent finds.
+    """
+    number("scale", scale, above=0)
+    head = _Diagonal(math.prod(shape), outputs, scale)
+    return _named(body=nn.Flatten(), head=head)
+
+
 def _named(**layers: nn.Module) -> nn.Module:
     """The layers one after the other, by name."""
     return nn.Sequential(OrderedDict(layers))
@@ -165,4 +187,5 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": cnn,
     "lenet": lenet,
     "unet3d": unet3d,
+    "diagonal": diagonal,
 }

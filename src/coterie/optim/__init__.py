@@ -1,7 +1,8 @@
 """How a gradient becomes a step, also a late one, and the nearest models in balls."""
 
 from . import conjugates, continuized, delayed_descent, dual_descent, meetings
-from .hessians import hessian_times
+from .hessians import hessian_times, sharpness
+from .mirrors import conjugate_gradients, mirrored, preconditioned
 from .projections import Balls, Projection, onto_balls, project, project_onto_balls
 from .steps import (
     Descent,
@@ -17,6 +18,7 @@ __all__ = [
     "Balls",
     "Descent",
     "Projection",
+    "conjugate_gradients",
     "conjugates",
     "continuized",
     "delayed_descent",
@@ -25,11 +27,14 @@ __all__ = [
     "follow",
     "hessian_times",
     "meetings",
+    "mirrored",
     "onto_balls",
+    "preconditioned",
     "project",
     "project_onto_balls",
     "proximal_sgd",
     "sgd",
+    "sharpness",
     "step_size",
     "velocity",
 ]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .headlines import headline
     from .matrices import collaboration, partners, reliability, similarity_map
     from .pages import write_figure, write_report
-    from .progress import curves
+    from .progress import curves, sharpness
     from .searches import trials
     from .tables import (
         chosen,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Numbers need no drawing.
 _LATE = {
     ".scores.summaries": "summary",
-    "progress": "curves",
+    "progress": "curves sharpness",
     "figures": "clients gains network newcomers spread",
     "headlines": "headline",
     "matrices": "collaboration partners reliability similarity_map",
@@ -69,6 +69,7 @@ __all__ = [
     "partners",
     "reliability",
     "reliability_of",
+    "sharpness",
     "similarity_map",
     "spread",
     "summary",

@@ -36,7 +36,7 @@ from .figures import gains, spread
 from .headlines import best_of, certainty_text, headline, interval_text
 from .html import document, page, table_of
 from .matrices import graph_section, partners_section
-from .progress import curves
+from .progress import curves, sharpness_section
 from .searches import chosen_section
 from .sections import (
     clients_section,
@@ -87,6 +87,7 @@ def _document(records: Records) -> str:
         "summary": ("Result", _result_section(records, table)),
         "gains": ("Who gains and who loses", _gains_section(records, table)),
         "curves": ("Progress", _curves_section(records, table)),
+        "sharpness": ("Step sizes", sharpness_section(records)),
         "time": ("Time", time_section(records)),
         "spread": ("Spread and worst clients", _spread_section(records, table)),
         "measures": ("Measures and mistakes", measures_section(records)),

@@ -14,7 +14,7 @@ from ..records import Records
 from ..scores.axes import axis_of
 from ..scores.finals import labels_of, runs_of, score_of, seed_means
 from ..scores.words import in_bytes
-from .styles import button, escape, finish, log_ticks, row_of, styles_of
+from .styles import button, escape, finish, log_ticks, plot, row_of, styles_of
 
 _COUNTS = {
     "updates": "updates: answers of clients that arrived",
@@ -197,3 +197,55 @@ def _use_logarithm_if_wide(figure: go.Figure, shown: list[str]) -> None:
     values = np.array([v for y in traces for v in y if v is not None], dtype=float)
     if values.size and values.min() > 0 and values.max() > 100 * values.min():
         figure.update_yaxes(type="log", title="test loss (logarithmic)", row=row)
+
+
+def sharpness(records: Records) -> go.Figure:
+    """How sharp training losses are along a run, and 2 over the step size, dotted.
+
+    Lines are means over clients and seeds, bands reach from the flattest to the
+    sharpest client, both means over seeds.
+    """
+    figure, axis = go.Figure(), axis_of(records)
+    for label in labels_of(records):
+        style = styles_of(records)[label]
+        mine = records.metrics[records.metrics["algorithm"] == label]
+        seen = mine.dropna(subset="sharpness").groupby(["round", "seed"])["sharpness"]
+        table = seen.agg(["mean", "min", "max"]).groupby("round").mean()
+        rounds = records.rounds[records.rounds["algorithm"] == label]
+        means = rounds.groupby("round").mean(numeric_only=True).loc[table.index]
+        place = table.index if axis.name == "round" else means[axis.name]
+        both = {"legendgroup": escape(label), "hoverinfo": "skip", "showlegend": False}
+        figure.add_scatter(
+            x=[*place, *place[::-1]],
+            y=[*table["max"], *table["min"][::-1]],
+            fill="toself",
+            fillcolor=style.faint(0.15),
+            line={"width": 0},
+            **both,
+        )
+        line = {"color": style.colour, "dash": style.dash, "width": 2}
+        named = {"legendgroup": escape(label), "name": escape(label)}
+        figure.add_scatter(x=place, y=table["mean"], mode="lines", line=line, **named)
+        edge = line | {"dash": "dot", "width": 1}
+        figure.add_scatter(
+            x=place, y=means["stable_below"], mode="lines", line=edge, **both
+        )
+    figure.update_xaxes(title=axis.title)
+    figure.update_yaxes(title="largest curvature", type="log")
+    return finish(figure, "Sharpness of clients' training losses", 380)
+
+
+def sharpness_section(records: Records) -> str:
+    """Sharpness and steps; nothing where a study did not ask for it."""
+    if "sharpness" not in records.metrics or records.metrics["sharpness"].isna().all():
+        return ""
+    text = (
+        "The largest curvature of each client's training loss at its own model. "
+        "Gradient descent with a step above 2 over the curvature does not stay where "
+        "it is: a line near its dotted one, 2 over the step size, is at the edge of "
+        "what is stable, and above it a smaller step is due. Bands reach from the "
+        "flattest to the sharpest client. Algorithms without a step size have no "
+        "dotted line."
+    )
+    figure = plot(sharpness(records), "sharpness-figure", "Sharpness along the run")
+    return f"<p>{text}</p>{figure}"

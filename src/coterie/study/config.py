@@ -1,6 +1,7 @@
 """A study as its author wrote it: TOML tables, checked before any work is done.
 
     [data] [split] [model] [[algorithm]] [graph] [run] [time] [tune] [privacy]
+    [diagnostics]
 
 Which options a table may have is read from the signatures of what it names.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from inspect import Parameter
 from pathlib import Path
@@ -28,16 +29,30 @@ from ..checks import (
 )
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
-from ..graphs.fastest import MIXINGS
 from ..models import BESIDE, MODELS, refuse_settings
 from ..options import unused
 from ..privacy.training.settings import Privacy
 from ..types import Algorithm
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
-from .tables import Graph, RunTable, Time, guarded, logs_of, refuse_no_patterns
+from .tables import (
+    Diagnostics,
+    Graph,
+    RunTable,
+    Time,
+    diagnostics_of,
+    graph_of,
+    guarded,
+    logs_of,
+    refuse_no_patterns,
+    refuse_other_options,
+    text,
+)
 
-TABLES = tuple("name data split model algorithm graph run time tune privacy".split())
+TABLES = (
+    *("name", "data", "split", "model", "algorithm", "graph", "run", "time", "tune"),
+    *("privacy", "diagnostics"),
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,7 @@ class Study:
     time: Time | None = None
     graph: Graph | None = None
     privacy: Privacy | None = None
+    diagnostics: Diagnostics | None = None
 
     def __repr__(self) -> str:
         kinds = ", ".join(t["name"] for t in (self.data, self.split, self.model))
@@ -107,6 +123,8 @@ class Study:
             tables["time"] = self.time.table()
         if self.privacy is not None:
             tables["privacy"] = self.privacy.table()
+        if self.diagnostics is not None:
+            tables["diagnostics"] = asdict(self.diagnostics)
         return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})
 
 
@@ -143,11 +161,11 @@ def study_of(tables: dict[str, Any]) -> Study:
     data = _table(tables, "data")
     if "name" not in data:
         raise InputError("[data] needs a `name`; see `coterie list datasets`.")
-    _text("data.name", data["name"])
+    text("data.name", data["name"])
     split = {"name": "natural", **_table(tables, "split")}
-    one_of("split.name", _text("split.name", split["name"]), SPLITS)
+    one_of("split.name", text("split.name", split["name"]), SPLITS)
     model = {"name": "mlp", **_table(tables, "model")}
-    named = factory("model", _text("model.name", model["name"]), MODELS)
+    named = factory("model", text("model.name", model["name"]), MODELS)
     options = {k: v for k, v in _options(model).items() if k not in BESIDE}
     checks.options("model", model["name"], parameters_of(named), options)
     refuse_settings(model)
@@ -172,7 +190,7 @@ def study_of(tables: dict[str, Any]) -> Study:
     if time is not None:
         time.refuse_longer(run.rounds * time.period)
     return Study(
-        _text("name", tables.get("name", "study")),
+        text("name", tables.get("name", "study")),
         data,
         split,
         model,
@@ -180,8 +198,11 @@ def study_of(tables: dict[str, Any]) -> Study:
         run,
         tune,
         time,
-        _graph(_table(tables, "graph")) if "graph" in tables else None,
+        graph_of(_table(tables, "graph")) if "graph" in tables else None,
         guarded(_table(tables, "privacy"), tables) if "privacy" in tables else None,
+        diagnostics_of(_table(tables, "diagnostics"))
+        if "diagnostics" in tables
+        else None,
     )
 
 
@@ -198,12 +219,6 @@ def factory(
 def algorithm_factory(name: str) -> Callable[..., Algorithm]:
     """The factory of an algorithm, one of ours or "module:function"."""
     return factory("algorithm", name, ALGORITHMS)
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f"`{name}` must be text, got {value!r}.")
-    return value
 
 
 def _entries(tables: dict[str, Any]) -> list[Any]:
@@ -234,7 +249,7 @@ def _entry(table: Any, timed: bool) -> Entry:
         raise InputError(f"every [[algorithm]] needs a `name`, got {table!r}.")
     options, name = _options(table), table["name"]
     tune, waits = options.pop("tune", {}), options.pop("waits", None)
-    label = _text("algorithm.label", table.get("label", name))
+    label = text("algorithm.label", table.get("label", name))
     if waits is not None and not timed:
         raise InputError(
             f"`waits` of {label} needs a table [time]: without it, everybody waits."
@@ -288,26 +303,8 @@ def _labelled(entries: list[Entry]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _refuse_other_options(name: str, table: dict[str, Any], of: type) -> None:
-    names = [f.name for f in fields(of)]
-    for key in table:
-        if key not in names:
-            raise InputError(
-                f"[{name}] has no option {key!r}.{checks.suggestion(key, names)}"
-            )
-
-
-def _graph(table: dict[str, Any]) -> Graph:
-    _refuse_other_options("graph", table, Graph)
-    if "edges" not in table:
-        raise InputError("[graph] needs `edges`; see `coterie list graphs`.")
-    kind = table.get("mixing", "metropolis")
-    checks.one_of("graph.mixing", _text("graph.mixing", kind), MIXINGS)
-    return Graph(_text("graph.edges", table["edges"]), kind)
-
-
 def _time(table: dict[str, Any], entries: tuple[Entry, ...]) -> Time:
-    _refuse_other_options("time", table, Time)
+    refuse_other_options("time", table, Time)
     speeds = table.pop("speeds", "")
     checks.options("time", "time", parameters_of(Time, ingredients=0), table)
     if not isinstance(speeds, str | list | tuple):
@@ -325,7 +322,7 @@ def most_steps(entries: Sequence[Entry]) -> int:
 
 
 def _run(table: dict[str, Any]) -> RunTable:
-    _refuse_other_options("run", table, RunTable)
+    refuse_other_options("run", table, RunTable)
     table = {**table, "log": logs_of(table.get("log", []))}
     checks.options("run", "run", parameters_of(RunTable, ingredients=0), table)
     seeds = table.get("seeds", [0])

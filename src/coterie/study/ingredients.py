@@ -39,7 +39,7 @@ from ..collaboration.weights import (
     water_filling,
     within,
 )
-from ..data.federation import Federation
+from ..data.federation import Federation, short_name
 from ..graphs.families import edges_of, refuse_apart
 from ..graphs.fastest import MIXINGS, mixing_of
 from ..graphs.matrices import neighbouring, refuse_unjoined
@@ -239,6 +239,17 @@ def precision(choice: str, context: Context) -> Tensor | None:
     return size if choice == "samples" else torch.ones_like(size)
 
 
+def reference(choice: str, context: Context) -> Tensor:
+    """(N,) who holds the server's sample: `largest` of all clients, or its name."""
+    federation = context.federation
+    names = [short_name(federation.names, int(i)) for i in federation.clients]
+    if choice == "largest" and "largest" not in names:
+        place = int(federation.train.size.argmax())
+    else:
+        place = names.index(one_of("reference", choice, names))
+    return torch.arange(len(federation)) == place
+
+
 def _in_files(federation: Federation) -> tuple[int, Tensor]:
     """How many clients a file is about, and where in it these clients stand.
 
@@ -339,6 +350,7 @@ RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
     "radius": (radius, "transport"),
     "head": (head, "head"),
     "layers": (layers, "all"),
+    "reference": (reference, "largest"),
 }
 """Name of an ingredient -> its recipe and what it is made from by default."""
 

@@ -7,6 +7,7 @@ of which it is kept what becomes of test samples.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import InputError, own_code
+from ..checks import InputError, own_code, parameters_of
 from ..clients.simulation import Simulation
 from ..data.federation import short_name
 from ..engine.clocks import Rings
@@ -22,6 +23,7 @@ from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waitin
 from ..engine.rounds import Round, beginning, participants, run_rounds
 from ..engine.times import usual_work
 from ..models import tally
+from ..optim.hessians import sharpness
 from ..privacy.accounts import direct, epsilons
 from ..privacy.training import (
     Guarded,
@@ -48,6 +50,7 @@ class Training(NamedTuple):
     rounds: Callable[..., Iterator[Round]]  # given `rounds` and `start`
     personal: Callable[[State, Oracle], Tensor]
     inner: Callable[[State], State]  # what the algorithm itself calls its state
+    lr: float = math.nan  # its step size, where it has one
 
 
 def training_of(setup: Setup, entry: Entry) -> Training:
@@ -56,6 +59,9 @@ def training_of(setup: Setup, entry: Entry) -> Training:
     if setup.study.privacy is not None:
         method = guard_of(setup, entry).method
     training = _training(setup, method)
+    known = parameters_of(algorithm_factory(entry.name)).get("lr")
+    lr = entry.options.get("lr", math.nan if known is None else known.default)
+    training = training._replace(lr=float(lr))
     return _told(training, entry.name) if ":" in entry.name else training
 
 
@@ -146,7 +152,7 @@ def _told(training: Training, name: str) -> Training:
 
     told = own_code("algorithm.name", name)  # which decorates, too
     init, personal = told(training.init), told(training.personal)
-    return Training(init, rounds, personal, training.inner)
+    return Training(init, rounds, personal, training.inner, training.lr)
 
 
 def _training(setup: Setup, method: Algorithm) -> Training:
@@ -249,6 +255,21 @@ def pace_of(setup: Setup, method: Algorithm) -> Pace:
     return pace._replace(
         rings=Rings(setup.federation.clients.cpu()[edges], rates, seed)
     )
+
+
+def diagnosed(cell: Cell, setup: Setup, x: Tensor) -> dict[str, Tensor]:
+    """How sharp each client's training loss is at its model, if a study asks for it.
+
+    It asks clients for nothing that the method's rounds use, and counts as no gradient.
+    """
+    table = setup.study.diagnostics
+    if table is None:
+        return {}
+    found = torch.full_like(x[:, :1], torch.nan)
+    if len(cell.rounds) % table.every == 0:
+        oracle = setup.simulation.at(cell.t, purpose="diagnostics")
+        (found,) = oracle.each(sharpness, found, x, iterations=table.iterations)
+    return {"sharpness": setup.division.joined(found[:, 0]).cpu()}
 
 
 def concluded(cell: Cell, setup: Setup, x: Tensor) -> Cell:

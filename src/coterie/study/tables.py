@@ -1,4 +1,4 @@
-"""The tables [run], [graph] and [time]: how long, how often, where; with whom; when.
+"""The tables [run], [graph], [time] and [diagnostics]: how long, with whom, when.
 
 A study of rounds becomes one of time: `run.rounds` rounds of `period` virtual seconds
 each, in which every client does as much as it can. Algorithms that go round by round
@@ -8,16 +8,26 @@ wait for the slowest client; with `waits = false` their flows do not.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..checks import InputError, call, integer, number, one_of
+from ..checks import (
+    InputError,
+    call,
+    integer,
+    number,
+    one_of,
+    options,
+    parameters_of,
+    suggestion,
+)
 from ..engine.clocks import Clock, Delays, Replayed, clock, trace
 from ..engine.laws import LAWS, POSITIVE, setting
+from ..graphs.fastest import MIXINGS
 from ..privacy.training.settings import Privacy, privacy_of
 from ..records.sinks import SINKS
 
@@ -117,6 +127,41 @@ def guarded(table: dict[str, Any], tables: dict[str, Any]) -> Privacy:
 
 
 @dataclass(frozen=True)
+class Diagnostics:
+    """The table [diagnostics]: how sharp losses are along a run."""
+
+    every: int = 1  # evaluations between two looks
+    iterations: int = 20  # products with a Hessian in a look
+
+    def __post_init__(self) -> None:
+        integer("diagnostics.every", self.every, at_least=1)
+        integer("diagnostics.iterations", self.iterations, at_least=1, at_most=1e4)
+
+
+def text(name: str, value: Any) -> str:
+    """Returns `value` if it is text, and not only spaces."""
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"`{name}` must be text, got {value!r}.")
+    return value
+
+
+def refuse_other_options(name: str, table: dict[str, Any], of: type) -> None:
+    """Refuses keys of a table that it does not have."""
+    names = [f.name for f in fields(of)]
+    for key in table:
+        if key not in names:
+            raise InputError(f"[{name}] has no option {key!r}.{suggestion(key, names)}")
+
+
+def diagnostics_of(table: dict[str, Any]) -> Diagnostics:
+    """The table [diagnostics], checked."""
+    refuse_other_options("diagnostics", table, Diagnostics)
+    known = parameters_of(Diagnostics, ingredients=0)
+    options("diagnostics", "diagnostics", known, table)
+    return Diagnostics(**table)
+
+
+@dataclass(frozen=True)
 class Graph:
     """The table [graph]: between whom weights may be."""
 
@@ -127,6 +172,16 @@ class Graph:
         """What differs from the default: an older run goes on under its name."""
         kind = {} if self.mixing == "metropolis" else {"mixing": self.mixing}
         return {"edges": self.edges, **kind}
+
+
+def graph_of(table: dict[str, Any]) -> Graph:
+    """The table [graph], checked."""
+    refuse_other_options("graph", table, Graph)
+    if "edges" not in table:
+        raise InputError("[graph] needs `edges`; see `coterie list graphs`.")
+    kind = table.get("mixing", "metropolis")
+    one_of("graph.mixing", text("graph.mixing", kind), MIXINGS)
+    return Graph(text("graph.edges", table["edges"]), kind)
 
 
 @dataclass(frozen=True)

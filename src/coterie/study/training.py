@@ -25,6 +25,7 @@ from .divided import Division, SharedFolder, first, refuse_any
 from .loops import (
     Training,
     concluded,
+    diagnosed,
     outcomes_of,
     spent_of,
     stopped_text,
@@ -248,6 +249,7 @@ def _evaluated(
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, "a personal model", cell, setup)
     values = measures_of(study, simulation, x) | spent_of(cell.state, study)
+    values |= diagnosed(cell, setup, x)
     info = setup.division.told(info)
     row = {
         "round": cell.t,
@@ -259,6 +261,8 @@ def _evaluated(
     }
     if study.time is not None:
         row |= {"time": cell.time, "updates": cell.updates}
+    if study.diagnostics is not None:
+        row["stable_below"] = 2 / training.lr
     cell = replace(cell, metrics=[*cell.metrics, values], rounds=[*cell.rounds, row])
     return _with_snapshot(cell, study, info.get("weights"))
 

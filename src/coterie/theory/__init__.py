@@ -4,7 +4,8 @@ One module for each piece of theory: `all_for_one` (adaptive All-for-one), `meta
 (Per-FedAvg), `karula`; for collaboration with known biases `collaboration`, `clusters`,
 `rates`, `lower_bounds` and `infinite`; without waiting `asynchrony` (workers and a
 server), `mixing` and `agraf` (graphs), and `delays` of both; without a server the
-modules of `decentralised`; where models share a subspace or centres, `structure`.
+modules of `decentralised`; where models share a subspace or centres, `structure`; of
+curvatures, large steps and preconditioning those of `curvature`.
 """
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "asynchrony",
     "clusters",
     "collaboration",
+    "curvature",
     "decentralised",
     "delays",
     "infinite",

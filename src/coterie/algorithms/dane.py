@@ -1,0 +1,76 @@
+"""DANE: everybody takes a Newton-like step in its own geometry, then all average.
+
+    x_i <- argmin_z f_i(z) - <grad f_i(x) - lr G(x), z> + (mu / 2) |z - x|^2
+    x <- sum_i p_i x_i,    G = sum_k p_k grad f_k + weight_decay x
+
+Two rounds of messages in one, without a reference sample. f_i has the term
+(weight_decay / 2) |z|^2 too.
+
+References:
+    Shamir, Srebro, Zhang, "Communication-efficient distributed optimization using an
+    approximate Newton-type method", ICML 2014, arXiv 1312.7853.
+
+Differences: gradients are those of a study's minibatches, all data with a batch size of
+0; what a round minimises is solved by so many steps of Newton's method.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..collaboration.rows import common, handed
+from ..collaboration.weights import shares_of
+from ..optim.mirrors import preconditioned
+from ..options import Count, NotNegative, Positive, Sizes, method
+from ..types import Algorithm, Info, Oracle
+from .preconditioned_gradient import State
+
+
+@method()
+def dane(
+    sizes: Sizes,
+    *,
+    lr: Positive = 1.0,
+    mu: NotNegative = 1.0,
+    weight_decay: NotNegative = 0.0,
+    newton: Count = 3,
+    inner: Count = 20,
+    weighting: str = "samples",
+) -> Algorithm:
+    """DANE: one model for all, the average of Newton-like steps of everybody.
+
+    A newcomer gets the global model.
+
+    Args:
+        sizes: (N,) training samples of each client.
+        lr: factor of the gradient of all.
+        mu: how much the Hessians of clients may differ.
+        weight_decay: factor of the model that is added to its gradient.
+        newton: steps of Newton's method in a round.
+        inner: products with a Hessian in each of them.
+        weighting: `samples` or `uniform` weights of gradients and steps.
+    """
+    shares = shares_of(sizes, weighting)
+
+    def init(x: Tensor, oracle: Oracle) -> State:
+        return State(common(oracle, x))
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        (x,), mine = state, shares[oracle.mine]
+        g = oracle.average(mine, oracle.grads(x)) + weight_decay * x
+        (y,) = oracle.each(
+            preconditioned,
+            x,
+            g,
+            lr=lr,
+            ridge=mu + weight_decay,
+            newton=newton,
+            inner=inner,
+        )
+        return State(oracle.average(mine, y)), {}
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        return handed(oracle, state.x)
+
+    return Algorithm(init, step, welcome=welcome)

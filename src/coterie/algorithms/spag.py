@@ -1,0 +1,145 @@
+"""SPAG: statistical preconditioning with acceleration, about sqrt(kappa) rounds.
+
+    y = ((1 - alpha) x + alpha (1 - beta) v) / (1 - alpha beta)
+    v+ = argmin_z e <G(y), z> + (1 - beta) D_phi(z, v) + beta D_phi(z, y)
+    x+ = (1 - alpha) x + alpha v+
+
+with phi and G of `preconditioned_gradient`. With sigma = weight_decay / (weight_decay +
+2 mu), r = A/B and the gain s, a is the root of a^2 s = (r + a)(1 + a sigma), and
+
+    alpha = a / (r + a),  beta = a sigma / (1 + a sigma),  e = a / (1 + a sigma).
+
+The round counts if D_phi(x+, y) <= alpha^2 s ((1 - beta) D_phi(v+, v) + beta D_phi(v+,
+y)): then r <- (r + a) / (1 + a sigma), s <- max(1, s / 2), else s <- 2 s and the next
+round tries again. All of it is known to the client that holds the reference sample.
+
+References:
+    Hendrikx, Xiao, Bubeck, Bach, Massoulié, "Statistically preconditioned accelerated
+    gradient method for distributed optimization", ICML 2020, arXiv 2002.10726.
+
+Differences: every trial of a gain is a round of its own, since it takes messages; A and
+B, which grow without end, are known by their ratio; what a round minimises is solved by
+so many steps of Newton's method.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..collaboration.references import Reference, at_reference, from_reference
+from ..collaboration.rows import common, handed
+from ..optim.mirrors import mirrored
+from ..options import Count, NotNegative, Positive, Sizes, method
+from ..types import Algorithm, Clients, Info, Oracle, Rows
+
+_ROUNDING = 16
+"""Units of rounding of phi by which its differences are not known."""
+
+
+class State(NamedTuple):
+    """Models, the points of the mirror steps, and how far they are weighed."""
+
+    x: Rows  # (n, D), like all others the same row for everybody
+    v: Rows  # (n, D)
+    ratio: Rows  # (n, 1) A / B
+    gain: Rows  # (n, 1)
+
+
+def accelerated(
+    clients: Clients,
+    v: Float[Tensor, "n d"],
+    counts: Float[Tensor, "n 1"],
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, "n d"],
+    g: Float[Tensor, "n d"],
+    factors: Float[Tensor, "n 4"],
+    *,
+    ridge: float,
+    newton: int,
+    inner: int,
+) -> tuple[Tensor, Tensor]:
+    """A client program: v+, and 1 where the round counts."""
+    own = clients.whole()
+    alpha, beta, e, gain = factors[:, :, None].unbind(1)  # (n, 1) each
+    at_v, at_y = own.grad(v) + ridge * v, own.grad(y) + ridge * y
+    target = (1 - beta) * at_v + beta * at_y - e * g
+    z = mirrored(own, v, target, ridge=ridge, newton=newton, inner=inner)
+
+    def phi(x: Tensor) -> Tensor:
+        return (own.loss(x) + ridge / 2 * x.square().sum(1))[:, None]
+
+    def apart(x: Tensor, there: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        return phi(x) - value - (slope * (x - there)).sum(1, keepdim=True)
+
+    phi_v, phi_y = phi(v), phi(y)
+    near = (1 - beta) * apart(z, v, phi_v, at_v) + beta * apart(z, y, phi_y, at_y)
+    moved = apart((1 - alpha) * x + alpha * z, y, phi_y, at_y)
+    slack = _ROUNDING * torch.finfo(x.dtype).eps * phi_y.abs()
+    return z, (moved <= alpha**2 * gain * near + slack).to(x.dtype)
+
+
+@method()
+def spag(
+    sizes: Sizes,
+    reference: Reference,
+    *,
+    mu: Positive = 1.0,
+    weight_decay: NotNegative = 0.0,
+    newton: Count = 3,
+    inner: Count = 20,
+) -> Algorithm:
+    """SPAG: one model for all in fewer rounds yet, with a reference sample.
+
+    A newcomer gets the global model.
+
+    Args:
+        sizes: (N,) training samples of each client, by which gradients count.
+        reference: (N,) who holds the reference sample; of several, steps are averaged.
+        mu: how much Hessians of the reference and of all may differ.
+        weight_decay: factor of the model that is added to its gradient.
+        newton: steps of Newton's method in a round.
+        inner: products with a Hessian in each of them.
+    """
+    sigma, ridge = weight_decay / (weight_decay + 2 * mu), mu + weight_decay
+
+    def init(x: Tensor, oracle: Oracle) -> State:
+        start, zero = common(oracle, x), torch.zeros_like(x[:, :1])
+        return State(start, start, zero, zero + 1)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        x, v, ratio, gain = state
+        half = (1 + ratio * sigma) / 2
+        rest = gain - sigma
+        a = (half + (half.square() + rest * ratio).sqrt()) / rest
+        alpha, b = a / (ratio + a), 1 + a * sigma
+        beta, e = a * sigma / b, a / b
+        y = ((1 - alpha) * x + alpha * (1 - beta) * v) / (1 - alpha * beta)
+        g = at_reference(oracle, reference, sizes, oracle.grads(y)) + weight_decay * y
+        z, counts = oracle.each(
+            accelerated,
+            *(v, torch.zeros_like(gain), x, y, g),
+            torch.cat([alpha, beta, e, gain], 1),
+            who=reference.to(x.device)[oracle.mine],
+            ridge=ridge,
+            newton=newton,
+            inner=inner,
+        )
+        z = from_reference(oracle, reference, sizes, z)
+        # Of several holders, all agree or their mean is clearly below 1.
+        counts = from_reference(oracle, reference, sizes, counts) > 1 - 1e-6
+        after = State(
+            torch.where(counts, (1 - alpha) * x + alpha * z, x),
+            torch.where(counts, z, v),
+            torch.where(counts, (ratio + a) / b, ratio),
+            torch.where(counts, (gain / 2).clamp(min=1), 2 * gain),
+        )
+        return after, {"gain": float(gain[:1].mean())}
+
+    def welcome(state: State, oracle: Oracle) -> Tensor:
+        return handed(oracle, state.x)
+
+    return Algorithm(init, step, welcome=welcome)

@@ -1,0 +1,114 @@
+"""Steps in the geometry of a client's own loss: statistical preconditioning.
+
+    phi(x) = f(x) + (ridge / 2) |x|^2,    f the loss of all training data of a client
+    x <- argmin_z <lr g, z> + D_phi(z, x),  that is  grad phi(z) = grad phi(x) - lr g
+
+with D_phi(z, x) = phi(z) - phi(x) - <grad phi(x), z - x>. Solved by Newton's method, in
+which conjugate gradients take products with Hessians only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..types import Clients
+
+_LEFT = 1e-4
+"""Share of a right side that conjugate gradients leave to the next Newton step."""
+
+
+def conjugate_gradients(
+    times: Callable[[Tensor], Tensor], b: Float[Tensor, "n d"], *, steps: int
+) -> Float[Tensor, "n d"]:
+    """Row j is about the solution u of H_j u = b_j, after so many steps at most.
+
+    A row stops where little is left, or its curvature is not positive: with the
+    steepest direction if it is the first. Rows do not depend on each other.
+
+    Args:
+        times: gives the products H_j u_j of all rows.
+        b: the right sides.
+        steps: at most; as many as columns are enough but for rounding.
+    """
+    u, r, p = torch.zeros_like(b), b, b
+    rr = start = (r * r).sum(1, keepdim=True)
+    going = rr > 0
+    for step in range(steps):
+        if not going.any():
+            break
+        hp = times(p)
+        curve = (p * hp).sum(1, keepdim=True)
+        if step == 0:
+            u = torch.where(going & (curve <= 0), b, u)
+        going = going & (curve > 0)
+        length = torch.where(going, rr / torch.where(going, curve, 1), 0)
+        u, r = u + length * p, r - length * hp
+        fresh = (r * r).sum(1, keepdim=True)
+        going = going & (fresh > _LEFT**2 * start)
+        p = torch.where(going, r + fresh / torch.where(going, rr, 1) * p, p)
+        rr = fresh
+    return u
+
+
+def mirrored(
+    clients: Clients,
+    x: Float[Tensor, "n d"],
+    target: Float[Tensor, "n d"],
+    *,
+    ridge: float,
+    newton: int,
+    inner: int,
+) -> Float[Tensor, "n d"]:
+    """Row j is where the gradient of phi_j is target_j.
+
+    A step of Newton's that does not bring the gradient nearer is taken back, and the
+    next one is half as long.
+
+    Args:
+        clients: who are asked, with the same samples always.
+        x: from where.
+        target: the gradient that is looked for.
+        ridge: the curvature that phi has beside that of the loss.
+        newton: steps of Newton's method, at most.
+        inner: steps of conjugate gradients in each, at most.
+    """
+    left = target - clients.grad(x) - ridge * x
+    length = torch.ones_like(x[:, :1])
+
+    def times(u: Tensor) -> Tensor:
+        return clients.hvp(x, u) + ridge * u
+
+    rounding = torch.finfo(x.dtype).eps * target.norm(dim=1, keepdim=True)
+    for _ in range(newton):
+        if not (left.norm(dim=1, keepdim=True) > rounding).any():
+            break
+        moved = x + length * conjugate_gradients(times, left, steps=inner)
+        after = target - clients.grad(moved) - ridge * moved
+        better = after.norm(dim=1, keepdim=True) < left.norm(dim=1, keepdim=True)
+        x, left = torch.where(better, moved, x), torch.where(better, after, left)
+        length = torch.where(better, (2 * length).clamp(max=1), length / 2)
+    return x
+
+
+def preconditioned(
+    clients: Clients,
+    x: Float[Tensor, "n d"],
+    g: Float[Tensor, "n d"],
+    *,
+    lr: float,
+    ridge: float,
+    newton: int,
+    inner: int,
+) -> Float[Tensor, "n d"]:
+    """A client program: the step from x along g in the geometry of phi.
+
+    `grad phi` is that of all training data, and g any gradient, such as that of all
+    clients.
+    """
+    own = clients.whole()
+    target = own.grad(x) + ridge * x - lr * g
+    return mirrored(own, x, target, ridge=ridge, newton=newton, inner=inner)
