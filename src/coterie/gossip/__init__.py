@@ -1,7 +1,7 @@
 """Averaging over a graph: in rounds, by random pairs, accelerated, or with delays."""
 
 from ..graphs.capacities import RingTimes
-from .accelerated import Pace, Pairs, accelerated, pace, pace_of
+from .accelerated import Pace, Pairs, accelerated, moved, pace, pace_of
 from .delayed import delayed, shares, trajectory_means
 from .mean_paths import local_margin, mean_path, stability_margin
 from .randomised import randomised
@@ -21,6 +21,7 @@ __all__ = [
     "layers",
     "local_margin",
     "mean_path",
+    "moved",
     "pace",
     "pace_of",
     "plain",

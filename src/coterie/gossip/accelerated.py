@@ -110,6 +110,26 @@ def accelerated(
     return Pairs(*(torch.stack(each) for each in zip(*found, strict=True)))
 
 
+def moved(
+    ends: Int[Tensor, "m 2"], times: Float64[Tensor, " m"], nodes: int, eta: float
+) -> Float64[Tensor, "m 2"]:
+    """How much of the way from x to z each end of each ring has moved since its last.
+
+    >>> ends, times = torch.tensor([[0, 1], [1, 2]]), torch.tensor([1.0, 1.0]).double()
+    >>> moved(ends, times, 3, 10.0)
+    tensor([[0.5000, 0.5000],
+            [0.0000, 0.5000]], dtype=torch.float64)
+
+    Args:
+        ends: nodes of each ring.
+        times: of rings, ascending.
+        nodes: n.
+        eta: as of `pace`.
+    """
+    seen = torch.zeros(nodes, dtype=torch.float64)
+    return _flown(times[:, None] - _times_before(ends, times, seen), eta)
+
+
 def _flown(spans: Tensor, eta: float) -> Tensor:
     return -torch.expm1(-2 * eta * spans) / 2
 

@@ -14,24 +14,40 @@ from .gaussian import (
     renyi,
     replaced,
 )
-from .ledger import Event, Exchange, Input, Ledger, Release
+from .joint import joint_losses
+from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
+from .losses import AtDistance, Losses, by_distance, hops
+from .printed import printed_losses
+from .projection import Observer, Seen, exact_losses, group_share, seen_by
 
 __all__ = [
+    "AtDistance",
     "Event",
     "Exchange",
     "Input",
     "Ledger",
+    "Losses",
+    "Meetings",
+    "Observer",
     "Release",
+    "Seen",
     "added",
+    "by_distance",
     "composed",
     "delta_of",
     "epsilon_by_renyi",
     "epsilon_of",
     "epsilons_of",
+    "exact_losses",
+    "group_share",
+    "hops",
+    "joint_losses",
     "mu_from",
     "mu_of",
     "noise_of",
     "order_of",
+    "printed_losses",
     "renyi",
     "replaced",
+    "seen_by",
 ]

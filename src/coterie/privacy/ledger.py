@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
 
@@ -50,7 +50,22 @@ class Exchange(NamedTuple):
     gamma: float = 1.0
 
 
-Event = Release | Input | Exchange
+class Meetings(NamedTuple):
+    """Pairs who met at once, none of them touching another: both sent their rows x.
+
+    Every client holds a second row z, which nobody sees and which inputs change as they
+    change x. Before a meeting each end has moved by its part of the way from x to z,
+    and from z to x; then x_v, x_w <- (x_v + x_w) / 2, z_v <- z_v + gamma (x_w - x_v),
+    z_w <- z_w - gamma (x_w - x_v). Where nobody moves and gamma = 0, z is nothing.
+    """
+
+    round: int
+    pairs: Int[Tensor, "m 2"]
+    moved: Float64[Tensor, "m 2"]  # of the way from x to z, between 0 and 1/2
+    gamma: float = 0.0
+
+
+Event = Release | Input | Exchange | Meetings
 
 
 class Ledger:

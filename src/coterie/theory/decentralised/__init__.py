@@ -4,6 +4,7 @@ __all__ = [
     "continuized",
     "descent",
     "gossip",
+    "muffliato",
     "tokens",
     "topologies",
 ]
