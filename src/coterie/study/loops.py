@@ -21,7 +21,7 @@ from ..engine.clocks import Rings
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, participants, run_rounds
 from ..models import tally
-from ..privacy.accounts import direct, epsilons
+from ..privacy.accounts import by_pairs, epsilons
 from ..privacy.training import (
     Guarded,
     Limits,
@@ -211,13 +211,14 @@ def stopped_text(cell: Cell, study: Study) -> str:
 
 
 def _releases(state: Any, setup: Setup) -> dict[str, Tensor]:
-    """Who sent what to whom directly, in the words of epsilon, a row for each pair."""
+    """What each client has told whom, in the words of epsilon, a row for each pair."""
     privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
     if not isinstance(state, Guarded) or privacy is None or not state.ledger:
         return {}
-    squares = direct(events_of(state.ledger), len(clients))
+    events = events_of(state.ledger)
     if len(clients) > SNAPSHOT_CLIENTS:
-        squares[:, :-1] = 0  # so many pairs are not kept
+        return {}  # so many pairs are not kept
+    squares = by_pairs(events, len(clients))
     sender, receiver = (squares > 0).nonzero().unbind(1)
     to = torch.cat([clients, torch.tensor([SERVER])])[receiver]
     found = epsilons(squares[sender, receiver], privacy.delta)
