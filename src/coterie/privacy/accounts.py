@@ -101,6 +101,25 @@ def _gossiped(
     return losses.share * losses.unit.square()[:, None]
 
 
+def unsummed(events: Iterable[Event], sensitivity: float) -> list[Event]:
+    """The same events, if receivers saw every row in place of sums (local accounts).
+
+    Args:
+        events: of sums to which m senders added noise s / sqrt(m) each.
+        sensitivity: of a row.
+    """
+    return [
+        event._replace(
+            sensitivity=sensitivity,
+            noise=event.noise / math.sqrt(len(event.links)),
+            summed=False,
+        )
+        if isinstance(event, Release) and event.summed
+        else event
+        for event in events
+    ]
+
+
 def epsilons(squares: Tensor, delta: float) -> Tensor:
     """The least epsilon of each mu^2, for this delta."""
     return epsilons_of(squares.double().sqrt(), delta)

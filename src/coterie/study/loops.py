@@ -21,7 +21,7 @@ from ..engine.clocks import Rings
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, participants, run_rounds
 from ..models import tally
-from ..privacy.accounts import by_pairs, epsilons
+from ..privacy.accounts import by_pairs, epsilons, totals, unsummed
 from ..privacy.training import (
     Guarded,
     Limits,
@@ -190,7 +190,13 @@ def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
     """The epsilon (N,) of each client so far; nothing where nobody promises any."""
     if not isinstance(state, Guarded) or study.privacy is None:
         return {}
-    return {"epsilon": epsilons(state.spent, study.privacy.delta)}
+    privacy = study.privacy
+    found = {"epsilon": epsilons(state.spent, privacy.delta)}
+    if privacy.secure:
+        events = unsummed(events_of(state.ledger), 2 * privacy.clip)
+        alone = totals(events, len(state.spent))
+        found["epsilon_local"] = epsilons(alone, privacy.delta)
+    return found
 
 
 def worst_epsilon(state: Any, study: Study) -> float | None:
