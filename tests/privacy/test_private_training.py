@@ -11,18 +11,22 @@ import torch
 from torch.testing import assert_close
 
 from coterie import seeds
+from coterie.algorithms.all_for_one import all_for_one
+from coterie.algorithms.decentralised_sgd import decentralised_sgd
 from coterie.checks import InputError
 from coterie.clients.groups import block
 from coterie.conformance.cases import CLIENTS, Setting, followed, simulated, trace
 from coterie.conformance.cases import small_federation as small
 from coterie.conformance.divided import divided
 from coterie.privacy import Exchange, Input, Release
-from coterie.privacy.accounts import direct, totals
+from coterie.privacy.accounts import by_pairs, totals
 from coterie.privacy.training import (
     Limits,
     Mechanism,
     PrivateOracle,
     calibrated,
+    events_of,
+    foresee,
     privately,
 )
 from coterie.records import pack, unpack
@@ -131,8 +135,6 @@ def test_in_all_for_one_a_client_pays_for_every_reader():
     weights[:, 0] = 0.5  # all read client 0
     weights += torch.eye(CLIENTS) * 0.5
     weights[0] = torch.eye(CLIENTS)[0]
-    from coterie.algorithms.all_for_one import all_for_one
-
     _, events = private_run(all_for_one(weights), NOISY, rounds=2)
     apart = [e for e in events if e.apart]
     sent = Counter(int(k) for e in apart for k in e.links[:, 0])
@@ -142,7 +144,8 @@ def test_in_all_for_one_a_client_pays_for_every_reader():
     # Client 0 is read by five, and its own model goes to nobody; the others' goes to 0.
     assert_close(spent[0], torch.tensor(2 * 5 * once).double())
     assert_close(spent[1:], torch.full((CLIENTS - 1,), 2 * once).double())
-    assert_close(direct(events, CLIENTS)[0, 1:CLIENTS], torch.full((5,), 50.0).double())
+    found = by_pairs(events, CLIENTS)[0, 1:CLIENTS]
+    assert_close(found, torch.full((5,), 50.0).double())
 
 
 def test_what_is_made_of_releases_alone_costs_nothing():
@@ -360,6 +363,22 @@ def test_decentralised_sgd_is_muffliato_where_noise_is_drawn_once_in_a_round():
 def one_step(clients, x, *, lr):
     """A client program: one gradient step."""
     return x - lr * clients.grad(x)
+
+
+def test_accounts_of_gossip_are_joint_over_rounds():
+    # Clients 0 - 1 - 2 on a path, W of thirds, one exchange, two rounds: client 2 knows
+    # of client 0 what is in the second message of client 1, (1/9) / (1/9 + 1).
+    mixing = torch.tensor([[2.0, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3
+    federation = small(3)
+    algorithm = decentralised_sgd(mixing)
+    everybody = torch.ones(3, dtype=torch.bool)
+    simulation = simulated(federation, Setting())
+    foreseen = foresee(algorithm, [everybody] * 2, seed=0, label="it")
+    made = privately(algorithm, foreseen, NOISY, simulation.names)
+    run = followed(made, simulation, one_start()[:3], 2)
+    found = by_pairs(events_of(run.states[-1].ledger), 3)
+    assert_close(found[0, 2], torch.tensor(0.1 * 25.0).double())
+    assert_close(found[0, 1], torch.tensor(2 * 25.0).double())
 
 
 def test_a_release_is_an_event_of_its_round():

@@ -1,15 +1,15 @@
-"""What releases tell of each client: to all others together, and sent to each of them.
+"""What a ledger tells of each client: to all others together, and to each of them.
 
 Gaussian releases of the same data add in squares (`coterie.privacy.gaussian`). A row
 that is sent over several links with the same noise is one release; where every link has
-a row of its own (`Release.apart`), each is one. All are upper bounds that hold whatever
-receivers know of other clients.
+a row of its own (`Release.apart`), each is one. `totals` is the guarantee: it holds
+against all others and the server together, whatever they know of each other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Float64
@@ -18,7 +18,12 @@ from torch import Tensor
 from ..checks import InputError
 from ..types import SERVER
 from .gaussian import epsilons_of
-from .ledger import Event, Input, Release
+from .joint import joint_losses
+from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
+
+_INPUTS = 1000
+"""Inputs of all clients and rounds, up to which pairs have exact accounts: the matrices
+of every observer have so many columns."""
 
 
 def _squared(event: Release | Input) -> float:
@@ -52,18 +57,21 @@ def totals(events: Iterable[Event], clients: int) -> Float64[Tensor, " n"]:
             senders = senders if event.apart else senders.unique()
             one = torch.full((len(senders),), _squared(event), dtype=torch.float64)
             spent.index_add_(0, senders, one)
+        elif not isinstance(event, Exchange | Meetings):  # which send inputs on
+            raise InputError(f"there is no account of {type(event).__name__} here.")
     return spent
 
 
-def direct(events: Iterable[Event], clients: int) -> Float64[Tensor, "n m"]:
-    """mu^2 of what client u sent to client v, entry (u, v); last column: to a server.
+def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
+    """mu^2 of client u for client v, entry (u, v); the last column is for a server.
 
-    What others send on of it is not counted here, and may tell v more: never more than
-    `totals`, which is the guarantee against everybody. Inputs, whose noise goes on from
-    neighbour to neighbour, count for all.
+    Of releases, what u sent to v itself: what others send on of it is not counted here,
+    and tells v never more than `totals`. Of inputs and exchanges, all that v learns of
+    u over all rounds and from neighbour to neighbour (`joint_losses`), or `totals`
+    where there are too many inputs for that.
 
     Args:
-        events: in any order.
+        events: in their order.
         clients: how many there are.
     """
     spent = torch.zeros(clients, clients + 1, dtype=torch.float64)
@@ -74,10 +82,42 @@ def direct(events: Iterable[Event], clients: int) -> Float64[Tensor, "n m"]:
             receiver = torch.where(receiver == SERVER, clients, receiver)
             one = torch.full((len(sender),), _squared(event), dtype=torch.float64)
             spent.index_put_((sender, receiver), one, accumulate=True)
-        elif isinstance(event, Input):
-            spent[event.who.cpu(), :clients] += _squared(event)
+    inputs = [event for event in events if isinstance(event, Input)]
+    if inputs:
+        gossip = [event for event in events if not isinstance(event, Release)]
+        spent[:, :clients] += _gossiped(inputs, gossip, clients)
     spent[:, :clients].fill_diagonal_(0.0)
     return spent
+
+
+def _gossiped(
+    inputs: Sequence[Input], events: Sequence[Event], clients: int
+) -> Float64[Tensor, "n n"]:
+    everything = totals(inputs, clients)[:, None].expand(clients, clients)
+    few = sum(int(event.who.sum()) for event in inputs) <= _INPUTS
+    if not few or any(not event.noise for event in inputs):
+        return everything
+    losses = joint_losses(Ledger(clients, tuple(events)))
+    return losses.share * losses.unit.square()[:, None]
+
+
+def unsummed(events: Iterable[Event], sensitivity: float) -> list[Event]:
+    """The same events, if receivers saw every row in place of sums (local accounts).
+
+    Args:
+        events: of sums to which m senders added noise s / sqrt(m) each.
+        sensitivity: of a row.
+    """
+    return [
+        event._replace(
+            sensitivity=sensitivity,
+            noise=event.noise / math.sqrt(len(event.links)),
+            summed=False,
+        )
+        if isinstance(event, Release) and event.summed
+        else event
+        for event in events
+    ]
 
 
 def epsilons(squares: Tensor, delta: float) -> Tensor:

@@ -36,6 +36,7 @@ from .figures import gains, spread
 from .headlines import best_of, certainty_text, headline, interval_text
 from .html import document, page, table_of
 from .matrices import graph_section, partners_section
+from .privacy import privacy_section
 from .progress import curves, sharpness_section
 from .searches import chosen_section
 from .sections import (
@@ -93,6 +94,7 @@ def _document(records: Records) -> str:
         "measures": ("Measures and mistakes", measures_section(records)),
         "graph": ("The graph", graph_section(records)),
         "collaboration": ("Who learned with whom", partners_section(records)),
+        "privacy": ("Privacy", privacy_section(records)),
         "newcomers": ("Newcomers", newcomers_section(records)),
         "clients": ("The clients", clients_section(records)),
         "chosen": ("What was chosen, and from what", chosen_section(records)),

@@ -24,7 +24,7 @@ from ..engine.rounds import Round, beginning, participants, run_rounds
 from ..engine.times import usual_work
 from ..models import tally
 from ..optim.hessians import sharpness
-from ..privacy.accounts import direct, epsilons
+from ..privacy.accounts import by_pairs, epsilons, totals, unsummed
 from ..privacy.training import (
     Guarded,
     Limits,
@@ -197,7 +197,13 @@ def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
     """The epsilon (N,) of each client so far; nothing where nobody promises any."""
     if not isinstance(state, Guarded) or study.privacy is None:
         return {}
-    return {"epsilon": epsilons(state.spent, study.privacy.delta)}
+    privacy = study.privacy
+    found = {"epsilon": epsilons(state.spent, privacy.delta)}
+    if privacy.secure:
+        events = unsummed(events_of(state.ledger), 2 * privacy.clip)
+        alone = totals(events, len(state.spent))
+        found["epsilon_local"] = epsilons(alone, privacy.delta)
+    return found
 
 
 def worst_epsilon(state: Any, study: Study) -> float | None:
@@ -218,13 +224,14 @@ def stopped_text(cell: Cell, study: Study) -> str:
 
 
 def _releases(state: Any, setup: Setup) -> dict[str, Tensor]:
-    """Who sent what to whom directly, in the words of epsilon, a row for each pair."""
+    """What each client has told whom, in the words of epsilon, a row for each pair."""
     privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
     if not isinstance(state, Guarded) or privacy is None or not state.ledger:
         return {}
-    squares = direct(events_of(state.ledger), len(clients))
+    events = events_of(state.ledger)
     if len(clients) > SNAPSHOT_CLIENTS:
-        squares[:, :-1] = 0  # so many pairs are not kept
+        return {}  # so many pairs are not kept
+    squares = by_pairs(events, len(clients))
     sender, receiver = (squares > 0).nonzero().unbind(1)
     to = torch.cat([clients, torch.tensor([SERVER])])[receiver]
     found = epsilons(squares[sender, receiver], privacy.delta)

@@ -1,0 +1,94 @@
+"""Figures of private training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ...checks import InputError
+from ...records import Records
+from ...scores.finals import CROWD, is_crowd, labels_of
+from ...types import SERVER
+from ..styles import colour_bar, escape, finish, heading, lay_out, styles_of, tick_names
+
+
+def spent(records: Records) -> pd.DataFrame:
+    """Epsilon of every client by algorithm and round, the largest over seeds."""
+    if "epsilon" not in records.metrics:
+        raise InputError("the records have no epsilon: a study needs [privacy].")
+    keys = ["algorithm", "round", "client"]
+    return records.metrics.groupby(keys)["epsilon"].max().reset_index()
+
+
+def spending(records: Records) -> go.Figure:
+    """Epsilon over rounds: of the client who released most, and the mean of all.
+
+    Raises:
+        InputError: without [privacy].
+    """
+    table, styles = spent(records), styles_of(records)
+    figure = go.Figure()
+    for label in labels_of(records):
+        own = table[(table["algorithm"] == label) & np.isfinite(table["epsilon"])]
+        by_round = own.groupby("round")["epsilon"]
+        worst, mean = by_round.max(), by_round.mean()
+        style = styles[label]
+        for values, dash, words in ((worst, "solid", "worst"), (mean, "dot", "mean")):
+            figure.add_trace(
+                go.Scatter(
+                    x=values.index,
+                    y=values,
+                    name=escape(label),
+                    legendgroup=label,
+                    showlegend=words == "worst",
+                    line={"color": style.colour, "dash": dash},
+                    hovertemplate=f"%{{y:.3g}} ({words} client)",
+                )
+            )
+    lay_out(figure, {"xaxis": {"title": {"text": "round"}}})
+    lay_out(figure, {"yaxis": {"title": {"text": "epsilon"}, "rangemode": "tozero"}})
+    return finish(figure, "Epsilon over rounds: worst client, and mean (dotted)", 420)
+
+
+def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure:
+    """Who told whom how much: epsilon of row client in the eyes of the column's.
+
+    Raises:
+        InputError: where an algorithm has released nothing, or to too many.
+    """
+    table = records.releases
+    own = table[table["algorithm"] == algorithm] if len(table) else table
+    if own.empty:
+        raise InputError(f"there are no releases of {algorithm!r}.")
+    if is_crowd(records):
+        raise InputError(f"matrices of more than {CROWD} clients are not drawn.")
+    seed = int(own["seed"].iloc[0]) if seed is None else seed
+    own = own[own["seed"] == seed]
+    clients = sorted(records.clients.query("seed == @seed")["client"])
+    receivers = [*clients, SERVER] if SERVER in set(own["to"]) else list(clients)
+    matrix = np.full((len(clients), len(receivers)), np.nan)
+    for client, to, epsilon in own[["client", "to", "epsilon"]].to_numpy():
+        matrix[clients.index(int(client)), receivers.index(int(to))] = epsilon
+    names = [escape(records.name_of(client)) for client in clients]
+    eyes = [*names, "the server"][: len(receivers)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=np.where(np.isfinite(matrix), matrix, np.nan),
+            customdata=np.array([[[a, b] for b in eyes] for a in names]),
+            hovertemplate="%{customdata[0]} to %{customdata[1]}: epsilon %{z:.3g}"
+            "<extra></extra>",
+            zmin=0,
+            colorscale=[[0, "#ffffff"], [0.5, "#fc9272"], [1, "#67000d"]],
+            colorbar=colour_bar("epsilon"),
+        )
+    )
+    texts = tick_names(records, clients, 16)
+    many = {"showgrid": False, "zeroline": False, "constrain": "domain"}
+    across = [*texts, "server"][: len(receivers)]
+    x = {"tickvals": list(range(len(across))), "ticktext": across, "tickangle": -60}
+    y = {"tickvals": list(range(len(texts))), "ticktext": texts}
+    y |= {"autorange": "reversed", "title": {"text": "client"}}
+    x |= {"title": {"text": "is known to"}}
+    lay_out(figure, {"xaxis": many | x, "yaxis": many | y})
+    return finish(figure, f"Who told whom: {heading(algorithm)}, seed {seed}", 520)

@@ -1,0 +1,116 @@
+"""The section of a report on private training."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...records import Records
+from ...scores.finals import CROWD, is_crowd, labels_of
+from ...types import SERVER
+from ..html import choice, table_of
+from ..styles import plot
+from .figures import spending, spent, told
+
+_CAVEATS = (
+    "It says how well anybody who has all of that, whatever else he knows, can tell a "
+    "client's data from any other data in their place: not at all at epsilon 0, hardly "
+    "at 1, little at 4, and surely at infinity; delta is the chance that this does not "
+    "hold. Not counted are how many samples clients have, how features were prepared, "
+    "and the measures in this report, which a simulation knows and clients keep."
+)
+
+
+def privacy_section(records: Records) -> str:
+    """What was promised and to whom; nothing without [privacy]."""
+    settings = records.study.get("privacy")
+    if not isinstance(settings, dict) or "epsilon" not in records.metrics:
+        return ""
+    last = spent(records)
+    last = last[last["round"] == last.groupby("algorithm")["round"].transform("max")]
+    labels = [label for label in labels_of(records) if label in set(last["algorithm"])]
+    headers = ["algorithm", "epsilon, worst client", "mean", "sees rows with noise"]
+    rows = []
+    for label in labels:
+        own = last[last["algorithm"] == label]["epsilon"]
+        cells = [_shown(float(own.max())), _shown(float(own.mean()))]
+        rows.append([label, *cells, _eyes(records, label)])
+        if "epsilon_local" in records.metrics:
+            local = records.metrics.query("algorithm == @label")["epsilon_local"]
+            rows[-1].append(_shown(float(local.max())))
+    if "epsilon_local" in records.metrics:
+        headers.append("epsilon, if rows were seen")
+    caption = (
+        f"Epsilon at delta {settings.get('delta', 1e-5):g} after the last round, of "
+        "all that left a client, in the eyes of all others and the server together."
+    )
+    words = f"<p>{escape(_promise(settings))} {escape(_CAVEATS)}</p>"
+    figure = plot(spending(records), "spending-figure", "Epsilon by round")
+    return words + table_of(headers, rows, caption) + figure + _matrices(records)
+
+
+def _shown(epsilon: float) -> str:
+    return f"{epsilon:.3g}" if np.isfinite(epsilon) else "infinite"
+
+
+def _promise(settings: dict[str, Any]) -> str:
+    clip = settings.get("clip", 1.0)
+    noise = (
+        f"noise of {settings['noise']:g} times that in every coordinate"
+        if "noise" in settings
+        else f"noise such that all rounds together cost epsilon {settings['epsilon']:g}"
+    )
+    text = (
+        "What depends on a client's data left it as rows clipped to a distance of "
+        f"{clip:g} from what was known, with {noise}."
+    )
+    if settings.get("aggregation") == "secure":
+        text += (
+            " Of averages the server saw sums alone, to which everybody added its part "
+            "of the noise; the last column is for a server that would see each row."
+        )
+    return text
+
+
+def _eyes(records: Records, label: str) -> str:
+    """Who receives what a client sends."""
+    table = records.releases
+    own = table[table["algorithm"] == label] if len(table) else pd.DataFrame()
+    if own.empty:
+        return "nobody"
+    server, peers = (own["to"] == SERVER).any(), (own["to"] != SERVER).any()
+    names = ["the server"] * bool(server) + ["other clients"] * bool(peers)
+    return " and ".join(names)
+
+
+def _matrices(records: Records) -> str:
+    """For each algorithm who told whom, to choose from."""
+    if records.releases.empty:
+        return ""
+    if is_crowd(records):
+        return f"<p>Matrices of more than {CROWD} clients are not drawn.</p>"
+    some = set(records.releases["algorithm"])
+    labels = [label for label in labels_of(records) if label in some]
+    ids = {f"told-{number}": label for number, label in enumerate(labels)}
+    first = next(iter(ids))
+    figures = [
+        plot(
+            told(records, label),
+            key,
+            f"Who told whom how much, {label}",
+            group="told",
+            hidden=key != first,
+        )
+        for key, label in ids.items()
+    ]
+    note = (
+        "Of each client, what it told each receiver itself. Others may hear of it at "
+        "second hand, which never tells more than the table above. Where neighbours "
+        "mix their rows and noise travels with them, it is all that the other can "
+        "learn, over all rounds."
+    )
+    chosen = choice("Algorithm", ids, first, 'data-chooses="told"')
+    return f"<p>{escape(note)}</p>{chosen}{''.join(figures)}"
