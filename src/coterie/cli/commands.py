@@ -142,22 +142,29 @@ def plan(
     delays: Annotated[
         Path | None, typer.Option(help="Of its links, a CSV: v, w, delay in seconds.")
     ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="What noise it needs, and what that costs.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="With --epsilon.")] = None,
     quiet: Annotated[bool, typer.Option(help="No progress bar.")] = False,
     as_json: Json = False,
 ) -> None:
     """Say how much learning together can help each client, before training.
 
-    With --graph: which links to leave out so that everybody agrees sooner.
+    With --graph: which links to leave out so that everybody agrees sooner. With
+    --epsilon, or [privacy]: what noise it takes, and what accuracy that would cost.
     """
     if (path is None) == (graph is None):
         raise InputError("`plan` needs a study or --graph, and not both.")
-    from .plans import plan_graph, show_plan
+    from .plans import plan_graph, show_costs, show_plan
 
     if graph is not None:
         return plan_graph(graph, nodes, delays, seed or 0, as_json=as_json)
     if nodes is not None or delays is not None:
         raise InputError("--nodes and --delays are for --graph.")
     assert path is not None  # as there is no graph
+    if show_costs(path, overrides or [], epsilon, delta, quiet=quiet, as_json=as_json):
+        return
     pilot = {"seed": seed, "lr": lr, "steps": steps, "rounds": rounds}
     given = pilot | {"samples": samples}
     show_plan(path, overrides or [], times, folder, given, quiet=quiet, as_json=as_json)

@@ -4,16 +4,19 @@
 what weights follow, `trials` tries these on samples that were held out, `expectations`
 makes scores and intervals of that, `plans` does all of it for a study, `pages` shows
 it, and `waiting` says what it costs to wait for each other. `links` says which links of
-a network are better left out.
+a network are better left out, and `private` what noise an epsilon needs and what it
+costs.
 """
 
 from .links import LinkPlan, Network, network_of, plan_links
 from .pilot import Training, run_pilot
 from .plans import Plan, plan_study
+from .private import Cost, plan_privacy
 from .prospects import Findings, Prospect, Prospects, prospects_of
 from .waiting import Waiting, waiting_of
 
 __all__ = [
+    "Cost",
     "Findings",
     "LinkPlan",
     "Network",
@@ -24,6 +27,7 @@ __all__ = [
     "Waiting",
     "network_of",
     "plan_links",
+    "plan_privacy",
     "plan_study",
     "prospects_of",
     "run_pilot",

@@ -1,0 +1,118 @@
+"""What noise an epsilon needs, and what accuracy it would cost.
+
+Noise follows from what a method sends in all planned rounds, and needs no data. What it
+costs is tried: the same training with and without privacy, judged on validation data.
+A trial looks at data in a way that nobody counts: it is for pilot data, or for public
+data that are like them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..checks import InputError, number
+from ..privacy.training.settings import Privacy
+from ..study.config import Entry, Study
+from ..study.loops import guard_of, training_of
+from ..study.setup import Setup, prepare
+from ..study.training import mean_score
+
+_AROUND = (0.5, 1.0, 2.0)
+"""An epsilon is tried with its half and its double, to see what more would buy."""
+
+
+class Cost(NamedTuple):
+    """A method trained with an epsilon, and what it reached."""
+
+    label: str
+    epsilon: float  # infinite: without privacy
+    noise: float  # standard deviation of every coordinate
+    releases: float  # of the client who makes most
+    score: float  # mean over clients, on validation data
+    reason: str = ""  # why it cannot be trained privately
+
+
+def plan_privacy(
+    study: Study,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Cost]:
+    """What every method of a study would reach, by epsilon.
+
+    Args:
+        study: with rounds; its [privacy] says how rows are clipped.
+        epsilon: None: that of [privacy].
+        delta: None: that of [privacy], or 1e-5.
+        progress: called with trainings that are done, and all.
+    """
+    settings = _settings(study, epsilon, delta)
+    middle = settings.epsilon
+    if middle is None:
+        raise InputError("a plan needs --epsilon where [privacy] gives the noise.")
+    setup = prepare(replace(study, privacy=None), study.run.seeds[0])
+    tried = [math.inf, *(middle * factor for factor in reversed(_AROUND))]
+    found: list[Cost] = []
+    total = len(study.algorithms) * len(tried)
+    for entry in study.algorithms:
+        found += _tried(setup, entry, settings, tried, progress, total, len(found))
+    return found
+
+
+def _settings(study: Study, epsilon: float | None, delta: float | None) -> Privacy:
+    if study.time is not None:
+        raise InputError("a plan of privacy is for studies of rounds, without [time].")
+    if epsilon is not None:
+        number("epsilon", epsilon, above=0)
+    given = study.privacy or Privacy(epsilon=epsilon or 1.0)
+    if epsilon is not None:
+        given = replace(given, epsilon=epsilon, noise=None)
+    return replace(given, delta=given.delta if delta is None else delta, budget=None)
+
+
+def _tried(
+    setup: Setup,
+    entry: Entry,
+    settings: Privacy,
+    epsilons: Sequence[float],
+    progress: Callable[[int, int], None],
+    total: int,
+    done: int,
+) -> list[Cost]:
+    found = []
+    for epsilon in epsilons:
+        private = None if epsilon == math.inf else replace(settings, epsilon=epsilon)
+        here = replace(setup, study=replace(setup.study, privacy=private))
+        noise, releases = 0.0, 0.0
+        if private is not None:
+            try:
+                guard = guard_of(here, entry)
+            except InputError as refusal:
+                found += [Cost(entry.label, epsilon, 0, 0, math.nan, str(refusal))]
+                break
+            noise = guard.mechanism.noise
+            unit = (guard.mechanism.sensitivity / noise) ** 2 if noise else 1.0
+            most = max(
+                float(sum(c[k] for c in guard.costs)) for k in range(len(here.x))
+            )
+            releases = most / unit if guard.costs else 0.0
+        score = _trained(here, entry)
+        found.append(Cost(entry.label, epsilon, noise, releases, score))
+        progress(done + len(found), total)
+    return found
+
+
+def _trained(setup: Setup, entry: Entry) -> float:
+    """The mean validation score after the planned rounds."""
+    training, rounds = training_of(setup, entry), setup.study.run.rounds
+    state = training.init()
+    for r in training.rounds(rounds=rounds, start=(0, state)):
+        state = r.state
+    simulation = setup.simulation
+    x = training.personal(state, simulation.at(rounds, purpose="use"))
+    found = simulation.evaluate(x, "validation")
+    return mean_score(simulation.objective, found)
