@@ -29,7 +29,7 @@ from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, descend, velocity
 from ..options import Count, Sizes, method
-from ..types import Algorithm, Clients, Info, Oracle, Rows
+from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
 
 
 class State(NamedTuple):
@@ -111,7 +111,7 @@ def fedrep(
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         mask = head.to(state.x.device)
         rows = personal(state, oracle), state.v, mask.expand(len(state.x), -1)
-        work = {"steps": steps, "head_steps": head_steps, "t": state.t}
+        work: Options = {"steps": steps, "head_steps": head_steps, "t": state.t}
         x, v = oracle.each(fedrep_round, *rows, rule=rule, **work)
         body = oracle.average(shares[oracle.mine], x[:, ~mask])  # heads stay at home
         w = state.w[:1].clone()

@@ -39,7 +39,7 @@ from ..collaboration.rows import common, handed
 from ..options import Count, Positive, method
 from ..structure.heads import heads_by_descent, model, whole_gradient
 from ..structure.nuclear import onto_simplex_ball
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Options, Oracle, Rows
 
 
 class State(NamedTuple):
@@ -107,7 +107,7 @@ def nuclear_norm(
         centre = handed(oracle, state.centre)
         u = state.basis.expand(len(centre), -1, -1)
         rows = centre.new_zeros(len(centre), width), centre, u
-        work = {"lr": lr, "cap": cap, "steps": state.t * corrections}
+        work: Options = {"lr": lr, "cap": cap, "steps": state.t * corrections}
         (v,) = oracle.each(heads_by_descent, *rows, **work)
         return model(centre, v, u)
 

@@ -96,15 +96,20 @@ class Double:
         return DoubleClients(self._rng).grad(x) * self.active[:, None]
 
     def each(
-        self, program: Program, *rows: Tensor, **options: Option
+        self,
+        program: Program,
+        *rows: Tensor,
+        who: Bool[Tensor, " n"] | None = None,
+        **options: Option,
     ) -> tuple[Tensor, ...]:
         """What the program makes of random numbers."""
-        who = self.active.nonzero()[:, 0]
-        given = [row[who] for row in rows]
+        active = self.active if who is None else self.active & who
+        asked = active.nonzero()[:, 0]
+        given = [row[asked] for row in rows]
         found = program(DoubleClients(self._rng), *given, **options)
         found = found if isinstance(found, tuple) else (found,)
         return tuple(
-            row.index_copy(0, who, result)
+            row.index_copy(0, asked, result)
             for row, result in zip(rows, found, strict=False)
         )
 

@@ -100,10 +100,14 @@ class PrivateOracle:
         return self._oracle.grads(x)
 
     def each(
-        self, program: Program, *rows: Tensor, **options: Option
+        self,
+        program: Program,
+        *rows: Tensor,
+        who: Bool[Tensor, " n"] | None = None,
+        **options: Option,
     ) -> tuple[Tensor, ...]:
         """Runs a client program, which stays with its client."""
-        return self._oracle.each(program, *rows, **options)
+        return self._oracle.each(program, *rows, who=who, **options)
 
     # Through a server.
 
