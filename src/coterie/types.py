@@ -173,10 +173,9 @@ class Oracle(Protocol):
     ) -> tuple[Tensor, ...]:
         """Runs `program(clients, *rows, **options)`, whose results replace the rows.
 
-        Of the clients at hand only those of `who` are asked; None: all. The program
-        returns new values for its first rows, in order; rows beyond those are only
-        read. It must be a module-level function, so that a site can run the very same
-        one. Nothing is sent.
+        Only those of `who` are asked (None: all). The program returns new values for
+        its first rows; rows beyond those are only read. It is a module-level function,
+        so that a site can run the very same one. Nothing is sent.
         """
 
     def average(
@@ -369,10 +368,7 @@ class Federated(Protocol):
     def at(
         self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
     ) -> Oracle:
-        """The oracle of round t, whose answers depend on nothing asked before.
-
-        `active` of all N clients take part; `purpose` says what answers are for.
-        """
+        """The oracle of round t, where `active` of all N take part, for a purpose."""
 
 
 @runtime_checkable
@@ -397,10 +393,7 @@ class Staggered(Protocol):
     def staggered(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
     ) -> Clients:
-        """The clients at these positions, each with the samples of its own round.
-
-        They are those that this verb of the oracle would use first in that round.
-        """
+        """These clients, each with the samples that a verb uses first in its round."""
 
     def width(self, clients: int) -> int:
         """How many to ask at once where so many are to be asked, or more."""
