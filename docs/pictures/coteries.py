@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
+from canvas import captioned, laid_out, named, photograph
 from plotly.subplots import make_subplots
 
 import coterie as co
@@ -21,9 +22,6 @@ from coterie.data import load
 from coterie.models import build, ravel
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from estimators import SIZE, photograph  # noqa: E402
 
 items_of("coterie")
 bench = sys.modules["reproduce_coterie.bench"]
@@ -83,50 +81,25 @@ def drawn() -> go.Figure:
     for name in sorted(ends, key=lambda name: -ends[name]):
         title, colour, _ = LINES[name]
         above = min(ends[name], above - 0.055)
-        figure.add_annotation(
-            x=bench.ROUNDS,
-            y=above,
-            text=title,
-            showarrow=False,
-            xanchor="left",
-            xshift=8,
-            font={"color": colour, "size": 14},
-            row=1,
-            col=2,
-        )
+        place = {"xshift": 8, "row": 1, "col": 2}
+        named(figure, title, colour, bench.ROUNDS, above, **place)
     return looks(figure)
 
 
 def looks(figure: go.Figure) -> go.Figure:
     """Sizes, axes and the line below."""
-    figure.update_layout(
-        template="none",
-        width=SIZE[0],
-        height=SIZE[1],
-        showlegend=False,
-        margin={"l": 64, "r": 150, "t": 70, "b": 100},
-        font={"family": "sans-serif", "size": 14, "color": "#222222"},
-    )
+    laid_out(figure, l=64, r=150, t=70, b=100)
     figure.update_xaxes(title="round", title_standoff=8)
     figure.update_xaxes(range=[1, bench.ROUNDS], col=2)
     figure.update_yaxes(title="clients, by true group", showticklabels=False, col=1)
     figure.update_yaxes(
         title="test accuracy", tickformat=".0%", gridcolor="#e8e8e8", col=2
     )
-    figure.add_annotation(
-        text="Left: colours are the groups found; black lines part the true ones. "
+    return captioned(
+        figure,
+        "Left: colours are the groups found; black lines part the true ones. "
         "20 clients of the digits, six names for every class; one seed.",
-        align="left",
-        xref="paper",
-        yref="paper",
-        x=0,
-        y=0,
-        yshift=-92,
-        xanchor="left",
-        showarrow=False,
-        font={"size": 13, "color": "#555555"},
     )
-    return figure
 
 
 if __name__ == "__main__":

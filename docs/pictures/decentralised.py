@@ -9,11 +9,11 @@ second, eight seeds. Every point is measured.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import plotly.graph_objects as go
 import torch
+from canvas import captioned, laid_out, named, photograph
 from plotly.subplots import make_subplots
 
 import coterie as co
@@ -24,9 +24,6 @@ from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from estimators import SIZE, photograph  # noqa: E402
 
 REAL = torch.float64
 ROUNDS, SECONDS, SEEDS = 150, 120, 8
@@ -113,29 +110,14 @@ def drawn() -> go.Figure:
         line = {"color": colour, "width": 2.5}
         place = {"row": 1, "col": column}
         figure.add_scatter(y=values, mode="lines", line=line, **place)
-        figure.add_annotation(
-            x=len(values) - 1,
-            y=torch.tensor(values[-1]).log10().item(),
-            text=label,
-            showarrow=False,
-            xanchor="left",
-            xshift=8,
-            font={"color": colour, "size": 14},
-            **place,
-        )
+        end = torch.tensor(values[-1]).log10().item()
+        named(figure, label, colour, len(values) - 1, end, xshift=8, **place)
     return looks(figure)
 
 
 def looks(figure: go.Figure) -> go.Figure:
     """Sizes, axes and the line below."""
-    figure.update_layout(
-        template="none",
-        width=SIZE[0],
-        height=SIZE[1],
-        showlegend=False,
-        margin={"l": 80, "r": 150, "t": 70, "b": 100},
-        font={"family": "sans-serif", "size": 14, "color": "#222222"},
-    )
+    laid_out(figure, l=80, r=150, t=70, b=100)
     axis = {
         "type": "log",
         "gridcolor": "#e8e8e8",
@@ -146,21 +128,12 @@ def looks(figure: go.Figure) -> go.Figure:
     figure.update_yaxes(title="mean square disagreement", **axis, col=2)
     figure.update_xaxes(title="round", title_standoff=8, range=[0, ROUNDS], col=1)
     figure.update_xaxes(title="seconds", title_standoff=8, range=[0, SECONDS], col=2)
-    figure.add_annotation(
-        text="Left: 12 regressions that differ, on a ring, the same step, exact "
+    return captioned(
+        figure,
+        "Left: 12 regressions that differ, on a ring, the same step, exact "
         "gradients. Right: a line of 30, every pair meets once a second, mean of 8 "
         "seeds.",
-        align="left",
-        xref="paper",
-        yref="paper",
-        x=0,
-        y=0,
-        yshift=-92,
-        xanchor="left",
-        showarrow=False,
-        font={"size": 13, "color": "#555555"},
     )
-    return figure
 
 
 if __name__ == "__main__":

@@ -9,14 +9,12 @@ the script refuses to draw them over records that say otherwise.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
+from canvas import captioned, laid_out, named, photograph
 from plotly.subplots import make_subplots
 
 import coterie as co
@@ -26,7 +24,6 @@ from coterie.scores import mean_scores
 
 HERE = Path(__file__).parent
 STUDY = HERE.parents[1] / "examples" / "digits.toml"
-SIZE = (1100, 480)
 TOP_PARTNERS = 10  # upper end of the left axis
 LOWEST = 0.6  # lower end of the right axis, which shows the end of training
 
@@ -132,31 +129,14 @@ def _name_lines(
     ):
         name, colour, _ = LINES[kind]
         above = min(ends[kind], above - gap)
-        figure.add_annotation(
-            x=x,
-            y=above,
-            text=name,
-            showarrow=False,
-            xanchor="left",
-            xshift=8,
-            font={"color": colour, "size": 14},
-            row=1,
-            col=column,
-        )
+        named(figure, name, colour, x, above, xshift=8, row=1, col=column)
 
 
 def _looks(figure: go.Figure, records: Records) -> go.Figure:
     seeds = records.metrics["seed"].nunique()
     clients = records.clients["client"].nunique()
     last = int(records.metrics["round"].max())
-    figure.update_layout(
-        template="none",
-        width=SIZE[0],
-        height=SIZE[1],
-        showlegend=False,
-        margin={"l": 64, "r": 110, "t": 70, "b": 112},
-        font={"family": "sans-serif", "size": 14, "color": "#222222"},
-    )
+    laid_out(figure, l=64, r=110, t=70, b=112)
     # Only the titles exist before the names of lines are added.
     for title in figure.layout.annotations[:2]:
         title.update(font={"size": 16}, yanchor="bottom", yshift=4)
@@ -166,44 +146,14 @@ def _looks(figure: go.Figure, records: Records) -> go.Figure:
     figure.update_yaxes(title="partners per client", range=[-0.3, TOP_PARTNERS], col=1)
     axis = {"title": "test accuracy", "tickformat": ".0%", "range": [LOWEST, 1]}
     figure.update_yaxes(axis, col=2)
-    figure.add_annotation(
-        text=f"Means over {clients} clients and {seeds} seeds. Left: dots count "
+    return captioned(
+        figure,
+        f"Means over {clients} clients and {seeds} seeds. Left: dots count "
         "partners inside the true cluster, crosses those outside.<br>"
         f"Right: the axis begins at {LOWEST:.0%}. Ours: split-sample, averaged, "
         "with the confidence rule.",
-        align="left",
-        xref="paper",
-        yref="paper",
-        x=0,
-        y=0,
-        yshift=-104,
-        xanchor="left",
-        showarrow=False,
-        font={"size": 13, "color": "#555555"},
+        below=104,
     )
-    return figure
-
-
-def photograph(figure: go.Figure, path: Path) -> None:
-    """Takes a picture of the figure with headless Chromium."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        raise SystemExit("chromium is needed to take the picture.")
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "page.html"
-        html = figure.to_html(include_plotlyjs=True, config={"displayModeBar": False})
-        page.write_text(html.replace("<body>", '<body style="margin:0">'))
-        flags = (
-            "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-            "--disable-background-networking --disable-component-update "
-            "--disable-sync --virtual-time-budget=5000 --hide-scrollbars "
-            "--force-device-scale-factor=2"
-        )
-        command = [browser, *flags.split(), f"--user-data-dir={folder}/user"]
-        command += [f"--window-size={SIZE[0]},{SIZE[1]}", f"--screenshot={path}"]
-        subprocess.run(
-            [*command, page.as_uri()], check=True, capture_output=True, timeout=120
-        )
 
 
 def main() -> None:

@@ -8,20 +8,17 @@ is a hundred times slower. Every point is measured, in one run of each.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import plotly.graph_objects as go
 import torch
+from canvas import laid_out, named, photograph
 from plotly.subplots import make_subplots
 
 from coterie import gossip
 from coterie.graphs import edges_of, gossip_matrix
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from estimators import SIZE, photograph  # noqa: E402
 
 REAL = torch.float64
 SLOW, FAST = "#D55E00", "#0072B2"
@@ -103,25 +100,9 @@ def drawn() -> go.Figure:
             line = {"color": colour, "width": 2.5}
             line["dash"] = "dash" if colour == SLOW else "solid"
             figure.add_scatter(x=x, y=y, mode="lines", line=line, row=1, col=column)
-            figure.add_annotation(
-                x=x[len(x) * 2 // 3],
-                y=_log(y[len(y) * 2 // 3]),
-                text=name,
-                showarrow=False,
-                xanchor="left",
-                yshift=12,
-                font={"color": colour, "size": 14},
-                row=1,
-                col=column,
-            )
-    figure.update_layout(
-        template="none",
-        width=SIZE[0],
-        height=SIZE[1],
-        showlegend=False,
-        margin={"l": 70, "r": 60, "t": 60, "b": 70},
-        font={"family": "sans-serif", "size": 14, "color": "#222222"},
-    )
+            at = x[len(x) * 2 // 3], _log(y[len(y) * 2 // 3])
+            named(figure, name, colour, *at, yshift=12, row=1, col=column)
+    laid_out(figure, l=70, r=60, t=60, b=70)
     figure.update_yaxes(
         type="log", exponentformat="power", dtick=2, gridcolor="#e8e8e8"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
-from estimators import photograph
+from canvas import photograph
 from plotly.subplots import make_subplots
 
 from coterie.graphs import edges_of, gossip_matrix, places, spectral_gap

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
+from canvas import captioned, laid_out, photograph
 from plotly.subplots import make_subplots
 
 import coterie as co
@@ -23,9 +24,6 @@ from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build, ravel
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from estimators import SIZE, photograph  # noqa: E402
 
 items_of("coterie")
 bench = sys.modules["reproduce_coterie.bench"]
@@ -113,33 +111,17 @@ def places(group: np.ndarray) -> np.ndarray:
 
 def looks(figure: go.Figure) -> go.Figure:
     """Sizes, axes and the line below."""
-    figure.update_layout(
-        template="none",
-        width=SIZE[0],
-        height=SIZE[1],
-        showlegend=False,
-        margin={"l": 20, "r": 40, "t": 70, "b": 100},
-        font={"family": "sans-serif", "size": 14, "color": "#222222"},
-    )
+    laid_out(figure, l=20, r=40, t=70, b=100)
     for col in (1, 2):
         figure.update_xaxes(visible=False, col=col)
         figure.update_yaxes(visible=False, col=col)
     figure.update_xaxes(title="round", title_standoff=8, col=3)
     figure.update_yaxes(gridcolor="#e8e8e8", rangemode="tozero", col=3)
-    figure.add_annotation(
-        text="Colours of clients are the true groups, which nobody is told. Green "
+    return captioned(
+        figure,
+        "Colours of clients are the true groups, which nobody is told. Green "
         "links join a group, red ones two, dotted ones were dropped. One seed.",
-        align="left",
-        xref="paper",
-        yref="paper",
-        x=0,
-        y=0,
-        yshift=-92,
-        xanchor="left",
-        showarrow=False,
-        font={"size": 13, "color": "#555555"},
     )
-    return figure
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ models sent. Every point is measured.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
 import torch
+from canvas import captioned, laid_out, named, photograph
 from plotly.subplots import make_subplots
 
 from coterie.cli import items_of
@@ -23,9 +23,6 @@ from coterie.graphs import edges_of, walk_on
 from coterie.seeds import generator
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from estimators import SIZE, photograph  # noqa: E402
 
 items_of("even2024")
 races = import_module("reproduce_even2024.token_races")
@@ -93,31 +90,13 @@ def beside(
     figure: go.Figure, x: float, y: float, text: str, colour: str, col: int, up: int
 ) -> None:
     """The name of a line at its end."""
-    figure.add_annotation(
-        x=x,
-        y=y,
-        text=text,
-        showarrow=False,
-        xanchor="left",
-        align="left",
-        xshift=8,
-        yshift=up,
-        font={"color": colour, "size": 14},
-        row=1,
-        col=col,
-    )
+    place = {"align": "left", "xshift": 8, "yshift": up, "row": 1, "col": col}
+    named(figure, text, colour, x, y, **place)
 
 
 def looks(figure: go.Figure) -> go.Figure:
     """Sizes, axes and the line below."""
-    figure.update_layout(
-        template="none",
-        width=SIZE[0],
-        height=SIZE[1],
-        showlegend=False,
-        margin={"l": 64, "r": 140, "t": 70, "b": 100},
-        font={"family": "sans-serif", "size": 14, "color": "#222222"},
-    )
+    laid_out(figure, l=64, r=140, t=70, b=100)
     figure.update_yaxes(gridcolor="#e8e8e8")
     figure.update_xaxes(
         title="steps of the walk", title_standoff=8, range=[0, 400], col=1
@@ -136,20 +115,11 @@ def looks(figure: go.Figure) -> go.Figure:
     figure.update_yaxes(
         title="|gradient|²", type="log", exponentformat="power", dtick=2, col=2
     )
-    figure.add_annotation(
-        text="A grid of 64 clients. Left: means of 40 walks. Right: logistic "
+    return captioned(
+        figure,
+        "A grid of 64 clients. Left: means of 40 walks. Right: logistic "
         "regression, data that differ, the best of eight steps each; one seed.",
-        align="left",
-        xref="paper",
-        yref="paper",
-        x=0,
-        y=0,
-        yshift=-92,
-        xanchor="left",
-        showarrow=False,
-        font={"size": 13, "color": "#555555"},
     )
-    return figure
 
 
 if __name__ == "__main__":

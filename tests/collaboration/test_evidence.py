@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from coterie.collaboration.evidence import (
     Moments,
     best_on_the_whole,
+    bounded,
     cautious_choices,
     choices,
     differences,
@@ -318,3 +319,15 @@ def test_a_cautious_client_leaves_the_better_shared_model_only_where_it_is_sure(
         return int(cautious_choices(moments(torch.stack([own, base + 9, base])[None])))
 
     assert [chosen(gain) for gain in (-0.3, 0.0, 0.08, 0.12)] == [2, 2, 2, 0]
+
+
+def test_bounded_losses_keep_their_order_small_ones_and_a_bound():
+    most = torch.tensor([[2.0]], dtype=torch.float64)
+    losses = torch.tensor([[0.0, 1e-6, 1.0, 3.0, 1e9]], dtype=torch.float64)
+    found = bounded(losses, most)[0]
+    assert (found.diff() > 0).all()
+    # c (1 - e^(-l / c)) = l - l^2 / 2c + ..., and c where the loss is far above.
+    ends = torch.tensor([0.0, 1e-6 - 0.25e-12, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(found[[0, 1, 4]], ends, rtol=1e-12, atol=0)
+    # Where nothing is known of a usual loss, no loss counts.
+    assert float(bounded(losses, 0 * most).max()) < 1e-300

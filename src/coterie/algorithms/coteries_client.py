@@ -19,7 +19,7 @@ from ..collaboration.divisions import (
     TUNED,
     Standing,
 )
-from ..collaboration.evidence import moments
+from ..collaboration.evidence import bounded, moments
 from ..collaboration.weights import same_cluster
 from ..optim.steps import Descent, sgd, velocity
 from ..types import Clients, Oracle
@@ -68,16 +68,6 @@ def coteries_round(
     velocities = own_velocity, group_velocity, everyone_velocity
     report = moments(found).flat()
     return own, tuned, everyone, *velocities, cap, pick, report
-
-
-def bounded(losses: Tensor, most: Tensor) -> Tensor:
-    """`c (1 - exp(-loss / c))`: small losses as they are, none above c.
-
-    So a model that is surely wrong about a few samples, as one is that has seen little,
-    loses little more by them than one that is just wrong.
-    """
-    most = most.clamp(min=torch.finfo(losses.dtype).tiny)
-    return -most * torch.expm1(-losses / most)
 
 
 def sharing(

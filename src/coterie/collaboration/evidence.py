@@ -36,6 +36,16 @@ class Moments(NamedTuple):
         return Moments(*(part[members].sum(0, keepdim=True) for part in self))
 
 
+def bounded(losses: Tensor, most: Tensor) -> Tensor:
+    """`c (1 - exp(-loss / c))`: small losses as they are, none above c.
+
+    So a model that is surely wrong about a few samples, as one is that has seen little,
+    loses little more by them than one that is just wrong.
+    """
+    most = most.clamp(min=torch.finfo(losses.dtype).tiny)
+    return -most * torch.expm1(-losses / most)
+
+
 def moments(losses: Float[Tensor, "n k b"]) -> Moments:
     """The moments of K models' losses on b samples each, NaN where there are fewer."""
     known = ~losses.isnan().any(1, keepdim=True)

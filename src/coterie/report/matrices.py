@@ -81,7 +81,6 @@ def collaboration(
     matrices = records.weights[label, seed].matrices[kept][:, rows][:, :, rows]
     names = [escape(records.name_of(client)) for client in clients["client"]]
     figure = heat_map(matrices, rounds, names)
-    draw_cluster_lines(figure, clients)
     ticks = {"showgrid": False, "zeroline": False, "constrain": "domain"}
     texts = tick_names(records, clients["client"], 16)
     if len(clients) <= LABELLED:
@@ -90,12 +89,14 @@ def collaboration(
     else:
         ticks |= {"showticklabels": False, "ticks": ""}
     angle = -60 if records.names else 0
-    add_slider(figure, axis_of(records), max(map(len, texts)) if records.names else 0)
+    letters = max(map(len, texts)) if records.names else 0
+    played = slider([frame.name for frame in figure.frames], axis_of(records), letters)
     # Without names below the squares the title would stand on them.
     title = "learns from" if len(clients) <= LABELLED else ""
     across = ticks | {"title": {"text": title}, "tickangle": angle}
     down = ticks | {"title": {"text": "client"}, "autorange": "reversed"}
-    lay_out(figure, {"xaxis": across, "yaxis": down | {"scaleanchor": "x"}})
+    axes = {"xaxis": across, "yaxis": down | {"scaleanchor": "x"}}
+    lay_out(figure, {"shapes": cluster_lines(clients), **played, **axes})
     title = f"Who learns from whom: {heading(label)}, seed {seed}"
     return finish(figure, title, 660, menu=True)
 
@@ -171,14 +172,13 @@ def shown_snapshots(count: int, n: int, seeds: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def add_slider(figure: go.Figure, axis: Axis, letters: int) -> None:
-    """Adds a slider over the frames, named by rounds, and a button that plays them.
+def slider(names: list[str], axis: Axis, letters: int) -> dict[str, object]:
+    """Looks with a slider over frames, named by rounds, and a button that plays them.
 
     It stands below names of so many letters.
     """
-    names = [frame.name for frame in figure.frames]
     if len(names) < 2:
-        return
+        return {}
     still = {"mode": "immediate", "transition": {"duration": 0}}
     jump = still | {"frame": {"duration": 0, "redraw": True}}
     play = still | {"frame": {"duration": 400, "redraw": True}}
@@ -193,18 +193,18 @@ def add_slider(figure: go.Figure, axis: Axis, letters: int) -> None:
         {"label": "Play", "method": "animate", "args": [names, play]},
         {"label": "Pause", "method": "animate", "args": [[None], jump]},
     ]
-    slider = {
+    line = {
         "steps": steps,
         "active": len(names) - 1,
         "currentvalue": {"prefix": "virtual time " if axis.timed else "round "},
         "pad": {"t": 60 + 4 * letters},
     }
     menu = row_of(buttons) | {"pad": {"b": 6}, "showactive": False}
-    lay_out(figure, {"sliders": [slider], "updatemenus": [menu]})
+    return {"sliders": [line], "updatemenus": [menu]}
 
 
-def draw_cluster_lines(figure: go.Figure, table: pd.DataFrame) -> None:
-    """Draws the boundaries of clusters on a matrix."""
+def cluster_lines(table: pd.DataFrame) -> list[dict[str, object]]:
+    """The boundaries of clusters on a matrix, as shapes."""
     shapes: list[dict[str, object]] = []
     for _, first, _ in cluster_runs(table)[1:]:
         place = first - 0.5
@@ -212,8 +212,7 @@ def draw_cluster_lines(figure: go.Figure, table: pd.DataFrame) -> None:
         across = {"x0": place, "x1": place, "y0": 0, "y1": 1, "yref": "y domain"}
         down = {"y0": place, "y1": place, "x0": 0, "x1": 1, "xref": "x domain"}
         shapes += [looks | {"xref": "x"} | across, looks | {"yref": "y"} | down]
-    if shapes:
-        lay_out(figure, {"shapes": shapes})
+    return shapes
 
 
 def graph_section(records: Records) -> str:
