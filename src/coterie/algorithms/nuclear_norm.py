@@ -128,31 +128,43 @@ def _longest(
 
     Lanczos with `M = mean g_i g_i'`, whose steps are averages of g_i <g_i, q>.
     """
-    d = g.shape[1]
-    q = torch.randn(d, generator=rng, dtype=g.dtype, device=rng.device).to(g.device)
+    precise, d = g.double(), g.shape[1]
     rows: list[Tensor] = []
     images: list[Tensor] = []
-    trace = float(common(oracle, g.double().square().sum(1, keepdim=True))[0])
+    trace = float(common(oracle, precise.square().sum(1, keepdim=True))[0])
+    q = _anew(rng, precise)
     for _ in range(min(exchanges, d)):
-        for _ in range(2):  # twice is enough for orthogonality to rounding
-            for row in rows:
-                q = q - row * (row @ q)
-        length = q.norm()
-        if float(length) <= 1e-6 * trace:  # all of M has been seen
-            break
-        rows.append(q / length)
-        q = common(oracle, g * (g @ rows[-1])[:, None])[0]
+        rest = _apart(q, rows)
+        # Near the solution many directions are equally long, and what one start can
+        # reach is soon exhausted: another one goes on.
+        if float(rest.norm()) <= 1e-9 * trace:
+            rest = _apart(_anew(rng, precise), rows)
+        rows.append(rest / rest.norm())
+        q = common(oracle, precise * (precise @ rows[-1])[:, None])[0]
         images.append(q)
-    if not rows:
-        return g.new_zeros(0, d), 0.0
-    basis, image = torch.stack(rows).double(), torch.stack(images).double()
+    basis, image = torch.stack(rows), torch.stack(images)
     inside = basis @ image.T
     values, vectors = torch.linalg.eigh((inside + inside.T) / 2)
     coupling = float(torch.linalg.matrix_norm(image - inside.T @ basis, 2))
-    rest = max(trace - float(values.sum()), 0.0) if len(rows) < d else 0.0
+    unseen = max(trace - float(values.sum()), 0.0) if len(rows) < d else 0.0
     top = float(values[-1])
-    bound = (top + rest) / 2 + math.hypot((top - rest) / 2, coupling)
+    bound = (top + unseen) / 2 + math.hypot((top - unseen) / 2, coupling)
     return (vectors.T.flip(0) @ basis).to(g), max(bound, 0.0)
+
+
+def _anew(rng: torch.Generator, g: Tensor) -> Tensor:
+    """A random direction, the same for everybody."""
+    noise = torch.randn(g.shape[1], generator=rng, dtype=g.dtype, device=rng.device)
+    return noise.to(g.device)
+
+
+def _apart(q: Tensor, rows: list[Tensor]) -> Tensor:
+    """What is left of q without orthonormal rows; twice is enough for rounding."""
+    if rows:
+        basis = torch.stack(rows)
+        for _ in range(2):
+            q = q - basis.T @ (basis @ q)
+    return q
 
 
 def _moment(oracle: Oracle, c: Float[Tensor, "n k"]) -> Float[Tensor, "k k"]:
