@@ -58,7 +58,7 @@ def drawn() -> go.Figure:
     figure.update_xaxes(title="samples of the reference", type="log", col=1)
     figure.update_xaxes(title="rounds", type="log", col=2)
     figure.update_xaxes(tickvals=sizes, ticktext=[str(n) for n in sizes], col=1)
-    figure.update_yaxes(type="log", exponentformat="power")
+    figure.update_yaxes(type="log", exponentformat="power", dtick=1)
     figure.update_layout(
         width=SIZE[0],
         height=SIZE[1],

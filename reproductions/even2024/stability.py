@@ -18,7 +18,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.cli import Claim
 from coterie.theory.curvature import implicit_bias
 
-ALPHA, DONE = 0.1, 1e-13
+ALPHA, DONE = 0.1, 1e-11
 REAL = torch.float64
 
 GD = (0.1, 0.3, 0.6, 0.8, 0.9, 1.0)
@@ -39,7 +39,7 @@ class Run(NamedTuple):
     loss: np.ndarray  # (R,) infinite where a run diverges
     tests: np.ndarray  # (T, R) |beta - beta*|^2 along the run
     losses: np.ndarray  # (T, R)
-    sums: np.ndarray  # (R,) of the losses of all steps
+    sums: np.ndarray  # (R,) of the losses of all batches
 
 
 def sparse(
@@ -87,13 +87,13 @@ def descend(
             )
             losses.append(((left - y) ** 2).mean(1) / 2)
             tests.append(((beta - best) ** 2).sum(1))
-            sums += every * losses[-1]
             going = (losses[-1] > DONE) & (losses[-1] < 1e6)
             if not going.any():
                 break
         some = np.arange(n) if batch == n else rng.permutation(n)[:batch]
         part = x[:, some]
         left = np.matmul(part, beta[:, :, None])[:, :, 0] - y[:, some]
+        sums += np.where(going, (left**2).mean(1) / 2, 0.0)
         g = np.matmul(left[:, None], part)[:, 0] / batch
         step = np.where(going[:, None], gamma * g, 0.0)
         plus -= 2 * step + np.log((1 - step) ** 2)
@@ -206,14 +206,13 @@ def limit_claims(found: dict[str, Run], seed: int) -> list[Claim]:
             "1e-6",
             f"{worst:.1e}",
             worst < 1e-4,
-            "losses are below 1e-13 then",
+            f"losses are below {DONE:g} then",
         ),
         Claim(
             f"(11.10), seed {seed}: |Gain|_1 of GD between its bounds",
             "yes",
             "yes" if between else "no",
-            None,
-            "sums of losses at every 200th step",
+            between,
         ),
     ]
 

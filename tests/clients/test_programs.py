@@ -49,6 +49,20 @@ def test_a_program_asks_the_minibatches_that_the_streams_name(classification):
         assert_close(found[i], expected, **EXACT)
 
 
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_program_may_be_run_by_some_who_get_what_all_would(classification, loop):
+    simulation = simulate(classification, loop=loop)
+    x, some = rows(simulation), torch.tensor([0, 1, 0, 0, 1, 1], dtype=torch.bool)
+    active = torch.tensor([1, 1, 1, 0, 0, 1], dtype=torch.bool)
+    (everybody,) = simulation.at(2).each(one_step, x, size=0.5)
+    oracle = simulation.at(2, active)
+    (found,) = oracle.each(one_step, x, who=some, size=0.5)
+    asked = some & active
+    assert_close(found[asked], everybody[asked], **EXACT)
+    assert torch.equal(found[~asked], x[~asked])
+    assert (oracle.gradients > 0).tolist() == asked.tolist()
+
+
 def held_then_fresh(clients, first, second, third):
     held = clients.held()
     return held.grad(first), held.grad(second), clients.grad(third)

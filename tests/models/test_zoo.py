@@ -171,3 +171,17 @@ def test_the_norms_of_a_unet_have_names():
     norms = [m for m in module.modules() if isinstance(m, nn.GroupNorm)]
     assert len(norms) == 5
     assert int(models.columns(module, ["norm"]).sum()) == sum(map(size, norms))
+
+
+def test_a_diagonal_network_is_a_linear_map_of_products_that_begins_at_zero():
+    module = models.build(lambda: models.diagonal((2, 3), 4, scale=0.5), 0)
+    u, v = models.ravel(module).view(2, 4, 6)
+    assert torch.equal(u, torch.full((4, 6), 2**0.5 * 0.5)) and not v.any()
+    rng = torch.Generator().manual_seed(0)
+    row = torch.randn(48, generator=rng)
+    features = torch.randn(5, 2, 3, generator=rng)
+    u, v = row.view(2, 4, 6)
+    found = models.with_row(module, row)(features)
+    torch.testing.assert_close(found, features.flatten(1) @ (u * v).T)
+    with pytest.raises(InputError, match="`scale` must be greater than 0"):
+        models.diagonal((3,), 1, scale=0.0)

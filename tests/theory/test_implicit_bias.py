@@ -210,3 +210,25 @@ def test_the_hessian_of_the_network_is_that_of_autograd():
 
     expected = torch.autograd.functional.hessian(loss, w)
     assert_close(network_hessian(w[:D], w[D:], features, targets), expected)
+
+
+def test_linear_models_reach_the_solution_nearest_to_their_start_with_any_step():
+    """Proposition 1.1.4: beside diagonal networks, where steps matter."""
+    features, targets = problem()
+    nearest = torch.linalg.pinv(features) @ targets
+    for lr, batch in ((0.05, N), (0.3, N), (0.05, 1)):
+        rng = torch.Generator().manual_seed(0)
+        beta = torch.zeros(D, dtype=REAL)
+        for _ in range(2000):
+            some = torch.randperm(N, generator=rng)[:batch]
+            x = features[some]
+            beta = beta - lr * x.T @ (x @ beta - targets[some]) / batch
+        assert_close(beta, nearest, rtol=1e-6, atol=1e-8)
+
+
+def test_gains_of_short_steps_have_the_square_of_the_step():
+    """Gain = lr^2 sum g^2 to leading order; printed without lr^2."""
+    g = torch.tensor([3.0, -1.0, 0.5], dtype=REAL)
+    for lr in (1e-3, 1e-4):
+        gains = tracked(tracked(no_gain(g), g, lr), 2 * g, lr)
+        assert_close(gains.total, lr**2 * 5 * g.square(), rtol=1e-4, atol=1e-12)

@@ -1,0 +1,61 @@
+"""Claims about the reproduction of chapters 10 and 11 of Even's thesis, tiny."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.cli.reproductions import items_of
+
+items_of("even2024")
+preconditioning = import_module("reproduce_even2024.preconditioning")
+stability = import_module("reproduce_even2024.stability")
+REAL = torch.float64
+
+
+def small() -> object:
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.randn(60, preconditioning.D, generator=rng, dtype=REAL)
+    return preconditioning.Logistic(rows)
+
+
+def test_gradients_and_hessians_are_those_of_the_loss():
+    loss, x = small(), torch.full((preconditioning.D,), 0.1, dtype=REAL)
+
+    def value(x):
+        rest = preconditioning.LAM / 2 * x @ x
+        return torch.nn.functional.softplus(-(loss.rows @ x)).mean() + rest
+
+    assert float(value(x)) == pytest.approx(loss.value(x))
+    g = torch.autograd.functional.jacobian(value, x)
+    torch.testing.assert_close(loss.grad(x), g)
+    h = torch.autograd.functional.hessian(value, x)
+    torch.testing.assert_close(loss.hessian(x), h)
+
+
+def test_the_solver_finds_where_the_gradient_is_the_target():
+    loss = small()
+    target = torch.linspace(-0.1, 0.1, preconditioning.D, dtype=REAL)
+    x = loss.where(torch.zeros_like(target), target, 0.5)
+    torch.testing.assert_close(loss.grad(x) + 0.5 * x, target, rtol=1e-5, atol=1e-6)
+
+
+def test_with_the_whole_loss_as_reference_two_rounds_are_enough():
+    loss = small()
+    course = preconditioning.preconditioned(loss, loss, 0.0)
+    first = next(course)
+    assert float(loss.grad(first).norm()) < 1e-6
+
+
+def test_runs_with_several_steps_are_runs_one_by_one():
+    x, best = stability.sparse(6, 9, 2, 0)
+    steps = np.array([0.05, 0.2])
+    both = stability.descend(x, best, steps, 6, 400)
+    for j, lr in enumerate(steps):
+        one = stability.descend(x, best, np.array([lr]), 6, 400)
+        np.testing.assert_allclose(both.beta[j], one.beta[0], rtol=1e-9)
+        np.testing.assert_allclose(both.gains.total[j], one.gains.total[0], rtol=1e-9)
+    assert (both.losses[-1] < both.losses[0]).all()
