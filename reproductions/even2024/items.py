@@ -1,4 +1,4 @@
-"""Chapters 1 to 5, 7 and 9 to 11 of Even's thesis, in virtual time and step by step.
+"""Chapters 1 to 7 and 9 to 11 of Even's thesis, in virtual time and step by step.
 
 Settings are given as `name=value`.
 """
@@ -9,14 +9,18 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.checks import integer, number
+from coterie.checks import InputError, integer, number
 from coterie.cli import Claim, settings
 
 from . import stability
 from .braess import braess_claims
 from .buffers import buffer_claims
+from .chapter6 import draw_curves as draw_chapter6
+from .chapter6 import draw_nodes, draw_profiles
+from .communities import friends_claims
 from .continuized import descent_claims, draw_curves, noise_claims, sample_claims
 from .deadlocks import deadlock_claims, overlap_claims
+from .dropouts import dropout_claims, table61_claims
 from .duals import dual_claims
 from .events import (
     deep_claims,
@@ -26,6 +30,13 @@ from .events import (
     straggler_races,
 )
 from .figures import CASES, EXPECTED, draw, figure_claims, jump_claims, tuned, with_step
+from .gossip_losses import (
+    counter_claims,
+    cube_claims,
+    places_claims,
+    profile_claims,
+    profiles,
+)
 from .gossip_races import draw_gossip, gossip_claims, thousand_claims
 from .networks import harm_claims, lemma_claims, mixing_claims
 from .preconditioning import (
@@ -35,6 +46,7 @@ from .preconditioning import (
     race,
     rounds_claims,
 )
+from .private_descent import accuracy_claims, loss_claims
 from .quadratics import limit_claims, straggler_claims, worker_claims
 from .speedups import draw_figure41, speedup_claims
 from .structure import (
@@ -173,6 +185,32 @@ def chapter5(overrides: Sequence[str]) -> list[Claim]:
     return claims
 
 
+def chapter6(overrides: Sequence[str]) -> list[Claim]:
+    """Figures 6.1 to 6.6, Tables 6.1 to 6.3: private averaging (three minutes).
+
+    Settings: `full` (all sizes and runs of the thesis, a quarter of an hour), `seed`,
+    `data_dir` with the folders `facebook` and `houses`.
+    """
+    given = settings(overrides, full=False, seed=0, data_dir="")
+    if not isinstance(given["full"], bool):
+        raise InputError(f"`full` must be true or false, got {given['full']!r}.")
+    full, seed = given["full"], integer("seed", given["seed"], at_least=0)
+    found = profiles(full)
+    cubes, by_size = cube_claims(full)
+    near, by_place = places_claims(full, seed)
+    facebook, friends = friends_claims(full, seed, given["data_dir"])
+    losses, ratios = loss_claims(full, seed)
+    accuracies, curves = accuracy_claims(full, seed, given["data_dir"])
+    dropouts, runs = dropout_claims(full, seed)
+    claims = [*profile_claims(found), *facebook, *losses, *accuracies, *cubes, *near]
+    claims += [*dropouts, *table61_claims(), *counter_claims()]
+    folder = record("chapter6", claims)
+    draw_profiles(folder, found)
+    draw_nodes(folder, found, friends)
+    draw_chapter6(folder, by_size, by_place, ratios, curves, runs)
+    return claims
+
+
 def chapter7(overrides: Sequence[str]) -> list[Claim]:
     """Checks of chapter 7: a model that walks (two minutes).
 
@@ -235,6 +273,7 @@ ITEMS = {
     "chapter3": chapter3,
     "chapter4": chapter4,
     "chapter5": chapter5,
+    "chapter6": chapter6,
     "chapter7": chapter7,
     "chapter9": chapter9,
     "chapter10": chapter10,

@@ -9,7 +9,7 @@ import torch
 from coterie.checks import InputError
 from coterie.gossip import chebyshev_factor
 from coterie.graphs import contraction, degrees, edges_of, gossip_matrix
-from coterie.privacy import Observer, exact_losses, muffliato
+from coterie.privacy import Observer, exact_losses, mu_from, muffliato, renyi
 from coterie.theory.decentralised import muffliato as theory
 
 
@@ -107,6 +107,16 @@ def test_on_a_secret_graph_others_lose_little_and_nobody_more_than_locally():
     others[edges[(edges == v).any(1)].flatten()] = False
     assert float(share[others].mean()) <= theory.secret_graph_loss(n, d, rounds)
     assert theory.secret_graph_loss(10, 5, 100) == 1.0
+
+
+def test_with_a_trusted_server_the_error_falls_with_the_square_of_n():
+    """The mean moves by Delta / n, and so little noise hides it."""
+    alpha, loss, errors = 2.0, 1.0, []
+    for n in (10, 20):
+        noise = math.sqrt(alpha * (1 / n) ** 2 / (2 * loss))
+        assert renyi(mu_from(1 / n, noise), alpha) == pytest.approx(loss)
+        errors.append(noise**2)
+    assert errors[0] / errors[1] == pytest.approx(4)  # and not 2, as printed
 
 
 def test_orders_up_to_which_secret_graphs_are_covered():

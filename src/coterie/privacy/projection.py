@@ -8,9 +8,10 @@ without the columns of inputs that the observer knows itself,
 is the part of the square of mu that reaches v: all that v learns about input u is as if
 u had sent it once with noise s / sqrt(S). So S = 1 is local privacy, and the sum over u
 is the rank of A_v. A singular value of A_v of at most `rtol` times the largest counts
-as 0: what a direction carries of that little, observers are taken not to read. In exact
-arithmetic rtol is 0, and S larger. With noise of standard deviation tau on whatever an
-observer reads, fresh for each message and not mixed on, no cut is needed:
+as 0: what a direction carries of that little, observers are taken not to read. With a
+smaller rtol S is larger, and with 0 rounding counts too. With noise of standard
+deviation tau on whatever an observer reads, fresh for each message and not mixed on, no
+cut is needed:
 
     S = a_u' (A A' + tau^2 I)^{-1} a_u.
 
