@@ -89,9 +89,9 @@ def drawn(folder: str) -> go.Figure:
         template="none",
         width=SIZE[0],
         height=SIZE[1],
-        margin={"l": 80, "r": 60, "t": 70, "b": 80},
+        margin={"l": 80, "r": 60, "t": 70, "b": 110},
         font={"family": "sans-serif", "size": 14, "color": "#222222"},
-        legend={"x": 0.3, "y": 0.12},
+        legend={"orientation": "h", "x": 0, "y": -0.24},
     )
     ticks = {"tickvals": EPSILONS, "ticktext": [str(e) for e in EPSILONS]}
     figure.update_xaxes(type="log", title="epsilon (delta 1e-5)", **ticks, col=1)

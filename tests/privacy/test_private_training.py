@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ from coterie.privacy.training import (
     privately,
 )
 from coterie.records import pack, unpack
-from coterie.types import SERVER
+from coterie.types import SERVER, Algorithm, Rows
 from support.private_runs import cost, method, one_start, private_run, seen
 
 NOISY = Mechanism(clip=0.5, noise=0.2)
@@ -265,6 +266,45 @@ def test_a_call_that_was_not_foreseen_is_refused():
     )
     with pytest.raises(InputError, match="`mix` in round 1 that was not foreseen"):
         private.mix(torch.eye(CLIENTS), one_start())
+
+
+def choosing(*, lr=0.1):
+    """A method that sends one of two known rows, as data choose."""
+
+    def step(state, oracle, rng):
+        g = oracle.grads(state.x)
+        row = torch.where(g[:, :1] > 0, state.x, -state.x)
+        return state._replace(x=oracle.average(row.new_ones(len(row)), row)), {}
+
+    return Algorithm(lambda x, oracle: State(x), step)
+
+
+class State(NamedTuple):
+    x: Rows
+
+
+def test_what_two_worlds_agree_in_by_chance_counts_where_they_ever_differ():
+    # With one client, a round in two sends the same in both worlds.
+    alone = torch.ones(1, dtype=torch.bool)
+    foreseen = foresee(choosing(), [alone] * 12, seed=0, label="it")
+    assert all(call.fresh == (True,) for calls in foreseen.rounds[1:] for call in calls)
+
+
+def test_a_pair_that_was_not_foreseen_is_refused():
+    half = torch.eye(CLIENTS) * 0.5 + torch.eye(CLIENTS).roll(1, 1) * 0.5
+    foreseen = seen(all_for_one(half))
+    oracle = simulated(small(), Setting()).at(1)
+    private = PrivateOracle(
+        oracle,
+        NOISY,
+        foreseen,
+        foreseen.rounds[1],
+        one_start()[:, None],
+        torch.arange(CLIENTS),
+        1,
+    )
+    with pytest.raises(InputError, match="a pair in `blended` of round 1"):
+        private.blended(one_start(), torch.full((CLIENTS, CLIENTS), 1 / 6).double())
 
 
 # Similarity.

@@ -203,10 +203,63 @@ def test_what_cannot_be_private_is_refused_before_training(
     ("tables", "message"),
     [
         ({"tune": {"space": {"lr": [0.1]}}}, "options must be given"),
-        ({"time": {}}, "is for studies of rounds"),
         ({"run": {"newcomers": 1}}, "`run.newcomers` must be 0 with"),
     ],
 )
 def test_tables_that_would_release_more_are_refused(tables, message):
     with pytest.raises(InputError, match=message):
         study(tables=tables)
+
+
+def timed(algorithm, **privacy):
+    """The study in time."""
+    tables = {"time": {"law": "exponential(1)", "period": 5.0}}
+    return study(privacy, tables=tables, algorithm=[algorithm])
+
+
+@pytest.mark.parametrize("name", ["token_sgd", "token_sag", "agraf", "server_sgd"])
+def test_in_time_a_client_pays_for_each_of_its_answers(tmp_path, name):
+    result = run_study(timed({"name": name, "lr": 0.01}), runs=tmp_path)
+    last = result.records.metrics.query("round == 4").set_index("client")["epsilon"]
+    tasks = result.records.work.set_index("client")["tasks"]
+    assert tasks.sum() > 3
+    for client, count in tasks.items():
+        assert last[client] == pytest.approx(epsilon_of(math.sqrt(count), 1e-5))
+
+
+def test_in_time_no_noise_gives_the_walk_without_privacy(tmp_path):
+    entry = {"name": "token_sgd", "lr": 0.01, "wait": 2}
+    quiet = run_study(timed(entry, noise=0.0, clip=math.inf), runs=tmp_path)
+    tables = {k: v for k, v in TABLES.items() if k != "privacy"}
+    tables |= {"algorithm": [entry], "time": {"law": "exponential(1)", "period": 5.0}}
+    plain = run_study(study_of(tables), runs=tmp_path)
+    assert torch.equal(quiet.models(), plain.models())
+
+
+def test_a_token_passes_by_a_client_whose_budget_is_spent(tmp_path):
+    entry = {"name": "token_sgd", "lr": 0.01}
+    budget = epsilon_of(1.0, 1e-5)
+    result = run_study(timed(entry, budget=budget), runs=tmp_path)
+    last = result.records.metrics.query("round == 4")["epsilon"]
+    assert last.max() == pytest.approx(budget)
+    assert result.records.work["tasks"].max() > 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "privacy", "message"),
+    [
+        ({"name": "fedavg"}, {}, "fedavg waits for the slowest client"),
+        (
+            {"name": "token_sgd"},
+            {"noise": None, "epsilon": 1.0},
+            "`privacy.noise` must",
+        ),
+        ({"name": "ditto", "waits": False}, {}, "ditto cannot be trained privately in"),
+        ({"name": "coteries", "waits": False}, {}, "coteries cannot be trained"),
+    ],
+)
+def test_what_cannot_be_private_in_time_is_refused(
+    tmp_path, algorithm, privacy, message
+):
+    with pytest.raises(InputError, match=message):
+        run_study(timed(algorithm, **privacy), runs=tmp_path)

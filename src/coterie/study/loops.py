@@ -18,6 +18,7 @@ from torch import Tensor
 from ..checks import InputError, own_code, parameters_of
 from ..clients.simulation import Simulation
 from ..data.federation import short_name
+from ..engine.checkpoints import Moment
 from ..engine.clocks import Rings
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, participants, run_rounds
@@ -27,12 +28,14 @@ from ..optim.hessians import sharpness
 from ..privacy.accounts import by_pairs, epsilons, totals, unsummed
 from ..privacy.training import (
     Guarded,
+    GuardedFlow,
     Limits,
     Mechanism,
     costs_of,
     events_of,
     foresee,
     privately,
+    privately_in_time,
 )
 from ..records import SNAPSHOT_CLIENTS, Cell
 from ..theory.mixing import loss_rates
@@ -87,6 +90,8 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
     assert privacy is not None  # asked of studies that have it
     _refuse_measured(entry)
     method, share = setup.algorithm(entry), study.run.participation
+    if study.time is not None:
+        return _guarded_in_time(setup, entry, method)
     rounds = range(1, study.run.rounds + 1)
     actives = [participants(n, share, setup.seed, t) for t in rounds]
     personal = bool(study.model.get("personal"))
@@ -104,9 +109,7 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
     mechanism = privacy.mechanism(units, setup.seed)
     noise, sensitivity = mechanism.noise, mechanism.sensitivity
     costs = [(sensitivity / noise) ** 2 * c for c in units] if noise else []
-    federation = setup.federation
-    named = [short_name(federation.names, int(who)) for who in federation.clients]
-    limits = privacy.limits(named)
+    limits = _limits(setup)
     _refuse_spent(entry, privacy.budget, limits, costs)
     private = privately(
         method,
@@ -117,6 +120,33 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
         costs=costs,
     )
     return Guard(private, mechanism, costs)
+
+
+def _limits(setup: Setup) -> Limits:
+    federation, privacy = setup.federation, setup.study.privacy
+    assert privacy is not None  # asked of studies that have it
+    named = [short_name(federation.names, int(who)) for who in federation.clients]
+    return privacy.limits(named)
+
+
+def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
+    privacy = setup.study.privacy
+    if method.flow is None:
+        raise InputError(
+            f"{entry.label} waits for the slowest client, which [privacy] with [time] "
+            "does not count: `waits = false`, or leave [time] out."
+        )
+    if privacy is None or privacy.noise is None:
+        raise InputError(
+            "`privacy.noise` must be given with [time]: how often a client answers is "
+            "not known before."
+        )
+    mechanism = privacy.mechanism([], setup.seed)
+    clients = setup.federation.clients.cpu()
+    private = privately_in_time(
+        method, mechanism, clients, label=entry.label, limits=_limits(setup)
+    )
+    return Guard(private, mechanism, [])
 
 
 def _refuse_spent(
@@ -195,11 +225,12 @@ def _without_waiting(setup: Setup, method: Algorithm, flow: Flow) -> Training:
 
 def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
     """The epsilon (N,) of each client so far; nothing where nobody promises any."""
-    if not isinstance(state, Guarded) or study.privacy is None:
+    state = state.state if isinstance(state, Moment) else state
+    if not isinstance(state, Guarded | GuardedFlow) or study.privacy is None:
         return {}
     privacy = study.privacy
     found = {"epsilon": epsilons(state.spent, privacy.delta)}
-    if privacy.secure:
+    if privacy.secure and isinstance(state, Guarded):
         events = unsummed(events_of(state.ledger), 2 * privacy.clip)
         alone = totals(events, len(state.spent))
         found["epsilon_local"] = epsilons(alone, privacy.delta)
@@ -226,12 +257,15 @@ def stopped_text(cell: Cell, study: Study) -> str:
 def _releases(state: Any, setup: Setup) -> dict[str, Tensor]:
     """What each client has told whom, in the words of epsilon, a row for each pair."""
     privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
-    if not isinstance(state, Guarded) or privacy is None or not state.ledger:
+    state = state.state if isinstance(state, Moment) else state
+    if not isinstance(state, Guarded | GuardedFlow) or privacy is None:
         return {}
-    events = events_of(state.ledger)
-    if len(clients) > SNAPSHOT_CLIENTS:
+    if len(clients) > SNAPSHOT_CLIENTS or not bool(state.spent.any()):
         return {}  # so many pairs are not kept
-    squares = by_pairs(events, len(clients))
+    if isinstance(state, Guarded):
+        squares = by_pairs(events_of(state.ledger), len(clients))
+    else:  # anybody may come to see what is made of it
+        squares = state.spent[:, None].repeat(1, len(clients) + 1).fill_diagonal_(0)
     sender, receiver = (squares > 0).nonzero().unbind(1)
     to = torch.cat([clients, torch.tensor([SERVER])])[receiver]
     found = epsilons(squares[sender, receiver], privacy.delta)

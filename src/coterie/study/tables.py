@@ -115,8 +115,6 @@ def guarded(table: dict[str, Any], tables: dict[str, Any]) -> Privacy:
             "[tune] trains and chooses on data without counting it: with [privacy], "
             "options must be given."
         )
-    if "time" in tables:
-        raise InputError("[privacy] is for studies of rounds, but there is [time].")
     run = tables.get("run", {})
     if isinstance(run, dict) and run.get("newcomers"):
         raise InputError(

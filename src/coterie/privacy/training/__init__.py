@@ -1,5 +1,6 @@
 """Private training of any method: what it sends is foreseen, clipped and noised."""
 
+from .flows import GuardedFlow, privately_in_time
 from .foreseen import Foreseen, foresee
 from .mechanisms import SOURCES, Mechanism
 from .methods import Guarded, Limits, calibrated, costs_of, events_of, privately
@@ -9,6 +10,7 @@ __all__ = [
     "SOURCES",
     "Foreseen",
     "Guarded",
+    "GuardedFlow",
     "Limits",
     "Mechanism",
     "PrivateOracle",
@@ -17,4 +19,5 @@ __all__ = [
     "events_of",
     "foresee",
     "privately",
+    "privately_in_time",
 ]

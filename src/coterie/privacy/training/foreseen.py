@@ -174,7 +174,9 @@ def foresee(
         )
     chosen = near.chosen()
     slots = {key: place for place, key in enumerate(chosen)}
-    rounds = [[_placed(key, call, slots) for key, call in calls] for calls in found]
+    # Before the first round nobody has looked at data.
+    told = [found[0], *_ever(found[1:])]
+    rounds = [[_placed(key, call, slots) for key, call in calls] for calls in told]
     kinds = list(chosen.values())
     return Foreseen(
         rounds,
@@ -273,14 +275,32 @@ def _result(seen: Seen, j: int, before: Tensor) -> Tensor:
     return answer if answer.shape == before.shape else before
 
 
-def _calls(
-    seen: list[Seen], fresh: list[tuple[tuple[bool, ...], bool]]
-) -> list[tuple[tuple[str, int], Call]]:
+def _calls(seen: list[Seen], fresh: list[tuple[tuple[bool, ...], bool]]) -> _Calls:
     calls = []
     for key, one, (rows, secret) in zip(_keys(seen), seen, fresh, strict=True):
         shares = one.others[0] if one.verb == "average" else None
         calls.append((key, Call(one.verb, rows, (-1,) * len(rows), secret, shares)))
     return calls
+
+
+_Calls = list[tuple[tuple[str, int], Call]]
+
+
+def _ever(found: list[_Calls]) -> list[_Calls]:
+    """The calls, of which all counts as new that is in any round.
+
+    In one round, two worlds may agree by chance, as where a client chooses.
+    """
+    new: dict[tuple[str, int], tuple[bool, ...]] = {}
+    secret: dict[tuple[str, int], bool] = {}
+    for key, call in (pair for calls in found for pair in calls):
+        before = new.get(key, call.fresh)
+        new[key] = tuple(a or b for a, b in zip(before, call.fresh, strict=True))
+        secret[key] = secret.get(key, False) or call.secret
+    return [
+        [(k, call._replace(fresh=new[k], secret=secret[k])) for k, call in calls]
+        for calls in found
+    ]
 
 
 def _placed(key: tuple[str, int], call: Call, slots: dict[_Key, int]) -> Call:

@@ -30,6 +30,9 @@ from ... import seeds
 Draw = Callable[[int | Tensor, Tensor, int], Tensor]
 """Of a stream, for clients (n,) by their identities, so many N(0, 1) draws each."""
 
+_AT_ONCE = 2**15
+"""Numbers that are drawn at once."""
+
 SOURCES = ("seed", "system")
 
 
@@ -74,6 +77,12 @@ class Mechanism(NamedTuple):
             z = torch.where(norm <= self.clip, x, shorter)
         if not self.noise:
             return z
+        z = z.clone()
         draw: Draw = from_system if self.source == "system" else seeds.normals
-        drawn = draw(stream, clients, x.shape[1]).reshape(x.shape)
-        return z + (self.noise * share * drawn).to(z)
+        # Some rows at once: the numbers are many, and made by some ten operations.
+        for some in torch.arange(len(x)).split(max(1, _AT_ONCE // x.shape[1])):
+            part = slice(int(some[0]), int(some[-1]) + 1)
+            keys = stream[:, part] if isinstance(stream, Tensor) else stream
+            drawn = draw(keys, clients[part], x.shape[1]).reshape(len(some), -1)
+            z[part] += (self.noise * share * drawn).to(z)
+        return z

@@ -114,7 +114,13 @@ def privately(
         calls = foreseen.rounds[t]
         private, inside = asked(oracle, calls, now.refs, t, refuses)
         state, info = algorithm.step(now.state, private, rng)
-        spent = now.spent + totals(inside.events, n)
+        cost = totals(inside.events, n)
+        if costs and not mechanism.secure and bool((cost > costs[t] + 1e-9).any()):
+            raise InputError(
+                f"private training released more in round {t} than was foreseen: what "
+                "a method sends must not depend on data."
+            )
+        spent = now.spent + cost
         ledger = [*now.ledger, *_thrifty(now.ledger, _listed(inside.events))]
         return Guarded(state, inside.refs, t, spent, ledger, 0), info
 

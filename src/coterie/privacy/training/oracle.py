@@ -60,7 +60,8 @@ class PrivateOracle:
         self._calls, self._names, self._t = list(calls), names, t
         self.refs, self.events = refs.clone(), list[Event]()
         self._number = -1  # of the last call
-        self._sent: list[tuple[Tensor, Tensor]] = []  # rows of this round as they left
+        # Rows of this round, as they were and as they left.
+        self._sent: list[tuple[Tensor, int, Tensor]] = []
 
     @property
     def active(self) -> Bool[Tensor, " n"]:
@@ -180,7 +181,7 @@ class PrivateOracle:
         call = self._next("blended")
         links = between(weights, self.present, readers=True)
         x = self._model(call, x, home, links.flip(1))
-        readers = self._foreseen.readers.to(self.present.device)
+        readers = self._readers("blended", links)
         self._write("blended", links, apart=True)
         own = weights.diagonal() != 0
         self._write("blended", between(readers.T * own, self.present))
@@ -201,7 +202,9 @@ class PrivateOracle:
         asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs
         asks = (asks.to(self.present.device) & self.present[:, None]) & self.present
         asks = asks & ~torch.eye(n, dtype=torch.bool, device=asks.device)
-        x = self._model(call, x, home, between(asks, self.present).flip(1))
+        links = between(asks, self.present)
+        self._readers("compare", links)
+        x = self._model(call, x, home, links.flip(1))
         told = between(torch.ones_like(asks), self.present, readers=True)
         # Two halves at one's own model, and two for each who asks: all hear of them.
         count = 2 * (asks.sum(0) + asks.any(1))
@@ -237,15 +240,15 @@ class PrivateOracle:
         """A row of each client as it leaves."""
         if not call.fresh[j]:
             return row
-        for given, z in self._sent:
-            if given is row:  # the very same, which has left in this round
+        for given, version, z in self._sent:
+            if given is row and version == row._version:  # it has left in this round
                 return z
         names = self._names[self.mine].to(row.device)
         ref = self._ref(call, j)
         z = self._mechanism.released(row, ref, self._stream(call.verb, j), names, share)
         if call.verb != "central":
             z = torch.where(self.active[:, None], z, row)
-        self._sent.append((row, z))
+        self._sent.append((row, row._version, z))
         return z
 
     def _ref(self, call: Call, j: int) -> Tensor | float:
@@ -289,6 +292,17 @@ class PrivateOracle:
         whole = x.clone()
         whole[:, ~home] = z
         return whole
+
+    def _readers(self, verb: str, links: Tensor) -> Bool[Tensor, "n n"]:
+        """[i, k]: whether k may see the model of i; refuses others who ask."""
+        readers = self._foreseen.readers.to(self.present.device)
+        contributor, reader = links.to(readers.device).unbind(1)
+        if not bool(readers[reader, contributor].all()):
+            raise InputError(
+                f"private training met a pair in `{verb}` of round {self._t} that was "
+                "not foreseen: whom a method asks must not depend on data."
+            )
+        return readers
 
     def _pairwise(self, half: str, j: int, read: Bool[Tensor, " n"]) -> Leaves:
         """Gradients of pairs as they leave; own ones only if anybody may read them."""

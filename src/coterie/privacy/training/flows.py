@@ -1,0 +1,150 @@
+"""A flow whose clients answer with clipped gradients and noise.
+
+Where nobody waits, every answer is a gradient with noise as soon as it is there, and
+all that the method makes of it and sends on is made of releases: models that mix with
+neighbours', a token that walks on. A client pays for each of its answers, whoever sees
+them: nothing is claimed to be hidden by the way that rows take. A client whose budget
+is spent answers with zeros: a token passes it by.
+
+References:
+    Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
+    arXiv 2302.14428, (7.5) of the thesis: private token SGD, of which there is no
+    theorem beyond this account.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError
+from ...types import (
+    Algorithm,
+    Arrivals,
+    Flow,
+    Info,
+    Kind,
+    Meeting,
+    State,
+    Task,
+    gradient,
+)
+from .doubles import DoubleClients
+from .mechanisms import Mechanism
+from .methods import Limits
+
+
+@dataclass
+class GuardedFlow:
+    """The state of a flow, and what clients have released so far."""
+
+    state: Any
+    spent: Tensor  # (N,) mu^2
+
+
+def privately_in_time(
+    algorithm: Algorithm,
+    mechanism: Mechanism,
+    names: Int[Tensor, " n"],
+    *,
+    label: str,
+    limits: Limits,
+) -> Algorithm:
+    """The algorithm, whose clients answer with clipped gradients and noise.
+
+    Args:
+        algorithm: with a flow.
+        mechanism: how answers are clipped and noised.
+        names: identities of all clients, which name their noise.
+        label: how it is called, for refusals.
+        limits: budgets; a client at its end answers with zeros.
+
+    Raises:
+        InputError: where its clients answer with anything but gradients.
+    """
+    flow = algorithm.flow
+    assert flow is not None  # asked of methods in time
+    telling = [_tells(kind, label) for kind in flow.kinds]
+    sends = flow.messages != "none"
+    cost = (
+        (mechanism.sensitivity / mechanism.noise) ** 2 if mechanism.noise else math.inf
+    )
+
+    def init(x: Tensor) -> GuardedFlow:
+        return GuardedFlow(flow.init(x), torch.zeros(len(x), dtype=torch.float64))
+
+    def arrive(now_state: GuardedFlow, now: Arrivals) -> Iterable[int]:
+        if telling[now.kind] and sends:
+            now = now._replace(answers=_answered(now_state, now))
+        return flow.arrive(now_state.state, now)
+
+    def _answered(state: GuardedFlow, now: Arrivals) -> tuple[Tensor, ...]:
+        who = torch.tensor(now.clients)
+        after = state.spent[who] + cost
+        enough = 1 + 1e-9
+        refuses = after > limits.of_all * enough
+        if limits.of_each is not None:
+            refuses |= after > limits.of_each[who] * enough
+        state.spent[who] = torch.where(refuses, state.spent[who], after)
+        (g,) = now.answers
+        stream = seeds.key(mechanism.seed, "privacy", "arrive", now.k)
+        z = mechanism.released(g, 0.0, stream, names[who].to(g.device))
+        return (torch.where(refuses.to(g.device)[:, None], 0.0, z),)
+
+    def task(state: GuardedFlow, client: int) -> Task:
+        return flow.task(state.state, client)
+
+    def personal(state: GuardedFlow) -> Tensor:
+        return flow.personal(state.state)
+
+    def info(state: GuardedFlow) -> Info:
+        return flow.info(state.state)
+
+    made = flow._replace(
+        init=init, task=task, arrive=arrive, personal=personal, info=info, welcome=None
+    )
+    return Algorithm(flow=_with_edges(made, flow))
+
+
+def _with_edges(made: Flow, flow: Flow) -> Flow:
+    """The same, where pairs meet."""
+    send, meet, ringing = flow.send, flow.meet, flow.ringing
+    if send is not None:
+        made = made._replace(send=lambda s, client, time: send(s.state, client, time))
+    if meet is not None:
+
+        def met(state: State, now: Meeting) -> None:
+            meet(state.state, now)
+
+        made = made._replace(meet=met)
+    if ringing is not None:
+        made = made._replace(ringing=lambda s, e, rates: ringing(s.state, e, rates))
+    return made
+
+
+def _tells(kind: Kind, label: str) -> bool:
+    """Whether answers of a kind depend on data, seen in two worlds; refuses others."""
+    if kind.program is gradient:
+        return True
+    row = torch.ones(1, 5, dtype=torch.float64)
+    answers: list[Any] = []
+    for world in ("first", "second"):
+        clients = DoubleClients(seeds.generator("privacy", world))
+        try:
+            answers.append(kind.program(clients, *[row] * (kind.reads or 1)))
+        except Exception:  # of any kind: it wants other rows than a model
+            break
+    same = len(answers) == 2 and all(isinstance(a, Tensor) for a in answers)
+    if same and torch.equal(*answers):
+        return False
+    raise InputError(
+        f"{label} cannot be trained privately in time: its clients answer with more "
+        "than gradients."
+    )
