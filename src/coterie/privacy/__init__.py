@@ -1,5 +1,15 @@
 """What leaves a client, and what it tells: ledger, accountants, mechanisms, audits."""
 
 from .ledger import Event, Exchange, Input, Ledger, Release
+from .subsampled import sampled_epsilon, sampled_epsilons, sampled_noise
 
-__all__ = ["Event", "Exchange", "Input", "Ledger", "Release"]
+__all__ = [
+    "Event",
+    "Exchange",
+    "Input",
+    "Ledger",
+    "Release",
+    "sampled_epsilon",
+    "sampled_epsilons",
+    "sampled_noise",
+]
