@@ -111,6 +111,7 @@ def sampled_noise(
 def _steps_of(ledger: Ledger) -> list[Counter[Step]]:
     """How often each client took each kind of step."""
     found: list[Counter[Step]] = [Counter() for _ in range(ledger.clients)]
+    known: dict[int, tuple[list[int], list[int]]] = {}  # of links that are used again
     for event in ledger:
         if not isinstance(event, Release):
             raise InputError(
@@ -119,8 +120,9 @@ def _steps_of(ledger: Ledger) -> list[Counter[Step]]:
                 "needs the accountant of projections."
             )
         number("rate", event.rate, at_least=0, at_most=1)
-        senders = event.links[:, 0]
-        for client, links in zip(*_counted(senders[senders >= 0]), strict=True):
+        if id(event.links) not in known:
+            known[id(event.links)] = _counted(event.links[:, 0])
+        for client, links in zip(*known[id(event.links)], strict=True):
             moved = event.sensitivity * math.sqrt(links)
             if moved > 0 and event.rate > 0:
                 found[client][event.noise / moved, event.rate] += 1
@@ -128,7 +130,7 @@ def _steps_of(ledger: Ledger) -> list[Counter[Step]]:
 
 
 def _counted(senders: Tensor) -> tuple[list[int], list[int]]:
-    clients, links = senders.unique(return_counts=True)
+    clients, links = senders[senders >= 0].unique(return_counts=True)
     return clients.tolist(), links.tolist()
 
 
