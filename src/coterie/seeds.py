@@ -43,18 +43,21 @@ def generator(*names: int | str) -> torch.Generator:
 
 def _right(z: Tensor, shift: int) -> Tensor:
     """Logical shift to the right; that of signed tensors copies the sign bit."""
-    return (z >> shift) & ((1 << (64 - shift)) - 1)
+    return (z >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 
 
 def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """SplitMix64's output function on 64-bit patterns."""
-    z = (z ^ _right(z, 30)) * _FIRST
-    z = (z ^ _right(z, 27)) * _SECOND
-    return z ^ _right(z, 31)
+    z = _right(z, 30).bitwise_xor_(z).mul_(_FIRST)
+    z = _right(z, 27).bitwise_xor_(z).mul_(_SECOND)
+    return _right(z, 31).bitwise_xor_(z)
 
 
 def bits(
-    stream: int | Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int
+    stream: int | Int[Tensor, "s _"],
+    clients: Int[Tensor, " n"],
+    size: int,
+    first: int = 0,
 ) -> Int[Tensor, "*s n {size}"]:
     """Row j holds `size` random 64-bit patterns of client clients[j] in the stream.
 
@@ -63,9 +66,10 @@ def bits(
             of keys has one for each client.
         clients: identities of the clients, not positions.
         size: how many to draw for each.
+        first: how many of each sequence are left out.
     """
     start = mix((clients + 1) * _GOLDEN + stream)
-    count = torch.arange(1, size + 1, device=clients.device)
+    count = torch.arange(first + 1, first + size + 1, device=clients.device)
     return mix(start[..., None] + count * _GOLDEN)
 
 

@@ -82,20 +82,20 @@ class Kernel:
         self.layout = layout(module)
         if dtype is None and features.is_floating_point():
             dtype = features.dtype
-        self._module = for_many_models(
+        self.module = for_many_models(
             copy.deepcopy(module).to(features.device, dtype),
             on_cpu=features.device.type == "cpu",
         )
-        self._objective = objective
+        self.objective = objective
         self._features, self._targets = features, targets
         # Unrolled steps would take longer to compile than most studies to run.
-        recurrent = any(isinstance(m, Recurrent) for m in self._module.modules())
+        recurrent = any(isinstance(m, Recurrent) for m in self.module.modules())
         self._by_row, self.compiled = by_row, compiled and not recurrent
         self._convolves = any(
             isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
         )
         # Looking for parameters that are one takes as long as a small layer.
-        named = self._module.named_parameters(remove_duplicate=False)
+        named = self.module.named_parameters(remove_duplicate=False)
         self._tied = len(list(named)) > len(self.layout.names)
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
@@ -108,7 +108,7 @@ class Kernel:
         """Row j is the gradient of row j's weighted loss."""
         if not len(points):  # of a process none of whose clients take part
             return torch.empty_like(points)
-        alone = self._rows_alone(batch)
+        alone = self.rows_alone(batch)
         if not alone and self.chunk(batch.width) >= len(points):
             return self._run("grad", (slice(None), batch), points)
         out = torch.empty_like(points)
@@ -171,7 +171,7 @@ class Kernel:
             batch: their samples.
             samples: how many there are, also of clients elsewhere.
         """
-        found = outcomes(self._objective, self.outputs(points, batch), samples)
+        found = outcomes(self.objective, self.outputs(points, batch), samples)
         return {name: values.to(points.device) for name, values in found.items()}
 
     def evaluated_at_once(self, samples: int) -> int:
@@ -180,7 +180,7 @@ class Kernel:
 
     def _measured(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The measures of one chunk of rows."""
-        everyone, wholes = slice(None), self._objective.of_client
+        everyone, wholes = slice(None), self.objective.of_client
         sums, outputs = zip(
             *(
                 self._run("measure", (everyone, piece), points)
@@ -230,7 +230,7 @@ class Kernel:
     @cached_property
     def _values_per_sample(self) -> int:
         """Values that one sample's features, activations and their gradients hold."""
-        return 2 * values_in_pass(self._module, self._features[:1])
+        return 2 * values_in_pass(self.module, self._features[:1])
 
     def _chunks(
         self, batch: Batch, size: int | None = None
@@ -240,7 +240,8 @@ class Kernel:
             rows = slice(first, first + size)
             yield rows, batch[rows]
 
-    def _rows_alone(self, batch: Batch) -> bool:
+    def rows_alone(self, batch: Batch) -> bool:
+        """Whether rows of such a batch run one after the other."""
         if self._by_row is not None:
             return self._by_row
         on_cpu = self._features.device.type == "cpu"
@@ -255,7 +256,7 @@ class Kernel:
         workers = 1 if self._by_row else torch.get_num_threads()
 
         def work(first: int) -> None:
-            module = copy.deepcopy(self._module) if workers > 1 else self._module
+            module = copy.deepcopy(self.module) if workers > 1 else self.module
             for j in range(first, len(points), workers):
                 out[j] = self._grad_of_row(module, points[j], *self._used(batch, j))
 
@@ -268,14 +269,15 @@ class Kernel:
         finally:
             torch.set_num_threads(workers)  # some libraries share the workers' setting
 
-    def _data(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def data(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and targets of these samples."""
         return self._features[index], self._targets[index]
 
     def _used(self, batch: Batch, j: int) -> tuple[Tensor, Tensor, Tensor]:
         """Features, targets and weights of the samples of row j that have a weight."""
         index = batch.index if batch.index.dim() == 1 else batch.index[j]
         used = batch.weight[j] != 0
-        return *self._data(index[used]), batch.weight[j][used]
+        return *self.data(index[used]), batch.weight[j][used]
 
     def _grad_of_row(
         self,
@@ -288,13 +290,13 @@ class Kernel:
         point = row.detach().requires_grad_()
         with torch.enable_grad():
             outputs = self._called(module, self.layout.unravel(point), features)
-            losses = self._objective.loss(outputs, targets)
+            losses = self.objective.loss(outputs, targets)
             return torch.autograd.grad((losses * weight).sum(), point)[0]
 
     def _run(self, name: str, piece: tuple[slice, Batch], *rows: Tensor) -> Any:
         """Applies the vectorised program `name` to one chunk of rows."""
         chosen, batch = piece
-        features, targets = self._data(batch.index)
+        features, targets = self.data(batch.index)
         inputs = (*(row[chosen] for row in rows), features, targets, batch.weight)
         compiled = self.compiled and name == "grad"
         if compiled:  # for this layout: one model for all is a row without stride
@@ -342,7 +344,7 @@ class Kernel:
 
         # One pass back for all rows takes half of the time for small models, and does
         # not import torch's compiler; but it does not know which index is padding.
-        return by_row if looks_up(self._module, self._features[:1]) else at_once
+        return by_row if looks_up(self.module, self._features[:1]) else at_once
 
     def _hvps(self, data: int | None) -> Callable[..., Tensor]:
         def hvp(
@@ -366,12 +368,12 @@ class Kernel:
     def _measures(
         self, data: int | None
     ) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:
-        measures = self._objective.per_sample
+        measures = self.objective.per_sample
 
         def measure(
             point: dict[str, Tensor], features: Tensor, targets: Tensor, weight: Tensor
         ) -> tuple[dict[str, Tensor], Tensor]:
-            outputs = self._called(self._module, point, features)
+            outputs = self._called(self.module, point, features)
             sums = {
                 name: (measure(outputs, targets) * weight).sum()
                 for name, measure in measures.items()
@@ -393,8 +395,8 @@ class Kernel:
     def _loss_of_samples(
         self, point: dict[str, Tensor], features: Tensor, targets: Tensor
     ) -> Tensor:
-        outputs = self._called(self._module, point, features)
-        return self._objective.loss(outputs, targets)
+        outputs = self._called(self.module, point, features)
+        return self.objective.loss(outputs, targets)
 
     def _called(self, module: nn.Module, point: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(module, point, (x,), tie_weights=self._tied)

@@ -98,8 +98,8 @@ def privately_in_time(
         z = mechanism.released(g, 0.0, stream, names[who].to(g.device))
         return (torch.where(refuses.to(g.device)[:, None], 0.0, z),)
 
-    def task(state: GuardedFlow, client: int) -> Task:
-        return flow.task(state.state, client)
+    def task(state: GuardedFlow, client: int, time: float) -> Task:
+        return flow.task(state.state, client, time)
 
     def personal(state: GuardedFlow) -> Tensor:
         return flow.personal(state.state)
@@ -125,7 +125,7 @@ def _with_edges(made: Flow, flow: Flow) -> Flow:
 
         made = made._replace(meet=met)
     if ringing is not None:
-        made = made._replace(ringing=lambda s, e, rates: ringing(s.state, e, rates))
+        made = made._replace(ringing=lambda s, tempo: ringing(s.state, tempo))
     return made
 
 
