@@ -368,25 +368,36 @@ def invoke(*arguments: object):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
-def test_the_command_prints_and_writes_a_plan_that_a_study_can_use(study_file):
-    result = invoke("plan", study_file, "--quiet", "--out", "here")
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A folder with a study and, in here/, its plan; and what the command said."""
+    folder = tmp_path_factory.mktemp("planned")
+    study = folder / "study.toml"
+    study.write_text(STUDY)
+    return folder, invoke("plan", study, "--quiet", "--out", folder / "here")
+
+
+def test_the_command_prints_and_writes_a_plan_that_a_study_can_use(
+    planned, monkeypatch
+):
+    folder, result = planned
+    monkeypatch.chdir(folder)
     assert result.exit_code == 0, result.output
     words = " ".join(result.output.split())
     assert "Mean RMSE: " in words and "all intervals are of 90 %" in words
-    page = (study_file.parent / "here/plan.html").read_text()
+    page = (folder / "here/plan.html").read_text()
     assert page.index("Mean RMSE") < page.index("RMSE alone")
     assert page.index("RMSE alone") < page.rindex("Who gains")
     assert "Plotly.newPlot" in page
     weights = 'algorithm.all_for_one.weights="here/weights.csv"'
-    again = invoke("run", study_file, "--quiet", "--set", weights)
+    again = invoke("run", "study.toml", "--quiet", "--set", weights)
     assert again.exit_code == 0, again.output
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
-def test_the_page_of_a_plan_fits_a_phone_and_a_desk(browser, study_file, width, dark):
-    invoke("plan", study_file, "--quiet", "--out", "here")
-    page = study_file.parent / "here/plan.html"
+def test_the_page_of_a_plan_fits_a_phone_and_a_desk(browser, planned, width, dark):
+    page = planned[0] / "here/plan.html"
     probe = """return [over(document.documentElement), all(".main-svg").length > 1,
         all("figcaption").map((caption) => caption.textContent),
         getComputedStyle(document.body).backgroundColor]"""

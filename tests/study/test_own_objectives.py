@@ -12,6 +12,7 @@ import torch
 from coterie import report
 from coterie.checks import InputError
 from coterie.records import load_records
+from coterie.scores.finals import score_of
 from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
@@ -68,7 +69,7 @@ def test_a_study_minimises_compares_and_reports_by_an_objective_of_ones_own(
     last = records.metrics.query("round == 2")
     assert result.table()["mean"].item() == pytest.approx(last["test_worst"].mean())
     assert last["test_covered"].between(0, 1).all()
-    assert report.tables.score_of(records).sign == -1
+    assert score_of(records).sign == -1
     report.write_report(records, tmp_path / "report.html")
     assert "test worst" in (tmp_path / "report.html").read_text()
 
