@@ -261,3 +261,14 @@ def test_bounds_on_the_longest_direction_are_above_it_with_any_number_of_exchang
         assert bound == pytest.approx(true)
         top = torch.linalg.svd(g)[2][:1]
         assert squared_distance(found[:1].T, top.T) < 1e-12
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_parameters_that_stay_at_home_are_refused_where_messages_are_not_models(
+    classification, rank
+):
+    home = models.columns(net(), ["body"])
+    simulation = Simulation(classification, net(), home=home, dtype=REAL)
+    for method in (fedrep(SIZES, HEAD), shared_subspace(rank=rank), nuclear_norm()):
+        with pytest.raises(InputError, match="`personal` must name no parameters"):
+            method.init(start(), simulation.at(0))

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..checks import InputError
-from ..collaboration.rows import common, handed
+from ..collaboration.rows import common, handed, refuse_personal
 from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, descend, velocity
 from ..options import Count, Sizes, method
@@ -103,6 +103,7 @@ def fedrep(
 
     def init(x: Tensor, oracle: Oracle) -> State:
         refuse_other(head, x)
+        refuse_personal(oracle, x)
         return State(x, common(oracle, x), velocity(rule, x), 0)
 
     def personal(state: State, oracle: Oracle) -> Tensor:

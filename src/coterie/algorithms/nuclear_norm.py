@@ -35,7 +35,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..collaboration.rows import common, handed
+from ..collaboration.rows import common, handed, refuse_personal
 from ..options import Count, Positive, method
 from ..structure.heads import heads_by_descent, model, whole_gradient
 from ..structure.nuclear import onto_simplex_ball
@@ -79,6 +79,7 @@ def nuclear_norm(
     radius = cap * math.sqrt(rank)  # of singular values of W / sqrt(N)
 
     def init(x: Tensor, oracle: Oracle) -> State:
+        refuse_personal(oracle, x)
         basis = x.new_zeros(width, x.shape[1])
         return State(common(oracle, x), torch.zeros_like(x), basis, 0)
 

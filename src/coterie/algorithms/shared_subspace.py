@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..collaboration.rows import common, handed
+from ..collaboration.rows import common, handed, refuse_personal
 from ..options import Count, Positive, method
 from ..structure.heads import (
     along,
@@ -73,6 +73,7 @@ def shared_subspace(
 
     def init(x: Tensor, oracle: Oracle) -> State:
         refuse_rank(rank, len(oracle.present), x.shape[1])
+        refuse_personal(oracle, x)
         u = x.new_zeros(1, rank, x.shape[1]).expand(len(x), -1, -1)
         return State(common(oracle, x), u, x.new_zeros(len(x), rank), 0)
 

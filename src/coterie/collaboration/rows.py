@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..checks import InputError
 from ..types import Oracle
 
 
@@ -35,3 +37,20 @@ def common(oracle: Oracle, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
 def handed(oracle: Oracle, rows: Float[Tensor, "n ..."]) -> Float[Tensor, "m ..."]:
     """A row that all have in common, for each of those whom the oracle asks now."""
     return rows[:1].expand(len(oracle.active), *rows.shape[1:])
+
+
+def refuse_personal(oracle: Oracle, x: Float[Tensor, "n d"]) -> None:
+    """Raises InputError where columns of models stay at home, by what an average keeps.
+
+    For methods whose messages are parts or products of rows, in which nobody could tell
+    such columns from others.
+    """
+    places = torch.arange(len(oracle.present), device=x.device)[oracle.mine]
+    probe = places.to(x.dtype)[:, None].expand_as(x)
+    mean = common(oracle, probe)
+    kept = int((mean != mean[:, :1]).any(0).sum())
+    if len(x) and (kept or bool((mean[:, 0] != mean[0, 0]).any())):
+        raise InputError(
+            "`personal` must name no parameters for this method, whose messages are "
+            "not models."
+        )
