@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -16,7 +17,7 @@ from coterie.algorithms.spag import spag
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
-from coterie.study.ingredients import RECIPES, Context
+from coterie.study.ingredients import RECIPES, Context, is_told
 from coterie.theory.curvature.preconditioning import relative_condition
 from coterie.types import traffic_of
 
@@ -244,3 +245,8 @@ def test_a_study_names_the_reference_by_its_client():
     assert recipe("2", context).tolist() == [False, False, True]
     with pytest.raises(InputError, match="`reference` must be one of 0, 1, 2"):
         recipe("Chur", context)
+    named = replace(data, names=("Chur", "St. Gallen (2)", "largest"))
+    for place, name in enumerate(named.names):
+        found = recipe(name, context._replace(federation=named))
+        assert found.nonzero().flatten().tolist() == [place]
+        assert not is_told("reference", name)
