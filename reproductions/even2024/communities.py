@@ -42,7 +42,8 @@ def read_friends(ego: int, data_dir: str) -> nx.Graph | None:
     path = folder / "facebook" / f"{ego}.edges"
     if not path.is_file():
         return None
-    network = nx.Graph(tuple(map(int, row.split())) for row in path.open())
+    rows = path.read_text().splitlines()
+    network = nx.Graph(tuple(map(int, row.split())) for row in rows)
     part = max(nx.connected_components(network), key=len)
     return nx.convert_node_labels_to_integers(network.subgraph(sorted(part)))
 

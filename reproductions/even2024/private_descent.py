@@ -221,4 +221,12 @@ def accuracy_claims(
                 f"{len(runs)} trials; judged: within a hundredth",
             )
         )
-    return claims, curves
+    table = Claim(
+        "Table 6.2: settings of Figure 6.1c",
+        "lost",
+        f"{STEPS} steps of {LR}, gradients clipped to {CLIP:g}, noise {NOISE} on them, "
+        "q = ln(n)/n, K = ln(n)/sqrt(gap)",
+        None,
+        "as in the authors' script, which clips after it has added noise",
+    )
+    return [*claims, table], curves

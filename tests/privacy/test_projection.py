@@ -120,6 +120,15 @@ def test_losses_do_not_depend_on_noise_and_sensitivity_but_their_unit_does():
     torch.testing.assert_close(other.mu, expected)
 
 
+def test_with_endless_noise_nothing_is_told():
+    matrix = metropolis("ring", 7)
+    each = []
+    for noise in (1.0, 10.0, 1e3, 1e6):
+        ledger = gossip_ledger(matrix, 3, noise=noise)
+        each.append(float(exact_losses(ledger).epsilon(1e-5).max()))
+    assert each == sorted(each, reverse=True) and each[-1] == 0
+
+
 def test_losses_grow_with_rounds():
     matrix = metropolis("erdos_renyi(0.3)", 12)
     each = [exact_losses(gossip_ledger(matrix, t)).share for t in (1, 2, 3, 5)]

@@ -163,6 +163,13 @@ def test_exchanges_of_a_round_of_sgd():
     assert many == math.ceil(2 * math.log(1e6))
 
 
+def test_noise_for_a_mean_loss_over_all_steps_is_that_of_its_messages():
+    """One step of T rounds is averaging."""
+    n, degree, rounds = 50, 3, 12
+    noise = theory.sgd_noise(1.0, n=n, received=degree * rounds)
+    assert theory.mean_loss(degree, rounds, n) / noise**2 == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

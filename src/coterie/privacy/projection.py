@@ -27,7 +27,7 @@ since they share their noise: see `coterie.privacy.printed` and docs/errata.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -84,7 +84,7 @@ def seen_by(
         rtol: of singular values.
         tau: standard deviation of the noise on what is read.
     """
-    return _seen(ledger, [_checked(observer, ledger.clients)], rtol, tau)[0]
+    return next(_seen(ledger, [_checked(observer, ledger.clients)], rtol, tau))
 
 
 def exact_losses(
@@ -117,7 +117,7 @@ def exact_losses(
         observers = [Observer((v,)) for v in range(n)]
     observers = [_checked(each, n) for each in observers]
     share = torch.zeros(n, len(observers), dtype=torch.float64)
-    rows = min(2 * _ROWS, _most_read(ledger))
+    rows = min(len(columns.client) + _ROWS, _most_read(ledger))
     block = max(1, _NUMBERS // (rows * len(columns.client)))
     for start in range(0, len(observers), block):
         some = observers[start : start + block]
@@ -170,7 +170,8 @@ def _checked(observer: Observer, n: int) -> Observer:
 
 def _seen(
     ledger: Ledger, observers: list[Observer], rtol: float, tau: float
-) -> list[Seen]:
+) -> Iterator[Seen]:
+    """What each of them learns, after all messages were read."""
     checks.number("rtol", rtol, at_least=0, below=1)
     checks.number("tau", tau, at_least=0)
     columns = columns_of(ledger)
@@ -188,16 +189,14 @@ def _seen(
             read = _read(links, observer, clients, once=not tau)
             if len(read):
                 view.add(rows[read])
-    found = []
-    for view in views:
-        sizes, basis = view.short()
+    while views:
+        sizes, basis = views.pop(0).short()
         if tau:
             clear = sizes.square() / (sizes.square() + tau**2)
         else:
             kept = sizes > rtol * sizes.max() if len(sizes) else sizes.bool()
             basis, clear = basis[kept], torch.ones(int(kept.sum())).double()
-        found.append(Seen(basis, clear, columns))
-    return found
+        yield Seen(basis, clear, columns)
 
 
 def _most_read(ledger: Ledger) -> int:

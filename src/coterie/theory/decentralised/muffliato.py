@@ -226,3 +226,28 @@ def gossip_steps(
     """
     pace = math.sqrt(checks.number("gap", gap, above=0, at_most=1))
     return math.ceil(math.log(max(n, dissimilarity / _square(noise, dim))) / pace)
+
+
+def sgd_noise(
+    loss: float,
+    *,
+    n: int,
+    received: float,
+    alpha: float = 2.0,
+    sensitivity: float = 1.0,
+) -> float:
+    """`s^2 = alpha Delta^2 K sum_t d_v(t) / (2 n epsilon)`, for a mean divergence.
+
+    >>> round(sgd_noise(1.0, n=100, received=400), 3)
+    2.0
+
+    Args:
+        loss: epsilon, the mean over all clients of the divergence of all steps.
+        n: clients.
+        received: messages that the busiest client receives, K d_v(t) in step t.
+        alpha: order of the divergence.
+        sensitivity: Delta of a gradient, 2 clip.
+    """
+    checks.number("loss", loss, above=0)
+    checks.number("alpha", alpha, above=1)
+    return math.sqrt(alpha * sensitivity**2 * received / (2 * n * loss))
