@@ -6,6 +6,7 @@ from coterie.data.federation import Federation
 from coterie.models import build, layout, linear
 from coterie.study import ingredients
 from coterie.study.config import Entry
+from coterie.study.ingredients import partners
 from coterie.study.setup import build_algorithm
 
 
@@ -19,11 +20,11 @@ def _for_federations(recipe):
     return lambda choice, federation: recipe(choice, context(federation))
 
 
-biases = _for_federations(ingredients.biases)
-precision = _for_federations(ingredients.precision)
-radius = _for_federations(ingredients.radius)
-sizes = _for_federations(ingredients.sizes)
-weights = _for_federations(ingredients.weights)
+biases = _for_federations(partners.biases)
+precision = _for_federations(partners.precision)
+radius = _for_federations(partners.radius)
+sizes = _for_federations(partners.sizes)
+weights = _for_federations(partners.weights)
 
 
 def built(entry: Entry, federation: Federation):

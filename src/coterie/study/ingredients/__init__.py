@@ -1,0 +1,30 @@
+"""What a study gives an algorithm beside numbers: sizes, weights, biases, precisions.
+
+A factory's positional parameters are ingredients. Each has a recipe here, which makes
+it from a short text of the study, such as `weights = "clusters"`, in its context.
+"""
+
+from .contexts import Context, file_of
+from .links import edges_between
+from .recipes import (
+    OF_MODELS,
+    RECIPES,
+    Ingredients,
+    ingredients_of,
+    is_measured,
+    is_told,
+    once,
+)
+
+__all__ = [
+    "OF_MODELS",
+    "RECIPES",
+    "Context",
+    "Ingredients",
+    "edges_between",
+    "file_of",
+    "ingredients_of",
+    "is_measured",
+    "is_told",
+    "once",
+]

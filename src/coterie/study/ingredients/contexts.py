@@ -1,0 +1,66 @@
+"""What an ingredient is made from: its text, the clients, a model's columns, a file."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ...checks import InputError
+from ...data.federation import Federation
+from ...models import Layout
+
+ON_GRAPH = " on graph"
+
+
+class Context(NamedTuple):
+    """What there is to make an ingredient from, beside its text."""
+
+    federation: Federation
+    layout: Layout  # the columns of a model
+    seed: int  # of the study
+    edges: Int[Tensor, "e 2"] | None = None  # places of clients whom [graph] joins
+    kind: str = "metropolis"  # of gossip matrices
+
+
+def in_files(federation: Federation) -> tuple[int, Tensor]:
+    """How many clients a file is about, and where in it these clients stand.
+
+    Where clients are held out of training, a file is about them too.
+    """
+    if federation.everybody is None:
+        return len(federation), torch.arange(len(federation))
+    return federation.everybody, federation.clients
+
+
+def named(choice: str) -> str:
+    """What a choice names, without whether it is for a graph."""
+    return choice.removesuffix(ON_GRAPH)
+
+
+def file_of(choice: str) -> Path | None:
+    """The file that a choice names, if it names one."""
+    choice = named(choice)
+    is_file = Path(choice).suffix in (".csv", ".npy")
+    return Path(os.path.expanduser(choice)) if is_file else None
+
+
+def from_file(name: str, path: Path) -> Tensor:
+    """The values of a CSV or NumPy file."""
+    try:
+        with warnings.catch_warnings():  # that a file is empty, which its shape tells
+            warnings.simplefilter("ignore", UserWarning)
+            is_csv = path.suffix == ".csv"
+            values = np.loadtxt(path, delimiter=",") if is_csv else np.load(path)
+        if not np.isrealobj(values):
+            raise TypeError("it must hold real numbers, got complex ones")
+        return torch.tensor(values, dtype=torch.float32)
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"`{name}` cannot be read from {path}: {reason}.") from None

@@ -1,0 +1,218 @@
+"""Ingredients about clients: sizes, weights, biases, radii, precisions, a reference."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...checks import (
+    InputError,
+    call,
+    dissimilarity,
+    integer,
+    number,
+    one_of,
+    positive,
+    square,
+    stochastic,
+)
+from ...collaboration.weights import (
+    among,
+    among_neighbours,
+    interpolation,
+    same_cluster,
+    water_filling,
+    within,
+)
+from ...data.federation import Federation, short_name
+from ...graphs.fastest import MIXINGS
+from ...graphs.matrices import neighbouring
+from ...similarity.partners import ESTIMATES, estimated_weights
+from ...similarity.transport import dissimilarities
+from .contexts import ON_GRAPH, Context, file_of, from_file, in_files, named
+
+
+def sizes(choice: str, context: Context) -> Tensor:
+    """(N,) training samples of each client."""
+    one_of("sizes", choice, ("samples",))
+    return context.federation.train.size
+
+
+def weights(choice: str, context: Context) -> Tensor:
+    """(N, N) weights whose rows sum to 1, by one of these names, or from a file.
+
+    `clusters`, `uniform` and `alone`; `mixture(alpha)` is alpha for the others and the
+    rest for oneself; from known optima, `biases(threshold)` joins those no further than
+    that, and `water_filling(c)` weighs their squared distances against the variance.
+    From S training samples of every client, `means(S)`, `moments(S)`, `mmd(S)` and
+    `sliced(S)` join those who are near by these distances, and `unlabelled_means(S)`
+    and so on do without labels; a second number is the threshold for squared distances
+    in place of the widest gap among them (see `coterie.similarity.partners`).
+
+    Each of them with `on graph` behind it, as in `clusters on graph`, is what is left
+    of it for oneself and one's neighbours on [graph], divided by its sum.
+    """
+    federation, n = context.federation, len(context.federation)
+    if choice.endswith(ON_GRAPH):
+        if context.edges is None:
+            raise InputError(f"`weights` {choice!r} needs the table [graph].")
+        near = neighbouring(MIXINGS["metropolis"](context.edges, n))
+        return among_neighbours(weights(named(choice), context), near)
+    if file := file_of(choice):
+        total, mine = in_files(federation)
+        given = stochastic("weights", from_file("weights", file), total)
+        if n < total:
+            present = torch.zeros(total, dtype=torch.bool).index_fill(0, mine, True)
+            given = among(given, present)
+        return given[mine][:, mine]
+    name, arguments = call("weights", choice)
+    numbers = ("biases", "mixture", "water_filling")
+    estimates = (*ESTIMATES, *(f"unlabelled_{estimate}" for estimate in ESTIMATES))
+    one_of("weights", name, ("clusters", "uniform", "alone", *numbers, *estimates))
+    if name in estimates:
+        return _estimated(name, arguments, choice, federation)
+    if arguments and name not in numbers:
+        raise InputError(f"`weights` {name} takes no numbers, got {choice!r}.")
+    if name == "uniform":
+        return torch.full((n, n), 1 / n)
+    if name == "alone":
+        return torch.eye(n)
+    if name == "clusters":
+        return same_cluster(_clusters("weights", federation))
+    if len(arguments) != 1 or (name != "mixture" and federation.optima is None):
+        needs = "" if name == "mixture" else " and a federation with known optima"
+        raise InputError(
+            f"`weights` {name} needs one number{needs}, "
+            f"got {choice!r} for `{federation.name}`."
+        )
+    if name == "mixture":
+        alpha = number("weights", arguments[0], at_least=0, at_most=1)
+        return interpolation(alpha, n)
+    if name == "biases":
+        threshold = number("weights", arguments[0], at_least=0)
+        return within(_distances(federation), threshold)
+    c = number("weights", arguments[0], above=0)
+    return water_filling(_distances(federation).square() / 2, c)
+
+
+def _estimated(
+    name: str, arguments: tuple[float, ...], choice: str, federation: Federation
+) -> Tensor:
+    """Weights from S samples of every client."""
+    if len(arguments) not in (1, 2) or arguments[0] % 1:
+        raise InputError(
+            f"`weights` {name} needs a whole number of samples, and may have a "
+            f"threshold, got {choice!r}."
+        )
+    samples = integer("weights", int(arguments[0]), at_least=4, at_most=1e9)
+    try:
+        found = estimated_weights(name, federation, samples, *arguments[1:])
+        return found.to(torch.float32)
+    except InputError as error:
+        raise InputError(f"`weights` {choice!r} cannot be made: {error}") from error
+
+
+def biases(choice: str, context: Context) -> Tensor:
+    """(N, N) bounds b_ik on the gap f_i(x_k^*) - f_i(x_i^*) >= 0, or a file of them.
+
+    `clusters` is 0 within a cluster and 1 between two, or the number in brackets;
+    `optima` is half the squared distance of known optima, times the curvature of the
+    losses in brackets: a loss |x - x_i^*|^2 without a factor 1/2 has `optima(2)`.
+    """
+    federation = context.federation
+    if file := file_of(choice):
+        total, mine = in_files(federation)
+        given = square("biases", from_file("biases", file), total)
+        return given[mine][:, mine]
+    name, arguments = call("biases", choice)
+    one_of("biases", name, ("clusters", "optima"))
+    if len(arguments) > 1:
+        raise InputError(f"`biases` {name} takes one number at most, got {choice!r}.")
+    scale = number("biases", arguments[0] if arguments else 1.0, above=0)
+    if name == "clusters":
+        label = _clusters("biases", federation)
+        return scale * (label[:, None] != label[None, :]).to(torch.float32)
+    if federation.optima is None:
+        raise InputError(
+            f"`biases` optima needs known optima, but `{federation.name}` has none."
+        )
+    return scale * _distances(federation).square() / 2
+
+
+def radius(choice: str, context: Context) -> Tensor:
+    """(N, N) how far apart two models may be, squared and up to a factor, or a file.
+
+    `transport(size, most)` is how differently the training data of two clients lie to
+    a reference of that size (100), from at most so many samples of each (0: all), and
+    `cosine(size, most)` the same with another ground cost, for classes (see
+    `similarity.transport`). `clusters` is 0 within a true cluster and 1 between two,
+    `optima` the squared distance of known optima. A file may have infinite entries.
+    """
+    federation = context.federation
+    if file := file_of(choice):
+        total, mine = in_files(federation)
+        given = dissimilarity("radius", from_file("radius", file), total)
+        return given[mine][:, mine]
+    name, arguments = call("radius", choice)
+    one_of("radius", name, ("transport", "cosine", "clusters", "optima"))
+    if len(arguments) > (2 if name in ("transport", "cosine") else 0):
+        raise InputError(f"`radius` {name} takes fewer numbers, got {choice!r}.")
+    if name == "clusters":
+        label = _clusters("radius", federation)
+        return (label[:, None] != label[None, :]).to(torch.float32)
+    if name == "optima":
+        if federation.optima is None:
+            raise InputError(
+                f"`radius` optima needs known optima, but `{federation.name}` has none."
+            )
+        return _distances(federation).square()
+    size, most = (*arguments, *(100.0, 0.0)[len(arguments) :])
+    if size % 1 or most % 1:
+        raise InputError(f"`radius` {name} takes whole numbers, got {choice!r}.")
+    return dissimilarities(
+        federation,
+        size=integer("radius", int(size), at_least=1, at_most=1e6),
+        most=integer("radius", int(most), at_least=0),
+        cosine=name == "cosine",
+    )
+
+
+def _clusters(name: str, federation: Federation) -> Tensor:
+    """(N,) the known clusters."""
+    if federation.clusters is None:
+        raise InputError(
+            f"`{name}` clusters needs known clusters, but `{federation.name}` has none."
+        )
+    return federation.clusters
+
+
+def _distances(federation: Federation) -> Tensor:
+    """(N, N) distances between known optima, exactly 0 where these are the same."""
+    assert federation.optima is not None  # the caller has refused that
+    mode = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(federation.optima, federation.optima, compute_mode=mode)
+
+
+def precision(choice: str, context: Context) -> Tensor | None:
+    """(N,) `samples`, `equal`, `estimated` during training, or a file's name."""
+    federation = context.federation
+    if file := file_of(choice):
+        values = from_file("precision", file).flatten()
+        total, mine = in_files(federation)
+        return positive("precision", values, total)[mine]
+    one_of("precision", choice, ("samples", "equal", "estimated"))
+    if choice == "estimated":
+        return None
+    size = federation.train.size.to(torch.float32)
+    return size if choice == "samples" else torch.ones_like(size)
+
+
+def reference(choice: str, context: Context) -> Tensor:
+    """(N,) who holds the server's sample: `largest` of all clients, or its name."""
+    federation = context.federation
+    names = [short_name(federation.names, int(i)) for i in federation.clients]
+    if choice == "largest" and "largest" not in names:
+        place = int(federation.train.size.argmax())
+    else:
+        place = names.index(one_of("reference", choice, names))
+    return torch.arange(len(federation)) == place

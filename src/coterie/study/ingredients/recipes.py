@@ -1,0 +1,103 @@
+"""Recipes by name: what makes an ingredient, and from which text by default."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...checks import InputError, call
+from ...graphs.matrices import refuse_unjoined
+from ...similarity.partners import ESTIMATES
+from .contexts import Context, file_of, named
+from .links import graph, head, layers, mixing
+from .partners import biases, precision, radius, reference, sizes, weights
+
+Ingredients = Callable[[str, str | None, str], Any]
+"""Gives an ingredient by its name, its text if there is one, and whom it is for."""
+
+RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
+    "sizes": (sizes, "samples"),
+    "weights": (weights, "clusters"),
+    "biases": (biases, "clusters"),
+    "graph": (graph, "everybody"),
+    "mixing": (mixing, "ring"),
+    "precision": (precision, "samples"),
+    "radius": (radius, "transport"),
+    "head": (head, "head"),
+    "layers": (layers, "all"),
+    "reference": (reference, "largest"),
+}
+"""Name of an ingredient -> its recipe and what it is made from by default."""
+
+OF_MODELS = ("head", "layers")
+"""Ingredients that are about the columns of a model, whoever the clients are."""
+
+
+def ingredients_of(factory: Callable[..., Any]) -> list[str]:
+    """The names of a factory's positional parameters, each with a recipe."""
+    names = [
+        name
+        for name, p in inspect.signature(factory).parameters.items()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    for name in names:
+        if name not in RECIPES:
+            raise InputError(
+                f"the ingredient `{name}` is not known; a factory may ask for "
+                f"{', '.join(sorted(RECIPES))} and takes options by keyword only."
+            )
+    return names
+
+
+def is_told(name: str, choice: str) -> bool:
+    """Whether an ingredient is made from what nobody knows: true clusters or optima.
+
+    >>> is_told("weights", "water_filling(2)"), is_told("weights", "uniform")
+    (True, False)
+    """
+    # A client's name may be any text.
+    if name in ("reference", *OF_MODELS) or file_of(choice):
+        return False
+    told = ("clusters", "optima", "biases", "water_filling")
+    return name in RECIPES and call(name, named(choice))[0] in told
+
+
+def is_measured(name: str, choice: str) -> bool:
+    """Whether an ingredient is made from the clients' data, beyond their sizes.
+
+    >>> is_measured("radius", "transport"), is_measured("weights", "clusters")
+    (True, False)
+    """
+    if file_of(choice) or name not in ("weights", "radius"):
+        return False
+    word = call(name, named(choice))[0].removeprefix("unlabelled_")
+    return word in (*ESTIMATES, "transport", "cosine")
+
+
+def once(context: Context) -> Ingredients:
+    """Ingredients for this context, each of them made when it is asked for first."""
+
+    @functools.cache
+    def made(name: str, choice: str | None) -> Any:
+        if choice is None:
+            choice = context.kind  # of the edges of [graph]
+        recipe, _ = RECIPES[name]
+        return recipe(choice, context)
+
+    def ingredient(name: str, choice: str | None, label: str) -> Any:
+        edges = context.edges if name in ("graph", "mixing", "weights") else None
+        if choice is None and (name == "weights" or edges is None):
+            _, choice = RECIPES[name]
+        found = made(name, choice)
+        if edges is not None:
+            if found is None:
+                found = torch.ones(len(context.federation), len(context.federation))
+            clients = context.federation.clients
+            refuse_unjoined(f"`{name}` of {label}", found, edges, clients)
+        return found
+
+    return ingredient
