@@ -18,7 +18,7 @@ import torch
 
 from coterie.graphs import contraction, edges_of, gossip_matrix
 from coterie.privacy import Losses, Observer, exact_losses, muffliato
-from coterie.theory.decentralised.muffliato import stopping_time
+from coterie.theory.decentralised import muffliato as theory
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     n = given.nodes
     matrix = gossip_matrix(edges_of(given.graph, n), n)
-    rounds = stopping_time(math.sqrt(1 - contraction([matrix])), n, 1.0)
+    rounds = theory.stopping_time(math.sqrt(1 - contraction([matrix])), n, 1.0)
     rng = torch.Generator().manual_seed(0)
     ledger = muffliato.synchronous(
         torch.zeros(n, 1), matrix, rounds=rounds, clip=0.5, noise=1.0, rng=rng

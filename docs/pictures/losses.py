@@ -25,7 +25,7 @@ from coterie.privacy import (
     muffliato,
     printed_losses,
 )
-from coterie.theory.decentralised.muffliato import stopping_time
+from coterie.theory.decentralised import muffliato as theory
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
@@ -40,7 +40,7 @@ def curves(name: str, n: int) -> dict[str, tuple[list[int], list[float]]]:
     """Means of both accounts by distance from node 0."""
     edges = edges_of(name, n)
     matrix = gossip_matrix(edges, n)
-    rounds = stopping_time(math.sqrt(1 - contraction([matrix])), n, 1.0)
+    rounds = theory.stopping_time(math.sqrt(1 - contraction([matrix])), n, 1.0)
     rng = torch.Generator().manual_seed(0)
     ledger = muffliato.synchronous(
         torch.zeros(n, 1), matrix, rounds=rounds, clip=0.5, noise=1.0, rng=rng

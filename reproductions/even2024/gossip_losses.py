@@ -33,7 +33,7 @@ from coterie.privacy import (
     printed_losses,
 )
 from coterie.privacy.muffliato import exchanges
-from coterie.theory.decentralised.muffliato import stopping_time
+from coterie.theory.decentralised import muffliato as theory
 
 from .figures import EXPECTED
 
@@ -60,7 +60,11 @@ def graph(name: str, edges: Tensor, n: int, noise: float = 1.0) -> Graph:
     matrix = gossip_matrix(edges, n)
     gap = 1 - contraction([matrix])
     return Graph(
-        name, edges, matrix, gap, stopping_time(math.sqrt(gap), n, noise, spread=0.25)
+        name,
+        edges,
+        matrix,
+        gap,
+        theory.stopping_time(math.sqrt(gap), n, noise, spread=0.25),
     )
 
 

@@ -186,9 +186,9 @@ def chapter5(overrides: Sequence[str]) -> list[Claim]:
 
 
 def chapter6(overrides: Sequence[str]) -> list[Claim]:
-    """Figures 6.1 to 6.6, Tables 6.1 to 6.3: private averaging (three minutes).
+    """Figures 6.1 to 6.6, Tables 6.1 to 6.3: private averaging (two minutes).
 
-    Settings: `full` (all sizes and runs of the thesis, a quarter of an hour), `seed`,
+    Settings: `full` (all sizes and runs of the thesis, longer, see the README), `seed`,
     `data_dir` with the folders `facebook` and `houses`.
     """
     given = settings(overrides, full=False, seed=0, data_dir="")

@@ -21,7 +21,7 @@ from coterie.graphs import contraction, gossip_matrix
 from coterie.privacy import Input, Ledger, Observer, joint_losses, printed_losses
 from coterie.privacy.muffliato import connected_edges, exchanges
 from coterie.seeds import generator
-from coterie.theory.decentralised.muffliato import secret_graph_loss, stopping_time
+from coterie.theory.decentralised import muffliato as theory
 
 from .gossip_losses import REFERENCE
 
@@ -44,7 +44,7 @@ def steps_on(n: int, rng: torch.Generator, *, links: float = 1.0) -> list[Step]:
         edges = connected_edges(n, links * math.log(n) / n, rng)
         matrix = gossip_matrix(edges, n)
         gap = 1 - contraction([matrix])
-        count = stopping_time(math.sqrt(gap), n, 1.0)
+        count = theory.stopping_time(math.sqrt(gap), n, 1.0)
         found.append(Step(edges, matrix, gap, count))
     return found
 
@@ -57,7 +57,7 @@ def ratios(n: int, steps: list[Step]) -> Tensor:
     total = torch.zeros(n, dtype=torch.float64)
     for step in steps:
         degree = step.edges.flatten().bincount(minlength=n).tolist()
-        each = [secret_graph_loss(n, d, step.exchanges) for d in degree]
+        each = [theory.secret_graph_loss(n, d, step.exchanges) for d in degree]
         each = torch.tensor(each, dtype=torch.float64)
         each[step.edges[(step.edges == 0).any(1)].flatten()] = 1
         total += each
