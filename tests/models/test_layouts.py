@@ -232,3 +232,24 @@ def test_patterns_that_are_no_list_of_texts_are_refused(unchecked, patterns):
         models.columns(Net(), patterns)
     expected = f"`patterns` must be a list of texts, got {patterns!r}."
     assert str(refusal.value) == expected
+
+
+def test_matrices_of_a_model_are_where_its_parameters_lie():
+    module = models.build(lambda: models.cnn((1, 10, 10), 3, width=2), 0)
+    rows, row = models.layout(module), models.ravel(module)
+    parameters = rows.unravel(row)
+    found = models.matrices(module).tolist()
+    named = [name for name in rows.names if parameters[name].dim() > 1]
+    assert len(found) == len(named)
+    for (begin, o, i), name in zip(found, named, strict=True):
+        part = row[begin : begin + o * i].view(o, i)
+        assert torch.equal(part, parameters[name].flatten(1))
+    assert models.matrices(module, ["head"]).tolist() == found[-1:]
+
+
+def test_a_model_without_the_matrices_that_are_named_is_refused():
+    module = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
+    with pytest.raises(InputError, match=r"no matrices in 1\."):
+        models.matrices(module, ["1"])
+    with pytest.raises(InputError, match="no module of the model matches 'tail'"):
+        models.matrices(module, ["tail"])

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from coterie import models
 from coterie.checks import InputError
 from coterie.data.datasets import load
 from coterie.data.splits import divide
-from coterie.study.ingredients import RECIPES, ingredients_of
+from coterie.study.ingredients import RECIPES, Context, ingredients_of, is_told
 from support.recipes import precision, radius, sizes, weights
 
 HALF = [[0.5, 0, 0.5, 0, 0, 0], [0, 1, 0, 0, 0, 0], *np.eye(6)[2:].tolist()]
@@ -226,3 +227,20 @@ def test_an_ingredient_without_a_recipe_is_refused():
 
     with pytest.raises(InputError, match="the ingredient `weather` is not known"):
         ingredients_of(method)
+
+
+def test_heads_and_matrices_are_named_by_modules(classification):
+    module = models.build(lambda: models.mlp((12,), 2, hidden=(3,)), 0)
+    context = Context(classification, models.layout(module), 0)
+
+    def made(name, choice):
+        return RECIPES[name][0](choice, context)
+
+    assert made("head", "head").tolist() == [False] * 39 + [True] * 8
+    with pytest.raises(InputError, match="nothing would be shared"):
+        made("head", "head, body*")
+    assert made("layers", "all").tolist() == [[0, 3, 12], [39, 2, 3]]
+    assert made("layers", "body").tolist() == [[0, 3, 12]]
+    with pytest.raises(InputError, match="no module of the model matches 'tail'"):
+        made("head", "tail")
+    assert not is_told("head", "head, norm*") and not is_told("layers", "all")
