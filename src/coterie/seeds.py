@@ -11,10 +11,9 @@ generators", OOPSLA 2014) written on integer tensors, where products wrap modulo
 from __future__ import annotations
 
 import hashlib
-import math
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Int
 from torch import Tensor
 
 
@@ -43,18 +42,21 @@ def generator(*names: int | str) -> torch.Generator:
 
 def _right(z: Tensor, shift: int) -> Tensor:
     """Logical shift to the right; that of signed tensors copies the sign bit."""
-    return (z >> shift) & ((1 << (64 - shift)) - 1)
+    return (z >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 
 
 def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """SplitMix64's output function on 64-bit patterns."""
-    z = (z ^ _right(z, 30)) * _FIRST
-    z = (z ^ _right(z, 27)) * _SECOND
-    return z ^ _right(z, 31)
+    z = _right(z, 30).bitwise_xor_(z).mul_(_FIRST)
+    z = _right(z, 27).bitwise_xor_(z).mul_(_SECOND)
+    return _right(z, 31).bitwise_xor_(z)
 
 
 def bits(
-    stream: int | Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int
+    stream: int | Int[Tensor, "s _"],
+    clients: Int[Tensor, " n"],
+    size: int,
+    first: int = 0,
 ) -> Int[Tensor, "*s n {size}"]:
     """Row j holds `size` random 64-bit patterns of client clients[j] in the stream.
 
@@ -63,9 +65,10 @@ def bits(
             of keys has one for each client.
         clients: identities of the clients, not positions.
         size: how many to draw for each.
+        first: how many of each sequence are left out.
     """
     start = mix((clients + 1) * _GOLDEN + stream)
-    count = torch.arange(1, size + 1, device=clients.device)
+    count = torch.arange(first + 1, first + size + 1, device=clients.device)
     return mix(start[..., None] + count * _GOLDEN)
 
 
@@ -81,23 +84,3 @@ def below(
     Limits must be below 2^31, or the product would not fit into 63 bits.
     """
     return (_right(bits(stream, clients, size), 32) * limits[:, None]) >> 32
-
-
-def normals(
-    stream: int | Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int
-) -> Float64[Tensor, "*s n {size}"]:
-    """Row j holds `size` independent N(0, 1) draws of client clients[j] in the stream.
-
-    >>> import torch
-    >>> normals(key("doc"), torch.tensor([3]), 2).shape
-    torch.Size([1, 2])
-    """
-    return gaussian(bits(stream, clients, size + size % 2))[..., :size]
-
-
-def gaussian(patterns: Int[Tensor, "*s d"]) -> Float64[Tensor, "*s d"]:
-    """N(0, 1) numbers from an even number of random 64-bit patterns (Box, Muller)."""
-    uniform = (_right(patterns, 11).double() + 0.5) * 2.0**-53
-    one, other = uniform.chunk(2, -1)
-    radius, angle = (-2 * one.log()).sqrt(), 2 * math.pi * other
-    return torch.cat([radius * angle.cos(), radius * angle.sin()], -1)

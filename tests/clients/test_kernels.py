@@ -216,10 +216,10 @@ def test_the_rule_for_convolutions_changes_nothing_but_the_order_of_work():
     expected = gradient_loop(cnn(), points, features, targets, batch)
     for by_row in (None, True, False):
         kernel = Kernel(cnn(), task, features, targets, by_row=by_row)
-        assert kernel._rows_alone(batch) is (by_row is not False)
+        assert kernel.rows_alone(batch) is (by_row is not False)
         assert_close(kernel.grad(points, batch), expected, **EXACT)
     short = Batch(long[:, :4], weight[:, :4])
-    assert not Kernel(cnn(), task, features, targets)._rows_alone(short)
+    assert not Kernel(cnn(), task, features, targets).rows_alone(short)
 
 
 def test_frozen_parameters_take_part_but_get_no_gradient():

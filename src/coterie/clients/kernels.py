@@ -78,14 +78,14 @@ class Kernel:
         self.layout = layout(module)
         if dtype is None and features.is_floating_point():
             dtype = features.dtype
-        self._module = for_many_models(
+        self.module = for_many_models(
             copy.deepcopy(module).to(features.device, dtype),
             on_cpu=features.device.type == "cpu",
         )
-        self._objective = objective
+        self.objective = objective
         self._features, self._targets = features, targets
         # Unrolled steps would take longer to compile than most studies to run.
-        recurrent = any(isinstance(m, Recurrent) for m in self._module.modules())
+        recurrent = any(isinstance(m, Recurrent) for m in self.module.modules())
         self._by_row, self.compiled = by_row, compiled and not recurrent
         self._convolves = any(
             isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
@@ -101,7 +101,7 @@ class Kernel:
         """Row j is the gradient of row j's weighted loss."""
         if not len(points):  # of a process none of whose clients take part
             return torch.empty_like(points)
-        alone = self._rows_alone(batch)
+        alone = self.rows_alone(batch)
         if not alone and self.chunk(batch.width) >= len(points):
             return self._run("grad", (slice(None), batch), points)
         out = torch.empty_like(points)
@@ -164,7 +164,7 @@ class Kernel:
             batch: their samples.
             samples: how many there are, also of clients elsewhere.
         """
-        found = outcomes(self._objective, self.outputs(points, batch), samples)
+        found = outcomes(self.objective, self.outputs(points, batch), samples)
         return {name: values.to(points.device) for name, values in found.items()}
 
     def evaluated_at_once(self, samples: int) -> int:
@@ -173,7 +173,7 @@ class Kernel:
 
     def _measured(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The measures of one chunk of rows."""
-        everyone, wholes = slice(None), self._objective.of_client
+        everyone, wholes = slice(None), self.objective.of_client
         sums, outputs = zip(
             *(
                 self._run("measure", (everyone, piece), points)
@@ -232,11 +232,11 @@ class Kernel:
 
         hooks = [
             layer.register_forward_hook(count)
-            for layer in self._module.modules()
+            for layer in self.module.modules()
             if not list(layer.children())
         ]
         with torch.no_grad():
-            self._module(self._features[:1])
+            self.module(self._features[:1])
         for hook in hooks:
             hook.remove()
         return 2 * sum(total)
@@ -249,7 +249,8 @@ class Kernel:
             rows = slice(first, first + size)
             yield rows, batch[rows]
 
-    def _rows_alone(self, batch: Batch) -> bool:
+    def rows_alone(self, batch: Batch) -> bool:
+        """Whether rows of such a batch run one after the other."""
         if self._by_row is not None:
             return self._by_row
         on_cpu = self._features.device.type == "cpu"
@@ -264,7 +265,7 @@ class Kernel:
         workers = 1 if self._by_row else torch.get_num_threads()
 
         def work(first: int) -> None:
-            module = copy.deepcopy(self._module) if workers > 1 else self._module
+            module = copy.deepcopy(self.module) if workers > 1 else self.module
             for j in range(first, len(points), workers):
                 out[j] = self._grad_of_row(module, points[j], *self._used(batch, j))
 
@@ -277,14 +278,15 @@ class Kernel:
         finally:
             torch.set_num_threads(workers)  # some libraries share the workers' setting
 
-    def _data(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def data(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and targets of these samples."""
         return self._features[index], self._targets[index]
 
     def _used(self, batch: Batch, j: int) -> tuple[Tensor, Tensor, Tensor]:
         """Features, targets and weights of the samples of row j that have a weight."""
         index = batch.index if batch.index.dim() == 1 else batch.index[j]
         used = batch.weight[j] != 0
-        return *self._data(index[used]), batch.weight[j][used]
+        return *self.data(index[used]), batch.weight[j][used]
 
     def _grad_of_row(
         self,
@@ -297,13 +299,13 @@ class Kernel:
         point = row.detach().requires_grad_()
         with torch.enable_grad():
             outputs = functional_call(module, self.layout.unravel(point), (features,))
-            losses = self._objective.loss(outputs, targets)
+            losses = self.objective.loss(outputs, targets)
             return torch.autograd.grad((losses * weight).sum(), point)[0]
 
     def _run(self, name: str, piece: tuple[slice, Batch], *rows: Tensor) -> Any:
         """Applies the vectorised program `name` to one chunk of rows."""
         chosen, batch = piece
-        features, targets = self._data(batch.index)
+        features, targets = self.data(batch.index)
         inputs = (*(row[chosen] for row in rows), features, targets, batch.weight)
         compiled = self.compiled and name == "grad"
         if compiled:  # for this layout: one model for all is a row without stride
@@ -364,12 +366,12 @@ class Kernel:
     def _measures(
         self, data: int | None
     ) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:
-        measures = self._objective.per_sample
+        measures = self.objective.per_sample
 
         def measure(
             point: dict[str, Tensor], features: Tensor, targets: Tensor, weight: Tensor
         ) -> tuple[dict[str, Tensor], Tensor]:
-            outputs = functional_call(self._module, point, (features,))
+            outputs = functional_call(self.module, point, (features,))
             sums = {
                 name: (measure(outputs, targets) * weight).sum()
                 for name, measure in measures.items()
@@ -391,5 +393,5 @@ class Kernel:
     def _loss_of_samples(
         self, point: dict[str, Tensor], features: Tensor, targets: Tensor
     ) -> Tensor:
-        outputs = functional_call(self._module, point, (features,))
-        return self._objective.loss(outputs, targets)
+        outputs = functional_call(self.module, point, (features,))
+        return self.objective.loss(outputs, targets)

@@ -25,7 +25,7 @@ VALUES_PER_STEP = 20
 """Intermediate results of a recurrent layer for each of its outputs, at most."""
 
 
-class _WeightsFirst(nn.Module):
+class WeightsFirst(nn.Module):
     """A linear layer that computes W h' and not h W'.
 
     With one W for each client, the CPU's batched product of a thin h is twice as fast
@@ -40,6 +40,7 @@ class _WeightsFirst(nn.Module):
         _take_over(self, layer)
 
     def forward(self, h: Tensor) -> Tensor:
+        """The outputs of the layer."""
         out = self.weight @ h.mT
         # Added before turning back, so that memory is walked in one order.
         return (out if self.bias is None else out + self.bias[:, None]).mT
@@ -171,7 +172,7 @@ def for_many_models(module: nn.Module, *, on_cpu: bool) -> nn.Module:
     exchanged: dict[type, Callable[[Any], nn.Module]] = {
         **dict.fromkeys((nn.GRU, nn.LSTM, nn.RNN), Recurrent),
         **dict.fromkeys((nn.GRUCell, nn.LSTMCell, nn.RNNCell), _Cell),
-        **({nn.Linear: _WeightsFirst} if on_cpu else {}),
+        **({nn.Linear: WeightsFirst} if on_cpu else {}),
     }
     if type(module) in exchanged:
         return exchanged[type(module)](module)

@@ -21,8 +21,7 @@ from ..types import CentralProgram, Comparison, Option, Program, Sent
 from .blends import Plan, Release, as_it_is, blend, blended_by_pairs, with_own
 from .comparisons import Asked, HalfGrads, at_home, compared
 from .groups import Group, block, blocks, fetched, returned
-from .kernels import Kernel
-from .programs import SimulatedClients, only
+from .programs import Evaluator, SimulatedClients, only
 from .samples import Batch, FreshMinibatches, Samples
 from .traffic import Meter, Sending, Wrap
 
@@ -33,7 +32,7 @@ class Held(NamedTuple):
     """The clients that a process holds, and how it reaches the others."""
 
     samples: Samples
-    kernel: Kernel
+    kernel: Evaluator
     seed: int
     loop: bool  # debug mode: client after client, pair after pair
     group: Group

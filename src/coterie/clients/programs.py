@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .kernels import Kernel
 from .samples import Batch, Samples
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """What answers questions about models: a kernel, or one that clips gradients."""
+
+    compiled: bool
+
+    def grad(self, points: Tensor, batch: Batch) -> Tensor:
+        """Row j is the gradient of row j's weighted loss."""
+
+    def loss(self, points: Tensor, batch: Batch) -> Tensor:
+        """Entry j is row j's weighted loss."""
+
+    def losses(self, points: Tensor, batch: Batch) -> Tensor:
+        """Row j has the losses of its samples."""
+
+    def hvp(self, points: Tensor, vectors: Tensor, batch: Batch) -> Tensor:
+        """Row j is the Hessian of row j's weighted loss, times vectors[j]."""
+
+    def chunk(self, samples: int, extra: int = 0) -> int:
+        """How many rows of that many samples fit into one chunk."""
 
 
 def only(who: Tensor, values: Tensor) -> Tensor:
@@ -24,7 +46,7 @@ class SimulatedClients:
     def __init__(
         self,
         samples: Samples,
-        kernel: Kernel,
+        kernel: Evaluator,
         gradients: Float[Tensor, " m"],
         who: Int[Tensor, " n"],
         draw: Callable[[], Batch],
@@ -44,7 +66,7 @@ class SimulatedClients:
             streams: names the random orders of a comparison, one for each client.
         """
         self._samples, self._kernel, self._gradients = samples, kernel, gradients
-        self._who, self._draw, self._cost, self._streams = who, draw, cost, streams
+        self.who, self._draw, self._cost, self._streams = who, draw, cost, streams
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row j is the gradient of client j's samples at points[j]."""
@@ -71,8 +93,8 @@ class SimulatedClients:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of both halves of the data that a comparison uses, and its size."""
         assert self._streams is not None  # asked of staggered clients only
-        first, second, used = self._samples.halves(self._who, self._streams(0), samples)
-        self._gradients[self._who.cpu()] += used.cpu().double()
+        first, second, used = self._samples.halves(self.who, self._streams(0), samples)
+        self._gradients[self.who.cpu()] += used.cpu().double()
         grad = self._kernel.grad
         return grad(points, first), grad(points, second), used
 
@@ -83,17 +105,17 @@ class SimulatedClients:
 
     def whole(self) -> SimulatedClients:
         """The same clients with all of their training data for every question."""
-        batch = self._samples.whole(self._who)
+        batch = self._samples.whole(self.who)
         sizes = self._samples.federation.train.size.to("cpu", torch.float64)
-        return self._with(lambda: batch, only(self._who, sizes))
+        return self._with(lambda: batch, only(self.who, sizes))
 
     def validation(self) -> SimulatedClients:
         """The same clients with all of their validation data, for choosing."""
-        batch = self._samples.whole(self._who, "validation")
+        batch = self._samples.whole(self.who, "validation")
         sizes = self._samples.federation.validation.size.to("cpu", torch.float64)
-        return self._with(lambda: batch, only(self._who, sizes))
+        return self._with(lambda: batch, only(self.who, sizes))
 
     def _with(self, draw: Callable[[], Batch], cost: Tensor) -> SimulatedClients:
         return SimulatedClients(
-            self._samples, self._kernel, self._gradients, self._who, draw, cost
+            self._samples, self._kernel, self._gradients, self.who, draw, cost
         )

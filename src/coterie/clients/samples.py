@@ -55,6 +55,12 @@ class Samples:
     federation: Federation
     batch_size: int  # 0 takes the whole training part
     dtype: torch.dtype  # of the weights of samples
+    poisson: bool = False
+    """Every sample takes part on its own, with chance batch_size / size at most 1.
+
+    Minibatches then have that many samples in expectation, and weights as if they had
+    exactly so many: what accountants of private runs assume.
+    """
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
@@ -72,6 +78,8 @@ class Samples:
         train = self.federation.train
         if self.batch_size == 0:
             return [self.whole(who)] * len(streams)
+        if self.poisson:
+            return [self._sampled(who, stream) for stream in streams]
         names = self.federation.clients[who]
         keys = torch.tensor(streams, device=names.device)
         keys = keys[:, None] if keys.dim() == 1 else keys
@@ -81,6 +89,30 @@ class Samples:
             index.shape[1:], 1 / self.batch_size, dtype=self.dtype, device=index.device
         )
         return [Batch(some, weight) for some in index]
+
+    def _sampled(self, who: Tensor, stream: int | Sequence[int]) -> Batch:
+        """A Poisson minibatch; rows are filled up with samples of weight zero."""
+        names = self.federation.clients[who]
+        index, mask = self.federation.train.rows(who)
+        keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)
+        draws = (seeds.bits(keys, names, index.shape[1])[0] >> 11) + 2**52
+        expected = self.expected[who]
+        limits = (expected / mask.sum(1) * 2.0**53).long()
+        chosen = mask & (draws < limits[:, None])
+        place = chosen.cumsum(1) - 1
+        width = max(1, int(place.max()) + 1)
+        rows, columns = chosen.nonzero(as_tuple=True)
+        used = index[:, :1].repeat(1, width)
+        used[rows, place[rows, columns]] = index[rows, columns]
+        weight = torch.zeros(used.shape, dtype=self.dtype, device=used.device)
+        weight[rows, place[rows, columns]] = (1 / expected[rows]).to(self.dtype)
+        return Batch(used, weight)
+
+    @cached_property
+    def expected(self) -> Float[Tensor, " n"]:
+        """(N,) samples of each client in a Poisson minibatch, in expectation."""
+        sizes = self.federation.train.size.double()
+        return sizes.clamp(max=self.batch_size) if self.batch_size else sizes
 
     def whole(self, who: Int[Tensor, " m"], part: PartName = "train") -> Batch:
         """All samples in a part of the clients at these positions."""
@@ -131,8 +163,8 @@ class Samples:
     @cached_property
     def counts(self) -> Float[Tensor, " n"]:
         """(N,) samples of each client's minibatch, for counting, on the CPU."""
-        if self.batch_size == 0:
-            return self.federation.train.size.to("cpu", torch.float64)
+        if self.batch_size == 0 or self.poisson:
+            return self.expected.cpu()
         n = len(self.federation)
         return torch.full((n,), self.batch_size, dtype=torch.float64)
 

@@ -85,7 +85,7 @@ class Simulation:
             by_row=True if loop else None,
             compiled=compiled and not loop,
         )
-        self._home = None if home is None else home.to(device)
+        self.home = None if home is None else home.to(device)
         if home is not None and len(home) == len(self):
             raise InputError(
                 "personal parameters need models that have not as many parameters as "
@@ -119,7 +119,7 @@ class Simulation:
         active = active.to(self.federation.clients.device)
         held = Held(self.samples, self.kernel, self.seed, self.loop, self.group)
         oracle = SimulatedOracle(held, t, active, purpose)
-        return oracle if self._home is None else PersonalOracle(oracle, self._home)
+        return oracle if self.home is None else PersonalOracle(oracle, self.home)
 
     def staggered(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"

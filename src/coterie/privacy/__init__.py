@@ -17,8 +17,10 @@ from .gaussian import (
 from .joint import joint_losses
 from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
 from .losses import AtDistance, Losses, by_distance, hops
+from .per_sample import PrivateSimulation
 from .printed import printed_losses
 from .projection import Observer, Seen, exact_losses, group_share, seen_by
+from .subsampled import sampled_epsilon, sampled_epsilons, sampled_noise
 
 __all__ = [
     "AtDistance",
@@ -29,6 +31,7 @@ __all__ = [
     "Losses",
     "Meetings",
     "Observer",
+    "PrivateSimulation",
     "Release",
     "Seen",
     "added",
@@ -49,5 +52,8 @@ __all__ = [
     "printed_losses",
     "renyi",
     "replaced",
+    "sampled_epsilon",
+    "sampled_epsilons",
+    "sampled_noise",
     "seen_by",
 ]

@@ -1,0 +1,138 @@
+"""Which noise a question gets, and how it enters the ledger."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError
+from ...clients.groups import blocks
+from ...clients.oracles import Held
+from ...clients.simulation import Simulation
+from ...types import SERVER, Program
+from ..ledger import Ledger, Release
+from ..noise import add_noise
+
+Links = list[tuple[float, Tensor]]
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What is added to whose gradients."""
+
+    clip: float
+    noise: float
+    seed: int
+    names: Int[Tensor, " m"]  # of all N clients
+    rates: Float64[Tensor, " m"]
+    expected: Float64[Tensor, " n"]  # samples in a minibatch of the clients at hand
+    sizes: Float64[Tensor, " n"]
+    first: int  # position of the first client at hand
+    known: dict[tuple[bytes, bool], Links] = field(default_factory=dict)
+
+    def links(self, who: Int[Tensor, " n"], *, sampled: bool) -> Links:
+        """Links of clients at these of all positions, for every rate of sampling."""
+        asked = who.numpy().tobytes(), sampled
+        if asked not in self.known:
+            rates = self.rates[who] if sampled else torch.ones(len(who)).double()
+            self.known[asked] = [
+                (rate, torch.stack([some, torch.full_like(some, SERVER)], 1))
+                for rate in rates.unique().tolist()
+                for some in [who[rates == rate]]
+            ]
+        return self.known[asked]
+
+    def noised(
+        self, g: Tensor, keys: list[int], who: Tensor, samples: Tensor
+    ) -> Float[Tensor, "n d"]:
+        """Gradients, means of so many samples of clients at hand, with noise in place.
+
+        Args:
+            g: clipped gradients.
+            keys: one for all, or one for each of them.
+            who: their positions among the clients at hand.
+            samples: of how many each is the mean.
+        """
+        if not self.noise or not len(g):
+            return g
+        names = self.names[who + self.first]
+        streams = torch.tensor(keys, device=g.device).expand(len(who))
+        scale = self.noise * self.clip / samples[who]
+        return add_noise(g, streams, names, scale.to(g.dtype))
+
+
+def mechanism_of(
+    simulation: Simulation, held: Held, clip: float, noise: float
+) -> Mechanism:
+    """Of the clients of a simulation, who are held with Poisson minibatches."""
+    group, clients = simulation.group, len(simulation)
+    counts = blocks(clients, group.size)
+    sizes, expected = held.samples.federation.train.size, held.samples.expected
+    return Mechanism(
+        clip,
+        noise,
+        simulation.seed,
+        group.join(held.samples.federation.clients, counts),
+        group.join(expected / sizes, counts).cpu(),
+        expected,
+        sizes.double(),
+        sum(counts[: group.rank]),
+    )
+
+
+@dataclass(frozen=True)
+class Named:
+    """Which noise a question gets, and where it is written down."""
+
+    mechanism: Mechanism
+    ledger: Ledger | None
+    rounds: list[int]  # of all clients, or of each
+    purpose: str
+
+    def keys(self, verb: str, call: int, question: int) -> list[int]:
+        """Names of the noise of a question."""
+        names = (self.mechanism.seed, "privacy", self.purpose)
+        return [seeds.key(*names, t, verb, call, question) for t in self.rounds]
+
+    def enter(self, verb: str, who: Tensor, *, times: int, sampled: bool) -> None:
+        """Writes down that the clients at these of all positions were asked.
+
+        Args:
+            verb: in which.
+            who: of all clients.
+            times: how often, about the same samples.
+            sampled: about a minibatch, and not about all data.
+        """
+        if self.ledger is None or not times:
+            return
+        clip, noise = self.mechanism.clip, self.mechanism.noise
+        sensitivity, deviation = clip * math.sqrt(times), noise * clip if noise else 0.0
+        rounds = torch.tensor(self.rounds).expand(len(who))
+        for t in sorted(set(self.rounds)):
+            here = who if len(self.rounds) == 1 else who[rounds == t].unique()
+            for rate, links in self.mechanism.links(here, sampled=sampled):
+                self.ledger.append(
+                    Release(t, verb, links, sensitivity, deviation, rate)
+                )
+
+
+def said(program: Program) -> str:
+    """A client program by its name and the method that it is of."""
+    inner = program.func if isinstance(program, functools.partial) else program
+    module = inner.__module__.rpartition(".")[2]
+    return f"{inner.__name__} of {module}"
+
+
+def refuse(who: str, what: str) -> NoReturn:
+    """Says that somebody asks for what no noise is added to."""
+    raise InputError(
+        f"{who} asks for {what}, which privacy of unit 'sample' cannot make private: "
+        "it bounds a client's own gradients alone, and adds noise to them."
+    )

@@ -1,0 +1,243 @@
+"""Clients whose every gradient hides every single sample (DP-SGD in any method).
+
+Of whatever a method does with data it may ask one question, gradients, and each answer
+is the mean of the samples' gradients, cut to the length C, plus noise,
+
+    (1 / B) (sum_b min(1, C / |g_b|) g_b + N(0, (s C)^2 I)),
+
+where every sample takes part with chance B / size on its own (Poisson) and B stands for
+the expected size of a minibatch. What clients then compute and send is made of these
+answers, so that it tells no more than they do, whoever sees it: every other client and
+a server, all together. Questions that are not bounded in this way are refused.
+
+The ledger has one release for every minibatch that was asked, of a client to whoever
+sees what it sends. R questions about one held minibatch are one release of sqrt(R)
+times the sensitivity, since the same samples took part in all of them. What a method
+asks for a client's own use (fine-tuning at the end) has noise too, but stays at home
+and does not enter.
+
+Reference:
+    Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang, "Deep learning with
+    differential privacy", CCS 2016, arXiv 1607.00133.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError, number
+from ...clients.oracles import Held, SimulatedOracle
+from ...clients.personal import PersonalOracle
+from ...clients.programs import SimulatedClients, only
+from ...clients.samples import FreshMinibatches
+from ...clients.simulation import Simulation
+from ...types import CentralProgram, Comparison, Option, Oracle, Program, Sent
+from ..clipping import ClippedKernel
+from ..ledger import Ledger
+from .clients import PrivateClients, Uses
+from .mechanisms import Named, mechanism_of, refuse, said
+
+
+class PrivateSimulation:
+    """Simulated clients that answer privately; see `coterie.types.Federated`."""
+
+    def __init__(self, simulation: Simulation, *, clip: float, noise: float) -> None:
+        """Wraps a simulation.
+
+        Args:
+            simulation: the clients.
+            clip: C, the length to which every sample's gradient is cut.
+            noise: s, standard deviation of the noise in units of C.
+        """
+        number("noise", noise, at_least=0)
+        if noise and clip == math.inf:
+            raise InputError("`clip` must be finite where there is noise, got inf.")
+        self._simulation = simulation
+        self._held = Held(
+            replace(simulation.samples, poisson=True),
+            ClippedKernel(simulation.kernel, clip),
+            simulation.seed,
+            simulation.loop,
+            simulation.group,
+        )
+        self._mechanism = mechanism_of(simulation, self._held, clip, noise)
+        self.ledger = Ledger(len(simulation))
+
+    def __len__(self) -> int:
+        return len(self._simulation)
+
+    def __repr__(self) -> str:
+        clip, noise = self._mechanism.clip, self._mechanism.noise
+        return f"<{self._simulation!r}, gradients cut to {clip:g}, noise {noise:g}>"
+
+    def at(
+        self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
+    ) -> Oracle:
+        """The oracle of round t, where the `active` clients take part (None: all)."""
+        # Refuses as any simulation does; its oracle has asked nobody yet.
+        present = self._simulation.at(t, active, purpose=purpose).present
+        oracle = SimulatedOracle(self._held, t, present, purpose)
+        home = self._simulation.home
+        inside = oracle if home is None else PersonalOracle(oracle, home)
+        named = Named(self._mechanism, self._entering(purpose), [t], purpose)
+        return PrivateOracle(inside, named)
+
+    def staggered(
+        self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
+    ) -> PrivateClients:
+        """The clients at these positions, each in a round of its own."""
+        if verb not in ("grads", "each"):
+            refuse("a method without waiting", f"`{verb}` in time")
+
+        def keys(number: int) -> list[int]:
+            names = (self._held.seed, "step")
+            if verb == "grads":
+                return [seeds.key(*names, t, verb, number) for t in rounds]
+            calls = [seeds.key(*names, t, verb, 0) for t in rounds]
+            return [seeds.key(call, number) for call in calls]
+
+        samples, kernel = self._held.samples, self._held.kernel
+        draw = FreshMinibatches(samples, who, keys)
+        nobody = torch.zeros(len(self), dtype=torch.float64)
+        cost = only(who, samples.counts)
+        clients = SimulatedClients(samples, kernel, nobody, who, draw, cost)
+        named = Named(self._mechanism, self.ledger, list(rounds), "step")
+        return PrivateClients(clients, named, (verb, 0), "a task of the method")
+
+    def _entering(self, purpose: str) -> Ledger | None:
+        return None if purpose == "use" else self.ledger
+
+    @property
+    def names(self) -> Int[Tensor, " n"]:
+        """The identities of the clients, on the CPU."""
+        return self._simulation.names
+
+    @property
+    def batch_counts(self) -> Float[Tensor, " n"]:
+        """Samples of each client's minibatch in expectation, for counting."""
+        return self._held.samples.counts
+
+    @property
+    def sizes(self) -> Float64[Tensor, " n"]:
+        """Training samples of each client, on the CPU."""
+        return self._simulation.sizes
+
+    def width(self, clients: int) -> int:
+        """How many clients to ask at once where so many are to be asked, or more."""
+        return clients
+
+
+class PrivateOracle:
+    """An oracle whose clients answer privately; see `coterie.types.Oracle`."""
+
+    def __init__(self, oracle: Oracle, named: Named) -> None:
+        self._oracle, self._named = oracle, named
+        self._asked: Counter[str] = Counter()
+
+    @property
+    def active(self) -> Bool[Tensor, " n"]:
+        """Who of the clients at hand takes part in this round."""
+        return self._oracle.active
+
+    @property
+    def present(self) -> Bool[Tensor, " m"]:
+        """Who of all N clients takes part in this round."""
+        return self._oracle.present
+
+    @property
+    def mine(self) -> slice:
+        """Where the clients at hand stand among all N."""
+        return self._oracle.mine
+
+    @property
+    def gradients(self) -> Float[Tensor, " n"]:
+        """Gradients of single samples that each client evaluates, in expectation."""
+        return self._oracle.gradients
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What the verbs between clients have sent in this round."""
+        return self._oracle.sent
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row i is client i's private gradient at x_i, zero for inactive clients."""
+        call = self._call("grads")
+        g = self._oracle.grads(x)
+        self._named.enter("grads", self._everybody(), times=1, sampled=True)
+        who = self.active.nonzero()[:, 0]
+        keys, mechanism = self._named.keys("grads", call, 0), self._named.mechanism
+        if len(who) == len(g):
+            return mechanism.noised(g, keys, who, mechanism.expected)
+        return g.index_copy(
+            0, who, mechanism.noised(g[who], keys, who, mechanism.expected)
+        )
+
+    def each(
+        self, program: Program, *rows: Tensor, **options: Option
+    ) -> tuple[Tensor, ...]:
+        """Runs a client program, to which clients answer privately."""
+        call, used = self._call("each"), Uses()
+
+        def private(
+            clients: SimulatedClients, *rows: Tensor, **options: Option
+        ) -> Tensor | tuple[Tensor, ...]:
+            used.begin()
+            asked = PrivateClients(
+                clients, self._named, ("each", call), said(program), used
+            )
+            return program(asked, *rows, **options)
+
+        found = self._oracle.each(private, *rows, **options)
+        for use in used.found:
+            self._named.enter(
+                "each", self._everybody(), times=use.times, sampled=use.sampled
+            )
+        return found
+
+    def average(
+        self,
+        shares: Tensor,
+        rows: Float[Tensor, "n d"],
+        groups: Int[Tensor, " n"] | None = None,
+    ) -> Tensor:
+        """Weighted means, as they are: rows were made of private answers."""
+        return self._oracle.average(shares, rows, groups)
+
+    def mix(
+        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """Mixtures, as they are."""
+        return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
+
+    def central(
+        self, program: CentralProgram, *rows: Tensor, **options: Option
+    ) -> tuple[Tensor, ...]:
+        """What a coordinator makes of the rows, as it is."""
+        return self._oracle.central(program, *rows, **options)
+
+    def blended(
+        self, x: Float[Tensor, "n d"], weights: Float[Tensor, "m m"]
+    ) -> Float[Tensor, "n d"]:
+        """Refused."""
+        refuse("the method", "gradients at others' models (`blended`)")
+
+    def compare(
+        self, x: Tensor, *, samples: int | None = None, pairs: Tensor | None = None
+    ) -> Comparison:
+        """Refused."""
+        refuse("the method", "comparisons of gradients (`compare`)")
+
+    def _call(self, verb: str) -> int:
+        self._asked[verb] += 1
+        return self._asked[verb] - 1
+
+    def _everybody(self) -> Tensor:
+        return self.present.nonzero()[:, 0].cpu()

@@ -1,0 +1,173 @@
+"""What many noisy releases of random samples tell about one sample.
+
+A release of a minibatch, in which every sample takes part with chance q on its own
+(Poisson sampling), with Gaussian noise of s times its sensitivity, tells less than one
+of all data: who does not know whether a sample took part knows less about it. Releases
+add up; dp-accounting adds them, by the distribution of privacy losses ("pld", exact up
+to a fine grid, on the safe side) or by Renyi divergences ("rdp", quicker and larger).
+
+Neighbours are data sets in one of which a sample counts as nothing (zero-out, in
+dp-accounting `REPLACE_SPECIAL`); the number of samples of a client is public.
+
+What one client sends to several others in one event is of one minibatch, so that R
+answers are together one release of sqrt(R) times the sensitivity.
+
+References:
+    Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang, "Deep learning with
+    differential privacy", CCS 2016, arXiv 1607.00133.
+    Zhu, Dong, Wang, "Optimal accounting of differential privacy via characteristic
+    function", AISTATS 2022, arXiv 2106.08567.
+    Kairouz, McMahan, Song, Thakkar, Thakurta, Xu, "Practical and private (deep)
+    learning without sampling or shuffling", ICML 2021, arXiv 2103.00039 (zero-out).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ..checks import InputError, integer, number, one_of
+from .ledger import Ledger, Release
+
+ACCOUNTANTS = ("pld", "rdp")
+
+Step = tuple[float, float]
+"""Noise in units of the sensitivity, and the chance that a sample takes part."""
+
+
+def sampled_epsilons(
+    ledger: Ledger, *, delta: float, accountant: str = "pld"
+) -> Float64[Tensor, " n"]:
+    """Each client's epsilon towards whoever sees all that it released.
+
+    Raises:
+        InputError: where an event is not a release with noise of its own.
+    """
+    _refuse(delta, accountant)
+    found = [
+        _epsilon(tuple(sorted(steps.items())), delta, accountant)
+        for steps in _steps_of(ledger)
+    ]
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def sampled_epsilon(
+    noise: float, *, delta: float, rate: float, steps: int, accountant: str = "pld"
+) -> float:
+    """The epsilon of so many steps with this noise multiplier.
+
+    Args:
+        noise: standard deviation, in units of the clipping bound.
+        delta: between 0 and 1.
+        rate: the chance that a sample takes part in a step.
+        steps: how many minibatches are released.
+        accountant: `pld` or `rdp`.
+    """
+    number("noise", noise, at_least=0)
+    _refuse_steps(rate, steps)
+    _refuse(delta, accountant)
+    return _epsilon((((noise, rate), steps),) if steps else (), delta, accountant)
+
+
+def sampled_noise(
+    epsilon: float, *, delta: float, rate: float, steps: int, accountant: str = "pld"
+) -> float:
+    """The least noise multiplier, to one part in a thousand, that costs this epsilon.
+
+    Args:
+        epsilon: the most that may be spent.
+        delta: between 0 and 1.
+        rate: the chance that a sample takes part in a step.
+        steps: how many minibatches are released.
+        accountant: `pld` or `rdp`.
+    """
+    number("epsilon", epsilon, above=0)
+    _refuse_steps(rate, steps)
+    _refuse(delta, accountant)
+    if not steps:
+        return 0.0
+
+    def enough(noise: float) -> bool:
+        return _epsilon((((noise, rate), steps),), delta, accountant) <= epsilon
+
+    high = 1.0
+    while not enough(high):
+        high *= 2
+    low = high / 2
+    while enough(low):
+        low, high = low / 2, low
+    while high > 1.001 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _steps_of(ledger: Ledger) -> list[Counter[Step]]:
+    """How often each client took each kind of step."""
+    found: list[Counter[Step]] = [Counter() for _ in range(ledger.clients)]
+    known: dict[int, tuple[list[int], list[int]]] = {}  # of links that are used again
+    for event in ledger:
+        if not isinstance(event, Release):
+            raise InputError(
+                "subsampled accounting adds releases that have noise of their own, got "
+                f"{type(event).__name__} in round {event.round}: what is gossiped "
+                "needs the accountant of projections."
+            )
+        number("rate", event.rate, at_least=0, at_most=1)
+        if id(event.links) not in known:
+            known[id(event.links)] = _counted(event.links[:, 0])
+        for client, links in zip(*known[id(event.links)], strict=True):
+            moved = event.sensitivity * math.sqrt(links)
+            if moved > 0 and event.rate > 0:
+                found[client][event.noise / moved, event.rate] += 1
+    return found
+
+
+def _counted(senders: Tensor) -> tuple[list[int], list[int]]:
+    clients, links = senders[senders >= 0].unique(return_counts=True)
+    return clients.tolist(), links.tolist()
+
+
+def _refuse(delta: float, accountant: str) -> None:
+    number("delta", delta, above=0, below=1)
+    one_of("accountant", accountant, ACCOUNTANTS)
+
+
+def _refuse_steps(rate: float, steps: int) -> None:
+    number("rate", rate, above=0, at_most=1)
+    integer("steps", steps, at_least=0)
+
+
+@lru_cache(maxsize=1024)  # clients of equal sizes spend the same
+def _epsilon(
+    steps: tuple[tuple[Step, int], ...], delta: float, accountant: str
+) -> float:
+    """The epsilon of these kinds of steps, each so many times."""
+    if any(noise == 0 for (noise, _), _ in steps):
+        return math.inf
+    if not steps:
+        return 0.0
+    import dp_accounting  # it imports for seconds, which only private runs should take
+
+    together = _accountant(accountant)
+    for (noise, rate), count in steps:
+        event = dp_accounting.GaussianDpEvent(noise)
+        if rate < 1:
+            event = dp_accounting.PoissonSampledDpEvent(rate, event)
+        together.compose(event, count)
+    return float(together.get_epsilon(delta))
+
+
+def _accountant(name: str) -> Any:
+    from dp_accounting import NeighboringRelation, pld, rdp
+
+    zero_out = NeighboringRelation.REPLACE_SPECIAL
+    if name == "pld":
+        return pld.PLDAccountant(zero_out)
+    return rdp.RdpAccountant(neighboring_relation=zero_out)

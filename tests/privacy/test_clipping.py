@@ -1,0 +1,169 @@
+"""Gradients clipped sample by sample, against an independent loop over samples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie import models
+from coterie.checks import InputError
+from coterie.clients import Batch, Kernel
+from coterie.models import OBJECTIVES
+from coterie.privacy.clipping import ClippedKernel
+
+REAL = torch.float64
+# Sums of at most some hundred products in double precision, in another order.
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+
+
+class Sequences(nn.Module):
+    """A linear layer at every place of a sequence, then one on the whole."""
+
+    def __init__(self, places: int, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(inputs, hidden)
+        self.head = nn.Linear(places * hidden, 3)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.head(self.inner(h).tanh().flatten(1))
+
+
+class Tied(nn.Module):
+    """One layer used twice, which a tape of single uses would get wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.head(self.inner(self.inner(h).tanh()))
+
+
+class Borrowed(nn.Module):
+    """A layer whose weights are also used behind its back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.head(self.inner(h).tanh() @ self.inner.weight)
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3))
+
+
+MODELS = {
+    # Name: module, shape of a sample, whether lengths come from the tape.
+    "linear": (lambda: models.linear((4,), 3), (4,), True),
+    "mlp": (lambda: models.mlp((4,), 3, hidden=(5, 6), activation="tanh"), (4,), True),
+    "no bias": (lambda: nn.Linear(4, 3, bias=False), (4,), True),
+    "cnn": (lambda: models.cnn((1, 10, 10), 3, width=2), (1, 10, 10), True),
+    "strided": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 3, 3, stride=2, padding=1, dilation=2),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(27, 3),
+        ),
+        (2, 7, 7),
+        True,
+    ),
+    "long sequences": (lambda: Sequences(6, 2, 3), (6, 2), True),
+    "short sequences": (lambda: Sequences(2, 5, 4), (2, 5), True),
+    "grouped": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(8, 3)
+        ),
+        (2, 4, 4),
+        False,
+    ),
+    "normalised": (normalised, (4,), False),
+    "tied": (Tied, (4,), False),
+    "borrowed": (Borrowed, (4,), False),
+}
+
+
+def problem(name: str, clip: float):
+    make, shape, by_layer = MODELS[name]
+    rng = torch.Generator().manual_seed(0)
+    module = models.build(make, 0, REAL)
+    features = torch.randn(12, *shape, generator=rng, dtype=REAL)
+    targets = torch.randint(3, (12,), generator=rng)
+    kernel = Kernel(module, OBJECTIVES["classification"], features, targets)
+    clipped = ClippedKernel(kernel, clip)
+    assert (clipped._by_layer is not None) is by_layer
+    points = torch.randn(2, kernel.parameters, generator=rng, dtype=REAL) / 2
+    index = torch.randint(12, (2, 5), generator=rng)
+    weight = torch.rand(2, 5, generator=rng, dtype=REAL)
+    weight[1, 3] = 0
+    return module, kernel, clipped, points, Batch(index, weight)
+
+
+def by_loop(module: nn.Module, kernel: Kernel, clip, points, batch) -> Tensor:
+    """Sample after sample, each on a module of its own."""
+    rows = torch.zeros_like(points)
+    for j, row in enumerate(points):
+        index = batch.index if batch.index.dim() == 1 else batch.index[j]
+        for b, sample in enumerate(index):
+            twin = models.with_row(module, row)
+            features, target = kernel.data(sample[None])
+            nn.functional.cross_entropy(twin(features), target).backward()
+            g = torch.cat([p.grad.flatten() for p in twin.parameters()])
+            rows[j] += batch.weight[j, b] * g * min(1.0, clip / float(g.norm()))
+    return rows
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_sample_s_gradient_is_cut_to_the_bound(name: str) -> None:
+    clip = 0.4
+    module, kernel, clipped, points, batch = problem(name, clip)
+    wanted = by_loop(module, kernel, clip, points, batch)
+    torch.testing.assert_close(clipped.grad(points, batch), wanted, **EXACT)
+    assert not torch.allclose(wanted, kernel.grad(points, batch))  # the bound binds
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_without_a_bound_it_is_the_ordinary_gradient(name: str) -> None:
+    _, kernel, clipped, points, batch = problem(name, math.inf)
+    wanted = kernel.grad(points, batch)
+    torch.testing.assert_close(clipped.grad(points, batch), wanted, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "normalised"])
+def test_rows_may_share_their_samples(name: str) -> None:
+    module, kernel, clipped, points, batch = problem(name, 0.4)
+    shared = Batch(batch.index[0], batch.weight)
+    wanted = by_loop(module, kernel, 0.4, points, shared)
+    torch.testing.assert_close(clipped.grad(points, shared), wanted, **EXACT)
+
+
+def test_a_sample_without_a_gradient_stays_without_one() -> None:
+    """The squared error of a perfect model, where C / |g| has no value."""
+    features = torch.ones(1, 2, dtype=REAL)
+    kernel = Kernel(
+        nn.Linear(2, 1, bias=False).to(REAL),
+        OBJECTIVES["regression"],
+        features,
+        torch.zeros(1, dtype=REAL),
+    )
+    batch = Batch(torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=REAL))
+    for clip in (1.0, math.inf):
+        found = ClippedKernel(kernel, clip).grad(torch.zeros(1, 2, dtype=REAL), batch)
+        assert found.tolist() == [[0.0, 0.0]]
+
+
+def test_nobody_asked_gives_no_rows() -> None:
+    _, _, clipped, points, batch = problem("mlp", 1.0)
+    assert clipped.grad(points[:0], batch[:0]).shape == (0, points.shape[1])
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan])
+def test_a_bound_is_positive(clip: float) -> None:
+    _, kernel, *_ = problem("mlp", 1.0)
+    with pytest.raises(InputError, match="`clip` must be"):
+        ClippedKernel(kernel, clip)

@@ -1,0 +1,298 @@
+"""Private simulations: the promised noise, whose it is, and what the ledger says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from coterie import Simulation
+from coterie.algorithms import ALGORITHMS
+from coterie.checks import InputError
+from coterie.clients.groups import block
+from coterie.conformance.cases import followed
+from coterie.conformance.divided import divided as in_threads
+from coterie.engine.clocks import clock
+from coterie.engine.events import Run
+from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_epsilons
+from coterie.privacy.clipping import ClippedKernel
+from coterie.types import SERVER
+from support.federations import SIZES
+from support.plain_clients import EXACT, module, rows, simulate
+
+CLIP, NOISE = 0.5, 1.5
+METHODS = {
+    "local": {"steps": 2},
+    "fedavg": {"steps": 2},
+    "fedavg_finetune": {"steps": 2, "tune_steps": 2},
+    "ditto": {"steps": 2},
+    "apfl": {"steps": 2},
+    "pfedme": {"steps": 1},
+    "per_fedavg": {"variant": "hf"},
+    "aruba": {"steps": 2},
+    "all_for_all": {},
+}
+
+
+def private(federation, *, clip=CLIP, noise=NOISE, **settings) -> PrivateSimulation:
+    return PrivateSimulation(simulate(federation, **settings), clip=clip, noise=noise)
+
+
+def method(name: str, federation, **options):
+    given = [federation.train.size.double()]
+    if name == "local":
+        given = []
+    if name == "all_for_all":
+        given = [torch.full((6, 6), 1 / 6, dtype=torch.float64)]
+    return ALGORITHMS[name](*given, **{**METHODS[name], **options})
+
+
+def models_after(algorithm, clients, x, rounds: int = 2):
+    return followed(algorithm, clients, x, rounds).personal
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_without_noise_and_bound_any_method_is_what_it_is(classification, name) -> None:
+    """With whole batches; minibatches of private runs are drawn in another way."""
+    plain = simulate(classification, batch_size=0)
+    algorithm, x = method(name, classification), rows(plain)
+    found = models_after(algorithm, PrivateSimulation(plain, clip=math.inf, noise=0), x)
+    assert_close(found, models_after(algorithm, plain, x), **EXACT)
+
+
+def test_noise_has_the_promised_size_and_is_of_every_client_alone(
+    classification,
+) -> None:
+    """s C / B for client i, where B is at most its number of samples."""
+    clients, quiet = (
+        private(classification, batch_size=6),
+        private(classification, batch_size=6, noise=0.0),
+    )
+    x = rows(clients._simulation)
+    drawn = torch.stack(
+        [clients.at(t).grads(x) - quiet.at(t).grads(x) for t in range(40)]
+    )
+    expected = torch.tensor(SIZES).clamp(max=6).double()
+    numbers = drawn.transpose(0, 1).flatten(1)
+    # The standard error of a deviation from m draws is 1 / sqrt(2 m) of it.
+    tolerance = 4 / math.sqrt(2 * numbers.shape[1])
+    assert_close(numbers.std(1), NOISE * CLIP / expected, rtol=tolerance, atol=0)
+    between = torch.corrcoef(numbers)
+    assert_close(between, torch.eye(6).double(), rtol=0, atol=2 * tolerance)
+
+
+def test_no_two_questions_have_the_same_noise(classification) -> None:
+    clients = private(classification, batch_size=0)
+    x = rows(clients._simulation)
+
+    def program(asked, x, *_):
+        held = asked.held()
+        return asked.grad(x), held.grad(x), held.grad(x)
+
+    drawn = []
+    for t in (1, 2):
+        for purpose in ("step", "use"):
+            oracle = clients.at(t, purpose=purpose)
+            drawn += [oracle.grads(x), oracle.grads(x)]
+            for _ in range(2):
+                drawn += oracle.each(program, x, x, x)
+    noisy = torch.stack(drawn)  # all of the same gradients
+    gaps = (noisy[:, None] - noisy).abs().amin((2, 3))
+    assert (gaps + torch.eye(len(noisy)) > 0).all()
+
+
+def program_of_two(clients, x):
+    return x - 0.1 * clients.grad(x) - 0.1 * clients.whole().grad(x)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_divided_run_draws_the_same_minibatches_and_the_same_noise(
+    classification, size
+) -> None:
+    def work(group):
+        here = block(6, group)
+        some = classification.select(torch.arange(6)[here])
+        plain = Simulation(
+            some, module(classification), dtype=x.dtype, batch_size=3, group=group
+        )
+        clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
+        oracle = clients.at(4, active)
+        (y,) = oracle.each(program_of_two, x[here])
+        found = oracle.grads(y)
+        return found, sampled_epsilons(clients.ledger, delta=1e-5, accountant="rdp")
+
+    x, active = rows(simulate(classification)), torch.arange(6) != 2
+    whole = private(classification)
+    oracle = whole.at(4, active)
+    (y,) = oracle.each(program_of_two, x)
+    parts = in_threads(work, size)
+    assert_close(torch.cat([g for g, _ in parts]), oracle.grads(y), **EXACT)
+    spent = sampled_epsilons(whole.ledger, delta=1e-5, accountant="rdp")
+    for _, said in parts:
+        assert_close(said, spent)
+    assert spent[2] == 0 and (spent[active] > 0).all()
+
+
+def test_debugging_client_by_client_changes_nothing(classification) -> None:
+    clients, looped = private(classification), private(classification, loop=True)
+    algorithm, x = method("pfedme", classification), rows(clients._simulation)
+    found = models_after(algorithm, looped, x)
+    assert_close(found, models_after(algorithm, clients, x), **EXACT)
+    assert [e[3:] for e in looped.ledger] == [e[3:] for e in clients.ledger]
+
+
+@pytest.mark.parametrize("name", ["local", "all_for_all"])
+def test_without_delays_noise_in_time_is_that_of_rounds(classification, name) -> None:
+    clients, x = private(classification), rows(simulate(classification))
+    algorithm = method(name, classification)
+    wanted = models_after(algorithm, clients, x, rounds=3)
+    timed = private(classification)
+    run = Run(algorithm, timed, x, clock=clock("constant(0)"))
+    while not torch.allclose(run.personal(), wanted, **EXACT):
+        run.step()
+        assert run.updates <= 3 * 6  # answers of three rounds
+    spent = [
+        sampled_epsilons(one.ledger, delta=1e-5, accountant="rdp")
+        for one in (timed, clients)
+    ]
+    assert_close(*spent)
+
+
+# What the ledger says.
+
+
+def test_every_local_step_is_one_release_of_a_minibatch(classification) -> None:
+    clients = private(classification, batch_size=6)
+    x = rows(clients._simulation)
+    models_after(method("fedavg", classification, steps=4), clients, x, rounds=3)
+    spent = sampled_epsilons(clients.ledger, delta=1e-5, accountant="rdp")
+    for i, size in enumerate(SIZES):
+        given = {"delta": 1e-5, "rate": min(1, 6 / size), "steps": 12}
+        wanted = sampled_epsilon(NOISE, **given, accountant="rdp")
+        assert float(spent[i]) == pytest.approx(wanted)
+    assert {int(to) for event in clients.ledger for to in event.links[:, 1]} == {SERVER}
+
+
+def test_questions_about_one_held_minibatch_are_one_larger_release(
+    classification,
+) -> None:
+    clients = private(classification, batch_size=4)
+
+    def program(asked, x):
+        held = asked.held()
+        return sum(held.grad(x) for _ in range(4)) + asked.grad(x)
+
+    clients.at(1).each(program, rows(clients._simulation))
+    found = {(e.sensitivity, e.noise) for e in clients.ledger}
+    assert found == {(2 * CLIP, NOISE * CLIP), (CLIP, NOISE * CLIP)}
+
+
+def test_all_data_are_asked_without_sampling(classification) -> None:
+    clients = private(classification)
+
+    def program(asked, x):
+        return asked.whole().grad(x)
+
+    clients.at(1).each(program, rows(clients._simulation))
+    assert [event.rate for event in clients.ledger] == [1.0]
+
+
+def test_what_a_client_computes_for_its_own_use_does_not_enter(classification) -> None:
+    clients = private(classification)
+    x = rows(clients._simulation)
+    clients.at(1, purpose="use").grads(x)
+    assert len(clients.ledger) == 0
+    clients.at(1, purpose="init").grads(x)
+    assert len(clients.ledger) > 0
+
+
+def test_absent_clients_release_nothing(classification) -> None:
+    clients = private(classification, batch_size=0)
+    active = torch.tensor([True, False, True, False, False, False])
+    g = clients.at(1, active).grads(rows(clients._simulation))
+    assert [e.links[:, 0].tolist() for e in clients.ledger] == [[0, 2]]
+    assert (g[~active] == 0).all() and (g[active] != 0).all()
+
+
+# What is refused.
+
+
+def refused(name: str, federation, message: str, **options) -> None:
+    clients = private(federation)
+    algorithm = ALGORITHMS[name](*options.pop("given"), **options)
+    with pytest.raises(InputError, match=message):
+        models_after(algorithm, clients, rows(clients._simulation), rounds=1)
+
+
+def test_methods_that_ask_for_more_than_gradients_are_refused_by_name(
+    classification,
+) -> None:
+    sizes = classification.train.size.double()
+    weights = torch.full((6, 6), 1 / 6, dtype=torch.float64)
+    given = {"given": (sizes,)}
+    hessian = "meta_sgd of per_fedavg asks for Hessian-vector products"
+    refused("per_fedavg", classification, hessian, variant="exact", **given)
+    losses = "asks for losses, which privacy of unit 'sample' cannot"
+    refused("ifca", classification, losses, clusters=2, **given)
+    blends = "asks for gradients at others' models"
+    refused("all_for_one", classification, blends, given=(weights,))
+    clients = private(classification)
+    with pytest.raises(InputError, match="asks for comparisons of gradients"):
+        clients.at(1).compare(rows(clients._simulation))
+
+
+def test_validation_data_and_losses_of_samples_are_refused(classification) -> None:
+    clients = private(classification)
+    x = rows(clients._simulation)
+    for ask, what in (
+        (lambda asked, x: asked.validation().grad(x), "validation data"),
+        (lambda asked, x: asked.losses(x), "losses of single samples"),
+    ):
+        with pytest.raises(InputError, match=what):
+            clients.at(1).each(ask, x)
+
+
+def test_noise_needs_a_bound_and_is_not_negative(classification) -> None:
+    plain = simulate(classification)
+    with pytest.raises(InputError, match="`noise` must be at least 0, got -1"):
+        PrivateSimulation(plain, clip=1.0, noise=-1.0)
+    with pytest.raises(InputError, match="`clip` must be finite where there is noise"):
+        PrivateSimulation(plain, clip=math.inf, noise=1.0)
+
+
+def test_the_clipped_kernel_refuses_what_it_cannot_bound(classification) -> None:
+    plain = simulate(classification)
+    clipped = ClippedKernel(plain.kernel, 1.0)
+    batch = plain.samples.minibatch(torch.tensor([0]), 0)
+    for ask in (clipped.loss, clipped.losses):
+        with pytest.raises(InputError, match="losses"):
+            ask(torch.zeros(1, 1), batch)
+
+
+# Poisson minibatches.
+
+
+def test_every_sample_takes_part_on_its_own_with_its_rate(classification) -> None:
+    samples = private(classification, batch_size=5)._held.samples
+    who, rounds = torch.arange(6), 400
+    taken = torch.zeros(len(classification.features))
+    pairs = 0.0
+    for stream in range(rounds):
+        batch = samples.minibatch(who, stream)
+        used = batch.weight > 0
+        taken.index_add_(0, batch.index[used], torch.ones(int(used.sum())))
+        pairs += float((used[0].sum() ** 2).double())
+        rates = torch.tensor([min(5, size) for size in SIZES], dtype=torch.float64)
+        assert_close(batch.weight.amax(1)[used.any(1)], (1 / rates)[used.any(1)])
+    train = classification.train
+    for i, size in enumerate(SIZES):
+        mine = train.index[train.start[i] : train.start[i] + size]
+        rate = min(1.0, 5 / size)
+        deviation = math.sqrt(rate * (1 - rate) / rounds)
+        assert ((taken[mine] / rounds - rate).abs() <= 4.5 * deviation).all()
+    # Of a number with the binomial law, E[k^2] = n q (1 - q) + (n q)^2.
+    rate = 5 / SIZES[0]
+    wanted = SIZES[0] * rate * (1 - rate) + 25
+    assert pairs / rounds == pytest.approx(wanted, rel=0.1)

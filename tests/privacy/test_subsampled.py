@@ -1,0 +1,133 @@
+"""Subsampled releases: closed forms, dp-accounting both ways, and what is refused."""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import norm
+
+from coterie import privacy
+from coterie.checks import InputError
+from coterie.privacy import (
+    Exchange,
+    Ledger,
+    Release,
+    sampled_epsilon,
+    sampled_epsilons,
+    sampled_noise,
+)
+from coterie.types import SERVER
+
+DELTA = 1e-5
+
+
+def analytic_delta(mu: float, epsilon: float) -> float:
+    """Balle and Wang (2018), Theorem 8."""
+    first = norm.cdf(-epsilon / mu + mu / 2)
+    return first - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2)
+
+
+def released(clients, *, sensitivity=1.0, noise=2.0, rate=1.0, t=0) -> Release:
+    links = torch.tensor([[client, SERVER] for client in clients])
+    return Release(t, "grads", links, sensitivity, noise, rate)
+
+
+def test_without_sampling_the_epsilon_is_that_of_one_gaussian_release() -> None:
+    """T steps with noise s are one with noise s / sqrt(T)."""
+    epsilon = sampled_epsilon(10.0, delta=DELTA, rate=1.0, steps=100)
+    # The grid of privacy losses is 1e-4 wide, and rounded to the safe side.
+    assert analytic_delta(1.0, epsilon) <= DELTA
+    assert analytic_delta(1.0, epsilon - 2e-3) > DELTA
+
+
+def test_renyi_s_epsilon_is_never_below_that_of_privacy_losses() -> None:
+    given = {"delta": DELTA, "rate": 0.5, "steps": 5}
+    tight = sampled_epsilon(3.0, **given)
+    assert tight < sampled_epsilon(3.0, **given, accountant="rdp") < 1.5 * tight
+
+
+def test_a_ledger_costs_what_dp_accounting_says_of_the_same_events() -> None:
+    import dp_accounting
+    from dp_accounting import rdp
+
+    ledger = Ledger(3)
+    for t in range(4):
+        ledger.append(released([0, 1], sensitivity=0.5, noise=1.0, rate=0.25, t=t))
+    ledger.append(released([1], noise=3.0))
+    accountant = rdp.RdpAccountant()  # add or remove: the same law as zero-out
+    gaussian = dp_accounting.GaussianDpEvent
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(0.25, gaussian(2.0)), 4)
+    first = accountant.get_epsilon(DELTA)
+    accountant.compose(gaussian(3.0))
+    second = accountant.get_epsilon(DELTA)
+    found = sampled_epsilons(ledger, delta=DELTA, accountant="rdp")
+    torch.testing.assert_close(found, torch.tensor([first, second, 0.0]).double())
+
+
+def test_answers_to_four_readers_of_one_minibatch_are_one_of_twice_the_size() -> None:
+    readers = Ledger(5)
+    links = torch.tensor([[0, k] for k in range(1, 5)])
+    readers.append(Release(0, "blended", links, 1.0, 4.0, 0.1))
+    alone = sampled_epsilon(2.0, delta=DELTA, rate=0.1, steps=1, accountant="rdp")
+    found = sampled_epsilons(readers, delta=DELTA, accountant="rdp")
+    assert float(found[0]) == pytest.approx(alone)
+    assert found[1:].tolist() == [0.0] * 4
+
+
+def test_calibrated_noise_spends_the_budget_and_hardly_less() -> None:
+    given = {"delta": DELTA, "rate": 0.05, "steps": 50, "accountant": "rdp"}
+    noise = sampled_noise(1.5, **given)
+    assert sampled_epsilon(noise, **given) <= 1.5
+    assert sampled_epsilon(noise / 1.002, **given) > 1.5
+
+
+def test_sampling_fewer_never_costs_more() -> None:
+    costs = [
+        sampled_epsilon(1.5, delta=DELTA, rate=rate, steps=10, accountant="rdp")
+        for rate in (0.01, 0.1, 0.5, 1.0)
+    ]
+    assert costs == sorted(costs)
+
+
+def test_a_release_without_noise_hides_nothing_and_no_release_tells_nothing() -> None:
+    ledger = Ledger(2)
+    ledger.append(released([0], noise=0.0))
+    assert sampled_epsilons(ledger, delta=DELTA).tolist() == [math.inf, 0.0]
+    assert sampled_epsilon(0.0, delta=DELTA, rate=0.5, steps=1) == math.inf
+    assert sampled_epsilon(0.0, delta=DELTA, rate=0.5, steps=0) == 0.0
+
+
+def test_gossip_is_refused_and_not_ignored() -> None:
+    ledger = Ledger(2)
+    links = torch.tensor([[0, 1], [1, 0]])
+    ledger.append(Exchange(3, links, torch.full((2, 2), 0.5)))
+    with pytest.raises(InputError, match=r"Exchange in round 3.*projections"):
+        sampled_epsilons(ledger, delta=DELTA)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"noise": -1.0}, "`noise` must be at least 0"),
+        ({"delta": 0.0}, "`delta` must be greater than 0"),
+        ({"delta": 1.0}, "`delta` must be less than 1"),
+        ({"rate": 1.5}, "`rate` must be at most 1"),
+        ({"steps": -1}, "`steps` must be at least 0"),
+        ({"accountant": "moments"}, "`accountant` must be one of pld, rdp"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changed: dict, message: str) -> None:
+    given = {"noise": 1.0, "delta": DELTA, "rate": 0.1, "steps": 1, **changed}
+    with pytest.raises(InputError, match=message):
+        sampled_epsilon(given.pop("noise"), **given)
+
+
+def test_dp_accounting_which_imports_for_seconds_is_imported_where_it_is_used() -> None:
+    for path in Path(privacy.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                assert "dp_accounting" not in ast.unparse(node), path.name
