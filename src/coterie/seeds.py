@@ -11,10 +11,9 @@ generators", OOPSLA 2014) written on integer tensors, where products wrap modulo
 from __future__ import annotations
 
 import hashlib
-import math
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Int
 from torch import Tensor
 
 
@@ -85,23 +84,3 @@ def below(
     Limits must be below 2^31, or the product would not fit into 63 bits.
     """
     return (_right(bits(stream, clients, size), 32) * limits[:, None]) >> 32
-
-
-def normals(
-    stream: int | Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int
-) -> Float64[Tensor, "*s n {size}"]:
-    """Row j holds `size` independent N(0, 1) draws of client clients[j] in the stream.
-
-    >>> import torch
-    >>> normals(key("doc"), torch.tensor([3]), 2).shape
-    torch.Size([1, 2])
-    """
-    return gaussian(bits(stream, clients, size + size % 2))[..., :size]
-
-
-def gaussian(patterns: Int[Tensor, "*s d"]) -> Float64[Tensor, "*s d"]:
-    """N(0, 1) numbers from an even number of random 64-bit patterns (Box, Muller)."""
-    uniform = (_right(patterns, 11).double() + 0.5) * 2.0**-53
-    one, other = uniform.chunk(2, -1)
-    radius, angle = (-2 * one.log()).sqrt(), 2 * math.pi * other
-    return torch.cat([radius * angle.cos(), radius * angle.sin()], -1)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .. import seeds
 from ..checks import InputError, own_code, parameters_of
 from ..clients.simulation import Simulation
 from ..data.federation import short_name
@@ -26,16 +27,20 @@ from ..engine.times import usual_work
 from ..models import tally
 from ..optim.hessians import sharpness
 from ..privacy.accounts import by_pairs, epsilons, totals, unsummed
+from ..privacy.per_sample import PrivateSimulation
 from ..privacy.training import (
+    Counted,
     Guarded,
     GuardedFlow,
     Limits,
     Mechanism,
     costs_of,
+    counted,
     events_of,
     foresee,
     privately,
     privately_in_time,
+    spent_on_samples,
 )
 from ..records import SNAPSHOT_CLIENTS, Cell
 from ..theory.mixing import loss_rates
@@ -58,10 +63,11 @@ class Training(NamedTuple):
 
 def training_of(setup: Setup, entry: Entry) -> Training:
     """How a study trains an entry, whose method has one face."""
-    method = setup.algorithm(entry)
+    method, clients = setup.algorithm(entry), None
     if setup.study.privacy is not None:
-        method = guard_of(setup, entry).method
-    training = _training(setup, method)
+        guard = guard_of(setup, entry)
+        method, clients = guard.method, guard.clients
+    training = _training(setup, method, clients)
     known = parameters_of(algorithm_factory(entry.name)).get("lr")
     lr = entry.options.get("lr", math.nan if known is None else known.default)
     training = training._replace(lr=float(lr))
@@ -74,6 +80,7 @@ class Guard(NamedTuple):
     method: Algorithm
     mechanism: Mechanism
     costs: list[Tensor]  # (N,) mu^2 of the beginning and each round, at most
+    clients: PrivateSimulation | None = None  # who hide single samples
 
 
 def guard_of(setup: Setup, entry: Entry) -> Guard:
@@ -90,6 +97,8 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
     assert privacy is not None  # asked of studies that have it
     _refuse_measured(entry)
     method, share = setup.algorithm(entry), study.run.participation
+    if privacy.unit == "sample":
+        return _guarded_samples(setup, entry, method)
     if study.time is not None:
         return _guarded_in_time(setup, entry, method)
     rounds = range(1, study.run.rounds + 1)
@@ -127,6 +136,26 @@ def _limits(setup: Setup) -> Limits:
     assert privacy is not None  # asked of studies that have it
     named = [short_name(federation.names, int(who)) for who in federation.clients]
     return privacy.limits(named)
+
+
+def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
+    privacy, simulation = setup.study.privacy, setup.simulation
+    assert privacy is not None and privacy.noise is not None  # refused before
+    if setup.study.time is not None:
+        raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
+    settings = {"clip": privacy.clip, "noise": privacy.noise}
+    tried = PrivateSimulation(simulation, **settings)
+    try:
+        # A round that is thrown away: what cannot be private is refused in it.
+        state = method.init(setup.x.clone(), beginning(tried))
+        method.step(state, tried.at(1), seeds.generator(setup.seed, "algorithm", 1))
+    except InputError as refusal:
+        raise InputError(
+            f"{entry.label} cannot be trained privately: {refusal}"
+        ) from None
+    clients = PrivateSimulation(simulation, **settings)
+    mechanism = Mechanism(privacy.clip, privacy.noise, setup.seed)
+    return Guard(counted(method, clients), mechanism, [], clients)
 
 
 def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
@@ -185,9 +214,26 @@ def _told(training: Training, name: str) -> Training:
     return Training(init, rounds, personal, training.inner, training.lr)
 
 
-def _training(setup: Setup, method: Algorithm) -> Training:
+def _training(
+    setup: Setup, method: Algorithm, clients: PrivateSimulation | None = None
+) -> Training:
     if method.flow is not None:
         return _without_waiting(setup, method, method.flow)
+    if clients is not None:
+        rounds = functools.partial(
+            run_rounds,
+            method,
+            clients,
+            setup.x,
+            seed=setup.seed,
+            participation=setup.study.run.participation,
+        )
+        return Training(
+            lambda: method.init(setup.x, beginning(clients)),
+            rounds,
+            method.personal,
+            lambda state: state.state,
+        )
     common = (method, setup.simulation, setup.x)
     seed, share = setup.seed, setup.study.run.participation
     if setup.study.time is None:
@@ -258,6 +304,10 @@ def _releases(state: Any, setup: Setup) -> dict[str, Tensor]:
     """What each client has told whom, in the words of epsilon, a row for each pair."""
     privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
     state = state.state if isinstance(state, Moment) else state
+    if isinstance(state, Counted) and privacy is not None:
+        found = spent_on_samples(state, len(clients), privacy.delta)
+        to = torch.full_like(clients, SERVER)  # or whoever sees what is sent
+        return {"client": clients, "to": to, "epsilon": found}
     if not isinstance(state, Guarded | GuardedFlow) or privacy is None:
         return {}
     if len(clients) > SNAPSHOT_CLIENTS or not bool(state.spent.any()):
@@ -321,6 +371,9 @@ def concluded(cell: Cell, setup: Setup, x: Tensor) -> Cell:
         outcomes=outcomes_of(setup, x, simulation, setup.division),
         releases=_releases(cell.state, setup),
     )
+    if isinstance(cell.state, Counted):
+        last = cell.metrics[-1] | {"epsilon": cell.releases["epsilon"]}
+        cell = replace(cell, metrics=[*cell.metrics[:-1], last])
     if not simulation.objective.labelled:
         return cell
     here = tally(simulation.names.tolist(), simulation.outputs(x, "test"))

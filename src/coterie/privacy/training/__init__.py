@@ -5,9 +5,11 @@ from .foreseen import Foreseen, foresee
 from .mechanisms import SOURCES, Mechanism
 from .methods import Guarded, Limits, calibrated, costs_of, events_of, privately
 from .oracle import PrivateOracle
+from .samples import Counted, counted, spent_on_samples
 
 __all__ = [
     "SOURCES",
+    "Counted",
     "Foreseen",
     "Guarded",
     "GuardedFlow",
@@ -16,8 +18,10 @@ __all__ = [
     "PrivateOracle",
     "calibrated",
     "costs_of",
+    "counted",
     "events_of",
     "foresee",
     "privately",
     "privately_in_time",
+    "spent_on_samples",
 ]

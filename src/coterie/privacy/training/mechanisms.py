@@ -7,42 +7,35 @@ all of them moves z by 2 C at most: its sensitivity. `ref` is made of earlier re
 alone.
 
 Noise is drawn from a stream named by (seed, "privacy", round, verb, client), so that a
-simulation repeats and a client alone draws its own row; or, where a seed would be a
-secret to keep, from the operating system's cryptographic generator. Either way numbers
-are those of a computer: they have 53 random bits and arithmetic rounds, which a
-promise about real numbers does not cover (Mironov, "On significance of the least
-significant bits for differential privacy", CCS 2012).
+simulation repeats and a client alone draws its own row (`coterie.privacy.noise`, which
+says what such noise is good for); or, where a seed would be a secret to keep, from the
+operating system's cryptographic generator.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from ... import seeds
-
-Draw = Callable[[int | Tensor, Tensor, int], Tensor]
-"""Of a stream, for clients (n,) by their identities, so many N(0, 1) draws each."""
-
-_AT_ONCE = 2**15
-"""Numbers that are drawn at once."""
+from ..noise import add_noise
 
 SOURCES = ("seed", "system")
 
 
-def from_system(stream: int | Tensor, clients: Int[Tensor, " n"], size: int) -> Tensor:
-    """N(0, 1) draws that no seed repeats: the names of the stream are not used."""
-    even = size + size % 2
-    raw = bytearray(os.urandom(8 * len(clients) * even) or b"\0")
-    patterns = torch.frombuffer(raw, dtype=torch.int64, count=len(clients) * even)
-    found = seeds.gaussian(patterns.reshape(len(clients), even))[:, :size]
-    return found.to(clients.device)
+def from_system(rows: int, size: int) -> Float64[Tensor, "{rows} {size}"]:
+    """N(0, 1) draws of the system's cryptographic generator, which no seed repeats."""
+    half = -(-size // 2)
+    raw = bytearray(os.urandom(16 * rows * half) or bytes(16))
+    bits = torch.frombuffer(raw, dtype=torch.int64, count=2 * rows * half)
+    uniform = ((bits.reshape(rows, 2 * half) >> 11 & 2**53 - 1).double() + 0.5) / 2**53
+    u, v = uniform.chunk(2, 1)
+    length, angle = (-2 * u.log()).sqrt(), 2 * math.pi * v
+    return torch.cat([length * angle.cos(), length * angle.sin()], 1)[:, :size]
 
 
 class Mechanism(NamedTuple):
@@ -63,7 +56,7 @@ class Mechanism(NamedTuple):
         self,
         x: Float[Tensor, "n d"],
         ref: Float[Tensor, "n d"] | float,
-        stream: int | Tensor,
+        stream: int | Int[Tensor, " n"],
         clients: Int[Tensor, " n"],
         share: float = 1.0,
     ) -> Float[Tensor, "n d"]:
@@ -77,12 +70,7 @@ class Mechanism(NamedTuple):
             z = torch.where(norm <= self.clip, x, shorter)
         if not self.noise:
             return z
-        z = z.clone()
-        draw: Draw = from_system if self.source == "system" else seeds.normals
-        # Some rows at once: the numbers are many, and made by some ten operations.
-        for some in torch.arange(len(x)).split(max(1, _AT_ONCE // x.shape[1])):
-            part = slice(int(some[0]), int(some[-1]) + 1)
-            keys = stream[:, part] if isinstance(stream, Tensor) else stream
-            drawn = draw(keys, clients[part], x.shape[1]).reshape(len(some), -1)
-            z[part] += (self.noise * share * drawn).to(z)
-        return z
+        scale = self.noise * share
+        if self.source == "system":
+            return z + scale * from_system(*z.shape).to(z)
+        return add_noise(z.clone(), stream, clients, z.new_full((len(z),), scale))

@@ -46,7 +46,8 @@ def events_of(ledger: Iterable[Any]) -> tuple[Event, ...]:
     return tuple(_KINDS[name](*values) for name, *values in ledger)
 
 
-def _listed(events: Iterable[Event]) -> list[Any]:
+def listed(events: Iterable[Event]) -> list[Any]:
+    """The events as a state holds them."""
     return [[type(event).__name__, *event] for event in events]
 
 
@@ -101,7 +102,7 @@ def privately(
         private, inside = asked(oracle, foreseen.rounds[0], refs, 0, nobody)
         state = algorithm.init(x, private)
         spent = totals(inside.events, len(nobody))
-        return Guarded(state, inside.refs, 0, spent, _listed(inside.events), 0)
+        return Guarded(state, inside.refs, 0, spent, listed(inside.events), 0)
 
     def step(
         now: Guarded, oracle: Oracle, rng: torch.Generator
@@ -121,7 +122,7 @@ def privately(
                 "a method sends must not depend on data."
             )
         spent = now.spent + cost
-        ledger = [*now.ledger, *_thrifty(now.ledger, _listed(inside.events))]
+        ledger = [*now.ledger, *_thrifty(now.ledger, listed(inside.events))]
         return Guarded(state, inside.refs, t, spent, ledger, 0), info
 
     def personal(now: Guarded, oracle: Oracle) -> Tensor:

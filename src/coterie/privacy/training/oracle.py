@@ -312,7 +312,7 @@ class PrivateOracle:
             who = names.to(g.device)
             streams = seeds.bits(stream, who[readers], 1)[:, 0]
             sent = who[contributors]
-            z = self._mechanism.released(g, 0.0, streams[None], sent)
+            z = self._mechanism.released(g, 0.0, streams, sent)
             kept = (readers == contributors) & ~read.to(g.device)[readers]
             return torch.where(kept[:, None], g, z)
 

@@ -24,14 +24,14 @@ class Privacy:
     noise: float | None = None  # standard deviation of every coordinate, in clips
     epsilon: float | None = None  # in place of noise: what all rounds may cost
     delta: float = 1e-5
-    unit: str = "client"  # whose data may change as a whole
+    unit: str = "client"  # all data of one, or one sample, may change
     aggregation: str = "local"  # or secure: of averages, only sums are seen
     budget: float | Mapping[str, float] | None = None  # of epsilon, also by client
     noise_source: str = "seed"  # or system, which no seed repeats
 
     def __post_init__(self) -> None:
         """Refuses what promises nothing."""
-        one_of("privacy.unit", self.unit, ("client",))
+        one_of("privacy.unit", self.unit, ("client", "sample"))
         one_of("privacy.aggregation", self.aggregation, ("local", "secure"))
         one_of("privacy.noise_source", self.noise_source, SOURCES)
         number("privacy.delta", self.delta, above=0, below=1)
@@ -47,6 +47,8 @@ class Privacy:
             number("privacy.noise", self.noise, at_least=0)
         if self.epsilon is not None:
             number("privacy.epsilon", self.epsilon, above=0)
+        if self.unit == "sample":
+            self._refuse_for_samples()
         if self.clip == math.inf and self.noise != 0:
             raise InputError("`privacy.clip` must be finite where there is noise.")
         for name, budget in self._budgets().items():
@@ -55,6 +57,17 @@ class Privacy:
                 raise InputError(
                     f"`{name}` is spent before the first round where "
                     "`privacy.noise` is 0."
+                )
+
+    def _refuse_for_samples(self) -> None:
+        usual = (None, None, "local", "seed")
+        given = (self.epsilon, self.budget, self.aggregation, self.noise_source)
+        names = ("epsilon", "budget", "aggregation", "noise_source")
+        for name, value, default in zip(names, given, usual, strict=True):
+            if value != default:
+                raise InputError(
+                    f"`privacy.{name}` is for the unit client, got {value!r} for the "
+                    "unit sample."
                 )
 
     def _budgets(self) -> dict[str, Any]:
