@@ -86,17 +86,15 @@ class Kernel:
             copy.deepcopy(module).to(features.device, dtype),
             on_cpu=features.device.type == "cpu",
         )
-        self.objective = objective
-        self._features, self._targets = features, targets
+        self.objective, self._features, self._targets = objective, features, targets
         # Unrolled steps would take longer to compile than most studies to run.
         recurrent = any(isinstance(m, Recurrent) for m in self.module.modules())
         self._by_row, self.compiled = by_row, compiled and not recurrent
         self._convolves = any(
             isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
         )
-        # Looking for parameters that are one takes as long as a small layer.
-        named = self.module.named_parameters(remove_duplicate=False)
-        self._tied = len(list(named)) > len(self.layout.names)
+        everything = self.module.named_parameters(remove_duplicate=False)
+        self._tied = len(list(everything)) > len(self.layout.names)
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     @property
@@ -126,8 +124,8 @@ class Kernel:
         if not len(points):
             return torch.empty_like(points)
         with _FORWARD:
-            chunks = self._chunks(batch)
-            return torch.cat([self._run("hvp", c, points, vectors) for c in chunks])
+            found = [self._run("hvp", c, points, vectors) for c in self._chunks(batch)]
+        return torch.cat(found)
 
     def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
         """Entry j is row j's weighted loss."""
