@@ -16,7 +16,8 @@ from typing import NamedTuple
 from ..checks import InputError, number
 from ..privacy.training.settings import Privacy
 from ..study.config import Entry, Study
-from ..study.loops import guard_of, training_of
+from ..study.loops import training_of
+from ..study.private import guard_of
 from ..study.setup import Setup, prepare
 from ..study.training import mean_score
 

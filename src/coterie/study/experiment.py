@@ -27,8 +27,9 @@ from .config import Study, algorithm_factory
 from .divided import SharedFolder, first, refuse_others
 from .identity import identity_of, settings_read
 from .ingredients import RECIPES, edges_between, ingredients_of, is_told
-from .loops import training_of, worst_epsilon
+from .loops import training_of
 from .newcomers import hold_out
+from .private import worst_epsilon
 from .setup import (
     Data,
     Setup,

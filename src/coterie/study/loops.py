@@ -15,39 +15,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .. import seeds
-from ..checks import InputError, own_code, parameters_of
+from ..checks import own_code, parameters_of
 from ..clients.simulation import Simulation
-from ..data.federation import short_name
-from ..engine.checkpoints import Moment
 from ..engine.clocks import Rings
 from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
-from ..engine.rounds import Round, beginning, participants, run_rounds
+from ..engine.rounds import Round, beginning, run_rounds
 from ..engine.times import usual_work
 from ..models import tally
 from ..optim.hessians import sharpness
-from ..privacy.accounts import by_pairs, epsilons, totals, unsummed
 from ..privacy.per_sample import PrivateSimulation
-from ..privacy.training import (
-    Counted,
-    Guarded,
-    GuardedFlow,
-    Limits,
-    Mechanism,
-    costs_of,
-    counted,
-    events_of,
-    foresee,
-    privately,
-    privately_in_time,
-    spent_on_samples,
-)
-from ..records import SNAPSHOT_CLIENTS, Cell
+from ..privacy.training import Counted
+from ..records import Cell
 from ..theory.mixing import loss_rates
-from ..types import SERVER, Algorithm, Flow, Oracle, State
-from .config import Entry, Study, algorithm_factory
+from ..types import Algorithm, Flow, Oracle, State
+from .config import Entry, algorithm_factory
 from .divided import Division
-from .ingredients import RECIPES, ingredients_of, is_measured
+from .private import guard_of, releases_of
 from .setup import Setup, drawn_anew
 
 
@@ -72,134 +55,6 @@ def training_of(setup: Setup, entry: Entry) -> Training:
     lr = entry.options.get("lr", math.nan if known is None else known.default)
     training = training._replace(lr=float(lr))
     return _told(training, entry.name) if ":" in entry.name else training
-
-
-class Guard(NamedTuple):
-    """A method whose clients guard their data, and what that will cost."""
-
-    method: Algorithm
-    mechanism: Mechanism
-    costs: list[Tensor]  # (N,) mu^2 of the beginning and each round, at most
-    clients: PrivateSimulation | None = None  # who hide single samples
-
-
-def guard_of(setup: Setup, entry: Entry) -> Guard:
-    """How an entry is trained privately, found once for each seed."""
-    found: dict[str, Guard] = vars(setup).setdefault("_guards", {})
-    key = repr((entry.name, sorted(entry.options.items())))
-    if key not in found:
-        found[key] = _guarded(setup, entry)
-    return found[key]
-
-
-def _guarded(setup: Setup, entry: Entry) -> Guard:
-    study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
-    assert privacy is not None  # asked of studies that have it
-    _refuse_measured(entry)
-    method, share = setup.algorithm(entry), study.run.participation
-    if privacy.unit == "sample":
-        return _guarded_samples(setup, entry, method)
-    if study.time is not None:
-        return _guarded_in_time(setup, entry, method)
-    rounds = range(1, study.run.rounds + 1)
-    actives = [participants(n, share, setup.seed, t) for t in rounds]
-    personal = bool(study.model.get("personal"))
-    foreseen = foresee(
-        method, actives, seed=setup.seed, label=entry.label, personal=personal
-    )
-    units = costs_of(
-        method,
-        foreseen,
-        actives,
-        seed=setup.seed,
-        personal=personal,
-        secure=privacy.secure,
-    )
-    mechanism = privacy.mechanism(units, setup.seed)
-    noise, sensitivity = mechanism.noise, mechanism.sensitivity
-    costs = [(sensitivity / noise) ** 2 * c for c in units] if noise else []
-    limits = _limits(setup)
-    _refuse_spent(entry, privacy.budget, limits, costs)
-    private = privately(
-        method,
-        foreseen,
-        mechanism,
-        setup.federation.clients,
-        limits=limits,
-        costs=costs,
-    )
-    return Guard(private, mechanism, costs)
-
-
-def _limits(setup: Setup) -> Limits:
-    federation, privacy = setup.federation, setup.study.privacy
-    assert privacy is not None  # asked of studies that have it
-    named = [short_name(federation.names, int(who)) for who in federation.clients]
-    return privacy.limits(named)
-
-
-def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
-    privacy, simulation = setup.study.privacy, setup.simulation
-    assert privacy is not None and privacy.noise is not None  # refused before
-    if setup.study.time is not None:
-        raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
-    settings = {"clip": privacy.clip, "noise": privacy.noise}
-    tried = PrivateSimulation(simulation, **settings)
-    try:
-        # A round that is thrown away: what cannot be private is refused in it.
-        state = method.init(setup.x.clone(), beginning(tried))
-        method.step(state, tried.at(1), seeds.generator(setup.seed, "algorithm", 1))
-    except InputError as refusal:
-        raise InputError(
-            f"{entry.label} cannot be trained privately: {refusal}"
-        ) from None
-    clients = PrivateSimulation(simulation, **settings)
-    mechanism = Mechanism(privacy.clip, privacy.noise, setup.seed)
-    return Guard(counted(method, clients), mechanism, [], clients)
-
-
-def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
-    privacy = setup.study.privacy
-    if method.flow is None:
-        raise InputError(
-            f"{entry.label} waits for the slowest client, which [privacy] with [time] "
-            "does not count: `waits = false`, or leave [time] out."
-        )
-    if privacy is None or privacy.noise is None:
-        raise InputError(
-            "`privacy.noise` must be given with [time]: how often a client answers is "
-            "not known before."
-        )
-    mechanism = privacy.mechanism([], setup.seed)
-    clients = setup.federation.clients.cpu()
-    private = privately_in_time(
-        method, mechanism, clients, label=entry.label, limits=_limits(setup)
-    )
-    return Guard(private, mechanism, [])
-
-
-def _refuse_spent(
-    entry: Entry, budget: object, limits: Limits, costs: list[Tensor]
-) -> None:
-    """Refuses budgets that the first round would exceed."""
-    needed = sum(costs[:2])
-    if isinstance(needed, Tensor) and bool((needed > limits.of_all).any()):
-        raise InputError(
-            f"`privacy.budget` {budget!r} would be spent in the first round of "
-            f"{entry.label}: it needs more noise."
-        )
-
-
-def _refuse_measured(entry: Entry) -> None:
-    """Refuses ingredients that are made from data before training, uncounted."""
-    for name in ingredients_of(algorithm_factory(entry.name)):
-        choice = str(entry.options.get(name, RECIPES[name][1]))
-        if is_measured(name, choice):
-            raise InputError(
-                f"`{name}` {choice!r} of {entry.label} is made from the clients' data "
-                "before training, which nobody counts: with [privacy] it must be known "
-                "or come from a file."
-            )
 
 
 def _told(training: Training, name: str) -> Training:
@@ -269,59 +124,6 @@ def _without_waiting(setup: Setup, method: Algorithm, flow: Flow) -> Training:
     )
 
 
-def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
-    """The epsilon (N,) of each client so far; nothing where nobody promises any."""
-    state = state.state if isinstance(state, Moment) else state
-    if not isinstance(state, Guarded | GuardedFlow) or study.privacy is None:
-        return {}
-    privacy = study.privacy
-    found = {"epsilon": epsilons(state.spent, privacy.delta)}
-    if privacy.secure and isinstance(state, Guarded):
-        events = unsummed(events_of(state.ledger), 2 * privacy.clip)
-        alone = totals(events, len(state.spent))
-        found["epsilon_local"] = epsilons(alone, privacy.delta)
-    return found
-
-
-def worst_epsilon(state: Any, study: Study) -> float | None:
-    """That of the client who has released most, where there is one."""
-    found = spent_of(state, study)
-    return float(found["epsilon"].max()) if found else None
-
-
-def stopped_text(cell: Cell, study: Study) -> str:
-    """Where the budget ended a run, one sentence; nothing elsewhere."""
-    if not isinstance(cell.state, Guarded) or not cell.state.stopped:
-        return ""
-    budget = study.privacy and study.privacy.budget
-    return (
-        f"{cell.label} (seed {cell.seed}): the budget of epsilon {budget!r} was used "
-        f"up before round {cell.state.stopped}, and models stay as they were."
-    )
-
-
-def _releases(state: Any, setup: Setup) -> dict[str, Tensor]:
-    """What each client has told whom, in the words of epsilon, a row for each pair."""
-    privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
-    state = state.state if isinstance(state, Moment) else state
-    if isinstance(state, Counted) and privacy is not None:
-        found = spent_on_samples(state, len(clients), privacy.delta)
-        to = torch.full_like(clients, SERVER)  # or whoever sees what is sent
-        return {"client": clients, "to": to, "epsilon": found}
-    if not isinstance(state, Guarded | GuardedFlow) or privacy is None:
-        return {}
-    if len(clients) > SNAPSHOT_CLIENTS or not bool(state.spent.any()):
-        return {}  # so many pairs are not kept
-    if isinstance(state, Guarded):
-        squares = by_pairs(events_of(state.ledger), len(clients))
-    else:  # anybody may come to see what is made of it
-        squares = state.spent[:, None].repeat(1, len(clients) + 1).fill_diagonal_(0)
-    sender, receiver = (squares > 0).nonzero().unbind(1)
-    to = torch.cat([clients, torch.tensor([SERVER])])[receiver]
-    found = epsilons(squares[sender, receiver], privacy.delta)
-    return {"client": clients[sender], "to": to, "epsilon": found}
-
-
 def pace_of(setup: Setup, method: Algorithm) -> Pace:
     """How long things take in a study of time."""
     time, seed = setup.study.time, setup.seed
@@ -369,7 +171,7 @@ def concluded(cell: Cell, setup: Setup, x: Tensor) -> Cell:
     cell = replace(
         cell,
         outcomes=outcomes_of(setup, x, simulation, setup.division),
-        releases=_releases(cell.state, setup),
+        releases=releases_of(cell.state, setup),
     )
     if isinstance(cell.state, Counted):
         last = cell.metrics[-1] | {"epsilon": cell.releases["epsilon"]}

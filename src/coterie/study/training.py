@@ -22,16 +22,9 @@ from ..records.versions import versions
 from ..types import State
 from .config import Entry, Study, algorithm_factory
 from .divided import Division, SharedFolder, first, refuse_any
-from .loops import (
-    Training,
-    concluded,
-    diagnosed,
-    outcomes_of,
-    spent_of,
-    stopped_text,
-    training_of,
-)
+from .loops import Training, concluded, diagnosed, outcomes_of, training_of
 from .newcomers import described, models_for
+from .private import spent_of, stopped_text
 from .setup import Setup
 
 _SNAPSHOTS = 50

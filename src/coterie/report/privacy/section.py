@@ -16,12 +16,17 @@ from ..styles import plot
 from .figures import spending, spent, told
 
 _CAVEATS = (
-    "It says how well anybody who has all of that, whatever else he knows, can tell a "
-    "client's data from any other data in their place: not at all at epsilon 0, hardly "
-    "at 1, little at 4, and surely at infinity; delta is the chance that this does not "
-    "hold. Not counted are how many samples clients have, how features were prepared, "
-    "and the measures in this report, which a simulation knows and clients keep."
+    "Epsilon says how well anybody who has all of that, whatever else he knows, can "
+    "tell {unit}: not at all at 0, hardly at 1, little at 4, and surely at infinity; "
+    "delta is the chance that this does not hold. Not counted are how many samples "
+    "clients have, how features were prepared, and the measures in this report, which "
+    "a simulation knows and clients keep."
 )
+
+_UNITS = {
+    "client": "a client's data from any others in their place",
+    "sample": "whether any single sample was among a client's data",
+}
 
 
 def privacy_section(records: Records) -> str:
@@ -47,7 +52,8 @@ def privacy_section(records: Records) -> str:
         f"Epsilon at delta {settings.get('delta', 1e-5):g} after the last round, of "
         "all that left a client, in the eyes of all others and the server together."
     )
-    words = f"<p>{escape(_promise(settings))} {escape(_CAVEATS)}</p>"
+    caveats = _CAVEATS.format(unit=_UNITS[settings.get("unit", "client")])
+    words = f"<p>{escape(_promise(settings))} {escape(caveats)}</p>"
     figure = plot(spending(records), "spending-figure", "Epsilon by round")
     return words + table_of(headers, rows, caption) + figure + _matrices(records)
 
@@ -58,6 +64,12 @@ def _shown(epsilon: float) -> str:
 
 def _promise(settings: dict[str, Any]) -> str:
     clip = settings.get("clip", 1.0)
+    if settings.get("unit") == "sample":
+        return (
+            f"Every sample's gradient was cut to the length {clip:g}, and that of "
+            f"every minibatch got noise of {settings['noise']:g} times that; all that "
+            "left a client is made of these. The account is made at the end."
+        )
     noise = (
         f"noise of {settings['noise']:g} times that in every coordinate"
         if "noise" in settings

@@ -1,0 +1,13 @@
+"""Studies with [privacy]: how entries are guarded, and what is told of it."""
+
+from .guards import Guard, guard_of
+from .releases import releases_of, spent_of, stopped_text, worst_epsilon
+
+__all__ = [
+    "Guard",
+    "guard_of",
+    "releases_of",
+    "spent_of",
+    "stopped_text",
+    "worst_epsilon",
+]

@@ -1,0 +1,154 @@
+"""How an entry of a study is trained privately."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError
+from ...data.federation import short_name
+from ...engine.rounds import beginning, participants
+from ...privacy.per_sample import PrivateSimulation
+from ...privacy.training import (
+    Limits,
+    Mechanism,
+    costs_of,
+    counted,
+    foresee,
+    privately,
+    privately_in_time,
+)
+from ...types import Algorithm
+from ..config import Entry, algorithm_factory
+from ..ingredients import RECIPES, ingredients_of, is_measured
+from ..setup import Setup
+
+
+class Guard(NamedTuple):
+    """A method whose clients guard their data, and what that will cost."""
+
+    method: Algorithm
+    mechanism: Mechanism
+    costs: list[Tensor]  # (N,) mu^2 of the beginning and each round, at most
+    clients: PrivateSimulation | None = None  # who hide single samples
+
+
+def guard_of(setup: Setup, entry: Entry) -> Guard:
+    """How an entry is trained privately, found once for each seed."""
+    found: dict[str, Guard] = vars(setup).setdefault("_guards", {})
+    key = repr((entry.name, sorted(entry.options.items())))
+    if key not in found:
+        found[key] = _guarded(setup, entry)
+    return found[key]
+
+
+def _guarded(setup: Setup, entry: Entry) -> Guard:
+    study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
+    assert privacy is not None  # asked of studies that have it
+    _refuse_measured(entry)
+    method, share = setup.algorithm(entry), study.run.participation
+    if privacy.unit == "sample":
+        return _guarded_samples(setup, entry, method)
+    if study.time is not None:
+        return _guarded_in_time(setup, entry, method)
+    rounds = range(1, study.run.rounds + 1)
+    actives = [participants(n, share, setup.seed, t) for t in rounds]
+    personal = bool(study.model.get("personal"))
+    foreseen = foresee(
+        method, actives, seed=setup.seed, label=entry.label, personal=personal
+    )
+    units = costs_of(
+        method,
+        foreseen,
+        actives,
+        seed=setup.seed,
+        personal=personal,
+        secure=privacy.secure,
+    )
+    mechanism = privacy.mechanism(units, setup.seed)
+    noise, sensitivity = mechanism.noise, mechanism.sensitivity
+    costs = [(sensitivity / noise) ** 2 * c for c in units] if noise else []
+    limits = _limits(setup)
+    _refuse_spent(entry, privacy.budget, limits, costs)
+    private = privately(
+        method,
+        foreseen,
+        mechanism,
+        setup.federation.clients,
+        limits=limits,
+        costs=costs,
+    )
+    return Guard(private, mechanism, costs)
+
+
+def _limits(setup: Setup) -> Limits:
+    federation, privacy = setup.federation, setup.study.privacy
+    assert privacy is not None  # asked of studies that have it
+    named = [short_name(federation.names, int(who)) for who in federation.clients]
+    return privacy.limits(named)
+
+
+def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
+    privacy, simulation = setup.study.privacy, setup.simulation
+    assert privacy is not None and privacy.noise is not None  # refused before
+    if setup.study.time is not None:
+        raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
+    settings = {"clip": privacy.clip, "noise": privacy.noise}
+    tried = PrivateSimulation(simulation, **settings)
+    try:
+        # A round that is thrown away: what cannot be private is refused in it.
+        state = method.init(setup.x.clone(), beginning(tried))
+        method.step(state, tried.at(1), seeds.generator(setup.seed, "algorithm", 1))
+    except InputError as refusal:
+        raise InputError(
+            f"{entry.label} cannot be trained privately: {refusal}"
+        ) from None
+    clients = PrivateSimulation(simulation, **settings)
+    mechanism = Mechanism(privacy.clip, privacy.noise, setup.seed)
+    return Guard(counted(method, clients), mechanism, [], clients)
+
+
+def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
+    privacy = setup.study.privacy
+    if method.flow is None:
+        raise InputError(
+            f"{entry.label} waits for the slowest client, which [privacy] with [time] "
+            "does not count: `waits = false`, or leave [time] out."
+        )
+    if privacy is None or privacy.noise is None:
+        raise InputError(
+            "`privacy.noise` must be given with [time]: how often a client answers is "
+            "not known before."
+        )
+    mechanism = privacy.mechanism([], setup.seed)
+    clients = setup.federation.clients.cpu()
+    private = privately_in_time(
+        method, mechanism, clients, label=entry.label, limits=_limits(setup)
+    )
+    return Guard(private, mechanism, [])
+
+
+def _refuse_spent(
+    entry: Entry, budget: object, limits: Limits, costs: list[Tensor]
+) -> None:
+    """Refuses budgets that the first round would exceed."""
+    needed = sum(costs[:2])
+    if isinstance(needed, Tensor) and bool((needed > limits.of_all).any()):
+        raise InputError(
+            f"`privacy.budget` {budget!r} would be spent in the first round of "
+            f"{entry.label}: it needs more noise."
+        )
+
+
+def _refuse_measured(entry: Entry) -> None:
+    """Refuses ingredients that are made from data before training, uncounted."""
+    for name in ingredients_of(algorithm_factory(entry.name)):
+        choice = str(entry.options.get(name, RECIPES[name][1]))
+        if is_measured(name, choice):
+            raise InputError(
+                f"`{name}` {choice!r} of {entry.label} is made from the clients' data "
+                "before training, which nobody counts: with [privacy] it must be known "
+                "or come from a file."
+            )
