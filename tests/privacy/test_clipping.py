@@ -171,6 +171,20 @@ def test_places_that_cancel_do_not_hide_a_gradient_s_length() -> None:
         assert float(cut_sum(alone).norm()) <= 1 + 1e-5
 
 
+@pytest.mark.parametrize("name", ["mlp", "normalised"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_sample_whose_gradient_overflows_counts_as_nothing(name, shared) -> None:
+    """Or it would show: no bound holds for it."""
+    _, kernel, clipped, points, batch = problem(name, 0.4)
+    index = torch.arange(5) if shared else torch.arange(10).view(2, 5)
+    without = batch.weight.clone()
+    without[:, 2] = 0
+    wanted = clipped.grad(points, Batch(index, without))
+    kernel._features[index[..., 2]] = math.inf
+    found = clipped.grad(points, Batch(index, batch.weight))
+    torch.testing.assert_close(found, wanted, **EXACT)
+
+
 def test_nobody_asked_gives_no_rows() -> None:
     _, _, clipped, points, batch = problem("mlp", 1.0)
     assert clipped.grad(points[:0], batch[:0]).shape == (0, points.shape[1])
