@@ -12,7 +12,7 @@ from coterie import models
 from coterie.checks import InputError
 from coterie.clients import Batch, Kernel
 from coterie.models import OBJECTIVES
-from coterie.privacy.clipping import ClippedKernel
+from coterie.privacy.clipping import ClippedKernel, _factors, _product
 
 REAL = torch.float64
 # Sums of at most some hundred products in double precision, in another order.
@@ -155,6 +155,34 @@ def test_a_sample_without_a_gradient_stays_without_one() -> None:
     for clip in (1.0, math.inf):
         found = ClippedKernel(kernel, clip).grad(torch.zeros(1, 2, dtype=REAL), batch)
         assert found.tolist() == [[0.0, 0.0]]
+
+
+def test_places_that_cancel_do_not_hide_a_gradient_s_length() -> None:
+    """Two places whose products are 1e16 times what is left of them, in 24 bits."""
+    rng = torch.Generator().manual_seed(0)
+    v, u, rest = (torch.randn(200, 4, generator=rng) for _ in range(3))
+    e = torch.stack([v, v], 1)[None] * 1e4  # (1, 200, 2, 4)
+    h = torch.stack([1e4 * u, rest - 1e4 * u], 1)[None]
+    squares, cut_sum = _product(e, h)
+    factors = _factors(squares, 1.0)
+    for b in range(200):
+        alone = torch.zeros_like(factors)
+        alone[0, b] = factors[0, b]
+        assert float(cut_sum(alone).norm()) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("name", ["mlp", "normalised"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_sample_whose_gradient_overflows_counts_as_nothing(name, shared) -> None:
+    """Or it would show: no bound holds for it."""
+    _, kernel, clipped, points, batch = problem(name, 0.4)
+    index = torch.arange(5) if shared else torch.arange(10).view(2, 5)
+    without = batch.weight.clone()
+    without[:, 2] = 0
+    wanted = clipped.grad(points, Batch(index, without))
+    kernel._features[index[..., 2]] = math.inf
+    found = clipped.grad(points, Batch(index, batch.weight))
+    torch.testing.assert_close(found, wanted, **EXACT)
 
 
 def test_nobody_asked_gives_no_rows() -> None:

@@ -85,6 +85,13 @@ def test_calibrated_noise_spends_the_budget_and_hardly_less() -> None:
     assert sampled_epsilon(noise / 1.002, **given) > 1.5
 
 
+def test_noise_that_hides_nothing_is_not_accounted_for_on_a_grid() -> None:
+    """Whose width would be that of an epsilon of some thousands."""
+    given = {"delta": DELTA, "rate": 0.1, "steps": 10}
+    loose = sampled_epsilon(0.01, **given, accountant="rdp")
+    assert sampled_epsilon(0.01, **given) == loose > 1000
+
+
 def test_sampling_fewer_never_costs_more() -> None:
     costs = [
         sampled_epsilon(1.5, delta=DELTA, rate=rate, steps=10, accountant="rdp")

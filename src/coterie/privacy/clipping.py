@@ -82,9 +82,18 @@ class ClippedKernel:
         if not len(points):  # of a process none of whose clients take part
             return torch.empty_like(points)
         program = self._by_layer or self._one_by_one
-        data, shared = self._kernel.data(batch.index), batch.index.dim() == 1
+        (h, targets), shared = self._kernel.data(batch.index), batch.index.dim() == 1
+        given = batch.weight, self._clip
         with repeatable():
-            return program(points, *data, batch.weight, self._clip, shared=shared)
+            g, squares = program(points, h, targets, *given, shared=shared)
+            lost = ~squares.isfinite()
+            if not lost.any():
+                return g
+            # No bound holds where a gradient overflows: such samples count as nothing.
+            h, targets = self._kernel.data(batch.index.expand(batch.weight.shape))
+            h = h.masked_fill(lost.view(*lost.shape, *[1] * (h.dim() - 2)), 0)
+            given = batch.weight.masked_fill(lost, 0), self._clip
+            return program(points, h, targets, *given, shared=False)[0]
 
     def loss(self, points: Tensor, batch: Batch) -> Tensor:
         """Refused."""
@@ -107,8 +116,8 @@ class ClippedKernel:
         clip: float,
         *,
         shared: bool,
-    ) -> Tensor:
-        """The same from the gradient of every sample."""
+    ) -> tuple[Tensor, Tensor]:
+        """The same from the gradient of every sample, and squares of their lengths."""
         kernel, data = self._kernel, None if shared else 0
 
         def loss(point: dict[str, Tensor], h: Tensor, target: Tensor) -> Tensor:
@@ -121,7 +130,7 @@ class ClippedKernel:
         each = [found[name].flatten(2) for name in kernel.layout.names]
         squares = torch.stack([part.square().sum(2) for part in each]).sum(0)
         cut = (weight * _factors(squares, clip))[:, None]  # (n, 1, b)
-        return torch.cat([(cut @ part)[:, 0] for part in each], 1)
+        return torch.cat([(cut @ part)[:, 0] for part in each], 1), squares
 
 
 def _refusal(what: str) -> InputError:
@@ -174,8 +183,8 @@ class Taped:
         clip: float,
         *,
         shared: bool,
-    ) -> Tensor:
-        """Row j is the clipped sum of gradients at points[j]."""
+    ) -> tuple[Tensor, Tensor]:
+        """Clipped sums (n, d) of gradients, and squares (n, b) of their lengths."""
         slopes, inputs = self._tape(points, features, targets, shared)
         squares = weight.new_zeros(weight.shape)
         pending: dict[str, Callable[[Tensor], Tensor]] = {}
@@ -190,7 +199,8 @@ class Taped:
                 pending[f"{name}bias"] = _summed(sums)
         cut = weight * _factors(squares, clip)
         names = self._kernel.layout.names
-        return torch.cat([pending[name](cut).flatten(1) for name in names], 1)
+        rows = [pending[name](cut).flatten(1) for name in names]
+        return torch.cat(rows, 1), squares
 
     def _tape(
         self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
@@ -272,7 +282,7 @@ class Taped:
         rng = torch.Generator().manual_seed(0)
         point = torch.randn(1, kernel.parameters, generator=rng).to(like) / 10
         wanted = kernel.grad(point, Batch(index, weight))
-        found = self(point, *kernel.data(index), weight, math.inf, shared=False)
+        found, _ = self(point, *kernel.data(index), weight, math.inf, shared=False)
         return torch.allclose(found, wanted, rtol=1e-2, atol=1e-4)
 
 
@@ -309,6 +319,10 @@ def _product(e: Tensor, h: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         squares = (e.square().sum(3) * h.square().sum(3))[:, :, 0]
     else:
         squares = ((e @ e.mT) * (h @ h.mT)).sum((2, 3)).clamp(min=0)
+        # Terms that cancel leave their rounding, which must not make a gradient look
+        # shorter than it is.
+        most = (e.norm(dim=3) * h.norm(dim=3)).sum(2).square()
+        squares = squares + 8 * torch.finfo(e.dtype).eps * most
 
     def cut_sum(cut: Tensor) -> Tensor:
         return (cut[:, :, None, None] * e).flatten(1, 2).mT @ h.flatten(1, 2)

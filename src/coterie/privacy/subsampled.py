@@ -37,6 +37,10 @@ from .ledger import Ledger, Release
 
 ACCOUNTANTS = ("pld", "rdp")
 
+_HOPELESS = 50.0
+"""An epsilon that hides nothing, and beyond which the grid of privacy losses would take
+minutes: Renyi's larger one is then returned."""
+
 Step = tuple[float, float]
 """Noise in units of the sensitivity, and the chance that a sample takes part."""
 
@@ -155,6 +159,10 @@ def _epsilon(
         return 0.0
     import dp_accounting  # it imports for seconds, which only private runs should take
 
+    if accountant == "pld":
+        bound = _epsilon(steps, delta, "rdp")
+        if bound > _HOPELESS:
+            return bound
     together = _accountant(accountant)
     for (noise, rate), count in steps:
         event = dp_accounting.GaussianDpEvent(noise)

@@ -1,0 +1,29 @@
+"""Attacks on what clients released, and what their success proves."""
+
+from .bounds import epsilon_of_one_run, epsilon_of_rates
+from .inversion import inputs_of_layer, rebuilt
+from .membership import (
+    Audit,
+    audited,
+    canary_scores,
+    confidence_of,
+    directions,
+    likelihood_scores,
+    released,
+)
+from .one_run import audit_client
+
+__all__ = [
+    "Audit",
+    "audit_client",
+    "audited",
+    "canary_scores",
+    "confidence_of",
+    "directions",
+    "epsilon_of_one_run",
+    "epsilon_of_rates",
+    "inputs_of_layer",
+    "likelihood_scores",
+    "rebuilt",
+    "released",
+]

@@ -1,0 +1,135 @@
+"""What guesses prove: lower bounds on the epsilon of a mechanism.
+
+An attacker guesses who was in the data. If a mechanism is (epsilon, delta)-private, no
+attacker guesses better than these laws allow; so where one did, epsilon is larger, with
+the confidence asked for. A bound above what the accountant says is a proof that the
+mechanism is not what it claims to be; a bound below it proves nothing.
+
+Of many runs, with a sample in or out (Kairouz, Oh, Viswanath 2015): the rate of right
+calls is at most delta + e^epsilon times that of wrong ones, in both directions; limits
+of the rates are those of Clopper and Pearson.
+
+Of one run, with m canaries that are each in with chance 1/2 (Steinke et al. 2023,
+Theorem 5.2): of r guesses, at least v are right with chance at most
+
+    P[B >= v] + 2 m delta max_i P[v > B >= v - i] / i,
+
+where B is binomial with r trials of chance 1/(1 + e^-epsilon).
+
+References:
+    Kairouz, Oh, Viswanath, "The composition theorem for differential privacy", ICML
+    2015, arXiv 1311.0776.
+    Steinke, Nasr, Jagielski, "Privacy auditing with one (1) training run", NeurIPS
+    2023, arXiv 2305.08846.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.stats import beta, binom
+
+from ...checks import InputError, integer, number
+
+_LARGEST = 50.0
+"""No finite number of guesses proves more: rates of error would be below e^-50."""
+
+
+def epsilon_of_rates(
+    found: int,
+    members: int,
+    wrong: int,
+    others: int,
+    *,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+) -> float:
+    """The least epsilon for which so many guesses of independent runs are plausible.
+
+    >>> round(epsilon_of_rates(1000, 1000, 0, 1000), 2), epsilon_of_rates(5, 9, 4, 9)
+    (5.6, 0.0)
+
+    Args:
+        found: members who were called so.
+        members: runs with the sample.
+        wrong: others who were called members.
+        others: runs without the sample.
+        delta: of the promise.
+        confidence: that the bound holds.
+    """
+    _counted("found", found, members)
+    _counted("wrong", wrong, others)
+    _refuse(delta, confidence)
+    tail = (1 - confidence) / 2  # both limits hold with the confidence
+    most_wrong = (
+        1.0 if wrong == others else beta.ppf(1 - tail, wrong + 1, others - wrong)
+    )
+    least_found = 0.0 if not found else beta.ppf(tail, found, members - found + 1)
+    ways = ((least_found, most_wrong), (1 - most_wrong, 1 - least_found))
+    ratios = [(right - delta) / error for right, error in ways]
+    return max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0)])
+
+
+def epsilon_of_one_run(
+    right: int,
+    guesses: int,
+    canaries: int,
+    *,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+) -> float:
+    """The least epsilon for which so many right guesses in one run are plausible.
+
+    >>> round(epsilon_of_one_run(100, 100, 100), 2), epsilon_of_one_run(55, 100, 100)
+    (3.49, 0.0)
+
+    Args:
+        right: guesses that were right.
+        guesses: of all; the attacker may abstain.
+        canaries: samples that were each in with chance 1/2.
+        delta: of the promise.
+        confidence: that the bound holds.
+    """
+    _counted("guesses", guesses, canaries)
+    _counted("right", right, guesses)
+    _refuse(delta, confidence)
+
+    def plausible(epsilon: float) -> bool:
+        return _chance(right, guesses, canaries, epsilon, delta) >= 1 - confidence
+
+    return _least(plausible)
+
+
+def _chance(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
+    """The chance of at least v right guesses, at most."""
+    accuracy = 1 / (1 + math.exp(-epsilon))
+    plain = float(binom.sf(v - 1, r, accuracy))
+    if not delta or not v:
+        return plain
+    # P[v > B >= v - i] for i = 1 .. v, which are sums of ever more terms.
+    below = np.cumsum(binom.pmf(np.arange(v - 1, -1, -1), r, accuracy))
+    worst = float((below / np.arange(1, v + 1)).max())
+    return min(1.0, plain + 2 * m * delta * worst)
+
+
+def _least(plausible: Callable[[float], bool]) -> float:
+    low, high = 0.0, _LARGEST
+    if plausible(low):
+        return low
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if plausible(middle) else (middle, high)
+    return low
+
+
+def _counted(name: str, value: int, of: int) -> None:
+    integer(name, value, at_least=0)
+    if value > of:
+        raise InputError(f"`{name}` must be at most {of}, got {value}.")
+
+
+def _refuse(delta: float, confidence: float) -> None:
+    number("delta", delta, at_least=0, below=1)
+    number("confidence", confidence, above=0, below=1)

@@ -1,0 +1,89 @@
+"""What was the sample? Attacks that rebuild it from a gradient.
+
+The gradient of a linear layer with a bias is e h' for its weights and e for its bias,
+so that the inputs h of a single sample are one divided by the other, exactly. Through
+more layers, features are sought whose gradient is the one that was released,
+
+    minimise |gradient(features) - released|^2 over features,
+
+by steps of L-BFGS from a random start (Zhu, Liu, Han 2019), with the label known.
+
+References:
+    Phong, Aono, Hayashi, Wang, Moriai, "Privacy-preserving deep learning via additively
+    homomorphic encryption", IEEE TIFS 2018, eprint 2017/715.
+    Zhu, Liu, Han, "Deep leakage from gradients", NeurIPS 2019, arXiv 1906.08935.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ...checks import InputError, integer
+from ...models import Objective, layout
+
+
+def inputs_of_layer(
+    weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"]
+) -> Float[Tensor, " i"]:
+    """The inputs of a linear layer, from the gradient of one sample.
+
+    Of several samples it is a mixture of theirs. The output whose bias has the largest
+    slope is used.
+
+    Raises:
+        InputError: where the layer has no slope at all.
+    """
+    k = int(bias.abs().argmax())
+    if not bias[k]:
+        raise InputError("a layer without slope tells nothing about its inputs.")
+    return weight[k] / bias[k]
+
+
+def rebuilt(
+    module: nn.Module,
+    objective: Objective,
+    point: Float[Tensor, " d"],
+    gradient: Float[Tensor, " d"],
+    target: Tensor,
+    *,
+    like: Tensor,
+    steps: int = 200,
+    seed: int = 0,
+) -> Tensor:
+    """Features whose gradient is nearest to a released one.
+
+    Args:
+        module: architecture of the model.
+        objective: whose loss was differentiated.
+        point: the model at which it was.
+        gradient: what was released, of one sample.
+        target: the label of that sample, as a batch of one.
+        like: of the shape of a sample; its values are not used.
+        steps: of L-BFGS.
+        seed: of the start.
+    """
+    integer("steps", steps, at_least=1)
+    parameters = layout(module).unravel(point.detach().clone().requires_grad_())
+    rng = torch.Generator().manual_seed(seed)
+    start = torch.randn(1, *like.shape, generator=rng).to(like)
+    features = start.requires_grad_()
+    search = torch.optim.LBFGS(
+        [features], max_iter=steps, line_search_fn="strong_wolfe"
+    )
+
+    def gap() -> Tensor:
+        search.zero_grad()
+        loss = objective.loss(
+            functional_call(module, parameters, (features,)), target
+        ).sum()
+        slopes = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
+        found = torch.cat([slope.flatten() for slope in slopes])
+        distance = (found - gradient).square().sum()
+        distance.backward(inputs=[features])
+        return distance.detach()
+
+    search.step(gap)
+    return features.detach()[0]
