@@ -14,6 +14,7 @@ from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import State, local
 from coterie.checks import InputError, integer
+from coterie.clients.oracles import SimulatedOracle
 from coterie.conformance.cases import (
     Case,
     NotApplicable,
@@ -332,6 +333,17 @@ def uses_up_its_ingredient_in_welcome(sizes) -> Algorithm:
     return inner._replace(welcome=welcome)
 
 
+def knows_whom_it_asks() -> Algorithm:
+    inner = local()
+
+    def step(state, oracle, rng):
+        new, info = inner.step(state, oracle, rng)
+        plain = isinstance(oracle, SimulatedOracle)
+        return (new if plain else new._replace(x=2 * new.x)), info
+
+    return inner._replace(step=step)
+
+
 CULPRITS = [
     ("newcomers", welcomes_all_with_one_model),
     ("newcomers", welcomes_with_rounded_models),
@@ -363,6 +375,7 @@ CULPRITS = [
     ("one_client", needs_company),
     ("local_limit", ignores_its_weights),
     ("client_by_client", treats_clients_by_their_number),
+    ("without_noise", knows_whom_it_asks),
 ]
 
 

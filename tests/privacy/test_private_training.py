@@ -31,6 +31,7 @@ from coterie.privacy.training import (
     foresee,
     privately,
 )
+from coterie.privacy.training.foreseen import OWN, RESULT
 from coterie.records import pack, unpack
 from coterie.types import SERVER, Algorithm, Rows
 from support.private_runs import cost, method, one_start, private_run, seen
@@ -283,6 +284,28 @@ def test_what_two_worlds_agree_in_by_chance_counts_where_they_ever_differ():
     alone = torch.ones(1, dtype=torch.bool)
     foreseen = foresee(choosing(), [alone] * 12, seed=0, label="it")
     assert all(call.fresh == (True,) for calls in foreseen.rounds[1:] for call in calls)
+
+
+def drifting(*, lr=0.1):
+    """A method whose rows are far from their mean, and near to what they were."""
+
+    def init(x, oracle):
+        away = torch.arange(len(x), dtype=x.dtype)[:, None] * 1e4
+        return State(x + away)
+
+    def step(state, oracle, rng):
+        x = state.x - lr * oracle.grads(state.x)
+        oracle.average(x.new_ones(len(x)), x)
+        return State(x), {}
+
+    return Algorithm(init, step)
+
+
+def test_rows_of_an_average_are_never_clipped_around_a_clients_own():
+    # Who sees sums alone does not know it: it would be no release.
+    foreseen = seen(drifting())
+    assert RESULT in foreseen.slots or not foreseen.slots
+    assert OWN not in foreseen.slots
 
 
 def test_a_pair_that_was_not_foreseen_is_refused():

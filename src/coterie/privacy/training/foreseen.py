@@ -259,8 +259,12 @@ class _Nearest:
     def chosen(self) -> dict[_Key, int]:
         """What to keep for each call whose rows are not nearest to zero."""
         # What came back counts first where both are as near: it is what others have.
+        # Of a sum nobody else knows a client's own part.
         kinds = {
-            key: min((RESULT, OWN, ZERO), key=sums.__getitem__)
+            key: min(
+                (RESULT, ZERO) if key[0] == "average" else (RESULT, OWN, ZERO),
+                key=sums.__getitem__,
+            )
             for key, sums in self._away.items()
         }
         return {key: kind for key, kind in kinds.items() if kind != ZERO}

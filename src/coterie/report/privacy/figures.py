@@ -80,6 +80,7 @@ def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure
             hovertemplate="%{customdata[0]} to %{customdata[1]}: epsilon %{z:.3g}"
             "<extra></extra>",
             zmin=0,
+            zmax=max([*matrix[np.isfinite(matrix)], 1e-9]),
             colorscale=[[0, "#ffffff"], [0.5, "#fc9272"], [1, "#67000d"]],
             colorbar=colour_bar("epsilon"),
         )
@@ -87,9 +88,11 @@ def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure
     texts = tick_names(records, clients, 16)
     many = {"showgrid": False, "zeroline": False, "constrain": "domain"}
     across = [*texts, "server"][: len(receivers)]
-    x = {"tickvals": list(range(len(across))), "ticktext": across, "tickangle": -60}
+    x = {"tickvals": list(range(len(across))), "ticktext": across}
+    x |= {"tickangle": -60 if records.names else 0}
     y = {"tickvals": list(range(len(texts))), "ticktext": texts}
     y |= {"autorange": "reversed", "title": {"text": "client"}}
     x |= {"title": {"text": "is known to"}}
     lay_out(figure, {"xaxis": many | x, "yaxis": many | y})
-    return finish(figure, f"Who told whom: {heading(algorithm)}, seed {seed}", 520)
+    title = f"Who told whom: {heading(algorithm)}, seed {seed}"
+    return finish(figure, title, 600, menu=True)
