@@ -160,6 +160,104 @@ def test_without_delays_noise_in_time_is_that_of_rounds(classification, name) ->
     assert_close(*spent)
 
 
+# Gradients at others' models.
+
+
+def weights_of(federation) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(0)
+    weights = torch.rand(6, 6, generator=rng, dtype=torch.float64)
+    weights[0, 3] = weights[4, 4] = 0
+    return weights
+
+
+def test_without_noise_blends_and_comparisons_are_what_they_are(classification) -> None:
+    plain = simulate(classification, batch_size=0)
+    clients, x = PrivateSimulation(plain, clip=math.inf, noise=0), rows(plain)
+    weights = weights_of(classification)
+    found, wanted = (one.at(1).blended(x, weights) for one in (clients, plain))
+    assert_close(found, wanted, **EXACT)
+    # The order in which halves are drawn does not depend on how minibatches are.
+    found, wanted = (one.at(1).compare(x, samples=4) for one in (clients, plain))
+    for one, other in zip(found, wanted, strict=True):
+        assert_close(one, other, **EXACT)
+
+
+def test_every_reader_s_answer_has_noise_of_its_own(classification) -> None:
+    """Row i varies by (s C)^2 sum_k (w_ik / B_k)^2, and rows do not vary together."""
+    clients, quiet = (
+        private(classification, batch_size=6, noise=s) for s in (NOISE, 0.0)
+    )
+    x, weights = rows(clients._simulation), weights_of(classification)
+    drawn = torch.stack(
+        [
+            clients.at(t).blended(x, weights) - quiet.at(t).blended(x, weights)
+            for t in range(40)
+        ]
+    )
+    numbers = drawn.transpose(0, 1).flatten(1)
+    expected = torch.tensor(SIZES).clamp(max=6).double()
+    wanted = NOISE * CLIP * (weights / expected).norm(dim=1)
+    tolerance = 4 / math.sqrt(2 * numbers.shape[1])
+    assert_close(numbers.std(1), wanted, rtol=tolerance, atol=0)
+    between = torch.corrcoef(numbers)
+    assert_close(between, torch.eye(6).double(), rtol=0, atol=2 * tolerance)
+
+
+def test_a_client_pays_for_every_reader_of_one_minibatch(classification) -> None:
+    clients = private(classification, batch_size=4)
+    x, weights = rows(clients._simulation), weights_of(classification)
+    clients.at(1).blended(x, weights)
+    spent = sampled_epsilons(clients.ledger, delta=1e-5, accountant="rdp")
+    for k, size in enumerate(SIZES):
+        readers = int((weights[:, k] != 0).sum())
+        given = {"delta": 1e-5, "rate": min(1.0, 4 / size), "steps": 1}
+        alone = sampled_epsilon(NOISE / math.sqrt(readers), **given, accountant="rdp")
+        assert float(spent[k]) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_divided_blends_and_comparisons_draw_the_same_noise(
+    classification, size
+) -> None:
+    x, weights = rows(simulate(classification)), weights_of(classification)
+
+    def asked(oracle, rows):
+        return oracle.blended(rows, weights), oracle.compare(rows, samples=4)
+
+    def work(group):
+        here = block(6, group)
+        plain = Simulation(
+            classification.select(torch.arange(6)[here]),
+            module(classification),
+            dtype=x.dtype,
+            batch_size=3,
+            group=group,
+        )
+        clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
+        return asked(clients.at(4), x[here])
+
+    blends, comparison = asked(private(classification).at(4), x)
+    parts = in_threads(work, size)
+    assert_close(torch.cat([g for g, _ in parts]), blends, **EXACT)
+    for _, said in parts:
+        for one, other in zip(said, comparison, strict=True):
+            assert_close(one, other, **EXACT)
+
+
+def test_personal_columns_stay_at_home_and_do_not_go_with_blends(
+    classification,
+) -> None:
+    x = rows(simulate(classification))
+    home = torch.arange(x.shape[1]) < 4
+    clients = private(classification, home=home)
+    shares = torch.ones(6, dtype=x.dtype)
+    mean = clients.at(1).average(shares, x)
+    assert_close(mean[:, home], x[:, home])
+    assert_close(clients.at(1).grads(x), private(classification).at(1).grads(x))
+    with pytest.raises(InputError, match="others' models with columns at home"):
+        clients.at(1).blended(x, weights_of(classification))
+
+
 # What the ledger says.
 
 
@@ -230,17 +328,11 @@ def test_methods_that_ask_for_more_than_gradients_are_refused_by_name(
     classification,
 ) -> None:
     sizes = classification.train.size.double()
-    weights = torch.full((6, 6), 1 / 6, dtype=torch.float64)
     given = {"given": (sizes,)}
     hessian = "meta_sgd of per_fedavg asks for Hessian-vector products"
     refused("per_fedavg", classification, hessian, variant="exact", **given)
     losses = "asks for losses, which privacy of unit 'sample' cannot"
     refused("ifca", classification, losses, clusters=2, **given)
-    blends = "asks for gradients at others' models"
-    refused("all_for_one", classification, blends, given=(weights,))
-    clients = private(classification)
-    with pytest.raises(InputError, match="asks for comparisons of gradients"):
-        clients.at(1).compare(rows(clients._simulation))
 
 
 def test_validation_data_and_losses_of_samples_are_refused(classification) -> None:

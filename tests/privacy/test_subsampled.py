@@ -71,7 +71,7 @@ def test_a_ledger_costs_what_dp_accounting_says_of_the_same_events() -> None:
 def test_answers_to_four_readers_of_one_minibatch_are_one_of_twice_the_size() -> None:
     readers = Ledger(5)
     links = torch.tensor([[0, k] for k in range(1, 5)])
-    readers.append(Release(0, "blended", links, 1.0, 4.0, 0.1))
+    readers.append(Release(0, "blended", links, 1.0, 4.0, 0.1, apart=True))
     alone = sampled_epsilon(2.0, delta=DELTA, rate=0.1, steps=1, accountant="rdp")
     found = sampled_epsilons(readers, delta=DELTA, accountant="rdp")
     assert float(found[0]) == pytest.approx(alone)

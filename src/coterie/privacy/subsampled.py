@@ -10,7 +10,7 @@ Neighbours are data sets in one of which a sample counts as nothing (zero-out, i
 dp-accounting `REPLACE_SPECIAL`); the number of samples of a client is public.
 
 What one client sends to several others in one event is of one minibatch, so that R
-answers are together one release of sqrt(R) times the sensitivity.
+answers with noise of their own (`apart`) are one release of sqrt(R) times the size.
 
 References:
     Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang, "Deep learning with
@@ -127,7 +127,7 @@ def _steps_of(ledger: Ledger) -> list[Counter[Step]]:
         if id(event.links) not in known:
             known[id(event.links)] = _counted(event.links[:, 0])
         for client, links in zip(*known[id(event.links)], strict=True):
-            moved = event.sensitivity * math.sqrt(links)
+            moved = event.sensitivity * math.sqrt(links if event.apart else 1)
             if moved > 0 and event.rate > 0:
                 found[client][event.noise / moved, event.rate] += 1
     return found

@@ -96,10 +96,26 @@ class Named:
     rounds: list[int]  # of all clients, or of each
     purpose: str
 
-    def keys(self, verb: str, call: int, question: int) -> list[int]:
-        """Names of the noise of a question."""
+    def keys(
+        self, verb: str, call: int, question: int, *, reader: int | None = None
+    ) -> list[int]:
+        """Names of the noise of a question, of one reader where several ask it."""
         names = (self.mechanism.seed, "privacy", self.purpose)
-        return [seeds.key(*names, t, verb, call, question) for t in self.rounds]
+        asked = (verb, call, question) + (() if reader is None else (reader,))
+        return [seeds.key(*names, t, *asked) for t in self.rounds]
+
+    def enter_links(self, verb: str, links: Tensor, *, sampled: bool) -> None:
+        """Writes down answers to several readers about the same samples."""
+        clip, noise = self.mechanism.clip, self.mechanism.noise
+        rates = self.mechanism.rates[links[:, 0]]
+        rates = rates if sampled else torch.ones_like(rates)
+        for rate in rates.unique().tolist():
+            some = links[rates == rate]
+            deviation = noise * clip if noise else 0.0
+            assert self.ledger is not None
+            self.ledger.append(
+                Release(self.rounds[0], verb, some, clip, deviation, rate, apart=True)
+            )
 
     def enter(self, verb: str, who: Tensor, *, times: int, sampled: bool) -> None:
         """Writes down that the clients at these of all positions were asked.

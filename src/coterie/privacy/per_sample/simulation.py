@@ -34,11 +34,14 @@ from torch import Tensor
 
 from ... import seeds
 from ...checks import InputError, number
+from ...clients.blends import Release as Leaves
 from ...clients.oracles import Held, SimulatedOracle
 from ...clients.personal import PersonalOracle
 from ...clients.programs import SimulatedClients, only
 from ...clients.samples import FreshMinibatches
 from ...clients.simulation import Simulation
+from ...clients.traffic import Sending, Wrap, between, upwards
+from ...collaboration.beliefs import first_half
 from ...types import CentralProgram, Comparison, Option, Oracle, Program, Sent
 from ..clipping import ClippedKernel
 from ..ledger import Ledger
@@ -86,9 +89,9 @@ class PrivateSimulation:
         present = self._simulation.at(t, active, purpose=purpose).present
         oracle = SimulatedOracle(self._held, t, present, purpose)
         home = self._simulation.home
-        inside = oracle if home is None else PersonalOracle(oracle, home)
         named = Named(self._mechanism, self._entering(purpose), [t], purpose)
-        return PrivateOracle(inside, named)
+        private = PrivateOracle(oracle, named)
+        return private if home is None else PersonalOracle(private, home)
 
     def staggered(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
@@ -138,7 +141,7 @@ class PrivateSimulation:
 class PrivateOracle:
     """An oracle whose clients answer privately; see `coterie.types.Oracle`."""
 
-    def __init__(self, oracle: Oracle, named: Named) -> None:
+    def __init__(self, oracle: Sending, named: Named) -> None:
         self._oracle, self._named = oracle, named
         self._asked: Counter[str] = Counter()
 
@@ -228,16 +231,78 @@ class PrivateOracle:
         return self._oracle.central(program, *rows, **options)
 
     def blended(
-        self, x: Float[Tensor, "n d"], weights: Float[Tensor, "m m"]
+        self,
+        x: Float[Tensor, "n d"],
+        weights: Float[Tensor, "m m"],
+        *,
+        home: Bool[Tensor, " d"] | None = None,
+        release: Leaves | None = None,
     ) -> Float[Tensor, "n d"]:
-        """Refused."""
-        refuse("the method", "gradients at others' models (`blended`)")
+        """Blends of private gradients, each pair's with noise of its own."""
+        if home is not None:
+            refuse("the method", "gradients at others' models with columns at home")
+        call = self._call("blended")
+        links = between(weights, self.present, readers=True)
+        own = self.present & (weights.diagonal() != 0)
+        self._enter_pairs("blended", torch.cat([links, upwards(own)]), sampled=True)
+        leaves = self._leaves(("blended", call, 0), self._named.mechanism.expected)
+        return self._oracle.blended(x, weights, release=leaves)
 
     def compare(
-        self, x: Tensor, *, samples: int | None = None, pairs: Tensor | None = None
+        self,
+        x: Tensor,
+        *,
+        samples: int | None = None,
+        pairs: Tensor | None = None,
+        home: Bool[Tensor, " d"] | None = None,
+        release: tuple[Leaves, Leaves] | None = None,
     ) -> Comparison:
-        """Refused."""
-        refuse("the method", "comparisons of gradients (`compare`)")
+        """Comparisons of private gradients of both halves."""
+        call, n = self._call("compare"), len(self.present)
+        asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs.cpu()
+        asks = asks & ~torch.eye(n, dtype=torch.bool)
+        links = between(asks.to(x).to(x.device), self.present, readers=True)
+        everybody = torch.cat([links, upwards(self.present)])
+        self._enter_pairs("compare", everybody, sampled=False)
+        used = self._named.mechanism.sizes
+        if samples is not None:
+            used = used.clamp(max=samples)
+        first = first_half(used.long()).double()
+        halves = first, used - first
+        a, b = (
+            self._leaves(("compare", call, half), size)
+            for half, size in enumerate(halves)
+        )
+        found: Comparison = self._oracle.compare(
+            x, samples=samples, pairs=pairs, home=home, release=(a, b)
+        )
+        return found
+
+    def wrapped(self, wrap: Wrap) -> Sending:
+        """What the wrap makes of it."""
+        return wrap(self)
+
+    def without(self, absent: Bool[Tensor, " n"]) -> Sending:
+        """The same round, where these of all clients take no part."""
+        return PrivateOracle(self._oracle.without(absent), self._named)
+
+    def _leaves(self, question: tuple[str, int, int], samples: Tensor) -> Leaves:
+        """Adds noise to gradients, means of so many samples, that leave for readers."""
+        mechanism = self._named.mechanism
+        first, names = mechanism.first, mechanism.names.tolist()
+        keys = [self._named.keys(*question, reader=name)[0] for name in names]
+        streams = torch.tensor(keys)
+
+        def leaves(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
+            own = streams.to(g.device)[readers].tolist()
+            return mechanism.noised(g.clone(), own, contributors - first, samples)
+
+        return leaves
+
+    def _enter_pairs(self, verb: str, links: Tensor, *, sampled: bool) -> None:
+        """Writes down what each client answered, to every reader by itself."""
+        if self._named.ledger is not None:
+            self._named.enter_links(verb, links.cpu(), sampled=sampled)
 
     def _call(self, verb: str) -> int:
         self._asked[verb] += 1
