@@ -90,7 +90,7 @@ class PrivateSimulation:
         oracle = SimulatedOracle(self._held, t, present, purpose)
         home = self._simulation.home
         named = Named(self._mechanism, self._entering(purpose), [t], purpose)
-        private = PrivateOracle(oracle, named)
+        private = PerSampleOracle(oracle, named)
         return private if home is None else PersonalOracle(private, home)
 
     def staggered(
@@ -138,7 +138,7 @@ class PrivateSimulation:
         return clients
 
 
-class PrivateOracle:
+class PerSampleOracle:
     """An oracle whose clients answer privately; see `coterie.types.Oracle`."""
 
     def __init__(self, oracle: Sending, named: Named) -> None:
@@ -284,7 +284,7 @@ class PrivateOracle:
 
     def without(self, absent: Bool[Tensor, " n"]) -> Sending:
         """The same round, where these of all clients take no part."""
-        return PrivateOracle(self._oracle.without(absent), self._named)
+        return PerSampleOracle(self._oracle.without(absent), self._named)
 
     def _leaves(self, question: tuple[str, int, int], samples: Tensor) -> Leaves:
         """Adds noise to gradients, means of so many samples, that leave for readers."""
