@@ -308,6 +308,22 @@ def test_rows_of_an_average_are_never_clipped_around_a_clients_own():
     assert OWN not in foreseen.slots
 
 
+def test_a_method_that_knows_its_columns_is_seen_with_as_many():
+    inner = method("fedavg")
+
+    def init(x, oracle):
+        if x.shape[1] != 19:
+            raise InputError("this method is for 19 columns.")
+        return inner.init(x, oracle)
+
+    known = inner._replace(init=init)
+    everybody = [torch.ones(CLIENTS, dtype=torch.bool)] * 2
+    found = foresee(known, everybody, seed=0, label="it", columns=19)
+    assert [call[:4] for call in found.rounds[1]] == [("average", (True,), (0,), False)]
+    with pytest.raises(InputError, match="19 columns"):
+        seen(known)
+
+
 def test_a_pair_that_was_not_foreseen_is_refused():
     half = torch.eye(CLIENTS) * 0.5 + torch.eye(CLIENTS).roll(1, 1) * 0.5
     foreseen = seen(all_for_one(half))

@@ -159,7 +159,8 @@ def check_without_noise(case: Case) -> None:
         algorithm = case.build(federation)
         rounds = [torch.ones_like(_ACTIVE) if active is None else active] * ROUNDS
         try:
-            foreseen = foresee(algorithm, rounds, seed=0, label="it")
+            columns = x.shape[1]
+            foreseen = foresee(algorithm, rounds, seed=0, label="it", columns=columns)
         except InputError as refusal:
             raise NotApplicable(str(refusal)) from None
         private = privately(

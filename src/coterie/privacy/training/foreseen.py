@@ -43,6 +43,10 @@ _SCALE = 100.0
 ZERO, OWN, RESULT = range(3)
 
 
+class Refusal(InputError):
+    """A method sends what cannot be made private."""
+
+
 class Call(NamedTuple):
     """A call of a verb between clients, as it will come."""
 
@@ -53,26 +57,12 @@ class Call(NamedTuple):
     shares: Tensor | None = None  # (N,) of an average
 
 
-class Foreseen(NamedTuple):
-    """All calls of a method: at its beginning, in each round, and before use."""
-
-    rounds: list[list[Call]]  # the first is the beginning
-    use: list[Call]
-    slots: list[int]  # OWN or RESULT, what each place keeps
-    readers: Bool[Tensor, "n n"]  # [i, k]: whether i's model ever goes to k
-    gossip: bool  # all that is new in a round is one row, mixed with neighbours'
-
-
 class Stage(NamedTuple):
     """Where a method is run without data."""
 
     clients: int
     personal: bool  # whether some columns never leave their clients
-
-    @property
-    def columns(self) -> int:
-        """Of the double of a model: no number of clients, which tables have."""
-        return _COLUMNS if self.clients != _COLUMNS else _COLUMNS + 2
+    columns: int  # of the double of a model
 
     @property
     def home(self) -> Tensor | None:
@@ -94,6 +84,17 @@ class Stage(NamedTuple):
     def asked(self, double: Double) -> Oracle:
         """The double as a method asks it."""
         return double if self.home is None else PersonalOracle(double, self.home)
+
+
+class Foreseen(NamedTuple):
+    """All calls of a method: at its beginning, in each round, and before use."""
+
+    rounds: list[list[Call]]  # the first is the beginning
+    use: list[Call]
+    slots: list[int]  # OWN or RESULT, what each place keeps
+    readers: Bool[Tensor, "n n"]  # [i, k]: whether i's model ever goes to k
+    gossip: bool  # all that is new in a round is one row, mixed with neighbours'
+    stage: Stage  # where this was seen
 
 
 class _World:
@@ -136,6 +137,7 @@ def foresee(
     seed: int,
     label: str,
     personal: bool = False,
+    columns: int | None = None,
 ) -> Foreseen:
     """What an algorithm will send, round by round.
 
@@ -145,12 +147,32 @@ def foresee(
         seed: of the study, which names what the algorithm draws.
         label: how the algorithm is called, for refusals.
         personal: whether some columns never leave their clients.
+        columns: of a model, where a method knows them and refuses others.
 
     Raises:
         InputError: where it sends what cannot be made private.
     """
+    n = len(actives[0])
+    # Not as many columns as there are clients, which tables have.
+    few = Stage(n, personal, _COLUMNS + 2 * (n == _COLUMNS))
+    try:
+        return _foreseen(algorithm, actives, seed, label, few)
+    except Refusal:
+        raise
+    except Exception:  # of any kind, of models that are shorter than its own
+        if columns is None:
+            raise
+        return _foreseen(algorithm, actives, seed, label, few._replace(columns=columns))
+
+
+def _foreseen(
+    algorithm: Algorithm,
+    actives: Sequence[Bool[Tensor, " n"]],
+    seed: int,
+    label: str,
+    stage: Stage,
+) -> Foreseen:
     n, everybody = len(actives[0]), torch.ones_like(actives[0])
-    stage = Stage(n, personal)
     columns = stage.known.shape[1]
     one, two = (_World(algorithm, stage, seed, name) for name in ("first", "second"))
     near, found = _Nearest(stage), []
@@ -168,7 +190,7 @@ def foresee(
     fresh = _fresh(seen, two.used(everybody, seen), columns, label)
     use = _calls(seen, fresh)
     if any(_tells(call) for call in use):
-        raise InputError(
+        raise Refusal(
             f"{label} cannot be trained privately: whenever its models are used, "
             "clients send each other rows that depend on their data."
         )
@@ -184,6 +206,7 @@ def foresee(
         kinds,
         readers.fill_diagonal_(False),
         _is_gossip(rounds, kinds),
+        stage,
     )
 
 
@@ -192,7 +215,7 @@ def _fresh(
 ) -> list[tuple[tuple[bool, ...], bool]]:
     """Of each call, which rows depend on data, and whether weights do."""
     if [seen.verb for seen in one] != [seen.verb for seen in two]:
-        raise InputError(
+        raise Refusal(
             f"{label} cannot be trained privately: what it asks clients to send "
             "depends on their data."
         )
@@ -201,14 +224,14 @@ def _fresh(
         rows = tuple(not _same(x, y) for x, y in zip(a.rows, b.rows, strict=True))
         for row, is_fresh in zip(a.rows, rows, strict=True):
             if is_fresh and (row.dim() != 2 or row.shape[1] != columns):
-                raise InputError(
+                raise Refusal(
                     f"{label} cannot be trained privately: by `{a.verb}` clients send "
                     "numbers that depend on their data and are no models or gradients, "
                     "so that nothing bounds them."
                 )
         weights = any(not _same(x, y) for x, y in zip(a.others, b.others, strict=True))
         if weights and a.verb != "mix":
-            raise InputError(
+            raise Refusal(
                 f"{label} cannot be trained privately: the weights of its "
                 f"`{a.verb}`, which others see, depend on data."
             )

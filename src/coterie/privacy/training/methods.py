@@ -23,7 +23,7 @@ from ...types import Algorithm, Info, Oracle, Rows, State
 from ..accounts import totals
 from ..ledger import Event, Exchange, Input, Release
 from .doubles import Double
-from .foreseen import Call, Foreseen, Stage
+from .foreseen import Call, Foreseen
 from .mechanisms import Mechanism
 from .oracle import PrivateOracle
 
@@ -172,7 +172,6 @@ def costs_of(
     actives: Sequence[Bool[Tensor, " n"]],
     *,
     seed: int,
-    personal: bool = False,
     secure: bool = False,
 ) -> list[Tensor]:
     """(N,) of the beginning and each round, what it costs in units of (2 C / s)^2.
@@ -181,7 +180,7 @@ def costs_of(
     everybody helps everybody there, so that no run costs more.
     """
     n = len(actives[0])
-    stage, unit = Stage(n, personal), Mechanism(0.5, 1.0, secure=secure)
+    stage, unit = foreseen.stage, Mechanism(0.5, 1.0, secure=secure)
     private = privately(algorithm, foreseen, unit, torch.arange(n))
     everybody = torch.ones(n, dtype=torch.bool)
     oracle = stage.asked(Double(everybody, ("privacy", "cost", 0)))

@@ -57,16 +57,14 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
     actives = [participants(n, share, setup.seed, t) for t in rounds]
     personal = bool(study.model.get("personal"))
     foreseen = foresee(
-        method, actives, seed=setup.seed, label=entry.label, personal=personal
-    )
-    units = costs_of(
         method,
-        foreseen,
         actives,
         seed=setup.seed,
+        label=entry.label,
         personal=personal,
-        secure=privacy.secure,
+        columns=setup.x.shape[1],
     )
+    units = costs_of(method, foreseen, actives, seed=setup.seed, secure=privacy.secure)
     mechanism = privacy.mechanism(units, setup.seed)
     noise, sensitivity = mechanism.noise, mechanism.sensitivity
     costs = [(sensitivity / noise) ** 2 * c for c in units] if noise else []
