@@ -10,9 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "theorems.md").read_text(encoding="utf-8")
-PENDING = ("chapter 6", "chapter 9")
-"""Chapters that are not built yet; beside them, what chapter 1 says of privacy."""
-
 LAST = {
     "Philippenko": "Lemma 2, Property 1, Theorem 3, Corollary 1",
     "report": "Algorithm 2, Theorem 8, Proposition 3, Corollary 1, Lemma 6",
@@ -107,16 +104,15 @@ def test_every_section_is_of_a_paper():
 
 @pytest.mark.parametrize("title", sections())
 def test_every_function_and_every_test_exists_and_no_cell_is_blank(title):
-    known, chapter = names_of_tests(), title.endswith(PENDING)
+    known = names_of_tests()
     for statement, function, test in sections()[title]:
         assert statement and function and test, statement
-        if function.startswith("pending"):
-            assert chapter or statement == "Proposition 1.5.1", statement
-            continue
         if function.startswith("theory only"):
             assert re.match(r"theory only: \w.{10,}", function), statement
         else:
-            for path in re.findall(r"`([\w.]+)`", function):
+            paths = re.findall(r"`([\w.]+)`", function)
+            assert paths, f"{statement} is left open: {function}"
+            for path in paths:
                 assert exists(path), f"{statement}: there is no coterie.{path}"
         named = re.findall(r"`(test_\w+)`", test)
         assert named or function.startswith("theory only"), statement

@@ -12,6 +12,7 @@ from coterie.privacy import (
     Exchange,
     Input,
     Ledger,
+    Meetings,
     Observer,
     exact_losses,
     group_share,
@@ -52,6 +53,21 @@ def test_it_is_read_with_row_w_and_column_u_where_matrices_do_not_commute():
         ledger.append(Exchange(t, torch.stack([w, v], 1)[v != w], weights))
     expected = by_loops([m.numpy() for m in (one, other, one)], 4)
     torch.testing.assert_close(printed_losses(ledger).share, expected)
+
+
+def test_by_pairs_it_is_the_formula_over_the_meetings_that_were_drawn():
+    """Corollary 6.3.2, where W_t is I but for the pair that meets at t."""
+    n, met = 5, [(0, 1), (1, 2), (3, 4), (0, 1), (2, 3)]
+    ledger, matrices = Ledger(n, (Input(0, torch.ones(n).bool(), 1.0, 1.0),)), []
+    for t, pair in enumerate(met):
+        ledger.append(Meetings(t, torch.tensor([pair]), torch.zeros(1, 2).double(), 0))
+        a = np.zeros(n)
+        a[list(pair)] = 1.0, -1.0
+        matrices.append(np.eye(n) - np.outer(a, a) / 2)
+    found = printed_losses(ledger)
+    torch.testing.assert_close(found.share, by_loops(matrices, n))
+    times = torch.tensor(met).flatten().bincount(minlength=n)
+    assert bool((found.mean() <= times / n).all())  # (6.7) with T_v
 
 
 @pytest.mark.parametrize("graph", ["ring", "star", "erdos_renyi(0.4)"])
@@ -126,6 +142,36 @@ def test_those_who_share_count_a_message_once_and_none_among_themselves():
     expected[[0, 2]] = 0
     torch.testing.assert_close(found[:, 0], torch.from_numpy(expected))
     torch.testing.assert_close(found[:, 1], printed_losses(ledger).share[:, 1])
+
+
+def test_with_messages_among_those_who_share_as_printed_6_15_breaks_6_16():
+    """0 and 1 of a line of three: only 2 tells them something, once in a round."""
+    matrix, rounds = metropolis("line", 3), 2
+    dense, printed = matrix.to_dense().numpy(), 0.0
+    for power in (np.eye(3), dense):
+        for w in range(3):  # all w with a link to 0 or 1, also 0 and 1 themselves
+            printed += power[w, 2] ** 2 / (power[w] ** 2).sum()
+    right = float(printed_losses(gossip_ledger(matrix, rounds), [(0, 1)]).share[2, 0])
+    assert right == pytest.approx(1 + (4 / 9) / (5 / 9))
+    assert right <= rounds * 1 < printed  # the sum over all u not in V of (6.16)
+
+
+@pytest.mark.parametrize("graphs", [("ring", "ring"), ("line", "star", "ring")])
+def test_steps_add_each_by_its_own_matrix(graphs):
+    """(6.12) and (6.13) as loops; shares are of what all steps would tell locally."""
+    n, exchanges = 6, 3
+    matrices = [metropolis(graph, n) for graph in graphs]
+    ledger, expected = Ledger(n), torch.zeros(n, n, dtype=torch.float64)
+    for step, matrix in enumerate(matrices):
+        for event in gossip_ledger(matrix, exchanges).events:
+            ledger.append(event._replace(round=step))
+        expected += by_loops([matrix.to_dense().numpy()] * exchanges, n)
+    found = printed_losses(ledger)
+    torch.testing.assert_close(found.share * len(matrices), expected)
+    # The mean over clients is at most the messages of the busiest, K sum_t d_v(t).
+    received = exchanges * sum((m.to_dense() != 0).sum(1) - 1 for m in matrices)
+    mean = found.share.sum(0) * len(matrices) / n
+    assert bool((mean <= received / n).all())
 
 
 def test_the_losses_of_some_clients_are_those_of_all():

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.gossip import chebyshev_factor
+from coterie.gossip import chebyshev, chebyshev_factor
 from coterie.graphs import contraction, degrees, edges_of, gossip_matrix
 from coterie.privacy import Observer, exact_losses, mu_from, muffliato, renyi
 from coterie.theory.decentralised import muffliato as theory
+from coterie.theory.decentralised.gossip import accelerated_rate, randomised_rate
 
 
 def test_the_stopping_times_of_the_figures():
@@ -26,6 +27,79 @@ def test_at_the_stopping_time_the_bound_is_three_times_the_noise_over_n():
             rounds = theory.stopping_time(pace, n, noise)
             bound = theory.error_bound(pace, rounds, n, noise)
             assert bound <= 3 * noise**2 / n * (1 + 1e-12)
+
+
+def second_moment(n, edges, chances, start, meetings):
+    """E |x - x_bar|^2 by random pairs, from E x x' itself."""
+    moment = start
+    for _ in range(meetings):
+        after = (1 - sum(chances)) * moment
+        for (v, w), chance in zip(edges.tolist(), chances, strict=True):
+            a = np.zeros(n)
+            a[v], a[w] = 1.0, -1.0
+            meet = np.eye(n) - np.outer(a, a) / 2
+            after = after + chance * meet @ moment @ meet
+        moment = after
+    return np.trace(moment)
+
+
+@pytest.mark.parametrize("graph", ["ring", "complete", "star"])
+def test_by_random_pairs_the_error_is_twice_the_noise_over_n_at_its_time(graph):
+    """Theorem 6.3 and (6.9), with the moments of all pairs that may meet."""
+    n, noise = 6, 0.3
+    edges = edges_of(graph, n)
+    chances = [1 / len(edges)] * len(edges)
+    x = np.linspace(-0.5, 0.5, n)
+    spread = float(x @ x) / n
+    pace = randomised_rate(edges, torch.tensor(chances, dtype=torch.float64))
+    rounds = theory.stopping_time(pace, n, noise, spread=spread)
+    start = np.outer(x, x) + noise**2 * np.eye(n)
+    for meetings in (0, 5, rounds):
+        error = second_moment(n, edges, chances, start, meetings) / (2 * n)
+        assert error <= theory.error_bound(pace, meetings, n, noise, spread=spread)
+    assert error <= 2 * noise**2 / n
+
+
+@pytest.mark.parametrize("graph", ["ring", "torus", "hypercube", "complete", "star"])
+def test_accelerated_pairs_have_at_least_the_pace_of_remark_6_3_1(graph):
+    """sqrt(lambda(p) / (d n)), where all pairs are drawn alike."""
+    n = 64
+    edges = edges_of(graph, n)
+    rates = torch.full((len(edges),), 1 / len(edges), dtype=torch.float64)
+    slow, fast = randomised_rate(edges, rates), accelerated_rate(edges, rates)
+    d = int(degrees(edges).max())
+    assert fast >= math.sqrt(2 * slow / (d * n)) * (1 - 1e-9)
+    times = [theory.stopping_time(pace, n, 1.0) for pace in (fast, slow)]
+    assert times[0] <= times[1]
+
+
+def test_accelerated_pairs_obey_6_8_with_their_pace():
+    """A ring of 16, in 30 runs of 40 draws of noise each."""
+    n, noise = 16, 0.5
+    edges = edges_of("ring", n)
+    rates = torch.full((n,), 1 / n, dtype=torch.float64)
+    x = torch.linspace(-0.5, 0.5, n, dtype=torch.float64)[:, None]
+    spread = float(x.square().mean())
+    found = accelerated_rate(edges, rates)
+    until = theory.stopping_time(found, n, noise, spread=spread)
+    assert until < theory.stopping_time(
+        randomised_rate(edges, rates), n, noise, spread=spread
+    )
+    rng, error = torch.Generator().manual_seed(0), 0.0
+    for _ in range(30):
+        drawn = torch.randn(n, 40, generator=rng, dtype=torch.float64)
+        mixed = muffliato.accelerated(
+            x + noise * drawn,
+            edges,
+            rates,
+            until=float(until),
+            clip=1e9,
+            noise=0.0,
+            rng=rng,
+        ).x
+        error += float((mixed - x.mean()).square().mean()) / 2 / 30
+    assert error <= theory.error_bound(found, until, n, noise, spread=spread)
+    assert error <= 3 * noise**2 / n
 
 
 def test_chebyshev_polynomials_are_below_their_bound_but_not_that_of_the_proof():
@@ -119,6 +193,26 @@ def test_with_a_trusted_server_the_error_falls_with_the_square_of_n():
     assert errors[0] / errors[1] == pytest.approx(4)  # and not 2, as printed
 
 
+def test_mixtures_are_told_apart_as_little_as_lemma_6_a_1_says():
+    """By quadrature; at `largest_order` c is 1, and its factor 2."""
+    mu = 0.8
+    alpha = theory.largest_order(mu)
+    c = (alpha - 1) * renyi(mu, alpha)
+    assert c == pytest.approx(1)
+    x = np.linspace(-25, 25, 40_001)
+    for places, shifts in (((0.0, 0.0), (0.0, mu)), ((-1.0, 2.0), (mu, -mu / 2))):
+        each = [np.exp(-((x - place) ** 2) / 2) for place in places]
+        moved = [
+            np.exp(-((x - place - shift) ** 2) / 2)
+            for place, shift in zip(places, shifts, strict=True)
+        ]
+        p, q = sum(moved) / math.sqrt(8 * math.pi), sum(each) / math.sqrt(8 * math.pi)
+        ratio = np.exp(alpha * np.log(p) + (1 - alpha) * np.log(q))
+        mixed = math.log(np.trapezoid(ratio, x)) / (alpha - 1)
+        mean = sum(renyi(abs(shift), alpha) for shift in shifts) / 2
+        assert mixed <= (1 + c) * mean
+
+
 def test_orders_up_to_which_secret_graphs_are_covered():
     """sigma^2 >= Delta^2 alpha (alpha - 1) / 2 with equality."""
     for mu in (0.1, 1.0, 3.0):
@@ -162,6 +256,74 @@ def test_exchanges_of_a_round_of_sgd():
     many = theory.gossip_steps(0.25, 100, 0.1, dissimilarity=1e4)
     assert many == math.ceil(2 * math.log(1e6))
 
+    some = theory.gossip_steps(0.25, 100, 0.1, dissimilarity=1e4, sampling=0.99)
+    assert some == math.ceil(2 * math.log(1e4))
+
+
+def descended(graph, n, noise, problem, k=None):
+    """The mean excess of Muffliato-GD on quadratics that differ, in 40 runs."""
+    rng = torch.Generator().manual_seed(0)
+    curvature = torch.tensor([[1.5, 2.0], [0.5, 4.0]], dtype=torch.float64)
+    # Those of one half of a ring are alike, (n, 1, 2); the mean is 1 and 3.
+    curvature = curvature.repeat_interleave(n // 2, 0)[:, None]
+    centres = torch.linspace(-9, 9, n, dtype=torch.float64)[:, None, None]
+    centres = centres.expand(n, 1, 2)
+    best = (curvature * centres).mean(0) / curvature.mean(0)
+    zeta = float((curvature * (best - centres)).square().sum(2).mean())
+    matrix = gossip_matrix(edges_of(graph, n), n)
+    gap = min(1.0, 1 - contraction([matrix]))
+    k = k or theory.gossip_steps(gap, n, noise, dissimilarity=zeta, dim=2)
+    x = (best + math.sqrt(0.5)).expand(n, 40, 2)  # at distance 1
+    mean = torch.zeros(40, 2, dtype=torch.float64)
+    for weight in theory.sgd_weights(problem).tolist():
+        mean += weight * x.mean(0)
+        drawn = torch.randn(x.shape, generator=rng, dtype=torch.float64)
+        g = (x - centres) * curvature + noise * drawn
+        moved = x - theory.sgd_step(problem) * g
+        x = chebyshev(moved.flatten(1), matrix, rounds=k, gap=gap).reshape(x.shape)
+    return float((curvature.mean(0) * (mean - best).square()).sum(1).mean()) / 2
+
+
+def test_muffliato_gd_obeys_theorem_6_8_on_every_graph_and_needs_its_exchanges():
+    """Up to the logarithm of its step; four times the clients, a quarter of it."""
+    steps, noise, found = 150, 2.0, {}
+    for n in (16, 64):
+        problem = theory.Descent(n, steps, 2 * noise**2, 1.0, 1.0, 4.0)
+        bound = theory.sgd_rate(problem) * math.log(n * steps / (2 * noise**2))
+        on_two = [descended(g, n, noise, problem) for g in ("hypercube", "ring")]
+        assert max(on_two) <= bound
+        assert on_two[0] == pytest.approx(on_two[1], rel=0.2)
+        found[n] = on_two[1]
+    assert found[16] / found[64] == pytest.approx(4, rel=0.5)
+    assert descended("ring", 64, noise, problem, k=1) > bound
+
+
+def test_the_trade_off_of_theorem_6_9_follows_from_its_noise():
+    """alpha D Delta^2 d/(2 n^2 mu eps sqrt(l)) + rho^2/(n L), T = kappa."""
+    n, dim, degree, loss, gap = 50, 3, 4, 0.5, 0.25
+    mu, smoothness, sampling, alpha, sensitivity = 0.5, 20.0, 7.0, 3.0, 2.0
+    steps, exchanges = round(smoothness / mu), round(1 / math.sqrt(gap))
+    noise = theory.sgd_noise(
+        loss,
+        n=n,
+        received=steps * exchanges * degree,
+        alpha=alpha,
+        sensitivity=sensitivity,
+    )
+    variance = dim * noise**2 + sampling
+    problem = theory.Descent(n, steps, variance, 0.0, mu, smoothness)
+    private = alpha * dim * sensitivity**2 * degree / (n**2 * mu * loss * gap**0.5)
+    expected = private / 2 + sampling / (n * smoothness)
+    assert theory.sgd_rate(problem) == pytest.approx(expected)
+
+
+def test_weights_of_the_average_grow_by_the_same_factor_and_sum_to_one():
+    problem = theory.Descent(10, 30, 1.0, 1.0, 0.5, 2.0)
+    weights = theory.sgd_weights(problem)
+    assert float(weights.sum()) == pytest.approx(1)
+    factor = 1 / (1 - theory.sgd_step(problem) * 0.5 / 2)
+    assert (weights[1:] / weights[:-1]).tolist() == pytest.approx([factor] * 29)
+
 
 def test_noise_for_a_mean_loss_over_all_steps_is_that_of_its_messages():
     """One step of T rounds is averaging."""
@@ -177,6 +339,8 @@ def test_noise_for_a_mean_loss_over_all_steps_is_that_of_its_messages():
         (lambda: theory.stopping_time(0.5, 10, -1.0), "`noise` must be greater than 0"),
         (lambda: theory.noise_for_mean(0.0, n=9, degree=2, gap=0.1), "`loss`"),
         (lambda: theory.secret_graph_loss(5, 5, 1), "`degree` must be at most 4"),
+        (lambda: theory.sgd_rate(theory.Descent(5, 0, 1.0)), "`steps`"),
+        (lambda: theory.sgd_step(theory.Descent(5, 9, 1.0, mu=2.0)), "at most `smooth"),
     ],
 )
 def test_bad_numbers_are_refused(call, said):

@@ -66,6 +66,25 @@ def test_the_nuclear_rate_is_of_the_order_of_the_general_bound_at_its_truncation
     assert rates.truncation(SETTING._replace(clients=40, dimension=5)) == 5
 
 
+def test_theorem_9_5_as_printed_does_not_grow_with_the_square_of_models():
+    """Errors are squares of models' lengths; two of four printed terms are not."""
+    setting = rates.Setting(40, 10, 2, 25, mu=0.5, smoothness=3.0)
+    a, top, s, kappa = 4 * 50 / (40 * 25), 3.0 + 10 / 25, 4, 1.5
+
+    def by_hand(b, printed):
+        bias = 2 * top * kappa**2 * 2 / (0.5 * s)
+        cross = 4 / 0.5 * (a / s + math.sqrt(a / (40 * s))) * kappa * math.sqrt(80)
+        rest = (16 * a + 8 * (a + math.sqrt(a))) / 0.5
+        return (bias + b * cross if printed else b**2 * (bias + cross)) + b**2 * rest
+
+    for b in (1.0, 3.0):
+        found = rates.nuclear_bound(setting._replace(cap=b), s, kappa=kappa)
+        assert found == pytest.approx(by_hand(b, printed=False))
+    assert by_hand(1.0, printed=True) == pytest.approx(by_hand(1.0, printed=False))
+    # Models three times as long are nine times as far off.
+    assert by_hand(3.0, printed=True) < 9 * by_hand(1.0, printed=True)
+
+
 def test_probabilities_have_negative_exponents_and_as_printed_are_none():
     assert 0 < rates.failure(SETTING._replace(clients=3, samples=1, dimension=3)) < 1
     assert rates.failure(SETTING, clustered=True) <= 4 * math.exp(-200) + 1e-100

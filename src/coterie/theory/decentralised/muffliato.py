@@ -50,7 +50,8 @@ def stopping_time(
     19
 
     Args:
-        pace: sqrt(l) by Chebyshev's recursion, the rate of squares by random pairs.
+        pace: sqrt(l) by Chebyshev's recursion; by random pairs the rate of squares,
+            `gossip.randomised_rate`, or `gossip.accelerated_rate` (Remark 6.3.1).
         n: nodes.
         noise: s.
         spread: a public bound on (1/n) sum |x_v - x_bar|^2, not found from the data.
@@ -95,7 +96,7 @@ def _square(noise: float, dim: int) -> float:
 
 
 def mean_loss(degree: float, rounds: int, n: int) -> float:
-    """At most `d T / n` for an observer with d neighbours, in T rounds; (6.7).
+    """At most `d T / n` for an observer with d neighbours, in T rounds; (6.7), (6.16).
 
     >>> mean_loss(11, 19, 2048)
     0.10205078125
@@ -213,19 +214,95 @@ def error_of(noise: float, n: int) -> float:
 
 
 def gossip_steps(
-    gap: float, n: int, noise: float, *, dissimilarity: float = 0.0, dim: int = 1
+    gap: float,
+    n: int,
+    noise: float,
+    *,
+    dissimilarity: float = 0.0,
+    sampling: float = 0.0,
+    dim: int = 1,
 ) -> int:
-    """K of Theorem 6.6, `ceil(ln max(n, zeta^2 / (D s^2)) / sqrt(l))` exchanges.
+    """K of Theorem 6.6, `ceil(ln max(n, zeta^2/(D s^2 + rho^2)) / sqrt(l))` exchanges.
 
     Args:
         gap: l, at most that of every matrix.
         n: clients.
         noise: s on gradients.
         dissimilarity: zeta^2, the mean of |grad f_v - grad f|^2 at the optimum.
+        sampling: rho^2, the variance of gradients of samples there; 0: of all data.
         dim: D.
     """
     pace = math.sqrt(checks.number("gap", gap, above=0, at_most=1))
-    return math.ceil(math.log(max(n, dissimilarity / _square(noise, dim))) / pace)
+    variance = _square(noise, dim) + checks.number("sampling", sampling, at_least=0)
+    return math.ceil(math.log(max(n, dissimilarity / variance)) / pace)
+
+
+class Descent(NamedTuple):
+    """Muffliato-SGD with enough exchanges in each step, `gossip_steps`.
+
+    Args:
+        clients: n.
+        steps: T.
+        variance: `D s^2 + rho^2` of noisy gradients.
+        distance: `|theta_0 - theta*|^2`.
+        mu: strong convexity of the mean loss.
+        smoothness: L of each loss.
+    """
+
+    clients: int
+    steps: int
+    variance: float
+    distance: float = 1.0
+    mu: float = 1.0
+    smoothness: float = 1.0
+
+
+def sgd_rate(problem: Descent) -> float:
+    """Theorem 6.8: what is left of the loss, up to constants and logarithms.
+
+    `(D s^2 + rho^2) / (n mu T) + L |theta_0 - theta*|^2 e^{-T / (2 kappa)}`, which does
+    not depend on the graph.
+
+    >>> round(sgd_rate(Descent(100, 50, 2.0)), 6)
+    0.0004
+    """
+    n, steps, variance, distance, mu, smoothness = _checked(problem)
+    start = smoothness * distance * math.exp(-steps * mu / (2 * smoothness))
+    return variance / (n * mu * steps) + start
+
+
+def sgd_step(problem: Descent) -> float:
+    """The step of it, `min(1/(4L), ln(max(2, mu^2 |..|^2 n T / variance)) / (mu T))`.
+
+    The thesis asks for a suitable one; this is ours.
+
+    >>> round(sgd_step(Descent(100, 50, 2.0)), 4)
+    0.1565
+    """
+    n, steps, variance, distance, mu, smoothness = _checked(problem)
+    signal = mu**2 * distance * n * steps / variance
+    return min(1 / (4 * smoothness), math.log(max(2.0, signal)) / (mu * steps))
+
+
+def sgd_weights(problem: Descent) -> Float64[Tensor, " t"]:
+    """Of the average over steps, `w_t ~ (1 - lr mu / 2)^{-(t+1)}`; they sum to 1."""
+    left = math.log1p(-sgd_step(problem) * problem.mu / 2)
+    order = torch.arange(1, problem.steps + 1, dtype=torch.float64)
+    return torch.softmax(-left * order, 0)
+
+
+def _checked(problem: Descent) -> Descent:
+    checks.integer("clients", problem.clients, at_least=1)
+    checks.integer("steps", problem.steps, at_least=1)
+    for name in ("variance", "mu", "smoothness"):
+        checks.number(name, getattr(problem, name), above=0)
+    checks.number("distance", problem.distance, at_least=0)
+    if problem.mu > problem.smoothness:
+        raise InputError(
+            f"`mu` must be at most `smoothness`, got {problem.mu:g} and "
+            f"{problem.smoothness:g}."
+        )
+    return problem
 
 
 def sgd_noise(
@@ -237,6 +314,8 @@ def sgd_noise(
     sensitivity: float = 1.0,
 ) -> float:
     """`s^2 = alpha Delta^2 K sum_t d_v(t) / (2 n epsilon)`, for a mean divergence.
+
+    With T = kappa steps and this noise `sgd_rate` is Theorems 6.7 and 6.9's trade-off.
 
     >>> round(sgd_noise(1.0, n=100, received=400), 3)
     2.0

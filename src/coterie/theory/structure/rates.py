@@ -8,9 +8,9 @@ References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, chapter 9, tel-04877971.
 
-Differences (each with a test; see docs/errata.md): B^2 in Proposition 9.3.1, and it is
-about U v and w*, not about v and v*; kappa = 1 suffices in (9.7); probabilities have
-negative exponents.
+Differences (each with a test; see docs/errata.md): B^2 in Proposition 9.3.1 and in two
+terms of Theorem 9.5; the first is about U v and w*, not about v and v*; kappa = 1
+suffices in (9.7); probabilities have negative exponents.
 """
 
 from __future__ import annotations
@@ -142,18 +142,18 @@ def nuclear_rate(setting: Setting, *, kappa: float = 1.0) -> float:
 def nuclear_bound(setting: Setting, cut: int, *, kappa: float = 1.0) -> float:
     """Theorem 9.5, for any number s of singular values that are kept.
 
-    `2 M kappa^2 r B^2/(mu s) + (4B/mu) sigma_*^2 (a/s + sqrt(a/(N s))) kappa sqrt(N r)
-    + 16 B^2 a sigma^2/mu + 8 B^2 sigma_*^2 (a + sqrt(a))/mu` with `a = s(D + N)/(N m)`
-    and `M = L + sigma^2 D/m`, both up to logarithms.
+    `B^2/mu (2 M kappa^2 r/s + 4 sigma_*^2 (a/s + sqrt(a/(N s))) kappa sqrt(N r)
+    + 16 a sigma^2 + 8 sigma_*^2 (a + sqrt(a)))` with `a = s(D + N)/(N m)` and
+    `M = L + sigma^2 D/m`, both up to logarithms.
     """
     n, d, r, m, b, mu, smooth, sigma, star = setting
     number("mu", mu, above=0)
     s = integer("cut", cut, at_least=1)
     a, top = s * (d + n) / (n * m), smooth + sigma * d / m
-    bias = 2 * top * kappa**2 * r * b**2 / (mu * s)
-    cross = 4 * b / mu * star * (a / s + math.sqrt(a / (n * s)))
+    bias = 2 * top * kappa**2 * r / s
+    cross = 4 * star * (a / s + math.sqrt(a / (n * s))) * kappa * math.sqrt(n * r)
     rest = 16 * a * sigma + 8 * star * (a + math.sqrt(a))
-    return bias + cross * kappa * math.sqrt(n * r) + b**2 * rest / mu
+    return b**2 / mu * (bias + cross + rest)
 
 
 def subspace_bound(x: Float[Tensor, "n d"], error: float, rank: int) -> float:
