@@ -446,7 +446,7 @@ def test_unknown_ingredients_and_options_are_refused():
 
     with pytest.raises(
         InputError,
-        match=r"`temperature` is not known.*precision, radius, sizes, weights",
+        match=r"`temperature` is not known.*radius, reference, sizes, weights",
     ):
         check_algorithm(unusual)
     with pytest.raises(InputError, match=r"no option 'lrr'.*Did you mean 'lr'"):

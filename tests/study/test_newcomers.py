@@ -32,11 +32,16 @@ from support.methods import IN_ROUNDS
 from support.newcomer_studies import CLIENTS, HELD_OUT, ROUNDS, made, trained_by
 from support.recipes import built, precision, weights
 
+# Of a round of some clients, the reference may not be one.
+TRAINED = [n for n in IN_ROUNDS if n not in ("preconditioned_gradient", "spag")]
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Result:
     """Every algorithm with its defaults, run to the end."""
-    entries = [{"name": name} for name in IN_ROUNDS]
+    entries = [{"name": name} for name in TRAINED]
+    for entry in entries:  # which would leave no body of a linear model
+        entry |= {"head": "head.bias"} if entry["name"] == "fedrep" else {}
     return run_study(made(algorithm=entries), runs=tmp_path_factory.mktemp("runs"))
 
 
@@ -140,7 +145,7 @@ def test_files_are_about_all_clients_also_where_some_are_held_out(
 # Training does not know of them
 
 
-@pytest.mark.parametrize("name", IN_ROUNDS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_training_is_that_of_a_federation_without_the_held_out_clients(finished, name):
     """Their samples could as well not be numbers."""
     everybody, trains, joins = parted(finished)

@@ -82,8 +82,9 @@ def test_a_typical_time_is_that_of_most_clients():
 
 
 def test_edges_ring_once_in_a_typical_time_unless_said_otherwise():
-    assert timed(law="constant(4)").rates(3).tolist() == [0.25] * 3
-    assert timed(law="constant(4)", rings=9.0).rates(2).tolist() == [9.0] * 2
+    assert timed(law="constant(4)").rates(3, 1.0).tolist() == [0.25] * 3
+    assert timed(law="constant(4)").rates(1, 5.0).tolist() == [0.05]
+    assert timed(law="constant(4)", rings=9.0).rates(2, 5.0).tolist() == [9.0] * 2
 
 
 def test_the_table_is_read_again_as_it_was():
