@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -53,11 +54,15 @@ def sampled_epsilons(
     Raises:
         InputError: where an event is not a release with noise of its own.
     """
+    return counted_epsilons(steps_of(ledger), delta=delta, accountant=accountant)
+
+
+def counted_epsilons(
+    steps: Sequence[Mapping[Step, int]], *, delta: float, accountant: str = "pld"
+) -> Float64[Tensor, " n"]:
+    """Each client's epsilon, of how often it took each kind of step."""
     _refuse(delta, accountant)
-    found = [
-        _epsilon(tuple(sorted(steps.items())), delta, accountant)
-        for steps in _steps_of(ledger)
-    ]
+    found = [_epsilon(tuple(sorted(s.items())), delta, accountant) for s in steps]
     return torch.tensor(found, dtype=torch.float64)
 
 
@@ -112,8 +117,12 @@ def sampled_noise(
     return high
 
 
-def _steps_of(ledger: Ledger) -> list[Counter[Step]]:
-    """How often each client took each kind of step."""
+def steps_of(ledger: Ledger) -> list[Counter[Step]]:
+    """How often each client took each kind of step.
+
+    Raises:
+        InputError: where an event is not a release with noise of its own.
+    """
     found: list[Counter[Step]] = [Counter() for _ in range(ledger.clients)]
     known: dict[int, tuple[list[int], list[int]]] = {}  # of links that are used again
     for event in ledger:

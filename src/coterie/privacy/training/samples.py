@@ -1,51 +1,73 @@
-"""A method whose every gradient hides every single sample, with its ledger."""
+"""A method whose every gradient hides every single sample, with what was released."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...types import Algorithm, Info, Oracle, State
-from ..ledger import Ledger
 from ..per_sample import PrivateSimulation
-from ..subsampled import sampled_epsilons
-from .methods import events_of, listed
+from ..subsampled import Step, counted_epsilons, steps_of
 
 
 class Counted(NamedTuple):
     """The state of a method, and what its clients have released."""
 
     state: State
-    ledger: list[Any]  # events, see `events_of`
+    t: int  # rounds so far
+    releases: list[Any]
+    """Of each client, (noise, rate, how often) of every kind of release: noise in units
+    of the sensitivity, and the chance that a sample takes part."""
 
 
 def counted(algorithm: Algorithm, clients: PrivateSimulation) -> Algorithm:
-    """The algorithm, whose state holds the ledger of these clients.
+    """The algorithm, whose state counts what these clients release.
 
     Args:
         algorithm: with rounds.
-        clients: whom it will ask.
+        clients: whose oracles it will get.
     """
 
     def begun(x: Tensor, oracle: Oracle) -> Counted:
-        return Counted(algorithm.init(x, oracle), [])
+        clients.ledger.taken()  # of other beginnings
+        state = algorithm.init(x, oracle)
+        nothing: list[Any] = [[] for _ in range(len(clients))]
+        return Counted(state, 0, _added(nothing, steps_of(clients.ledger.taken())))
 
     def step(
         now: Counted, oracle: Oracle, rng: torch.Generator
     ) -> tuple[Counted, Info]:
-        before = len(clients.ledger)
+        clients.ledger.taken()
         state, info = algorithm.step(now.state, oracle, rng)
-        new = listed(clients.ledger.events[before:])
-        return Counted(state, [*now.ledger, *new]), info
+        new = steps_of(clients.ledger.taken())
+        return Counted(state, now.t + 1, _added(now.releases, new)), info
 
     def personal(now: Counted, oracle: Oracle) -> Tensor:
-        return algorithm.personal(now.state, oracle)
+        # Who evaluates brings an oracle of ordinary clients, which has no noise.
+        private = clients.at(now.t, purpose="use")
+        return algorithm.personal(now.state, private)
 
     return Algorithm(begun, step, personal)
 
 
-def spent_on_samples(now: Counted, clients: int, delta: float) -> Tensor:
+def spent_on_samples(now: Counted, delta: float) -> Tensor:
     """(N,) the epsilon of each client towards whoever sees all that it sent."""
-    return sampled_epsilons(Ledger(clients, events_of(now.ledger)), delta=delta)
+    return counted_epsilons([_steps(kinds) for kinds in now.releases], delta=delta)
+
+
+def _steps(kinds: Sequence[Any]) -> Counter[Step]:
+    return Counter({(noise, rate): count for noise, rate, count in kinds})
+
+
+def _added(releases: list[Any], new: Sequence[Counter[Step]]) -> list[Any]:
+    """What was released before and what is new, client by client."""
+    return [
+        [(*kind, count) for kind, count in sorted((_steps(kinds) + more).items())]
+        if more
+        else kinds
+        for kinds, more in zip(releases, new, strict=True)
+    ]

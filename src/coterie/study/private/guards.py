@@ -100,7 +100,9 @@ def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     try:
         # A round that is thrown away: what cannot be private is refused in it.
         state = method.init(setup.x.clone(), beginning(tried))
-        method.step(state, tried.at(1), seeds.generator(setup.seed, "algorithm", 1))
+        rng = seeds.generator(setup.seed, "algorithm", 1)
+        state, _ = method.step(state, tried.at(1), rng)
+        method.personal(state, tried.at(1, purpose="use"))
     except InputError as refusal:
         raise InputError(
             f"{entry.label} cannot be trained privately: {refusal}"

@@ -58,7 +58,7 @@ def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
     privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
     state = state.state if isinstance(state, Moment) else state
     if isinstance(state, Counted) and privacy is not None:
-        found = spent_on_samples(state, len(clients), privacy.delta)
+        found = spent_on_samples(state, privacy.delta)
         to = torch.full_like(clients, SERVER)  # or whoever sees what is sent
         return {"client": clients, "to": to, "epsilon": found}
     if not isinstance(state, Guarded | GuardedFlow) or privacy is None:

@@ -1,0 +1,164 @@
+"""Claims about studies with [privacy] of the unit sample."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from coterie.checks import InputError
+from coterie.conformance.divided import divided
+from coterie.engine.rounds import beginning
+from coterie.privacy import PrivateSimulation, sampled_epsilon
+from coterie.privacy.training import counted
+from coterie.records.cells import pack
+from coterie.study.config import study_of
+from coterie.study.experiment import run_study
+from coterie.types import Algorithm
+from support.plain_clients import rows, simulate
+
+TABLES = {
+    "name": "guarded",
+    "data": {"name": "linear", "clients": 3, "dimension": 3, "samples": 24},
+    "model": {"name": "linear", "bias": False},
+    "run": {
+        "rounds": 4,
+        "batch_size": 4,
+        "dtype": "float64",
+        "evaluate_every": 1,
+        "checkpoint_seconds": 0.0,
+    },
+}
+FEDAVG = {"name": "fedavg", "lr": 0.05, "steps": 2}
+
+
+def study(*algorithms, run=None, **privacy):
+    """A study of these algorithms; without settings of privacy, an ordinary one."""
+    tables = {**TABLES, "algorithm": list(algorithms or [FEDAVG])}
+    tables["run"] = {**TABLES["run"], **(run or {})}
+    if privacy:
+        tables["privacy"] = {"unit": "sample", "clip": 0.3, **privacy}
+    return study_of(tables)
+
+
+def last_epsilons(result):
+    table = result.records.metrics.query("round == 4")
+    return table.set_index("client")["epsilon"]
+
+
+def test_single_samples_are_hidden_by_noise_in_every_gradient(tmp_path):
+    result = run_study(study(noise=1.5), runs=tmp_path)
+    sizes = result.records.clients.set_index("client")["train"]
+    # Four rounds of two minibatches of four, of which every sample is one by chance.
+    expected = sampled_epsilon(1.5, delta=1e-5, rate=4 / sizes[0], steps=8)
+    assert last_epsilons(result)[0] == pytest.approx(expected)
+
+
+def asks_first(x, oracle):
+    """Begins with a gradient, which tells of the clients' data."""
+    return x - oracle.grads(x)
+
+
+def asks_twice(x, oracle, rng):
+    """A round with two minibatches."""
+    for _ in range(2):
+        x = x - 0.1 * oracle.grads(x)
+    return x, {}
+
+
+def test_what_the_beginning_asks_is_counted_once_with_every_round(classification):
+    clients = PrivateSimulation(
+        simulate(classification, batch_size=6), clip=0.5, noise=1.5
+    )
+    method = counted(Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients)
+    x = rows(clients._simulation)
+    method.init(x, beginning(clients))  # another beginning, of which nothing is kept
+    state = method.init(x, beginning(clients))
+    rates = [6 / size for size in clients.sizes.clamp(min=6).tolist()]
+    for t in range(1, 5):
+        assert state.releases == [[(1.5, rate, 2 * t - 1)] for rate in rates]
+        state, _ = method.step(state, clients.at(t), torch.Generator())
+    # A checkpoint and the memory hold numbers, however long a run is.
+    assert [len(kinds) for kinds in pack(state)["releases"]] == [1] * len(rates)
+    assert len(clients.ledger) == 0
+
+
+def test_fine_tuning_is_clipped_and_noised_as_training_is(tmp_path):
+    tuned = {**FEDAVG, "name": "fedavg_finetune", "tune_steps": 5, "tune_lr": 0.1}
+
+    def moved(**privacy):
+        found = run_study(study(FEDAVG, tuned, **privacy), runs=tmp_path)
+        return (found.models("fedavg_finetune") - found.models("fedavg")).norm(dim=1)
+
+    # A step moves by 0.1 C at most where there is no noise, and else by much more.
+    whole = {"batch_size": 0}
+    quiet = moved(noise=0.0, clip=0.01, run=whole)
+    assert float(quiet.min()) > 0 and float(quiet.max()) <= 5 * 0.1 * 0.01 + 1e-12
+    assert float(moved(noise=1e6, clip=0.01, run=whole).min()) > 1
+
+
+def test_resuming_equals_not_stopping(tmp_path):
+    guarded = study(noise=1.5)
+    whole = run_study(guarded, runs=tmp_path / "whole")
+
+    def stop(progress) -> None:
+        if progress.t == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(guarded, runs=tmp_path / "parts", progress=stop)
+    parts = run_study(guarded, runs=tmp_path / "parts")
+    assert torch.equal(whole.models(), parts.models())
+    assert whole.records.releases.equals(parts.records.releases)
+
+
+def test_without_noise_and_bound_whole_batches_give_the_ordinary_run(tmp_path):
+    entries = [{"name": name} for name in ("fedavg_finetune", "ditto", "local")]
+    whole = {"batch_size": 0}
+    quiet = study(*entries, run=whole, noise=0.0, clip=math.inf)
+    plain = study(*entries, run=whole)
+    a, b = (run_study(each, runs=tmp_path) for each in (quiet, plain))
+    for entry in entries:
+        gap = a.models(entry["name"]) - b.models(entry["name"])
+        assert float(gap.abs().max()) < 1e-12
+
+
+def test_processes_that_divide_the_clients_count_the_same(tmp_path):
+    guarded = study(noise=1.5, run={"participation": 0.6})
+    alone = run_study(guarded, runs=tmp_path / "alone")
+    together = divided(
+        lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
+    )[0]
+    assert float((alone.models() - together.models()).abs().max()) < 1e-9
+    assert alone.records.releases.equals(together.records.releases)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"name": "ifca"}, "ifca cannot be trained privately: .* asks for losses"),
+        (
+            {"name": "per_fedavg", "variant": "exact"},
+            "per_fedavg cannot be trained privately: .* asks for Hessian",
+        ),
+    ],
+)
+def test_what_asks_for_more_than_gradients_is_refused_by_name_before_training(
+    tmp_path, entry, message
+):
+    with pytest.raises(InputError, match=message):
+        run_study(study(entry, noise=1.5), runs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("privacy", "message"),
+    [
+        ({"epsilon": 1.0}, "`privacy.epsilon` is for the unit client"),
+        ({"noise": 1.5, "budget": 1.0}, "`privacy.budget` is for the unit client"),
+    ],
+)
+def test_settings_of_the_other_unit_are_refused(privacy, message):
+    with pytest.raises(InputError, match=message):
+        study(**privacy)
