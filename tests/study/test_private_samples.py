@@ -55,6 +55,18 @@ def test_single_samples_are_hidden_by_noise_in_every_gradient(tmp_path):
     assert last_epsilons(result)[0] == pytest.approx(expected)
 
 
+def test_epsilon_over_rounds_is_a_bound_that_is_shown_on_the_way(tmp_path):
+    shown = []
+    result = run_study(study(noise=1.5), runs=tmp_path, progress=shown.append)
+    worst = list(result.records.metrics.groupby("round")["epsilon"].max())
+    rate = 4 / result.records.clients["train"].min()
+    exact = [sampled_epsilon(1.5, delta=1e-5, rate=rate, steps=2 * t) for t in range(5)]
+    assert worst[0] == 0 and worst[4] == pytest.approx(exact[4])
+    for bound, tight in zip(worst[1:4], exact[1:4], strict=True):
+        assert tight < bound < 1.4 * tight
+    assert [p.epsilon for p in shown if p.t in (1, 2, 3)] == worst[1:4]
+
+
 def asks_first(x, oracle):
     """Begins with a gradient, which tells of the clients' data."""
     return x - oracle.grads(x)

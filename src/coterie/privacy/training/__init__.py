@@ -5,7 +5,7 @@ from .foreseen import Foreseen, foresee
 from .mechanisms import SOURCES, Mechanism
 from .methods import Guarded, Limits, calibrated, costs_of, events_of, privately
 from .oracle import PrivateOracle
-from .samples import Counted, counted, spent_on_samples
+from .samples import Counted, bound_on_samples, counted, spent_on_samples
 
 __all__ = [
     "SOURCES",
@@ -16,6 +16,7 @@ __all__ = [
     "Limits",
     "Mechanism",
     "PrivateOracle",
+    "bound_on_samples",
     "calibrated",
     "costs_of",
     "counted",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...types import Algorithm, Info, Oracle, State
 from ..per_sample import PrivateSimulation
-from ..subsampled import Step, counted_epsilons, steps_of
+from ..subsampled import Step, counted_epsilons, quick_epsilons, steps_of
 
 
 class Counted(NamedTuple):
@@ -57,6 +57,11 @@ def counted(algorithm: Algorithm, clients: PrivateSimulation) -> Algorithm:
 def spent_on_samples(now: Counted, delta: float) -> Tensor:
     """(N,) the epsilon of each client towards whoever sees all that it sent."""
     return counted_epsilons([_steps(kinds) for kinds in now.releases], delta=delta)
+
+
+def bound_on_samples(now: Counted, delta: float) -> Tensor:
+    """(N,) bounds of it that are quick enough for every round."""
+    return quick_epsilons([_steps(kinds) for kinds in now.releases], delta)
 
 
 def _steps(kinds: Sequence[Any]) -> Counter[Step]:

@@ -13,6 +13,7 @@ from ...privacy.training import (
     Counted,
     Guarded,
     GuardedFlow,
+    bound_on_samples,
     events_of,
     spent_on_samples,
 )
@@ -25,9 +26,11 @@ from ..setup import Setup
 def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
     """The epsilon (N,) of each client so far; nothing where nobody promises any."""
     state = state.state if isinstance(state, Moment) else state
-    if not isinstance(state, Guarded | GuardedFlow) or study.privacy is None:
-        return {}
     privacy = study.privacy
+    if isinstance(state, Counted) and privacy is not None:  # exactly only at the end
+        return {"epsilon": bound_on_samples(state, privacy.delta)}
+    if not isinstance(state, Guarded | GuardedFlow) or privacy is None:
+        return {}
     found = {"epsilon": epsilons(state.spent, privacy.delta)}
     if privacy.secure and isinstance(state, Guarded):
         events = unsummed(events_of(state.ledger), 2 * privacy.clip)
