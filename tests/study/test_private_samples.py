@@ -9,9 +9,10 @@ import torch
 
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
-from coterie.engine.rounds import beginning
+from coterie.engine.rounds import beginning, participants
 from coterie.privacy import PrivateSimulation, sampled_epsilon
-from coterie.privacy.training import counted
+from coterie.privacy.subsampled import least, quick_epsilons
+from coterie.privacy.training import Planned, counted, foreseen_steps, with_noise
 from coterie.records.cells import pack
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
@@ -33,9 +34,9 @@ TABLES = {
 FEDAVG = {"name": "fedavg", "lr": 0.05, "steps": 2}
 
 
-def study(*algorithms, run=None, **privacy):
+def study(*algorithms, run=None, model=TABLES["model"], **privacy):
     """A study of these algorithms; without settings of privacy, an ordinary one."""
-    tables = {**TABLES, "algorithm": list(algorithms or [FEDAVG])}
+    tables = {**TABLES, "algorithm": list(algorithms or [FEDAVG]), "model": model}
     tables["run"] = {**TABLES["run"], **(run or {})}
     if privacy:
         tables["privacy"] = {"unit": "sample", "clip": 0.3, **privacy}
@@ -110,8 +111,11 @@ def test_fine_tuning_is_clipped_and_noised_as_training_is(tmp_path):
     assert float(moved(noise=1e6, clip=0.01, run=whole).min()) > 1
 
 
-def test_resuming_equals_not_stopping(tmp_path):
-    guarded = study(noise=1.5)
+@pytest.mark.parametrize(
+    "privacy", [{"noise": 1.5}, {"epsilon": 2.0}, {"noise": 1.5, "budget": 2.6}]
+)
+def test_resuming_equals_not_stopping(tmp_path, privacy):
+    guarded = study(**privacy)
     whole = run_study(guarded, runs=tmp_path / "whole")
 
     def stop(progress) -> None:
@@ -137,7 +141,7 @@ def test_without_noise_and_bound_whole_batches_give_the_ordinary_run(tmp_path):
 
 
 def test_processes_that_divide_the_clients_count_the_same(tmp_path):
-    guarded = study(noise=1.5, run={"participation": 0.6})
+    guarded = study(epsilon=2.0, run={"participation": 0.6})
     alone = run_study(guarded, runs=tmp_path / "alone")
     together = divided(
         lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
@@ -164,13 +168,108 @@ def test_what_asks_for_more_than_gradients_is_refused_by_name_before_training(
     assert not list(tmp_path.iterdir())
 
 
+def by_client(steps: int, rate: float, noise: float = 1.5) -> float:
+    """The bound by which budgets are kept."""
+    return float(quick_epsilons([{(noise, rate): steps}], 1e-5))
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.67])
+def test_noise_is_found_for_an_epsilon_and_is_hardly_too_much(tmp_path, participation):
+    run = {"participation": participation}
+    result = run_study(study(epsilon=2.0, run=run), runs=tmp_path)
+    assert 1.6 < last_epsilons(result).max() <= 2.0
+    # A noise that is known gives the same account.
+    most = 2 * max(
+        sum(bool(participants(3, participation, 0, t)[k]) for t in range(1, 5))
+        for k in range(3)
+    )
+    rate = 4 / result.records.clients["train"].min()
+    noise = least(lambda noise: by_client(most, rate, noise) <= 2.0)
+    told = sampled_epsilon(noise, delta=1e-5, rate=rate, steps=most)
+    assert last_epsilons(result).max() == pytest.approx(told)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "all_for_one", "weights": "uniform"},
+        {"name": "adaptive_all_for_one"},
+        {"name": "pfedme", "steps": 2},
+        {"name": "ditto"},
+        {"name": "decentralised_sgd"},
+    ],
+)
+def test_what_is_foreseen_is_at_least_what_is_asked(tmp_path, entry):
+    result = run_study(study(entry, epsilon=2.0), runs=tmp_path)
+    assert 0.3 < last_epsilons(result).max() <= 2.0
+
+
+def test_a_run_ends_at_its_budget_says_so_and_keeps_its_models(tmp_path):
+    short = run_study(study(noise=1.5, run={"rounds": 2}), runs=tmp_path)
+    rate = 4 / short.records.clients["train"].min()
+    said: list[str] = []
+    budget = by_client(4, rate)
+    ended = run_study(
+        study(noise=1.5, budget=budget), runs=tmp_path, notice=said.append
+    )
+    assert torch.equal(ended.models(), short.models())
+    assert any("used up before round 3" in line for line in said)
+    assert last_epsilons(ended).max() <= budget
+
+
+def test_a_client_with_a_budget_of_its_own_stays_away_when_it_is_spent(tmp_path):
+    free = run_study(study(noise=1.5), runs=tmp_path)
+    rate = 4 / free.records.clients.set_index("client")["train"][1]
+    own = study(noise=1.5, budget={"1": by_client(2, rate)})
+    last = last_epsilons(run_study(own, runs=tmp_path))
+    told = sampled_epsilon(1.5, delta=1e-5, rate=rate, steps=2)
+    assert last[1] == pytest.approx(told)
+    assert last[0] == last_epsilons(free)[0]
+
+
+def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
+    clients = PrivateSimulation(
+        simulate(classification, batch_size=6), clip=0.5, noise=1.5
+    )
+    quiet = Algorithm(lambda x, oracle: x, asks_twice, lambda x, oracle: x)
+    everybody = torch.ones(len(clients), dtype=torch.bool)
+    steps = foreseen_steps(quiet, clients, [everybody], seed=0)
+    rates = [6 / size for size in clients.sizes.clamp(min=6).tolist()]
+    assert steps == [[{}] * len(rates), [{(1.0, rate): 2} for rate in rates]]
+    planned = Planned(with_noise(steps, 1.5), 1e-5)
+    method = counted(
+        Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients, planned
+    )
+    with pytest.raises(InputError, match="more in round 0 than was foreseen"):
+        method.init(rows(clients._simulation), beginning(clients))
+
+
 @pytest.mark.parametrize(
     ("privacy", "message"),
     [
-        ({"epsilon": 1.0}, "`privacy.epsilon` is for the unit client"),
-        ({"noise": 1.5, "budget": 1.0}, "`privacy.budget` is for the unit client"),
+        ({"noise": 1.5, "budget": 0.1}, "would be spent in the first round of fedavg"),
+        ({"noise": 1.5, "budget": {"Chur": 1.0}}, "names 'Chur', who is no client"),
+        ({"epsilon": 1e-4}, "`privacy.epsilon` is too small to be counted"),
     ],
 )
-def test_settings_of_the_other_unit_are_refused(privacy, message):
+def test_budgets_that_cannot_be_kept_are_refused_before_training(
+    tmp_path, privacy, message
+):
     with pytest.raises(InputError, match=message):
-        study(**privacy)
+        run_study(study(**privacy), runs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_method_that_knows_its_columns_needs_the_noise(tmp_path):
+    entry = {"name": "fedrep"}
+    model = {"name": "mlp", "hidden": [4]}
+    with pytest.raises(InputError, match="what fedrep asks cannot be counted before"):
+        run_study(study(entry, model=model, epsilon=2.0), runs=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("aggregation", "secure"), ("noise_source", "system")]
+)
+def test_settings_of_the_other_unit_are_refused(name, value):
+    with pytest.raises(InputError, match=f"`privacy.{name}` is for the unit client"):
+        study(noise=1.5, **{name: value})

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -127,6 +127,11 @@ def sampled_noise(
     def enough(noise: float) -> bool:
         return _epsilon((((noise, rate), steps),), delta, accountant) <= epsilon
 
+    return least(enough)
+
+
+def least(enough: Callable[[float], bool]) -> float:
+    """The least number that is enough, to one part in a thousand; more is, too."""
     high = 1.0
     while not enough(high):
         high *= 2

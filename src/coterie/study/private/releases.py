@@ -47,7 +47,7 @@ def worst_epsilon(state: Any, study: Study) -> float | None:
 
 def stopped_text(cell: Cell, study: Study) -> str:
     """Where the budget ended a run, one sentence; nothing elsewhere."""
-    if not isinstance(cell.state, Guarded) or not cell.state.stopped:
+    if not isinstance(cell.state, Guarded | Counted) or not cell.state.stopped:
         return ""
     budget = study.privacy and study.privacy.budget
     return (
