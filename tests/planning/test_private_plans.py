@@ -75,3 +75,9 @@ def test_the_command_answers_with_a_table_or_one_object(tmp_path):
     told = CliRunner().invoke(app, [*asked, "--json"])
     costs = json.loads(told.stdout)["costs"]
     assert [cost["epsilon"] for cost in costs][1:] == [8.0, 4.0, 2.0]
+
+
+def test_a_plan_of_single_samples_is_refused():
+    tables = {**TABLES, "privacy": {"unit": "sample", "epsilon": 4.0}}
+    with pytest.raises(InputError, match=r"is for `privacy.unit` client, got 'sample'"):
+        plan_privacy(study_of(tables))

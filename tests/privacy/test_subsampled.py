@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from dp_accounting import (
+    GaussianDpEvent,
+    NeighboringRelation,
+    PoissonSampledDpEvent,
+)
+from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
 from coterie import privacy
@@ -20,6 +26,7 @@ from coterie.privacy import (
     sampled_epsilons,
     sampled_noise,
 )
+from coterie.privacy.subsampled import quick_epsilons
 from coterie.types import SERVER
 
 DELTA = 1e-5
@@ -138,3 +145,22 @@ def test_dp_accounting_which_imports_for_seconds_is_imported_where_it_is_used() 
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 assert "dp_accounting" not in ast.unparse(node), path.name
+
+
+@pytest.mark.parametrize("rate", [0.1, 1.0])
+def test_quick_bounds_are_renyi_divergences_of_whole_orders_and_never_too_small(rate):
+    orders = [*range(2, 65), 96, 128, 192, 256, 384, 512, 768, 1024]
+    event = GaussianDpEvent(1.3)
+    accountant = RdpAccountant(orders, NeighboringRelation.REPLACE_SPECIAL)
+    accountant.compose(PoissonSampledDpEvent(rate, event) if rate < 1 else event, 20)
+    (quick,) = quick_epsilons([{(1.3, rate): 20}], DELTA).tolist()
+    assert quick == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
+    tight = sampled_epsilon(1.3, delta=DELTA, rate=rate, steps=20)
+    assert tight < quick < 1.3 * tight
+
+
+def test_quick_bounds_know_nothing_released_and_no_noise():
+    steps = [{}, {(0.0, 0.5): 1}, {(2.0, 0.5): 1, (3.0, 0.5): 2}, {(2.0, 0.5): 3}]
+    none, noiseless, less, more = quick_epsilons(steps, DELTA).tolist()
+    assert (none, noiseless) == (0.0, math.inf)
+    assert 0 < less < more

@@ -10,7 +10,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
-from coterie.privacy import epsilon_of, sampled_epsilon
+from coterie.privacy import epsilon_of
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 
@@ -263,38 +263,3 @@ def test_what_cannot_be_private_in_time_is_refused(
 ):
     with pytest.raises(InputError, match=message):
         run_study(timed(algorithm, **privacy), runs=tmp_path)
-
-
-def test_single_samples_are_hidden_by_noise_in_every_gradient(tmp_path):
-    entries = [{"name": "fedavg", "lr": 0.05, "steps": 2}]
-    result = run_study(
-        study({"unit": "sample", "noise": 1.5}, algorithm=entries), runs=tmp_path
-    )
-    last = result.records.metrics.query("round == 4").set_index("client")["epsilon"]
-    sizes = result.records.clients.set_index("client")["train"]
-    # Four rounds of two minibatches of four, of which every sample is one by chance.
-    expected = sampled_epsilon(1.5, delta=1e-5, rate=4 / sizes[0], steps=8)
-    assert last[0] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("privacy", "algorithm", "message"),
-    [
-        ({}, "ifca", "ifca cannot be trained privately"),
-        ({}, "all_for_one", "all_for_one cannot be trained privately"),
-        (
-            {"noise": None, "epsilon": 1.0},
-            "fedavg",
-            "`privacy.epsilon` is for the unit",
-        ),
-        ({"budget": 1.0}, "fedavg", "`privacy.budget` is for the unit client"),
-    ],
-)
-def test_what_cannot_hide_samples_is_refused_by_name(
-    tmp_path, privacy, algorithm, message
-):
-    with pytest.raises(InputError, match=message):
-        run_study(
-            study({"unit": "sample", **privacy}, algorithm=[{"name": algorithm}]),
-            runs=tmp_path,
-        )

@@ -100,7 +100,8 @@ class Samples:
         limits = (expected / mask.sum(1) * 2.0**53).long()
         chosen = mask & (draws < limits[:, None])
         place = chosen.cumsum(1) - 1
-        width = max(1, int(place.max()) + 1)
+        # Of clients who are divided among processes, nobody here may take part.
+        width = max(1, int(place.max()) + 1) if len(who) else 1
         rows, columns = chosen.nonzero(as_tuple=True)
         used = index[:, :1].repeat(1, width)
         used[rows, place[rows, columns]] = index[rows, columns]

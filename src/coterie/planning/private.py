@@ -67,6 +67,11 @@ def plan_privacy(
 def _settings(study: Study, epsilon: float | None, delta: float | None) -> Privacy:
     if study.time is not None:
         raise InputError("a plan of privacy is for studies of rounds, without [time].")
+    if study.privacy is not None and study.privacy.unit == "sample":
+        raise InputError(
+            "a plan of privacy is for `privacy.unit` client, got 'sample': a study "
+            "with an epsilon says what it costs."
+        )
     if epsilon is not None:
         number("epsilon", epsilon, above=0)
     given = study.privacy or Privacy(epsilon=epsilon or 1.0)

@@ -69,7 +69,7 @@ Event = Release | Input | Exchange | Meetings
 
 
 class Ledger:
-    """Events in the order in which they happened; it only grows."""
+    """Events in the order in which they happened, until they are taken out."""
 
     def __init__(self, clients: int, events: tuple[Event, ...] = ()) -> None:
         """A ledger of so many clients."""
@@ -78,6 +78,11 @@ class Ledger:
     def append(self, event: Event) -> None:
         """Writes down what has happened."""
         self._events.append(event)
+
+    def taken(self) -> Ledger:
+        """All that has happened, which is to be kept elsewhere from now on."""
+        events, self._events = tuple(self._events), []
+        return Ledger(self.clients, events)
 
     @property
     def events(self) -> tuple[Event, ...]:

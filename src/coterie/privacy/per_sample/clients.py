@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...clients.programs import SimulatedClients
 from .mechanisms import Named, refuse
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """Those who answer, without noise, and know who they are."""
+
+    who: Int[Tensor, " n"]  # positions among the clients at hand
+
+    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row j is the gradient of client j's samples at points[j]."""
+
+    def held(self) -> Placed:
+        """The same clients with one minibatch for every question to come."""
+
+    def whole(self) -> Placed:
+        """The same clients with all of their training data for every question."""
 
 
 @dataclass
@@ -46,7 +62,7 @@ class PrivateClients:
 
     def __init__(
         self,
-        clients: SimulatedClients,
+        clients: Placed,
         named: Named,
         call: tuple[str, int],
         said: str,
@@ -121,7 +137,7 @@ class PrivateClients:
         self._named.enter(self._call[0], who, times=times, sampled=sampled)
         return Use(sampled, times)
 
-    def _with(self, clients: SimulatedClients, use: Use) -> PrivateClients:
+    def _with(self, clients: Placed, use: Use) -> PrivateClients:
         return PrivateClients(
             clients,
             self._named,

@@ -45,7 +45,7 @@ from ...collaboration.beliefs import first_half
 from ...types import CentralProgram, Comparison, Option, Oracle, Program, Sent
 from ..clipping import ClippedKernel
 from ..ledger import Ledger
-from .clients import PrivateClients, Uses
+from .clients import Placed, PrivateClients, Uses
 from .mechanisms import Named, mechanism_of, refuse, said
 
 
@@ -114,6 +114,11 @@ class PrivateSimulation:
         clients = SimulatedClients(samples, kernel, nobody, who, draw, cost)
         named = Named(self._mechanism, self.ledger, list(rounds), "step")
         return PrivateClients(clients, named, (verb, 0), "a task of the method")
+
+    def doubled(self, double: Sending, ledger: Ledger) -> PerSampleOracle:
+        """The double as if these were its clients, with a clip of 1 and no noise."""
+        mechanism = replace(self._mechanism, clip=1.0, noise=0.0)
+        return PerSampleOracle(double, Named(mechanism, ledger, [0], "step"))
 
     def _entering(self, purpose: str) -> Ledger | None:
         return None if purpose == "use" else self.ledger
@@ -194,7 +199,7 @@ class PerSampleOracle:
         call, used = self._call("each"), Uses()
 
         def private(
-            clients: SimulatedClients, *rows: Tensor, **options: Option
+            clients: Placed, *rows: Tensor, **options: Option
         ) -> Tensor | tuple[Tensor, ...]:
             used.begin()
             asked = PrivateClients(

@@ -5,7 +5,16 @@ from .foreseen import Foreseen, foresee
 from .mechanisms import SOURCES, Mechanism
 from .methods import Guarded, Limits, calibrated, costs_of, events_of, privately
 from .oracle import PrivateOracle
-from .samples import Counted, counted, spent_on_samples
+from .samples import (
+    Counted,
+    Planned,
+    bound_on_samples,
+    counted,
+    foreseen_steps,
+    noise_for_samples,
+    spent_on_samples,
+    with_noise,
+)
 
 __all__ = [
     "SOURCES",
@@ -15,13 +24,18 @@ __all__ = [
     "GuardedFlow",
     "Limits",
     "Mechanism",
+    "Planned",
     "PrivateOracle",
+    "bound_on_samples",
     "calibrated",
     "costs_of",
     "counted",
     "events_of",
     "foresee",
+    "foreseen_steps",
+    "noise_for_samples",
     "privately",
     "privately_in_time",
     "spent_on_samples",
+    "with_noise",
 ]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ... import seeds
 from ...clients.traffic import Sending, Wrap
-from ...types import CentralProgram, Clients, Comparison, Option, Program, Sent
+from ...types import CentralProgram, Comparison, Option, Program, Sent
 
 Answer = TypeVar("Answer")
 
@@ -33,8 +33,8 @@ class Seen(NamedTuple):
 class DoubleClients:
     """Clients that answer with random numbers; see `coterie.types.Clients`."""
 
-    def __init__(self, rng: torch.Generator) -> None:
-        self._rng = rng
+    def __init__(self, rng: torch.Generator, who: Tensor) -> None:
+        self._rng, self.who = rng, who
 
     def grad(self, points: Tensor) -> Tensor:
         """Random gradients."""
@@ -52,7 +52,7 @@ class DoubleClients:
         """Random losses of three samples."""
         return torch.rand(len(points), 3, generator=self._rng, dtype=points.dtype)
 
-    def held(self) -> Clients:
+    def held(self) -> DoubleClients:
         """The same."""
         return self
 
@@ -93,7 +93,7 @@ class Double:
 
     def grads(self, x: Float[Tensor, "n d"]) -> Tensor:
         """Random gradients."""
-        return DoubleClients(self._rng).grad(x) * self.active[:, None]
+        return self._clients(self.active).grad(x) * self.active[:, None]
 
     def each(
         self,
@@ -104,9 +104,10 @@ class Double:
     ) -> tuple[Tensor, ...]:
         """What the program makes of random numbers."""
         active = self.active if who is None else self.active & who
-        asked = active.nonzero()[:, 0]
+        clients = self._clients(active)
+        asked = clients.who
         given = [row[asked] for row in rows]
-        found = program(DoubleClients(self._rng), *given, **options)
+        found = program(clients, *given, **options)
         found = found if isinstance(found, tuple) else (found,)
         return tuple(
             row.index_copy(0, asked, result)
@@ -175,6 +176,9 @@ class Double:
         found = Comparison(none, one, none, one, none, one, 2 * one, known)
         shared = x if home is None else x[:, ~home]
         return self._told("compare", (shared,), (asks,), found)
+
+    def _clients(self, active: Tensor) -> DoubleClients:
+        return DoubleClients(self._rng, active.nonzero()[:, 0])
 
     def _told(
         self,

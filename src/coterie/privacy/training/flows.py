@@ -136,7 +136,9 @@ def _tells(kind: Kind, label: str) -> bool:
     row = torch.ones(1, 5, dtype=torch.float64)
     answers: list[Any] = []
     for world in ("first", "second"):
-        clients = DoubleClients(seeds.generator("privacy", world))
+        clients = DoubleClients(
+            seeds.generator("privacy", world), torch.zeros(1).long()
+        )
         try:
             answers.append(kind.program(clients, *[row] * (kind.reads or 1)))
         except Exception:  # of any kind: it wants other rows than a model

@@ -28,6 +28,7 @@ from torch import Tensor
 from ... import seeds
 from ...checks import InputError
 from ...clients.personal import PersonalOracle
+from ...clients.traffic import Sending
 from ...types import Algorithm, Comparison, Oracle, State
 from .doubles import Double, Seen
 
@@ -81,8 +82,8 @@ class Stage(NamedTuple):
         """Their columns that may leave."""
         return self.start if self.home is None else self.start[:, ~self.home]
 
-    def asked(self, double: Double) -> Oracle:
-        """The double as a method asks it."""
+    def asked(self, double: Sending) -> Oracle:
+        """The double, or what is made of it, as a method asks it."""
         return double if self.home is None else PersonalOracle(double, self.home)
 
 

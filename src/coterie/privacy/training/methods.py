@@ -52,7 +52,7 @@ def listed(events: Iterable[Event]) -> list[Any]:
 
 
 class Limits(NamedTuple):
-    """How much may be released: mu^2, of all and of each client."""
+    """How much may be released: mu^2, or epsilon of samples, of all and of each."""
 
     of_all: float = math.inf  # nobody goes on where one client would exceed it
     of_each: Float64[Tensor, " n"] | None = None  # a client goes on without it

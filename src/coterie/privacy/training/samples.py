@@ -1,51 +1,221 @@
-"""A method whose every gradient hides every single sample, with its ledger."""
+"""A method whose every gradient hides every single sample, with what was released."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
+from ... import seeds
+from ...checks import InputError
+from ...clients.personal import PersonalOracle
+from ...clients.traffic import Sending
 from ...types import Algorithm, Info, Oracle, State
-from ..ledger import Ledger
+from ..ledger import Ledger, Release
 from ..per_sample import PrivateSimulation
-from ..subsampled import sampled_epsilons
-from .methods import events_of, listed
+from ..subsampled import Step, counted_epsilons, least, quick_epsilons, steps_of
+from .doubles import Double
+from .foreseen import Stage
+from .methods import Limits
 
 
 class Counted(NamedTuple):
     """The state of a method, and what its clients have released."""
 
     state: State
-    ledger: list[Any]  # events, see `events_of`
+    t: int  # rounds so far
+    releases: list[Any]
+    """Of each client, (noise, rate, how often) of every kind of release: noise in units
+    of the sensitivity, and the chance that a sample takes part."""
+    stopped: int  # the round before which the budget was spent; 0: it is not
 
 
-def counted(algorithm: Algorithm, clients: PrivateSimulation) -> Algorithm:
-    """The algorithm, whose state holds the ledger of these clients.
+class Planned(NamedTuple):
+    """What the beginning and each round may release, and what all of it may cost."""
+
+    rounds: list[list[Counter[Step]]]  # of each client; see `foreseen_steps`
+    delta: float
+    limits: Limits = Limits()
+
+    def refusing(
+        self, releases: list[Any], t: int, present: Bool[Tensor, " n"]
+    ) -> Bool[Tensor, " n"]:
+        """Who would spend more than is left in round t; everybody, if for all."""
+        after = [
+            _steps(old) + new for old, new in zip(releases, self.rounds[t], strict=True)
+        ]
+        spent = quick_epsilons(after, self.delta)
+        enough = 1 + 1e-9  # a budget that was planned to be used up
+        if bool((spent[present] > self.limits.of_all * enough).any()):
+            return torch.ones_like(present)
+        if self.limits.of_each is None:
+            return torch.zeros_like(present)
+        return spent > self.limits.of_each * enough
+
+    def refuse_more(self, new: Sequence[Counter[Step]], t: int) -> None:
+        """Ends a run in which more is released than was planned."""
+        foreseen = quick_epsilons(self.rounds[t], self.delta)
+        if bool((quick_epsilons(new, self.delta) > foreseen + 1e-9).any()):
+            raise InputError(
+                f"private training released more in round {t} than was foreseen: what "
+                "a method asks must not depend on data."
+            )
+
+
+def counted(
+    algorithm: Algorithm, clients: PrivateSimulation, planned: Planned | None = None
+) -> Algorithm:
+    """The algorithm, whose state counts what these clients release.
 
     Args:
         algorithm: with rounds.
-        clients: whom it will ask.
+        clients: whose oracles it will get.
+        planned: what it may release; None: nobody has said.
     """
 
+    def told(t: int) -> list[Counter[Step]]:
+        new = steps_of(clients.ledger.taken())
+        if planned is not None:
+            planned.refuse_more(new, t)
+        return new
+
     def begun(x: Tensor, oracle: Oracle) -> Counted:
-        return Counted(algorithm.init(x, oracle), [])
+        clients.ledger.taken()  # of other beginnings
+        state = algorithm.init(x, oracle)
+        nothing: list[Any] = [[] for _ in range(len(clients))]
+        return Counted(state, 0, _added(nothing, told(0)), 0)
 
     def step(
         now: Counted, oracle: Oracle, rng: torch.Generator
     ) -> tuple[Counted, Info]:
-        before = len(clients.ledger)
+        t, present = now.t + 1, oracle.present.cpu()
+        if now.stopped:
+            return now._replace(t=t), {}
+        if planned is not None:
+            refuses = planned.refusing(now.releases, t, present)
+            if not bool((present & ~refuses).any()):
+                stopped = t if planned.limits.of_each is None else 0
+                return now._replace(t=t, stopped=stopped), {}
+            oracle = _without(oracle, refuses)
+        clients.ledger.taken()
         state, info = algorithm.step(now.state, oracle, rng)
-        new = listed(clients.ledger.events[before:])
-        return Counted(state, [*now.ledger, *new]), info
+        return Counted(state, t, _added(now.releases, told(t)), 0), info
 
     def personal(now: Counted, oracle: Oracle) -> Tensor:
-        return algorithm.personal(now.state, oracle)
+        # Who evaluates brings an oracle of ordinary clients, which has no noise.
+        private = clients.at(now.t, purpose="use")
+        return algorithm.personal(now.state, private)
 
     return Algorithm(begun, step, personal)
 
 
-def spent_on_samples(now: Counted, clients: int, delta: float) -> Tensor:
+def _without(oracle: Oracle, absent: Bool[Tensor, " n"]) -> Oracle:
+    if not bool(absent.any()):
+        return oracle
+    assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
+    return oracle.wrapped(lambda inner: inner.without(absent))
+
+
+def foreseen_steps(
+    algorithm: Algorithm,
+    clients: PrivateSimulation,
+    actives: Sequence[Bool[Tensor, " n"]],
+    *,
+    seed: int,
+    personal: bool = False,
+) -> list[list[Counter[Step]]]:
+    """What each client releases in the beginning and each round, with a noise of 1.
+
+    The method is run without data. Where partners are chosen on the way, everybody
+    helps everybody there, so that no run releases more.
+
+    Args:
+        algorithm: with rounds.
+        clients: who say how they would be sampled.
+        actives: who takes part in each round.
+        seed: of the study, which names what the algorithm draws.
+        personal: whether some columns never leave their clients.
+    """
+    n = len(clients)
+    stage, ledger, state = Stage(n, personal), Ledger(n), None
+    found = []
+    for t, active in enumerate([torch.ones(n, dtype=torch.bool), *actives]):
+        double = Double(active, ("privacy", "samples", t))
+        oracle = stage.asked(clients.doubled(double, ledger))
+        if t == 0:
+            state = algorithm.init(stage.start, oracle)
+        else:
+            rng = seeds.generator(seed, "algorithm", t)
+            state, _ = algorithm.step(state, oracle, rng)
+        # Answers of doubles need no noise, but it is to be counted.
+        asked = [event for event in ledger.taken() if isinstance(event, Release)]
+        noised = tuple(event._replace(noise=1.0) for event in asked)
+        found.append(steps_of(Ledger(n, noised)))
+    return found
+
+
+def with_noise(
+    rounds: Sequence[Sequence[Counter[Step]]], noise: float
+) -> list[list[Counter[Step]]]:
+    """The steps, which are those of a noise of 1, with another."""
+    return [[_scaled(steps, noise) for steps in each] for each in rounds]
+
+
+def noise_for_samples(
+    rounds: Sequence[Sequence[Counter[Step]]], epsilon: float, delta: float
+) -> float:
+    """The noise with which nobody spends more than epsilon in all rounds together.
+
+    It is the least to one part in a thousand by the quick bound, so that what is spent
+    in truth is somewhat less.
+    """
+    accounts = {
+        tuple(sorted(sum(steps, Counter()).items()))
+        for steps in zip(*rounds, strict=True)
+    }
+    whole = [Counter(dict(account)) for account in accounts if account]
+    if not whole:
+        return 0.0
+
+    def enough(noise: float) -> bool:
+        spent = quick_epsilons([_scaled(steps, noise) for steps in whole], delta)
+        return float(spent.max()) <= epsilon
+
+    if not enough(1e9):
+        raise InputError(
+            f"`privacy.epsilon` is too small to be counted for the unit sample, got "
+            f"{epsilon:g} with a delta of {delta:g}."
+        )
+    return least(enough)
+
+
+def _scaled(steps: Counter[Step], noise: float) -> Counter[Step]:
+    return Counter({(noise * one, rate): k for (one, rate), k in steps.items()})
+
+
+def spent_on_samples(now: Counted, delta: float) -> Tensor:
     """(N,) the epsilon of each client towards whoever sees all that it sent."""
-    return sampled_epsilons(Ledger(clients, events_of(now.ledger)), delta=delta)
+    return counted_epsilons([_steps(kinds) for kinds in now.releases], delta=delta)
+
+
+def bound_on_samples(now: Counted, delta: float) -> Tensor:
+    """(N,) bounds of it that are quick enough for every round."""
+    return quick_epsilons([_steps(kinds) for kinds in now.releases], delta)
+
+
+def _steps(kinds: Sequence[Any]) -> Counter[Step]:
+    return Counter({(noise, rate): count for noise, rate, count in kinds})
+
+
+def _added(releases: list[Any], new: Sequence[Counter[Step]]) -> list[Any]:
+    """What was released before and what is new, client by client."""
+    return [
+        [(*kind, count) for kind, count in sorted((_steps(kinds) + more).items())]
+        if more
+        else kinds
+        for kinds, more in zip(releases, new, strict=True)
+    ]

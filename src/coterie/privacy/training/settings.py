@@ -60,11 +60,8 @@ class Privacy:
                 )
 
     def _refuse_for_samples(self) -> None:
-        usual = (None, None, "local", "seed")
-        given = (self.epsilon, self.budget, self.aggregation, self.noise_source)
-        names = ("epsilon", "budget", "aggregation", "noise_source")
-        for name, value, default in zip(names, given, usual, strict=True):
-            if value != default:
+        for name, usual in (("aggregation", "local"), ("noise_source", "seed")):
+            if (value := getattr(self, name)) != usual:
                 raise InputError(
                     f"`privacy.{name}` is for the unit client, got {value!r} for the "
                     "unit sample."
@@ -100,11 +97,11 @@ class Privacy:
         return Mechanism(self.clip, noise, seed, self.noise_source, self.secure)
 
     def limits(self, names: Sequence[str]) -> Limits:
-        """The budgets, by names of clients."""
+        """The budgets, by names of clients: mu^2, or epsilon for the unit sample."""
         if self.budget is None:
             return Limits()
         if not isinstance(self.budget, Mapping):
-            return Limits(mu_of(self.budget, self.delta) ** 2)
+            return Limits(self._limit(self.budget))
         own = torch.full((len(names),), math.inf, dtype=torch.float64)
         for name, budget in self.budget.items():
             if name not in names:
@@ -112,8 +109,11 @@ class Privacy:
                     f"`privacy.budget` names {name!r}, who is no client."
                     f"{suggestion(name, names)}"
                 )
-            own[list(names).index(name)] = mu_of(budget, self.delta) ** 2
+            own[list(names).index(name)] = self._limit(budget)
         return Limits(of_each=own)
+
+    def _limit(self, budget: float) -> float:
+        return budget if self.unit == "sample" else mu_of(budget, self.delta) ** 2
 
 
 def privacy_of(table: Mapping[str, Any]) -> Privacy:

@@ -18,8 +18,7 @@ def spent(records: Records) -> pd.DataFrame:
     if "epsilon" not in records.metrics:
         raise InputError("the records have no epsilon: a study needs [privacy].")
     keys = ["algorithm", "round", "client"]
-    known = records.metrics.dropna(subset="epsilon")  # of samples only at the end
-    return known.groupby(keys)["epsilon"].max().reset_index()
+    return records.metrics.groupby(keys)["epsilon"].max().reset_index()
 
 
 def spending(records: Records) -> go.Figure:

@@ -11,14 +11,19 @@ from ...checks import InputError
 from ...data.federation import short_name
 from ...engine.rounds import beginning, participants
 from ...privacy.per_sample import PrivateSimulation
+from ...privacy.subsampled import quick_epsilons
 from ...privacy.training import (
     Limits,
     Mechanism,
+    Planned,
     costs_of,
     counted,
     foresee,
+    foreseen_steps,
+    noise_for_samples,
     privately,
     privately_in_time,
+    with_noise,
 )
 from ...types import Algorithm
 from ..config import Entry, algorithm_factory
@@ -90,22 +95,57 @@ def _limits(setup: Setup) -> Limits:
 
 def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     privacy, simulation = setup.study.privacy, setup.simulation
-    assert privacy is not None and privacy.noise is not None  # refused before
+    assert privacy is not None  # asked of studies that have it
     if setup.study.time is not None:
         raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
-    settings = {"clip": privacy.clip, "noise": privacy.noise}
-    tried = PrivateSimulation(simulation, **settings)
+    tried = PrivateSimulation(simulation, clip=privacy.clip, noise=privacy.noise or 0.0)
     try:
         # A round that is thrown away: what cannot be private is refused in it.
         state = method.init(setup.x.clone(), beginning(tried))
-        method.step(state, tried.at(1), seeds.generator(setup.seed, "algorithm", 1))
+        rng = seeds.generator(setup.seed, "algorithm", 1)
+        state, _ = method.step(state, tried.at(1), rng)
+        method.personal(state, tried.at(1, purpose="use"))
     except InputError as refusal:
         raise InputError(
             f"{entry.label} cannot be trained privately: {refusal}"
         ) from None
-    clients = PrivateSimulation(simulation, **settings)
-    mechanism = Mechanism(privacy.clip, privacy.noise, setup.seed)
-    return Guard(counted(method, clients), mechanism, [], clients)
+    noise, planned = _planned(setup, entry, method, tried)
+    clients = PrivateSimulation(simulation, clip=privacy.clip, noise=noise)
+    mechanism = Mechanism(privacy.clip, noise, setup.seed)
+    return Guard(counted(method, clients, planned), mechanism, [], clients)
+
+
+def _planned(
+    setup: Setup, entry: Entry, method: Algorithm, clients: PrivateSimulation
+) -> tuple[float, Planned | None]:
+    """The noise of single samples, and what they may release where that is limited."""
+    study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
+    assert privacy is not None  # asked of studies that have it
+    if privacy.noise is not None and privacy.budget is None:
+        return privacy.noise, None
+    share, rounds = study.run.participation, range(1, study.run.rounds + 1)
+    actives = [participants(n, share, setup.seed, t) for t in rounds]
+    personal = bool(study.model.get("personal"))
+    try:
+        steps = foreseen_steps(
+            method, clients, actives, seed=setup.seed, personal=personal
+        )
+    except InputError as refusal:
+        raise InputError(
+            f"what {entry.label} asks cannot be counted before training, on short "
+            "models without data: [privacy] needs `noise` for it, and no `budget` "
+            f"({refusal})"
+        ) from None
+    noise = privacy.noise
+    if privacy.epsilon is not None:
+        noise = noise_for_samples(steps, privacy.epsilon, privacy.delta)
+    assert noise is not None  # one of them is given
+    planned = Planned(with_noise(steps, noise), privacy.delta, _limits(setup))
+    first = [a + b for a, b in zip(*planned.rounds[:2], strict=True)]
+    _refuse_spent(
+        entry, privacy.budget, planned.limits, [quick_epsilons(first, privacy.delta)]
+    )
+    return noise, planned
 
 
 def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:

@@ -13,6 +13,7 @@ from ...privacy.training import (
     Counted,
     Guarded,
     GuardedFlow,
+    bound_on_samples,
     events_of,
     spent_on_samples,
 )
@@ -25,9 +26,11 @@ from ..setup import Setup
 def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
     """The epsilon (N,) of each client so far; nothing where nobody promises any."""
     state = state.state if isinstance(state, Moment) else state
-    if not isinstance(state, Guarded | GuardedFlow) or study.privacy is None:
-        return {}
     privacy = study.privacy
+    if isinstance(state, Counted) and privacy is not None:  # exactly only at the end
+        return {"epsilon": bound_on_samples(state, privacy.delta)}
+    if not isinstance(state, Guarded | GuardedFlow) or privacy is None:
+        return {}
     found = {"epsilon": epsilons(state.spent, privacy.delta)}
     if privacy.secure and isinstance(state, Guarded):
         events = unsummed(events_of(state.ledger), 2 * privacy.clip)
@@ -44,7 +47,7 @@ def worst_epsilon(state: Any, study: Study) -> float | None:
 
 def stopped_text(cell: Cell, study: Study) -> str:
     """Where the budget ended a run, one sentence; nothing elsewhere."""
-    if not isinstance(cell.state, Guarded) or not cell.state.stopped:
+    if not isinstance(cell.state, Guarded | Counted) or not cell.state.stopped:
         return ""
     budget = study.privacy and study.privacy.budget
     return (
@@ -58,7 +61,7 @@ def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
     privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
     state = state.state if isinstance(state, Moment) else state
     if isinstance(state, Counted) and privacy is not None:
-        found = spent_on_samples(state, len(clients), privacy.delta)
+        found = spent_on_samples(state, privacy.delta)
         to = torch.full_like(clients, SERVER)  # or whoever sees what is sent
         return {"client": clients, "to": to, "epsilon": found}
     if not isinstance(state, Guarded | GuardedFlow) or privacy is None:

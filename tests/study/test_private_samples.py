@@ -1,0 +1,276 @@
+"""Claims about studies with [privacy] of the unit sample."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from coterie.checks import InputError
+from coterie.conformance.divided import divided
+from coterie.engine.rounds import beginning, participants
+from coterie.privacy import PrivateSimulation, sampled_epsilon
+from coterie.privacy.subsampled import least, quick_epsilons
+from coterie.privacy.training import Planned, counted, foreseen_steps, with_noise
+from coterie.records.cells import pack
+from coterie.study.config import study_of
+from coterie.study.experiment import run_study
+from coterie.types import Algorithm
+from support.plain_clients import rows, simulate
+
+TABLES = {
+    "name": "guarded",
+    "data": {"name": "linear", "clients": 3, "dimension": 3, "samples": 24},
+    "model": {"name": "linear", "bias": False},
+    "run": {
+        "rounds": 4,
+        "batch_size": 4,
+        "dtype": "float64",
+        "evaluate_every": 1,
+        "checkpoint_seconds": 0.0,
+    },
+}
+FEDAVG = {"name": "fedavg", "lr": 0.05, "steps": 2}
+
+
+def study(*algorithms, run=None, model=TABLES["model"], **privacy):
+    """A study of these algorithms; without settings of privacy, an ordinary one."""
+    tables = {**TABLES, "algorithm": list(algorithms or [FEDAVG]), "model": model}
+    tables["run"] = {**TABLES["run"], **(run or {})}
+    if privacy:
+        tables["privacy"] = {"unit": "sample", "clip": 0.3, **privacy}
+    return study_of(tables)
+
+
+def last_epsilons(result):
+    table = result.records.metrics.query("round == 4")
+    return table.set_index("client")["epsilon"]
+
+
+def test_single_samples_are_hidden_by_noise_in_every_gradient(tmp_path):
+    result = run_study(study(noise=1.5), runs=tmp_path)
+    sizes = result.records.clients.set_index("client")["train"]
+    # Four rounds of two minibatches of four, of which every sample is one by chance.
+    expected = sampled_epsilon(1.5, delta=1e-5, rate=4 / sizes[0], steps=8)
+    assert last_epsilons(result)[0] == pytest.approx(expected)
+
+
+def test_epsilon_over_rounds_is_a_bound_that_is_shown_on_the_way(tmp_path):
+    shown = []
+    result = run_study(study(noise=1.5), runs=tmp_path, progress=shown.append)
+    worst = list(result.records.metrics.groupby("round")["epsilon"].max())
+    rate = 4 / result.records.clients["train"].min()
+    exact = [sampled_epsilon(1.5, delta=1e-5, rate=rate, steps=2 * t) for t in range(5)]
+    assert worst[0] == 0 and worst[4] == pytest.approx(exact[4])
+    for bound, tight in zip(worst[1:4], exact[1:4], strict=True):
+        assert tight < bound < 1.4 * tight
+    assert [p.epsilon for p in shown if p.t in (1, 2, 3)] == worst[1:4]
+
+
+def asks_first(x, oracle):
+    """Begins with a gradient, which tells of the clients' data."""
+    return x - oracle.grads(x)
+
+
+def asks_twice(x, oracle, rng):
+    """A round with two minibatches."""
+    for _ in range(2):
+        x = x - 0.1 * oracle.grads(x)
+    return x, {}
+
+
+def test_what_the_beginning_asks_is_counted_once_with_every_round(classification):
+    clients = PrivateSimulation(
+        simulate(classification, batch_size=6), clip=0.5, noise=1.5
+    )
+    method = counted(Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients)
+    x = rows(clients._simulation)
+    method.init(x, beginning(clients))  # another beginning, of which nothing is kept
+    state = method.init(x, beginning(clients))
+    rates = [6 / size for size in clients.sizes.clamp(min=6).tolist()]
+    for t in range(1, 5):
+        assert state.releases == [[(1.5, rate, 2 * t - 1)] for rate in rates]
+        state, _ = method.step(state, clients.at(t), torch.Generator())
+    # A checkpoint and the memory hold numbers, however long a run is.
+    assert [len(kinds) for kinds in pack(state)["releases"]] == [1] * len(rates)
+    assert len(clients.ledger) == 0
+
+
+def test_fine_tuning_is_clipped_and_noised_as_training_is(tmp_path):
+    tuned = {**FEDAVG, "name": "fedavg_finetune", "tune_steps": 5, "tune_lr": 0.1}
+
+    def moved(**privacy):
+        found = run_study(study(FEDAVG, tuned, **privacy), runs=tmp_path)
+        return (found.models("fedavg_finetune") - found.models("fedavg")).norm(dim=1)
+
+    # A step moves by 0.1 C at most where there is no noise, and else by much more.
+    whole = {"batch_size": 0}
+    quiet = moved(noise=0.0, clip=0.01, run=whole)
+    assert float(quiet.min()) > 0 and float(quiet.max()) <= 5 * 0.1 * 0.01 + 1e-12
+    assert float(moved(noise=1e6, clip=0.01, run=whole).min()) > 1
+
+
+@pytest.mark.parametrize(
+    "privacy", [{"noise": 1.5}, {"epsilon": 2.0}, {"noise": 1.5, "budget": 2.6}]
+)
+def test_resuming_equals_not_stopping(tmp_path, privacy):
+    guarded = study(**privacy)
+    whole = run_study(guarded, runs=tmp_path / "whole")
+
+    def stop(progress) -> None:
+        if progress.t == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(guarded, runs=tmp_path / "parts", progress=stop)
+    parts = run_study(guarded, runs=tmp_path / "parts")
+    assert torch.equal(whole.models(), parts.models())
+    assert whole.records.releases.equals(parts.records.releases)
+
+
+def test_without_noise_and_bound_whole_batches_give_the_ordinary_run(tmp_path):
+    entries = [{"name": name} for name in ("fedavg_finetune", "ditto", "local")]
+    whole = {"batch_size": 0}
+    quiet = study(*entries, run=whole, noise=0.0, clip=math.inf)
+    plain = study(*entries, run=whole)
+    a, b = (run_study(each, runs=tmp_path) for each in (quiet, plain))
+    for entry in entries:
+        gap = a.models(entry["name"]) - b.models(entry["name"])
+        assert float(gap.abs().max()) < 1e-12
+
+
+def test_processes_that_divide_the_clients_count_the_same(tmp_path):
+    # One of three takes part, so that one process has nobody.
+    guarded = study(epsilon=2.0, run={"participation": 0.3})
+    alone = run_study(guarded, runs=tmp_path / "alone")
+    together = divided(
+        lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
+    )[0]
+    assert float((alone.models() - together.models()).abs().max()) < 1e-9
+    assert alone.records.releases.equals(together.records.releases)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"name": "ifca"}, "ifca cannot be trained privately: .* asks for losses"),
+        (
+            {"name": "per_fedavg", "variant": "exact"},
+            "per_fedavg cannot be trained privately: .* asks for Hessian",
+        ),
+    ],
+)
+def test_what_asks_for_more_than_gradients_is_refused_by_name_before_training(
+    tmp_path, entry, message
+):
+    with pytest.raises(InputError, match=message):
+        run_study(study(entry, noise=1.5), runs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def by_client(steps: int, rate: float, noise: float = 1.5) -> float:
+    """The bound by which budgets are kept."""
+    return float(quick_epsilons([{(noise, rate): steps}], 1e-5))
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.67])
+def test_noise_is_found_for_an_epsilon_and_is_hardly_too_much(tmp_path, participation):
+    run = {"participation": participation}
+    result = run_study(study(epsilon=2.0, run=run), runs=tmp_path)
+    assert 1.6 < last_epsilons(result).max() <= 2.0
+    # A noise that is known gives the same account.
+    most = 2 * max(
+        sum(bool(participants(3, participation, 0, t)[k]) for t in range(1, 5))
+        for k in range(3)
+    )
+    rate = 4 / result.records.clients["train"].min()
+    noise = least(lambda noise: by_client(most, rate, noise) <= 2.0)
+    told = sampled_epsilon(noise, delta=1e-5, rate=rate, steps=most)
+    assert last_epsilons(result).max() == pytest.approx(told)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "all_for_one", "weights": "uniform"},
+        {"name": "adaptive_all_for_one"},
+        {"name": "pfedme", "steps": 2},
+        {"name": "ditto"},
+        {"name": "decentralised_sgd"},
+    ],
+)
+def test_what_is_foreseen_is_at_least_what_is_asked(tmp_path, entry):
+    result = run_study(study(entry, epsilon=2.0), runs=tmp_path)
+    assert 0.3 < last_epsilons(result).max() <= 2.0
+
+
+def test_a_run_ends_at_its_budget_says_so_and_keeps_its_models(tmp_path):
+    short = run_study(study(noise=1.5, run={"rounds": 2}), runs=tmp_path)
+    rate = 4 / short.records.clients["train"].min()
+    said: list[str] = []
+    budget = by_client(4, rate)
+    ended = run_study(
+        study(noise=1.5, budget=budget), runs=tmp_path, notice=said.append
+    )
+    assert torch.equal(ended.models(), short.models())
+    assert any("used up before round 3" in line for line in said)
+    assert last_epsilons(ended).max() <= budget
+
+
+def test_a_client_with_a_budget_of_its_own_stays_away_when_it_is_spent(tmp_path):
+    free = run_study(study(noise=1.5), runs=tmp_path)
+    rate = 4 / free.records.clients.set_index("client")["train"][1]
+    own = study(noise=1.5, budget={"1": by_client(2, rate)})
+    last = last_epsilons(run_study(own, runs=tmp_path))
+    told = sampled_epsilon(1.5, delta=1e-5, rate=rate, steps=2)
+    assert last[1] == pytest.approx(told)
+    assert last[0] == last_epsilons(free)[0]
+
+
+def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
+    clients = PrivateSimulation(
+        simulate(classification, batch_size=6), clip=0.5, noise=1.5
+    )
+    quiet = Algorithm(lambda x, oracle: x, asks_twice, lambda x, oracle: x)
+    everybody = torch.ones(len(clients), dtype=torch.bool)
+    steps = foreseen_steps(quiet, clients, [everybody], seed=0)
+    rates = [6 / size for size in clients.sizes.clamp(min=6).tolist()]
+    assert steps == [[{}] * len(rates), [{(1.0, rate): 2} for rate in rates]]
+    planned = Planned(with_noise(steps, 1.5), 1e-5)
+    method = counted(
+        Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients, planned
+    )
+    with pytest.raises(InputError, match="more in round 0 than was foreseen"):
+        method.init(rows(clients._simulation), beginning(clients))
+
+
+@pytest.mark.parametrize(
+    ("privacy", "message"),
+    [
+        ({"noise": 1.5, "budget": 0.1}, "would be spent in the first round of fedavg"),
+        ({"noise": 1.5, "budget": {"Chur": 1.0}}, "names 'Chur', who is no client"),
+        ({"epsilon": 1e-4}, "`privacy.epsilon` is too small to be counted"),
+    ],
+)
+def test_budgets_that_cannot_be_kept_are_refused_before_training(
+    tmp_path, privacy, message
+):
+    with pytest.raises(InputError, match=message):
+        run_study(study(**privacy), runs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_method_that_knows_its_columns_needs_the_noise(tmp_path):
+    entry = {"name": "fedrep"}
+    model = {"name": "mlp", "hidden": [4]}
+    with pytest.raises(InputError, match="what fedrep asks cannot be counted before"):
+        run_study(study(entry, model=model, epsilon=2.0), runs=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("aggregation", "secure"), ("noise_source", "system")]
+)
+def test_settings_of_the_other_unit_are_refused(name, value):
+    with pytest.raises(InputError, match=f"`privacy.{name}` is for the unit client"):
+        study(noise=1.5, **{name: value})
