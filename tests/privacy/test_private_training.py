@@ -27,6 +27,7 @@ from coterie.privacy.training import (
     Mechanism,
     PrivateOracle,
     calibrated,
+    costs_of,
     events_of,
     foresee,
     privately,
@@ -393,6 +394,31 @@ def test_a_client_refuses_releases_beyond_its_own_budget():
     assert [len(event.links) for event in events] == [6, 5, 5, 5]
     expected = torch.tensor([4, 4, 1, 4, 4, 4]).double() * 25.0
     assert_close(run.states[-1].spent, expected)
+
+
+def test_a_round_in_which_all_who_take_part_refuse_is_left_out_and_others_go_on():
+    algorithm, some = method("fedavg"), torch.arange(CLIENTS) < 2
+    rounds = [some, some, ~some]
+    foreseen = foresee(algorithm, rounds, seed=0, label="it")
+    costs = costs_of(algorithm, foreseen, rounds, seed=0)
+    own = torch.full((CLIENTS,), math.inf, dtype=torch.float64)
+    own[some] = 25.0
+    simulation, x = simulated(small(), Setting()), one_start()
+    made = privately(
+        algorithm,
+        foreseen,
+        NOISY,
+        simulation.names,
+        limits=Limits(of_each=own),
+        costs=[25.0 * c for c in costs],
+    )
+    state = made.init(x, simulation.at(0, purpose="init"))
+    for t, active in enumerate(rounds, start=1):
+        before, oracle = state, simulation.at(t, active)
+        state, _ = made.step(state, oracle, torch.Generator())
+        assert state.stopped == 0
+        assert torch.equal(state.state.x, before.state.x) == (t == 2)
+    assert_close(state.spent, torch.full((CLIENTS,), 25.0, dtype=torch.float64))
 
 
 def test_calibrated_noise_spends_what_was_asked_for():

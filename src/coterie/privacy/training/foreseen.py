@@ -98,6 +98,11 @@ class Foreseen(NamedTuple):
     stage: Stage  # where this was seen
 
 
+def small_stage(clients: int, personal: bool) -> Stage:
+    """Of few columns, and not as many as there are clients, which tables have."""
+    return Stage(clients, personal, _COLUMNS + 2 * (clients == _COLUMNS))
+
+
 class _World:
     """A method on clients without data, round after round."""
 
@@ -154,8 +159,7 @@ def foresee(
         InputError: where it sends what cannot be made private.
     """
     n = len(actives[0])
-    # Not as many columns as there are clients, which tables have.
-    few = Stage(n, personal, _COLUMNS + 2 * (n == _COLUMNS))
+    few = small_stage(n, personal)
     try:
         return _foreseen(algorithm, actives, seed, label, few)
     except Refusal:

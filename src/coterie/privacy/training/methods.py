@@ -110,8 +110,10 @@ def privately(
         t, n = now.t + 1, len(oracle.present)
         present = oracle.present.cpu()
         refuses = _refusing(now.spent, limits, costs, t, present)
-        if now.stopped or not bool((present & ~refuses).any()):
+        if now.stopped or bool(refuses.all()):
             return now._replace(t=t, stopped=now.stopped or t), {}
+        if not bool((present & ~refuses).any()):  # others will go on
+            return now._replace(t=t), {}
         calls = foreseen.rounds[t]
         private, inside = asked(oracle, calls, now.refs, t, refuses)
         state, info = algorithm.step(now.state, private, rng)

@@ -19,7 +19,7 @@ from ..ledger import Ledger, Release
 from ..per_sample import PrivateSimulation
 from ..subsampled import Step, counted_epsilons, least, quick_epsilons, steps_of
 from .doubles import Double
-from .foreseen import Stage
+from .foreseen import small_stage
 from .methods import Limits
 
 
@@ -141,7 +141,7 @@ def foreseen_steps(
         personal: whether some columns never leave their clients.
     """
     n = len(clients)
-    stage, ledger, state = Stage(n, personal), Ledger(n), None
+    stage, ledger, state = small_stage(n, personal), Ledger(n), None
     found = []
     for t, active in enumerate([torch.ones(n, dtype=torch.bool), *actives]):
         double = Double(active, ("privacy", "samples", t))
