@@ -58,7 +58,7 @@ def here(tmp_path, monkeypatch) -> Path:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     study = tmp_path / "examples" / "hospitals.toml"
     text = study.read_text().replace("rounds = 20", "rounds = 4")
-    study.write_text(text.replace("seeds = [0, 1, 2]", "seeds = [0]"))
+    study.write_text(text.replace("seeds = [0, 1, 2, 3, 4]", "seeds = [0]"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
