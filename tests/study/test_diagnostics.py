@@ -72,7 +72,7 @@ def test_bad_tables_are_refused():
     for wrong, match in (
         ({"every": 0}, "`diagnostics.every`"),
         ({"iterations": -1}, "`diagnostics.iterations`"),
-        ({"everi": 1}, "no option 'evry'. Did you mean 'every'"),
+        ({"everi": 1}, "no option 'everi'. Did you mean 'every'"),
         ({"every": "often"}, "every"),
     ):
         with pytest.raises(InputError, match=match):
