@@ -19,41 +19,17 @@ from __future__ import annotations
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..types import CentralProgram, Comparison, Option, Program, Sent
-from .traffic import Sending, Wrap
+from ..types import CentralProgram, Comparison, Option, Program
+from .traffic import Sending, Wrap, Wrapping
 
 
-class PersonalOracle:
+class PersonalOracle(Wrapping[Sending]):
     """An oracle whose clients keep some columns at home; see `coterie.types.Oracle`."""
 
     def __init__(self, oracle: Sending, home: Bool[Tensor, " d"]) -> None:
         """Wraps an oracle; `home` marks the columns that do not leave."""
-        self._oracle, self._home = oracle, home
-
-    @property
-    def active(self) -> Bool[Tensor, " n"]:
-        """Who of the clients at hand takes part in this round."""
-        return self._oracle.active
-
-    @property
-    def present(self) -> Bool[Tensor, " m"]:
-        """Who of all N clients takes part in this round."""
-        return self._oracle.present
-
-    @property
-    def mine(self) -> slice:
-        """Where the clients at hand stand among all N."""
-        return self._oracle.mine
-
-    @property
-    def gradients(self) -> Float[Tensor, " n"]:
-        """Gradients of single samples that each client has evaluated."""
-        return self._oracle.gradients
-
-    @property
-    def sent(self) -> list[Sent]:
-        """What the verbs have sent: shared columns only."""
-        return self._oracle.sent
+        super().__init__(oracle)
+        self._home = home
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row i is g_i(x_i)."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..types import SERVER, Comparison, Oracle, Sent
@@ -54,6 +54,41 @@ class Sending(Oracle, Protocol):
 
 
 Wrap = Callable[[Sending], Sending]
+
+Inner = TypeVar("Inner", bound=Oracle)
+
+
+class Wrapping(Generic[Inner]):
+    """What an oracle that wraps an oracle passes on: who takes part, and the counts."""
+
+    def __init__(self, oracle: Inner) -> None:
+        """Wraps an oracle."""
+        self._oracle = oracle
+
+    @property
+    def active(self) -> Bool[Tensor, " n"]:
+        """Who of the clients at hand takes part in this round."""
+        return self._oracle.active
+
+    @property
+    def present(self) -> Bool[Tensor, " m"]:
+        """Who of all N clients takes part in this round."""
+        return self._oracle.present
+
+    @property
+    def mine(self) -> slice:
+        """Where the clients at hand stand among all N."""
+        return self._oracle.mine
+
+    @property
+    def gradients(self) -> Float[Tensor, " n"]:
+        """Gradients of single samples that each client has evaluated."""
+        return self._oracle.gradients
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What the verbs have sent."""
+        return self._oracle.sent
 
 
 def upwards(present: Bool[Tensor, " n"]) -> Int[Tensor, "l 2"]:

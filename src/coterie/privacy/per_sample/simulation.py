@@ -40,9 +40,9 @@ from ...clients.personal import PersonalOracle
 from ...clients.programs import SimulatedClients, only
 from ...clients.samples import FreshMinibatches
 from ...clients.simulation import Simulation
-from ...clients.traffic import Sending, Wrap, between, upwards
+from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
 from ...collaboration.beliefs import first_half
-from ...types import CentralProgram, Comparison, Option, Oracle, Program, Sent
+from ...types import CentralProgram, Comparison, Option, Oracle, Program
 from ..clipping import ClippedKernel
 from ..ledger import Ledger
 from .clients import Placed, PrivateClients, Uses
@@ -143,37 +143,13 @@ class PrivateSimulation:
         return clients
 
 
-class PerSampleOracle:
+class PerSampleOracle(Wrapping[Sending]):
     """An oracle whose clients answer privately; see `coterie.types.Oracle`."""
 
     def __init__(self, oracle: Sending, named: Named) -> None:
-        self._oracle, self._named = oracle, named
+        super().__init__(oracle)
+        self._named = named
         self._asked: Counter[str] = Counter()
-
-    @property
-    def active(self) -> Bool[Tensor, " n"]:
-        """Who of the clients at hand takes part in this round."""
-        return self._oracle.active
-
-    @property
-    def present(self) -> Bool[Tensor, " m"]:
-        """Who of all N clients takes part in this round."""
-        return self._oracle.present
-
-    @property
-    def mine(self) -> slice:
-        """Where the clients at hand stand among all N."""
-        return self._oracle.mine
-
-    @property
-    def gradients(self) -> Float[Tensor, " n"]:
-        """Gradients of single samples that each client evaluates, in expectation."""
-        return self._oracle.gradients
-
-    @property
-    def sent(self) -> list[Sent]:
-        """What the verbs between clients have sent in this round."""
-        return self._oracle.sent
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row i is client i's private gradient at x_i, zero for inactive clients."""

@@ -24,15 +24,15 @@ from torch import Tensor
 from ... import seeds
 from ...checks import InputError
 from ...clients.blends import Release as Leaves
-from ...clients.traffic import Sending, Wrap, between, upwards
+from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
 from ...collaboration.beliefs import first_half
-from ...types import CentralProgram, Comparison, Option, Program, Sent
+from ...types import CentralProgram, Comparison, Option, Program
 from ..ledger import Event, Exchange, Input, Release
 from .foreseen import RESULT, Call, Foreseen
 from .mechanisms import Mechanism
 
 
-class PrivateOracle:
+class PrivateOracle(Wrapping[Sending]):
     """A round's questions to clients who guard their data; see `types.Oracle`."""
 
     def __init__(
@@ -56,37 +56,13 @@ class PrivateOracle:
             names: identities of all clients, which name their noise.
             t: the round.
         """
-        self._oracle, self._mechanism, self._foreseen = oracle, mechanism, foreseen
+        super().__init__(oracle)
+        self._mechanism, self._foreseen = mechanism, foreseen
         self._calls, self._names, self._t = list(calls), names, t
         self.refs, self.events = refs.clone(), list[Event]()
         self._number = -1  # of the last call
         # Rows of this round, as they were and as they left.
         self._sent: list[tuple[Tensor, int, Tensor]] = []
-
-    @property
-    def active(self) -> Bool[Tensor, " n"]:
-        """Who of the clients at hand takes part in this round."""
-        return self._oracle.active
-
-    @property
-    def present(self) -> Bool[Tensor, " m"]:
-        """Who of all N clients takes part in this round."""
-        return self._oracle.present
-
-    @property
-    def mine(self) -> slice:
-        """Where the clients at hand stand among all N."""
-        return self._oracle.mine
-
-    @property
-    def gradients(self) -> Float[Tensor, " n"]:
-        """Gradients of single samples that each client has evaluated."""
-        return self._oracle.gradients
-
-    @property
-    def sent(self) -> list[Sent]:
-        """What the verbs have sent."""
-        return self._oracle.sent
 
     def wrapped(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""
