@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,12 @@ import pytest
 from coterie.models import MEASURES, RANGES
 from coterie.records import Records
 from coterie.scores import client_scores, gain_of
+from coterie.scores.gains import newcomers_estimate
 from coterie.scores.intervals import Estimate
 from coterie.scores.ranges import is_skew, of_difference, of_score
+from coterie.study.experiment import run_study
 from support.made_records import make_records, with_outcomes
+from support.tiny_studies import LINEAR, made
 
 
 def about(mean: float, half: float) -> Estimate:
@@ -154,3 +158,20 @@ def test_reported_gains_are_skew_in_the_direction_of_errors(
         assert found.loc[i, "high"] - found.loc[i, "mean"] == pytest.approx(high)
         assert found.loc[i, "mean"] - found.loc[i, "low"] == pytest.approx(low)
     assert found["mean"].to_numpy() == pytest.approx(gain["mean"].to_numpy())
+
+
+def test_intervals_of_newcomers_know_where_r2_ends(tmp_path: Path) -> None:
+    """With two seeds they are wide, and all the width is below."""
+    methods = [{"name": name, "lr": 0.1} for name in ("local", "fedavg_finetune")]
+    model = {**LINEAR["model"], "measures": ["r2"], "score": "r2"}
+    study = made(
+        LINEAR, model=model, algorithm=methods, newcomers=1, seeds=[0, 1], rounds=2
+    )
+    records = run_study(study, runs=tmp_path).records
+    for some in (records, replace(records, newcomer_outcomes={})):
+        found, _ = newcomers_estimate(some, "local")
+        assert found.low < found.mean <= found.high <= 1
+        assert found.mean - found.low > found.high - found.mean
+        gain, samples = newcomers_estimate(some, "fedavg_finetune", "local")
+        assert gain.low < gain.mean < gain.high
+        assert (samples > 0) is (some is records)
