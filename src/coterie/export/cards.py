@@ -142,8 +142,6 @@ def _ends(score: Score, found: Estimate) -> str:
     low, high = float(found.low), float(found.high)
     if not np.isfinite(high - low):
         return "unknown"
-    if score.ticks:  # a share
-        low, high = max(0.0, low), min(1.0, high)
     return f"{score.show(low)} to {score.show(high)}"
 
 

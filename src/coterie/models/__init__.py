@@ -14,7 +14,7 @@ from .layouts import (
     with_row,
 )
 from .losses import LOSSES, loss_named
-from .measures import MEASURES, Measure, OfClient, measures_named
+from .measures import MEASURES, RANGES, Measure, OfClient, measures_named
 from .objectives import (
     OBJECTIVES,
     Objective,
@@ -35,6 +35,7 @@ __all__ = [
     "MEASURES",
     "MODELS",
     "OBJECTIVES",
+    "RANGES",
     "Architecture",
     "Layout",
     "Measure",

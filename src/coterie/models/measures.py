@@ -270,6 +270,13 @@ MEASURES: dict[str, Measure] = {
     "specificity": Measure(OfClient(specificity), True, _CLASSES),
 }
 
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(MEASURES, (0.0, 1.0)),
+    **dict.fromkeys(("mae", "rmse"), (0.0, math.inf)),
+    "r2": (-math.inf, 1.0),
+}
+"""By measure, the least and the largest value that it can have."""
+
 
 def measures_named(
     name: str, texts: Sequence[str], task: str | None = None

@@ -33,6 +33,7 @@ from .intervals import (
     seeds_alone,
 )
 from .keeping import kept
+from .ranges import is_skew, of_difference, of_score
 
 VERDICTS = ("gains", "loses", "cannot tell")
 
@@ -76,7 +77,7 @@ def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
     over = alone_of(records) if over is None else over
     gained = difference_of(records, label, over, final_scores)
     trials = _trials(records, [label, over], gained)
-    by_client, whole = _estimates(records, gained, trials)
+    by_client, whole = _gains(records, [label, over], gained, trials)
     alone = over_seeds(records, final_scores(records, over).loc[gained.index])
     table = pd.DataFrame(by_client._asdict(), index=gained.columns)
     table["mean"] = without_rounding(table["mean"], alone.reindex(table.index))
@@ -104,6 +105,7 @@ def client_scores(
     if seed is not None:
         scores = scores[scores.index == seed].dropna(axis=1)
     found, _ = _estimates(records, scores, _trials(records, [label], scores))
+    found = of_score(records.score, found)
     return pd.DataFrame(found._asdict(), index=scores.columns)
 
 
@@ -117,6 +119,30 @@ def score_error(records: Records, label: str) -> float:
 
 def _verdict(low: float, high: float) -> str:
     return "gains" if low > 0 else "loses" if high < 0 else "cannot tell"
+
+
+def _gains(
+    records: Records, labels: list[str], gained: pd.DataFrame, trials: Trials | None
+) -> tuple[Estimate, Estimate]:
+    """How sure each client's gain is, in the order of the table, and that of all."""
+    found = [_estimates(records, gained, trials)]
+    for label in _own_needed(records, labels):
+        scores = final_scores(records, label).reindex_like(gained)
+        mine = None if trials is None else _trials(records, [label], scores)
+        found.append(_estimates(records, scores, mine))
+    by_client, whole = zip(*found, strict=True)
+    return (
+        of_difference(records.score, *by_client),
+        of_difference(records.score, *whole),
+    )
+
+
+def _own_needed(records: Records, labels: list[str]) -> list[str]:
+    """The two on whose own scores the interval of a skew measure's gain depends.
+
+    The gain is the score of the first less that of the second.
+    """
+    return labels[:: score_of(records).sign] if is_skew(records.score) else []
 
 
 def _estimates(
@@ -191,10 +217,22 @@ def newcomers_estimate(
 
     The number is that of the test samples that are counted; 0: seeds alone.
     """
-    labels = [label] if over is None else [label, over]
-    values = newcomer_scores(records, label)
-    if over is not None:
-        values = difference_of(records, label, over, newcomer_scores)
+    if over is None:
+        found, samples = _newcomers(records, [label], newcomer_scores(records, label))
+        return of_score(records.score, found), samples
+    values = difference_of(records, label, over, newcomer_scores)
+    found, samples = _newcomers(records, [label, over], values)
+    own = [
+        _newcomers(records, [one], newcomer_scores(records, one).loc[values.index])[0]
+        for one in _own_needed(records, [label, over])
+    ]
+    return of_difference(records.score, found, *own), samples
+
+
+def _newcomers(
+    records: Records, labels: list[str], values: pd.Series
+) -> tuple[Estimate, int]:
+    """The same whatever the measure can be, of these values by seed and client."""
     by_seed = values.groupby("seed").agg(lambda v: v.mean(skipna=False))
     seeds, clients = by_seed.index, values.index.unique("client")
     trials = _joined(records, records.newcomer_outcomes, labels, seeds, clients)
@@ -216,7 +254,7 @@ def newcomer_score(records: Records, label: str, seed: int, client: int) -> Esti
     trials = _joined(records, records.newcomer_outcomes, [label], *places)
     if trials is None:
         return Estimate(score, np.array(np.nan), np.array(-np.inf), np.array(np.inf))
-    return mean_estimate(trials)
+    return of_score(records.score, mean_estimate(trials))
 
 
 def _counted(trials: Trials | None) -> int:

@@ -37,7 +37,8 @@ weight of a sample in D is 1 / (S N_s n_i).
 
 A measure of a client as a whole has values of samples with its mean and its variance
 (`models.jackknife`). Where it counts samples, as sensitivity does those of class 1, K
-is by what each sample changes, 1 / n_i for a mean.
+is by what each sample changes, 1 / n_i for a mean. These intervals are symmetric, and
+know nothing of where a measure ends: `ranges` does.
 
 References:
     Cochran and Cox, Experimental Designs, Wiley 1950.
