@@ -210,6 +210,57 @@ def test_rounds_of_spag_are_those_of_the_recursion_written_out():
         assert_close(state.gain, torch.full((N, 1), gain, dtype=REAL))
 
 
+def test_spag_refuses_a_round_whose_gain_was_too_small_and_doubles_it():
+    """Logistic losses, phi = f_ref + (LAM + mu) / 2 |.|^2: D(x+, y) is above its bound
+    in some rounds; the mirror step is solved here by Newton's method to the end."""
+    data, mu = federation("binary"), 0.1
+    features = data.features[data.train.index[: SIZES[0]]]
+    labels = data.targets[data.train.index[: SIZES[0]]]
+    ridge, sigma = LAM + mu, LAM / (LAM + 2 * mu)
+
+    def phi(x):
+        scores = features @ x
+        fit = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
+        return fit + ridge / 2 * x @ x
+
+    slope = torch.func.grad(phi)
+
+    def apart(x, y):
+        return float(phi(x) - phi(y) - slope(y) @ (x - y))
+
+    method = spag(SIZES, FIRST, mu=mu, weight_decay=LAM, newton=20, inner=30)
+    simulation = simulate(data)
+    states, _ = trained(method, simulation, 6)
+    refused = 0
+    for old, new in pairwise(states):
+        x, v, ratio, gain = old.x[0], old.v[0], float(old.ratio[0]), float(old.gain[0])
+        # a^2 (G - sigma) - a (1 + ratio sigma) - ratio = 0, with B = 1
+        a = max(roots(gain - sigma, -(1 + ratio * sigma), -ratio))
+        alpha, beta = a / (ratio + a), a * sigma / (1 + a * sigma)
+        y = ((1 - alpha) * x + alpha * (1 - beta) * v) / (1 - alpha * beta)
+        g = SIZES.to(REAL) @ simulation.at(0).grads(y.repeat(N, 1)) / SIZES.sum()
+        g = a / (1 + a * sigma) * (g + LAM * y)
+        target, z = (1 - beta) * slope(v) + beta * slope(y) - g, v
+        for _ in range(30):
+            z = z - torch.linalg.solve(torch.func.hessian(phi)(z), slope(z) - target)
+        near = (1 - beta) * apart(z, v) + beta * apart(z, y)
+        ahead = (1 - alpha) * x + alpha * z
+        counts = apart(ahead, y) <= alpha**2 * gain * near
+        refused += not counts
+        assert_close(new.x[0], ahead if counts else x, rtol=1e-8, atol=1e-10)
+        assert_close(new.v[0], z if counts else v, rtol=1e-8, atol=1e-10)
+        assert float(new.gain[0]) == (max(1.0, gain / 2) if counts else 2 * gain)
+        after = (ratio + a) / (1 + a * sigma) if counts else ratio
+        assert float(new.ratio[0]) == pytest.approx(after)
+    assert 0 < refused < 6
+
+
+def roots(a: float, b: float, c: float) -> tuple[float, float]:
+    """Of a x^2 + b x + c."""
+    away = (b * b - 4 * a * c) ** 0.5
+    return (-b - away) / (2 * a), (-b + away) / (2 * a)
+
+
 def test_only_the_reference_solves_and_only_two_rows_travel_for_each_other_client():
     data = federation()
     newton = preconditioned_gradient(SIZES, FIRST, newton=1, inner=2)
