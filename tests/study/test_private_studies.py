@@ -187,7 +187,11 @@ def test_settings_that_promise_nothing_are_refused(privacy, message):
     [
         ({"budget": 0.1}, "fedavg", "would be spent in the first round of fedavg"),
         ({"budget": {"Chur": 1.0}}, "fedavg", "names 'Chur', who is no client"),
-        ({}, "coteries", "coteries cannot be trained privately: by `central`"),
+        (
+            {"aggregation": "secure"},
+            "coteries",
+            "coteries cannot be .*: `privacy.aggregation` secure is for one average",
+        ),
         ({}, "karula", "`radius` 'transport' of karula is made from the clients' data"),
     ],
 )
