@@ -20,6 +20,7 @@ from coterie.privacy.training import (
     with_noise,
 )
 from coterie.records.cells import pack
+from coterie.report import write_report
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm
@@ -157,21 +158,28 @@ def test_processes_that_divide_the_clients_count_the_same(tmp_path):
     assert alone.records.releases.equals(together.records.releases)
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        (
-            {"name": "per_fedavg", "variant": "exact"},
-            "per_fedavg cannot be trained privately: .* asks for Hessian",
-        ),
-    ],
-)
-def test_what_asks_for_more_than_gradients_is_refused_by_name_before_training(
-    tmp_path, entry, message
-):
+def test_what_asks_for_hessians_is_refused_by_name_before_training(tmp_path):
+    message = "per_fedavg cannot be trained privately: .* asks for Hessian"
     with pytest.raises(InputError, match=message):
-        run_study(study(entry, noise=1.5), runs=tmp_path)
+        run_study(
+            study({"name": "per_fedavg", "variant": "exact"}, noise=1.5), runs=tmp_path
+        )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_method_that_chooses_by_losses_keeps_to_its_epsilon(tmp_path):
+    coteries = {"name": "coteries", "lr": 0.05, "steps": 2}
+    guarded = study(coteries, epsilon=3.0, loss_clip=2.0)
+    alone = run_study(guarded, runs=tmp_path / "alone")
+    spent = alone.records.metrics["epsilon"]
+    assert 0.3 * 3.0 < spent.max() <= 3.0
+    together = divided(
+        lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
+    )[0]
+    assert float((alone.models() - together.models()).abs().max()) < 1e-9
+    assert alone.records.releases.equals(together.records.releases)
+    page = write_report(alone.records, tmp_path / "report.html").read_text()
+    assert "cost at most epsilon 3; losses that were asked for were bounded" in page
 
 
 def by_client(steps: int, rate: float, noise: float = 1.5) -> float:
