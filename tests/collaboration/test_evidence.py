@@ -331,3 +331,12 @@ def test_bounded_losses_keep_their_order_small_ones_and_a_bound():
     torch.testing.assert_close(found[[0, 1, 4]], ends, rtol=1e-12, atol=0)
     # Where nothing is known of a usual loss, no loss counts.
     assert float(bounded(losses, 0 * most).max()) < 1e-300
+
+
+def test_losses_with_noise_below_0_stay_as_they_are_for_their_client_alone():
+    losses = torch.tensor([[[0.5, 3.0], [1.0, 2.0]], [[0.5, 3.0], [-1.0, 2.0]]])
+    found = bounded(losses, torch.ones(2, 1, 1))
+    assert torch.equal(found[1], losses[1])
+    torch.testing.assert_close(found[0], 1 - torch.exp(-losses[0]))
+    unknown = torch.tensor([[[torch.nan, 1.0]]])
+    assert bounded(unknown, torch.ones(1, 1, 1)).isnan().tolist() == [[[True, False]]]

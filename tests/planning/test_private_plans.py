@@ -19,7 +19,7 @@ TABLES = {
     "data": {"name": "linear", "clients": 4, "dimension": 3, "samples": 24},
     "model": {"name": "linear", "bias": False},
     "run": {"rounds": 9, "batch_size": 0, "dtype": "float64"},
-    "algorithm": [{"name": "fedavg", "lr": 0.05}, {"name": "ifca"}],
+    "algorithm": [{"name": "fedavg", "lr": 0.05}, {"name": "nuclear_norm"}],
     "privacy": {"clip": 0.5, "epsilon": 4.0},
 }
 TOML = """
@@ -54,7 +54,8 @@ def test_noise_follows_from_what_is_sent_in_all_rounds_and_costs_accuracy():
 def test_methods_that_cannot_be_private_are_named_with_the_reason():
     found = plan_privacy(study_of(TABLES))
     (refused,) = [cost for cost in found if cost.reason]
-    assert refused.label == "ifca" and "cannot be trained privately" in refused.reason
+    assert refused.label == "nuclear_norm"
+    assert "nuclear_norm cannot be trained privately: by `" in refused.reason
 
 
 def test_a_plan_needs_an_epsilon():

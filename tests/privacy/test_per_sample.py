@@ -331,16 +331,17 @@ def test_methods_that_ask_for_more_than_gradients_are_refused_by_name(
     given = {"given": (sizes,)}
     hessian = "meta_sgd of per_fedavg asks for Hessian-vector products"
     refused("per_fedavg", classification, hessian, variant="exact", **given)
-    losses = "asks for losses, which privacy of unit 'sample' cannot"
-    refused("ifca", classification, losses, clusters=2, **given)
 
 
-def test_validation_data_and_losses_of_samples_are_refused(classification) -> None:
+def test_gradients_of_validation_data_and_losses_of_minibatches_are_refused(
+    classification,
+) -> None:
     clients = private(classification)
     x = rows(clients._simulation)
     for ask, what in (
-        (lambda asked, x: asked.validation().grad(x), "validation data"),
-        (lambda asked, x: asked.losses(x), "losses of single samples"),
+        (lambda asked, x: asked.validation().grad(x), "gradients of validation data"),
+        (lambda asked, x: asked.losses(x), "losses of a minibatch"),
+        (lambda asked, x: asked.held().loss(x), "losses of a minibatch"),
     ):
         with pytest.raises(InputError, match=what):
             clients.at(1).each(ask, x)
@@ -358,9 +359,8 @@ def test_the_clipped_kernel_refuses_what_it_cannot_bound(classification) -> None
     plain = simulate(classification)
     clipped = ClippedKernel(plain.kernel, 1.0)
     batch = plain.samples.minibatch(torch.tensor([0]), 0)
-    for ask in (clipped.loss, clipped.losses):
-        with pytest.raises(InputError, match="losses"):
-            ask(torch.zeros(1, 1), batch)
+    with pytest.raises(InputError, match="asks for Hessian-vector products"):
+        clipped.hvp(torch.zeros(1, 1), torch.zeros(1, 1), batch)
 
 
 # Poisson minibatches.

@@ -32,7 +32,7 @@ from coterie.privacy.training import (
     foresee,
     privately,
 )
-from coterie.privacy.training.foreseen import OWN, RESULT
+from coterie.privacy.training.nearest import OWN, RESULT
 from coterie.records import pack, unpack
 from coterie.types import SERVER, Algorithm, Rows
 from support.private_runs import cost, method, one_start, private_run, seen
@@ -174,8 +174,8 @@ def test_planned_costs_are_those_of_the_run():
         assert_close(totals(events, CLIENTS), planned, msg=name)
 
 
-@pytest.mark.parametrize("name", ["coteries", "ifca", "neighbours"])
-def test_methods_that_send_losses_or_choices_are_refused_by_name(name):
+@pytest.mark.parametrize("name", ["nuclear_norm", "shared_subspace"])
+def test_methods_that_send_other_numbers_are_refused_by_name(name):
     with pytest.raises(InputError, match=f"{name} cannot be trained privately"):
         seen(method(name), label=name)
 

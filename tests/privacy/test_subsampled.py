@@ -153,14 +153,15 @@ def test_quick_bounds_are_renyi_divergences_of_whole_orders_and_never_too_small(
     event = GaussianDpEvent(1.3)
     accountant = RdpAccountant(orders, NeighboringRelation.REPLACE_SPECIAL)
     accountant.compose(PoissonSampledDpEvent(rate, event) if rate < 1 else event, 20)
-    (quick,) = quick_epsilons([{(1.3, rate): 20}], DELTA).tolist()
+    (quick,) = quick_epsilons([{(1.3, rate, False): 20}], DELTA).tolist()
     assert quick == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
     tight = sampled_epsilon(1.3, delta=DELTA, rate=rate, steps=20)
     assert tight < quick < 1.3 * tight
 
 
 def test_quick_bounds_know_nothing_released_and_no_noise():
-    steps = [{}, {(0.0, 0.5): 1}, {(2.0, 0.5): 1, (3.0, 0.5): 2}, {(2.0, 0.5): 3}]
+    two, three = (2.0, 0.5, False), (3.0, 0.5, False)
+    steps = [{}, {(0.0, 0.5, False): 1}, {two: 1, three: 2}, {two: 3}]
     none, noiseless, less, more = quick_epsilons(steps, DELTA).tolist()
     assert (none, noiseless) == (0.0, math.inf)
     assert 0 < less < more

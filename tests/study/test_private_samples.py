@@ -12,8 +12,15 @@ from coterie.conformance.divided import divided
 from coterie.engine.rounds import beginning, participants
 from coterie.privacy import PrivateSimulation, sampled_epsilon
 from coterie.privacy.subsampled import least, quick_epsilons
-from coterie.privacy.training import Planned, counted, foreseen_steps, with_noise
+from coterie.privacy.training import (
+    Noises,
+    Planned,
+    counted,
+    foreseen_steps,
+    with_noise,
+)
 from coterie.records.cells import pack
+from coterie.report import write_report
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm
@@ -90,7 +97,7 @@ def test_what_the_beginning_asks_is_counted_once_with_every_round(classification
     state = method.init(x, beginning(clients))
     rates = [6 / size for size in clients.sizes.clamp(min=6).tolist()]
     for t in range(1, 5):
-        assert state.releases == [[(1.5, rate, 2 * t - 1)] for rate in rates]
+        assert state.releases == [[(1.5, rate, False, 2 * t - 1)] for rate in rates]
         state, _ = method.step(state, clients.at(t), torch.Generator())
     # A checkpoint and the memory hold numbers, however long a run is.
     assert [len(kinds) for kinds in pack(state)["releases"]] == [1] * len(rates)
@@ -151,27 +158,33 @@ def test_processes_that_divide_the_clients_count_the_same(tmp_path):
     assert alone.records.releases.equals(together.records.releases)
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"name": "ifca"}, "ifca cannot be trained privately: .* asks for losses"),
-        (
-            {"name": "per_fedavg", "variant": "exact"},
-            "per_fedavg cannot be trained privately: .* asks for Hessian",
-        ),
-    ],
-)
-def test_what_asks_for_more_than_gradients_is_refused_by_name_before_training(
-    tmp_path, entry, message
-):
+def test_what_asks_for_hessians_is_refused_by_name_before_training(tmp_path):
+    message = "per_fedavg cannot be trained privately: .* asks for Hessian"
     with pytest.raises(InputError, match=message):
-        run_study(study(entry, noise=1.5), runs=tmp_path)
+        run_study(
+            study({"name": "per_fedavg", "variant": "exact"}, noise=1.5), runs=tmp_path
+        )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_method_that_chooses_by_losses_keeps_to_its_epsilon(tmp_path):
+    coteries = {"name": "coteries", "lr": 0.05, "steps": 2}
+    guarded = study(coteries, epsilon=3.0, loss_clip=2.0)
+    alone = run_study(guarded, runs=tmp_path / "alone")
+    spent = alone.records.metrics["epsilon"]
+    assert 0.3 * 3.0 < spent.max() <= 3.0
+    together = divided(
+        lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
+    )[0]
+    assert float((alone.models() - together.models()).abs().max()) < 1e-9
+    assert alone.records.releases.equals(together.records.releases)
+    page = write_report(alone.records, tmp_path / "report.html").read_text()
+    assert "cost at most epsilon 3; losses that were asked for were bounded" in page
 
 
 def by_client(steps: int, rate: float, noise: float = 1.5) -> float:
     """The bound by which budgets are kept."""
-    return float(quick_epsilons([{(noise, rate): steps}], 1e-5))
+    return float(quick_epsilons([{(noise, rate, False): steps}], 1e-5))
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.67])
@@ -236,8 +249,8 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
     everybody = torch.ones(len(clients), dtype=torch.bool)
     steps = foreseen_steps(quiet, clients, [everybody], seed=0)
     rates = [6 / size for size in clients.sizes.clamp(min=6).tolist()]
-    assert steps == [[{}] * len(rates), [{(1.0, rate): 2} for rate in rates]]
-    planned = Planned(with_noise(steps, 1.5), 1e-5)
+    assert steps == [[{}] * len(rates), [{(1.0, rate, False): 2} for rate in rates]]
+    planned = Planned(with_noise(steps, Noises(1.5, 1.5)), 1e-5)
     method = counted(
         Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients, planned
     )

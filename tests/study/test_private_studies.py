@@ -175,6 +175,10 @@ def test_personal_columns_do_not_leave_and_cost_nothing(tmp_path):
         ({"unit": "galaxy"}, "privacy.unit"),
         ({"noize": 1.0}, "has no option 'noize'.*noise"),
         ({"aggregation": 3}, "`privacy.aggregation` must be text"),
+        ({"loss_clip": 0.0}, "`privacy.loss_clip` must be greater than 0, got 0"),
+        ({"loss_clip": -2.0}, "`privacy.loss_clip` must be greater than 0, got -2"),
+        ({"loss_clip": math.nan}, "`privacy.loss_clip` must be a finite number"),
+        ({"loss_clip": math.inf}, "`privacy.loss_clip` must be finite where there is"),
     ],
 )
 def test_settings_that_promise_nothing_are_refused(privacy, message):
@@ -187,7 +191,11 @@ def test_settings_that_promise_nothing_are_refused(privacy, message):
     [
         ({"budget": 0.1}, "fedavg", "would be spent in the first round of fedavg"),
         ({"budget": {"Chur": 1.0}}, "fedavg", "names 'Chur', who is no client"),
-        ({}, "coteries", "coteries cannot be trained privately: by `central`"),
+        (
+            {"aggregation": "secure"},
+            "coteries",
+            "coteries cannot be .*: `privacy.aggregation` secure is for one average",
+        ),
         ({}, "karula", "`radius` 'transport' of karula is made from the clients' data"),
     ],
 )
@@ -197,6 +205,16 @@ def test_what_cannot_be_private_is_refused_before_training(
     with pytest.raises(InputError, match=message):
         run_study(study(privacy, algorithm=[{"name": algorithm}]), runs=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path):
+    algorithms = [{"name": "ifca", "starts": 1}, {"name": "coteries"}]
+    guarded = study({"noise": None, "epsilon": 4.0}, algorithm=algorithms)
+    result = run_study(guarded, runs=tmp_path)
+    most = result.records.metrics.groupby("algorithm")["epsilon"].max()
+    # IFCA asks the same in every run; coteries tries something or does not.
+    assert most["ifca"] == pytest.approx(4.0, rel=1e-6)
+    assert 1.0 < most["coteries"] <= 4.0
 
 
 @pytest.mark.parametrize(

@@ -43,14 +43,21 @@ def one_start() -> torch.Tensor:
 
 
 def private_run(
-    algorithm, mechanism: Mechanism, *, federation=None, rounds: int = ROUNDS, **options
+    algorithm,
+    mechanism: Mechanism,
+    *,
+    federation=None,
+    rounds: int = ROUNDS,
+    foreseen=None,
+    **options,
 ):
     """The trace of a private run, and its events."""
+    foreseen = seen(algorithm, rounds=rounds) if foreseen is None else foreseen
     federation = small_federation() if federation is None else federation
     simulation = simulated(federation, Setting())
     made = privately(
         algorithm,
-        seen(algorithm, rounds=rounds),
+        foreseen,
         mechanism,
         simulation.names,
         **options,

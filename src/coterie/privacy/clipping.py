@@ -46,18 +46,27 @@ _LINEAR = (nn.Linear, WeightsFirst)
 
 
 class ClippedKernel:
-    """A kernel whose gradients are clipped sample by sample, and which tells no more.
+    """A kernel whose gradients and losses are bounded sample by sample.
 
     Other questions would touch data without a bound, and are refused.
     """
 
     compiled = False
 
-    def __init__(self, kernel: Kernel, clip: float) -> None:
-        """Clips the gradients of a kernel to this length; infinity leaves them."""
-        if clip != math.inf:
-            number("clip", clip, above=0)
-        self._kernel, self._clip = kernel, clip
+    def __init__(
+        self, kernel: Kernel, clip: float, loss_clip: float = math.inf
+    ) -> None:
+        """Bounds what a kernel answers.
+
+        Args:
+            kernel: that evaluates models.
+            clip: to which length gradients are cut; infinity leaves them.
+            loss_clip: what a loss counts for at most.
+        """
+        for name, bound in (("clip", clip), ("loss_clip", loss_clip)):
+            if bound != math.inf:
+                number(name, bound, above=0)
+        self._kernel, self._clip, self._loss_clip = kernel, clip, loss_clip
         self.parameters = kernel.parameters
         taped = Taped(kernel)
         self._by_layer = taped if taped.suits else None
@@ -95,17 +104,28 @@ class ClippedKernel:
             given = batch.weight.masked_fill(lost, 0), self._clip
             return program(points, h, targets, *given, shared=False)[0]
 
-    def loss(self, points: Tensor, batch: Batch) -> Tensor:
-        """Refused."""
-        raise _refusal("losses")
+    def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
+        """Entry j is the weighted sum of the bounded losses of row j's samples."""
+        losses = self.losses(points, batch)
+        return (torch.where(batch.weight > 0, losses, 0) * batch.weight).sum(1)
 
-    def losses(self, points: Tensor, batch: Batch) -> Tensor:
-        """Refused."""
-        raise _refusal("losses of single samples")
+    def losses(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
+        """Row j has the bounded losses of its samples, NaN at those without a weight.
+
+        Below by 0, which no loss of ours is below.
+        """
+        losses = self._kernel.losses(points, batch)
+        if math.isinf(self._loss_clip):
+            return losses
+        return losses.clamp(0, self._loss_clip)
 
     def hvp(self, points: Tensor, vectors: Tensor, batch: Batch) -> Tensor:
         """Refused."""
-        raise _refusal("Hessian-vector products")
+        raise InputError(
+            "the method asks for Hessian-vector products, which privacy of unit "
+            "'sample' cannot make private: of clients' data it bounds gradients and "
+            "losses alone."
+        )
 
     def _one_by_one(
         self,
@@ -131,13 +151,6 @@ class ClippedKernel:
         squares = torch.stack([part.square().sum(2) for part in each]).sum(0)
         cut = (weight * _factors(squares, clip))[:, None]  # (n, 1, b)
         return torch.cat([(cut @ part)[:, 0] for part in each], 1), squares
-
-
-def _refusal(what: str) -> InputError:
-    return InputError(
-        f"the method asks for {what}, which privacy of unit 'sample' cannot make "
-        "private: of clients' data it bounds gradients alone."
-    )
 
 
 def _factors(squares: Tensor, clip: float) -> Tensor:

@@ -14,6 +14,9 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
+LOSSES = "losses"
+"""Stands for a verb where what left clients are mean losses."""
+
 
 class Release(NamedTuple):
     """Rows that left their clients, each with fresh Gaussian noise."""
@@ -26,6 +29,7 @@ class Release(NamedTuple):
     rate: float = 1.0  # the chance that a unit takes part (subsampling)
     summed: bool = False  # receivers see only the sum over all senders
     apart: bool = False  # every link has a row and noise of its own, not every sender
+    held_out: bool = False  # of validation samples, and none of the training samples
 
 
 class Input(NamedTuple):

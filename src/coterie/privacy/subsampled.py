@@ -13,6 +13,9 @@ to a fine grid, on the safe side) or by Renyi divergences ("rdp", quicker and la
 Neighbours are data sets in one of which a sample counts as nothing (zero-out, in
 dp-accounting `REPLACE_SPECIAL`); the number of samples of a client is public.
 
+Training and validation samples are others: of each client the larger of the epsilons of
+both is that of any of its samples.
+
 What one client sends to several others in one event is of one minibatch, so that R
 answers with noise of their own (`apart`) are one release of sqrt(R) times the size.
 
@@ -56,8 +59,9 @@ finer one changes the fifth digit and takes seconds."""
 
 _ORDERS = torch.tensor([*range(2, 65), 96, 128, 192, 256, 384, 512, 768, 1024]).double()
 
-Step = tuple[float, float]
-"""Noise in units of the sensitivity, and the chance that a sample takes part."""
+Step = tuple[float, float, bool]
+"""Noise in units of the sensitivity, the chance that a sample takes part, and whether
+samples are held out: those are others than the rest, which tells nothing of them."""
 
 
 def sampled_epsilons(
@@ -103,7 +107,7 @@ def sampled_epsilon(
     number("noise", noise, at_least=0)
     _refuse_steps(rate, steps)
     _refuse(delta, accountant)
-    return _epsilon((((noise, rate), steps),) if steps else (), delta, accountant)
+    return _epsilon(_alike(noise, rate, steps), delta, accountant)
 
 
 def sampled_noise(
@@ -125,7 +129,7 @@ def sampled_noise(
         return 0.0
 
     def enough(noise: float) -> bool:
-        return _epsilon((((noise, rate), steps),), delta, accountant) <= epsilon
+        return _epsilon(_alike(noise, rate, steps), delta, accountant) <= epsilon
 
     return least(enough)
 
@@ -165,8 +169,22 @@ def steps_of(ledger: Ledger) -> list[Counter[Step]]:
         for client, links in zip(*known[id(event.links)], strict=True):
             moved = event.sensitivity * math.sqrt(links if event.apart else 1)
             if moved > 0 and event.rate > 0:
-                found[client][event.noise / moved, event.rate] += 1
+                step = event.noise / moved, event.rate, event.held_out
+                found[client][step] += 1
     return found
+
+
+Steps = tuple[tuple[Step, int], ...]
+
+
+def _alike(noise: float, rate: float, steps: int) -> Steps:
+    return (((noise, rate, False), steps),) if steps else ()
+
+
+def _parts(steps: Steps) -> tuple[Steps, Steps]:
+    """Steps of training samples, and of those that are held out."""
+    held_out = tuple(each for each in steps if each[0][2])
+    return tuple(each for each in steps if not each[0][2]), held_out
 
 
 def _counted(senders: Tensor) -> tuple[list[int], list[int]]:
@@ -185,11 +203,12 @@ def _refuse_steps(rate: float, steps: int) -> None:
 
 
 @lru_cache(maxsize=1024)  # clients of equal sizes spend the same
-def _epsilon(
-    steps: tuple[tuple[Step, int], ...], delta: float, accountant: str
-) -> float:
+def _epsilon(steps: Steps, delta: float, accountant: str) -> float:
     """The epsilon of these kinds of steps, each so many times."""
-    if any(noise == 0 for (noise, _), _ in steps):
+    rest, held_out = _parts(steps)
+    if rest and held_out:  # a sample is one of either
+        return max(_epsilon(part, delta, accountant) for part in (rest, held_out))
+    if any(noise == 0 for (noise, _, _), _ in steps):
         return math.inf
     if not steps:
         return 0.0
@@ -199,7 +218,7 @@ def _epsilon(
     if accountant == "pld" and bound > _HOPELESS:
         return _epsilon(steps, delta, "rdp")
     together = _accountant(accountant, _GRID * min(1.0, max(bound, 1e-2)))
-    for (noise, rate), count in steps:
+    for (noise, rate, _), count in steps:
         event = dp_accounting.GaussianDpEvent(noise)
         if rate < 1:
             event = dp_accounting.PoissonSampledDpEvent(rate, event)
@@ -208,12 +227,15 @@ def _epsilon(
 
 
 @lru_cache(maxsize=4096)
-def _quick_epsilon(steps: tuple[tuple[Step, int], ...], delta: float) -> float:
+def _quick_epsilon(steps: Steps, delta: float) -> float:
     if not steps:
         return 0.0
-    if any(noise == 0 for (noise, _), _ in steps):
+    rest, held_out = _parts(steps)
+    if rest and held_out:
+        return max(_quick_epsilon(part, delta) for part in (rest, held_out))
+    if any(noise == 0 for (noise, _, _), _ in steps):
         return math.inf
-    together = sum(count * _renyi(*kind) for kind, count in steps)
+    together = sum(count * _renyi(*kind[:2]) for kind, count in steps)
     a = _ORDERS
     found = together + (-1 / a).log1p() - (delta * a).log() / (a - 1)
     return max(0.0, float(found.min()))

@@ -22,11 +22,23 @@ class Placed(Protocol):
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row j is the gradient of client j's samples at points[j]."""
 
+    def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """Entry j is the loss of client j's samples at points[j]."""
+
+    def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
+        """Row j has the losses of client j's samples, then NaN where it has fewer."""
+
+    def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
+        """Row j is the Hessian of client j's loss at points[j], times vectors[j]."""
+
     def held(self) -> Placed:
         """The same clients with one minibatch for every question to come."""
 
     def whole(self) -> Placed:
         """The same clients with all of their training data for every question."""
+
+    def validation(self) -> Placed:
+        """The same clients with all of their validation data, for choosing."""
 
 
 @dataclass
@@ -34,7 +46,9 @@ class Use:
     """How often the same samples were asked about."""
 
     sampled: bool
-    times: int = 0
+    times: int = 0  # for gradients
+    losses: int = 0  # for losses
+    held_out: bool = False  # validation samples
 
 
 class Uses:
@@ -51,10 +65,10 @@ class Uses:
         """A program begins."""
         self.found = []
 
-    def add(self, sampled: bool, times: int = 0) -> Use:
+    def add(self, use: Use) -> Use:
         """It asks about other samples than before."""
-        self.found.append(Use(sampled, times))
-        return self.found[-1]
+        self.found.append(use)
+        return use
 
 
 class PrivateClients:
@@ -87,6 +101,8 @@ class PrivateClients:
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row j is the private gradient of client j's samples at points[j]."""
+        if self._use is not None and self._use.held_out:
+            refuse(self._said, "gradients of validation data")
         g = self._clients.grad(points)
         sampled = self._note()
         mechanism, who = self._named.mechanism, self._clients.who
@@ -95,12 +111,15 @@ class PrivateClients:
         return mechanism.noised(g, keys, who, samples)
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """Refused."""
-        refuse(self._said, "losses")
+        """Entry j is the private mean loss of client j's samples at points[j]."""
+        mean, _ = self._told(points)
+        mechanism, use = self._named.mechanism, self._use
+        noisy = use is not None and mechanism.of_losses(held_out=use.held_out)
+        return mean if noisy else self._clients.loss(points)
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Refused."""
-        refuse(self._said, "losses of single samples")
+        """Row j has numbers with the private mean loss of client j's samples."""
+        return self._told(points)[1]
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Refused."""
@@ -110,32 +129,46 @@ class PrivateClients:
         """The same clients with one minibatch for every question to come."""
         if self._use is not None:
             return self._with(self._clients.held(), self._use)
-        return self._with(self._clients.held(), self._noted(sampled=True))
+        return self._with(self._clients.held(), self._noted(Use(sampled=True)))
 
     def whole(self) -> PrivateClients:
         """The same clients with all of their training data for every question."""
-        return self._with(self._clients.whole(), self._noted(sampled=False))
+        return self._with(self._clients.whole(), self._noted(Use(sampled=False)))
 
     def validation(self) -> PrivateClients:
-        """Refused."""
-        refuse(self._said, "validation data")
+        """The same clients with all of their validation data, for losses."""
+        use = self._noted(Use(sampled=False, held_out=True))
+        return self._with(self._clients.validation(), use)
+
+    def _told(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Private means, and numbers with these means."""
+        if self._use is None or self._use.sampled:
+            refuse(self._said, "losses of a minibatch")
+        self._use.losses += 1
+        (verb, call), question = self._call, next(self._numbers)
+        keys = self._named.keys(verb, call, question)
+        spread = self._named.keys(f"{verb}, spread", call, question)
+        losses, who = self._clients.losses(points), self._clients.who
+        return self._named.mechanism.noised_losses(
+            losses, (keys, spread), who, held_out=self._use.held_out
+        )
 
     def _note(self) -> bool:
         """Notes a question, and says whether it is about a minibatch."""
         if self._use is None:
-            self._noted(sampled=True, times=1)
+            self._noted(Use(sampled=True, times=1))
             return True
         self._use.times += 1
         return self._use.sampled
 
-    def _noted(self, *, sampled: bool, times: int = 0) -> Use:
+    def _noted(self, use: Use) -> Use:
         if self._used is not None:
-            return self._used.add(sampled, times)
-        if not times:
+            return self._used.add(use)
+        if not use.times:
             refuse(self._said, "one minibatch for several questions in time")
         who = (self._clients.who + self._named.mechanism.first).cpu()
-        self._named.enter(self._call[0], who, times=times, sampled=sampled)
-        return Use(sampled, times)
+        self._named.enter(self._call[0], who, times=use.times, sampled=use.sampled)
+        return use
 
     def _with(self, clients: Placed, use: Use) -> PrivateClients:
         return PrivateClients(

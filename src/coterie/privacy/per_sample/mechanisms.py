@@ -17,8 +17,9 @@ from ...clients.groups import blocks
 from ...clients.oracles import Held
 from ...clients.simulation import Simulation
 from ...types import SERVER, Program
-from ..ledger import Ledger, Release
+from ..ledger import LOSSES, Ledger, Release
 from ..noise import add_noise
+from .losses import as_samples, bounded_mean
 
 Links = list[tuple[float, Tensor]]
 
@@ -35,6 +36,8 @@ class Mechanism:
     expected: Float64[Tensor, " n"]  # samples in a minibatch of the clients at hand
     sizes: Float64[Tensor, " n"]
     first: int  # position of the first client at hand
+    loss_clip: float = math.inf  # what a sample's loss counts for at most
+    held_out_noise: float = 0.0  # in place of `noise`, for losses of validation samples
     known: dict[tuple[bytes, bool], Links] = field(default_factory=dict)
 
     def links(self, who: Int[Tensor, " n"], *, sampled: bool) -> Links:
@@ -67,23 +70,69 @@ class Mechanism:
         scale = self.noise * self.clip / samples[who]
         return add_noise(g, streams, names, scale.to(g.dtype))
 
+    def of_losses(self, *, held_out: bool) -> float:
+        """Noise of the q-th part of a sum of losses, in units of their bound."""
+        return self.held_out_noise if held_out else self.noise
+
+    def noised_losses(
+        self,
+        losses: Tensor,
+        keys: tuple[list[int], list[int]],
+        who: Tensor,
+        *,
+        held_out: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Mean losses (n,) with noise, and numbers (n, b) with these means.
+
+        Args:
+            losses: bounded ones, of all samples in a part of the clients at hand.
+            keys: of the noise, and of what the numbers differ by.
+            who: their positions among the clients at hand.
+            held_out: whether these are validation samples.
+        """
+        mean = bounded_mean(losses, self.loss_clip)
+        multiple = self.of_losses(held_out=held_out)
+        if not multiple or not len(mean):
+            return mean, losses
+        names = self.names[who + self.first]
+        noise, spread = (
+            torch.tensor(key, device=mean.device).expand(len(who)) for key in keys
+        )
+        used = self.rates[who.cpu() + self.first].to(mean) * (~losses.isnan()).sum(1)
+        deviation = multiple * self.loss_clip / used  # infinite where nobody has any
+        mean = add_noise(mean[:, None].clone(), noise, names, deviation)[:, 0]
+        numbers = as_samples(mean, losses, deviation, self.loss_clip, spread, names)
+        return mean, numbers
+
 
 def mechanism_of(
-    simulation: Simulation, held: Held, clip: float, noise: float
+    simulation: Simulation,
+    held: Held,
+    bounds: tuple[float, float],
+    noises: tuple[float, float],
 ) -> Mechanism:
-    """Of the clients of a simulation, who are held with Poisson minibatches."""
+    """Of the clients of a simulation, who are held with Poisson minibatches.
+
+    Args:
+        simulation: the clients.
+        held: the same, with what bounds their answers.
+        bounds: of gradients, and of losses.
+        noises: in units of these, and of losses of validation samples.
+    """
     group, clients = simulation.group, len(simulation)
     counts = blocks(clients, group.size)
     sizes, expected = held.samples.federation.train.size, held.samples.expected
     return Mechanism(
-        clip,
-        noise,
+        bounds[0],
+        noises[0],
         simulation.seed,
         group.join(held.samples.federation.clients, counts),
         group.join(expected / sizes, counts).cpu(),
         expected,
         sizes.double(),
         sum(counts[: group.rank]),
+        bounds[1],
+        noises[1],
     )
 
 
@@ -138,6 +187,27 @@ class Named:
                     Release(t, verb, links, sensitivity, deviation, rate)
                 )
 
+    def enter_losses(self, who: Tensor, *, times: int, held_out: bool) -> None:
+        """Writes down that these were asked for mean losses over all their samples.
+
+        Of a sum of losses, the q-th part is released with the noise of a minibatch.
+
+        Args:
+            who: of all clients.
+            times: how often.
+            held_out: about validation samples.
+        """
+        if self.ledger is None:
+            return
+        clip, t = self.mechanism.loss_clip, self.rounds[0]
+        noise = self.mechanism.of_losses(held_out=held_out)
+        deviation = noise * clip if noise else 0.0
+        for rate, links in self.mechanism.links(who, sampled=True):
+            rest = links, rate * clip, deviation
+            release = Release(t, LOSSES, *rest, held_out=held_out)
+            for _ in range(times):
+                self.ledger.append(release)
+
 
 def said(program: Program) -> str:
     """A client program by its name and the method that it is of."""
@@ -150,5 +220,5 @@ def refuse(who: str, what: str) -> NoReturn:
     """Says that somebody asks for what no noise is added to."""
     raise InputError(
         f"{who} asks for {what}, which privacy of unit 'sample' cannot make private: "
-        "it bounds a client's own gradients alone, and adds noise to them."
+        "it bounds a client's own gradients and losses alone, and adds noise to them."
     )

@@ -1,18 +1,25 @@
 """Clients whose every gradient hides every single sample (DP-SGD in any method).
 
-Of whatever a method does with data it may ask one question, gradients, and each answer
+Of whatever a method does with data it may ask two questions. For gradients each answer
 is the mean of the samples' gradients, cut to the length C, plus noise,
 
     (1 / B) (sum_b min(1, C / |g_b|) g_b + N(0, (s C)^2 I)),
 
-where every sample takes part with chance B / size on its own (Poisson) and B stands for
-the expected size of a minibatch. What clients then compute and send is made of these
+where every sample takes part with chance q = B / size on its own (Poisson) and B stands
+for the expected size of a minibatch. For losses over all m samples of a part, training
+or validation, it is their mean with the noise that a minibatch of q m would have,
+
+    (1 / (q m)) (q sum_b min(loss_b, C') + N(0, (s C')^2)).
+
+What clients then compute and send is made of these
 answers, so that it tells no more than they do, whoever sees it: every other client and
 a server, all together. Questions that are not bounded in this way are refused.
 
 The ledger has one release for every minibatch that was asked, of a client to whoever
 sees what it sends. R questions about one held minibatch are one release of sqrt(R)
-times the sensitivity, since the same samples took part in all of them. What a method
+times the sensitivity, since the same samples took part in all of them. A sample is a
+training or a validation sample, which is public, and releases of the others tell
+nothing of it. What a method
 asks for a client's own use (fine-tuning at the end) has noise too, but stays at home
 and does not enter.
 
@@ -46,32 +53,52 @@ from ...types import CentralProgram, Comparison, Option, Oracle, Program
 from ..clipping import ClippedKernel
 from ..ledger import Ledger
 from .clients import Placed, PrivateClients, Uses
+from .losses import refuse_loss_clip, usual_loss_clip
 from .mechanisms import Named, mechanism_of, refuse, said
 
 
 class PrivateSimulation:
     """Simulated clients that answer privately; see `coterie.types.Federated`."""
 
-    def __init__(self, simulation: Simulation, *, clip: float, noise: float) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        *,
+        clip: float,
+        noise: float,
+        loss_clip: float | None = None,
+        held_out_noise: float | None = None,
+    ) -> None:
         """Wraps a simulation.
 
         Args:
             simulation: the clients.
             clip: C, the length to which every sample's gradient is cut.
             noise: s, standard deviation of the noise in units of C.
+            loss_clip: C', what every sample's loss counts for at most; None: log of the
+                number of classes, or 1, and infinity where `clip` is infinite.
+            held_out_noise: s for losses of validation samples, for which others pay;
+                None: as of training samples.
         """
         number("noise", noise, at_least=0)
+        held_out_noise = noise if held_out_noise is None else held_out_noise
+        number("held_out_noise", held_out_noise, at_least=0)
         if noise and clip == math.inf:
             raise InputError("`clip` must be finite where there is noise, got inf.")
+        if loss_clip is None:
+            usual = usual_loss_clip(simulation.federation)
+            loss_clip = math.inf if clip == math.inf else usual
+        refuse_loss_clip("loss_clip", loss_clip, max(noise, held_out_noise))
         self._simulation = simulation
         self._held = Held(
             replace(simulation.samples, poisson=True),
-            ClippedKernel(simulation.kernel, clip),
+            ClippedKernel(simulation.kernel, clip, loss_clip),
             simulation.seed,
             simulation.loop,
             simulation.group,
         )
-        self._mechanism = mechanism_of(simulation, self._held, clip, noise)
+        bounds, noises = (clip, loss_clip), (noise, held_out_noise)
+        self._mechanism = mechanism_of(simulation, self._held, bounds, noises)
         self.ledger = Ledger(len(simulation))
 
     def __len__(self) -> int:
@@ -117,7 +144,9 @@ class PrivateSimulation:
 
     def doubled(self, double: Sending, ledger: Ledger) -> PerSampleOracle:
         """The double as if these were its clients, with a clip of 1 and no noise."""
-        mechanism = replace(self._mechanism, clip=1.0, noise=0.0)
+        mechanism = replace(
+            self._mechanism, clip=1.0, noise=0.0, loss_clip=1.0, held_out_noise=0.0
+        )
         return PerSampleOracle(double, Named(mechanism, ledger, [0], "step"))
 
     def _entering(self, purpose: str) -> Ledger | None:
@@ -185,9 +214,9 @@ class PerSampleOracle(Wrapping[Sending]):
 
         found = self._oracle.each(private, *rows, who=who, **options)
         for use in used.found:
-            self._named.enter(
-                "each", self._everybody(), times=use.times, sampled=use.sampled
-            )
+            who = self._everybody()
+            self._named.enter("each", who, times=use.times, sampled=use.sampled)
+            self._named.enter_losses(who, times=use.losses, held_out=use.held_out)
         return found
 
     def average(

@@ -7,6 +7,7 @@ from .methods import Guarded, Limits, calibrated, costs_of, events_of, privately
 from .oracle import PrivateOracle
 from .samples import (
     Counted,
+    Noises,
     Planned,
     bound_on_samples,
     counted,
@@ -24,6 +25,7 @@ __all__ = [
     "GuardedFlow",
     "Limits",
     "Mechanism",
+    "Noises",
     "Planned",
     "PrivateOracle",
     "bound_on_samples",

@@ -28,13 +28,18 @@ class Seen(NamedTuple):
     rows: tuple[Tensor, ...]  # what clients give
     others: tuple[Tensor, ...]  # shares or weights, and groups or pairs
     answer: Any  # a tensor, a tuple of them, or a comparison
+    program: str = ""  # of a coordinator
 
 
 class DoubleClients:
     """Clients that answer with random numbers; see `coterie.types.Clients`."""
 
-    def __init__(self, rng: torch.Generator, who: Tensor) -> None:
+    def __init__(
+        self, rng: torch.Generator, who: Tensor, told: torch.Generator | None = None
+    ) -> None:
+        """Clients at these positions, whose losses are drawn from `told`, if given."""
         self._rng, self.who = rng, who
+        self._told = rng if told is None else told
 
     def grad(self, points: Tensor) -> Tensor:
         """Random gradients."""
@@ -45,12 +50,21 @@ class DoubleClients:
         return self.grad(points)
 
     def loss(self, points: Tensor) -> Tensor:
-        """Random losses."""
-        return torch.rand(len(points), generator=self._rng, dtype=points.dtype)
+        """Random losses, by which every client chooses as it likes."""
+        return self._rand(points, len(points))
 
     def losses(self, points: Tensor) -> Tensor:
-        """Random losses of three samples."""
-        return torch.rand(len(points), 3, generator=self._rng, dtype=points.dtype)
+        """Random losses of thirty samples.
+
+        Questions differ more than clients, and these more than samples, so that whoever
+        looks for what is surely better for many finds it now and then.
+        """
+        rand, n = self._rand, len(points)
+        each = 0.1 * rand(points, n, 1) + 0.1 * rand(points, n, 30)
+        return 0.8 * rand(points, 1, 1) + each
+
+    def _rand(self, like: Tensor, *shape: int) -> Tensor:
+        return torch.rand(*shape, generator=self._told, dtype=like.dtype)
 
     def held(self) -> DoubleClients:
         """The same."""
@@ -67,6 +81,7 @@ class Double:
         present: Bool[Tensor, " n"],
         names: tuple[int | str, ...],
         answers: Sequence[Seen] | None = None,
+        told: tuple[int | str, ...] | None = None,
     ) -> None:
         """Of a round.
 
@@ -74,14 +89,16 @@ class Double:
             present: who takes part.
             names: of the stream of random numbers, the world among them.
             answers: what verbs answer, call after call; None: what they compute.
+            told: names the stream of losses, where these are released; None: as all.
         """
         self.active = self.present = present
         self.mine = slice(0, len(present))
         self.gradients = torch.zeros(len(present), dtype=torch.float64)
         self.sent: list[Sent] = []
         self.seen: list[Seen] = []
-        self._answers, self._names = answers, names
+        self._answers, self._names, self._told_names = answers, names, told
         self._rng = seeds.generator(*names)
+        self._losses = None if told is None else seeds.generator(*told)
 
     def wrapped(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""
@@ -89,7 +106,8 @@ class Double:
 
     def without(self, absent: Bool[Tensor, " n"]) -> Double:
         """The same round without these."""
-        return Double(self.present & ~absent, self._names, self._answers)
+        present = self.present & ~absent
+        return Double(present, self._names, self._answers, self._told_names)
 
     def grads(self, x: Float[Tensor, "n d"]) -> Tensor:
         """Random gradients."""
@@ -137,7 +155,7 @@ class Double:
         """What the program makes of the rows."""
         found = program(*rows, **options)
         found = found if isinstance(found, tuple) else (found,)
-        return self._told("central", rows, (), found)
+        return self._told("central", rows, (), found, program.__name__)
 
     def blended(
         self,
@@ -178,7 +196,7 @@ class Double:
         return self._told("compare", (shared,), (asks,), found)
 
     def _clients(self, active: Tensor) -> DoubleClients:
-        return DoubleClients(self._rng, active.nonzero()[:, 0])
+        return DoubleClients(self._rng, active.nonzero()[:, 0], self._losses)
 
     def _told(
         self,
@@ -186,13 +204,14 @@ class Double:
         rows: tuple[Tensor, ...],
         others: tuple[Tensor, ...],
         answer: Answer,
+        program: str = "",
     ) -> Answer:
         """The answer of this run, or of the other, after the call is written down."""
         number = len(self.seen)
         if self._answers is not None and number < len(self._answers):
             answer = self._answers[number].answer
         # Methods may write into what they get.
-        self.seen.append(Seen(verb, _copied(rows), others, _copied(answer)))
+        self.seen.append(Seen(verb, _copied(rows), others, _copied(answer), program))
         return _copied(answer)
 
 

@@ -8,8 +8,13 @@ noise where it is a row of the length of a model, around what is nearest to such
 
     zero, the last row that was released there, or the last result of that call,
 
-which is also found here, and not from data. Anything else that depends on data (losses,
-counts, weights that others see) cannot be bounded by clipping, and is refused.
+which is also found here, and not from data. Anything else that depends on data (counts,
+weights that others see) cannot be bounded by clipping, and is refused.
+
+Losses can. A method that would be refused is seen again with clients who release every
+loss that they are asked for: then losses, too, are the same in both worlds. What it
+does next may depend on them, and so it is run in several scenarios of losses, and calls
+are known by what they are and not by their order in a round.
 
 That two worlds differ is a proof that data matter; that they agree is none that they
 never do. Methods whose calls depend on data in a way that random worlds do not show are
@@ -18,6 +23,7 @@ beyond it, and the order of calls is held during training.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,8 +35,10 @@ from ... import seeds
 from ...checks import InputError
 from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending
-from ...types import Algorithm, Comparison, Oracle, State
+from ...types import Algorithm, Oracle, State
 from .doubles import Double, Seen
+from .nearest import RESULT, Key, Nearest, is_model, keys_of
+from .scenarios import SCENARIOS, explored
 
 _COLUMNS = 61
 """Of the double of a model: more than the few numbers that methods send."""
@@ -41,7 +49,7 @@ _HOME = 7
 _SCALE = 100.0
 """Entries of its models, which are far from zero beside a step."""
 
-ZERO, OWN, RESULT = range(3)
+_WORLDS = "first", "second"
 
 
 class Refusal(InputError):
@@ -96,6 +104,13 @@ class Foreseen(NamedTuple):
     readers: Bool[Tensor, "n n"]  # [i, k]: whether i's model ever goes to k
     gossip: bool  # all that is new in a round is one row, mixed with neighbours'
     stage: Stage  # where this was seen
+    told: dict[Key, Call] | None = None
+    """Where losses are released, the calls of every round, of which the first list then
+    has none but those of the beginning."""
+
+    def calls(self, t: int) -> list[Call] | None:
+        """The calls of round t in their order, or None where they are in `told`."""
+        return self.rounds[t] if t == 0 or self.told is None else None
 
 
 def small_stage(clients: int, personal: bool) -> Stage:
@@ -116,11 +131,16 @@ class _World:
         self._state: State = None
 
     def goes_on(
-        self, t: int, active: Tensor, answers: list[Seen] | None = None
+        self,
+        t: int,
+        active: Tensor,
+        scenario: int | None,
+        answers: list[Seen] | None = None,
     ) -> list[Seen]:
         """What is seen in round t, which begins with 0."""
         purpose = "step" if t else "init"
-        double = Double(active, ("privacy", self._name, purpose, t), answers)
+        told = None if scenario is None else ("privacy", "losses", scenario, t)
+        double = Double(active, ("privacy", self._name, purpose, t), answers, told)
         oracle = self._stage.asked(double)
         if t == 0:
             self._state = self._algorithm.init(self._stage.start, oracle)
@@ -158,16 +178,31 @@ def foresee(
     Raises:
         InputError: where it sends what cannot be made private.
     """
-    n = len(actives[0])
-    few = small_stage(n, personal)
+    few = small_stage(len(actives[0]), personal)
+    ask = functools.partial(_foreseen_on, algorithm, actives, seed, label)
     try:
-        return _foreseen(algorithm, actives, seed, label, few)
+        return ask(few)
     except Refusal:
         raise
     except Exception:  # of any kind, of models that are shorter than its own
         if columns is None:
             raise
-        return _foreseen(algorithm, actives, seed, label, few._replace(columns=columns))
+        return ask(few._replace(columns=columns))
+
+
+def _foreseen_on(
+    algorithm: Algorithm,
+    actives: Sequence[Bool[Tensor, " n"]],
+    seed: int,
+    label: str,
+    stage: Stage,
+) -> Foreseen:
+    """What is sent if losses stay with their clients, or else if they are released."""
+    try:
+        return _foreseen(algorithm, actives, seed, label, stage, [None])
+    except Refusal:
+        rounds, scenarios = explored(actives), range(SCENARIOS)
+        return _foreseen(algorithm, rounds, seed, label, stage, scenarios)
 
 
 def _foreseen(
@@ -176,24 +211,29 @@ def _foreseen(
     seed: int,
     label: str,
     stage: Stage,
+    scenarios: Sequence[int | None],
 ) -> Foreseen:
     n, everybody = len(actives[0]), torch.ones_like(actives[0])
-    columns = stage.known.shape[1]
-    one, two = (_World(algorithm, stage, seed, name) for name in ("first", "second"))
-    near, found = _Nearest(stage), []
-    readers = torch.zeros(n, n, dtype=torch.bool)
-    for t, active in enumerate([everybody, *actives]):
-        seen = one.goes_on(t, active)
-        fresh = _fresh(seen, two.goes_on(t, active, seen), columns, label)
-        found.append(_calls(seen, fresh))
-        if t:
-            near.look(seen)
-        for call in seen:
-            if call.verb in ("blended", "compare"):
-                readers |= call.others[0].to_dense() != 0
+    columns, found = stage.known.shape[1], list[_Calls]()
+    near, readers = Nearest(stage.known), torch.zeros(n, n, dtype=torch.bool)
+    for scenario in scenarios:
+        one, two = (_World(algorithm, stage, seed, name) for name in _WORLDS)
+        near.begin()
+        for t, active in enumerate([everybody, *actives]):
+            seen = one.goes_on(t, active, scenario)
+            again = two.goes_on(t, active, scenario, seen)
+            calls = _calls(seen, _fresh(seen, again, columns, label), columns)
+            if t:
+                near.look(seen)
+                found.append(calls)
+            else:
+                beginning = calls
+            for call in seen:
+                if call.verb in ("blended", "compare"):
+                    readers |= call.others[0].to_dense() != 0
     seen = one.used(everybody)
     fresh = _fresh(seen, two.used(everybody, seen), columns, label)
-    use = _calls(seen, fresh)
+    use = _calls(seen, fresh, columns)
     if any(_tells(call) for call in use):
         raise Refusal(
             f"{label} cannot be trained privately: whenever its models are used, "
@@ -202,17 +242,22 @@ def _foreseen(
     chosen = near.chosen()
     slots = {key: place for place, key in enumerate(chosen)}
     # Before the first round nobody has looked at data.
-    told = [found[0], *_ever(found[1:])]
-    rounds = [[_placed(key, call, slots) for key, call in calls] for calls in told]
-    kinds = list(chosen.values())
-    return Foreseen(
+    every = [beginning, *_ever(found)]
+    rounds = [[_placed(key, call, slots) for key, call in calls] for calls in every]
+    kinds, by_losses = list(chosen.values()), scenarios[0] is not None
+    made = Foreseen(
         rounds,
         [call for _, call in use],
         kinds,
         readers.fill_diagonal_(False),
-        _is_gossip(rounds, kinds),
+        not by_losses and _is_gossip(rounds, kinds),
         stage,
     )
+    if not by_losses:
+        return made
+    pairs = [pair for calls in every[1:] for pair in calls]
+    told = {key: _placed(key, call, slots) for key, call in pairs}
+    return made._replace(rounds=rounds[:1], told=told)
 
 
 def _fresh(
@@ -228,7 +273,7 @@ def _fresh(
     for a, b in zip(one, two, strict=True):
         rows = tuple(not _same(x, y) for x, y in zip(a.rows, b.rows, strict=True))
         for row, is_fresh in zip(a.rows, rows, strict=True):
-            if is_fresh and (row.dim() != 2 or row.shape[1] != columns):
+            if is_fresh and not is_model(row, columns):
                 raise Refusal(
                     f"{label} cannot be trained privately: by `{a.verb}` clients send "
                     "numbers that depend on their data and are no models or gradients, "
@@ -250,72 +295,17 @@ def _same(one: Tensor, two: Tensor) -> bool:
     return torch.equal(one.to_dense(), two.to_dense())
 
 
-def _keys(seen: list[Seen]) -> list[tuple[str, int]]:
-    """Verbs of a round, each numbered."""
-    counts: dict[str, int] = {}
-    keys = []
-    for one in seen:
-        counts[one.verb] = counts.get(one.verb, -1) + 1
-        keys.append((one.verb, counts[one.verb]))
-    return keys
-
-
-_Key = tuple[str, int, int]
-
-
-class _Nearest:
-    """To what the rows of each call are nearest, on average over rounds."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._known = stage.known
-        self._away: dict[_Key, list[float]] = {}
-        self._last: dict[_Key, tuple[Tensor, Tensor]] = {}
-
-    def look(self, seen: list[Seen]) -> None:
-        """Adds a round."""
-        for (verb, number), one in zip(_keys(seen), seen, strict=True):
-            for j, row in enumerate(one.rows):
-                if row.shape != self._known.shape:
-                    continue
-                key = verb, number, j
-                own, result = self._last.get(key, (self._known, self._known))
-                sums = self._away.setdefault(key, [0.0, 0.0, 0.0])
-                for kind, ref in ((ZERO, 0.0), (OWN, own), (RESULT, result)):
-                    sums[kind] += float((row - ref).norm(dim=1).mean())
-                self._last[key] = row, _result(one, j, result)
-
-    def chosen(self) -> dict[_Key, int]:
-        """What to keep for each call whose rows are not nearest to zero."""
-        # What came back counts first where both are as near: it is what others have.
-        # Of a sum nobody else knows a client's own part.
-        kinds = {
-            key: min(
-                (RESULT, ZERO) if key[0] == "average" else (RESULT, OWN, ZERO),
-                key=sums.__getitem__,
-            )
-            for key, sums in self._away.items()
-        }
-        return {key: kind for key, kind in kinds.items() if kind != ZERO}
-
-
-def _result(seen: Seen, j: int, before: Tensor) -> Tensor:
-    """The result that goes with a row, where it is one of a model."""
-    if isinstance(seen.answer, Comparison) or seen.verb == "blended":
-        return before
-    answers = seen.answer if isinstance(seen.answer, tuple) else (seen.answer,)
-    answer = answers[j] if j < len(answers) else before
-    return answer if answer.shape == before.shape else before
-
-
-def _calls(seen: list[Seen], fresh: list[tuple[tuple[bool, ...], bool]]) -> _Calls:
-    calls = []
-    for key, one, (rows, secret) in zip(_keys(seen), seen, fresh, strict=True):
+def _calls(
+    seen: list[Seen], fresh: list[tuple[tuple[bool, ...], bool]], columns: int
+) -> _Calls:
+    calls, keys = [], keys_of(seen, columns)
+    for key, one, (rows, secret) in zip(keys, seen, fresh, strict=True):
         shares = one.others[0] if one.verb == "average" else None
         calls.append((key, Call(one.verb, rows, (-1,) * len(rows), secret, shares)))
     return calls
 
 
-_Calls = list[tuple[tuple[str, int], Call]]
+_Calls = list[tuple[Key, Call]]
 
 
 def _ever(found: list[_Calls]) -> list[_Calls]:
@@ -323,8 +313,8 @@ def _ever(found: list[_Calls]) -> list[_Calls]:
 
     In one round, two worlds may agree by chance, as where a client chooses.
     """
-    new: dict[tuple[str, int], tuple[bool, ...]] = {}
-    secret: dict[tuple[str, int], bool] = {}
+    new: dict[Key, tuple[bool, ...]] = {}
+    secret: dict[Key, bool] = {}
     for key, call in (pair for calls in found for pair in calls):
         before = new.get(key, call.fresh)
         new[key] = tuple(a or b for a, b in zip(before, call.fresh, strict=True))
@@ -335,12 +325,12 @@ def _ever(found: list[_Calls]) -> list[_Calls]:
     ]
 
 
-def _placed(key: tuple[str, int], call: Call, slots: dict[_Key, int]) -> Call:
-    places = (slots.get((*key, j), -1) for j in range(len(call.fresh)))
+def _placed(key: Key, call: Call, slots: dict[tuple[Key, int], int]) -> Call:
+    places = (slots.get((key, j), -1) for j in range(len(call.fresh)))
     return call._replace(slots=tuple(places))
 
 
-def _tells(found: tuple[tuple[str, int], Call]) -> bool:
+def _tells(found: tuple[Key, Call]) -> bool:
     call = found[1]
     return any(call.fresh) or call.verb in ("blended", "compare")
 

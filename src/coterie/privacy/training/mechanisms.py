@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from ...checks import InputError
 from ..noise import add_noise
 
 SOURCES = ("seed", "system")
@@ -46,11 +47,23 @@ class Mechanism(NamedTuple):
     seed: int = 0  # names the streams
     source: str = "seed"
     secure: bool = False  # only sums of averaged rows are seen, and noise is shared
+    loss_clip: float = math.inf  # what a sample's loss counts for at most
 
     @property
     def sensitivity(self) -> float:
         """How far a row moves when all data of its client are replaced."""
         return 2 * self.clip
+
+    @property
+    def of_losses(self) -> Mechanism:
+        """How mean losses are: within C / 2 of C / 2, with as much noise in clips."""
+        clip = self.loss_clip / 2
+        if self.noise and math.isinf(clip):
+            raise InputError(
+                "`loss_clip` must be finite where there is noise, got inf."
+            )
+        noise = self.noise * clip / self.clip if self.noise else 0.0
+        return Mechanism(clip, noise, self.seed, self.source)
 
     def released(
         self,

@@ -26,6 +26,7 @@ from .doubles import Double
 from .foreseen import Call, Foreseen
 from .mechanisms import Mechanism
 from .oracle import PrivateOracle
+from .scenarios import SCENARIOS, dearest, explored
 
 _KINDS: dict[str, Any] = {"Release": Release, "Input": Input, "Exchange": Exchange}
 
@@ -82,14 +83,21 @@ def privately(
     """
 
     def asked(
-        oracle: Oracle, calls: Sequence[Call], refs: Tensor, t: int, absent: Tensor
+        oracle: Oracle,
+        calls: Sequence[Call] | None,
+        refs: Tensor,
+        t: int,
+        absent: Tensor,
+        *,
+        at_home: bool = False,
     ) -> tuple[Oracle, PrivateOracle]:
         """The oracle, and what in it writes events."""
         made: list[PrivateOracle] = []
 
         def wrap(inner: Sending) -> PrivateOracle:
             some = inner.without(absent) if bool(absent.any()) else inner
-            made.append(PrivateOracle(some, mechanism, foreseen, calls, refs, names, t))
+            given = some, mechanism, foreseen, calls, refs, names, t
+            made.append(PrivateOracle(*given, at_home=at_home))
             return made[-1]
 
         assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
@@ -99,7 +107,7 @@ def privately(
         known = x if not isinstance(oracle, PersonalOracle) else oracle.shared(x)
         refs = known[:, None].repeat(1, len(foreseen.slots), 1)
         nobody = torch.zeros_like(oracle.present)
-        private, inside = asked(oracle, foreseen.rounds[0], refs, 0, nobody)
+        private, inside = asked(oracle, foreseen.calls(0), refs, 0, nobody)
         state = algorithm.init(x, private)
         spent = totals(inside.events, len(nobody))
         return Guarded(state, inside.refs, 0, spent, listed(inside.events), 0)
@@ -114,11 +122,11 @@ def privately(
             return now._replace(t=t, stopped=now.stopped or t), {}
         if not bool((present & ~refuses).any()):  # others will go on
             return now._replace(t=t), {}
-        calls = foreseen.rounds[t]
-        private, inside = asked(oracle, calls, now.refs, t, refuses)
+        private, inside = asked(oracle, foreseen.calls(t), now.refs, t, refuses)
         state, info = algorithm.step(now.state, private, rng)
         cost = totals(inside.events, n)
-        if costs and not mechanism.secure and bool((cost > costs[t] + 1e-9).any()):
+        most = costs[t] * (1 + 1e-9) + 1e-9 if costs else cost
+        if not mechanism.secure and bool((cost > most).any()):
             raise InputError(
                 f"private training released more in round {t} than was foreseen: what "
                 "a method sends must not depend on data."
@@ -129,7 +137,8 @@ def privately(
 
     def personal(now: Guarded, oracle: Oracle) -> Tensor:
         nobody = torch.zeros_like(oracle.present)
-        private, _ = asked(oracle, foreseen.use, now.refs, now.t, nobody)
+        rows = foreseen.use, now.refs, now.t, nobody
+        private, _ = asked(oracle, *rows, at_home=True)
         return algorithm.personal(now.state, private)
 
     return Algorithm(init, step, personal)
@@ -179,22 +188,38 @@ def costs_of(
     """(N,) of the beginning and each round, what it costs in units of (2 C / s)^2.
 
     The method is run privately without data. Where partners are chosen on the way,
-    everybody helps everybody there, so that no run costs more.
+    everybody helps everybody there, so that no run costs more. Where losses are
+    released, it is run several times, see `scenarios`.
     """
     n = len(actives[0])
-    stage, unit = foreseen.stage, Mechanism(0.5, 1.0, secure=secure)
+    # Where much depends on losses, these must not be lost in noise.
+    noise = 1.0 if foreseen.told is None else 2.0**-20
+    unit = Mechanism(0.5, noise, secure=secure, loss_clip=1.0)
     private = privately(algorithm, foreseen, unit, torch.arange(n))
-    everybody = torch.ones(n, dtype=torch.bool)
-    oracle = stage.asked(Double(everybody, ("privacy", "cost", 0)))
-    state = private.init(stage.start, oracle)
-    costs = [state.spent]
-    for t, active in enumerate(actives, start=1):
-        double = Double(active, ("privacy", "cost", t))
-        rng = seeds.generator(seed, "algorithm", t)
-        before, state = state.spent, state._replace(ledger=[])
-        state, _ = private.step(state, stage.asked(double), rng)
-        costs.append(state.spent - before)
-    return costs
+
+    rounds = actives if foreseen.told is None else explored(actives)
+
+    def run(number: int) -> list[Tensor]:
+        state, costs = None, []
+        for t, active in enumerate([torch.ones(n, dtype=torch.bool), *rounds]):
+            oracle = foreseen.stage.asked(
+                Double(active, ("privacy", "cost", number, t))
+            )
+            if state is None:
+                state = private.init(foreseen.stage.start, oracle)
+                costs.append(state.spent)
+                continue
+            rng = seeds.generator(seed, "algorithm", t)
+            before, state = state.spent, state._replace(ledger=[])
+            state, _ = private.step(state, oracle, rng)
+            costs.append(state.spent - before)
+        return [noise**2 * cost for cost in costs]
+
+    if foreseen.told is None:
+        return run(0)
+    found = [[cost.tolist() for cost in run(number)] for number in range(SCENARIOS)]
+    most = dearest(found, actives, max, 0.0)
+    return [torch.tensor(costs, dtype=torch.float64) for costs in most]
 
 
 def calibrated(costs: Sequence[Tensor], mu: float, clip: float) -> float:

@@ -10,11 +10,15 @@ tells something new, as was foreseen (`foreseen`), leaves through a mechanism:
   its model ever goes to others: so that model is made of releases, and costs nothing.
 - `compare`: gradients of both halves, each with noise of its own, so that what is
   estimated from products of halves stays unbiased; norms lose what noise adds to them.
+- `each`, of a method that sends losses or what it chooses by them: every mean loss that
+  it asks for, at once, bounded and with noise (`telling`). What is made of it is then
+  made of releases.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -27,9 +31,11 @@ from ...clients.blends import Release as Leaves
 from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
 from ...collaboration.beliefs import first_half
 from ...types import CentralProgram, Comparison, Option, Program
-from ..ledger import Event, Exchange, Input, Release
-from .foreseen import RESULT, Call, Foreseen
+from ..ledger import LOSSES, Event, Exchange, Input, Release
+from .foreseen import Call, Foreseen
 from .mechanisms import Mechanism
+from .nearest import RESULT, of_own_share, sort_of
+from .telling import Questions
 
 
 class PrivateOracle(Wrapping[Sending]):
@@ -40,10 +46,12 @@ class PrivateOracle(Wrapping[Sending]):
         oracle: Sending,
         mechanism: Mechanism,
         foreseen: Foreseen,
-        calls: Sequence[Call],
+        calls: Sequence[Call] | None,
         refs: Float[Tensor, "n k d"],
         names: Int[Tensor, " m"],
         t: int,
+        *,
+        at_home: bool = False,
     ) -> None:
         """Wraps the oracle of round t.
 
@@ -51,14 +59,17 @@ class PrivateOracle(Wrapping[Sending]):
             oracle: what is wrapped.
             mechanism: how rows are clipped and noised.
             foreseen: what the method sends.
-            calls: those of this round.
+            calls: those of this round in their order; None: `foreseen` has them `told`.
             refs: for each client at hand what its rows are near to, by place.
             names: identities of all clients, which name their noise.
             t: the round.
+            at_home: whether losses stay with their clients in any case.
         """
         super().__init__(oracle)
         self._mechanism, self._foreseen = mechanism, foreseen
-        self._calls, self._names, self._t = list(calls), names, t
+        self._calls, self._names, self._t = calls, names, t
+        self._tells = foreseen.told is not None and not at_home
+        self._counts: Counter[str] = Counter()
         self.refs, self.events = refs.clone(), list[Event]()
         self._number = -1  # of the last call
         # Rows of this round, as they were and as they left.
@@ -83,8 +94,17 @@ class PrivateOracle(Wrapping[Sending]):
         who: Bool[Tensor, " n"] | None = None,
         **options: Option,
     ) -> tuple[Tensor, ...]:
-        """Runs a client program, which stays with its client."""
-        return self._oracle.each(program, *rows, who=who, **options)
+        """Runs a client program, which stays with its client, but for losses told."""
+        if not self._tells:
+            return self._oracle.each(program, *rows, who=who, **options)
+        call = self._t, self._counts["each"]
+        self._counts["each"] += 1
+        names = self._names[self.mine]
+        questions = Questions(self._mechanism.of_losses, names, call)
+        telling = questions.put_by(program)
+        found = self._oracle.each(telling, *rows, who=who, **options)
+        self._write_losses(questions.asked)
+        return found
 
     # Through a server.
 
@@ -92,7 +112,8 @@ class PrivateOracle(Wrapping[Sending]):
         self, shares: Tensor, rows: Tensor, groups: Int[Tensor, " n"] | None = None
     ) -> Tensor:
         """Weighted means of released rows."""
-        call, secure = self._next("average"), self._mechanism.secure
+        others = (shares,) if groups is None else (shares, groups)
+        call, secure = self._next("average", (rows,), others), self._mechanism.secure
         if secure and (groups is not None or shares.dim() > 1):
             raise InputError(
                 "`privacy.aggregation` secure is for one average of all; this method "
@@ -104,14 +125,14 @@ class PrivateOracle(Wrapping[Sending]):
             links, excess = upwards(self.present), self._excess(call) if secure else 1.0
             self._write("average", links, excess, summed=secure)
         found = self._oracle.average(shares, z, groups)
-        self._keep(call, 0, z, found)
+        self._keep(call, 0, z, of_own_share(shares, found))
         return found
 
     def central(
         self, program: CentralProgram, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
         """What a coordinator makes of released rows, of absent clients too."""
-        call, given = self._next("central"), []
+        call, given = self._next("central", rows, (), program.__name__), []
         for j, row in enumerate(rows):
             given.append(self._released(call, j, row))
             if call.fresh[j]:
@@ -127,7 +148,7 @@ class PrivateOracle(Wrapping[Sending]):
         self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Mixtures of released rows: noise is drawn once, for all exchanges."""
-        call = self._next("mix")
+        call = self._next("mix", (rows,), (weights,))
         before = len(self._sent)
         z = self._released(call, 0, rows)
         if call.fresh[0]:
@@ -136,7 +157,7 @@ class PrivateOracle(Wrapping[Sending]):
         links = (
             between(weights, self.present) if len(weights) == len(weights.T) else None
         )
-        if links is None or call.secret:
+        if links is None or call.secret or self._tells:
             everybody = torch.ones(len(self.present), len(self.present))
             links = between(everybody, self.present, readers=True)
         if call.fresh[0] and len(links) and (anew or self._foreseen.gossip):
@@ -154,7 +175,8 @@ class PrivateOracle(Wrapping[Sending]):
         release: Leaves | None = None,
     ) -> Float[Tensor, "n d"]:
         """Blends of released gradients, at models that others may know."""
-        call = self._next("blended")
+        shared = x if home is None else x[:, ~home]
+        call = self._next("blended", (shared,), (weights,))
         links = between(weights, self.present, readers=True)
         x = self._model(call, x, home, links.flip(1))
         readers = self._readers("blended", links)
@@ -174,8 +196,9 @@ class PrivateOracle(Wrapping[Sending]):
         release: tuple[Leaves, Leaves] | None = None,
     ) -> Comparison:
         """Comparisons of released gradients, which all are told."""
-        call, n = self._next("compare"), len(self.present)
+        n, shared = len(self.present), x if home is None else x[:, ~home]
         asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs
+        call = self._next("compare", (shared,), (asks,))
         asks = (asks.to(self.present.device) & self.present[:, None]) & self.present
         asks = asks & ~torch.eye(n, dtype=torch.bool, device=asks.device)
         links = between(asks, self.present)
@@ -192,21 +215,33 @@ class PrivateOracle(Wrapping[Sending]):
         found = self._oracle.compare(
             x, samples=samples, pairs=pairs, home=home, release=halves
         )
-        shared = x.shape[1] if home is None else int((~home).sum())
-        return self._without_noise(found, shared)
+        return self._without_noise(found, shared.shape[1])
 
     # What these are made of.
 
-    def _next(self, verb: str) -> Call:
+    def _next(
+        self,
+        verb: str,
+        rows: Sequence[Tensor],
+        others: Sequence[Tensor],
+        program: str = "",
+    ) -> Call:
         """The next call, as it was foreseen."""
         self._number += 1
-        calls, number = self._calls, self._number
-        if number >= len(calls) or calls[number].verb != verb:
+        calls, number, found = self._calls, self._number, None
+        if calls is None:
+            assert self._foreseen.told is not None  # it has all calls
+            sort = sort_of(verb, rows, others, program, self.refs.shape[2])
+            found = self._foreseen.told.get((sort, self._counts[sort]))
+            self._counts[sort] += 1
+        elif number < len(calls) and calls[number].verb == verb:
+            found = calls[number]
+        if found is None:
             raise InputError(
                 f"private training met a call of `{verb}` in round {self._t} that was "
                 "not foreseen: what a method sends must not depend on data."
             )
-        return calls[number]
+        return found
 
     def _stream(self, verb: str, j: int) -> int:
         seed = self._mechanism.seed
@@ -330,6 +365,18 @@ class PrivateOracle(Wrapping[Sending]):
                 self._t, verb, links, sensitivity, noise, summed=summed, apart=apart
             )
         )
+
+    def _write_losses(self, asked: int) -> None:
+        """Writes down mean losses that were told, which whoever is there may see."""
+        links, told = upwards(self.present), self._foreseen.told or {}
+        if any(call.verb == "mix" for call in told.values()):
+            everybody = torch.ones(len(self.present), len(self.present))
+            links = between(everybody, self.present, readers=True)
+        if asked and len(links):
+            mechanism = self._mechanism.of_losses
+            sensitivity = math.sqrt(asked) * mechanism.sensitivity
+            release = Release(self._t, LOSSES, links, sensitivity, mechanism.noise)
+            self.events.append(release)
 
     def _write_mix(
         self, weights: Tensor, links: Tensor, exchanges: int, gamma: float

@@ -15,12 +15,13 @@ from ...checks import InputError
 from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending
 from ...types import Algorithm, Info, Oracle, State
-from ..ledger import Ledger, Release
+from ..ledger import LOSSES, Ledger, Release
 from ..per_sample import PrivateSimulation
 from ..subsampled import Step, counted_epsilons, least, quick_epsilons, steps_of
 from .doubles import Double
 from .foreseen import small_stage
 from .methods import Limits
+from .scenarios import SCENARIOS, dearest, explored
 
 
 class Counted(NamedTuple):
@@ -29,8 +30,8 @@ class Counted(NamedTuple):
     state: State
     t: int  # rounds so far
     releases: list[Any]
-    """Of each client, (noise, rate, how often) of every kind of release: noise in units
-    of the sensitivity, and the chance that a sample takes part."""
+    """Of each client, (noise, rate, held out, how often) of every kind of release, as
+    of a `Step`."""
     stopped: int  # the round before which the budget was spent; 0: it is not
 
 
@@ -131,7 +132,8 @@ def foreseen_steps(
     """What each client releases in the beginning and each round, with a noise of 1.
 
     The method is run without data. Where partners are chosen on the way, everybody
-    helps everybody there, so that no run releases more.
+    helps everybody there, so that no run releases more. Where it asks for losses, it is
+    run several times, see `scenarios`.
 
     Args:
         algorithm: with rounds.
@@ -140,11 +142,38 @@ def foreseen_steps(
         seed: of the study, which names what the algorithm draws.
         personal: whether some columns never leave their clients.
     """
+
+    def run(number: int, rounds: Sequence[Tensor]) -> _Asked:
+        return _scenario(algorithm, clients, rounds, seed, personal, number)
+
+    once = run(0, actives)
+    if not once.losses:
+        return once.rounds
+    found = [run(number, explored(actives)).rounds for number in range(SCENARIOS)]
+    return dearest(found, actives, lambda a, b: a | b, Counter[Step]())
+
+
+class _Asked(NamedTuple):
+    """What is released in a scenario."""
+
+    rounds: list[list[Counter[Step]]]
+    losses: bool  # whether losses are among it
+
+
+def _scenario(
+    algorithm: Algorithm,
+    clients: PrivateSimulation,
+    actives: Sequence[Bool[Tensor, " n"]],
+    seed: int,
+    personal: bool,
+    number: int,
+) -> _Asked:
+    """What is released in one scenario."""
     n = len(clients)
     stage, ledger, state = small_stage(n, personal), Ledger(n), None
-    found = []
+    found, by_losses = [], False
     for t, active in enumerate([torch.ones(n, dtype=torch.bool), *actives]):
-        double = Double(active, ("privacy", "samples", t))
+        double = Double(active, ("privacy", "samples", number, t))
         oracle = stage.asked(clients.doubled(double, ledger))
         if t == 0:
             state = algorithm.init(stage.start, oracle)
@@ -155,34 +184,55 @@ def foreseen_steps(
         asked = [event for event in ledger.taken() if isinstance(event, Release)]
         noised = tuple(event._replace(noise=1.0) for event in asked)
         found.append(steps_of(Ledger(n, noised)))
-    return found
+        by_losses |= any(event.verb == LOSSES for event in asked)
+    return _Asked(found, by_losses)
+
+
+class Noises(NamedTuple):
+    """Noise in units of what it hides, by whose samples."""
+
+    training: float
+    held_out: float  # of losses of validation samples
 
 
 def with_noise(
-    rounds: Sequence[Sequence[Counter[Step]]], noise: float
+    rounds: Sequence[Sequence[Counter[Step]]], noises: Noises
 ) -> list[list[Counter[Step]]]:
     """The steps, which are those of a noise of 1, with another."""
-    return [[_scaled(steps, noise) for steps in each] for each in rounds]
+    return [[_scaled(steps, noises) for steps in each] for each in rounds]
 
 
 def noise_for_samples(
     rounds: Sequence[Sequence[Counter[Step]]], epsilon: float, delta: float
-) -> float:
+) -> Noises:
     """The noise with which nobody spends more than epsilon in all rounds together.
 
     It is the least to one part in a thousand by the quick bound, so that what is spent
-    in truth is somewhat less.
+    in truth is somewhat less. Training and validation samples have accounts of their
+    own.
     """
-    accounts = {
-        tuple(sorted(sum(steps, Counter()).items()))
-        for steps in zip(*rounds, strict=True)
+    accounts = [sum(steps, Counter[Step]()) for steps in zip(*rounds, strict=True)]
+    training, held_out = (
+        _least_noise(accounts, epsilon, delta, held_out=part) for part in (False, True)
+    )
+    return Noises(training, held_out or training)
+
+
+def _least_noise(
+    accounts: Sequence[Counter[Step]], epsilon: float, delta: float, *, held_out: bool
+) -> float:
+    """For the steps of a part; 0 where there are none."""
+    parts = {
+        tuple(sorted(each for each in account.items() if each[0][2] == held_out))
+        for account in accounts
     }
-    whole = [Counter(dict(account)) for account in accounts if account]
+    whole = [Counter(dict(part)) for part in parts if part]
     if not whole:
         return 0.0
 
     def enough(noise: float) -> bool:
-        spent = quick_epsilons([_scaled(steps, noise) for steps in whole], delta)
+        both = Noises(noise, noise)
+        spent = quick_epsilons([_scaled(steps, both) for steps in whole], delta)
         return float(spent.max()) <= epsilon
 
     if not enough(1e9):
@@ -193,8 +243,8 @@ def noise_for_samples(
     return least(enough)
 
 
-def _scaled(steps: Counter[Step], noise: float) -> Counter[Step]:
-    return Counter({(noise * one, rate): k for (one, rate), k in steps.items()})
+def _scaled(steps: Counter[Step], noises: Noises) -> Counter[Step]:
+    return Counter({(noises[h] * one, q, h): k for (one, q, h), k in steps.items()})
 
 
 def spent_on_samples(now: Counted, delta: float) -> Tensor:
@@ -208,7 +258,7 @@ def bound_on_samples(now: Counted, delta: float) -> Tensor:
 
 
 def _steps(kinds: Sequence[Any]) -> Counter[Step]:
-    return Counter({(noise, rate): count for noise, rate, count in kinds})
+    return Counter({(noise, q, held_out): k for noise, q, held_out, k in kinds})
 
 
 def _added(releases: list[Any], new: Sequence[Counter[Step]]) -> list[Any]:

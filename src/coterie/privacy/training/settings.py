@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...checks import InputError, number, one_of, suggestion
 from ..gaussian import mu_of
+from ..per_sample.losses import refuse_loss_clip
 from .mechanisms import SOURCES, Mechanism
 from .methods import Limits, calibrated
 
@@ -28,6 +29,7 @@ class Privacy:
     aggregation: str = "local"  # or secure: of averages, only sums are seen
     budget: float | Mapping[str, float] | None = None  # of epsilon, also by client
     noise_source: str = "seed"  # or system, which no seed repeats
+    loss_clip: float | None = None  # what a sample's loss counts for at most
 
     def __post_init__(self) -> None:
         """Refuses what promises nothing."""
@@ -51,6 +53,8 @@ class Privacy:
             self._refuse_for_samples()
         if self.clip == math.inf and self.noise != 0:
             raise InputError("`privacy.clip` must be finite where there is noise.")
+        if self.loss_clip is not None:
+            refuse_loss_clip("privacy.loss_clip", self.loss_clip, self.noise)
         for name, budget in self._budgets().items():
             number(name, budget, above=0)
             if self.noise == 0:
@@ -87,14 +91,28 @@ class Privacy:
         """Whether only sums of what is averaged are seen."""
         return self.aggregation == "secure"
 
-    def mechanism(self, costs: Sequence[Tensor], seed: int) -> Mechanism:
-        """How rows are clipped and noised in rounds that cost so much."""
+    def mechanism(
+        self, costs: Sequence[Tensor], seed: int, loss_clip: float
+    ) -> Mechanism:
+        """How rows are clipped and noised in rounds that cost so much.
+
+        Args:
+            costs: of the beginning and each round.
+            seed: names the noise.
+            loss_clip: the usual bound of losses, where none is given.
+        """
         if self.epsilon is not None:
             mu = mu_of(self.epsilon, self.delta)
             noise = calibrated(costs, mu, self.clip)
         else:
             noise = self.noise * self.clip if self.noise else 0.0
-        return Mechanism(self.clip, noise, seed, self.noise_source, self.secure)
+        if self.loss_clip is not None:
+            loss_clip = self.loss_clip
+        elif math.isinf(self.clip):
+            loss_clip = math.inf
+        return Mechanism(
+            self.clip, noise, seed, self.noise_source, self.secure, loss_clip
+        )
 
     def limits(self, names: Sequence[str]) -> Limits:
         """The budgets, by names of clients: mu^2, or epsilon for the unit sample."""

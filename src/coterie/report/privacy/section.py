@@ -64,20 +64,23 @@ def _shown(epsilon: float) -> str:
 
 def _promise(settings: dict[str, Any]) -> str:
     clip = settings.get("clip", 1.0)
-    if settings.get("unit") == "sample":
-        return (
-            f"Every sample's gradient was cut to the length {clip:g}, and that of "
-            f"every minibatch got noise of {settings['noise']:g} times that; all that "
-            "left a client is made of these. The account is made at the end."
-        )
     noise = (
         f"noise of {settings['noise']:g} times that in every coordinate"
         if "noise" in settings
-        else f"noise such that all rounds together cost epsilon {settings['epsilon']:g}"
+        else "noise such that all rounds together cost at most epsilon "
+        f"{settings['epsilon']:g}"
     )
+    if settings.get("unit") == "sample":
+        return (
+            f"Every sample's gradient was cut to the length {clip:g}, and that of "
+            f"every minibatch got {noise}; losses that were asked for were bounded and "
+            "got as much. All that left a client is made of these. The account is made "
+            "at the end."
+        )
     text = (
         "What depends on a client's data left it as rows clipped to a distance of "
-        f"{clip:g} from what was known, with {noise}."
+        f"{clip:g} from what was known, with {noise}, or as bounded mean losses with "
+        "as much."
     )
     if settings.get("aggregation") == "secure":
         text += (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from torch import Tensor
@@ -10,11 +11,12 @@ from ... import seeds
 from ...checks import InputError
 from ...data.federation import short_name
 from ...engine.rounds import beginning, participants
-from ...privacy.per_sample import PrivateSimulation
+from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
 from ...privacy.subsampled import quick_epsilons
 from ...privacy.training import (
     Limits,
     Mechanism,
+    Noises,
     Planned,
     costs_of,
     counted,
@@ -69,8 +71,14 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
         personal=personal,
         columns=setup.x.shape[1],
     )
-    units = costs_of(method, foreseen, actives, seed=setup.seed, secure=privacy.secure)
-    mechanism = privacy.mechanism(units, setup.seed)
+    try:
+        units = costs_of(
+            method, foreseen, actives, seed=setup.seed, secure=privacy.secure
+        )
+    except InputError as refusal:
+        raise _refusal(entry, refusal) from None
+    loss_clip = usual_loss_clip(setup.federation)
+    mechanism = privacy.mechanism(units, setup.seed, loss_clip)
     noise, sensitivity = mechanism.noise, mechanism.sensitivity
     costs = [(sensitivity / noise) ** 2 * c for c in units] if noise else []
     limits = _limits(setup)
@@ -86,6 +94,10 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
     return Guard(private, mechanism, costs)
 
 
+def _refusal(entry: Entry, why: InputError) -> InputError:
+    return InputError(f"{entry.label} cannot be trained privately: {why}")
+
+
 def _limits(setup: Setup) -> Limits:
     federation, privacy = setup.federation, setup.study.privacy
     assert privacy is not None  # asked of studies that have it
@@ -98,7 +110,10 @@ def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     assert privacy is not None  # asked of studies that have it
     if setup.study.time is not None:
         raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
-    tried = PrivateSimulation(simulation, clip=privacy.clip, noise=privacy.noise or 0.0)
+    made = functools.partial(
+        PrivateSimulation, simulation, clip=privacy.clip, loss_clip=privacy.loss_clip
+    )
+    tried = made(noise=privacy.noise or 0.0)
     try:
         # A round that is thrown away: what cannot be private is refused in it.
         state = method.init(setup.x.clone(), beginning(tried))
@@ -106,23 +121,22 @@ def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
         state, _ = method.step(state, tried.at(1), rng)
         method.personal(state, tried.at(1, purpose="use"))
     except InputError as refusal:
-        raise InputError(
-            f"{entry.label} cannot be trained privately: {refusal}"
-        ) from None
-    noise, planned = _planned(setup, entry, method, tried)
-    clients = PrivateSimulation(simulation, clip=privacy.clip, noise=noise)
-    mechanism = Mechanism(privacy.clip, noise, setup.seed)
+        raise _refusal(entry, refusal) from None
+    noises, planned = _planned(setup, entry, method, tried)
+    clients = made(noise=noises.training, held_out_noise=noises.held_out)
+    mechanism = Mechanism(privacy.clip, noises.training, setup.seed)
     return Guard(counted(method, clients, planned), mechanism, [], clients)
 
 
 def _planned(
     setup: Setup, entry: Entry, method: Algorithm, clients: PrivateSimulation
-) -> tuple[float, Planned | None]:
+) -> tuple[Noises, Planned | None]:
     """The noise of single samples, and what they may release where that is limited."""
     study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
     assert privacy is not None  # asked of studies that have it
+    noises = Noises(privacy.noise or 0.0, privacy.noise or 0.0)
     if privacy.noise is not None and privacy.budget is None:
-        return privacy.noise, None
+        return noises, None
     share, rounds = study.run.participation, range(1, study.run.rounds + 1)
     actives = [participants(n, share, setup.seed, t) for t in rounds]
     personal = bool(study.model.get("personal"))
@@ -136,16 +150,14 @@ def _planned(
             "models without data: [privacy] needs `noise` for it, and no `budget` "
             f"({refusal})"
         ) from None
-    noise = privacy.noise
     if privacy.epsilon is not None:
-        noise = noise_for_samples(steps, privacy.epsilon, privacy.delta)
-    assert noise is not None  # one of them is given
-    planned = Planned(with_noise(steps, noise), privacy.delta, _limits(setup))
+        noises = noise_for_samples(steps, privacy.epsilon, privacy.delta)
+    planned = Planned(with_noise(steps, noises), privacy.delta, _limits(setup))
     first = [a + b for a, b in zip(*planned.rounds[:2], strict=True)]
     _refuse_spent(
         entry, privacy.budget, planned.limits, [quick_epsilons(first, privacy.delta)]
     )
-    return noise, planned
+    return noises, planned
 
 
 def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
@@ -160,7 +172,7 @@ def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
             "`privacy.noise` must be given with [time]: how often a client answers is "
             "not known before."
         )
-    mechanism = privacy.mechanism([], setup.seed)
+    mechanism = privacy.mechanism([], setup.seed, usual_loss_clip(setup.federation))
     clients = setup.federation.clients.cpu()
     private = privately_in_time(
         method, mechanism, clients, label=entry.label, limits=_limits(setup)
