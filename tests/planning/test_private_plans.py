@@ -79,6 +79,22 @@ def test_the_command_answers_with_a_table_or_one_object(tmp_path):
     assert [cost["epsilon"] for cost in costs][1:] == [8.0, 4.0, 2.0]
 
 
+def test_noise_in_time_follows_from_the_answers_of_the_busiest_client():
+    tables = {
+        **TABLES,
+        "algorithm": [{"name": "server_sgd", "lr": 0.01}, {"name": "fedavg"}],
+        "time": {"speeds": [1.0, 1.0, 2.0, 4.0], "period": 1.0},
+    }
+    found = plan_privacy(study_of(tables))
+    served = [cost for cost in found if cost.label == "server_sgd"]
+    assert [cost.epsilon for cost in served] == [math.inf, 8.0, 4.0, 2.0]
+    for cost in served[1:]:
+        assert cost.releases == pytest.approx(9)  # one a second
+        assert cost.noise == pytest.approx(2 * 0.5 * 3 / mu_of(cost.epsilon, 1e-5))
+    (refused,) = [cost for cost in found if cost.reason]
+    assert "fedavg waits for the slowest client" in refused.reason
+
+
 SAMPLES = {
     **TABLES,
     "run": {**TABLES["run"], "batch_size": 4},

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
-
 from ..checks import InputError, number
+from ..engine.checkpoints import Moment
 from ..privacy.training import Counted
 from ..privacy.training.settings import Privacy
 from ..study.config import Entry, Study
@@ -49,7 +48,7 @@ def plan_privacy(
     """What every method of a study would reach, by epsilon.
 
     Args:
-        study: with rounds; its [privacy] says how rows are clipped.
+        study: its [privacy] says how rows are clipped.
         epsilon: None: that of [privacy].
         delta: None: that of [privacy], or 1e-5.
         progress: called with trainings that are done, and all.
@@ -68,8 +67,6 @@ def plan_privacy(
 
 
 def _settings(study: Study, epsilon: float | None, delta: float | None) -> Privacy:
-    if study.time is not None:
-        raise InputError("a plan of privacy is for studies of rounds, without [time].")
     if epsilon is not None:
         number("epsilon", epsilon, above=0)
     given = study.privacy or Privacy(epsilon=epsilon or 1.0)
@@ -123,8 +120,8 @@ def _releases(setup: Setup, entry: Entry, state: Any) -> float:
     if isinstance(state, Counted):
         counts = (sum(count for *_, count in kinds) for kinds in state.releases)
         return float(max(counts))
-    guard = guard_of(setup, entry)
-    if not guard.costs:
+    state = state.state if isinstance(state, Moment) else state
+    mechanism = guard_of(setup, entry).mechanism
+    if not mechanism.noise:
         return 0.0
-    unit = (guard.mechanism.sensitivity / guard.mechanism.noise) ** 2
-    return float(torch.stack(guard.costs).sum(0).max()) / unit
+    return float(state.spent.max()) * (mechanism.noise / mechanism.sensitivity) ** 2

@@ -10,6 +10,7 @@ from ... import seeds
 from ...checks import InputError
 from ...data.federation import short_name
 from ...engine.rounds import beginning, participants
+from ...privacy.gaussian import mu_of
 from ...privacy.per_sample import PrivateSimulation
 from ...privacy.subsampled import quick_epsilons
 from ...privacy.training import (
@@ -29,6 +30,7 @@ from ...types import Algorithm
 from ..config import Entry, algorithm_factory
 from ..ingredients import RECIPES, ingredients_of, is_measured
 from ..setup import Setup
+from .answers import answers_of
 
 
 class Guard(NamedTuple):
@@ -155,15 +157,17 @@ def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
             f"{entry.label} waits for the slowest client, which [privacy] with [time] "
             "does not count: `waits = false`, or leave [time] out."
         )
-    if privacy is None or privacy.noise is None:
-        raise InputError(
-            "`privacy.noise` must be given with [time]: how often a client answers is "
-            "not known before."
-        )
-    mechanism = privacy.mechanism([], setup.seed)
+    assert privacy is not None  # asked of studies that have it
+    limits, answers = _limits(setup), []
+    if privacy.epsilon is not None:
+        answers = [answers_of(setup, method, entry.label)]
+        # Held also if a method answered more often than was foreseen.
+        most = mu_of(privacy.epsilon, privacy.delta) ** 2
+        limits = limits._replace(of_all=min(limits.of_all, most))
+    mechanism = privacy.mechanism(answers, setup.seed)
     clients = setup.federation.clients.cpu()
     private = privately_in_time(
-        method, mechanism, clients, label=entry.label, limits=_limits(setup)
+        method, mechanism, clients, label=entry.label, limits=limits
     )
     return Guard(private, mechanism, [])
 
