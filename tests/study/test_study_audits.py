@@ -9,6 +9,7 @@ import torch
 
 from coterie import seeds
 from coterie.checks import InputError
+from coterie.clients.samples import Batch
 from coterie.engine.rounds import run_rounds
 from coterie.privacy.audits import Heard, Overheard
 from coterie.privacy.per_sample import mechanisms as of_samples
@@ -17,7 +18,7 @@ from coterie.study.audits import audit_study
 from coterie.study.audits.canaries import canaries_of
 from coterie.study.audits.inversions import inversion_of
 from coterie.study.config import study_of
-from coterie.study.setup import prepare
+from coterie.study.setup import prepare, simulation_of
 
 TABLES = {
     "name": "audited",
@@ -111,6 +112,26 @@ def test_what_others_know_of_a_canary_does_not_depend_on_the_own_model():
     other[2] += 1.0
     moved = canaries.known_to(kernel, other) != canaries.known_to(kernel, x)
     assert moved.tolist() == [True, True, False, True, True, True]
+
+
+def test_directions_tell_the_canaries_of_a_client_apart():
+    """Along that of another canary, a gradient hardly counts; along its own it does."""
+    digits = {"data": {"name": "digits"}, "split": {"name": "iid", "clients": 8}}
+    made = study_of({**TABLES, **digits, "model": {"name": "logistic"}})
+    setup = prepare(made, 0)
+    canaries = canaries_of(setup.federation, "sample", 0)
+    kernel = simulation_of(made, canaries.federation, setup.module, 0).kernel
+    along = canaries.directions(kernel, setup.x[0])[canaries.clients == 0]
+    mine = canaries.inside[canaries.clients == 0]
+    point = setup.x[0].expand(len(mine), -1)
+    g = kernel.grad(point, Batch(mine, torch.ones_like(mine, dtype=point.dtype)))
+    found = along @ (g / g.norm(dim=1, keepdim=True)).T
+    size = len(mine)
+    others = found[~torch.eye(size, dtype=torch.bool)].abs()
+    assert float(found.diagonal().min()) > 5 * float(others.mean())
+    plain = (g @ g.T) / g.norm(dim=1)[:, None] / g.norm(dim=1)
+    apart = plain[~torch.eye(size, dtype=torch.bool)].abs()
+    assert others.mean() / found.diagonal().mean() < apart.mean() / 2
 
 
 # Listening.

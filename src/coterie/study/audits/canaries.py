@@ -26,11 +26,11 @@ from ...data.federation import Federation, part
 from ...models.objectives import target_values
 from ...privacy.audits import confidence_of
 
-_OF_EACH = 50
-"""Canaries among the samples of one client, at most."""
+_OF_EACH, _OF_ALL = 50, 2000
+"""Canaries among the samples of one client, and of all, at most; everybody has one."""
 
 _RIDGE = 0.1
-"""Of the least squares that tell canaries of one client apart."""
+"""Of the least squares that tell the canaries of a client apart."""
 
 _LOUD = 2.0
 """Features of canaries are so much larger than those of samples."""
@@ -65,15 +65,18 @@ class Canaries:
     def directions(
         self, kernel: Kernel, start: Float[Tensor, " d"]
     ) -> Float[Tensor, "c d"]:
-        """Unit vectors along which a canary moves gradients at the first model."""
+        """Directions in which canaries move gradients at the first model."""
         points = start.expand(len(self.clients), -1)
         g = kernel.grad(points, self._batch(self.inside, start))
         if self.outside.shape[1]:
             g = g - kernel.grad(points, self._batch(self.outside, start))
         u = g / g.norm(dim=1, keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
-        same = self.clients[:, None] == self.clients
-        among = (u @ u.T) * same + _RIDGE * torch.eye(len(u)).to(u)
-        return torch.linalg.solve(among, u)
+        for one in self.clients.unique().tolist():
+            mine = u[self.clients == one]
+            if len(mine) > 1:  # they are told apart by least squares
+                among = mine @ mine.T + _RIDGE * torch.eye(len(mine)).to(u)
+                u[self.clients == one] = torch.linalg.solve(among, mine)
+        return u
 
     def known_to(self, kernel: Kernel, x: Float[Tensor, "n d"]) -> Float[Tensor, " c"]:
         """How sure the mean model of all other clients is of each canary's samples."""
@@ -86,7 +89,7 @@ class Canaries:
         return sure.cpu()
 
     def _batch(self, samples: Tensor, like: Tensor) -> Batch:
-        weight = self.mask.to(like.dtype)
+        weight = self.mask.to(like)
         return Batch(samples, weight / weight.sum(1, keepdim=True))
 
 
@@ -126,7 +129,8 @@ def _chosen(mask: Bool[Tensor, "n l"], seed: int) -> Bool[Tensor, "n l"]:
     rng = seeds.generator(seed, "audit", "canaries")
     draws = torch.rand(mask.shape, generator=rng).to(mask.device)
     order = draws.masked_fill(~mask, 2.0).argsort(1).argsort(1)
-    return order < (mask.sum(1) // _SHARE).clamp(max=_OF_EACH)[:, None]
+    most = max(1, min(_OF_EACH, _OF_ALL // len(mask)))
+    return order < (mask.sum(1) // _SHARE).clamp(max=most)[:, None]
 
 
 def _turned(features: Tensor, targets: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:

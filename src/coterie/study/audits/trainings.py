@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ... import seeds
 from ...checks import InputError, integer, number
+from ...clients.kernels import Kernel
 from ...engine.rounds import run_rounds
 from ...privacy.audits import (
     Heard,
@@ -79,7 +80,18 @@ class Findings(NamedTuple):
         return any(proof.broken for proof in self.proofs)
 
 
+class _Attack(NamedTuple):
+    """What is the same in all runs."""
+
+    canaries: Canaries
+    kernel: Kernel  # of all samples, those of canaries too
+    along: Float[Tensor, "c d"]  # in which canaries move what leaves
+    start: Float[Tensor, "n d"]  # of what leaves
+
+
 class _Run(NamedTuple):
+    """What an attacker heard and saw of a run, and whom it had."""
+
     scores: Mapping[str, Float[Tensor, " c"]]
     members: Bool[Tensor, " c"]
     upper: float
@@ -107,15 +119,14 @@ def audit_study(
         raise InputError("an audit trains with known settings: leave [tune] out.")
     unit = study.privacy.unit if study.privacy is not None else "client"
     setup = prepare(study, study.run.seeds[0])
-    canaries = canaries_of(setup.federation, unit, setup.seed)
-    kernel = simulation_of(study, canaries.federation, setup.module, setup.seed).kernel
-    coins = _coins(runs, len(canaries.clients), setup.seed)
+    attack = _attack(setup, unit)
+    coins = _coins(runs, len(attack.canaries.clients), setup.seed)
     found = Findings([], [], unit)
     for number_, entry in enumerate(study.algorithms):
         trained = []
         for r, members in enumerate(coins):
-            here = _world(setup, canaries, kernel, members, r)
-            trained.append(_trained(here, entry, canaries, members))
+            here = _world(setup, attack, members, r)
+            trained.append(_trained(here, entry, attack, members))
             progress(number_ * runs + r + 1, len(study.algorithms) * runs)
         found.proofs.extend(_proved(study, entry, trained, confidence))
         inverted = inversion_of(setup, entry) if trained[0].sends else None
@@ -137,25 +148,31 @@ def _coins(runs: int, canaries: int, seed: int) -> Bool[Tensor, "r c"]:
     return coins
 
 
-def _world(
-    setup: Setup, canaries: Canaries, kernel: Any, members: Tensor, run: int
-) -> Setup:
+def _attack(setup: Setup, unit: str) -> _Attack:
+    canaries = canaries_of(setup.federation, unit, setup.seed)
+    study, made = setup.study, canaries.federation
+    kernel = simulation_of(study, made, setup.module, setup.seed).kernel
+    along, start = canaries.directions(kernel, setup.x[0]), setup.x
+    if (home := setup.simulation.home) is not None:
+        along, start = along[:, ~home], start[:, ~home]
+    return _Attack(canaries, kernel, along, start)
+
+
+def _world(setup: Setup, attack: _Attack, members: Tensor, run: int) -> Setup:
     """The setup with these canaries, and noise and minibatches of its own."""
     seed = seeds.key(setup.seed, "audit", run) & (2**62 - 1)
-    federation = canaries.divided(members.to(canaries.clients.device))
+    federation = attack.canaries.divided(members)
     simulation = simulation_of(setup.study, federation, setup.module, seed)
-    simulation.kernel = kernel  # which may be compiled
-    made = replace(setup, seed=seed, federation=federation, simulation=simulation)
-    return made
+    simulation.kernel = attack.kernel  # which may be compiled
+    return replace(setup, seed=seed, federation=federation, simulation=simulation)
 
 
-def _trained(setup: Setup, entry: Entry, canaries: Canaries, members: Tensor) -> _Run:
+def _trained(setup: Setup, entry: Entry, attack: _Attack, members: Tensor) -> _Run:
     """What an attacker hears and sees of a training, and what it promises."""
     study, simulation = setup.study, setup.simulation
-    kernel, privacy = simulation.kernel, study.privacy
     scores: dict[str, Tensor] = {}
     if study.time is None:
-        state, x, heard, sends = _overheard(setup, entry, canaries)
+        state, x, heard, sends = _overheard(setup, entry, attack)
         scores |= {f"canaries, {name}": s for name, s in heard.scores().items()}
     else:  # where there are no rounds to listen to
         training, rounds = training_of(setup, entry), study.run.rounds
@@ -164,25 +181,23 @@ def _trained(setup: Setup, entry: Entry, canaries: Canaries, members: Tensor) ->
             state = r.state
         x = training.personal(state, simulation.at(rounds, purpose="use"))
         sends = True
-    scores["shadow models"] = canaries.known_to(kernel, x)
-    upper = math.inf if privacy is None else _promised(state, study)
+    scores["shadow models"] = attack.canaries.known_to(attack.kernel, x)
+    upper = math.inf if study.privacy is None else _promised(state, study)
     return _Run(scores, members, upper, sends)
 
 
 def _overheard(
-    setup: Setup, entry: Entry, canaries: Canaries
+    setup: Setup, entry: Entry, attack: _Attack
 ) -> tuple[Any, Tensor, Heard, bool]:
     """A training in rounds: state, models, what was heard, whether anything left."""
-    study, simulation, home = setup.study, setup.simulation, setup.simulation.home
+    study, simulation = setup.study, setup.simulation
     method, clients = setup.algorithm(entry), None
     if study.privacy is not None:
         guard = guard_of(setup, entry)
         method, clients = guard.method, guard.clients
-    along, start = canaries.directions(simulation.kernel, setup.x[0]), setup.x
-    if home is not None:
-        along, start = along[:, ~home], start[:, ~home]
     secure = study.privacy is not None and study.privacy.secure
-    heard = Heard(canaries.clients, along, start, summed=secure)
+    given = (attack.canaries.clients, attack.along, attack.start)
+    heard = Heard(*given, summed=secure)
     asked: Federated = simulation if clients is None else clients
     state, sends = None, False
     for r in run_rounds(
