@@ -12,7 +12,9 @@ from coterie.checks import InputError
 from coterie.cli.commands import app
 from coterie.planning import plan_privacy
 from coterie.privacy import mu_of
+from coterie.privacy.subsampled import quick_epsilons
 from coterie.study.config import study_of
+from coterie.study.setup import prepare
 
 TABLES = {
     "name": "pilot",
@@ -78,7 +80,56 @@ def test_the_command_answers_with_a_table_or_one_object(tmp_path):
     assert [cost["epsilon"] for cost in costs][1:] == [8.0, 4.0, 2.0]
 
 
-def test_a_plan_of_single_samples_is_refused():
-    tables = {**TABLES, "privacy": {"unit": "sample", "epsilon": 4.0}}
-    with pytest.raises(InputError, match=r"is for `privacy.unit` client, got 'sample'"):
-        plan_privacy(study_of(tables))
+def test_noise_in_time_follows_from_the_answers_of_the_busiest_client():
+    tables = {
+        **TABLES,
+        "algorithm": [{"name": "server_sgd", "lr": 0.01}, {"name": "fedavg"}],
+        "time": {"speeds": [1.0, 1.0, 2.0, 4.0], "period": 1.0},
+    }
+    found = plan_privacy(study_of(tables))
+    served = [cost for cost in found if cost.label == "server_sgd"]
+    assert [cost.epsilon for cost in served] == [math.inf, 8.0, 4.0, 2.0]
+    for cost in served[1:]:
+        assert cost.releases == pytest.approx(9)  # one a second
+        assert cost.noise == pytest.approx(2 * 0.5 * 3 / mu_of(cost.epsilon, 1e-5))
+    (refused,) = [cost for cost in found if cost.reason]
+    assert "fedavg waits for the slowest client" in refused.reason
+
+
+SAMPLES = {
+    **TABLES,
+    "run": {**TABLES["run"], "batch_size": 4},
+    "algorithm": [{"name": "fedavg", "lr": 0.05, "steps": 2}, {"name": "ifca"}],
+    "privacy": {"unit": "sample", "clip": 0.3, "noise": 1.0},
+}
+
+
+def test_noise_of_single_samples_is_what_their_minibatches_need():
+    study = study_of(SAMPLES)
+    found = plan_privacy(study, epsilon=4.0)
+    fedavg = [cost for cost in found if cost.label == "fedavg"]
+    assert [cost.epsilon for cost in fedavg] == [math.inf, 8.0, 4.0, 2.0]
+    sizes = prepare(study, 0).federation.train.size
+    rate = 4 / int(sizes.min())
+    for cost in fedavg[1:]:
+        assert cost.releases == 18  # nine rounds of two minibatches
+
+        def spent(noise: float, steps: int = 18) -> float:
+            return float(quick_epsilons([{(noise, rate): steps}], 1e-5))
+
+        # The least noise to one part in a thousand.
+        assert spent(cost.noise) <= cost.epsilon < spent(cost.noise / 1.002)
+    assert fedavg[0].noise == 0 and fedavg[0].releases == 0
+    # The score is a squared error here: noise of this size does harm.
+    assert fedavg[0].score < fedavg[3].score
+    (refused,) = [cost for cost in found if cost.reason]
+    assert refused.label == "ifca" and "asks for losses" in refused.reason
+
+
+def test_the_plan_of_single_samples_is_told_in_their_words(tmp_path):
+    file = tmp_path / "study.toml"
+    file.write_text(TOML)
+    settings = ["--set", "privacy.unit='sample'", "--set", "privacy.epsilon=4.0"]
+    shown = CliRunner().invoke(app, ["plan", str(file), "--quiet", *settings])
+    assert shown.exit_code == 0
+    assert "in clips of a sample's gradient" in " ".join(shown.stdout.split())

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
@@ -29,6 +28,7 @@ from .tables import (
     err,
     out,
     print_chosen,
+    print_findings,
     print_headline,
     print_newcomers,
     print_summary,
@@ -156,7 +156,8 @@ def plan(
     """
     if (path is None) == (graph is None):
         raise InputError("`plan` needs a study or --graph, and not both.")
-    from .plans import plan_graph, show_costs, show_plan
+    from .plans import plan_graph, show_plan
+    from .privacy.costs import show_costs
 
     if graph is not None:
         return plan_graph(graph, nodes, delays, seed or 0, as_json=as_json)
@@ -168,6 +169,31 @@ def plan(
     pilot = {"seed": seed, "lr": lr, "steps": steps, "rounds": rounds}
     given = pilot | {"samples": samples}
     show_plan(path, overrides or [], times, folder, given, quiet=quiet, as_json=as_json)
+
+
+@app.command()
+@interruptible(err, "nothing was proved.")
+def audit(
+    path: Annotated[
+        Path, typer.Argument(metavar="STUDY", help="A TOML file, or a run folder.")
+    ],
+    overrides: Overrides = None,
+    runs: Annotated[int, typer.Option(help="Trainings of each algorithm.")] = 32,
+    confidence: Annotated[
+        float, typer.Option(help="That all lower bounds hold together.")
+    ] = 0.95,
+    quiet: Annotated[bool, typer.Option(help="No progress bar.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Attack a study's training: is it as private as its [privacy] says?
+
+    Exits with 1 where an attack proves more than the accountant allows.
+    """
+    from .privacy.audits import show_audit
+
+    given = (path, overrides or [], runs, confidence)
+    if not show_audit(*given, quiet=quiet, as_json=as_json):
+        raise typer.Exit(1)
 
 
 @app.command("list")
@@ -322,14 +348,7 @@ def check(
     if as_json:
         print_json(check_answer(factory, findings))
     else:
-        table = Table(title=f"conformance of {factory}")
-        for column in ("check", "in", "result"):
-            table.add_column(column, no_wrap=True)
-        table.add_column("what was found", overflow="fold")
-        for finding in findings:
-            row = (finding.check, finding.face, finding.outcome, finding.message)
-            table.add_row(*row)
-        out.print(table)
+        print_findings(factory, findings)
     if any(finding.outcome == "failed" for finding in findings):
         raise typer.Exit(1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,12 @@ from ..data.federation import called
 from ..engine.clocks import trace
 from ..planning import plans
 from ..planning.links import LinkPlan, Speed, network_of, plan_links
-from ..planning.private import plan_privacy
 from ..planning.waiting import in_words, waiting_of
 from ..study import identity_of, read_study
 from .answers import plan_answer, print_json
 from .beside import look_beside, texts_of
 from .progress import plain_progress
 from .tables import err, out, print_plan
-
-_COSTS = (
-    "noise: standard deviation of every coordinate of what is sent; releases: of the "
-    "client who makes most. A trial looks at its data without noise to judge: take "
-    "pilot data."
-)
 
 _SHOWN = 20
 """So many links are listed; --json has them all."""
@@ -74,40 +66,6 @@ def show_plan(
     print_plan(found)
     out.print(f"plan: {folder / 'plan.html'}", soft_wrap=True)
     out.print(f"weights for a study: {folder / 'weights.csv'}", soft_wrap=True)
-
-
-def show_costs(
-    path: Path,
-    overrides: Sequence[str],
-    epsilon: float | None,
-    delta: float | None,
-    *,
-    quiet: bool,
-    as_json: bool,
-) -> bool:
-    """Prints what noise an epsilon needs and costs; whether that was the question."""
-    look_beside(path.parent, texts_of(path, overrides))
-    study = read_study(path, overrides)
-    if epsilon is None and study.privacy is None:
-        return False
-    with plain_progress(err, f"{study.name}, trials", quiet=quiet) as show:
-        found = plan_privacy(study, epsilon=epsilon, delta=delta, progress=show)
-    if as_json:
-        print_json({"costs": [cost._asdict() for cost in found]})
-        return True
-    table = Table(caption=_COSTS)
-    for column in ("algorithm", "epsilon", "noise", "releases", "validation score"):
-        table.add_column(column, justify="left" if column == "algorithm" else "right")
-    for cost in found:
-        free = cost.epsilon == math.inf
-        cells = ["none" if free else f"{cost.epsilon:g}", f"{cost.noise:.3g}"]
-        cells += [f"{cost.releases:g}", f"{cost.score:.4g}"]
-        table.add_row(cost.label, *(["–"] * 4 if cost.reason else cells))
-    out.print(table)
-    for cost in found:
-        if cost.reason:
-            out.print(cost.reason)
-    return True
 
 
 def plan_graph(

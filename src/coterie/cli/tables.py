@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich import box
@@ -43,6 +43,18 @@ def print_summary(summary: Any) -> None:
     _print_rows(title, columns, summary)
     if summary["gain"].notna().any():
         out.print("+/-/?: clients that gain, that lose, for whom one cannot tell")
+
+
+def print_findings(factory: str, findings: Sequence[Any]) -> None:
+    """Prints what the conformance suite found of an algorithm, check by check."""
+    table = Table(title=f"conformance of {factory}")
+    for column in ("check", "in", "result"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("what was found", overflow="fold")
+    for finding in findings:
+        row = (finding.check, finding.face, finding.outcome, finding.message)
+        table.add_row(*row)
+    out.print(table)
 
 
 _SHOWN = 30

@@ -96,6 +96,15 @@ def as_it_is(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
     return g
 
 
+def after(first: Release, then: Release) -> Release:
+    """One release of what the other has made."""
+
+    def both(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
+        return then(first(g, readers, contributors), readers, contributors)
+
+    return both
+
+
 def with_own(
     points: Float[Tensor, "p s"], own: Float[Tensor, "p d"], home: Bool[Tensor, " d"]
 ) -> Float[Tensor, "p d"]:

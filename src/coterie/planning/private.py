@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..checks import InputError, number
+from ..engine.checkpoints import Moment
+from ..privacy.training import Counted
 from ..privacy.training.settings import Privacy
 from ..study.config import Entry, Study
 from ..study.loops import training_of
@@ -30,7 +32,7 @@ class Cost(NamedTuple):
 
     label: str
     epsilon: float  # infinite: without privacy
-    noise: float  # standard deviation of every coordinate
+    noise: float  # standard deviation of every coordinate; of samples, in clips
     releases: float  # of the client who makes most
     score: float  # mean over clients, on validation data
     reason: str = ""  # why it cannot be trained privately
@@ -46,7 +48,7 @@ def plan_privacy(
     """What every method of a study would reach, by epsilon.
 
     Args:
-        study: with rounds; its [privacy] says how rows are clipped.
+        study: its [privacy] says how rows are clipped.
         epsilon: None: that of [privacy].
         delta: None: that of [privacy], or 1e-5.
         progress: called with trainings that are done, and all.
@@ -65,13 +67,6 @@ def plan_privacy(
 
 
 def _settings(study: Study, epsilon: float | None, delta: float | None) -> Privacy:
-    if study.time is not None:
-        raise InputError("a plan of privacy is for studies of rounds, without [time].")
-    if study.privacy is not None and study.privacy.unit == "sample":
-        raise InputError(
-            "a plan of privacy is for `privacy.unit` client, got 'sample': a study "
-            "with an epsilon says what it costs."
-        )
     if epsilon is not None:
         number("epsilon", epsilon, above=0)
     given = study.privacy or Privacy(epsilon=epsilon or 1.0)
@@ -93,27 +88,21 @@ def _tried(
     for epsilon in epsilons:
         private = None if epsilon == math.inf else replace(settings, epsilon=epsilon)
         here = replace(setup, study=replace(setup.study, privacy=private))
-        noise, releases = 0.0, 0.0
+        noise = 0.0
         if private is not None:
             try:
-                guard = guard_of(here, entry)
+                noise = guard_of(here, entry).mechanism.noise
             except InputError as refusal:
                 found += [Cost(entry.label, epsilon, 0, 0, math.nan, str(refusal))]
                 break
-            noise = guard.mechanism.noise
-            unit = (guard.mechanism.sensitivity / noise) ** 2 if noise else 1.0
-            most = max(
-                float(sum(c[k] for c in guard.costs)) for k in range(len(here.x))
-            )
-            releases = most / unit if guard.costs else 0.0
-        score = _trained(here, entry)
+        score, releases = _trained(here, entry)
         found.append(Cost(entry.label, epsilon, noise, releases, score))
         progress(done + len(found), total)
     return found
 
 
-def _trained(setup: Setup, entry: Entry) -> float:
-    """The mean validation score after the planned rounds."""
+def _trained(setup: Setup, entry: Entry) -> tuple[float, float]:
+    """The mean validation score after the planned rounds, and what was released."""
     training, rounds = training_of(setup, entry), setup.study.run.rounds
     state = training.init()
     for r in training.rounds(rounds=rounds, start=(0, state)):
@@ -121,4 +110,18 @@ def _trained(setup: Setup, entry: Entry) -> float:
     simulation = setup.simulation
     x = training.personal(state, simulation.at(rounds, purpose="use"))
     found = simulation.evaluate(x, "validation")
-    return mean_score(simulation.objective, found)
+    return mean_score(simulation.objective, found), _releases(setup, entry, state)
+
+
+def _releases(setup: Setup, entry: Entry, state: Any) -> float:
+    """How often the client has released who did so most: rows, or minibatches."""
+    if setup.study.privacy is None:
+        return 0.0
+    if isinstance(state, Counted):
+        counts = (sum(count for *_, count in kinds) for kinds in state.releases)
+        return float(max(counts))
+    state = state.state if isinstance(state, Moment) else state
+    mechanism = guard_of(setup, entry).mechanism
+    if not mechanism.noise:
+        return 0.0
+    return float(state.spent.max()) * (mechanism.noise / mechanism.sensitivity) ** 2

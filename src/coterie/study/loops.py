@@ -17,19 +17,17 @@ from torch import Tensor
 
 from ..checks import own_code, parameters_of
 from ..clients.simulation import Simulation
-from ..engine.clocks import Rings
-from ..engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
+from ..engine.periods import begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, run_rounds
-from ..engine.times import usual_work
 from ..models import tally
 from ..optim.hessians import sharpness
 from ..privacy.per_sample import PrivateSimulation
 from ..privacy.training import Counted
 from ..records import Cell
-from ..theory.mixing import loss_rates
 from ..types import Algorithm, Flow, Oracle, State
 from .config import Entry, algorithm_factory
 from .divided import Division
+from .paces import pace_of
 from .private import guard_of, releases_of
 from .setup import Setup, drawn_anew
 
@@ -121,32 +119,6 @@ def _without_waiting(setup: Setup, method: Algorithm, flow: Flow) -> Training:
         functools.partial(run_without_waiting, *common, pace=pace, seed=seed),
         lambda state, oracle: flow.personal(state.state),
         lambda state: state.state,
-    )
-
-
-def pace_of(setup: Setup, method: Algorithm) -> Pace:
-    """How long things take in a study of time."""
-    time, seed = setup.study.time, setup.seed
-    assert time is not None  # asked of studies that have one
-    everybody = len(setup.federation) + setup.study.run.newcomers
-    pace = Pace(
-        time.clock(seed, everybody),
-        float(time.period),  # which may be of NumPy
-        time.messages(seed),
-        time.capacity or None,
-    )
-    flow = method.flow
-    if flow is None or flow.edges is None:
-        return pace
-    edges, work = flow.edges.cpu(), usual_work(flow, setup.simulation)
-    rates = time.rates(len(edges), float(work.max()))
-    if flow.couples and not time.rings:
-        # Theorem 5.5, for what is typical of every node, and of messages.
-        seconds = work * time.medians(pace.clock, setup.federation.clients.cpu())
-        busy = time.typical_message + seconds[edges].amax(1)
-        rates = loss_rates(edges, busy)
-    return pace._replace(
-        rings=Rings(setup.federation.clients.cpu()[edges], rates, seed)
     )
 
 

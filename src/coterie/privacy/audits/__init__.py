@@ -2,6 +2,7 @@
 
 from .bounds import epsilon_of_one_run, epsilon_of_rates
 from .inversion import inputs_of_layer, rebuilt
+from .listening import Heard, Listening, Overheard
 from .membership import (
     Audit,
     audited,
@@ -10,11 +11,15 @@ from .membership import (
     directions,
     likelihood_scores,
     released,
+    scores_along,
 )
 from .one_run import audit_client
 
 __all__ = [
     "Audit",
+    "Heard",
+    "Listening",
+    "Overheard",
     "audit_client",
     "audited",
     "canary_scores",
@@ -26,4 +31,5 @@ __all__ = [
     "likelihood_scores",
     "rebuilt",
     "released",
+    "scores_along",
 ]

@@ -7,7 +7,9 @@ direction u_j and looks at
 
     sums      sum_t <g_t, u_j>                  which grow where j takes part;
     changes   sum_t <g_(t+1) - g_t, u_j>^2      in which noise that is the same again
-                                                cancels, and taking part does not.
+                                                cancels, and taking part does not;
+    first     <g_1 - g_2, u_j>                  the same, where who takes part always
+                                                does, and its gradient soon changes.
 
 With shadow models (Carlini et al. 2022, LiRA): many models, each trained on a random
 half of the samples, show how sure a model is of a sample that it has seen, and of one
@@ -98,8 +100,17 @@ def canary_scores(
     answers: Float[Tensor, "t d"], canaries: Float[Tensor, "t m d"]
 ) -> dict[str, Float[Tensor, " m"]]:
     """For each canary, how much the releases look as if it were in, by every attack."""
-    along = torch.einsum("td,tmd->tm", answers, canaries)
-    return {"sums": along.sum(0), "changes": along.diff(dim=0).square().sum(0)}
+    return scores_along(torch.einsum("td,tmd->tm", answers, canaries))
+
+
+def scores_along(along: Float[Tensor, "t m"]) -> dict[str, Float[Tensor, " m"]]:
+    """The same, of releases that were projected on the canaries' directions."""
+    steps = along.diff(dim=0)
+    return {
+        "sums": along.sum(0),
+        "changes": steps.square().sum(0),
+        "first": -steps[:1].sum(0),
+    }
 
 
 def audited(

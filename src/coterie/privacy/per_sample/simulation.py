@@ -42,6 +42,7 @@ from torch import Tensor
 from ... import seeds
 from ...checks import InputError, number
 from ...clients.blends import Release as Leaves
+from ...clients.blends import after
 from ...clients.oracles import Held, SimulatedOracle
 from ...clients.personal import PersonalOracle
 from ...clients.programs import SimulatedClients, only
@@ -256,6 +257,8 @@ class PerSampleOracle(Wrapping[Sending]):
         own = self.present & (weights.diagonal() != 0)
         self._enter_pairs("blended", torch.cat([links, upwards(own)]), sampled=True)
         leaves = self._leaves(("blended", call, 0), self._named.mechanism.expected)
+        if release is not None:  # of somebody outside, who sees what leaves
+            leaves = after(leaves, release)
         return self._oracle.blended(x, weights, release=leaves)
 
     def compare(

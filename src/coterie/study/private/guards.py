@@ -11,6 +11,7 @@ from ... import seeds
 from ...checks import InputError
 from ...data.federation import short_name
 from ...engine.rounds import beginning, participants
+from ...privacy.gaussian import mu_of
 from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
 from ...privacy.subsampled import quick_epsilons
 from ...privacy.training import (
@@ -31,6 +32,7 @@ from ...types import Algorithm
 from ..config import Entry, algorithm_factory
 from ..ingredients import RECIPES, ingredients_of, is_measured
 from ..setup import Setup
+from .answers import answers_of
 
 
 class Guard(NamedTuple):
@@ -167,15 +169,19 @@ def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
             f"{entry.label} waits for the slowest client, which [privacy] with [time] "
             "does not count: `waits = false`, or leave [time] out."
         )
-    if privacy is None or privacy.noise is None:
-        raise InputError(
-            "`privacy.noise` must be given with [time]: how often a client answers is "
-            "not known before."
-        )
-    mechanism = privacy.mechanism([], setup.seed, usual_loss_clip(setup.federation))
+    assert privacy is not None  # asked of studies that have it
+    limits, answers = _limits(setup), []
+    if privacy.epsilon is not None:
+        answers = [answers_of(setup, method, entry.label)]
+        # Held also if a method answered more often than was foreseen.
+        most = mu_of(privacy.epsilon, privacy.delta) ** 2
+        limits = limits._replace(of_all=min(limits.of_all, most))
+    mechanism = privacy.mechanism(
+        answers, setup.seed, usual_loss_clip(setup.federation)
+    )
     clients = setup.federation.clients.cpu()
     private = privately_in_time(
-        method, mechanism, clients, label=entry.label, limits=_limits(setup)
+        method, mechanism, clients, label=entry.label, limits=limits
     )
     return Guard(private, mechanism, [])
 

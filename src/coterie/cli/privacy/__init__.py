@@ -1,0 +1,1 @@
+"""Commands about privacy: what it costs before training, and whether it holds."""

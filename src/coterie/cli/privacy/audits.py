@@ -1,0 +1,112 @@
+"""The command `audit`: what attacks prove, beside what is promised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from ...checks import InputError
+from ...study import read_study
+from ...study.audits import Findings, Inversion, Proof, audit_study
+from ..answers import print_json
+from ..beside import look_beside, texts_of
+from ..progress import plain_progress
+from ..tables import err, out
+
+_MEANING = (
+    "epsilon at least: what the right guesses prove; could prove: if all were right; "
+    "at most: by the accountant."
+)
+
+
+def show_audit(
+    path: Path,
+    overrides: Sequence[str],
+    runs: int,
+    confidence: float,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> bool:
+    """Audits a study, or that of a run, and prints it; whether no promise is broken."""
+    if path.is_dir():
+        path = path / "study.toml"
+        if not path.is_file():
+            raise InputError(
+                f"there is no run to audit in {path.parent}: it has no study.toml."
+            )
+    look_beside(path.parent, texts_of(path, overrides))
+    study = read_study(path, overrides)
+    with plain_progress(err, f"{study.name}, audit", quiet=quiet) as show:
+        found = audit_study(study, runs=runs, confidence=confidence, progress=show)
+    if as_json:
+        print_json(_answer(found, study.name, runs, confidence))
+    else:
+        _print(found, confidence)
+    return not found.broken
+
+
+def _print(found: Findings, confidence: float) -> None:
+    title = f"unit {found.unit}, all bounds together with confidence {confidence:g}"
+    table = Table(title=title, caption=_MEANING)
+    for column in ("algorithm", "attack"):
+        table.add_column(column, overflow="fold")
+    for column in ("right\nguesses", "epsilon\nat least", "could\nprove", "at\nmost"):
+        table.add_column(column, justify="right")
+    table.add_column("verdict", overflow="fold")
+    for proof in found.proofs:
+        guesses = f"{proof.right}/{proof.guesses}"
+        bounds = [f"{proof.lower:.2f}", f"{proof.most:.2f}"]
+        promised = "none" if proof.upper == math.inf else f"{proof.upper:.3g}"
+        cells = [guesses, *bounds, promised, _verdict(proof)]
+        table.add_row(proof.label, proof.attack, *cells)
+    out.print(table)
+    for one in found.inversions:
+        out.print(_inverted(one))
+    weak = [p for p in found.proofs if p.most < p.upper < math.inf]
+    if weak:
+        out.print(
+            "So few guesses, if all were right, could not disprove an epsilon of "
+            f"{weak[0].upper:.3g}."
+        )
+
+
+def _verdict(proof: Proof) -> str:
+    if proof.broken:
+        return "BROKEN"
+    return "no promise" if proof.upper == math.inf else "not disproved"
+
+
+def _inverted(one: Inversion) -> str:
+    """How well a sample is rebuilt, in words."""
+    text = f"{one.label}: a sample rebuilt from its gradient is off by "
+    if one.error is None:
+        return f"{text}{_share(one.without)} of its length, and nothing hides it."
+    with_noise, without = _share(one.error), _share(one.without)
+    return f"{text}{with_noise} of its length, without noise by {without}."
+
+
+def _share(error: float) -> str:
+    return f"{error:.0%}" if error <= 1 else "more than 100%"
+
+
+def _answer(
+    found: Findings, study: str, runs: int, confidence: float
+) -> dict[str, Any]:
+    proofs = [
+        {**proof._asdict(), "broken": proof.broken, "verdict": _verdict(proof)}
+        for proof in found.proofs
+    ]
+    return {
+        "study": study,
+        "unit": found.unit,
+        "runs": runs,
+        "confidence": confidence,
+        "broken": found.broken,
+        "proofs": proofs,
+        "inversions": [one._asdict() for one in found.inversions],
+    }

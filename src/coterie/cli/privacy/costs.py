@@ -1,0 +1,59 @@
+"""The command `plan` with --epsilon or [privacy]: what noise it takes and costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from ...planning.private import plan_privacy
+from ...study import read_study
+from ..answers import print_json
+from ..beside import look_beside, texts_of
+from ..progress import plain_progress
+from ..tables import err, out
+
+_COSTS = {
+    "client": "noise: standard deviation of every coordinate of what is sent; "
+    "releases: of the client who makes most.",
+    "sample": "noise: as [privacy] has it, in clips of a sample's gradient; releases: "
+    "minibatches of the client who is asked most.",
+}
+_DOUBT = " A trial looks at its data without noise to judge: take pilot data."
+
+
+def show_costs(
+    path: Path,
+    overrides: Sequence[str],
+    epsilon: float | None,
+    delta: float | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> bool:
+    """Prints what noise an epsilon needs and costs; whether that was the question."""
+    look_beside(path.parent, texts_of(path, overrides))
+    study = read_study(path, overrides)
+    if epsilon is None and study.privacy is None:
+        return False
+    with plain_progress(err, f"{study.name}, trials", quiet=quiet) as show:
+        found = plan_privacy(study, epsilon=epsilon, delta=delta, progress=show)
+    if as_json:
+        print_json({"costs": [cost._asdict() for cost in found]})
+        return True
+    unit = "client" if study.privacy is None else study.privacy.unit
+    table = Table(caption=_COSTS[unit] + _DOUBT)
+    for column in ("algorithm", "epsilon", "noise", "releases", "validation score"):
+        table.add_column(column, justify="left" if column == "algorithm" else "right")
+    for cost in found:
+        free = cost.epsilon == math.inf
+        cells = ["none" if free else f"{cost.epsilon:g}", f"{cost.noise:.3g}"]
+        cells += [f"{cost.releases:g}", f"{cost.score:.4g}"]
+        table.add_row(cost.label, *(["–"] * 4 if cost.reason else cells))
+    out.print(table)
+    for cost in found:
+        if cost.reason:
+            out.print(cost.reason)
+    return True

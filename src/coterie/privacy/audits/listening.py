@@ -1,0 +1,176 @@
+"""Somebody who hears all that leaves clients, and looks for canaries in it.
+
+An oracle that wraps an oracle, where rows already are as they leave. Of every row that
+client k sends, the attacker takes off what was answered to the last such row, and
+projects the rest on the directions u_j of the canaries j of client k:
+
+    along_t = <z_t - answer_(t-1), u_j>.
+
+Where only sums are seen, it is the answer, the same for all, that is projected.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ...clients.blends import Release, after
+from ...clients.personal import PersonalOracle
+from ...clients.traffic import Sending, Wrap, Wrapping
+from ...types import CentralProgram, Comparison, Federated, Option, Oracle, Program
+from .membership import scores_along
+
+
+class Heard:
+    """What was heard of each canary, verb by verb."""
+
+    def __init__(
+        self,
+        clients: Int[Tensor, " c"],
+        directions: Float[Tensor, "c d"],
+        start: Float[Tensor, "n d"],
+        *,
+        summed: bool = False,
+    ) -> None:
+        """Nothing yet.
+
+        Args:
+            clients: positions of those whose canaries they are.
+            directions: in which a canary moves what its client sends.
+            start: models that everybody knows.
+            summed: whether of averages only sums are seen.
+        """
+        self.summed, self._start = summed, start
+        self._clients, self._directions = clients, directions
+        self._along: dict[str, list[Tensor]] = {}
+        self._answers: dict[str, Tensor] = {}
+
+    def row(self, place: str, rows: Tensor, answer: Tensor, sends: Tensor) -> None:
+        """A row of each client who sends, and what was answered."""
+        if rows.shape != self._start.shape:
+            return  # a few numbers, not a model or gradient
+        away = rows - self._answers.get(place, self._start)
+        self.change(place, torch.where(sends[:, None], away, 0.0))
+        if answer.shape == rows.shape:
+            self._answers[place] = answer
+
+    def change(self, place: str, rows: Float[Tensor, "n d"]) -> None:
+        """Rows that are changes already, as gradients are."""
+        if not bool(rows.any()):
+            return  # everybody sent what is known, as methods do that begin
+        along = (rows[self._clients] * self._directions).sum(1)
+        self._along.setdefault(place, []).append(along.double().cpu())
+
+    def scores(self) -> dict[str, Float[Tensor, " c"]]:
+        """For each canary, how much it looks as if it were in, by every attack."""
+        found = [scores_along(torch.stack(along)) for along in self._along.values()]
+        return {
+            name: torch.stack([scores[name] for scores in found]).sum(0)
+            for name in (found[0] if found else ())
+        }
+
+
+class Listening(Wrapping[Sending]):
+    """An oracle with somebody who listens; see `coterie.types.Oracle`."""
+
+    def __init__(self, oracle: Sending, heard: Heard) -> None:
+        """Wraps an oracle; what leaves is told to `heard`."""
+        super().__init__(oracle)
+        self._heard = heard
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row i is g_i(x_i), of which nobody hears."""
+        return self._oracle.grads(x)
+
+    def each(
+        self,
+        program: Program,
+        *rows: Tensor,
+        who: Bool[Tensor, " n"] | None = None,
+        **options: Option,
+    ) -> tuple[Tensor, ...]:
+        """Runs a client program, of which nobody hears."""
+        return self._oracle.each(program, *rows, who=who, **options)
+
+    def average(
+        self, shares: Tensor, rows: Tensor, groups: Int[Tensor, " n"] | None = None
+    ) -> Tensor:
+        """Weighted means, of rows that are heard, or of which the sum is."""
+        found = self._oracle.average(shares, rows, groups)
+        seen = found if self._heard.summed else rows
+        self._heard.row("average", seen, found, self.active)
+        return found
+
+    def mix(
+        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """Mixtures of rows that are heard."""
+        found = self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
+        self._heard.row("mix", rows, found, self.active)
+        return found
+
+    def central(
+        self, program: CentralProgram, *rows: Tensor, **options: Option
+    ) -> tuple[Tensor, ...]:
+        """What a coordinator makes of rows that are heard."""
+        found = self._oracle.central(program, *rows, **options)
+        for j, row in enumerate(rows):
+            answer = found[j] if j < len(found) else row
+            self._heard.row(f"central {j}", row, answer, torch.ones_like(self.active))
+        return found
+
+    def blended(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        *,
+        home: Bool[Tensor, " d"] | None = None,
+        release: Release | None = None,
+    ) -> Tensor:
+        """Blends of gradients, of which those for others are heard."""
+        shared = x.shape[1] if home is None else int((~home).sum())
+        sums = x.new_zeros(len(x), shared)
+
+        def told(z: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
+            others = readers != contributors
+            sums.index_add_(0, contributors[others], z[others])
+            return z
+
+        leaves = told if release is None else after(release, told)
+        found = self._oracle.blended(x, weights, home=home, release=leaves)
+        self._heard.change("blended", sums)
+        return found
+
+    def compare(self, x: Tensor, **settings: Any) -> Comparison:
+        """Comparisons, of which nobody hears here."""
+        return self._oracle.compare(x, **settings)
+
+    def wrapped(self, wrap: Wrap) -> Sending:
+        """What the wrap makes of it."""
+        return wrap(self)
+
+    def without(self, absent: Bool[Tensor, " n"]) -> Sending:
+        """The same round, where these of all clients take no part."""
+        return Listening(self._oracle.without(absent), self._heard)
+
+
+class Overheard:
+    """Clients with somebody who listens in every round; see `types.Federated`."""
+
+    def __init__(self, clients: Federated, heard: Heard) -> None:
+        """Of these clients, in one process."""
+        self._clients, self._heard = clients, heard
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def at(
+        self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
+    ) -> Oracle:
+        """The oracle of round t."""
+        oracle = self._clients.at(t, active, purpose=purpose)
+        assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
+        return oracle.wrapped(lambda inner: Listening(inner, self._heard))

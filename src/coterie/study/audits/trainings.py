@@ -1,0 +1,277 @@
+"""An audit of a study: what its own training tells about units of privacy.
+
+The study is trained many times, each time with canaries that are in the data by a coin.
+An attacker hears all that leaves the clients and sees the models of all others. Some of
+the trainings, of which it knows the coins, show it what canaries do (shadow runs); of
+the others it guesses the coins. All guesses together are those about one run of a
+mechanism that has as many canaries as all these runs: each changes its own run alone.
+So the theorem for one run (`coterie.privacy.audits.bounds`) bounds epsilon from below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError, integer, number
+from ...clients.kernels import Kernel
+from ...engine.rounds import run_rounds
+from ...privacy.audits import (
+    Heard,
+    Overheard,
+    audited,
+    epsilon_of_one_run,
+    likelihood_scores,
+)
+from ...privacy.training import Counted, bound_on_samples, spent_on_samples
+from ...types import Federated
+from ..config import Entry, Study
+from ..loops import training_of
+from ..private import guard_of, worst_epsilon
+from ..setup import Setup, prepare, simulation_of
+from .canaries import Canaries, canaries_of
+from .inversions import Inversion, inversion_of
+
+_ABSTAINS = (0.0, 0.5, 0.9)
+"""Shares of the canaries that an attacker leaves out: it may guess about all, or about
+few of which it is sure."""
+
+_DELTA = 1e-5
+"""Of bounds where nothing is promised."""
+
+_FEWEST = 8
+"""Runs, half of which an attacker needs to learn from."""
+
+
+class Proof(NamedTuple):
+    """What one attack on one algorithm has proved, beside what is promised."""
+
+    label: str
+    attack: str
+    right: int
+    guesses: int
+    lower: float  # epsilon is larger than this
+    most: float  # the largest lower bound that so many guesses could give
+    upper: float  # the accountant's epsilon; infinite: nothing is promised
+
+    @property
+    def broken(self) -> bool:
+        """Whether the promise is disproved."""
+        return self.lower > self.upper
+
+
+class Findings(NamedTuple):
+    """What an audit has found."""
+
+    proofs: list[Proof]
+    inversions: list[Inversion]
+    unit: str  # what one of the canaries is
+
+    @property
+    def broken(self) -> bool:
+        """Whether a promise is disproved."""
+        return any(proof.broken for proof in self.proofs)
+
+
+class _Attack(NamedTuple):
+    """What is the same in all runs."""
+
+    canaries: Canaries
+    kernel: Kernel  # of all samples, those of canaries too
+    along: Float[Tensor, "c d"]  # in which canaries move what leaves
+    start: Float[Tensor, "n d"]  # of what leaves
+
+
+class _Run(NamedTuple):
+    """What an attacker heard and saw of a run, and whom it had."""
+
+    scores: Mapping[str, Float[Tensor, " c"]]
+    members: Bool[Tensor, " c"]
+    upper: float
+    sends: bool  # whether anything leaves a client
+
+
+def audit_study(
+    study: Study,
+    *,
+    runs: int = 32,
+    confidence: float = 0.95,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Findings:
+    """What attacks on every algorithm of a study prove, with the first of its seeds.
+
+    Args:
+        study: its [privacy] says what is promised; without one, nothing is.
+        runs: trainings of each algorithm, of which a quarter teach the attacker.
+        confidence: that all lower bounds hold together.
+        progress: called with trainings that are done, and all.
+    """
+    integer("runs", runs, at_least=_FEWEST)
+    number("confidence", confidence, above=0, below=1)
+    if study.tune is not None:
+        raise InputError("an audit trains with known settings: leave [tune] out.")
+    unit = study.privacy.unit if study.privacy is not None else "client"
+    setup = prepare(study, study.run.seeds[0])
+    attack = _attack(setup, unit)
+    coins = _coins(runs, len(attack.canaries.clients), setup.seed)
+    found = Findings([], [], unit)
+    for number_, entry in enumerate(study.algorithms):
+        trained = []
+        for r, members in enumerate(coins):
+            here = _world(setup, attack, members, r)
+            trained.append(_trained(here, entry, attack, members))
+            progress(number_ * runs + r + 1, len(study.algorithms) * runs)
+        found.proofs.extend(_proved(study, entry, trained, confidence))
+        inverted = inversion_of(setup, entry) if trained[0].sends else None
+        found.inversions.extend([inverted] if inverted is not None else [])
+    return found
+
+
+def _shadows(runs: int) -> int:
+    """So many of the runs teach the attacker: a quarter, an even number."""
+    return max(4, 2 * (runs // 8))
+
+
+def _coins(runs: int, canaries: int, seed: int) -> Bool[Tensor, "r c"]:
+    """Who is in, run by run; in shadow runs everybody is in as often as out."""
+    rng = seeds.generator(seed, "audit", "coins")
+    coins = torch.rand(runs, canaries, generator=rng) < 0.5
+    known = _shadows(runs)
+    coins[1:known:2] = ~coins[0:known:2]
+    return coins
+
+
+def _attack(setup: Setup, unit: str) -> _Attack:
+    canaries = canaries_of(setup.federation, unit, setup.seed)
+    study, made = setup.study, canaries.federation
+    kernel = simulation_of(study, made, setup.module, setup.seed).kernel
+    along, start = canaries.directions(kernel, setup.x[0]), setup.x
+    if (home := setup.simulation.home) is not None:
+        along, start = along[:, ~home], start[:, ~home]
+    return _Attack(canaries, kernel, along, start)
+
+
+def _world(setup: Setup, attack: _Attack, members: Tensor, run: int) -> Setup:
+    """The setup with these canaries, and noise and minibatches of its own."""
+    seed = seeds.key(setup.seed, "audit", run) & (2**62 - 1)
+    federation = attack.canaries.divided(members)
+    simulation = simulation_of(setup.study, federation, setup.module, seed)
+    simulation.kernel = attack.kernel  # which may be compiled
+    return replace(setup, seed=seed, federation=federation, simulation=simulation)
+
+
+def _trained(setup: Setup, entry: Entry, attack: _Attack, members: Tensor) -> _Run:
+    """What an attacker hears and sees of a training, and what it promises."""
+    study, simulation = setup.study, setup.simulation
+    scores: dict[str, Tensor] = {}
+    if study.time is None:
+        state, x, heard, sends = _overheard(setup, entry, attack)
+        scores |= {f"canaries, {name}": s for name, s in heard.scores().items()}
+    else:  # where there are no rounds to listen to
+        training, rounds = training_of(setup, entry), study.run.rounds
+        state = training.init()
+        for r in training.rounds(rounds=rounds, start=(0, state)):
+            state = r.state
+        x = training.personal(state, simulation.at(rounds, purpose="use"))
+        sends = True
+    scores["shadow models"] = attack.canaries.known_to(attack.kernel, x)
+    upper = math.inf if study.privacy is None else _promised(state, study)
+    return _Run(scores, members, upper, sends)
+
+
+def _overheard(
+    setup: Setup, entry: Entry, attack: _Attack
+) -> tuple[Any, Tensor, Heard, bool]:
+    """A training in rounds: state, models, what was heard, whether anything left."""
+    study, simulation = setup.study, setup.simulation
+    method, clients = setup.algorithm(entry), None
+    if study.privacy is not None:
+        guard = guard_of(setup, entry)
+        method, clients = guard.method, guard.clients
+    secure = study.privacy is not None and study.privacy.secure
+    given = (attack.canaries.clients, attack.along, attack.start)
+    heard = Heard(*given, summed=secure)
+    asked: Federated = simulation if clients is None else clients
+    state, sends = None, False
+    for r in run_rounds(
+        method,
+        Overheard(asked, heard),
+        setup.x,
+        rounds=study.run.rounds,
+        seed=setup.seed,
+        participation=study.run.participation,
+    ):
+        state, sends = r.state, sends or r.traffic.total > 0
+    x = method.personal(state, simulation.at(study.run.rounds, purpose="use"))
+    return state, x, heard, sends
+
+
+def _promised(state: Any, study: Study) -> float:
+    """The accountant's epsilon of the client who has released most."""
+    if not isinstance(state, Counted):
+        found = worst_epsilon(state, study)
+        return math.inf if found is None else found
+    assert study.privacy is not None  # as there is an account
+    delta = study.privacy.delta
+    worst = int(bound_on_samples(state, delta).argmax())
+    # The exact account takes a second for each client.
+    return float(
+        spent_on_samples(state._replace(releases=[state.releases[worst]]), delta)
+    )
+
+
+def _proved(
+    study: Study, entry: Entry, runs: list[_Run], confidence: float
+) -> list[Proof]:
+    """What each attack proves, all with the confidence together."""
+    known = _shadows(len(runs))
+    delta = _DELTA if study.privacy is None else study.privacy.delta
+    upper = max(run.upper for run in runs)
+    members = torch.cat([run.members for run in runs[known:]])
+    attacks = sorted({attack for run in runs for attack in run.scores})
+    tries = len(attacks) * len(_ABSTAINS) * len(study.algorithms)
+    single = 1 - (1 - confidence) / tries
+    found = []
+    for attack in attacks:
+        nothing = torch.zeros(len(runs[0].members))  # where nobody had partners
+        heard = [run.scores.get(attack, nothing) for run in runs]
+        scores = _guesses(heard, runs, known)
+        made = [
+            audited(
+                {attack: scores},
+                members,
+                upper=upper,
+                delta=delta,
+                confidence=single,
+                abstain=abstain,
+            )
+            for abstain in _ABSTAINS
+        ]
+        best = max(made)
+        most = max(
+            epsilon_of_one_run(
+                one.guesses, one.guesses, len(members), delta=delta, confidence=single
+            )
+            for one in made
+        )
+        numbers = (best.right, best.guesses, best.lower, most, upper)
+        found.append(Proof(entry.label, attack, *numbers))
+    return found
+
+
+def _guesses(
+    values: list[Float[Tensor, " c"]], runs: list[_Run], known: int
+) -> Float[Tensor, " k"]:
+    """Scores of all canaries of the runs that are guessed about."""
+    finite = torch.stack(values).double().nan_to_num(0.0)
+    coins = torch.stack([run.members for run in runs[:known]])
+    return torch.cat(
+        [likelihood_scores(run, finite[:known], coins) for run in finite[known:]]
+    )

@@ -1,0 +1,98 @@
+"""Claims about the command `audit`: a table or one object, and how it exits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from coterie.checks import InputError
+from coterie.cli.commands import app
+from coterie.privacy.training import mechanisms
+
+TOML = """
+name = "audited"
+[data]
+name = "linear"
+clients = 6
+dimension = 3
+samples = 40
+[model]
+name = "linear"
+[run]
+rounds = 2
+batch_size = 0
+[[algorithm]]
+name = "fedavg"
+lr = 0.05
+[privacy]
+clip = 0.3
+epsilon = 1.0
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text(TOML)
+    return path
+
+
+def asked(*words):
+    return CliRunner().invoke(app, ["audit", *map(str, words), "--quiet"])
+
+
+def test_a_sound_study_passes_and_says_what_could_have_been_proved(file):
+    shown = asked(file, "--runs", 16)
+    assert shown.exit_code == 0
+    for word in ("fedavg", "not disproved", "shadow models", "unit client"):
+        assert word in " ".join(shown.stdout.replace("│", " ").split()), word
+    assert "a sample rebuilt from its gradient is off by" in shown.stdout
+
+
+def test_a_broken_promise_exits_with_one_and_says_so(file, monkeypatch):
+    released = mechanisms.Mechanism.released
+
+    def quiet(self, x, ref, stream, clients, share=1.0):
+        return released(self, x, ref, stream, clients, share * 0.01)
+
+    monkeypatch.setattr(mechanisms.Mechanism, "released", quiet)
+    told = asked(file.parent, "--runs", 16, "--json")  # a folder that has a study
+    assert told.exit_code == 1
+    answer = json.loads(told.stdout)
+    assert answer["broken"] and answer["unit"] == "client" and answer["runs"] == 16
+    sums = next(p for p in answer["proofs"] if p["attack"] == "canaries, sums")
+    assert sums["verdict"] == "BROKEN" and sums["lower"] > sums["upper"]
+    assert sums["guesses"] <= 12 * 6
+
+
+def test_few_guesses_are_said_to_be_few(file):
+    shown = asked(file, "--runs", 8, "--set", "privacy.epsilon=9")
+    assert "could not disprove an epsilon of 9" in " ".join(shown.stdout.split())
+
+
+def test_a_study_without_privacy_has_no_promise(file):
+    file.write_text(TOML.partition("[privacy]")[0])
+    answer = json.loads(asked(file, "--runs", 8, "--json").stdout)
+    assert {proof["verdict"] for proof in answer["proofs"]} == {"no promise"}
+    assert {proof["upper"] for proof in answer["proofs"]} == {None}
+    assert not answer["broken"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["missing.toml"], "the study missing.toml cannot be read"),
+        (["."], "there is no run to audit in"),
+        (["study.toml", "--runs", "2"], "`runs` must be at least 8, got 2"),
+        (["study.toml", "--confidence", "2"], "`confidence` must be less than 1"),
+        (["study.toml", "--set", "privacy.noise=1"], "got both"),
+    ],
+)
+def test_mistakes_are_one_sentence(file, monkeypatch, words, message):
+    monkeypatch.chdir(file.parent)
+    if words == ["."]:
+        file.unlink()
+    found = asked(*words)
+    assert isinstance(found.exception, InputError) and message in str(found.exception)

@@ -1,0 +1,315 @@
+"""Claims about audits of studies: sound ones pass, broken ones are caught."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from coterie import seeds
+from coterie.checks import InputError
+from coterie.clients.samples import Batch
+from coterie.engine.rounds import run_rounds
+from coterie.privacy.audits import Heard, Overheard
+from coterie.privacy.per_sample import mechanisms as of_samples
+from coterie.privacy.training import mechanisms as of_clients
+from coterie.study.audits import audit_study
+from coterie.study.audits.canaries import canaries_of
+from coterie.study.audits.inversions import inversion_of
+from coterie.study.config import study_of
+from coterie.study.setup import prepare, simulation_of
+
+TABLES = {
+    "name": "audited",
+    "data": {"name": "linear", "clients": 6, "dimension": 3, "samples": 40},
+    "model": {"name": "linear", "bias": False},
+    "run": {"rounds": 2, "batch_size": 0, "dtype": "float64"},
+    "algorithm": [{"name": "fedavg", "lr": 0.05}],
+}
+
+
+def study(*entries, run=None, **privacy):
+    """The study with these algorithms; without settings of privacy, an ordinary one."""
+    tables = {**TABLES, "run": {**TABLES["run"], **(run or {})}}
+    tables["algorithm"] = list(entries or TABLES["algorithm"])
+    if privacy:
+        tables["privacy"] = {"clip": 0.3, **privacy}
+    return study_of(tables)
+
+
+def setup_of(**privacy):
+    return prepare(study(**privacy), 0)
+
+
+# Canaries.
+
+
+def test_a_client_who_is_out_has_samples_that_teach_the_opposite():
+    federation = setup_of().federation
+    canaries = canaries_of(federation, "client", 0)
+    everybody = canaries.divided(torch.ones(6, dtype=torch.bool))
+    assert torch.equal(everybody.train.index, federation.train.index)
+    some = torch.tensor([True, False, True, True, True, True])
+    made = canaries.divided(some)
+    assert torch.equal(made.train.size, federation.train.size)
+    who = torch.arange(6)
+    (before, mask), (after, _) = federation.train.rows(who), made.train.rows(who)
+    assert torch.equal(made.targets[after[mask]], federation.targets[before[mask]])
+    assert torch.equal(after[some], before[some])
+    turned = made.features[after[1][mask[1]]]
+    assert torch.equal(turned, -2 * federation.features[before[1][mask[1]]])
+
+
+def test_samples_that_are_out_are_missing_and_a_quarter_at_most():
+    federation = setup_of().federation
+    canaries = canaries_of(federation, "sample", 0)
+    count = len(canaries.clients)
+    each = torch.bincount(canaries.clients)
+    assert torch.equal(each, federation.train.size // 4)
+    members = torch.arange(count) % 2 == 0
+    made = canaries.divided(members)
+    lost = torch.bincount(canaries.clients[~members], minlength=6)
+    assert torch.equal(made.train.size, federation.train.size - lost)
+    assert torch.equal(made.validation.index, federation.validation.index)
+    # All but canaries are samples of the client as they were.
+    old = made.train.index < len(federation.targets)
+    assert int((~old).sum()) == int(members.sum())
+    assert set(made.train.index[old].tolist()) <= set(federation.train.index.tolist())
+
+
+def test_canaries_among_samples_have_the_label_of_the_next_class():
+    digits = {"data": {"name": "digits"}, "split": {"name": "iid", "clients": 3}}
+    made = study_of({**TABLES, **digits, "model": {"name": "logistic"}})
+    federation = prepare(made, 0).federation
+    canaries = canaries_of(federation, "sample", 0)
+    assert len(canaries.clients) == 3 * 50
+    index, _ = federation.train.rows(torch.arange(3))
+    left = [
+        set(index[k].tolist()) - set(canaries.rest[canaries.owners == k].tolist())
+        for k in range(3)
+    ]
+    for k, replaced in enumerate(left):
+        labels = federation.targets[sorted(replaced)]
+        others = canaries.federation.targets[canaries.inside[canaries.clients == k, 0]]
+        assert sorted((labels + 1) % 10) == sorted(others)
+
+
+def test_a_client_with_few_samples_cannot_be_audited_by_samples():
+    data = {**TABLES["data"], "samples": 4}
+    tables = {**TABLES, "data": data, "privacy": {"noise": 1.0, "unit": "sample"}}
+    with pytest.raises(InputError, match="clients with at least 4 training samples"):
+        audit_study(study_of(tables), runs=8)
+
+
+def test_what_others_know_of_a_canary_does_not_depend_on_the_own_model():
+    setup = setup_of()
+    canaries = canaries_of(setup.federation, "client", 0)
+    made = prepare(study(), 0, canaries.federation)
+    kernel = made.simulation.kernel
+    x = torch.randn(6, 3, generator=seeds.generator("x"), dtype=torch.float64)
+    other = x.clone()
+    other[2] += 1.0
+    moved = canaries.known_to(kernel, other) != canaries.known_to(kernel, x)
+    assert moved.tolist() == [True, True, False, True, True, True]
+
+
+def test_directions_tell_the_canaries_of_a_client_apart():
+    """Along that of another canary, a gradient hardly counts; along its own it does."""
+    digits = {"data": {"name": "digits"}, "split": {"name": "iid", "clients": 8}}
+    made = study_of({**TABLES, **digits, "model": {"name": "logistic"}})
+    setup = prepare(made, 0)
+    canaries = canaries_of(setup.federation, "sample", 0)
+    kernel = simulation_of(made, canaries.federation, setup.module, 0).kernel
+    along = canaries.directions(kernel, setup.x[0])[canaries.clients == 0]
+    mine = canaries.inside[canaries.clients == 0]
+    point = setup.x[0].expand(len(mine), -1)
+    g = kernel.grad(point, Batch(mine, torch.ones_like(mine, dtype=point.dtype)))
+    found = along @ (g / g.norm(dim=1, keepdim=True)).T
+    size = len(mine)
+    others = found[~torch.eye(size, dtype=torch.bool)].abs()
+    assert float(found.diagonal().min()) > 5 * float(others.mean())
+    plain = (g @ g.T) / g.norm(dim=1)[:, None] / g.norm(dim=1)
+    apart = plain[~torch.eye(size, dtype=torch.bool)].abs()
+    assert others.mean() / found.diagonal().mean() < apart.mean() / 2
+
+
+# Listening.
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "fedavg"},
+        {"name": "decentralised_sgd"},
+        {"name": "karula"},
+        {"name": "all_for_one", "weights": "uniform"},
+        {"name": "adaptive_all_for_one"},
+    ],
+)
+def test_nobody_learns_otherwise_because_somebody_listens(entry):
+    made = study(entry)
+    setup = prepare(made, 0)
+    method = setup.algorithm(made.algorithms[0])
+    heard = Heard(torch.arange(6), torch.ones(6, 3, dtype=torch.float64), setup.x)
+    found = []
+    for clients in (setup.simulation, Overheard(setup.simulation, heard)):
+        *_, last = run_rounds(method, clients, setup.x, rounds=3)
+        found.append(method.personal(last.state, setup.simulation.at(3, purpose="use")))
+    assert float((found[0] - found[1]).abs().max()) < 1e-12
+    assert len(heard.scores()["sums"]) == 6
+
+
+def test_what_is_heard_of_an_average_is_the_way_that_each_row_went():
+    """By a loop: z_t less the last mean, along a canary's direction."""
+    made = study({"name": "fedavg", "lr": 0.05})
+    setup = prepare(made, 0)
+    u = torch.randn(6, 3, generator=seeds.generator("u"), dtype=torch.float64)
+    heard = Heard(torch.arange(6), u, setup.x)
+    method = setup.algorithm(made.algorithms[0])
+    *_, _ = run_rounds(method, Overheard(setup.simulation, heard), setup.x, rounds=2)
+    shares = setup.federation.train.size.double()
+    mean, along = setup.x, []
+    for t in (1, 2):
+        z = mean - 0.05 * setup.simulation.at(t).grads(mean)
+        along.append(((z - mean) * u).sum(1))
+        mean = (shares @ z / shares.sum()).expand(6, -1)
+    found = heard.scores()
+    torch.testing.assert_close(found["sums"], along[0] + along[1])
+    torch.testing.assert_close(found["changes"], (along[1] - along[0]).square())
+    torch.testing.assert_close(found["first"], along[0] - along[1])
+
+
+def test_where_only_sums_are_seen_only_sums_are_heard():
+    made = study()
+    setup = prepare(made, 0)
+    u = torch.ones(6, 3, dtype=torch.float64)
+    heard = Heard(torch.arange(6), u, setup.x, summed=True)
+    method = setup.algorithm(made.algorithms[0])
+    *_, last = run_rounds(method, Overheard(setup.simulation, heard), setup.x, rounds=1)
+    x = method.personal(last.state, setup.simulation.at(1, purpose="use"))
+    torch.testing.assert_close(heard.scores()["sums"], (x - setup.x).sum(1))
+
+
+# Audits.
+
+
+def lower_of(found) -> float:
+    return max(proof.lower for proof in found.proofs)
+
+
+def test_without_privacy_much_is_proved_and_nothing_was_promised():
+    found = audit_study(study(), runs=16)
+    assert lower_of(found) > 1.5 and not found.broken and found.unit == "client"
+    assert {proof.upper for proof in found.proofs} == {math.inf}
+    attacks = {proof.attack for proof in found.proofs}
+    by_rows = {f"canaries, {name}" for name in ("sums", "changes", "first")}
+    assert attacks == {*by_rows, "shadow models"}
+    (inverted,) = found.inversions
+    assert inverted.error is None and inverted.without < 1e-3
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_a_sound_study_is_not_disproved(unit):
+    found = audit_study(study(epsilon=1.0, unit=unit), runs=16)
+    assert not found.broken and found.unit == unit
+    for proof in found.proofs:
+        assert proof.lower <= proof.upper <= 1.0 + 1e-9 < proof.most
+    (inverted,) = found.inversions
+    assert inverted.error > 0.5 and inverted.without < 1e-3
+
+
+def quieter(monkeypatch, factor: float) -> None:
+    """Noise of both units is smaller than its ledger says."""
+    released, noised = of_clients.Mechanism.released, of_samples.Mechanism.noised
+
+    def less(self, x, ref, stream, clients, share=1.0):
+        return released(self, x, ref, stream, clients, share * factor)
+
+    def less_of_samples(self, g, keys, who, samples):
+        return noised(self, g, keys, who, samples / factor)
+
+    monkeypatch.setattr(of_clients.Mechanism, "released", less)
+    monkeypatch.setattr(of_samples.Mechanism, "noised", less_of_samples)
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_noise_that_is_too_small_is_caught(monkeypatch, unit):
+    quieter(monkeypatch, 0.01)
+    assert audit_study(study(epsilon=1.0, unit=unit), runs=16).broken
+
+
+def test_forgotten_clipping_is_caught(monkeypatch):
+    released = of_clients.Mechanism.released
+
+    def unclipped(self, x, ref, stream, clients, share=1.0):
+        noise = released(self, torch.zeros_like(x), 0.0, stream, clients, share)
+        return x + noise
+
+    monkeypatch.setattr(of_clients.Mechanism, "released", unclipped)
+    assert audit_study(study(epsilon=1.0, clip=1e-3), runs=16).broken
+
+
+def test_noise_that_is_the_same_in_every_round_is_caught(monkeypatch):
+    """Only by what changes between rounds: in sums, it grows with the rounds."""
+    released, first = of_clients.Mechanism.released, {}
+
+    def again(self, x, ref, stream, clients, share=1.0):
+        stream = first.setdefault(self.seed, stream)
+        return released(self, x, ref, stream, clients, share)
+
+    monkeypatch.setattr(of_clients.Mechanism, "released", again)
+    broken = [
+        proof.attack
+        for proof in audit_study(study(epsilon=0.5), runs=16).proofs
+        if proof.broken
+    ]
+    assert broken == ["canaries, first"]
+
+
+def test_who_trains_alone_tells_nothing():
+    found = audit_study(study({"name": "local"}, epsilon=1.0), runs=8)
+    (proof,) = found.proofs
+    assert (proof.attack, proof.lower, proof.upper) == ("shadow models", 0.0, 0.0)
+    assert not found.inversions
+
+
+def test_in_time_models_of_others_are_attacked():
+    tables = {
+        **TABLES,
+        "algorithm": [{"name": "server_sgd", "lr": 0.02}],
+        "time": {},
+        "privacy": {"clip": 0.3, "noise": 50.0},
+    }
+    found = audit_study(study_of(tables), runs=8)
+    assert [proof.attack for proof in found.proofs] == ["shadow models"]
+    assert 0 < found.proofs[0].upper < 10 and not found.broken
+
+
+def test_samples_come_back_through_a_small_network_and_noise_hides_them():
+    tables = {**TABLES, "model": {"name": "mlp", "hidden": [8]}}
+    noisy = study_of({**tables, "privacy": {"noise": 5.0}})
+    found = inversion_of(prepare(noisy, 0), noisy.algorithms[0])
+    assert found.without < 1e-6 and found.error > 0.5
+
+
+def test_the_same_audit_twice_gives_the_same():
+    first, second = (audit_study(study(noise=3.0), runs=8) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"runs": 7}, "`runs` must be at least 8, got 7"),
+        ({"confidence": 1.0}, "`confidence` must be less than 1, got 1"),
+    ],
+)
+def test_bad_settings_are_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        audit_study(study(), **given)
+
+
+def test_settings_that_would_be_searched_are_refused():
+    with pytest.raises(InputError, match="with known settings: leave"):
+        audit_study(study_of({**TABLES, "tune": {"trials": 2}}))
