@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from itertools import product
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 from beartype.roar import BeartypeException
 from jaxtyping import AnnotationError, Bool, Float, Int, Shaped, TypeCheckError
+from jaxtyping._decorator import jaxtyped as shapes
 from torch import Tensor
 
 from coterie.algorithms.local import local
+from coterie.clients.samples import Batch
 from coterie.collaboration.weights import spectral_radius
 from coterie.conformance.cases import Setting, simulated, small_federation
 from coterie.engine.rounds import beginning
 from support.oracles import begun
-from support.typechecking import SCOPE, check, jaxtyped
+from support.typechecking import check, jaxtyped
 
 
 def test_a_wrong_shape_is_refused_at_every_call():
@@ -98,34 +101,92 @@ SIZES = ["", "n", "n d", "n n", "2 d", "n 3 n", "_ n", "... n", "*n d", "#n d", 
 SHAPES = [(), (1,), (2,), (2, 2), (2, 3), (2, 3, 2), (2, 3, 3)]
 
 
-@pytest.mark.parametrize("first", SIZES[:-1])
-def test_two_arrays_are_of_their_kinds_where_jaxtyping_says_so(first):
+@pytest.mark.parametrize("first", SIZES)
+def test_two_arrays_are_accepted_where_jaxtyping_alone_accepts_them(first):
     arrays = list(product([torch.ones(shape) for shape in SHAPES], repeat=2))
     for second in SIZES:
         kinds = Float[Tensor, first], Float[Tensor, second]
-        expected = [answers(kinds, pair, by_jaxtyping) for pair in arrays]
+        told = f"Float[Tensor, {first!r}] Float[Tensor, {second!r}]"
+        expected = [by_jaxtyping(kinds, pair) for pair in arrays]
+        ours = accepting(*kinds, told)
         for _ in range(2):  # what was accepted is known
-            assert [answers(kinds, pair, isinstance) for pair in arrays] == expected
+            assert [refusal(ours, *pair) for pair in arrays] == expected
 
 
 @pytest.mark.parametrize("number", [Float, Int, Bool, Shaped])
-def test_numbers_are_of_their_types_where_jaxtyping_says_so(number):
+def test_numbers_are_of_their_types_where_jaxtyping_alone_says_so(number):
     dtypes = (torch.float32, torch.float64, torch.int64, torch.bool)
     kind, arrays = number[Tensor, " n"], [torch.ones(2, dtype=d) for d in dtypes]
+    ours = accepting(kind, kind, "Float[Tensor, 'n']")
     for array in (*arrays, *arrays, np.ones(2), [1.0, 1.0], None):
-        assert isinstance(array, kind) == by_jaxtyping(array, kind)
+        expected = by_jaxtyping((kind, kind), (array, array))
+        assert refusal(ours, array, array) == expected
 
 
-def by_jaxtyping(value: object, kind: type) -> bool:
-    return kind.__instancecheck_str__(value) == ""
+def accepting(first: type, second: type, told: str):
+    """A function that takes an array and returns another, checked by ours."""
+
+    def crossing(value, result):
+        return result
+
+    crossing.__annotations__ = {"value": first, "return": second}
+    crossing.__qualname__ = told  # not that of a closure
+    return jaxtyped(typechecker=check)(crossing)
 
 
-def answers(kinds: tuple, arrays: tuple, holds) -> list[bool | str]:
-    with SCOPE:
+def refusal(checked, value, result) -> type | None:
+    try:
+        checked(value, result)
+    except (TypeCheckError, AnnotationError) as error:  # the latter: without letters
+        return type(error)
+
+
+def by_jaxtyping(kinds: tuple, arrays: tuple) -> type | None:
+    with shapes("context"):
         try:
-            return [holds(x, kind) for x, kind in zip(arrays, kinds, strict=True)]
-        except AnnotationError as error:  # of a size that has no letter yet
-            return [str(error)]
+            each = zip(kinds, arrays, strict=True)
+            right = all(kind.__instancecheck_str__(x) == "" for kind, x in each)
+        except AnnotationError as error:
+            return type(error)
+    return None if right else TypeCheckError
+
+
+def test_every_kind_of_argument_is_refused_at_every_call():
+    def mixed(
+        x: Float[Tensor, " n"],
+        *rows: Float[Tensor, " n"],
+        names: list[str],
+        way: Literal["up", "down"] = "up",
+        pair: tuple[int, ...] = (),
+        **options: Int[Tensor, " n"],
+    ) -> tuple[Float[Tensor, " n"], dict[str, int]]:
+        return x, {name: 1 for name in names}
+
+    checked, x = jaxtyped(typechecker=check)(mixed), torch.ones(2)
+    wrong = (
+        ((x[:1], x), {"names": []}),
+        ((x, x, x[:1]), {"names": []}),
+        ((x,), {"names": [1]}),
+        ((x,), {"names": [], "way": "left"}),
+        ((x,), {"names": [], "pair": (1, "a")}),
+        ((x,), {"names": [], "more": x}),
+        ((x,), {"names": [], "more": torch.ones(3, dtype=torch.long)}),
+    )
+    more = torch.ones(2, dtype=torch.long)
+    for _ in range(2):
+        checked(x, x, x, names=["a"], way="down", pair=(1, 2), more=more)
+        for args, options in wrong:
+            with pytest.raises(TypeCheckError, match="mixed"):
+                checked(*args, **options)
+
+
+def test_fields_of_a_data_class_have_one_size_for_each_letter():
+    index, weight = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3)
+    for _ in range(2):
+        assert Batch(index, weight).width == 3
+        for wrong in (weight[:1], weight.long(), weight[0]):
+            with pytest.raises(TypeCheckError):
+                Batch(index, wrong)
 
 
 def test_who_lacks_an_attribute_of_a_protocol_is_refused_after_others_are_not():

@@ -10,7 +10,11 @@ from torch import nn
 from torch.testing import assert_close
 
 from coterie.checks import InputError
+from coterie.clients.kernels import Kernel
 from coterie.clients.layers import for_many_models
+from coterie.clients.samples import Batch
+from coterie.models import OBJECTIVES, build, ravel
+from coterie.models.losses import cross_entropy
 
 REAL = torch.float64
 # Sums of some dozen products in double precision, in another order.
@@ -117,3 +121,31 @@ def test_packed_sequences_are_refused_in_a_sentence():
     packed = nn.utils.rnn.pack_sequence([drawn(3, E), drawn(2, E)])
     with pytest.raises(InputError, match="need padded sequences, not packed ones"):
         ours(packed)
+
+
+class Vectorised(nn.Sequential):
+    """The same layers, which a kernel takes for any module."""
+
+
+def plain_layers() -> list[nn.Module]:
+    frozen = nn.Linear(4, 4).requires_grad_(False)
+    inner = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Flatten())
+    return [nn.Flatten(), frozen, nn.ELU(), inner, nn.Linear(5, 3)]
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, lambda o, t: cross_entropy(o, t)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_chain_of_plain_layers_equals_the_same_layers_vectorised(shared, loss):
+    features, targets = drawn(20, 2, 2), torch.arange(20) % 3
+    objective = OBJECTIVES["classification"]._replace(loss=loss)
+    weight, index = drawn(5, 7, seed=1).abs(), torch.arange(35).view(5, 7) % 20
+    batch, answers = Batch(index[0] if shared else index, weight), []
+    for kind in (nn.Sequential, Vectorised):
+        module = build(lambda kind=kind: kind(*plain_layers()), 0, REAL)
+        kernel = Kernel(module, objective, features, targets)
+        points = ravel(module) + drawn(5, kernel.parameters, seed=2)
+        hvp = kernel.hvp(points, drawn(*points.shape, seed=3), batch)
+        measures = kernel.measure(points, batch).values()
+        each = kernel.grad(points, batch), hvp, kernel.losses(points, batch)
+        answers.append((*each, *measures))
+    assert_close(*answers, **EXACT)

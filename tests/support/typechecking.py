@@ -1,24 +1,38 @@
 """The run-time type checker of the tests: beartype, where an int may be a float.
 
-The import hook of jaxtyping finds `jaxtyped` as it is here. Beartype checks arguments
-and result of every function, each once, and jaxtyping only holds the shapes of a call
-together: by itself it would bind and check all arguments twice, which made the tests a
-quarter slower. Of closures, made anew with each call of what encloses them, nothing is
-compiled. What jaxtyping has accepted once, a kind of array of a number type, is
-afterwards compared by its shape alone, and whether objects of one of our classes have
-the attributes of a protocol is asked once.
+The import hook of jaxtyping finds `jaxtyped` as it is here. Every call and its result
+are held to the types of a function. Where shapes are among them, what they are decided
+by is the kind of every argument: its class, or number type and shape. A call whose
+arguments and result are of the same kinds as those of an earlier one is as right as
+that was, so that it is asked only whether there was one; what kinds do not decide, such
+as the items of a list, is asked again. Closures are made anew with each call of what
+encloses them, but keep what is known of them. Other functions are compiled by beartype.
 
-Only what has sizes such as "{count}", and classes, is left to jaxtyping, which hands
-over functions that have only a signature.
+Only where a type is not there at run time is a function left to jaxtyping, which does
+without.
 """
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable
-from types import CodeType
-from typing import Any, Protocol, get_type_hints
+from itertools import chain, repeat
+from types import CodeType, NoneType, UnionType
+from typing import (
+    Any,
+    Literal,
+    ParamSpecArgs,
+    ParamSpecKwargs,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
@@ -29,45 +43,9 @@ from beartype.roar import (
     BeartypeException,
 )
 from jaxtyping import AbstractArray, AnnotationError, TypeCheckError, config
-from jaxtyping._storage import get_shape_memo
+from jaxtyping._storage import pop_shape_memo, push_shape_memo
 
-SCOPE = jaxtyping.jaxtyped("context")  # in which equal letters are equal numbers
 _CONF = BeartypeConf(is_pep484_tower=True)
-
-_ARRAYS = type(AbstractArray)
-_ACCEPTED: dict[tuple[Any, ...], list[int | str]] = {}  # sizes as they are written
-
-
-def _is(kind: Any, value: Any) -> bool:
-    """Whether an array is of a kind such as Float[Tensor, "n 3"].
-
-    That is jaxtyping's to say, except where it is certain to say yes.
-    """
-    key = kind, type(value), getattr(value, "dtype", None)
-    if key in _ACCEPTED and _fits(value.shape, _ACCEPTED[key]):
-        return True
-    found = kind.__instancecheck_str__(value) == ""
-    written = kind.dim_str.split()
-    if found and all(size.isidentifier() or size.isdigit() for size in written):
-        _ACCEPTED[key] = [int(size) if size.isdigit() else size for size in written]
-    return found
-
-
-def _fits(shape: tuple[int, ...], written: list[int | str]) -> bool:
-    """Whether a shape has these sizes, where equal letters are equal numbers."""
-    if len(shape) != len(written):
-        return False
-    letters = get_shape_memo()[0]
-    new: dict[int | str, int] = {}
-    for size, wanted in zip(shape, written, strict=True):
-        known = letters.get(wanted) if isinstance(wanted, str) else wanted
-        if size != (new.setdefault(wanted, size) if known is None else known):
-            return False
-    letters.update(new)
-    return True
-
-
-_ARRAYS.__instancecheck__ = _is
 
 _PROTOCOLS = type(Protocol)
 _ATTRIBUTES = _PROTOCOLS.__instancecheck__
@@ -116,16 +94,173 @@ def _written(function: Callable[..., Any]) -> str:
     return " ".join(str(hint) for hint in function.__annotations__.values())
 
 
+Mark = Callable[[Any], Any]
+
+
+def _anything(value: Any) -> None:
+    """Nothing is asked of it."""
+
+
+def _sized(value: Any) -> Any:
+    """All that a type such as Float[Tensor, "n 3"] | None asks of a value."""
+    return type(value), getattr(value, "dtype", None), getattr(value, "shape", None)
+
+
+def _each(value: Any) -> Any:
+    """The same, of every item of a tuple."""
+    return tuple(map(_each, value)) if isinstance(value, tuple) else _sized(value)
+
+
+def _itself(value: Any) -> Any:
+    return type(value), value
+
+
+def _asked(hint: Any) -> Mark:
+    """Asks whether a value is of a type, each time."""
+    protocol = hint if isinstance(hint, type) else None
+
+    def ask(value: Any) -> None:
+        if (protocol, type(value)) not in _FOLLOWED:
+            die_if_unbearable(value, hint, conf=_CONF)
+
+    return ask
+
+
+def _by_kind(hint: Any) -> bool:
+    """Whether the kind of a value says if it is of a type."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType, tuple):
+        return all(part is ... or _by_kind(part) for part in get_args(hint))
+    if origin is collections.abc.Callable or hint in (Any, None, NoneType):
+        return True
+    alone = isinstance(hint, type) and origin is None
+    return alone and not getattr(hint, "_is_protocol", False)
+
+
+def _of_tuple(hint: Any) -> bool:
+    return get_origin(hint) is tuple or any(map(_of_tuple, get_args(hint)))
+
+
+def _has_shape(hint: Any) -> bool:
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        return True
+    return any(_has_shape(part) for part in get_args(hint))
+
+
+def _mark(hint: Any) -> Mark | None:
+    """What a type asks about a value; None: more than can be remembered."""
+    if _by_kind(hint):
+        return _each if _of_tuple(hint) else _sized if _has_shape(hint) else type
+    if get_origin(hint) is Literal:
+        return _itself
+    return None if _has_shape(hint) else _asked(hint)
+
+
+class _Rules:
+    """The types of a function, and which calls were found to follow them."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        hints = get_type_hints(function, include_extras=True)
+        # Those of *args: P.args stand for a signature elsewhere.
+        standing = (ParamSpecArgs, ParamSpecKwargs)
+        self.hints = {n: h for n, h in hints.items() if not isinstance(h, standing)}
+        self.signature = inspect.signature(function)
+        parameters = self.signature.parameters.values()
+        # Values of arguments that are sizes in shapes, as in "{count}".
+        sizes = set(re.findall(r"\w+", " ".join(_BRACES.findall(_written(function)))))
+        marks = {
+            name: _mark(self.hints[name]) if name in self.hints else _anything
+            for name in (*self.signature.parameters, "return")
+        }
+        self.forgets = None in marks.values()
+        self.marks = marks | dict.fromkeys(sizes & marks.keys(), _itself)
+        self.several = {p.name: p.kind for p in parameters if p.kind in _SEVERAL}
+        named = [p.name for p in parameters if p.kind not in _SEVERAL]
+        self.places = [self.marks[name] for name in named]
+        of = {kind: self.marks[name] for name, kind in self.several.items()}
+        self.more = of.get(inspect.Parameter.VAR_POSITIONAL)
+        self.others = of.get(inspect.Parameter.VAR_KEYWORD, _anything)
+        self.followed: set[Any] = set()
+
+    def key(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """The kinds of all arguments."""
+        places = self.places
+        if self.more is not None:
+            places = chain(places, repeat(self.more))
+        kinds = [mark(value) for mark, value in zip(places, args, strict=False)]
+        for name, value in options.items():
+            kinds += (name, self.marks.get(name, self.others)(value))
+        return tuple(kinds)
+
+    def refuse(self, args: Any, options: Any, *result: Any) -> None:
+        """Raises where arguments or a result are not of their types."""
+        bound = self.signature.bind(*args, **options)
+        given = dict(bound.arguments)
+        bound.apply_defaults()
+        push_shape_memo(bound.arguments)  # in which equal letters are equal numbers
+        try:
+            for name, value in given.items():
+                kind = self.several.get(name)
+                for each in _SEVERAL[kind](value) if kind is not None else (value,):
+                    self._refuse(name, each)
+            for value in result:
+                self._refuse("return", value)
+        finally:
+            pop_shape_memo()
+
+    def _refuse(self, name: str, value: Any) -> None:
+        if name in self.hints:
+            die_if_unbearable(value, self.hints[name], conf=_CONF)
+
+    def call(self, function: Callable[..., Any], args: Any, options: Any) -> Any:
+        """What a function that has these types returns."""
+        if self.forgets:
+            self.refuse(args, options)
+            result = function(*args, **options)
+            self.refuse(args, options, result)
+            return result
+        key = self.key(args, options)
+        if key not in self.followed:
+            self.refuse(args, options)
+            self.followed.add(key)
+        result = function(*args, **options)
+        both = key, self.marks["return"](result)
+        if both not in self.followed:
+            self.refuse(args, options, result)
+            self.followed.add(both)
+        return result
+
+
+_BRACES = re.compile(r"\{(.*?)\}")
+_SEVERAL: dict[Any, Callable[[Any], Any]] = {
+    inspect.Parameter.VAR_POSITIONAL: tuple,
+    inspect.Parameter.VAR_KEYWORD: dict.values,
+}
+
+_CLOSURES: dict[CodeType, _Rules] = {}
+
+
+def _ruled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, held to its types by what was found before."""
+    code = function.__code__
+    if "<locals>" not in function.__qualname__:
+        rules = _Rules(function)
+    elif code in _CLOSURES:
+        rules = _CLOSURES[code]
+    else:
+        rules = _CLOSURES[code] = _Rules(function)
+    return lambda *args, **options: rules.call(function, args, options)
+
+
 def _once(
     function: Callable[..., Any], otherwise: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The function, checked by beartype alone, with all shapes of a call as one.
+    """The function, with arguments and result checked.
 
     That needs all types; jaxtyping goes without those that are imported only where
     types are checked statically.
     """
     checker: Callable[..., Any] | None = None
-    shaped = bool({"'", '"'} & set(_written(function)))
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -133,16 +268,14 @@ def _once(
         if config.jaxtyping_disable:
             return function(*args, **options)
         if checker is None:
+            inner = "<locals>" in function.__qualname__
+            ruled = inner or {"'", '"'} & set(_written(function))
             try:
-                inner = "<locals>" in function.__qualname__
-                checker = (_closure if inner else _resolved)(function)
+                checker = (_ruled if ruled else _resolved)(function)
             except NameError:
                 checker = otherwise(function)
         try:
-            if not shaped:
-                return checker(*args, **options)
-            with SCOPE:
-                return checker(*args, **options)
+            return checker(*args, **options)
         except (BeartypeCallHintViolation, BeartypeDoorHintViolation) as error:
             raise TypeCheckError(f"{function.__qualname__}: {error}") from error
 
@@ -154,31 +287,6 @@ def _resolved(function: Callable[..., Any]) -> Callable[..., Any]:
     return _checked(function)
 
 
-_CLOSURES: dict[CodeType, dict[str, Any]] = {}
-
-
-def _closure(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A closure with its arguments and result checked.
-
-    It is made anew with each call of what encloses it, so that nothing is compiled.
-    """
-    code = function.__code__
-    if code not in _CLOSURES:
-        _CLOSURES[code] = get_type_hints(function, include_extras=True)
-    hints, names = _CLOSURES[code], code.co_varnames[: code.co_argcount]
-
-    def call(*args: Any, **options: Any) -> Any:
-        for name, value in (*zip(names, args, strict=False), *options.items()):
-            if name in hints:
-                die_if_unbearable(value, hints[name], conf=_CONF)
-        result = function(*args, **options)
-        if "return" in hints:
-            die_if_unbearable(result, hints["return"], conf=_CONF)
-        return result
-
-    return call
-
-
 def jaxtyped(
     *, typechecker: Callable[..., Any], shapes: Callable[..., Any] = jaxtyping.jaxtyped
 ) -> Callable[..., Any]:
@@ -186,8 +294,10 @@ def jaxtyped(
     with_shapes = shapes(typechecker=typechecker)
 
     def decorate(function: Any) -> Any:
-        # Sizes such as "{count}" are values of arguments, which jaxtyping looks up.
-        if not inspect.isfunction(function) or "{" in _written(function):
+        if dataclasses.is_dataclass(function):
+            function.__init__ = _once(function.__init__, with_shapes)
+            return function
+        if not inspect.isfunction(function):
             return with_shapes(function)
         return _once(function, with_shapes)
 

@@ -13,6 +13,7 @@ How rows are run depends on the device and the model, by rule and not by timing,
 results must not depend on how busy a machine is (`benchmarks/` has the measurements):
 
 - one vectorised pass over all rows (`torch.func.vmap`), compiled on CUDA;
+- on the CPU, plain chains of layers: one pass of products, without vectorising;
 - on the CPU, models with convolutions and more than 64 samples a row: row after row,
   one thread for each core, since the grouped convolutions that vectorising makes are
   slow there.
@@ -38,7 +39,15 @@ from torch.func import functional_call, grad, jvp, vmap
 
 from ..models import Objective, layout, outcomes, value_of
 from .compiling import compile_for, repeatable
-from .layers import Recurrent, for_many_models, looks_up, values_in_pass
+from .layers import (
+    Recurrent,
+    chain,
+    for_many_models,
+    looks_up,
+    of_rows,
+    slopes_of,
+    values_in_pass,
+)
 from .samples import Batch
 
 _BUDGET = {"cpu": 2**25, "cuda": 2**29}
@@ -82,10 +91,8 @@ class Kernel:
         self.layout = layout(module)
         if dtype is None and features.is_floating_point():
             dtype = features.dtype
-        self.module = for_many_models(
-            copy.deepcopy(module).to(features.device, dtype),
-            on_cpu=features.device.type == "cpu",
-        )
+        own = copy.deepcopy(module).to(features.device, dtype)
+        self.module = for_many_models(own, on_cpu=features.device.type == "cpu")
         self.objective, self._features, self._targets = objective, features, targets
         # Unrolled steps would take longer to compile than most studies to run.
         recurrent = any(isinstance(m, Recurrent) for m in self.module.modules())
@@ -95,6 +102,7 @@ class Kernel:
         )
         everything = self.module.named_parameters(remove_duplicate=False)
         self._tied = len(list(everything)) > len(self.layout.names)
+        self._chain = None if self._tied else chain(self.module)
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     @property
@@ -123,9 +131,8 @@ class Kernel:
         """Row j is the Hessian of row j's weighted loss, times vectors[j]."""
         if not len(points):
             return torch.empty_like(points)
-        with _FORWARD:
-            found = [self._run("hvp", c, points, vectors) for c in self._chunks(batch)]
-        return torch.cat(found)
+        pieces = self._chunks(batch)
+        return torch.cat([self._run("hvp", piece, points, vectors) for piece in pieces])
 
     def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
         """Entry j is row j's weighted loss."""
@@ -277,14 +284,8 @@ class Kernel:
         used = batch.weight[j] != 0
         return *self.data(index[used]), batch.weight[j][used]
 
-    def _grad_of_row(
-        self,
-        module: nn.Module,
-        row: Tensor,
-        features: Tensor,
-        targets: Tensor,
-        weight: Tensor,
-    ) -> Tensor:
+    def _grad_of_row(self, module: nn.Module, row: Tensor, *used: Tensor) -> Tensor:
+        features, targets, weight = used
         point = row.detach().requires_grad_()
         with torch.enable_grad():
             outputs = self._called(module, self.layout.unravel(point), features)
@@ -324,77 +325,73 @@ class Kernel:
     # or None when all rows share them.
 
     def _grads(self, data: int | None) -> Callable[..., Tensor]:
-        dims = (0, data, data, 0)
-        losses, slopes = (
-            vmap(of_row, in_dims=dims) for of_row in (self._loss, grad(self._loss))
-        )
+        slopes, losses = vmap(grad(self._loss), (0, data, data, 0)), self._losses(data)
 
         def by_row(points: Tensor, *batch: Tensor) -> Tensor:
             return self.layout.ravel(slopes(self.layout.unravel(points), *batch))
 
         def at_once(points: Tensor, *batch: Tensor) -> Tensor:
-            point = points.detach().requires_grad_()
-            with torch.enable_grad():
-                found = losses(self.layout.unravel(point), *batch)
-            if not found.requires_grad:  # where none depends on a model
-                return torch.zeros_like(points)
-            return torch.autograd.grad(found, point, torch.ones_like(found))[0]
+            return slopes_of(points.detach(), losses, *batch)
 
         # One pass back for all rows takes half of the time for small models, and does
         # not import torch's compiler; but it does not know which index is padding.
         return by_row if looks_up(self.module, self._features[:1]) else at_once
 
     def _hvps(self, data: int | None) -> Callable[..., Tensor]:
-        def hvp(
-            point: dict[str, Tensor], vector: dict[str, Tensor], *batch: Tensor
-        ) -> dict[str, Tensor]:
+        def along(point: Any, vector: Any, *batch: Tensor) -> dict[str, Tensor]:
             slope = grad(self._loss)
             return jvp(lambda p: slope(p, *batch), (point,), (vector,))[1]
 
-        rows = vmap(hvp, in_dims=(0, 0, data, data, 0))
+        rows, losses = vmap(along, (0, 0, data, data, 0)), self._losses(data)
 
-        def program(points: Tensor, vectors: Tensor, *batch: Tensor) -> Tensor:
+        def by_row(points: Tensor, vectors: Tensor, *batch: Tensor) -> Tensor:
             unravel = self.layout.unravel
-            return self.layout.ravel(rows(unravel(points), unravel(vectors), *batch))
+            with _FORWARD:
+                found = rows(unravel(points), unravel(vectors), *batch)
+            return self.layout.ravel(found)
 
-        return program
+        def at_once(points: Tensor, vectors: Tensor, *batch: Tensor) -> Tensor:
+            point = points.detach()
+            slope = slopes_of(point, losses, *batch, again=True)
+            if not slope.requires_grad:  # where no loss is curved
+                return torch.zeros_like(points)
+            twice = torch.autograd.grad(slope, point, vectors, materialize_grads=True)
+            return twice[0]
+
+        # Vectorised, torch differentiates lookups twice in one direction only.
+        return by_row if looks_up(self.module, self._features[:1]) else at_once
 
     def _losses(self, data: int | None) -> Callable[..., Tensor]:
-        rows = vmap(self._loss_of_samples, in_dims=(0, data, data))
-        return lambda points, *batch: rows(self.layout.unravel(points), *batch[:2])
+        outputs, loss = self._outputs(data), self.objective.loss
+        return lambda points, features, targets, *_: of_rows(
+            loss, outputs(self.layout.unravel(points), features), targets, data
+        )
 
     def _measures(
         self, data: int | None
     ) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:
-        measures = self.objective.per_sample
+        outputs, measures = self._outputs(data), self.objective.per_sample
 
-        def measure(
-            point: dict[str, Tensor], features: Tensor, targets: Tensor, weight: Tensor
+        def program(
+            points: Tensor, features: Tensor, targets: Tensor, weight: Tensor
         ) -> tuple[dict[str, Tensor], Tensor]:
-            outputs = self._called(self.module, point, features)
-            sums = {
-                name: (measure(outputs, targets) * weight).sum()
-                for name, measure in measures.items()
-            }
-            return sums, outputs
+            out = outputs(self.layout.unravel(points), features)
+            found = {n: of_rows(of, out, targets, data) for n, of in measures.items()}
+            return {n: (values * weight).sum(1) for n, values in found.items()}, out
 
-        rows = vmap(measure, in_dims=(0, data, data, 0))
-        return lambda points, *batch: rows(self.layout.unravel(points), *batch)
+        return program
 
-    def _loss(
-        self,
-        point: dict[str, Tensor],
-        features: Tensor,
-        targets: Tensor,
-        weight: Tensor,
-    ) -> Tensor:
-        return (self._loss_of_samples(point, features, targets) * weight).sum()
+    def _outputs(self, data: int | None) -> Callable[..., Tensor]:
+        """Maps parameters (n, ...) and features to outputs (n, B, ...)."""
+        through = self._chain
+        if through is not None:
+            return lambda point, x: through(point, x if data == 0 else x[None])
+        return vmap(functools.partial(self._called, self.module), in_dims=(0, data))
 
-    def _loss_of_samples(
-        self, point: dict[str, Tensor], features: Tensor, targets: Tensor
-    ) -> Tensor:
+    def _loss(self, point: dict[str, Tensor], *batch: Tensor) -> Tensor:
+        features, targets, weight = batch
         outputs = self._called(self.module, point, features)
-        return self.objective.loss(outputs, targets)
+        return (self.objective.loss(outputs, targets) * weight).sum()
 
     def _called(self, module: nn.Module, point: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(module, point, (x,), tie_weights=self._tied)

@@ -7,6 +7,9 @@ order of parameters stay.
 - Recurrent layers go step by step in plain tensor operations. The fused ones of torch
   and cuDNN do not know many models at once, nor second derivatives.
 - On the CPU, linear layers compute W h' and not h W'.
+
+There, what has only linear layers and functions of single entries is computed without
+vectorising: for small models that takes longer than the products themselves.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import vmap
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -43,9 +47,14 @@ class WeightsFirst(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """The outputs of the layer."""
-        out = self.weight @ h.mT
-        # Added before turning back, so that memory is walked in one order.
-        return (out if self.bias is None else out + self.bias[:, None]).mT
+        return weights_first(h, self.weight, self.bias)
+
+
+def weights_first(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The outputs of a linear layer, or with (n, ...) weights of many."""
+    out = weight @ h.mT
+    # Added before turning back, so that memory is walked in one order.
+    return (out if bias is None else out + bias[..., None]).mT
 
 
 class Recurrent(nn.Module):
@@ -183,6 +192,89 @@ def for_many_models(module: nn.Module, *, on_cpu: bool) -> nn.Module:
             if type(layer) in exchanged:
                 setattr(parent, name, exchanged[type(layer)](layer))
     return module
+
+
+_ENTRYWISE = (nn.Identity, nn.ReLU, nn.ELU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU)
+
+Pass = Callable[[dict[str, Tensor], Tensor], Tensor]
+
+
+def chain(module: nn.Module, name: str = "") -> Pass | None:
+    """One pass of many models through plain layers, one behind the other.
+
+    It maps parameters (n, ...) and features (n, B, ...), or (1, B, ...) which all
+    share, to outputs (n, B, ...). None: the module is no such chain.
+
+    Args:
+        module: whose layers `for_many_models` has exchanged.
+        name: where it is in the whole model; ends in a point.
+    """
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
+    if type(module) in _ENTRYWISE:
+        return lambda _, h: module(h)
+    if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+        return lambda _, h: h.flatten(2)
+    if type(module) is WeightsFirst:
+        return lambda point, h: weights_first(
+            h if len(h) > 1 else h[0],  # what all share makes a single product
+            point.get(f"{name}weight", module.weight),
+            point.get(f"{name}bias", module.bias),
+        )
+    if type(module) is not nn.Sequential:
+        return None
+    found = [chain(part, f"{name}{key}.") for key, part in module.named_children()]
+    steps = [step for step in found if step is not None]
+    return _joined(steps) if len(steps) == len(found) else None
+
+
+def _joined(steps: list[Pass]) -> Pass:
+    def through(point: dict[str, Tensor], h: Tensor) -> Tensor:
+        for step in steps:
+            h = step(point, h)
+        return h
+
+    return through
+
+
+def of_rows(
+    of: Callable[[Tensor, Tensor], Tensor],
+    outputs: Tensor,
+    targets: Tensor,
+    data: int | None,
+) -> Tensor:
+    """A loss or a measure of samples, of many models: (n, B) numbers.
+
+    Args:
+        of: gives a number for each sample.
+        outputs: (n, B, ...) of the models.
+        targets: (n, B, ...) of their samples, or (B, ...) of those that they share.
+        data: the dimension along which models have their own samples, or None.
+    """
+    if not of.__module__.startswith("coterie."):  # one's own may know one model alone
+        return vmap(of, in_dims=(0, data))(outputs, targets)
+    theirs = targets.expand(len(outputs), *targets.shape) if data is None else targets
+    found = of(outputs.flatten(0, 1), theirs.flatten(0, 1))
+    return found.view(outputs.shape[:2])
+
+
+def slopes_of(
+    point: Tensor, losses: Callable[..., Tensor], *batch: Tensor, again: bool = False
+) -> Tensor:
+    """Gradients of the rows of `point` in one pass back, to be differentiated `again`.
+
+    Args:
+        point: rows of parameters, which this makes a leaf.
+        losses: maps them and a batch to losses (n, B).
+        batch: features, targets and weights (n, B).
+        again: whether the gradients are differentiated too.
+    """
+    with torch.enable_grad():
+        found = losses(point.requires_grad_(), *batch)
+        if not found.requires_grad:  # where none depends on a model
+            return torch.zeros_like(point)
+        total = (found * batch[-1]).sum()
+        return torch.autograd.grad(total, point, create_graph=again)[0]
 
 
 def _take_over(layer: nn.Module, old: nn.Module) -> None:

@@ -6,6 +6,7 @@ take seconds.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -86,8 +87,8 @@ class Case:
             module: the model; None: that of a usual setting.
         """
         made = {}
-        built = models.build(module or Setting().module, 0, torch.float64)
-        context = Context(federation, models.layout(built), 0)
+        layout = models.layout(_built(module or Setting().module, torch.float64))
+        context = Context(federation, layout, 0)
         for name in self.ingredients:
             recipe, choice = RECIPES[name]
             found = recipe(choice, context)
@@ -140,6 +141,12 @@ class Setting(NamedTuple):
     )
 
 
+@functools.lru_cache(maxsize=8)
+def _built(module: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
+    """The model at its start, of which simulations take copies."""
+    return models.build(module, 0, dtype)
+
+
 def small_federation(clients: int = CLIENTS) -> Federation:
     """Classification in two clusters that name the classes differently."""
     rng = seeds.generator("conformance", "data")
@@ -190,7 +197,7 @@ def relabelled(federation: Federation, order: Int[Tensor, " m"]) -> Federation:
 
 def starting_rows(federation: Federation, setting: Setting) -> Tensor:
     """Different starting models (N, D), named by the identities of the clients."""
-    size = len(models.ravel(models.build(setting.module, 0)))
+    size = sum(models.layout(_built(setting.module, torch.float64)).sizes)
     rows = []
     for identity in federation.clients.tolist():
         rng = seeds.generator("conformance", "start", identity)
@@ -204,7 +211,7 @@ def simulated(
     """The clients of a federation that are here."""
     return Simulation(
         federation,
-        models.build(setting.module, 0, setting.dtype),
+        _built(setting.module, setting.dtype),
         batch_size=setting.batch_size,
         dtype=setting.dtype,
         loop=setting.loop,
