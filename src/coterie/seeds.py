@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+_WORD = 2**64 - 1
+
 
 def _signed(value: int) -> int:
     """The 64-bit pattern of `value` as the signed integer that tensors hold."""
-    value &= 2**64 - 1
+    value &= _WORD
     return value - 2**64 if value >= 2**63 else value
 
 
@@ -47,9 +50,23 @@ def _right(z: Tensor, shift: int) -> Tensor:
 
 def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """SplitMix64's output function on 64-bit patterns."""
+    if z.device.type == "cpu" and torch.get_num_threads() == 1:
+        return _mix_unsigned(z)
     z = _right(z, 30).bitwise_xor_(z).mul_(_FIRST)
     z = _right(z, 27).bitwise_xor_(z).mul_(_SECOND)
     return _right(z, 31).bitwise_xor_(z)
+
+
+def _mix_unsigned(z: Tensor) -> Tensor:
+    """The same by numpy, which knows unsigned numbers but has one thread alone."""
+    given = z.numpy().view(np.uint64)
+    spare, out = given >> np.uint64(30), np.empty_like(given)
+    np.bitwise_xor(given, spare, out=out)
+    for factor, shift in ((_FIRST, 27), (_SECOND, 31)):
+        np.multiply(out, np.uint64(factor & _WORD), out=out)
+        np.right_shift(out, np.uint64(shift), out=spare)
+        np.bitwise_xor(out, spare, out=out)
+    return torch.from_numpy(out.view(np.int64))
 
 
 def bits(
