@@ -25,24 +25,22 @@ References:
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from ..checks import InputError, number
-from ..clients.compiling import repeatable
-from ..clients.kernels import Kernel
-from ..clients.layers import WeightsFirst
-from ..clients.samples import Batch
+from ...checks import InputError, number
+from ...clients.compiling import repeatable
+from ...clients.kernels import Kernel
+from ...clients.samples import Batch
+from .layers import factors
+from .tapes import Packed, Vectorised
 
-_LINEAR = (nn.Linear, WeightsFirst)
+_LARGE = 2**20
+"""Parameters times samples of a client whose products take longer than the calls."""
 
 
 class ClippedKernel:
@@ -59,8 +57,9 @@ class ClippedKernel:
             number("clip", clip, above=0)
         self._kernel, self._clip = kernel, clip
         self.parameters = kernel.parameters
-        taped = Taped(kernel)
-        self._by_layer = taped if taped.suits else None
+        vectorised, packed = Vectorised(kernel), Packed(kernel)
+        suit = vectorised.suits and self._agree(vectorised, packed)
+        self._by_layer = (vectorised, packed) if suit else None
 
     def chunk(self, samples: int, extra: int = 0) -> int:
         """How many rows of that many samples fit into one chunk."""
@@ -69,7 +68,11 @@ class ClippedKernel:
 
     def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
         """Row j is the weighted sum of the clipped gradients of row j's samples."""
-        size = 1 if self._kernel.rows_alone(batch) else self.chunk(batch.width)
+        if self._kernel.rows_alone(batch):
+            one = [slice(j, j + 1) for j in range(len(points))]
+            rows = [self._clipped(points[j], batch[j]) for j in one]
+            return torch.cat([points[:0], *rows])
+        size = self.chunk(batch.width)
         if size >= len(points):
             return self._clipped(points, batch)
         out = torch.empty_like(points)
@@ -79,9 +82,11 @@ class ClippedKernel:
         return out
 
     def _clipped(self, points: Tensor, batch: Batch) -> Tensor:
-        if not len(points):  # of a process none of whose clients take part
-            return torch.empty_like(points)
-        program = self._by_layer or self._one_by_one
+        if not batch.weight.numel():  # nobody here takes part, or no sample
+            return torch.zeros_like(points)
+        if self._by_layer is not None and self._is_packed(points, batch):
+            return self._packed(points, batch)
+        program = self._by_layer[0] if self._by_layer else self._one_by_one
         (h, targets), shared = self._kernel.data(batch.index), batch.index.dim() == 1
         given = batch.weight, self._clip
         with repeatable():
@@ -94,6 +99,51 @@ class ClippedKernel:
             h = h.masked_fill(lost.view(*lost.shape, *[1] * (h.dim() - 2)), 0)
             given = batch.weight.masked_fill(lost, 0), self._clip
             return program(points, h, targets, *given, shared=False)[0]
+
+    def _is_packed(self, points: Tensor, batch: Batch) -> bool:
+        """Whether clients go one by one in each layer, by rule as in `kernels`."""
+        assert self._by_layer is not None
+        if points.is_cuda or len(points) == 1:
+            return not points.is_cuda
+        # Several threads are quicker at one large product than at many small ones.
+        large = self.parameters * batch.width >= _LARGE
+        return large and self._by_layer[1].is_linear and torch.get_num_threads() == 1
+
+    def _packed(self, points: Tensor, batch: Batch) -> Tensor:
+        """The same from samples one behind the other, without those of no weight."""
+        assert self._by_layer is not None
+        used = batch.weight != 0
+        index, weight = batch.index.expand(used.shape)[used], batch.weight[used]
+        if not len(index):
+            return torch.zeros_like(points)
+        features, targets = self._kernel.data(index)
+        given = weight, self._clip, used.sum(1).tolist()
+        g, squares = self._by_layer[1](points, features, targets, *given)
+        lost = ~squares.isfinite()
+        if not lost.any():
+            return g
+        kept = batch.weight.masked_scatter(used, weight.masked_fill(lost, 0))
+        return self._packed(points, Batch(batch.index, kept))
+
+    def _agree(self, vectorised: Vectorised, packed: Packed) -> bool:
+        """Whether tapes give the gradients of two samples, each alone, at a random row.
+
+        They do not where a model uses the parameters of a layer in some other way too,
+        or where one sample changes what becomes of the other.
+        """
+        kernel, rng = self._kernel, torch.Generator().manual_seed(0)
+        like = next(kernel.module.parameters())
+        index = torch.tensor([[0, kernel.samples - 1]], device=like.device)
+        weight = torch.ones(1, 2, dtype=like.dtype, device=like.device)
+        point = torch.randn(1, kernel.parameters, generator=rng).to(like) / 10
+        apart = Batch(index.T, weight.T)
+        wanted = kernel.grad(point.expand(2, -1), apart).sum(0, keepdim=True)
+        features, targets = kernel.data(index)
+        given = point, features, targets, weight, math.inf
+        found = [vectorised(*given, shared=False)[0]]
+        given = point, features[0], targets[0], weight[0], math.inf
+        found.append(packed(*given, [2])[0])
+        return all(torch.allclose(g, wanted, rtol=1e-2, atol=1e-4) for g in found)
 
     def loss(self, points: Tensor, batch: Batch) -> Tensor:
         """Refused."""
@@ -129,7 +179,7 @@ class ClippedKernel:
         found = rows(kernel.layout.unravel(points), features, targets)
         each = [found[name].flatten(2) for name in kernel.layout.names]
         squares = torch.stack([part.square().sum(2) for part in each]).sum(0)
-        cut = (weight * _factors(squares, clip))[:, None]  # (n, 1, b)
+        cut = (weight * factors(squares, clip))[:, None]  # (n, 1, b)
         return torch.cat([(cut @ part)[:, 0] for part in each], 1), squares
 
 
@@ -138,198 +188,3 @@ def _refusal(what: str) -> InputError:
         f"the method asks for {what}, which privacy of unit 'sample' cannot make "
         "private: of clients' data it bounds gradients alone."
     )
-
-
-def _factors(squares: Tensor, clip: float) -> Tensor:
-    """min(1, C / |g|) of gradients with these squared lengths."""
-    # The least positive number keeps C / 0 from being no number where C is infinite.
-    lengths = squares.sqrt().clamp(min=torch.finfo(squares.dtype).tiny)
-    return (clip / lengths).clamp(max=1)
-
-
-class _Layer(NamedTuple):
-    """A layer on the tape."""
-
-    name: str  # before those of its parameters
-    module: nn.Module
-    outputs: torch.Size  # of one sample
-
-
-class Taped:
-    """Clipped gradients of a model of linear and convolutional layers, layer by layer.
-
-    A hook at every layer keeps its input h and adds a probe to its output, whose slope
-    is e.
-    """
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._module = copy.deepcopy(kernel.module)
-        self._inputs: dict[str, Tensor] = {}
-        self._probes: dict[str, Tensor] = {}
-        self._layers: list[_Layer] = []
-        self.suits = self._is_made_of_layers() and self._learns_shapes()
-        if self.suits:
-            for layer in self._layers:
-                layer.module.register_forward_hook(self._hook(layer.name))
-            self.suits = self._agrees()
-
-    def __call__(
-        self,
-        points: Tensor,
-        features: Tensor,
-        targets: Tensor,
-        weight: Tensor,
-        clip: float,
-        *,
-        shared: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Clipped sums (n, d) of gradients, and squares (n, b) of their lengths."""
-        slopes, inputs = self._tape(points, features, targets, shared)
-        squares = weight.new_zeros(weight.shape)
-        pending: dict[str, Callable[[Tensor], Tensor]] = {}
-        for name, module, _ in self._layers:
-            e, h = _places(module, slopes[name], inputs[name])  # (n, b, t, ...)
-            more, cut_sum = _product(e, h)
-            squares = squares + more
-            pending[f"{name}weight"] = cut_sum
-            if module.bias is not None:
-                sums = e.sum(2)
-                squares = squares + sums.square().sum(2)
-                pending[f"{name}bias"] = _summed(sums)
-        cut = weight * _factors(squares, clip)
-        names = self._kernel.layout.names
-        rows = [pending[name](cut).flatten(1) for name in names]
-        return torch.cat(rows, 1), squares
-
-    def _tape(
-        self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Slopes of the layers' outputs and their inputs, (n, b, ...)."""
-        kernel, data = self._kernel, None if shared else 0
-
-        def total(
-            probes: dict[str, Tensor],
-            point: dict[str, Tensor],
-            features: Tensor,
-            targets: Tensor,
-        ) -> tuple[Tensor, dict[str, Tensor]]:
-            self._probes = probes
-            self._inputs = {}
-            outputs = functional_call(self._module, point, (features,))
-            kept, self._inputs, self._probes = self._inputs, {}, {}
-            return kernel.objective.loss(outputs, targets).sum(), kept
-
-        b = features.shape[0 if shared else 1]
-        zero = points.new_zeros(())
-        probes = {layer.name: zero.expand(b, *layer.outputs) for layer in self._layers}
-        rows = vmap(grad(total, has_aux=True), in_dims=(None, 0, data, data))
-        return rows(probes, kernel.layout.unravel(points), features, targets)
-
-    def _hook(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
-        def hook(_: nn.Module, given: tuple[Tensor], out: Tensor) -> Tensor:
-            self._inputs[name] = given[0]
-            return out + self._probes[name]
-
-        return hook
-
-    # Whether this is such a model.
-
-    def _is_made_of_layers(self) -> bool:
-        trained = set(self._kernel.layout.names)
-        for path, module in self._module.named_modules():
-            name = f"{path}." if path else ""
-            own = {name + key for key, _ in module.named_parameters(recurse=False)}
-            if own & trained:
-                if not own <= trained or not _known(module):
-                    return False
-                self._layers.append(_Layer(name, module, torch.Size()))
-        return True
-
-    @torch.no_grad()
-    def _learns_shapes(self) -> bool:
-        """Notes output shapes; whether each is used once, with samples in front."""
-        seen: dict[str, list[torch.Size]] = {layer.name: [] for layer in self._layers}
-        hooks = [
-            layer.module.register_forward_hook(
-                lambda _, __, out, name=layer.name: seen[name].append(out.shape)
-            )
-            for layer in self._layers
-        ]
-        features, _ = self._kernel.data(torch.tensor([0, 0]))
-        self._module(features)
-        for hook in hooks:
-            hook.remove()
-        good = all(
-            len(s) == 1 and len(s[0]) > 1 and s[0][0] == 2 for s in seen.values()
-        )
-        if good:
-            self._layers = [
-                layer._replace(outputs=seen[layer.name][0][1:])
-                for layer in self._layers
-            ]
-        return good
-
-    def _agrees(self) -> bool:
-        """Whether the tape gives the gradient of a sample, at a random row.
-
-        It does not where a model uses the parameters of a layer in some other way too.
-        """
-        kernel = self._kernel
-        like = next(self._module.parameters())
-        index = torch.zeros(1, 1, dtype=torch.long, device=like.device)
-        weight = torch.ones(1, 1, dtype=like.dtype, device=like.device)
-        rng = torch.Generator().manual_seed(0)
-        point = torch.randn(1, kernel.parameters, generator=rng).to(like) / 10
-        wanted = kernel.grad(point, Batch(index, weight))
-        found, _ = self(point, *kernel.data(index), weight, math.inf, shared=False)
-        return torch.allclose(found, wanted, rtol=1e-2, atol=1e-4)
-
-
-def _known(module: nn.Module) -> bool:
-    """Whether gradients of samples are products of a layer's inputs and slopes."""
-    if isinstance(module, nn.Conv2d):
-        plain = module.groups == 1 and module.padding_mode == "zeros"
-        return plain and not isinstance(module.padding, str)
-    return isinstance(module, _LINEAR)
-
-
-def _places(module: nn.Module, e: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Slopes (n, b, t, o) and inputs (n, b, t, i) of the t places of a layer."""
-    if isinstance(module, nn.Conv2d):
-        return e.flatten(3).mT, _patches(module, h)
-    if e.dim() == 3:
-        return e[:, :, None], h[:, :, None]
-    return e.flatten(2, -2), h.flatten(2, -2)
-
-
-def _patches(module: nn.Conv2d, h: Tensor) -> Tensor:
-    """What a convolution sees at each place, in the order of its weights."""
-    how: Any = module.kernel_size, module.dilation, module.padding, module.stride
-    return F.unfold(h.flatten(0, 1), *how).unflatten(0, h.shape[:2]).mT
-
-
-def _product(e: Tensor, h: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Squared lengths (n, b) of sum_t e_t h_t', and how to sum these with factors."""
-    t, o, i = e.shape[2], e.shape[3], h.shape[3]
-    if t > 1 and 2 * t * t > o * i:
-        whole = e.mT @ h  # (n, b, o, i)
-        return whole.square().sum((2, 3)), _summed(whole)
-    if t == 1:
-        squares = (e.square().sum(3) * h.square().sum(3))[:, :, 0]
-    else:
-        squares = ((e @ e.mT) * (h @ h.mT)).sum((2, 3)).clamp(min=0)
-        # Terms that cancel leave their rounding, which must not make a gradient look
-        # shorter than it is.
-        most = (e.norm(dim=3) * h.norm(dim=3)).sum(2).square()
-        squares = squares + 8 * torch.finfo(e.dtype).eps * most
-
-    def cut_sum(cut: Tensor) -> Tensor:
-        return (cut[:, :, None, None] * e).flatten(1, 2).mT @ h.flatten(1, 2)
-
-    return squares, cut_sum
-
-
-def _summed(each: Tensor) -> Callable[[Tensor], Tensor]:
-    """Sums the gradients (n, b, ...) of samples with factors (n, b)."""
-    return lambda cut: (cut[:, None] @ each.flatten(2))[:, 0]

@@ -43,9 +43,9 @@ from ...clients.simulation import Simulation
 from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
 from ...collaboration.beliefs import first_half
 from ...types import CentralProgram, Comparison, Option, Oracle, Program
-from ..clipping import ClippedKernel
 from ..ledger import Ledger
 from .clients import Placed, PrivateClients, Uses
+from .clipping import ClippedKernel
 from .mechanisms import Named, mechanism_of, refuse, said
 
 
@@ -63,6 +63,12 @@ class PrivateSimulation:
         number("noise", noise, at_least=0)
         if noise and clip == math.inf:
             raise InputError("`clip` must be finite where there is noise, got inf.")
+        federation = simulation.samples.federation
+        for empty in (federation.train.size == 0).nonzero()[:1, 0].tolist():
+            raise InputError(
+                "private training needs training samples of every client, but "
+                f"{federation.name_of(empty)} has none."
+            )
         self._simulation = simulation
         self._held = Held(
             replace(simulation.samples, poisson=True),
