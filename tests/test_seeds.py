@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from coterie import seeds
@@ -39,7 +40,9 @@ def splitmix64(state: int, size: int) -> list[int]:
     return out
 
 
-def test_the_output_function_gives_the_published_numbers():
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_output_function_gives_the_published_numbers(monkeypatch, threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     states = torch.tensor([signed(1234567 + j * GOLDEN) for j in range(1, 6)])
     assert [unsigned(z) for z in seeds.mix(states).tolist()] == PUBLISHED
 

@@ -11,15 +11,19 @@ generators", OOPSLA 2014) written on integer tensors, where products wrap modulo
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+_WORD = 2**64 - 1
+
 
 def _signed(value: int) -> int:
     """The 64-bit pattern of `value` as the signed integer that tensors hold."""
-    value &= 2**64 - 1
+    value &= _WORD
     return value - 2**64 if value >= 2**63 else value
 
 
@@ -47,9 +51,27 @@ def _right(z: Tensor, shift: int) -> Tensor:
 
 def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """SplitMix64's output function on 64-bit patterns."""
+    return _mixed(z.clone())
+
+
+def _mixed(z: Tensor) -> Tensor:
+    """The same in place."""
+    if z.device.type == "cpu" and torch.get_num_threads() == 1:
+        _mix_unsigned(z.numpy().view(np.uint64))
+        return z
     z = _right(z, 30).bitwise_xor_(z).mul_(_FIRST)
     z = _right(z, 27).bitwise_xor_(z).mul_(_SECOND)
     return _right(z, 31).bitwise_xor_(z)
+
+
+def _mix_unsigned(z: Any) -> None:
+    """The same by numpy, which knows unsigned numbers but has one thread alone."""
+    spare = z >> np.uint64(30)
+    np.bitwise_xor(z, spare, out=z)
+    for factor, shift in ((_FIRST, 27), (_SECOND, 31)):
+        np.multiply(z, np.uint64(factor & _WORD), out=z)
+        np.right_shift(z, np.uint64(shift), out=spare)
+        np.bitwise_xor(z, spare, out=z)
 
 
 def bits(
@@ -69,7 +91,7 @@ def bits(
     """
     start = mix((clients + 1) * _GOLDEN + stream)
     count = torch.arange(first + 1, first + size + 1, device=clients.device)
-    return mix(start[..., None] + count * _GOLDEN)
+    return _mixed(start[..., None] + count * _GOLDEN)
 
 
 def below(

@@ -28,7 +28,7 @@ from coterie.privacy.audits import (
     rebuilt,
     released,
 )
-from coterie.privacy.clipping import ClippedKernel
+from coterie.privacy.per_sample.clipping import ClippedKernel
 
 REAL, DELTA = torch.float64, 1e-5
 

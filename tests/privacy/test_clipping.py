@@ -12,7 +12,9 @@ from coterie import models
 from coterie.checks import InputError
 from coterie.clients import Batch, Kernel
 from coterie.models import OBJECTIVES
-from coterie.privacy.clipping import ClippedKernel, _factors, _product
+from coterie.privacy.per_sample import clipping
+from coterie.privacy.per_sample.clipping import ClippedKernel
+from coterie.privacy.per_sample.layers import factors, product
 
 REAL = torch.float64
 # Sums of at most some hundred products in double precision, in another order.
@@ -53,6 +55,18 @@ class Borrowed(nn.Module):
         return self.head(self.inner(h).tanh() @ self.inner.weight)
 
 
+class Mixing(nn.Module):
+    """Samples that are compared with the mean of all, so that none is alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = self.head(h)
+        return out - out.mean(0)
+
+
 def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3))
 
@@ -85,6 +99,11 @@ MODELS = {
     "normalised": (normalised, (4,), False),
     "tied": (Tied, (4,), False),
     "borrowed": (Borrowed, (4,), False),
+    "in place": (
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)),
+        (4,),
+        True,
+    ),
 }
 
 
@@ -142,6 +161,40 @@ def test_rows_may_share_their_samples(name: str) -> None:
     torch.testing.assert_close(clipped.grad(points, shared), wanted, **EXACT)
 
 
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name][2]])
+def test_samples_one_behind_the_other_give_the_same(name: str, monkeypatch) -> None:
+    """Rows with padding in the midst, rows of nothing else, and a row alone."""
+    module, kernel, clipped, points, batch = problem(name, 0.4)
+    batch = Batch(batch.index, batch.weight.clone())
+    batch.weight[0] = 0
+    monkeypatch.setattr(clipped, "_is_packed", lambda *_: True)
+    wanted = by_loop(module, kernel, 0.4, points, batch)
+    torch.testing.assert_close(clipped.grad(points, batch), wanted, **EXACT)
+    for row in (slice(0, 1), slice(1, 2)):
+        found = clipped.grad(points[row], batch[row])
+        torch.testing.assert_close(found, wanted[row], **EXACT)
+
+
+def test_one_thread_has_large_models_of_many_clients_one_behind_the_other(monkeypatch):
+    *_, clipped, points, batch = problem("mlp", 0.4)
+    monkeypatch.setattr(clipping, "_LARGE", 5 * points.shape[1])
+    for threads, packed in ((1, True), (2, False)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert clipped._is_packed(points, batch) is packed
+        assert clipped._is_packed(points[:1], batch[:1])  # a client alone
+    monkeypatch.setattr(clipping, "_LARGE", 5 * points.shape[1] + 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert not clipped._is_packed(points, batch)
+
+
+def test_a_model_that_mixes_samples_goes_sample_by_sample() -> None:
+    """In a batch the gradient of one would depend on another, whatever its bound."""
+    features = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([0, 1, 2, 0])
+    kernel = Kernel(Mixing(), OBJECTIVES["classification"], features, targets)
+    assert ClippedKernel(kernel, 1.0)._by_layer is None
+
+
 def test_a_sample_without_a_gradient_stays_without_one() -> None:
     """The squared error of a perfect model, where C / |g| has no value."""
     features = torch.ones(1, 2, dtype=REAL)
@@ -163,19 +216,24 @@ def test_places_that_cancel_do_not_hide_a_gradient_s_length() -> None:
     v, u, rest = (torch.randn(200, 4, generator=rng) for _ in range(3))
     e = torch.stack([v, v], 1)[None] * 1e4  # (1, 200, 2, 4)
     h = torch.stack([1e4 * u, rest - 1e4 * u], 1)[None]
-    squares, cut_sum = _product(e, h)
-    factors = _factors(squares, 1.0)
+    squares, gradients = product(e, h)
+    cut = factors(squares, 1.0)
     for b in range(200):
-        alone = torch.zeros_like(factors)
-        alone[0, b] = factors[0, b]
-        assert float(cut_sum(alone).norm()) <= 1 + 1e-5
+        alone = torch.zeros_like(cut)
+        alone[0, b] = cut[0, b]
+        left, right = gradients.weighed(alone)
+        assert float((left.mT @ right).norm()) <= 1 + 1e-5
 
 
-@pytest.mark.parametrize("name", ["mlp", "normalised"])
+@pytest.mark.parametrize("name", ["mlp", "packed", "normalised"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_sample_whose_gradient_overflows_counts_as_nothing(name, shared) -> None:
+def test_a_sample_whose_gradient_overflows_counts_as_nothing(
+    name, shared, monkeypatch
+) -> None:
     """Or it would show: no bound holds for it."""
-    _, kernel, clipped, points, batch = problem(name, 0.4)
+    packed = name == "packed"
+    _, kernel, clipped, points, batch = problem("mlp" if packed else name, 0.4)
+    monkeypatch.setattr(clipped, "_is_packed", lambda *_: packed)
     index = torch.arange(5) if shared else torch.arange(10).view(2, 5)
     without = batch.weight.clone()
     without[:, 2] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from coterie.conformance.divided import divided as in_threads
 from coterie.engine.clocks import clock
 from coterie.engine.events import Run
 from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_epsilons
-from coterie.privacy.clipping import ClippedKernel
+from coterie.privacy.per_sample.clipping import ClippedKernel
 from coterie.types import SERVER
 from support.federations import SIZES
 from support.plain_clients import EXACT, module, rows, simulate
@@ -353,6 +354,16 @@ def test_noise_needs_a_bound_and_is_not_negative(classification) -> None:
         PrivateSimulation(plain, clip=1.0, noise=-1.0)
     with pytest.raises(InputError, match="`clip` must be finite where there is noise"):
         PrivateSimulation(plain, clip=math.inf, noise=1.0)
+
+
+def test_a_client_without_samples_is_refused(classification) -> None:
+    part = classification.train
+    size = part.size.clone()
+    size[2] = 0
+    empty = replace(classification, train=part._replace(size=size))
+    name = classification.name_of(2)
+    with pytest.raises(InputError, match=f"samples of every client, but {name} has"):
+        private(empty)
 
 
 def test_the_clipped_kernel_refuses_what_it_cannot_bound(classification) -> None:

@@ -110,6 +110,11 @@ class Kernel:
         """D, the length of a row."""
         return sum(self.layout.sizes)
 
+    @property
+    def samples(self) -> int:
+        """How many samples the table has."""
+        return len(self._targets)
+
     def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
         """Row j is the gradient of row j's weighted loss."""
         if not len(points):  # of a process none of whose clients take part

@@ -78,6 +78,7 @@ def _add_block(
     # Near 0, where lengths are large, floats are dense; and it is never 0 itself.
     u = u.abs_().add_(0.5).mul_(1 / (2.0**31 + 0.5))
     length = u.log_().mul_(-2).sqrt_().mul_(scale)
-    part[:, :half].addcmul_(angle.cos(), length)
+    cosine = torch.cos(angle, out=drawn.view(part.dtype)[:, :half])  # memory at hand
+    part[:, :half].addcmul_(cosine, length)
     rest = part.shape[1] - half
     part[:, half:].addcmul_(angle[:, :rest].sin_(), length[:, :rest])

@@ -51,9 +51,9 @@ from ...clients.simulation import Simulation
 from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
 from ...collaboration.beliefs import first_half
 from ...types import CentralProgram, Comparison, Option, Oracle, Program
-from ..clipping import ClippedKernel
 from ..ledger import Ledger
 from .clients import Placed, PrivateClients, Uses
+from .clipping import ClippedKernel
 from .losses import refuse_loss_clip, usual_loss_clip
 from .mechanisms import Named, mechanism_of, refuse, said
 
@@ -86,6 +86,12 @@ class PrivateSimulation:
         number("held_out_noise", held_out_noise, at_least=0)
         if noise and clip == math.inf:
             raise InputError("`clip` must be finite where there is noise, got inf.")
+        federation = simulation.samples.federation
+        for empty in (federation.train.size == 0).nonzero()[:1, 0].tolist():
+            raise InputError(
+                "private training needs training samples of every client, but "
+                f"{federation.name_of(empty)} has none."
+            )
         if loss_clip is None:
             usual = usual_loss_clip(simulation.federation)
             loss_clip = math.inf if clip == math.inf else usual

@@ -1,0 +1,203 @@
+"""Gradients in which no single sample counts for more than a bound.
+
+In the gradient of row j, every sample's own gradient is cut to the length C,
+
+    sum_b weight[j, b] min(1, C / |g_jb|) g_jb    with g_jb that of sample b alone,
+
+so that a sample which counts as nothing moves it by at most C times its weight.
+
+The g_jb of all clients and samples would be n B rows of D numbers. They are not needed:
+of a linear layer with inputs h and slopes e of its outputs, the gradient of a sample is
+the product e h', whose length is |e| |h|; and once the lengths are known, the cut sum
+is one product of matrices. So a step costs the passes of an ordinary one (forward, and
+backward to every layer's outputs) and the lengths. Where a layer is applied at T places
+(a convolution, or a linear layer on sequences) the gradient is sum_t e_t h_t'; its
+length takes T^2 products of h and of e, or the gradient itself, by what is smaller.
+Models with parameters in other layers have their g_jb computed one by one.
+
+References:
+    Goodfellow, "Efficient per-example gradient computations", 2015, arXiv 1510.01799.
+    Bu, Wang, Zha, Karypis, "Differentially private optimization on large model at small
+    cost", ICML 2023, arXiv 2210.00038 (the cut sum without a second backward pass).
+    Bu, Mao, Xu, "Scalable and efficient training of large convolutional neural networks
+    with differential privacy", NeurIPS 2022, arXiv 2205.10683 (which length when).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from ...checks import InputError, number
+from ...clients.compiling import repeatable
+from ...clients.kernels import Kernel
+from ...clients.samples import Batch
+from .layers import factors
+from .tapes import Packed, Vectorised
+
+_LARGE = 2**20
+"""Parameters times samples of a client whose products take longer than the calls."""
+
+
+class ClippedKernel:
+    """A kernel whose gradients and losses are bounded sample by sample.
+
+    Other questions would touch data without a bound, and are refused.
+    """
+
+    compiled = False
+
+    def __init__(
+        self, kernel: Kernel, clip: float, loss_clip: float = math.inf
+    ) -> None:
+        """Bounds what a kernel answers.
+
+        Args:
+            kernel: that evaluates models.
+            clip: to which length gradients are cut; infinity leaves them.
+            loss_clip: what a loss counts for at most.
+        """
+        for name, bound in (("clip", clip), ("loss_clip", loss_clip)):
+            if bound != math.inf:
+                number(name, bound, above=0)
+        self._kernel, self._clip, self._loss_clip = kernel, clip, loss_clip
+        self.parameters = kernel.parameters
+        vectorised, packed = Vectorised(kernel), Packed(kernel)
+        suit = vectorised.suits and self._agree(vectorised, packed)
+        self._by_layer = (vectorised, packed) if suit else None
+
+    def chunk(self, samples: int, extra: int = 0) -> int:
+        """How many rows of that many samples fit into one chunk."""
+        own = 0 if self._by_layer else samples * 2
+        return self._kernel.chunk(samples, extra + own)
+
+    def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
+        """Row j is the weighted sum of the clipped gradients of row j's samples."""
+        if self._kernel.rows_alone(batch):
+            one = [slice(j, j + 1) for j in range(len(points))]
+            rows = [self._clipped(points[j], batch[j]) for j in one]
+            return torch.cat([points[:0], *rows])
+        size = self.chunk(batch.width)
+        if size >= len(points):
+            return self._clipped(points, batch)
+        out = torch.empty_like(points)
+        for first in range(0, len(points), size):
+            some = slice(first, first + size)
+            out[some] = self._clipped(points[some], batch[some])
+        return out
+
+    def _clipped(self, points: Tensor, batch: Batch) -> Tensor:
+        if not batch.weight.numel():  # nobody here takes part, or no sample
+            return torch.zeros_like(points)
+        if self._by_layer is not None and self._is_packed(points, batch):
+            return self._packed(points, batch)
+        program = self._by_layer[0] if self._by_layer else self._one_by_one
+        (h, targets), shared = self._kernel.data(batch.index), batch.index.dim() == 1
+        given = batch.weight, self._clip
+        with repeatable():
+            g, squares = program(points, h, targets, *given, shared=shared)
+            lost = ~squares.isfinite()
+            if not lost.any():
+                return g
+            # No bound holds where a gradient overflows: such samples count as nothing.
+            h, targets = self._kernel.data(batch.index.expand(batch.weight.shape))
+            h = h.masked_fill(lost.view(*lost.shape, *[1] * (h.dim() - 2)), 0)
+            given = batch.weight.masked_fill(lost, 0), self._clip
+            return program(points, h, targets, *given, shared=False)[0]
+
+    def _is_packed(self, points: Tensor, batch: Batch) -> bool:
+        """Whether clients go one by one in each layer, by rule as in `kernels`."""
+        assert self._by_layer is not None
+        if points.is_cuda or len(points) == 1:
+            return not points.is_cuda
+        # Several threads are quicker at one large product than at many small ones.
+        large = self.parameters * batch.width >= _LARGE
+        return large and self._by_layer[1].is_linear and torch.get_num_threads() == 1
+
+    def _packed(self, points: Tensor, batch: Batch) -> Tensor:
+        """The same from samples one behind the other, without those of no weight."""
+        assert self._by_layer is not None
+        used = batch.weight != 0
+        index, weight = batch.index.expand(used.shape)[used], batch.weight[used]
+        if not len(index):
+            return torch.zeros_like(points)
+        features, targets = self._kernel.data(index)
+        given = weight, self._clip, used.sum(1).tolist()
+        g, squares = self._by_layer[1](points, features, targets, *given)
+        lost = ~squares.isfinite()
+        if not lost.any():
+            return g
+        kept = batch.weight.masked_scatter(used, weight.masked_fill(lost, 0))
+        return self._packed(points, Batch(batch.index, kept))
+
+    def _agree(self, vectorised: Vectorised, packed: Packed) -> bool:
+        """Whether tapes give the gradients of two samples, each alone, at a random row.
+
+        They do not where a model uses the parameters of a layer in some other way too,
+        or where one sample changes what becomes of the other.
+        """
+        kernel, rng = self._kernel, torch.Generator().manual_seed(0)
+        like = next(kernel.module.parameters())
+        index = torch.tensor([[0, kernel.samples - 1]], device=like.device)
+        weight = torch.ones(1, 2, dtype=like.dtype, device=like.device)
+        point = torch.randn(1, kernel.parameters, generator=rng).to(like) / 10
+        apart = Batch(index.T, weight.T)
+        wanted = kernel.grad(point.expand(2, -1), apart).sum(0, keepdim=True)
+        features, targets = kernel.data(index)
+        given = point, features, targets, weight, math.inf
+        found = [vectorised(*given, shared=False)[0]]
+        given = point, features[0], targets[0], weight[0], math.inf
+        found.append(packed(*given, [2])[0])
+        return all(torch.allclose(g, wanted, rtol=1e-2, atol=1e-4) for g in found)
+
+    def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
+        """Entry j is the weighted sum of the bounded losses of row j's samples."""
+        losses = self.losses(points, batch)
+        return (torch.where(batch.weight > 0, losses, 0) * batch.weight).sum(1)
+
+    def losses(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
+        """Row j has the bounded losses of its samples, NaN at those without a weight.
+
+        Below by 0, which no loss of ours is below.
+        """
+        losses = self._kernel.losses(points, batch)
+        if math.isinf(self._loss_clip):
+            return losses
+        return losses.clamp(0, self._loss_clip)
+
+    def hvp(self, points: Tensor, vectors: Tensor, batch: Batch) -> Tensor:
+        """Refused."""
+        raise InputError(
+            "the method asks for Hessian-vector products, which privacy of unit "
+            "'sample' cannot make private: of clients' data it bounds gradients and "
+            "losses alone."
+        )
+
+    def _one_by_one(
+        self,
+        points: Tensor,
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+        clip: float,
+        *,
+        shared: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """The same from the gradient of every sample, and squares of their lengths."""
+        kernel, data = self._kernel, None if shared else 0
+
+        def loss(point: dict[str, Tensor], h: Tensor, target: Tensor) -> Tensor:
+            outputs = functional_call(kernel.module, point, (h[None],))
+            return kernel.objective.loss(outputs, target[None])[0]
+
+        samples = vmap(grad(loss), in_dims=(None, 0, 0))
+        rows = vmap(samples, in_dims=(0, data, data))
+        found = rows(kernel.layout.unravel(points), features, targets)
+        each = [found[name].flatten(2) for name in kernel.layout.names]
+        squares = torch.stack([part.square().sum(2) for part in each]).sum(0)
+        cut = (weight * factors(squares, clip))[:, None]  # (n, 1, b)
+        return torch.cat([(cut @ part)[:, 0] for part in each], 1), squares
