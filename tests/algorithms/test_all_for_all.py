@@ -430,19 +430,6 @@ def test_a_newcomer_gets_the_model_that_fits_it_best():
     assert_close(found, federation.optima[[6, 7]])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr": 0.0}, r"`lr` must be greater than 0, got 0\.0"),
-        ({"form": "y"}, "`form` must be one of direct, factored, got 'y'"),
-        ({"steps": 0}, "`steps` must be at least 1, got 0"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        all_for_all(random_weights(), **options)
-
-
 def test_weights_whose_rows_do_not_sum_to_one_are_refused():
     with pytest.raises(InputError, match="every row of `weights` must sum to 1"):
         all_for_all(2 * torch.eye(3))
