@@ -233,9 +233,8 @@ def readers_in_turn(
         init,
         task,
         arrive,
-        lambda state: state.x,
-        welcome,
-        lambda state: {"weights": state.alpha},
+        welcome=welcome,
+        info=lambda state: {"weights": state.alpha},
         kinds=(
             Kind(verb="blended", reads=1),
             Kind(functools.partial(_own, samples=samples or None), "compare", 1),

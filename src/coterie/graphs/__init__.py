@@ -25,7 +25,9 @@ from .fastest import MIXINGS, fastest_mixing
 from .intensities import delayed_gains, delayed_gap, tuned_rates
 from .layouts import places
 from .matrices import (
+    DoublyStochastic,
     Gossip,
+    Mixing,
     among_present,
     circles,
     gossip_matrix,
@@ -39,6 +41,7 @@ from .resistances import resistances
 from .spectra import contraction, eigengap, spectral_gap
 from .walks import (
     WALKS,
+    Token,
     Visits,
     Walk,
     oldest,
@@ -51,8 +54,11 @@ __all__ = [
     "GRAPHS",
     "MIXINGS",
     "WALKS",
+    "DoublyStochastic",
     "Gossip",
+    "Mixing",
     "RingTimes",
+    "Token",
     "Visits",
     "Walk",
     "admitted",

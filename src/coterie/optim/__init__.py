@@ -2,10 +2,11 @@
 
 from . import conjugates, continuized, delayed_descent, dual_descent, meetings
 from .hessians import hessian_times, sharpness
-from .mirrors import conjugate_gradients, mirrored, preconditioned
+from .mirrors import Newton, conjugate_gradients, mirrored, preconditioned
 from .projections import Balls, Projection, onto_balls, project, project_onto_balls
 from .steps import (
     Descent,
+    PlainDescent,
     descend,
     follow,
     proximal_sgd,
@@ -17,6 +18,8 @@ from .steps import (
 __all__ = [
     "Balls",
     "Descent",
+    "Newton",
+    "PlainDescent",
     "Projection",
     "conjugate_gradients",
     "conjugates",
