@@ -104,7 +104,7 @@ def karula(
         n, m = len(state.x), len(oracle.active)
         near = squared_radii(radius, t, among=n)[n:, :n]
         nearest = onto_balls(state.x, near, tolerance=tolerance)
-        x, multipliers, _ = nearest(state.x.mean(0).repeat(m, 1), None)
+        x, multipliers, _ = nearest(state.x.mean(0).repeat(m, 1))
         for k in range(state.t):
             g = decayed(rule, x, oracle.grads(x))
             x, multipliers, _ = nearest(x - step_size(rule, k) * g, multipliers)

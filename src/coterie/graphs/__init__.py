@@ -1,6 +1,6 @@
 """Who meets whom: graphs, matrices to gossip with, matchings, and busy networks."""
 
-from .capacities import RingTimes, admitted, met, thinned
+from .capacities import RingTimes, admitted, met
 from .chains import (
     cover_time,
     hitting_time,
@@ -96,7 +96,6 @@ __all__ = [
     "resistances",
     "spectral_gap",
     "stationary_law",
-    "thinned",
     "transition",
     "tuned_rates",
     "walk_on",

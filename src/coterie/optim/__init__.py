@@ -3,7 +3,7 @@
 from . import conjugates, continuized, delayed_descent, dual_descent, meetings
 from .hessians import hessian_times, sharpness
 from .mirrors import Newton, conjugate_gradients, mirrored, preconditioned
-from .projections import Balls, Projection, onto_balls, project, project_onto_balls
+from .projections import Balls, Projection, onto_balls, project
 from .steps import (
     Descent,
     PlainDescent,
@@ -34,7 +34,6 @@ __all__ = [
     "onto_balls",
     "preconditioned",
     "project",
-    "project_onto_balls",
     "proximal_sgd",
     "sgd",
     "sharpness",
