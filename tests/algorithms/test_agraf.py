@@ -222,16 +222,6 @@ def test_going_on_from_a_moment_is_not_having_stopped(simulation, x):
     assert torch.equal(whole.personal(), rest.personal())
 
 
-def test_relabelling_nodes_relabels_models(simulation, x):
-    turn = torch.tensor([3, 5, 1, 0, 4, 2])
-    other = simulate(quadratics().select(turn), batch_size=3)
-    plain = Run(agraf(RING, lr=0.1), simulation, x, clock=UNEVEN)
-    turned = Run(agraf(RING[turn][:, turn], lr=0.1), other, x[turn], clock=UNEVEN)
-    for _ in range(60):
-        plain.step(), turned.step()
-    torch.testing.assert_close(turned.personal(), plain.personal()[turn], **EXACT)
-
-
 def test_a_matrix_whose_columns_do_not_sum_to_one_is_refused():
     one_way = RING.clone()
     one_way[0] = torch.tensor([0.5, 0.5, 0, 0, 0, 0])

@@ -197,20 +197,6 @@ def test_without_clusters_all_for_all_and_all_for_one_differ():
 # Properties.
 
 
-def test_relabelling_clients_relabels_the_models():
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    matrices, best = problem()
-    lam = random_weights()
-    here, _ = trained(all_for_all(lam), start(), noise=0, data=(matrices, best))
-    there, _ = trained(
-        all_for_all(lam[order][:, order]),
-        start()[order],
-        noise=0,
-        data=(matrices[order], best[order]),
-    )
-    assert_close(there, here[order], **EXACT)
-
-
 def test_scaling_gradients_is_scaling_the_step():
     matrices, best = problem()
     lam = random_weights()
