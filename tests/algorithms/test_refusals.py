@@ -75,6 +75,8 @@ LIMITS = [
         "must be greater than 0 where `regularity`",
     ),
     ("time_adaptive_all_for_all", {"start": 0.0}, "`start` must be greater than 0"),
+    ("server_sgd", {"wait": 0}, "`wait` must be at least 1, got 0"),
+    ("server_sgd", {"assign": "random", "wait": 2}, "`wait` must be 1"),
     ("token_sag", {"walk": "iid"}, "iid needs an edge between clients 0 and 2"),
     ("token_sgd", {"walk": "iid"}, "iid needs an edge between clients 0 and 2"),
     ("wga_bc", {"alpha": 1.5}, "`alpha` must be at most 1, got 1.5"),
