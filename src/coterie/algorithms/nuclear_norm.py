@@ -32,7 +32,6 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ..collaboration.directions import by_lanczos, second_moment, slopes
@@ -84,6 +83,20 @@ def nuclear_norm(
         basis = x.new_zeros(width, x.shape[1])
         return State(common(oracle, x), torch.zeros_like(x), basis, 0)
 
+    def corrected(oracle: Oracle, centre: Tensor, c: Tensor, q: Tensor) -> Tensor:
+        """Coordinates (n, k) in columns of q after steps, each projected."""
+        ahead, momentum = c, 1.0
+        for _ in range(corrections):
+            g, _ = slopes(oracle, centre + ahead @ q.T)
+            new = _onto_ball(oracle, ahead - lr * (g @ q), radius)
+            uphill = ((ahead - new) * (new - c)).sum(1, keepdim=True)
+            if float(common(oracle, uphill)[0]) > 0:
+                momentum = 1.0  # it went too far: begin anew
+            after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+            ahead = new + (momentum - 1) / after * (new - c)
+            c, momentum = new, after
+        return c
+
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         centre, w, basis, t = state
         g, losses = slopes(oracle, centre + w)
@@ -92,7 +105,7 @@ def nuclear_norm(
         q = torch.linalg.qr(torch.cat([kept, found[:atoms]]).T)[0]  # (D, k)
         told = common(oracle, torch.cat([losses, (g * w).sum(1, keepdim=True)], 1))[0]
         gap = float(told[1]) + radius * math.sqrt(bound)
-        c = _corrected(oracle, centre, w @ q, q, lr, radius, corrections)
+        c = corrected(oracle, centre, w @ q, q)
         values, turn = torch.linalg.eigh(second_moment(oracle, c))
         turn = turn[:, values > 0].flip(1)[:, :width].to(q)
         moved, new = (c @ turn) @ (q @ turn).T, torch.zeros_like(basis)
@@ -122,26 +135,3 @@ def _onto_ball(oracle: Oracle, c: Tensor, radius: float) -> Tensor:
     s = values.clamp(min=0).sqrt()
     factor = onto_simplex_ball(s, radius) / s.clamp(min=1e-30)
     return c @ ((turn * factor) @ turn.T).to(c)
-
-
-def _corrected(
-    oracle: Oracle,
-    centre: Tensor,
-    c: Float[Tensor, "n k"],
-    q: Float[Tensor, "d k"],
-    lr: float,
-    radius: float,
-    steps: int,
-) -> Float[Tensor, "n k"]:
-    """Coordinates after accelerated steps, each projected onto the ball."""
-    ahead, momentum = c, 1.0
-    for _ in range(steps):
-        g, _ = slopes(oracle, centre + ahead @ q.T)
-        new = _onto_ball(oracle, ahead - lr * (g @ q), radius)
-        uphill = ((ahead - new) * (new - c)).sum(1, keepdim=True)
-        if float(common(oracle, uphill)[0]) > 0:
-            momentum = 1.0  # it went too far: begin anew
-        after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        ahead = new + (momentum - 1) / after * (new - c)
-        c, momentum = new, after
-    return c
