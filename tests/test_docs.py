@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import runpy
 import shutil
 import sys
 import tomllib
@@ -217,3 +218,12 @@ def test_a_block_that_fails_is_noticed(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python no-run\n1 / 0\n```\n\n```python\nx = 1\n```\n")
     assert blocks(page, "python") == ["x = 1\n"]
+
+
+@pytest.mark.parametrize(
+    "script", sorted((DOCS / "pictures").glob("*.py")), ids=lambda path: path.stem
+)
+def test_scripts_of_pictures_find_what_they_use(script, monkeypatch):
+    """They measure for minutes, so nothing is drawn here."""
+    monkeypatch.syspath_prepend(script.parent)
+    assert "photograph" in runpy.run_path(str(script))

@@ -9,11 +9,12 @@ studies let them. Every point is measured.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import plotly.graph_objects as go
 import torch
+from canvas import captioned, laid_out, photograph
+from decentralised import REAL, optimum, regressions
 from plotly.subplots import make_subplots
 
 import coterie as co
@@ -22,10 +23,6 @@ from coterie.engine.events import Run
 from coterie.graphs import edges_of, gossip_matrix
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from decentralised import REAL, optimum, regressions  # noqa: E402
-from estimators import SIZE, photograph  # noqa: E402
 
 N, POINTS = 8, 40
 SECONDS = {1: 2000, 2: 8000}  # left and right
@@ -88,14 +85,7 @@ def drawn() -> go.Figure:
 
 def looks(figure: go.Figure) -> go.Figure:
     """Sizes, axes and the line below."""
-    figure.update_layout(
-        template="none",
-        width=SIZE[0],
-        height=SIZE[1],
-        showlegend=False,
-        margin={"l": 80, "r": 150, "t": 70, "b": 100},
-        font={"family": "sans-serif", "size": 14, "color": "#222222"},
-    )
+    laid_out(figure, l=80, r=150, t=70, b=100)
     figure.update_yaxes(
         title="distance to the optimum of all",
         type="log",
@@ -103,19 +93,11 @@ def looks(figure: go.Figure) -> go.Figure:
         exponentformat="power",
         dtick=1,
     )
-    figure.add_annotation(
-        text="8 regressions that differ, on a ring; a gradient takes a second, a dual "
-        "one about ten of them; the best known smoothness and curvature.",
-        xref="paper",
-        yref="paper",
-        x=0,
-        y=0,
-        yshift=-92,
-        xanchor="left",
-        showarrow=False,
-        font={"size": 13, "color": "#555555"},
+    return captioned(
+        figure,
+        "8 regressions that differ, on a ring; a gradient takes a second, a dual one "
+        "about ten of them; the best known smoothness and curvature.",
     )
-    return figure
 
 
 if __name__ == "__main__":

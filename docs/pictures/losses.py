@@ -9,11 +9,11 @@ Every point is the mean over all nodes at so many steps.
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 
 import plotly.graph_objects as go
 import torch
+from canvas import laid_out, photograph
 from plotly.subplots import make_subplots
 
 from coterie.graphs import contraction, edges_of, gossip_matrix
@@ -28,9 +28,6 @@ from coterie.privacy import (
 from coterie.theory.decentralised import muffliato as theory
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from estimators import SIZE, photograph  # noqa: E402
 
 PRINTED, EXACT = "#D55E00", "#0072B2"
 GRAPHS = {"hypercube": 512, "ring": 64, "grid": 400}
@@ -76,14 +73,8 @@ def drawn() -> go.Figure:
                 row=1,
                 col=column,
             )
-    figure.update_layout(
-        template="none",
-        width=SIZE[0],
-        height=SIZE[1],
-        legend={"orientation": "h", "y": -0.2},
-        margin={"l": 70, "r": 30, "t": 60, "b": 110},
-        font={"family": "sans-serif", "size": 14, "color": "#222222"},
-    )
+    laid_out(figure, l=70, r=30, t=60, b=110)
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.2})
     figure.update_yaxes(
         type="log", exponentformat="power", range=[-6, 0.2], gridcolor="#e8e8e8"
     )

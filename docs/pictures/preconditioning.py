@@ -9,20 +9,17 @@ by rounds. Every point is measured.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import plotly.graph_objects as go
 import torch
+from canvas import SIZE, photograph
 from plotly.subplots import make_subplots
 
 from coterie.cli import items_of
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from estimators import SIZE, photograph  # noqa: E402
 
 items_of("even2024")
 chapter10 = import_module("reproduce_even2024.preconditioning")

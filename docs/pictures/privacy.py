@@ -9,20 +9,17 @@ decentralised SGD with two exchanges each. Every point is measured.
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
+from canvas import laid_out, photograph
 from plotly.subplots import make_subplots
 
 import coterie as co
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from estimators import SIZE, photograph  # noqa: E402
 
 COLOURS = {
     "local": "#555555",
@@ -85,14 +82,9 @@ def drawn(folder: str) -> go.Figure:
         figure.add_scatter(x=EPSILONS, y=found, name=label, line={"color": colour})
     heat = go.Heatmap(z=pairs(folder), colorscale="Reds", zmin=0)
     figure.add_trace(heat, row=1, col=2)
-    figure.update_layout(
-        template="none",
-        width=SIZE[0],
-        height=SIZE[1],
-        margin={"l": 80, "r": 60, "t": 70, "b": 110},
-        font={"family": "sans-serif", "size": 14, "color": "#222222"},
-        legend={"orientation": "h", "x": 0, "y": -0.24},
-    )
+    laid_out(figure, l=80, r=60, t=70, b=110)
+    legend = {"orientation": "h", "x": 0, "y": -0.24}
+    figure.update_layout(showlegend=True, legend=legend)
     ticks = {"tickvals": EPSILONS, "ticktext": [str(e) for e in EPSILONS]}
     figure.update_xaxes(type="log", title="epsilon (delta 1e-5)", **ticks, col=1)
     figure.update_yaxes(title="test accuracy (dotted: without noise)", col=1)

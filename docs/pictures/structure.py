@@ -8,11 +8,11 @@ point is measured, mean squared errors of models.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import plotly.graph_objects as go
 import torch
+from canvas import SIZE, photograph
 from plotly.subplots import make_subplots
 
 from coterie.structure import (
@@ -26,9 +26,6 @@ from coterie.structure import (
 from coterie.structure import single as one_model
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-
-from estimators import SIZE, photograph  # noqa: E402
 
 N, D, R, NOISE = 200, 30, 3, 0.5
 SAMPLES = (4, 6, 8, 10, 14, 20, 28, 40, 56, 80)

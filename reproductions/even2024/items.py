@@ -97,6 +97,13 @@ CHAPTER9 = (
 )
 
 
+def share_and_seed(overrides: Sequence[str]) -> tuple[float, int]:
+    """The two settings of most items."""
+    given = settings(overrides, share=1.0, seed=0)
+    share = number("share", given["share"], above=0, at_most=1)
+    return share, integer("seed", given["seed"], at_least=0)
+
+
 def record(name: str, claims: Sequence[Claim]) -> Path:
     """The folder of an item, in which all claims are written as a table."""
     folder = Path("runs") / f"even2024-{name}"
@@ -124,9 +131,7 @@ def chapter2(overrides: Sequence[str]) -> list[Claim]:
 
     Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
     """
-    given = settings(overrides, share=1.0, seed=0)
-    share = number("share", given["share"], above=0, at_most=1)
-    seed = integer("seed", given["seed"], at_least=0)
+    share, seed = share_and_seed(overrides)
     claims = [claim for part in CHAPTER2 for claim in part(share, seed)]
     folder = record("chapter2", claims)
     draw_curves(folder, share, seed)
@@ -160,9 +165,7 @@ def chapter4(overrides: Sequence[str]) -> list[Claim]:
 
     Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
     """
-    given = settings(overrides, share=1.0, seed=0)
-    share = number("share", given["share"], above=0, at_most=1)
-    seed = integer("seed", given["seed"], at_least=0)
+    share, seed = share_and_seed(overrides)
     claims = speedup_claims(share, seed) + braess_claims()
     draw_figure41(record("chapter4", claims), share, seed)
     return claims
@@ -173,9 +176,7 @@ def chapter5(overrides: Sequence[str]) -> list[Claim]:
 
     Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
     """
-    given = settings(overrides, share=1.0, seed=0)
-    share = number("share", given["share"], above=0, at_most=1)
-    seed = integer("seed", given["seed"], at_least=0)
+    share, seed = share_and_seed(overrides)
     races = straggler_races(share, seed)
     claims = race_claims(races, share)
     for part in CHAPTER5:
@@ -216,9 +217,7 @@ def chapter7(overrides: Sequence[str]) -> list[Claim]:
 
     Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
     """
-    given = settings(overrides, share=1.0, seed=0)
-    share = number("share", given["share"], above=0, at_most=1)
-    seed = integer("seed", given["seed"], at_least=0)
+    share, seed = share_and_seed(overrides)
     claims = [claim for part in CHAPTER7 for claim in part(share, seed)]
     record("chapter7", claims)
     return claims
@@ -229,9 +228,7 @@ def chapter9(overrides: Sequence[str]) -> list[Claim]:
 
     Settings: `share` (of clients and runs, 1 for the claims), `seed`.
     """
-    given = settings(overrides, share=1.0, seed=0)
-    share = number("share", given["share"], above=0, at_most=1)
-    seed = integer("seed", given["seed"], at_least=0)
+    share, seed = share_and_seed(overrides)
     claims = [claim for part in CHAPTER9 for claim in part(share, seed)]
     record("chapter9", claims)
     return claims
@@ -242,9 +239,7 @@ def chapter10(overrides: Sequence[str]) -> list[Claim]:
 
     Settings: `share` (of all rounds, 1 for the claims), `seed`.
     """
-    given = settings(overrides, share=1.0, seed=0)
-    share = number("share", given["share"], above=0, at_most=1)
-    seed = integer("seed", given["seed"], at_least=0)
+    share, seed = share_and_seed(overrides)
     races = [race(decay, share, seed) for decay in (0, 1, 2)]
     claims = rounds_claims(races, share) + condition_claims(races)
     claims += library_claims(share, seed)
@@ -257,9 +252,7 @@ def chapter11(overrides: Sequence[str]) -> list[Claim]:
 
     Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
     """
-    given = settings(overrides, share=1.0, seed=0)
-    share = number("share", given["share"], above=0, at_most=1)
-    seed = integer("seed", given["seed"], at_least=0)
+    share, seed = share_and_seed(overrides)
     claims = stability.step_claims(share, seed) + stability.shape_claims(share, seed)
     claims += stability.edge_claims(record("chapter11", []), share, seed)
     claims += stability.sampling_claims(share, seed)

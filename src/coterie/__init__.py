@@ -9,6 +9,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -25,30 +26,47 @@ if TYPE_CHECKING:
     from .study import Result, Study, read_study, run_study, study_of
     from .types import Algorithm, Clients, Comparison, Flow, Info, Kind, Oracle, Task
 
-# Torch and pandas take seconds, in which a command could not be stopped, and an
-# algorithm or a site does not need pandas.
-_NAMES = {
-    "algorithms": "ALGORITHMS",
-    "checks": "InputError TrainingError",
-    "clients.simulation": "Simulation",
-    "data.federation": "Federation Table federate",
-    "engine.rounds": "run_rounds",
-    "export": "Run load",
-    "models": "with_group_norm",
-    "planning.plans": "plan_study",
-    "study": "Result Study read_study run_study study_of",
-    "types": "Algorithm Clients Comparison Flow Info Kind Oracle Task",
-}
-_LATE = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """What `__getattr__` of a package can be, to import names when they are used first.
+
+    Torch and pandas take seconds, in which a command could not be stopped, and an
+    algorithm or a site does not need pandas.
+
+    Args:
+        package: its name.
+        names: by module, separated by spaces.
+    """
+    module_of = {name: module for module in names for name in names[module].split()}
+
+    def found(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}.")
+        return getattr(import_module(f".{module_of[name]}", package), name)
+
+    return found
+
+
+_late = late_names(
+    __name__,
+    {
+        "algorithms": "ALGORITHMS",
+        "checks": "InputError TrainingError",
+        "clients.simulation": "Simulation",
+        "data.federation": "Federation Table federate",
+        "engine.rounds": "run_rounds",
+        "export": "Run load",
+        "models": "with_group_norm",
+        "planning.plans": "plan_study",
+        "study": "Result Study read_study run_study study_of",
+        "types": "Algorithm Clients Comparison Flow Info Kind Oracle Task",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the public names of `_LATE` when they are used first."""
-    if name == "__version__":
-        return _own_version()
-    if name not in _LATE:
-        raise AttributeError(f"module 'coterie' has no attribute {name!r}.")
-    return getattr(import_module(f".{_LATE[name]}", __name__), name)
+    """The version, which is looked up, and public names when they are used first."""
+    return _own_version() if name == "__version__" else _late(name)
 
 
 def _own_version() -> str:

@@ -29,8 +29,6 @@ Sizes = Annotated[Tensor, checks.positive]
 SizesOrNone = Annotated[Tensor | None, checks.positive]
 Weights = Annotated[Tensor, checks.dense, checks.square]
 Stochastic = Annotated[Tensor, checks.dense, checks.stochastic]
-Mixing = Annotated[Tensor, checks.stochastic]  # sparse or not
-DoublyStochastic = Annotated[Tensor, checks.doubly_stochastic]  # sparse or not
 GraphOrNone = Annotated[Tensor | None, checks.square]  # sparse or not
 Dissimilarities = Annotated[Tensor, checks.dissimilarity]
 

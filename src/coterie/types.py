@@ -303,7 +303,7 @@ class Flow(NamedTuple):
 
     It may be somebody else: so a token walks.
     """
-    personal: Callable[[State], Float[Tensor, "n d"]]
+    personal: Callable[[State], Float[Tensor, "n d"]] = lambda state: state.x
     welcome: Callable[[State, Oracle], Tensor] | None = None
     """As of an `Algorithm`: models for clients that were not there in training."""
     info: Callable[[State], Info] = lambda state: {}

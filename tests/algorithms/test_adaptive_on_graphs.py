@@ -11,8 +11,8 @@ from coterie.checks import InputError
 from coterie.conformance import cases
 from coterie.conformance.suite import CHECKS
 from coterie.engine import Run, clock
-from coterie.graphs import edges_of, gossip_matrix, neighbouring
-from coterie.options import Count, Mixing, Positive, Sizes, method
+from coterie.graphs import Mixing, edges_of, gossip_matrix, neighbouring
+from coterie.options import Count, Positive, Sizes, method
 from coterie.types import Algorithm, traffic_of
 from support.oracles import begun
 from support.quadratics import EXACT, quadratics, simulate, start, train

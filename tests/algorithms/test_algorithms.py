@@ -456,42 +456,6 @@ def test_adaptive_collaboration_leaves_inactive_clients_alone(classification):
         assert (info["weights"][~ACTIVE] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("every", 0, "`every` must be at least 1, got 0"),
-        ("estimator", "spilt", "`estimator` must be one of .*Did you mean 'split'"),
-        ("samples", 1, r"`samples` must be 0 \(all\) or at least 2, got 1"),
-        ("samples", -1, "`samples` must be at least 0, got -1"),
-        ("memory", 1.0, r"`memory` must be less than 1, got 1\.0"),
-        ("confidence", -1.0, r"`confidence` must be at least 0, got -1\.0"),
-        ("rule", "other", "`rule` must be one of normalised, paper, got 'other'"),
-        ("criterion", "binray", "`criterion` must be one of .*Did you mean 'binary'"),
-        ("lam", 0.0, r"`lam` must be greater than 0, got 0\.0"),
-    ],
-)
-def test_bad_options_of_adaptive_collaboration_are_refused(option, value, message):
-    with pytest.raises(InputError, match=message):
-        adaptive_all_for_one(PRECISION, **{option: value})
-
-
-def test_bad_options_of_the_others_are_refused():
-    with pytest.raises(InputError, match="`weighting` must be one of"):
-        fedavg(SIZES, weighting="sample")
-    with pytest.raises(InputError, match="`tune_steps` must be at least 0, got -1"):
-        fedavg_finetune(SIZES, tune_steps=-1)
-    with pytest.raises(InputError, match="`tune_lr` must be greater than 0"):
-        fedavg_finetune(SIZES, tune_lr=0.0)
-    with pytest.raises(InputError, match=r"`weights` must have shape \(3, 3\)"):
-        all_for_one(torch.ones(3, 2))
-    with pytest.raises(InputError, match="`weights` must be non-negative, but row 1"):
-        all_for_one(torch.tensor([[1.0, 0.0], [2.0, -1.0]]))
-    with pytest.raises(
-        InputError, match=r"`weights` must have shape \(6, 6\).*\(2, 2\)"
-    ):
-        begun(all_for_one(torch.eye(2)), start())
-
-
 def test_every_algorithm_is_registered_under_the_name_of_its_factory():
     for name, factory in ALGORITHMS.items():
         assert factory.__name__ == name

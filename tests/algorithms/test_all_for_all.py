@@ -197,20 +197,6 @@ def test_without_clusters_all_for_all_and_all_for_one_differ():
 # Properties.
 
 
-def test_relabelling_clients_relabels_the_models():
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    matrices, best = problem()
-    lam = random_weights()
-    here, _ = trained(all_for_all(lam), start(), noise=0, data=(matrices, best))
-    there, _ = trained(
-        all_for_all(lam[order][:, order]),
-        start()[order],
-        noise=0,
-        data=(matrices[order], best[order]),
-    )
-    assert_close(there, here[order], **EXACT)
-
-
 def test_scaling_gradients_is_scaling_the_step():
     matrices, best = problem()
     lam = random_weights()
@@ -428,19 +414,6 @@ def test_a_newcomer_gets_the_model_that_fits_it_best():
     state = begun(algorithm, torch.zeros(8, 10, dtype=REAL))
     found = models_for(algorithm.welcome, state, personal, oracle)
     assert_close(found, federation.optima[[6, 7]])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr": 0.0}, r"`lr` must be greater than 0, got 0\.0"),
-        ({"form": "y"}, "`form` must be one of direct, factored, got 'y'"),
-        ({"steps": 0}, "`steps` must be at least 1, got 0"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        all_for_all(random_weights(), **options)
 
 
 def test_weights_whose_rows_do_not_sum_to_one_are_refused():

@@ -12,7 +12,6 @@ from coterie import seeds
 from coterie.algorithms.apfl import apfl
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
-from coterie.checks import InputError
 from coterie.conformance.suite import CHECKS, Case
 from support.oracles import begun, told
 from support.quadratics import (
@@ -252,12 +251,3 @@ def test_a_newcomer_without_local_models_gets_the_global_one():
 )
 def test_the_adaptive_variant_passes_the_checks_that_it_could_fail(check):
     CHECKS[check].run(Case(apfl, {"adaptive": True}))
-
-
-def test_what_cannot_be_meant_is_refused():
-    with pytest.raises(InputError, match=r"`alpha` must be at most 1, got 1\.5"):
-        apfl(SAMPLES, alpha=1.5)
-    with pytest.raises(InputError, match=r"`alpha` must be at least 0, got -0\.5"):
-        apfl(SAMPLES, alpha=-0.5)
-    with pytest.raises(InputError, match="`weighting` must be one of samples, uniform"):
-        apfl(SAMPLES, weighting="sample")

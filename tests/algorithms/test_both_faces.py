@@ -59,8 +59,9 @@ def minibatch(sizes: torch.Tensor, *, lr: float = 0.1) -> Algorithm:
 # Readers are served in turn, and in pairs there are no rounds.
 IN_STEP = sorted(BOTH - {"adaptive_all_for_one"})
 ROUNDS = {name: (ALGORITHMS[name], ALGORITHMS[name], {}) for name in IN_STEP}
-factored = {"form": "factored"}
-ROUNDS["factored"] = ALGORITHMS["all_for_all"], ALGORITHMS["all_for_all"], factored
+for option, value in (("form", "factored"), ("late", "adaptive")):
+    same = ALGORITHMS["all_for_all"]
+    ROUNDS[value] = same, same, {option: value}
 ROUNDS["agraf"] = ALGORITHMS["agraf"], decentralised, {}
 ROUNDS["server_sgd"] = ALGORITHMS["server_sgd"], minibatch, {"wait": 6}
 

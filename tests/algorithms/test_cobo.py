@@ -10,7 +10,6 @@ from coterie import seeds
 from coterie.algorithms.cobo import cobo
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
-from coterie.checks import InputError
 from coterie.data import synthetic
 from coterie.data.federation import federate
 from coterie.graphs.families import matchings
@@ -220,12 +219,3 @@ def test_cobo_finds_the_clusters_and_beats_local_and_fedavg():
 
 def test_newcomers_get_the_model_that_fits_best():
     assert cobo().welcome is None
-
-
-def test_what_cannot_be_meant_is_refused():
-    with pytest.raises(InputError, match=r"`rho` must be at least 0, got -1\.0"):
-        cobo(rho=-1.0)
-    with pytest.raises(InputError, match=r"`gamma` must be at least 0, got -1\.0"):
-        cobo(gamma=-1.0)
-    with pytest.raises(InputError, match="`meetings` must be at least 0, got -1"):
-        cobo(meetings=-1)

@@ -10,8 +10,6 @@ from coterie import seeds
 from coterie.algorithms.ditto import ditto
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
-from coterie.checks import InputError
-from support.oracles import begun
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -179,12 +177,3 @@ def test_a_newcomer_takes_as_many_steps_as_there_were_in_training():
     simulation = simulate(quadratics().select(torch.tensor([4, 5])))
     expected, _ = train(alone, simulation, state.w[:2], 1)
     assert_close(newcomers(algorithm, state), expected[-1].x, **EXACT)
-
-
-def test_what_cannot_be_meant_is_refused():
-    with pytest.raises(InputError, match=r"`lam` must be at least 0, got -1\.0"):
-        ditto(SAMPLES, lam=-1.0)
-    with pytest.raises(InputError, match="`weighting` must be one of samples, uniform"):
-        ditto(SAMPLES, weighting="sample")
-    with pytest.raises(InputError, match=r"`sizes` must have shape \(6,\)"):
-        begun(ditto(SAMPLES[:5]), start())

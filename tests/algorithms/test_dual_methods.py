@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from coterie.algorithms.ddo import ddo
-from coterie.algorithms.dual_accelerated import _mix, dual_accelerated
-from coterie.checks import InputError
+from coterie.algorithms.dual_accelerated import dual_accelerated
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import Run
 from coterie.graphs import RingTimes, edges_of, gossip_matrix
@@ -57,7 +56,7 @@ def test_where_computing_takes_no_time_it_is_the_function_of_the_rings(
         torch.zeros(6, D, dtype=REAL),
         until=2.0,
     )
-    y, z = zip(*(_mix(run.state, v, 2.0) for v in range(6)), strict=True)
+    y, z = zip(*(run.state.duals.at(v, 2.0) for v in range(6)), strict=True)
     torch.testing.assert_close(torch.stack(y), wanted.y, **NEARLY)
     torch.testing.assert_close(torch.stack(z), wanted.z, **NEARLY)
     assert run.lost == 0 and run.updates == 2 * len(rings.until(2.0).times)
@@ -111,7 +110,7 @@ def test_dual_points_sum_to_zero_where_computing_takes_time(full):
     run = Run(method, full, start(), clock=paces, rings=rings)
     for _ in range(40):
         run.step()
-        now = [torch.stack(_mix(run.state, v, run.time)) for v in range(6)]
+        now = [torch.stack(run.state.duals.at(v, run.time)) for v in range(6)]
         sums = torch.stack(now).sum(0)
         torch.testing.assert_close(sums, torch.zeros_like(sums), rtol=0, atol=1e-9)
     assert run.lost > 0
@@ -156,7 +155,7 @@ def test_steps_are_for_how_often_pairs_meet(full, rate):
     alone = dual_descent.dual_steps(edges, rings.rates, smoothness=3.2, curvature=1.2)
     # Of some hundred exchanges at least, on a graph that is no tree.
     share = 1 - run.lost / rung
-    assert run.state.eta / alone.eta == pytest.approx(share, rel=0.2)
+    assert run.state.duals.eta / alone.eta == pytest.approx(share, rel=0.2)
     assert run.state.jump == pytest.approx(alone.jump)
 
 
@@ -170,15 +169,3 @@ def test_a_task_takes_as_many_passes_as_it_has_steps(full, name):
     client, begin, end = event.spans[0]
     assert end - begin == steps
     assert float(run.gradients[client]) == steps * int(full.sizes[client])
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_bad_options_are_refused(name):
-    matrix = network("ring")[1]
-    with pytest.raises(InputError, match="`curvature` must be at most"):
-        METHODS[name](matrix, lr=1.0, curvature=2.0)
-    with pytest.raises(InputError, match="`accuracy` must be at most"):
-        METHODS[name](matrix, accuracy=0.9)
-    apart = gossip_matrix(torch.tensor([[0, 1], [2, 3]]), 4)
-    with pytest.raises(InputError, match="`mixing` must join all 4 nodes"):
-        METHODS[name](apart)

@@ -12,7 +12,6 @@ from coterie import seeds
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.ifca import State, ifca
 from coterie.algorithms.local import local
-from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.best_fit import losses_of, training_losses
 from coterie.data import synthetic
@@ -361,16 +360,3 @@ def test_newcomers_get_the_model_that_fits_them_best():
         losses = [w @ a[i] @ w / 2 - b[i] @ w for w in states[-1].w[0]]
         best = int(torch.stack(losses).argmin())
         assert torch.equal(found[j], states[-1].w[0, best])
-
-
-def test_what_cannot_be_meant_is_refused():
-    with pytest.raises(InputError, match="`clusters` must be at least 1, got 0"):
-        ifca(SAMPLES, clusters=0)
-    with pytest.raises(InputError, match=r"`spread` must be greater than 0, got 0\.0"):
-        ifca(SAMPLES, spread=0.0)
-    with pytest.raises(InputError, match="`starts` must be at least 1, got 0"):
-        ifca(SAMPLES, starts=0)
-    with pytest.raises(InputError, match="`weighting` must be one of samples, uniform"):
-        ifca(SAMPLES, weighting="sample")
-    with pytest.raises(InputError, match=r"`sizes` must have shape \(6,\)"):
-        begun(ifca(SAMPLES[:5]), start())

@@ -16,7 +16,6 @@ from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.data import synthetic
 from coterie.data.federation import federate
-from support.oracles import begun
 from support.projected import excess, excess_of, general_solver
 from support.quadratics import (
     ACTIVE,
@@ -366,30 +365,3 @@ def test_a_dissimilarity_may_be_symmetric_but_for_rounding():
     one, other = (last(karula(r, **given), quadratics()) for r in (radius, rounded))
     # A relative gap of 1e-9 of the projection, as the radii change by less.
     assert_close(one.x, other.x, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"t": -1.0}, "`t` must be at least 0, got -1"),
-        ({"t": math.inf}, "`t` must be a finite number"),
-        ({"tolerance": 0.0}, "`tolerance` must be greater than 0"),
-        ({"lr": 0.0}, "`lr` must be greater than 0"),
-        ({"weight_decay": -1.0}, "`weight_decay` must be at least 0"),
-        ({"schedule": "constnat"}, "`schedule` must be one of"),
-    ],
-)
-def test_wrong_options_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        karula(dissimilarity(), SAMPLES, **options)
-
-
-def test_ingredients_for_others_are_refused():
-    with pytest.raises(
-        InputError, match=r"`radius` must have shape \(6, 6\).*\(5, 5\)"
-    ):
-        begun(karula(dissimilarity(5), SAMPLES), start())
-    with pytest.raises(InputError, match=r"`radius` must have shape \(2, 2\)"):
-        karula(torch.zeros(2, 3), SAMPLES)
-    with pytest.raises(InputError, match=r"`sizes` must have shape \(6,\)"):
-        begun(karula(dissimilarity(), SAMPLES[:5]), start())

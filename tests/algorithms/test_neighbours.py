@@ -246,15 +246,6 @@ def test_personal_columns_stay_although_there_are_as_many_numbers():
 # Input.
 
 
-def test_a_graph_in_parts_is_refused():
-    apart = gossip_matrix(torch.tensor([[0, 1], [2, 3]]), 4)
-    with pytest.raises(InputError) as refusal:
-        neighbours(apart)
-    assert str(refusal.value) == (
-        "`mixing` must join all 4 nodes, but there is no way from node 0 to 2."
-    )
-
-
 def test_without_any_validation_data_it_says_so():
     federation = two_groups()
     index, first, size = federation.validation

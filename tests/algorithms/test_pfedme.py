@@ -9,7 +9,6 @@ from torch.testing import assert_close
 from coterie import seeds
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.pfedme import pfedme
-from coterie.checks import InputError
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -208,18 +207,3 @@ def test_a_newcomer_solves_the_inner_problems_of_one_round(steps):
         theta = proximal_points(w, 1.0)
         w = w - 0.4 * (w - theta)
     assert_close(found, theta[4:], **EXACT)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("lam", 0.0, r"`lam` must be greater than 0, got 0\.0"),
-        ("beta", 0.0, r"`beta` must be greater than 0, got 0\.0"),
-        ("inner_lr", 0.0, r"`inner_lr` must be greater than 0, got 0\.0"),
-        ("inner_steps", 0, "`inner_steps` must be at least 1, got 0"),
-        ("weighting", "sample", "`weighting` must be one of samples, uniform"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(option, value, message):
-    with pytest.raises(InputError, match=message):
-        pfedme(SAMPLES, **{option: value})

@@ -245,22 +245,6 @@ def test_a_newcomer_gets_the_mean_of_its_best_fits_partners():
         torch.testing.assert_close(row, alpha @ run.state.x / alpha.sum(), **EXACT)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"every": 0}, "`every` must be at least 1"),
-        ({"samples": 1}, "`samples` must be 0"),
-        ({"late": "slow"}, "`late` must be one of"),
-        ({"criterion": "ternary"}, "`criterion` must be one of"),
-        ({"rule": "samples"}, "`rule` must be one of"),
-        ({"lr": math.nan}, "`lr` must be a finite number"),
-    ],
-)
-def test_bad_options_are_refused(options, words):
-    with pytest.raises(InputError, match=words):
-        adaptive_all_for_one(None, **options)
-
-
 def test_a_single_sample_cannot_be_compared():
     federation = quadratics()
     size = federation.train.size.clone()
@@ -270,12 +254,6 @@ def test_a_single_sample_cannot_be_compared():
     run = Run(method, simulate(few, 3), start(), clock=clock("constant(1)"))
     with pytest.raises(InputError, match=r"two training samples .* client 3 has one"):
         run.step()
-
-
-def test_precisions_of_others_are_refused():
-    method = adaptive_all_for_one(torch.ones(4))
-    with pytest.raises(InputError, match="`precision` must have"):
-        Run(method, simulate(quadratics()), start(), clock=clock("constant(1)"))
 
 
 @pytest.mark.parametrize(

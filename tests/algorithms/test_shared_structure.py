@@ -10,10 +10,11 @@ from torch.testing import assert_close
 from coterie import models, seeds
 from coterie.algorithms.fedrep import fedrep
 from coterie.algorithms.low_rank_corrections import low_rank_corrections
-from coterie.algorithms.nuclear_norm import _longest, nuclear_norm
+from coterie.algorithms.nuclear_norm import nuclear_norm
 from coterie.algorithms.shared_subspace import shared_subspace
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
+from coterie.collaboration.directions import by_lanczos
 from coterie.data.federation import Table, federate
 from coterie.structure import (
     burer_monteiro,
@@ -124,23 +125,23 @@ def test_a_head_of_another_model_is_refused(classification):
 
 
 def test_gradients_of_factors_are_those_of_the_corrected_model():
-    layers = tuple(LAYERS.flatten().tolist())
+    shape = (2, *LAYERS.flatten().tolist())
     rng = torch.Generator().manual_seed(0)
-    factors = torch.randn(2, factor_columns(layers, 2), generator=rng, dtype=REAL)
+    factors = torch.randn(2, factor_columns(shape), generator=rng, dtype=REAL)
     target = torch.randn(2, 47, generator=rng, dtype=REAL)
     factors.requires_grad_()
-    (expanded(factors, layers, 2, 47) * target).sum().backward()
-    assert_close(of_factors(target, factors.detach(), layers, 2), factors.grad)
+    (expanded(factors, shape, 47) * target).sum().backward()
+    assert_close(of_factors(target, factors.detach(), shape), factors.grad)
 
 
 def test_corrections_begin_with_nothing_and_have_their_rank():
-    layers = tuple(LAYERS.flatten().tolist())
+    shape = (2, *LAYERS.flatten().tolist())
     rng = torch.Generator().manual_seed(0)
     like = torch.zeros(1, dtype=REAL)
-    first = first_factors(layers, 2, rng, like)
-    assert not expanded(first[None], layers, 2, 47).any()
+    first = first_factors(shape, rng, like)
+    assert not expanded(first[None], shape, 47).any()
     noise = torch.randn(1, len(first), generator=rng, dtype=REAL)
-    whole = expanded(noise, layers, 2, 47)[0]
+    whole = expanded(noise, shape, 47)[0]
     for begin, o, i in LAYERS.tolist():
         matrix = whole[begin : begin + o * i].view(o, i)
         assert torch.linalg.matrix_rank(matrix) == 2
@@ -255,7 +256,7 @@ def test_bounds_on_the_longest_direction_are_above_it_with_any_number_of_exchang
     rng = torch.Generator().manual_seed(0)
     g = torch.randn(15, 6, generator=rng, dtype=REAL)
     true = float(torch.linalg.eigvalsh(g.T @ g / 15)[-1])
-    found, bound = _longest(Everybody(15), g, exchanges, rng)
+    found, bound = by_lanczos(Everybody(15), g, exchanges, rng)
     assert bound >= true * (1 - 1e-12)
     if exchanges >= 6:
         assert bound == pytest.approx(true)

@@ -11,7 +11,6 @@ from torch.testing import assert_close
 from coterie import seeds
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.time_adaptive_all_for_all import time_adaptive_all_for_all
-from coterie.checks import InputError
 from support.gradient_oracles import (
     EXACT,
     REAL,
@@ -196,28 +195,3 @@ def test_time_adaptive_all_for_all_beats_training_alone_and_one_model_throughout
     # One model stops at half the variance of the chances, about 1/24.
     assert error["one", 500] == pytest.approx(float(chance.var()) / 2, rel=0.1)
     assert error["ours", 500] < error["ours", 100] < error["ours", 20]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"noise": -1.0}, r"`noise` must be at least 0, got -1\.0"),
-        (
-            {"noise": 0.0, "regularity": "convex"},
-            "`noise` must be greater than 0 where `regularity` is convex",
-        ),
-        ({"start": 0.0}, "`start` must be greater than 0"),
-        ({"phase_init": "stop"}, "`phase_init` must be one of continue, mix, restart"),
-        ({"regularity": "smooth"}, "`regularity` must be one of convex, strongly"),
-    ],
-)
-def test_bad_options_of_the_adaptive_variant_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        time_adaptive_all_for_all(line()[1], **options)
-
-
-def test_negative_biases_are_refused():
-    with pytest.raises(InputError, match="`biases` must be non-negative, but row 0"):
-        time_adaptive_all_for_all(-torch.ones(2, 2))
-    with pytest.raises(InputError, match=r"`biases` must have shape \(6, 6\)"):
-        begun(time_adaptive_all_for_all(torch.ones(2, 2)), start())

@@ -203,20 +203,10 @@ def test_tokens_travel_over_links_and_sag_carries_two_rows(simulation):
 
 
 @pytest.mark.parametrize("method", [token_sgd, token_sag])
-def test_bad_graphs_and_walks_are_refused(simulation, method):
-    apart = gossip_matrix(torch.tensor([[0, 1], [2, 3], [4, 5]]), 6)
-    with pytest.raises(InputError, match="`mixing` must join all 6 nodes"):
-        method(apart)
+def test_walks_for_which_edges_are_missing_are_refused(method):
     line = gossip_matrix(edges_of("line", 6), 6)
     with pytest.raises(InputError, match="cyclic needs an edge between clients 5 and"):
         method(line, walk="cyclic")
-    with pytest.raises(InputError, match="iid needs an edge between clients 0 and 2"):
-        method(RING, walk="iid")
-    with pytest.raises(InputError, match="`walk` must be one of"):
-        method(RING, walk="drunk")
-    five = gossip_matrix(edges_of("ring", 5), 5)
-    with pytest.raises(InputError, match="`mixing`"):
-        run_of(method(five), simulation, start())
 
 
 SETTINGS = [

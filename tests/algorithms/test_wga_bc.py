@@ -11,7 +11,6 @@ from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.algorithms.wga_bc import wga_bc
-from coterie.checks import InputError
 from coterie.data import synthetic
 from coterie.data.federation import federate
 from support.oracles import begun, told, with_verbs
@@ -209,14 +208,3 @@ def test_clients_that_take_no_part_keep_everything():
 def test_a_step_costs_a_gradient_of_ones_own_and_one_for_each_of_the_others():
     found = gradients_of_a_step(wga_bc(SAMPLES, steps=2))
     assert_close(found, 2 * (1 + 3) * 3 * ACTIVE.double())
-
-
-def test_what_cannot_be_meant_is_refused():
-    with pytest.raises(InputError, match=r"`alpha` must be at most 1, got 1\.5"):
-        wga_bc(SAMPLES, alpha=1.5)
-    with pytest.raises(InputError, match=r"`beta` must be at least 0, got -0\.1"):
-        wga_bc(SAMPLES, beta=-0.1)
-    with pytest.raises(InputError, match="`weighting` must be one of samples, uniform"):
-        wga_bc(SAMPLES, weighting="sample")
-    with pytest.raises(InputError, match=r"`sizes` must have shape \(6,\)"):
-        begun(wga_bc(SAMPLES[:5]), start())

@@ -32,10 +32,6 @@ def sizes(owner: torch.Tensor, clients: int) -> torch.Tensor:
     return torch.bincount(owner[owner >= 0], minlength=clients)
 
 
-def options_for(name: str, clients: int) -> dict[str, int]:
-    return {"a": 4} if name == "fallah" else {"clients": clients}
-
-
 @pytest.mark.parametrize("name", SPLITS)
 def test_parts_of_all_clients_are_disjoint_and_none_is_empty(name):
     federation = divide(labelled(), name, seed=1, **SMALL.get(name, {"clients": 6}))

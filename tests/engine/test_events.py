@@ -88,15 +88,6 @@ def test_delays_sum_to_updates_times_workers(simulation, x):
     assert total + sum(k - prev for prev in last) == k * 6
 
 
-def test_grouped_answers_are_those_of_one_by_one(simulation, x):
-    one = Run(server_sgd(), simulation, x, clock=ORDINARY, grouped=False)
-    all_ = Run(server_sgd(), simulation, x, clock=ORDINARY)
-    for _ in range(100):
-        a, b = one.step(), all_.step()
-        assert (a.time, a.clients, a.delays) == (b.time, b.clients, b.delays)
-    torch.testing.assert_close(one.personal(), all_.personal(), **EXACT)
-
-
 def test_tasks_under_way_are_computed_together(simulation, x, monkeypatch):
     sizes = []
     staggered = Simulation.staggered
@@ -111,17 +102,6 @@ def test_tasks_under_way_are_computed_together(simulation, x, monkeypatch):
         pass
     assert sum(sizes) >= 60
     assert sum(sizes) / len(sizes) > 4
-
-
-@pytest.mark.parametrize("pace", [0.0, 1.0], ids=["no time", "equal time"])
-def test_without_delays_a_barrier_is_minibatch_sgd(simulation, x, pace):
-    """Which is All-for-all with equal weights: x <- x - lr mean_i g_i(x)."""
-    clock = Paces(*[pace] * 6, jitter=0.0)
-    run = Run(server_sgd(lr=0.1, wait=6), simulation, x, clock=clock)
-    algorithm = all_for_all(torch.full((6, 6), 1 / 6, dtype=REAL), lr=0.1)
-    for r in run_rounds(algorithm, simulation, x, rounds=20):
-        assert [run.step().clients for _ in range(6)] == [[i] for i in range(6)]
-        torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
 
 
 def test_a_barrier_takes_as_long_as_its_slowest_client(simulation, x):
@@ -278,29 +258,6 @@ WEIGHTS = torch.block_diag(
 ).to(REAL)
 
 
-@pytest.mark.parametrize("pace", [0.0, 2.0], ids=["no time", "equal time"])
-@pytest.mark.parametrize("rule", ["constant", "adaptive"])
-def test_without_delays_all_for_all_is_that_of_rounds(simulation, x, pace, rule):
-    clock = Paces(*[pace] * 6, jitter=0.0)
-    method = all_for_all(WEIGHTS, lr=0.1, late=rule)
-    run = Run(method, simulation, x * torch.arange(1, 7)[:, None], clock=clock)
-    start = x * torch.arange(1, 7)[:, None]
-    for r in run_rounds(all_for_all(WEIGHTS, lr=0.1), simulation, start, rounds=15):
-        run.step()
-        torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
-
-
-@pytest.mark.parametrize("rule", ["constant", "adaptive"])
-def test_without_delays_ditto_is_that_of_rounds(simulation, x, rule):
-    sizes, options = simulation.federation.train.size, {"lr": 0.05, "steps": 2}
-    start = x * torch.arange(1, 7)[:, None]
-    run = Run(ditto(sizes, late=rule, **options), simulation, start, clock=EQUAL)
-    for r in run_rounds(ditto(sizes, **options), simulation, start, rounds=15):
-        run.step()
-        torch.testing.assert_close(run.personal(), r.state.v, **EXACT)
-        torch.testing.assert_close(run.state.w, r.state.w[0], **EXACT)
-
-
 @pytest.mark.parametrize(
     ("rule", "most"), [("constant", 80), ("adaptive", 6), ("heterogeneous", 3)]
 )
@@ -364,21 +321,6 @@ def test_ditto_without_waiting_ends_near_what_rounds_end_at(x):
     # Clients differ in pace by a tenth, and so do their shares in w.
     apart = float((event.state.v - lasts[-1]).norm()) / float(lasts[-1].norm())
     assert apart < 0.05
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"lr": 0.0}, "`lr` must be greater than 0"),
-        ({"late": "fast"}, "`late` must be one of"),
-        ({"wait": 0}, "`wait` must be"),
-        ({"assign": "luck"}, "`assign` must be one of"),
-        ({"assign": "random", "wait": 2}, "`wait` must be 1"),
-    ],
-)
-def test_bad_options_are_refused(options, words):
-    with pytest.raises(InputError, match=words):
-        server_sgd(**options)
 
 
 def test_bad_runs_are_refused(simulation, x):

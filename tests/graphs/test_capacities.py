@@ -10,7 +10,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.engine.clocks import Rings
-from coterie.graphs.capacities import RingTimes, admitted, met, thinned
+from coterie.graphs.capacities import RingTimes, admitted, met
 from coterie.graphs.families import edges_of
 from coterie.theory.mixing import loss_eigengap, loss_rates
 
@@ -28,15 +28,13 @@ def random_lengths(rings, seed=0, scale=2.0):
     return scale * torch.rand(len(rings.times), generator=rng, dtype=REAL)
 
 
-def plain(edges, rings, lengths, capacity, edge_capacity=None, *, lost_count=False):
+def plain(edges, rings, lengths, capacity, edge_capacity=None):
     """For every ring, looks at all rings before it."""
     times, which = (values.tolist() for values in rings)
     pairs, length, result = edges.tolist(), lengths.tolist(), []
     for i, (time, edge) in enumerate(zip(times, which, strict=True)):
         going = [
-            which[j]
-            for j in range(i)
-            if (result[j] or lost_count) and times[j] + length[j] > time
+            which[j] for j in range(i) if result[j] and times[j] + length[j] > time
         ]
         free = all(
             sum(end in pairs[other] for other in going) < capacity
@@ -55,23 +53,19 @@ CASES = [
 ]
 
 
-def both(edges, rings, lengths, *limits):
-    """Who is admitted, and who is kept if lost rings count: those of a plain loop."""
+def as_plain(edges, rings, lengths, *limits):
+    """Who is admitted, which must be those of a plain loop."""
     named = dict(zip(("capacity", "edge_capacity"), limits, strict=True))
     found = admitted(edges, rings, lengths, **named)
     assert found.tolist() == plain(edges, rings, lengths, *limits)
-    kept = thinned(edges, rings, lengths, **named)
-    assert kept.tolist() == plain(edges, rings, lengths, *limits, lost_count=True)
-    return found, kept
+    return found
 
 
 @pytest.mark.parametrize(("name", "capacity", "edge_capacity"), CASES)
 def test_admission_is_the_plain_loop(name, capacity, edge_capacity):
     edges, rings = poisson(name, 6, until=40.0)
-    found, kept = both(edges, rings, random_lengths(rings), capacity, edge_capacity)
-    # C 10: what raw counting keeps is admitted, and some are kept and some lost.
-    assert found[kept].all()
-    assert 0 < int(kept.sum()) <= int(found.sum()) < len(found)
+    found = as_plain(edges, rings, random_lengths(rings), capacity, edge_capacity)
+    assert 0 < int(found.sum()) < len(found)
 
 
 def test_rings_at_the_same_time_and_exchanges_without_length_are_counted_in_order():
@@ -80,7 +74,7 @@ def test_rings_at_the_same_time_and_exchanges_without_length_are_counted_in_orde
     rings = RingTimes(times, torch.tensor([0, 1, 2, 1, 1, 0, 2, 0, 0, 1]))
     lengths = torch.tensor([1.0, 1, 2, 0, 0, 1, 0, 0, 1, 1], dtype=REAL)
     for limits in ((1, None), (2, None), (2, 1)):
-        both(edges, rings, lengths, *limits)
+        as_plain(edges, rings, lengths, *limits)
 
 
 def test_nobody_is_in_more_exchanges_at_once_than_its_capacity():
@@ -110,7 +104,6 @@ def test_room_for_all_admits_all_and_short_exchanges_lose_nothing():
     edges, rings = poisson("complete", 5)
     lengths = random_lengths(rings)
     assert admitted(edges, rings, lengths, capacity=len(lengths)).all()
-    assert thinned(edges, rings, lengths, capacity=len(lengths)).all()
     # C 13: as exchanges get short, rings are those of randomised gossip.
     assert admitted(edges, rings, 1e-9 * lengths).all()
 
@@ -173,9 +166,8 @@ def test_what_cannot_be_is_refused_in_one_sentence():
     which, ones = torch.tensor([0, 1]), torch.ones(2, dtype=REAL)
 
     def bad(words, *, times=ok, lengths=ones, edge=which, **limits):
-        for function in (admitted, thinned):
-            with pytest.raises(InputError, match=words):
-                function(edges, RingTimes(times, edge), lengths, **limits)
+        with pytest.raises(InputError, match=words):
+            admitted(edges, RingTimes(times, edge), lengths, **limits)
 
     bad("`capacity` must be at least 1, got 0", capacity=0)
     bad("`edge_capacity` must be at least 1, got 0", edge_capacity=0)

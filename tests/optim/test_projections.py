@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from coterie.optim import dual_problems as duals
 from coterie.optim import newton as ascents
 from coterie.optim import projections
-from coterie.optim.projections import Projection, project, project_onto_balls
+from coterie.optim.projections import Projection, onto_balls, project
 from support.projected import excess, excess_of, general_solver
 
 REAL = torch.float64
@@ -332,7 +332,7 @@ def test_a_general_convex_solver_finds_the_same_point_in_the_balls(seed):
         method="SLSQP",
         options={"ftol": 1e-15, "maxiter": 1000},
     )
-    found = project_onto_balls(point, centres, radius, tolerance=1e-13)
+    found = onto_balls(centres, radius, tolerance=1e-13)(point)
     assert_close(found.x[0], torch.from_numpy(expected.x), rtol=1e-6, atol=1e-6)
     # The stiffness leaves 1e-12 of the largest squared distance, times multipliers.
     assert float(excess_of(found.x, centres, radius)) < 1e-8
@@ -358,14 +358,14 @@ def test_where_balls_do_not_meet_the_largest_excess_is_as_small_as_possible(seed
         options={"ftol": 1e-14, "maxiter": 1000},
     )
     assert least.fun > 0.1  # they do not meet
-    found = project_onto_balls(point, centres, radius)
+    found = onto_balls(centres, radius)(point)
     assert float(excess_of(found.x, centres, radius)) == pytest.approx(least.fun, 1e-6)
     assert_close(found.x[0], torch.from_numpy(least.x[:-1]), rtol=1e-4, atol=1e-4)
 
 
 def test_one_ball_is_left_along_the_line_to_its_centre():
     point, centre = torch.tensor([[6.0, 8.0]]), torch.zeros(1, 2)
-    found = project_onto_balls(point, centre, torch.tensor([[25.0]]))
+    found = onto_balls(centre, torch.tensor([[25.0]]))(point)
     assert_close(found.x, torch.tensor([[3.0, 4.0]]))
     # x = p / (1 + lam)
     assert float(found.multipliers) == pytest.approx(1.0, rel=1e-6)
@@ -378,12 +378,12 @@ def test_rows_of_points_are_projected_each_by_itself():
         points.append(point)
         radii.append(2 * radius if seed else torch.full_like(radius, torch.inf))
     points, radii = torch.cat(points), torch.cat(radii)
-    together = project_onto_balls(points, centres, radii)
+    together = onto_balls(centres, radii)(points)
     for j in range(5):
-        alone = project_onto_balls(points[j, None], centres, radii[j, None])
+        alone = onto_balls(centres, radii[j, None])(points[j, None])
         assert_close(together.x[j, None], alone.x, **EXACT)
     assert torch.equal(together.x[0], points[0])  # no ball, no change
-    warm = project_onto_balls(points, centres, radii, start=together.multipliers)
+    warm = onto_balls(centres, radii)(points, together.multipliers)
     assert_close(warm.x, together.x, **EXACT)
 
 
@@ -391,9 +391,9 @@ def test_a_point_in_all_balls_stays_and_a_ball_of_radius_zero_is_its_centre():
     point, centres, radius = ball(1)
     inside = centres.mean(0, keepdim=True)
     wide = torch.full_like(radius, 100.0)
-    assert torch.equal(project_onto_balls(inside, centres, wide).x, inside)
+    assert torch.equal(onto_balls(centres, wide)(inside).x, inside)
     wide[0, 2] = 0.0
-    assert_close(project_onto_balls(point, centres, wide).x, centres[2, None])
+    assert_close(onto_balls(centres, wide)(point).x, centres[2, None])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -406,6 +406,6 @@ def test_there_is_room_for_a_newcomer_if_dissimilarities_are_absolute_difference
     v = 3 * torch.randn(8, 6, generator=rng, dtype=REAL)
     trained = project(v, radius[:8, :8]).x
     anywhere = 10 * torch.randn(1, 6, generator=rng, dtype=REAL)
-    found = project_onto_balls(anywhere, trained, radius[8:, :8])
+    found = onto_balls(trained, radius[8:, :8])(anywhere)
     # The stiffness, where two of the balls only just meet.
     assert float(excess_of(found.x, trained, radius[8:, :8])) < 1e-6

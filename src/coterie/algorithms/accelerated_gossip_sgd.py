@@ -26,19 +26,16 @@ Differences: gradients are taken where a node was when it began, and take time.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-import torch
 from torch import Tensor
 
 from ..checks import number
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import joined
-from ..optim.meetings import meetings
-from ..options import Mixing, Positive, method
+from ..graphs.matrices import Mixing, joined
+from ..optim.meetings import Companions, companions, meetings
+from ..options import Positive, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Meeting, Task, Tempo
 
 Chosen = Annotated[float | None, partial(number, at_least=0, at_most=1e6)]
@@ -46,35 +43,10 @@ Chosen = Annotated[float | None, partial(number, at_least=0, at_most=1e6)]
 
 @dataclass
 class State:
-    """Models and companions, as they were when something last happened to a node."""
+    """Models x with their companions z, and how far these move at a meeting."""
 
-    x: Tensor  # (N, D)
-    z: Tensor  # (N, D)
-    since: list[float]  # when that was
-    eta: float
-    alpha: float
-    time: float = 0.0  # of the last event
-
-
-def _at(state: State, v: int, time: float) -> tuple[Tensor, Tensor]:
-    """A node's model and companion at a time, if nothing happens to it until then."""
-    share = -math.expm1(-2 * state.eta * (time - state.since[v])) / 2
-    move = share * (state.z[v] - state.x[v])
-    return state.x[v] + move, state.z[v] - move
-
-
-def _move(state: State, v: int, time: float, dx: Tensor, dz: Tensor) -> None:
-    """Moves a node's model and companion at a time."""
-    x, z = _at(state, v, time)
-    state.x[v], state.z[v] = x + dx, z + dz
-    state.since[v] = state.time = time
-
-
-def _models(state: State) -> Tensor:
-    """All models at the time of the last event."""
-    passed = state.time - torch.tensor(state.since, dtype=torch.float64)
-    share = (-torch.expm1(-2 * state.eta * passed) / 2).to(state.x)
-    return state.x + share[:, None] * (state.z - state.x)
+    rows: Companions
+    alpha: float = 0.5
 
 
 @method()
@@ -95,36 +67,36 @@ def accelerated_gossip_sgd(
         alpha: how far companions move at a meeting; None: the same.
     """
     edges = joined(mixing)
-    refuse_apart("mixing", edges, len(mixing))
 
     def init(x: Tensor) -> State:
-        return State(x.clone(), x.clone(), [0.0] * len(x), 0.0, 0.5)
+        return State(companions(x))
 
     def ringing(state: State, now: Tempo) -> None:
         graph = meetings(now.edges, now.rates)
-        state.eta = graph.eta if eta is None else eta
+        state.rows.eta = graph.eta if eta is None else eta
         state.alpha = graph.alpha if alpha is None else alpha
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         for v, g in zip(now.clients, now.answers[0], strict=True):
-            _move(state, v, now.time, -lr * g, -lr * g)
+            state.rows.move(v, now.time, -lr * g, -lr * g)
         return now.clients
 
     def meet(state: State, now: Meeting) -> None:
         away = now.sent[1] - now.sent[0]
         for v, sign in zip(now.ends, (1, -1), strict=True):
-            _move(state, v, now.time, sign / 2 * away, sign * state.alpha * away)
+            dx, dz = sign / 2 * away, sign * state.alpha * away
+            state.rows.move(v, now.time, dx, dz)
 
     flow = Flow(
         init,
-        lambda state, client, time: Task((_at(state, client, time)[0],)),
+        lambda state, client, time: Task((state.rows.at(client, time)[0],)),
         arrive,
-        _models,
+        lambda state: state.rows.latest(),
         info=lambda state: {"weights": mixing},
         kinds=(Kind(down=(), up=()),),
         together=True,
         messages="instant",
-        send=lambda state, client, time: _at(state, client, time)[0],
+        send=lambda state, client, time: state.rows.at(client, time)[0],
         meet=meet,
         edges=edges,
         ringing=ringing,

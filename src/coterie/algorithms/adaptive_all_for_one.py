@@ -29,38 +29,21 @@ paper.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..checks import InputError, integer, one_of
-from ..collaboration.beliefs import Belief, estimated_precision, learn, no_belief
+from ..checks import InputError, integer
+from ..collaboration.beliefs import Belief, Trust, no_belief
 from ..collaboration.best_fit import mean_of_partners
-from ..collaboration.weights import (
-    among,
-    binary,
-    collaboration_weights,
-    continuous,
-    effective_variance,
-    noise_variance,
-    normalised,
-    valid_criterion,
-)
+from ..collaboration.weights import among, effective_variance, noise_variance
 from ..graphs.matrices import neighbouring
 from ..optim.delays import Late
 from ..optim.steps import Descent, follow, velocity
-from ..options import (
-    BelowOne,
-    Count,
-    GraphOrNone,
-    NotNegative,
-    SizesOrNone,
-    method,
-)
-from ..types import Algorithm, Info, Oracle, Rows
-from .readers_in_turn import Settings, readers_in_turn
+from ..options import Count, GraphOrNone, SizesOrNone, method
+from ..types import Algorithm, Info, Options, Oracle, Rows
+from .readers_in_turn import readers_in_turn
 
 
 def _in_halves(name: str, samples: int) -> None:
@@ -88,13 +71,8 @@ def adaptive_all_for_one(
     move: Descent = Descent(),
     steps: Count = 1,
     every: Count = 20,
-    estimator: Literal["split", "plain"] = "split",
     samples: Compared = 0,
-    memory: BelowOne = 0.8,
-    confidence: NotNegative = 0.5,
-    criterion: str | Callable[[Tensor], Tensor] = "binary",
-    lam: float = 0.1,
-    rule: Literal["paper", "normalised"] = "paper",
+    trust: Trust = Trust(),
     late: Late = "constant",
 ) -> Algorithm:
     """Adaptive All-for-one: finds during training whose gradients help whom.
@@ -110,23 +88,16 @@ def adaptive_all_for_one(
         move: of the steps.
         steps: gradient steps in one round.
         every: gradient steps between two comparisons.
-        estimator: `split` (unbiased) or `plain` (the paper's).
         samples: training samples each client compares with; 0 takes them all.
-        memory: weight of past comparisons, 0 forgets them at once.
-        confidence: standard errors by which a ratio must differ to be changed.
-        criterion: phi: `binary`, `continuous`, or a function on tensors.
-        lam: threshold of the binary criterion.
-        rule: `paper` weights or rows `normalised` to sum 1.
+        trust: how others are estimated and weighed.
         late: `constant`, or `adaptive` to the delay of a gradient.
     """
-    phi = criterion_of(criterion, lam)
+    phi = trust.phi()
     near = None if graph is None else neighbouring(graph)
 
     def weigh(belief: Belief, active: Tensor) -> tuple[Tensor, Info]:
-        s = estimated_precision(belief) if precision is None else precision
-        s = s[: len(belief.ratio)].to(belief.ratio)  # newcomers come last
-        alpha = collaboration_weights(belief.ratio, s, phi)
-        alpha = among(alpha if rule == "paper" else normalised(alpha), active)
+        alpha, s = trust.weights(belief, precision, phi)  # newcomers come last
+        alpha = among(alpha, active)
         # Both relative to the variance of training alone.
         return alpha, {
             "effective_variance": effective_variance(belief.ratio, s, phi) * s,
@@ -142,13 +113,7 @@ def adaptive_all_for_one(
         for t_now in range(t, t + steps):
             if t_now % every == 0:
                 seen = oracle.compare(x, samples=samples or None, pairs=near)
-                belief = learn(
-                    belief,
-                    seen,
-                    split=estimator == "split",
-                    memory=memory,
-                    confidence=confidence,
-                )
+                belief = trust.learnt(belief, seen)
             if t_now % every == 0 or t_now == t:
                 alpha, variances = weigh(belief, oracle.present)
             x, v = follow(oracle, alpha, move, x, v, steps=1, t=t_now)
@@ -159,18 +124,6 @@ def adaptive_all_for_one(
         alpha, _ = weigh(state.belief, everybody)
         return mean_of_partners(oracle, state.x, alpha)
 
-    settings = Settings(
-        move.lr, every, estimator, samples, memory, confidence, phi, rule, late
-    )
-    flow = readers_in_turn(precision, settings, near)
+    given: Options = {"lr": move.lr, "every": every, "samples": samples, "late": late}
+    flow = readers_in_turn(precision, near, trust, phi, **given)
     return Algorithm(init, step, welcome=welcome, flow=flow)
-
-
-def criterion_of(
-    criterion: str | Callable[[Tensor], Tensor], lam: float
-) -> Callable[[Tensor], Tensor]:
-    """Phi of Definition 1, checked."""
-    if callable(criterion):
-        return valid_criterion(criterion)
-    one_of("criterion", criterion, ("binary", "continuous"))
-    return binary(lam) if criterion == "binary" else continuous

@@ -34,11 +34,10 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..collaboration.weights import links
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import circles, joined
+from ..graphs.matrices import DoublyStochastic, circles, joined
 from ..optim import delays
 from ..optim.delays import Balance
-from ..options import Count, DoublyStochastic, Positive, method
+from ..options import Count, Positive, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Meeting, Task
 
 
@@ -77,7 +76,6 @@ def agraf(
     if every > 1 and mix != "matrix":
         raise InputError(f"`every` must be 1 where `mix` is {mix}, got {every}.")
     edges = joined(mixing)
-    refuse_apart("mixing", edges, len(mixing))
     circle = circles(edges, len(mixing))
     used = links(mixing)
 
@@ -117,7 +115,6 @@ def agraf(
         init,
         lambda state, client, time: Task((state.x[client],)),
         arrive,
-        lambda state: state.x,
         info=lambda state: {"weights": mixing},
         kinds=(Kind(down=(), up=()),),
         together=True,

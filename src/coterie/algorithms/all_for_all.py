@@ -157,7 +157,6 @@ def _flow(
         init,
         lambda state, client, time: Task((state.x[client],)),
         arrive,
-        lambda state: state.x,
         info=lambda state: {"weights": weights},
         kinds=(Kind(down=(), up=()),),
         together=True,

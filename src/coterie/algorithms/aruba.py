@@ -97,14 +97,10 @@ def aruba(
         w, b, g, t = state
         w_i, squares = run(state, oracle, steps)
         fade = (t + 2) ** -p  # round t + 1
-        travelled = common(oracle, (w_i - w).square_())
+        far, much = common(oracle, (w_i - w).square_()), common(oracle, squares)
         # A mean of squares is not negative, unless it was released with noise.
-        travelled, shaken = (
-            alike(lambda mean: mean.clamp(min=0), mean)
-            for mean in (travelled, common(oracle, squares))
-        )
-        b = alike(lambda b, mean: b + eps**2 * fade + mean / 2, b, travelled)
-        g = alike(lambda g, mean: g + zeta**2 * fade + mean, g, shaken)
+        b = alike(lambda b, far: b + eps**2 * fade + far.clamp(min=0) / 2, b, far)
+        g = alike(lambda g, much: g + zeta**2 * fade + much.clamp(min=0), g, much)
         info: Info = {"step_size": float((b[0] / g[0]).sqrt().mean())}
         return State(oracle.average(shares[oracle.mine], w_i), b, g, t + 1), info
 

@@ -19,10 +19,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..collaboration.rows import common, handed
+from ..collaboration.rows import common, one_model
 from ..collaboration.weights import shares_of
-from ..optim.mirrors import preconditioned
-from ..options import Count, NotNegative, Positive, Sizes, method
+from ..optim.mirrors import Newton, preconditioned
+from ..options import NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle
 from .preconditioned_gradient import State
 
@@ -34,8 +34,7 @@ def dane(
     lr: Positive = 1.0,
     mu: NotNegative = 1.0,
     weight_decay: NotNegative = 0.0,
-    newton: Count = 3,
-    inner: Count = 20,
+    solver: Newton = Newton(),
     weighting: str = "samples",
 ) -> Algorithm:
     """DANE: one model for all, the average of Newton-like steps of everybody.
@@ -47,8 +46,7 @@ def dane(
         lr: factor of the gradient of all.
         mu: how much the Hessians of clients may differ.
         weight_decay: factor of the model that is added to its gradient.
-        newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each of them.
+        solver: of what a round minimises.
         weighting: `samples` or `uniform` weights of gradients and steps.
     """
     shares = shares_of(sizes, weighting)
@@ -65,12 +63,8 @@ def dane(
             g,
             lr=lr,
             ridge=mu + weight_decay,
-            newton=newton,
-            inner=inner,
+            solver=solver,
         )
         return State(oracle.average(mine, y)), {}
 
-    def welcome(state: State, oracle: Oracle) -> Tensor:
-        return handed(oracle, state.x)
-
-    return Algorithm(init, step, welcome=welcome)
+    return Algorithm(init, step, welcome=one_model)

@@ -36,10 +36,9 @@ import torch
 from torch import Tensor
 
 from ..gossip.delayed import shares
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import joined
+from ..graphs.matrices import Mixing, joined
 from ..optim.conjugates import Bowl, conjugate_gradient
-from ..options import Accuracy, Mixing, NotNegative, Positive, method
+from ..options import Accuracy, method
 from ..types import Algorithm, Arrivals, Clients, Flow, Kind, Meeting, Task, Tempo
 
 _AT_ONCE = 1e-9  # seconds of a computation that takes no time
@@ -67,9 +66,7 @@ def computed(
 def ddo(
     mixing: Mixing,
     *,
-    lr: Positive = 0.1,
-    curvature: Positive = 1.0,
-    weight_decay: NotNegative = 0.0,
+    bowl: Bowl = Bowl(),
     accuracy: Accuracy = 0.5,
 ) -> Algorithm:
     """Delayed decentralised optimisation, for strongly convex losses.
@@ -77,15 +74,12 @@ def ddo(
     Args:
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
-        lr: 1 / smoothness of the losses, with their decay.
-        curvature: sigma, strong convexity of the losses, with their decay.
-        weight_decay: factor of the model that is added to its gradient.
+        bowl: what is known of the losses; its curvature is sigma.
         accuracy: of a dual gradient: what is left of the distance from the last one.
     """
-    edges, half = joined(mixing), Bowl(lr, curvature).checked().curvature / 2
-    refuse_apart("mixing", edges, len(mixing))
+    edges, half = joined(mixing), bowl.checked().curvature / 2
     place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
-    phi = Bowl(1 / (1 / lr - half), half, weight_decay - half)
+    phi = Bowl(1 / (1 / bowl.lr - half), half, bowl.weight_decay - half)
     steps = phi.steps(accuracy)
 
     def init(x: Tensor) -> State:
@@ -126,7 +120,6 @@ def ddo(
         init,
         task,
         arrive,
-        lambda state: state.x,
         info=lambda state: {"weights": mixing},
         kinds=(
             Kind(

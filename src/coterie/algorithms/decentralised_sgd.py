@@ -26,11 +26,10 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..gossip.synchronous import chebyshev_factor
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import among_present, joined, symmetric
+from ..graphs.matrices import DoublyStochastic, among_present, symmetric
 from ..graphs.spectra import spectral_gap
 from ..optim.steps import Descent, sgd, velocity
-from ..options import Count, DoublyStochastic, method
+from ..options import Count, method
 from ..types import Algorithm, Info, Oracle
 from .local import State
 
@@ -53,7 +52,6 @@ def decentralised_sgd(
         exchanges: mixtures after these.
         accelerated: mixes by Chebyshev's recursion, for which `mixing` is symmetric.
     """
-    refuse_apart("mixing", joined(mixing), len(mixing))
     omega = 1.0
     if accelerated:
         if exchanges == 1:

@@ -28,48 +28,35 @@ that finds one of them busy is lost.
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..graphs.capacities import met
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import joined
+from ..graphs.matrices import Mixing, joined
 from ..optim.conjugates import Bowl, conjugate_gradient
 from ..optim.dual_descent import dual_steps
-from ..options import Accuracy, Mixing, NotNegative, Positive, method
+from ..optim.meetings import Companions, companions
+from ..options import Accuracy, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Task, Tempo
 
 
 @dataclass
 class State:
-    """Models, and dual points as they were when something last happened to a node."""
+    """Models, dual points y with z, and how far these move."""
 
     x: Tensor  # (N, D)
-    y: Tensor  # (N, D)
-    z: Tensor  # (N, D)
-    since: list[float]  # when that was
+    duals: Companions
     shares: list[float]  # s_e, by edges
-    eta: float = 0.0
     jump: float = 0.0  # gamma'
-
-
-def _mix(state: State, v: int, time: float) -> tuple[Tensor, Tensor]:
-    """A node's dual points at a time, if nothing happens to it until then."""
-    share = -math.expm1(-2 * state.eta * (time - state.since[v])) / 2
-    move = share * (state.z[v] - state.y[v])
-    return state.y[v] + move, state.z[v] - move
 
 
 @method()
 def dual_accelerated(
     mixing: Mixing,
     *,
-    lr: Positive = 0.1,
-    curvature: Positive = 1.0,
-    weight_decay: NotNegative = 0.0,
+    bowl: Bowl = Bowl(),
     accuracy: Accuracy = 0.5,
 ) -> Algorithm:
     """Accelerated dual descent of neighbours, for strongly convex losses.
@@ -77,30 +64,28 @@ def dual_accelerated(
     Args:
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
-        lr: 1 / smoothness of the losses, with their decay.
-        curvature: strong convexity of the losses, with their decay.
-        weight_decay: factor of the model that is added to its gradient.
+        bowl: what is known of the losses.
         accuracy: of a dual gradient: what is left of the distance from the last one.
     """
-    edges, bowl = joined(mixing), Bowl(lr, curvature, weight_decay).checked()
-    refuse_apart("mixing", edges, len(mixing))
+    edges = joined(mixing)
     place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
-    steps = bowl.steps(accuracy)
+    steps = bowl.checked().steps(accuracy)
 
     def init(x: Tensor) -> State:
-        none = torch.zeros_like(x)
-        return State(x.clone(), none, none.clone(), [0.0] * len(x), [0.0] * len(edges))
+        return State(x.clone(), companions(torch.zeros_like(x)), [0.0] * len(edges))
 
     def ringing(state: State, now: Tempo) -> None:
         busy = now.delays + now.lengths[now.edges].amax(1)
         rates = met(now.edges, now.rates, busy)
-        found = dual_steps(now.edges, rates, smoothness=1 / lr, curvature=curvature)
-        state.eta, state.jump = found.eta, found.jump
+        found = dual_steps(
+            now.edges, rates, smoothness=1 / bowl.lr, curvature=bowl.curvature
+        )
+        state.duals.eta, state.jump = found.eta, found.jump
         for pair, share in zip(now.edges.tolist(), found.shares.tolist(), strict=True):
             state.shares[place[frozenset(pair)]] = share
 
     def task(state: State, client: int, time: float) -> Task:
-        return Task((state.x[client], _mix(state, client, time)[0]), work=0.0)
+        return Task((state.x[client], state.duals.at(client, time)[0]), work=0.0)
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         (x,) = now.answers
@@ -109,10 +94,8 @@ def dual_accelerated(
             v, w = now.clients[j : j + 2]
             g, share = x[j] - x[j + 1], state.shares[place[frozenset((v, w))]]
             for node, sign in ((v, -1), (w, 1)):
-                y, z = _mix(state, node, now.time)
-                state.y[node] = y + sign * share * g
-                state.z[node] = z + sign * state.jump * g
-                state.since[node] = now.time
+                dy, dz = sign * share * g, sign * state.jump * g
+                state.duals.move(node, now.time, dy, dz)
         return []
 
     program = functools.partial(conjugate_gradient, bowl=bowl, steps=steps)
@@ -120,7 +103,6 @@ def dual_accelerated(
         init,
         task,
         arrive,
-        lambda state: state.x,
         info=lambda state: {"weights": mixing},
         # Dual points stay, and what was computed goes to the other end.
         kinds=(Kind(program, "each", down=(), passes=steps),),

@@ -35,8 +35,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import Gossip, among_present, joined
+from ..graphs.matrices import Gossip, among_present
 from ..optim.steps import Descent, decayed
 from ..options import NotNegative, Positive, method
 from ..types import Algorithm, Info, Oracle, Rows
@@ -65,7 +64,6 @@ def extra(
         weight_decay: factor of the model that is added to its gradient.
         form: `extra` mixes and steps; `d2` steps, and mixes then.
     """
-    refuse_apart("mixing", joined(mixing), len(mixing))
     rule = Descent(lr, weight_decay=weight_decay)
 
     def init(x: Tensor, oracle: Oracle) -> State:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..collaboration.rows import common, handed
+from ..collaboration.rows import common, one_model
 from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, sgd, velocity
 from ..options import Count, Sizes, method
@@ -53,7 +53,4 @@ def fedavg(
         w, v = oracle.each(sgd, w, v, steps=steps, t=t, rule=rule)
         return State(oracle.average(shares[oracle.mine], w), v, t + steps), {}
 
-    def welcome(state: State, oracle: Oracle) -> Tensor:
-        return handed(oracle, state.x)
-
-    return Algorithm(init, step, welcome=welcome)
+    return Algorithm(init, step, welcome=one_model)

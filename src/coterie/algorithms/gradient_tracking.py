@@ -25,10 +25,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import Gossip, among_present, joined
-from ..optim.steps import Descent, Schedule, decayed, step_size
-from ..options import NotNegative, Positive, method
+from ..graphs.matrices import Gossip, among_present
+from ..optim.steps import PlainDescent, decayed, step_size
+from ..options import method
 from ..types import Algorithm, Info, Oracle, Rows
 
 
@@ -45,20 +44,14 @@ class State(NamedTuple):
 def gradient_tracking(
     mixing: Gossip,
     *,
-    lr: Positive = 0.1,
-    weight_decay: NotNegative = 0.0,
-    schedule: Schedule = "constant",
+    rule: PlainDescent = PlainDescent(),
 ) -> Algorithm:
     """Gradient tracking: exact for data that differ, without a server.
 
     Args:
         mixing: (N, N) doubly stochastic and symmetric, sparse or dense.
-        lr: step size.
-        weight_decay: factor of the model that is added to its gradient.
-        schedule: of the step size, see `coterie.optim.steps`.
+        rule: of the steps.
     """
-    refuse_apart("mixing", joined(mixing), len(mixing))
-    rule = Descent(lr, weight_decay=weight_decay, schedule=schedule)
 
     def init(x: Tensor, oracle: Oracle) -> State:
         return State(x, torch.zeros_like(x), torch.zeros_like(x), 0)

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from ..collaboration.rows import common
 from ..optim.projections import onto_balls, project, squared_radii
-from ..optim.steps import Descent, Schedule, decayed, step_size
+from ..optim.steps import PlainDescent, decayed, step_size
 from ..options import Dissimilarities, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle, Rows
 
@@ -54,9 +54,7 @@ def karula(
     sizes: Sizes,
     *,
     t: NotNegative = 1.0,
-    lr: Positive = 0.1,
-    weight_decay: NotNegative = 0.0,
-    schedule: Schedule = "constant",
+    rule: PlainDescent = PlainDescent(),
     tolerance: Positive = 1e-9,
 ) -> Algorithm:
     """Karula: personal models whose distances are bounded by those of the data.
@@ -68,12 +66,9 @@ def karula(
         radius: (N, N) dissimilarities D of clients; only proportions matter.
         sizes: (N,) training samples of each client.
         t: the mean of the bounds on squared distances of models.
-        lr: step size of a client that nobody holds back.
-        weight_decay: factor of the model that is added to its gradient.
-        schedule: of the step size, see `coterie.optim.steps`.
+        rule: of the steps of a client that nobody holds back.
         tolerance: relative duality gap of the projection.
     """
-    rule = Descent(lr, weight_decay=weight_decay, schedule=schedule)
     bounds = squared_radii(radius, t)
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -109,7 +104,7 @@ def karula(
         n, m = len(state.x), len(oracle.active)
         near = squared_radii(radius, t, among=n)[n:, :n]
         nearest = onto_balls(state.x, near, tolerance=tolerance)
-        x, multipliers, _ = nearest(state.x.mean(0).repeat(m, 1), None)
+        x, multipliers, _ = nearest(state.x.mean(0).repeat(m, 1))
         for k in range(state.t):
             g = decayed(rule, x, oracle.grads(x))
             x, multipliers, _ = nearest(x - step_size(rule, k) * g, multipliers)

@@ -98,8 +98,7 @@ def _flow(rule: Descent, steps: int) -> Flow:
             (state.x[client], state.v[client]), work=steps
         ),
         arrive,
-        lambda state: state.x,
-        welcome,
+        welcome=welcome,
         kinds=(Kind(program, "each", down=(), up=()),),
         together=True,
         messages="none",

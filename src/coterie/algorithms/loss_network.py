@@ -27,9 +27,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import joined
-from ..options import Mixing, Positive, method
+from ..graphs.matrices import Mixing, joined
+from ..options import Positive, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Task
 
 
@@ -50,7 +49,6 @@ def loss_network(mixing: Mixing, *, lr: Positive = 0.1) -> Algorithm:
         lr: step size of a node.
     """
     edges = joined(mixing)
-    refuse_apart("mixing", edges, len(mixing))
 
     def init(x: Tensor) -> State:
         return State(x.clone())
@@ -69,7 +67,6 @@ def loss_network(mixing: Mixing, *, lr: Positive = 0.1) -> Algorithm:
         init,
         task,
         arrive,
-        lambda state: state.x,
         info=lambda state: {"weights": mixing},
         kinds=(Kind(up=()),),
         together=True,

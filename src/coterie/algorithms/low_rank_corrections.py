@@ -57,15 +57,14 @@ def correct(
     w: Float[Tensor, "n d"],
     *,
     rule: Descent,
-    layers: tuple[int, ...],
-    rank: int,
+    shape: tuple[int, ...],
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor]:
     """A client program: steps of the correction while w stays, the first number t."""
     for t_local in range(t, t + steps):
-        g = clients.grad(w + expanded(factors, layers, rank, w.shape[1]))
-        slope = of_factors(g, factors, layers, rank)
+        g = clients.grad(w + expanded(factors, shape, w.shape[1]))
+        slope = of_factors(g, factors, shape)
         factors, v = descend(rule, factors, slope, v, t_local)
     return factors, v
 
@@ -78,22 +77,15 @@ def corrected_round(
     v: Float[Tensor, "n v"],
     *,
     rule: Descent,
-    layers: tuple[int, ...],
-    rank: int,
+    shape: tuple[int, ...],
     steps: int,
     own_steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A client program: steps of the correction, then of the shared model, round t."""
-    factors, v = correct(
-        *(clients, factors, v, w),
-        rule=rule,
-        layers=layers,
-        rank=rank,
-        steps=own_steps,
-        t=t * own_steps,
-    )
-    change = expanded(factors, layers, rank, w.shape[1])
+    work: Options = {"rule": rule, "shape": shape, "steps": own_steps}
+    factors, v = correct(clients, factors, v, w, t=t * own_steps, **work)
+    change = expanded(factors, shape, w.shape[1])
     for t_local in range(t * steps, (t + 1) * steps):
         g = clients.grad(w + change)
         w, w_velocity = descend(rule, w, g, w_velocity, t_local)
@@ -126,26 +118,20 @@ def low_rank_corrections(
         weighting: `samples` or `uniform` weights of the average.
     """
     shares = shares_of(sizes, weighting)
-    given = tuple(int(number) for number in layers.flatten())
-    options: Options = {"rule": rule, "layers": given, "rank": rank}
+    shape = rank, *(int(number) for number in layers.flatten())
+    options: Options = {"rule": rule, "shape": shape}
 
     def init(x: Tensor, oracle: Oracle) -> State:
         refuse_layers(layers, x.shape[1])
-        none = x.new_zeros(factor_columns(given, rank))
+        none = x.new_zeros(factor_columns(shape))
         factors = none.expand(len(x), -1)
-        return State(
-            common(oracle, x),
-            factors,
-            none,
-            velocity(rule, x),
-            velocity(rule, factors),
-            0,
-        )
+        start = common(oracle, x), factors, none
+        return State(*start, velocity(rule, x), velocity(rule, factors), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, factors, start, w_velocity, v, t = state
         if t == 0:
-            start = first_factors(given, rank, rng, w)
+            start = first_factors(shape, rng, w)
             factors = start.expand(len(w), -1)
         work = {"steps": steps, "own_steps": own_steps, "t": t, **options}
         rows = w, factors, w_velocity, v
@@ -154,7 +140,7 @@ def low_rank_corrections(
         return State(w, factors, start, w_velocity, v, t + 1), {}
 
     def personal(state: State, oracle: Oracle) -> Tensor:
-        return state.w + expanded(state.factors, given, rank, state.w.shape[1])
+        return state.w + expanded(state.factors, shape, state.w.shape[1])
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         w = handed(oracle, state.w)
@@ -162,6 +148,6 @@ def low_rank_corrections(
         rows = factors, velocity(rule, factors), w
         work = {"steps": state.t * own_steps, "t": 0, **options}
         factors = oracle.each(correct, *rows, **work)[0]
-        return w + expanded(factors, given, rank, w.shape[1])
+        return w + expanded(factors, shape, w.shape[1])
 
     return Algorithm(init, step, personal, welcome)

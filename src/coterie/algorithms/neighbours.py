@@ -36,10 +36,9 @@ from ..checks import InputError
 from ..collaboration.evidence import cautious_choices, unflat
 from ..collaboration.links import Links, all_links, exchange, judged, told
 from ..graphs.colourings import colouring
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import joined
+from ..graphs.matrices import DoublyStochastic, joined
 from ..optim.steps import Descent, velocity
-from ..options import Count, DoublyStochastic, Positive, method
+from ..options import Count, Positive, method
 from ..types import Algorithm, Info, Oracle, Rows
 from .neighbours_client import BEGIN, MODELS, NO_DATA, harm, local_steps
 from .neighbours_in_time import in_time
@@ -81,7 +80,6 @@ def neighbours(
         sure: standard errors by which a link must do harm to be dropped.
     """
     edges, n = joined(mixing), len(mixing)
-    refuse_apart("mixing", edges, n)
     partners = colouring(edges, n)
 
     def init(x: Tensor, oracle: Oracle) -> State:

@@ -32,12 +32,12 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
+from ..collaboration.directions import by_lanczos, second_moment, slopes
 from ..collaboration.rows import common, handed, refuse_personal
 from ..options import Count, Positive, method
-from ..structure.heads import heads_by_descent, model, whole_gradient
+from ..structure.heads import heads_by_descent, model
 from ..structure.nuclear import onto_simplex_ball
 from ..types import Algorithm, Info, Options, Oracle, Rows
 
@@ -83,16 +83,30 @@ def nuclear_norm(
         basis = x.new_zeros(width, x.shape[1])
         return State(common(oracle, x), torch.zeros_like(x), basis, 0)
 
+    def corrected(oracle: Oracle, centre: Tensor, c: Tensor, q: Tensor) -> Tensor:
+        """Coordinates (n, k) in columns of q after steps, each projected."""
+        ahead, momentum = c, 1.0
+        for _ in range(corrections):
+            g, _ = slopes(oracle, centre + ahead @ q.T)
+            new = _onto_ball(oracle, ahead - lr * (g @ q), radius)
+            uphill = ((ahead - new) * (new - c)).sum(1, keepdim=True)
+            if float(common(oracle, uphill)[0]) > 0:
+                momentum = 1.0  # it went too far: begin anew
+            after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+            ahead = new + (momentum - 1) / after * (new - c)
+            c, momentum = new, after
+        return c
+
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         centre, w, basis, t = state
-        g, losses = _slope(oracle, centre, w)
-        found, bound = _longest(oracle, g, exchanges, rng)
+        g, losses = slopes(oracle, centre + w)
+        found, bound = by_lanczos(oracle, g, exchanges, rng)
         kept = basis[basis.norm(dim=1) > 0]
         q = torch.linalg.qr(torch.cat([kept, found[:atoms]]).T)[0]  # (D, k)
         told = common(oracle, torch.cat([losses, (g * w).sum(1, keepdim=True)], 1))[0]
         gap = float(told[1]) + radius * math.sqrt(bound)
-        c = _corrected(oracle, centre, w @ q, q, lr, radius, corrections)
-        values, turn = torch.linalg.eigh(_moment(oracle, c))
+        c = corrected(oracle, centre, w @ q, q)
+        values, turn = torch.linalg.eigh(second_moment(oracle, c))
         turn = turn[:, values > 0].flip(1)[:, :width].to(q)
         moved, new = (c @ turn) @ (q @ turn).T, torch.zeros_like(basis)
         new[: turn.shape[1]] = (q @ turn).T
@@ -115,93 +129,9 @@ def nuclear_norm(
     return Algorithm(init, step, personal, welcome)
 
 
-def _slope(oracle: Oracle, centre: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients and losses of all training data; zeros of those who are not there."""
-    places = torch.zeros_like(w), w.new_zeros(len(w), 1)
-    g, losses = oracle.each(whole_gradient, *places, centre + w)
-    return g, losses
-
-
-def _longest(
-    oracle: Oracle, g: Tensor, exchanges: int, rng: torch.Generator
-) -> tuple[Float[Tensor, "k d"], float]:
-    """Directions in which gradients are long, longest first, and a bound on lambda.
-
-    Lanczos with `M = mean g_i g_i'`, whose steps are averages of g_i <g_i, q>.
-    """
-    precise, d = g.double(), g.shape[1]
-    rows: list[Tensor] = []
-    images: list[Tensor] = []
-    trace = float(common(oracle, precise.square().sum(1, keepdim=True))[0])
-    q = _anew(rng, precise)
-    for _ in range(min(exchanges, d)):
-        rest = _apart(q, rows)
-        # Near the solution many directions are equally long, and what one start can
-        # reach is soon exhausted: another one goes on.
-        if float(rest.norm()) <= 1e-9 * trace:
-            rest = _apart(_anew(rng, precise), rows)
-        rows.append(rest / rest.norm())
-        q = common(oracle, precise * (precise @ rows[-1])[:, None])[0]
-        images.append(q)
-    basis, image = torch.stack(rows), torch.stack(images)
-    inside = basis @ image.T
-    values, vectors = torch.linalg.eigh((inside + inside.T) / 2)
-    coupling = float(torch.linalg.matrix_norm(image - inside.T @ basis, 2))
-    unseen = max(trace - float(values.sum()), 0.0) if len(rows) < d else 0.0
-    top = float(values[-1])
-    bound = (top + unseen) / 2 + math.hypot((top - unseen) / 2, coupling)
-    return (vectors.T.flip(0) @ basis).to(g), max(bound, 0.0)
-
-
-def _anew(rng: torch.Generator, g: Tensor) -> Tensor:
-    """A random direction, the same for everybody."""
-    noise = torch.randn(g.shape[1], generator=rng, dtype=g.dtype, device=rng.device)
-    return noise.to(g.device)
-
-
-def _apart(q: Tensor, rows: list[Tensor]) -> Tensor:
-    """What is left of q without orthonormal rows; twice is enough for rounding."""
-    if rows:
-        basis = torch.stack(rows)
-        for _ in range(2):
-            q = q - basis.T @ (basis @ q)
-    return q
-
-
-def _moment(oracle: Oracle, c: Float[Tensor, "n k"]) -> Float[Tensor, "k k"]:
-    """`mean c_i c_i'`, column after column."""
-    c = c.double()
-    columns = [common(oracle, c * c[:, j, None])[0] for j in range(c.shape[1])]
-    moment = torch.stack(columns, 1)
-    return (moment + moment.T) / 2
-
-
 def _onto_ball(oracle: Oracle, c: Tensor, radius: float) -> Tensor:
     """The nearest coordinates whose matrix is in the ball."""
-    values, turn = torch.linalg.eigh(_moment(oracle, c))
+    values, turn = torch.linalg.eigh(second_moment(oracle, c))
     s = values.clamp(min=0).sqrt()
     factor = onto_simplex_ball(s, radius) / s.clamp(min=1e-30)
     return c @ ((turn * factor) @ turn.T).to(c)
-
-
-def _corrected(
-    oracle: Oracle,
-    centre: Tensor,
-    c: Float[Tensor, "n k"],
-    q: Float[Tensor, "d k"],
-    lr: float,
-    radius: float,
-    steps: int,
-) -> Float[Tensor, "n k"]:
-    """Coordinates after accelerated steps, each projected onto the ball."""
-    ahead, momentum = c, 1.0
-    for _ in range(steps):
-        g, _ = _slope(oracle, centre, ahead @ q.T)
-        new = _onto_ball(oracle, ahead - lr * (g @ q), radius)
-        uphill = ((ahead - new) * (new - c)).sum(1, keepdim=True)
-        if float(common(oracle, uphill)[0]) > 0:
-            momentum = 1.0  # it went too far: begin anew
-        after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        ahead = new + (momentum - 1) / after * (new - c)
-        c, momentum = new, after
-    return c

@@ -93,9 +93,8 @@ def pfedme(
     shares = shares_of(sizes, weighting)
     # Weight decay is a part of the loss, and momentum none of the inner problem.
     inner = Descent(inner_lr, weight_decay=rule.weight_decay)
-    outer = rule._replace(weight_decay=0.0)
-    problem: Options = {"inner": inner, "inner_steps": inner_steps, "lam": lam}
-    options: Options = {"outer": outer, **problem, "steps": steps}
+    options: Options = {"inner": inner, "inner_steps": inner_steps, "lam": lam}
+    options |= {"outer": rule._replace(weight_decay=0.0), "steps": steps}
 
     def init(x: Tensor, oracle: Oracle) -> State:
         return State(common(oracle, x), x, velocity(rule, x), 0)

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from ..collaboration.references import Reference, at_reference, from_reference
-from ..collaboration.rows import common, handed
-from ..optim.mirrors import preconditioned
-from ..options import Count, NotNegative, Positive, Sizes, method
+from ..collaboration.rows import common, one_model
+from ..optim.mirrors import Newton, preconditioned
+from ..options import NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle, Rows
 
 
@@ -45,8 +45,7 @@ def preconditioned_gradient(
     lr: Positive = 1.0,
     mu: NotNegative = 1.0,
     weight_decay: NotNegative = 0.0,
-    newton: Count = 3,
-    inner: Count = 20,
+    solver: Newton = Newton(),
 ) -> Algorithm:
     """One model for all, in few rounds, with a reference sample at a server.
 
@@ -58,9 +57,7 @@ def preconditioned_gradient(
         lr: step size, 1 where mu is large enough.
         mu: how much Hessians of the reference and of all may differ.
         weight_decay: factor of the model that is added to its gradient.
-        newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each of them, and as many as parameters are
-            enough.
+        solver: of what a round minimises.
     """
     ridge = mu + weight_decay
 
@@ -77,12 +74,8 @@ def preconditioned_gradient(
             who=reference.to(x.device)[oracle.mine],
             lr=lr,
             ridge=ridge,
-            newton=newton,
-            inner=inner,
+            solver=solver,
         )
         return State(from_reference(oracle, reference, sizes, y)), {}
 
-    def welcome(state: State, oracle: Oracle) -> Tensor:
-        return handed(oracle, state.x)
-
-    return Algorithm(init, step, welcome=welcome)
+    return Algorithm(init, step, welcome=one_model)

@@ -29,23 +29,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..collaboration.beliefs import (
-    Belief,
-    estimated_precision,
-    learn,
-    no_belief,
-    of_each,
-    of_pairs,
-)
+from ..collaboration.beliefs import Belief, Trust, no_belief, of_each, of_pairs
 from ..collaboration.best_fit import mean_of_partners
-from ..collaboration.weights import collaboration_weights, normalised
+from ..collaboration.weights import Criterion
 from ..optim import delays
 from ..types import Arrivals, Clients, Comparison, Flow, Kind, Oracle, Task
 
@@ -72,32 +64,30 @@ class State:
     held: list[int]  # who has ended a turn, and has not begun the next
 
 
-class Settings(NamedTuple):
-    """Options of `adaptive_all_for_one` that its flow uses, checked there."""
-
-    lr: float
-    every: int
-    estimator: str
-    samples: int
-    memory: float
-    confidence: float
-    phi: Callable[[Tensor], Tensor]
-    rule: str
-    late: str
-
-
 def readers_in_turn(
-    precision: Tensor | None, settings: Settings, near: Tensor | None = None
+    precision: Tensor | None,
+    near: Tensor | None,
+    trust: Trust,
+    phi: Criterion,
+    *,
+    lr: float,
+    every: int,
+    samples: int,
+    late: str,
 ) -> Flow:
     """Adaptive All-for-one for clients that work at their own pace.
 
     Args:
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
             estimates it from the comparisons.
-        settings: the options.
         near: (N, N) who may be compared with whom; None: everybody.
+        trust: how others are estimated and weighed.
+        phi: its criterion.
+        lr: like the others, an option of `adaptive_all_for_one`.
+        every: gradients between two comparisons.
+        samples: with which clients compare; 0: all.
+        late: how much late gradients count.
     """
-    lr, every, estimator, samples, memory, confidence, phi, rule, late = settings
 
     def init(x: Tensor) -> State:
         n = len(x)
@@ -193,17 +183,10 @@ def readers_in_turn(
         """Lets readers learn from those who were seen since they did so last."""
         others = ~torch.eye(len(state.x), dtype=torch.bool)
         rows = (state.seen.known & others).any(1)
-        state.belief = learn(
-            state.belief,
-            state.seen._replace(known=state.seen.known & rows[:, None]),
-            split=estimator == "split",
-            memory=memory,
-            confidence=confidence,
-        )
+        seen = state.seen._replace(known=state.seen.known & rows[:, None])
+        state.belief = trust.learnt(state.belief, seen)
         state.seen.known[rows] = False
-        s = estimated_precision(state.belief) if precision is None else precision
-        alpha = collaboration_weights(state.belief.ratio, s.to(state.alpha), phi)
-        state.alpha = alpha if rule == "paper" else normalised(alpha)
+        state.alpha, _ = trust.weights(state.belief, precision, phi)
 
     def proceed(state: State, client: int) -> None:
         """Begins the next part of a client's turn, or its next turn."""
@@ -233,9 +216,8 @@ def readers_in_turn(
         init,
         task,
         arrive,
-        lambda state: state.x,
-        welcome,
-        lambda state: {"weights": state.alpha},
+        welcome=welcome,
+        info=lambda state: {"weights": state.alpha},
         kinds=(
             Kind(verb="blended", reads=1),
             Kind(functools.partial(_own, samples=samples or None), "compare", 1),

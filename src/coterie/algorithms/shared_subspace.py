@@ -21,24 +21,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
+from ..collaboration.directions import by_power, slopes
 from ..collaboration.rows import common, handed, refuse_personal
 from ..options import Count, Positive, method
-from ..structure.heads import (
-    along,
-    heads_and_slope,
-    heads_by_descent,
-    model,
-    orthonormal,
-    whole_gradient,
-)
+from ..structure.heads import heads_and_slope, heads_by_descent, model, orthonormal
 from ..structure.subspaces import refuse_rank
 from ..types import Algorithm, Info, Options, Oracle, Rows
-
-_POWER = 10
-"""Multiplications by the second moment of gradients, for directions to begin with."""
 
 
 class State(NamedTuple):
@@ -80,7 +70,7 @@ def shared_subspace(
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         centre, u, v, t = state
         if t == 0:
-            u = _longest(oracle, centre, rank, rng)
+            u = by_power(oracle, slopes(oracle, centre)[0], rank, rng)
         rows = v, torch.zeros_like(centre), centre, u
         v, g = oracle.each(heads_and_slope, *rows, steps=head_steps, **options)
         sums = torch.cat([v[:, :, None] * g[:, None], v[:, :, None] * v[:, None]], 2)
@@ -101,19 +91,3 @@ def shared_subspace(
         return model(centre, v, u)
 
     return Algorithm(init, step, personal, welcome)
-
-
-def _longest(
-    oracle: Oracle, centre: Tensor, rank: int, rng: torch.Generator
-) -> Float[Tensor, "n r d"]:
-    """Directions in which gradients at the start are longest, by averages alone."""
-    places = torch.zeros_like(centre), centre.new_zeros(len(centre), 1)
-    g, _ = oracle.each(whole_gradient, *places, centre)
-    shape = rank, centre.shape[1]
-    noise = torch.randn(shape, generator=rng, dtype=g.dtype, device=rng.device)
-    u = orthonormal(noise.to(g.device))[0]
-    for _ in range(_POWER):
-        here = along(u.expand(len(g), -1, -1), g)  # (n, r)
-        mean = common(oracle, (here[:, :, None] * g[:, None]).flatten(1))
-        u = orthonormal(mean[0].view(shape))[0]
-    return u.expand(len(g), -1, -1)

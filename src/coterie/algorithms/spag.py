@@ -31,9 +31,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..collaboration.references import Reference, at_reference, from_reference
-from ..collaboration.rows import common, handed
-from ..optim.mirrors import mirrored
-from ..options import Count, NotNegative, Positive, Sizes, method
+from ..collaboration.rows import common, one_model
+from ..optim.mirrors import Newton, mirrored
+from ..options import NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Clients, Info, Oracle, Rows
 
 _ROUNDING = 16
@@ -59,15 +59,14 @@ def accelerated(
     factors: Float[Tensor, "n 4"],
     *,
     ridge: float,
-    newton: int,
-    inner: int,
+    solver: Newton,
 ) -> tuple[Tensor, Tensor]:
     """A client program: v+, and 1 where the round counts."""
     own = clients.whole()
     alpha, beta, e, gain = factors[:, :, None].unbind(1)  # (n, 1) each
     at_v, at_y = own.grad(v) + ridge * v, own.grad(y) + ridge * y
     target = (1 - beta) * at_v + beta * at_y - e * g
-    z = mirrored(own, v, target, ridge=ridge, newton=newton, inner=inner)
+    z = mirrored(own, v, target, ridge=ridge, solver=solver)
 
     def phi(x: Tensor) -> Tensor:
         return (own.loss(x) + ridge / 2 * x.square().sum(1))[:, None]
@@ -89,8 +88,7 @@ def spag(
     *,
     mu: Positive = 1.0,
     weight_decay: NotNegative = 0.0,
-    newton: Count = 3,
-    inner: Count = 20,
+    solver: Newton = Newton(),
 ) -> Algorithm:
     """SPAG: one model for all in fewer rounds yet, with a reference sample.
 
@@ -101,8 +99,7 @@ def spag(
         reference: (N,) who holds the reference sample; of several, steps are averaged.
         mu: how much Hessians of the reference and of all may differ.
         weight_decay: factor of the model that is added to its gradient.
-        newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each of them.
+        solver: of what a round minimises.
     """
     sigma, ridge = weight_decay / (weight_decay + 2 * mu), mu + weight_decay
 
@@ -125,8 +122,7 @@ def spag(
             torch.cat([alpha, beta, e, gain], 1),
             who=reference.to(x.device)[oracle.mine],
             ridge=ridge,
-            newton=newton,
-            inner=inner,
+            solver=solver,
         )
         z = from_reference(oracle, reference, sizes, z)
         # Of several holders, all agree or their mean is clearly below 1.
@@ -139,7 +135,4 @@ def spag(
         )
         return after, {"gain": float(gain[:1].mean())}
 
-    def welcome(state: State, oracle: Oracle) -> Tensor:
-        return handed(oracle, state.x)
-
-    return Algorithm(init, step, welcome=welcome)
+    return Algorithm(init, step, welcome=one_model)

@@ -33,11 +33,10 @@ from typing import Literal
 from torch import Tensor
 
 from ..graphs.chains import hitting_time_of
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import joined
+from ..graphs.matrices import Mixing, joined
 from ..graphs.walks import Kind as WalkKind
-from ..graphs.walks import Visits, oldest, oldest_by_epochs, walk_on
-from ..options import Mixing, Positive, method
+from ..graphs.walks import Token, Visits, oldest, oldest_by_epochs, walk_on
+from ..options import Positive, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Task
 
 
@@ -48,11 +47,8 @@ class State:
     x: Tensor  # (D,)
     mean: Tensor  # (D,) h_bar
     kept: Tensor  # (N, D) h, of which each client has its own row
-    at: int
-    came: int
-    trail: list[int]
+    token: Token
     visits: Visits
-    t: int = 0  # steps of the walk
 
 
 @method()
@@ -73,34 +69,30 @@ def token_sag(
         walk: who gets the token next: `metropolis`, `simple`, `lazy`,
             `non_backtracking`, `cyclic`, `reshuffled` or `iid`.
     """
-    edges, n = joined(mixing), len(mixing)
-    refuse_apart("mixing", edges, n)
-    way = walk_on(walk, edges, n)
+    n = len(mixing)
+    way = walk_on(walk, joined(mixing), n)
     slowest = 0.0 if step == "constant" else hitting_time_of(way)
 
     def init(x: Tensor) -> State:
         start = x.mean(0)
         none = start.new_zeros(n, len(start))
-        visits = Visits([0] * n)
-        return State(start, none[0].clone(), none, 0, 0, way.trail(0), visits)
+        return State(start, none[0].clone(), none, way.token(), Visits([0] * n))
 
     def task(state: State, client: int, time: float) -> Task:
-        return Task((state.x, state.mean), peer=state.came)
+        return Task((state.x, state.mean), peer=state.token.came)
 
     def gamma(state: State) -> float:
         if step == "constant":
             return lr
         since = oldest if step == "exact" else oldest_by_epochs
-        return lr / (slowest + since(state.visits, state.at, state.t))
+        return lr / (slowest + since(state.visits, state.token.at, state.token.t))
 
     def arrive(state: State, now: Arrivals) -> list[int]:
-        g, v = now.answers[0][0], state.at
+        g, v = now.answers[0][0], state.token.at
         state.mean.add_(g - state.kept[v], alpha=1 / n)
         state.x.sub_(state.mean, alpha=gamma(state))
         state.kept[v] = g
-        state.came, state.t = v, state.t + 1
-        state.at, state.trail = way.following(v, state.trail, now.generator())
-        return [state.at]
+        return [way.pass_on(state.token, now.generator())]
 
     flow = Flow(
         init,

@@ -23,23 +23,19 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..graphs.families import refuse_apart
-from ..graphs.matrices import joined
+from ..graphs.matrices import Mixing, joined
 from ..graphs.walks import Kind as WalkKind
-from ..graphs.walks import walk_on
-from ..options import Count, Mixing, Positive, method
+from ..graphs.walks import Token, walk_on
+from ..options import Count, Positive, method
 from ..types import Algorithm, Arrivals, Clients, Flow, Kind, Task
 
 
 @dataclass
 class State:
-    """The token: its model, who holds it, from whom it came, and its way."""
+    """A model that walks."""
 
     x: Tensor  # (D,)
-    at: int
-    came: int
-    trail: list[int]
-    t: int = 0  # steps of the walk
+    token: Token
 
 
 def passed_on(clients: Clients, x: Tensor) -> Tensor:
@@ -65,24 +61,21 @@ def token_sgd(
             `non_backtracking`, `cyclic`, `reshuffled` or `iid`.
         wait: of how many steps of the walk one takes a gradient.
     """
-    edges, n = joined(mixing), len(mixing)
-    refuse_apart("mixing", edges, n)
-    way = walk_on(walk, edges, n)
+    n = len(mixing)
+    way = walk_on(walk, joined(mixing), n)
     shares = (1 / (n * way.law)).tolist()
 
     def init(x: Tensor) -> State:
-        return State(x.mean(0), 0, 0, way.trail(0))
+        return State(x.mean(0), way.token())
 
     def task(state: State, client: int, time: float) -> Task:
-        passes = state.t % wait > 0
-        return Task((state.x,), int(passes), work=float(not passes), peer=state.came)
+        passes, came = state.token.t % wait > 0, state.token.came
+        return Task((state.x,), int(passes), work=float(not passes), peer=came)
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         if now.kind == 0:
-            state.x.sub_(now.answers[0][0], alpha=lr * shares[state.at])
-        state.came, state.t = state.at, state.t + 1
-        state.at, state.trail = way.following(state.at, state.trail, now.generator())
-        return [state.at]
+            state.x.sub_(now.answers[0][0], alpha=lr * shares[state.token.at])
+        return [way.pass_on(state.token, now.generator())]
 
     flow = Flow(
         init,

@@ -3,6 +3,7 @@
 from .beliefs import (
     Belief,
     Halves,
+    Trust,
     estimate,
     estimated_precision,
     learn,
@@ -40,6 +41,7 @@ __all__ = [
     "Belief",
     "Criterion",
     "Halves",
+    "Trust",
     "alike",
     "among",
     "among_neighbours",

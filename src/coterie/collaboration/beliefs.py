@@ -17,14 +17,25 @@ m of samples differ by one, and s^2 comes out too large by a factor m^2 / (m^2 -
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
+from ..checks import one_of
+from ..options import BelowOne, NotNegative
 from ..types import Comparison
-from .weights import similarity_ratio
+from .weights import (
+    Criterion,
+    binary,
+    collaboration_weights,
+    continuous,
+    normalised,
+    similarity_ratio,
+    valid_criterion,
+)
 
 
 class Belief(NamedTuple):
@@ -170,6 +181,53 @@ def estimated_precision(belief: Belief) -> Float[Tensor, " n"]:
     precision = 1 / torch.where(seen, relative, 1).clamp(min=1e-6)
     mean = (precision * seen).sum() / seen.sum().clamp(min=1)
     return torch.where(seen, precision, torch.where(mean > 0, mean, 1))
+
+
+class Trust(NamedTuple):
+    """How others are estimated and weighed, as options of a method.
+
+    Args:
+        estimator: `split` (unbiased) or `plain` (the paper's).
+        memory: weight of past comparisons, 0 forgets them at once.
+        confidence: standard errors by which a ratio must differ to be changed.
+        criterion: phi: `binary`, `continuous`, or a function on tensors.
+        lam: threshold of the binary criterion.
+        rule: `paper` weights or rows `normalised` to sum 1.
+    """
+
+    estimator: Literal["split", "plain"] = "split"
+    memory: BelowOne = 0.8
+    confidence: NotNegative = 0.5
+    criterion: str | Callable[[Tensor], Tensor] = "binary"
+    lam: float = 0.1
+    rule: Literal["paper", "normalised"] = "paper"
+
+    def phi(self) -> Criterion:
+        """Phi of Definition 1, checked."""
+        if callable(self.criterion):
+            return valid_criterion(self.criterion)
+        one_of("criterion", self.criterion, ("binary", "continuous"))
+        return binary(self.lam) if self.criterion == "binary" else continuous
+
+    def learnt(self, belief: Belief, seen: Comparison) -> Belief:
+        """The belief after one more comparison."""
+        how = {"memory": self.memory, "confidence": self.confidence}
+        return learn(belief, seen, split=self.estimator == "split", **how)
+
+    def weights(
+        self, belief: Belief, precision: Tensor | None, phi: Criterion
+    ) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
+        """Weights of those who are believed in, and the precisions that they are by.
+
+        Args:
+            belief: about n clients.
+            precision: of these, and of others behind them; None: as estimated.
+            phi: the criterion.
+        """
+        s = estimated_precision(belief) if precision is None else precision
+        s = s[: len(belief.ratio)].to(belief.ratio)
+        alpha = collaboration_weights(belief.ratio, s, phi)
+        return alpha if self.rule == "paper" else normalised(alpha), s
 
 
 def _mean(total: Tensor, mass: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import InputError
-from ..types import Oracle
+from ..types import Oracle, State
 
 
 def alike(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
@@ -37,6 +37,11 @@ def common(oracle: Oracle, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
 def handed(oracle: Oracle, rows: Float[Tensor, "n ..."]) -> Float[Tensor, "m ..."]:
     """A row that all have in common, for each of those whom the oracle asks now."""
     return rows[:1].expand(len(oracle.active), *rows.shape[1:])
+
+
+def one_model(state: State, oracle: Oracle) -> Float[Tensor, "m d"]:
+    """`welcome` of methods with one model for all: newcomers get it."""
+    return handed(oracle, state.x)
 
 
 def refuse_personal(oracle: Oracle, x: Float[Tensor, "n d"]) -> None:

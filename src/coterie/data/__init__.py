@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .. import late_names
 from .federation import PARTS, Federation, Part, PartName, Table, federate
 from .preparation import Column, Preparation, Preparations, Schema
 from .splits import SPLITS, Assignment, divide
@@ -13,14 +13,10 @@ if TYPE_CHECKING:
     from .datasets import DATASETS, load
     from .files import raw_columns
 
-_LATE = {"DATASETS": "datasets", "load": "datasets", "raw_columns": "files"}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports data sets when one is asked for: they bring pandas with them."""
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
-    return getattr(import_module(f".{_LATE[name]}", __name__), name)
+# Data sets bring pandas with them.
+__getattr__ = late_names(
+    __name__, {"datasets": "DATASETS load", "files": "raw_columns"}
+)
 
 
 __all__ = [

@@ -160,7 +160,7 @@ def fit(federation: Federation, agreed: Agreed) -> Preparations:
     train = _training(federation)
     raw = _recoded(train.raw, schema, agreed.codes)
     train = train._replace(raw=raw)
-    fill = _filled(schema, train, agreed)
+    fill = _filled(train, agreed)
     mean, scale = agreed.mean.expand_as(fill), agreed.scale.expand_as(fill)
     if schema.scale == "client":
         count = train.sums((~raw.isnan()).double()).clamp(min=1)
@@ -188,7 +188,7 @@ def fit(federation: Federation, agreed: Agreed) -> Preparations:
     )
 
 
-def _filled(schema: Schema, train: Training, agreed: Agreed) -> Float[Tensor, "n c"]:
+def _filled(train: Training, agreed: Agreed) -> Float[Tensor, "n c"]:
     """Each client's median or most frequent category of its training values."""
     fill = agreed.mean.repeat(train.clients, 1)
     order = train.owner.argsort(stable=True)

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from .. import checks
 from ..graphs.capacities import RingTimes
-from ..optim.meetings import Meetings, meetings
+from ..optim.meetings import Meetings, flown, meetings
 from .rings import layers, pieces, rows, until_each
 
 
@@ -98,13 +98,13 @@ def accelerated(
     z, seen, found = x.clone(), torch.zeros(len(x), dtype=torch.float64), []
     for some, now in zip(until_each(edges, rings, at), at.tolist(), strict=True):
         ends, times = edges[rings.which[some]].cpu(), rings.times[some]
-        flown = _flown(times[:, None] - _times_before(ends, times, seen), pace.eta)
-        flown = flown.to(x)
+        spans = times[:, None] - _times_before(ends, times, seen)
+        gone = flown(spans, pace.eta).to(x)
         for layer in layers(ends, len(x)):
             for piece in pieces(layer, 2 * x.shape[1]):
-                flow = flown[piece.to(x.device)]
+                flow = gone[piece.to(x.device)]
                 _meet(x, z, ends[piece].to(x.device), flow, pace.gamma)
-        share = _flown(now - seen, pace.eta).to(x)[:, None]
+        share = flown(now - seen, pace.eta).to(x)[:, None]
         way = share * (z - x)
         found.append((x + way, z - way))
     return Pairs(*(torch.stack(each) for each in zip(*found, strict=True)))
@@ -127,11 +127,7 @@ def moved(
         eta: as of `pace`.
     """
     seen = torch.zeros(nodes, dtype=torch.float64)
-    return _flown(times[:, None] - _times_before(ends, times, seen), eta)
-
-
-def _flown(spans: Tensor, eta: float) -> Tensor:
-    return -torch.expm1(-2 * eta * spans) / 2
+    return flown(times[:, None] - _times_before(ends, times, seen), eta)
 
 
 def _times_before(ends: Tensor, times: Tensor, seen: Tensor) -> Tensor:

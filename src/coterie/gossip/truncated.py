@@ -8,8 +8,8 @@ nobody tries again. So at no time more than that many messages are under way.
 
 `truncated` counts all points, also dropped ones: whether one is kept depends on the
 points before it alone, which is what Theorem 4.4 needs. `accepted` counts those that
-were kept, and so keeps more. `coterie.graphs.thinned` and `admitted` are the same for
-rings that begin an exchange, from their beginning to their end.
+were kept, and so keeps more; `coterie.graphs.admitted` is the same for rings that begin
+an exchange, from its beginning to its end.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in

@@ -1,6 +1,6 @@
 """Who meets whom: graphs, matrices to gossip with, matchings, and busy networks."""
 
-from .capacities import RingTimes, admitted, met, thinned
+from .capacities import RingTimes, admitted, met
 from .chains import (
     cover_time,
     hitting_time,
@@ -25,7 +25,9 @@ from .fastest import MIXINGS, fastest_mixing
 from .intensities import delayed_gains, delayed_gap, tuned_rates
 from .layouts import places
 from .matrices import (
+    DoublyStochastic,
     Gossip,
+    Mixing,
     among_present,
     circles,
     gossip_matrix,
@@ -39,6 +41,7 @@ from .resistances import resistances
 from .spectra import contraction, eigengap, spectral_gap
 from .walks import (
     WALKS,
+    Token,
     Visits,
     Walk,
     oldest,
@@ -51,8 +54,11 @@ __all__ = [
     "GRAPHS",
     "MIXINGS",
     "WALKS",
+    "DoublyStochastic",
     "Gossip",
+    "Mixing",
     "RingTimes",
+    "Token",
     "Visits",
     "Walk",
     "admitted",
@@ -90,7 +96,6 @@ __all__ = [
     "resistances",
     "spectral_gap",
     "stationary_law",
-    "thinned",
     "transition",
     "tuned_rates",
     "walk_on",

@@ -5,10 +5,6 @@ length. It begins only if, at t, each end has fewer than `capacity` exchanges go
 and the edge itself fewer than `edge_capacity`; otherwise the ring is lost, and nobody
 waits. What ends at t is over at t. With capacity 1 this is a loss network.
 
-`admitted` counts exchanges that did begin. `thinned` counts lost rings too, as if they
-had begun: fewer are kept, but whether one is depends on the rings before it alone, and
-not on what became of them, which is what proofs need (truncated Poisson processes).
-
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, Definition 4.3.1, Assumption 4.5.1 and 5.5.2,
@@ -80,32 +76,6 @@ def admitted(
     return torch.tensor(result, dtype=torch.bool)
 
 
-def thinned(
-    edges: Int[Tensor, "e 2"],
-    rings: RingTimes,
-    lengths: Float64[Tensor, " m"],
-    *,
-    capacity: int = 1,
-    edge_capacity: int | None = None,
-) -> Bool[Tensor, " m"]:
-    """Which rings are kept if lost ones count too; arguments as for `admitted`.
-
-    All that are kept are admitted as well, for then even fewer exchanges go on.
-    """
-    _check(edges, rings, lengths, capacity, edge_capacity)
-    kept = torch.ones(len(rings.times), dtype=torch.bool)
-    ends = rings.times + lengths
-    ringing = edges[rings.which]  # (m, 2)
-    for node in edges.unique().tolist():
-        here = (ringing == node).any(1)
-        kept[here] &= _going(rings.times[here], ends[here]) < capacity
-    if edge_capacity is not None:
-        for edge in range(len(edges)):
-            here = rings.which == edge
-            kept[here] &= _going(rings.times[here], ends[here]) < edge_capacity
-    return kept
-
-
 _TURNS = 1000
 """Of messages between nodes, in `met`; on a tree its diameter would do."""
 
@@ -137,17 +107,6 @@ def met(
             break
     both = u[:e] * u[e:]
     return rates * both / (1 + rho[:e] * both)
-
-
-def _going(times: Tensor, ends: Tensor) -> Tensor:
-    """How many of the rings before each ring would still go on at its time."""
-    over = torch.searchsorted(ends.sort().values, times, right=True)
-    # Those without a length are over as they begin, also others at the same time that
-    # come only now or later, and are none of those before.
-    instant = ends <= times
-    alike = torch.searchsorted(times[instant], times, right=True)
-    over -= alike - (instant.cumsum(0) - instant.long())
-    return torch.arange(len(times)) - over
 
 
 def _check(

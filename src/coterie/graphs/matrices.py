@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Real
 from torch import Tensor
 
-from ..checks import InputError, doubly_stochastic, finite
-from .families import nodes_of
+from ..checks import InputError, doubly_stochastic, finite, stochastic
+from .families import nodes_of, refuse_apart
 
 
 def gossip_matrix(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
@@ -141,7 +141,17 @@ def symmetric(name: str, matrix: Tensor, clients: int) -> Tensor:
     return matrix
 
 
-Gossip = Annotated[Tensor, symmetric]  # sparse or not
+def connected(name: str, matrix: Tensor, clients: int) -> Tensor:
+    """Returns `matrix` if its entries that are not 0 join everybody."""
+    entries = matrix.to_sparse().coalesce()
+    refuse_apart(name, entries.indices()[:, entries.values() != 0].T, clients)
+    return matrix
+
+
+# Ingredients of methods on a graph, sparse or not.
+Mixing = Annotated[Tensor, stochastic, connected]
+DoublyStochastic = Annotated[Tensor, doubly_stochastic, connected]
+Gossip = Annotated[Tensor, symmetric, connected]
 
 
 def among_present(

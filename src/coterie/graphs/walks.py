@@ -47,6 +47,16 @@ Kind = Literal[
 WALKS: tuple[str, ...] = get_args(Kind)
 
 
+@dataclass
+class Token:
+    """Who holds a token, from whom it came, and what its walk remembers."""
+
+    at: int
+    came: int
+    trail: list[int]
+    t: int = 0  # steps of the walk
+
+
 @dataclass(frozen=True)
 class Walk:
     """A walk on a graph; what it must remember is a list, its trail.
@@ -89,6 +99,16 @@ class Walk:
         left = trail or list(range(n))
         chosen = _drawn(left, rng)
         return chosen, [v for v in left if v != chosen]
+
+    def token(self) -> Token:
+        """A token that begins at client 0."""
+        return Token(0, 0, self.trail(0))
+
+    def pass_on(self, token: Token, rng: torch.Generator) -> int:
+        """Moves a token, and says to whom."""
+        token.came, token.t = token.at, token.t + 1
+        token.at, token.trail = self.following(token.at, token.trail, rng)
+        return token.at
 
     def _metropolis(self, at: int, rng: torch.Generator) -> int:
         """A neighbour or oneself, who may be refused for having more neighbours."""

@@ -2,10 +2,11 @@
 
 from . import conjugates, continuized, delayed_descent, dual_descent, meetings
 from .hessians import hessian_times, sharpness
-from .mirrors import conjugate_gradients, mirrored, preconditioned
-from .projections import Balls, Projection, onto_balls, project, project_onto_balls
+from .mirrors import Newton, conjugate_gradients, mirrored, preconditioned
+from .projections import Balls, Projection, onto_balls, project
 from .steps import (
     Descent,
+    PlainDescent,
     descend,
     follow,
     proximal_sgd,
@@ -17,6 +18,8 @@ from .steps import (
 __all__ = [
     "Balls",
     "Descent",
+    "Newton",
+    "PlainDescent",
     "Projection",
     "conjugate_gradients",
     "conjugates",
@@ -31,7 +34,6 @@ __all__ = [
     "onto_balls",
     "preconditioned",
     "project",
-    "project_onto_balls",
     "proximal_sgd",
     "sgd",
     "sharpness",

@@ -25,15 +25,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import InputError
+from ..options import NotNegative, Positive
 from ..types import Clients
 
 
 class Bowl(NamedTuple):
-    """What is known of f, of every client."""
+    """What is known of f, of every client: options of methods that ask for this.
 
-    lr: float  # 1 / its smoothness
-    curvature: float  # its strong convexity
-    decay: float = 0.0  # what it has more than the loss; it may be negative
+    Args:
+        lr: 1 / smoothness of the losses, with their decay.
+        curvature: strong convexity of the losses, with their decay.
+        weight_decay: factor of the model that is added to its gradient.
+    """
+
+    lr: Positive = 0.1
+    curvature: Positive = 1.0
+    weight_decay: NotNegative = 0.0
 
     def checked(self) -> Bowl:
         """The same, if the smoothness is not below the curvature."""
@@ -68,7 +75,7 @@ def conjugate_gradient(
     r = math.sqrt(bowl.lr * bowl.curvature)
     beta, here, p = (1 - r) / (1 + r), clients.whole(), x
     for _ in range(steps):
-        g = here.grad(p) + bowl.decay * p - y
+        g = here.grad(p) + bowl.weight_decay * p - y
         x, before = p - bowl.lr * g, x
         p = x + beta * (x - before)
     return x

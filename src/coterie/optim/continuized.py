@@ -43,6 +43,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from .. import checks
+from .meetings import flown
 
 Gradient = Callable[[Tensor, torch.Generator], Tensor]
 """`grad(x, rng)`, exact or with noise."""
@@ -96,7 +97,7 @@ def steady(eta: float, jump: Jump) -> Schedule:
     """Constant parameters, eta' = eta: only how much time has passed matters."""
 
     def flow(t0: Tensor, t1: Tensor) -> Mix:
-        share = -torch.expm1(-2 * eta * (t1 - t0)) / 2
+        share = flown(t1 - t0, eta)
         return Mix(share, share)
 
     return Schedule(flow, lambda t: jump)

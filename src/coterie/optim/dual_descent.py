@@ -37,7 +37,7 @@ from .. import checks
 from ..checks import InputError
 from ..graphs.capacities import RingTimes
 from ..graphs.resistances import resistances
-from .meetings import meetings
+from .meetings import companions, meetings
 
 DualGradient = Callable[[int, Tensor], Tensor]
 """argmin_x f_v(x) - <x, y> of node v."""
@@ -99,27 +99,18 @@ def dual_accelerated(
         until: that time.
     """
     _refuse_sum(start)
-    y, z, since = start.clone(), start.clone(), [0.0] * len(start)
-
-    def mix(v: int, time: float) -> None:
-        share = -math.expm1(-2 * steps.eta * (time - since[v])) / 2
-        move = share * (z[v] - y[v])
-        y[v], z[v], since[v] = y[v] + move, z[v] - move, time
-
+    duals, still = companions(start, steps.eta), torch.zeros_like(start[0])
     pairs, shares = edges.tolist(), steps.shares.tolist()
     for time, e in zip(rings.times.tolist(), rings.which.tolist(), strict=True):
         if time > until:
             break
         v, w = pairs[e]
-        mix(v, time)
-        mix(w, time)
-        g = gradient(v, y[v]) - gradient(w, y[w])
+        g = gradient(v, duals.at(v, time)[0]) - gradient(w, duals.at(w, time)[0])
         for node, sign in ((v, -1), (w, 1)):
-            y[node] += sign * shares[e] * g
-            z[node] += sign * steps.jump * g
-    for v in range(len(y)):
-        mix(v, until)
-    return Duals(y, z)
+            duals.move(node, time, sign * shares[e] * g, sign * steps.jump * g)
+    for v in range(len(start)):
+        duals.move(v, until, still, still)
+    return Duals(duals.x, duals.z)
 
 
 def _refuse_sum(start: Tensor) -> None:

@@ -10,6 +10,8 @@ by alpha times the difference:
 
     eta = sqrt(mu / (2 R)),    alpha = 1 / sqrt(2 mu R).
 
+A node to which nothing happens for s seconds goes (1 - exp(-2 eta s)) / 2 of the way
+from each of its vectors to the other, so that it need not move before.
 Smaller mu and larger R are safe; the contrary may diverge.
 
 References:
@@ -24,6 +26,7 @@ sqrt(2 mu / R), which diverges on a line of 20 nodes.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -61,6 +64,43 @@ def meetings(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> Meetings:
     """
     gap, used = eigengap(edges, rates), rates > 0
     return Meetings(gap, float(resistances(edges[used], rates[used]).max()))
+
+
+@dataclass
+class Companions:
+    """Two rows of every node, as they were when something last happened to it."""
+
+    x: Tensor  # (N, D)
+    z: Tensor  # (N, D)
+    since: list[float]  # when that was
+    eta: float = 0.0  # how fast they mix
+
+    def at(self, v: int, time: float) -> tuple[Tensor, Tensor]:
+        """Those of a node at a time, if nothing happens to it until then."""
+        share = -math.expm1(-2 * self.eta * (time - self.since[v])) / 2
+        move = share * (self.z[v] - self.x[v])
+        return self.x[v] + move, self.z[v] - move
+
+    def move(self, v: int, time: float, dx: Tensor, dz: Tensor) -> None:
+        """Moves those of a node at a time."""
+        x, z = self.at(v, time)
+        self.x[v], self.z[v], self.since[v] = x + dx, z + dz, time
+
+    def latest(self) -> Tensor:
+        """(N, D) the x of all nodes, when something last happened to any."""
+        since = torch.tensor(self.since, dtype=torch.float64)
+        share = flown(since.max() - since, self.eta).to(self.x)
+        return self.x + share[:, None] * (self.z - self.x)
+
+
+def companions(start: Float[Tensor, "n d"], eta: float = 0.0) -> Companions:
+    """Both rows of every node where these are, at time 0."""
+    return Companions(start.clone(), start.clone(), [0.0] * len(start), eta)
+
+
+def flown(spans: Float64[Tensor, "*s"], eta: float) -> Float64[Tensor, "*s"]:
+    """Which part of the way to the other each row has gone after these times."""
+    return -torch.expm1(-2 * eta * spans) / 2
 
 
 def incidence(edges: Int[Tensor, "e 2"]) -> Float64[Tensor, "n e"]:

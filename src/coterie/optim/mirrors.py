@@ -10,15 +10,30 @@ which conjugate gradients take products with Hessians only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..options import Count
 from ..types import Clients
 
 _LEFT = 1e-4
 """Share of a right side that conjugate gradients leave to the next Newton step."""
+
+
+class Newton(NamedTuple):
+    """Newton's method: options of methods whose rounds solve something by it.
+
+    Args:
+        newton: steps of Newton's method in a round.
+        inner: products with a Hessian in each of them, and as many as parameters are
+            enough.
+    """
+
+    newton: Count = 3
+    inner: Count = 20
 
 
 def conjugate_gradients(
@@ -60,8 +75,7 @@ def mirrored(
     target: Float[Tensor, "n d"],
     *,
     ridge: float,
-    newton: int,
-    inner: int,
+    solver: Newton,
 ) -> Float[Tensor, "n d"]:
     """Row j is where the gradient of phi_j is target_j.
 
@@ -73,8 +87,7 @@ def mirrored(
         x: from where.
         target: the gradient that is looked for.
         ridge: the curvature that phi has beside that of the loss.
-        newton: steps of Newton's method, at most.
-        inner: steps of conjugate gradients in each, at most.
+        solver: how many steps, at most.
     """
     left = target - clients.grad(x) - ridge * x
     length = torch.ones_like(x[:, :1])
@@ -83,10 +96,10 @@ def mirrored(
         return clients.hvp(x, u) + ridge * u
 
     rounding = torch.finfo(x.dtype).eps * target.norm(dim=1, keepdim=True)
-    for _ in range(newton):
+    for _ in range(solver.newton):
         if not (left.norm(dim=1, keepdim=True) > rounding).any():
             break
-        moved = x + length * conjugate_gradients(times, left, steps=inner)
+        moved = x + length * conjugate_gradients(times, left, steps=solver.inner)
         after = target - clients.grad(moved) - ridge * moved
         better = after.norm(dim=1, keepdim=True) < left.norm(dim=1, keepdim=True)
         x, left = torch.where(better, moved, x), torch.where(better, after, left)
@@ -101,8 +114,7 @@ def preconditioned(
     *,
     lr: float,
     ridge: float,
-    newton: int,
-    inner: int,
+    solver: Newton,
 ) -> Float[Tensor, "n d"]:
     """A client program: the step from x along g in the geometry of phi.
 
@@ -111,4 +123,4 @@ def preconditioned(
     """
     own = clients.whole()
     target = own.grad(x) + ridge * x - lr * g
-    return mirrored(own, x, target, ridge=ridge, newton=newton, inner=inner)
+    return mirrored(own, x, target, ridge=ridge, solver=solver)

@@ -216,16 +216,15 @@ class Balls(NamedTuple):
     gap: Float[Tensor, " m"]
 
 
-def project_onto_balls(
-    points: Float[Tensor, "m d"],
+def onto_balls(
     centres: Float[Tensor, "n d"],
     squared_radius: Float[Tensor, "m n"],
     *,
     tolerance: float = 1e-9,
-    start: Float[Tensor, "m n"] | None = None,
-) -> Balls:
-    """The nearest point to points[j] with |x_j - centres_k|^2 <= squared_radius_jk.
+) -> Callable[..., Balls]:
+    """A function that gives points (m, d) their nearest in balls, each in its own.
 
+    That is the nearest x_j to points[j] with |x_j - centres_k|^2 <= squared_radius_jk.
     All rows have the same centres and radii of their own. Where the balls of a row have
     no common point, x_j makes the largest excess |x_j - centres_k|^2 -
     squared_radius_jk as small as possible. Both are (nearly) the minimum of
@@ -234,29 +233,18 @@ def project_onto_balls(
 
     for a stiffness so large that an excess which need not be stays below about 1e-12 of
     the largest squared distance, times |x_j - p_j| over the radius. A squared radius of
-    0 gives the centre itself (the mean of several), one of infinity is no ball.
+    0 gives the centre itself (the mean of several), one of infinity is no ball. The
+    function takes points, and multipliers of an earlier call with nearby ones.
 
     Args:
-        points: p, one row for each client that looks for a model.
         centres: fixed models.
         squared_radius: entries >= 0.
         tolerance: stop when gap <= tolerance times the objective.
-        start: multipliers of an earlier call with nearby points.
     """
-    return onto_balls(centres, squared_radius, tolerance=tolerance)(points, start)
-
-
-def onto_balls(
-    centres: Float[Tensor, "n d"],
-    squared_radius: Float[Tensor, "m n"],
-    *,
-    tolerance: float = 1e-9,
-) -> Callable[[Tensor, Tensor | None], Balls]:
-    """`project_onto_balls` as a function of points and start, to be used many times."""
     radius = squared_radius.detach().to("cpu", torch.float64).numpy()
     shift, at, gram = _centred_gram(centres.detach())
 
-    def nearest(points: Tensor, start: Tensor | None) -> Balls:
+    def nearest(points: Tensor, start: Tensor | None = None) -> Balls:
         to = points.detach().to(at.dtype) - shift
         cross = (to @ at.T).to("cpu", torch.float64).numpy()
         own = to.square().sum(1).to("cpu", torch.float64).numpy()

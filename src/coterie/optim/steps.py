@@ -57,7 +57,15 @@ class Descent(NamedTuple):
     schedule: Schedule = "constant"
 
 
-def step_size(rule: Descent, t: int) -> float:
+class PlainDescent(NamedTuple):
+    """A step rule without momentum, with the options of a `Descent`."""
+
+    lr: Positive = 0.1
+    weight_decay: NotNegative = 0.0
+    schedule: Schedule = "constant"
+
+
+def step_size(rule: Descent | PlainDescent, t: int) -> float:
     """The step size of gradient step t = 0, 1, ...
 
     >>> step_size(Descent(1.0, schedule="step(10, 0.5)"), 25)
@@ -82,7 +90,7 @@ def velocity(rule: Descent, x: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
 
 
 def decayed(
-    rule: Descent, x: Float[Tensor, "n d"], g: Float[Tensor, "n d"]
+    rule: Descent | PlainDescent, x: Float[Tensor, "n d"], g: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n d"]:
     """The gradient with weight decay, in the memory of g."""
     return g.add_(x, alpha=rule.weight_decay) if rule.weight_decay else g

@@ -164,35 +164,6 @@ def renyi(mu: float, alpha: float) -> float:
     return checks.number("alpha", alpha, above=1) * _mu(mu) ** 2 / 2
 
 
-def order_of(mu: float, delta: float) -> float:
-    """The alpha at which the conversion below is best, `1 + sqrt(2 ln(1/delta)) / mu`.
-
-    >>> round(order_of(1.0, 1e-5), 3)
-    5.799
-    """
-    mu = _mu(mu)
-    _delta_given(delta)
-    return 1 + math.sqrt(2 * math.log(1 / delta)) / mu if mu else math.inf
-
-
-def epsilon_by_renyi(mu: float, delta: float, *, alpha: float | None = None) -> float:
-    """`alpha mu^2/2 + ln(1/delta) / (alpha - 1)`, which `epsilon_of` never exceeds.
-
-    >>> round(epsilon_by_renyi(1.0, 1e-5), 4)
-    5.2985
-
-    Args:
-        mu: of the release.
-        delta: between 0 and 1.
-        alpha: the order, where a theorem restricts it; None: the best one.
-    """
-    mu = _mu(mu)
-    _delta_given(delta)
-    if alpha is not None:
-        return renyi(mu, alpha) + math.log(1 / delta) / (alpha - 1)
-    return float(_by_renyi(torch.tensor(mu, dtype=torch.float64), delta))
-
-
 def _by_renyi(mu: Tensor, delta: float) -> Tensor:
     return mu.square() / 2 + mu * math.sqrt(2 * math.log(1 / delta))
 

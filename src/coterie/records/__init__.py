@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .. import late_names
 from .cells import SNAPSHOT_CLIENTS, SPANS, Cell, pack, unpack
 from .files import locked, replacing
 from .searches import COLUMNS, Options, Rung, Search, Step, rungs, search_of
@@ -14,20 +14,10 @@ if TYPE_CHECKING:
     from .tables import Outcomes, Records, Snapshots, load_records
 
 # These bring pandas with them, which packing a state does not need.
-_LATE = {
-    "Folder": "folders",
-    "Outcomes": "tables",
-    "Records": "tables",
-    "Snapshots": "tables",
-    "load_records": "tables",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports the names of `_LATE` when they are used first."""
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
-    return getattr(import_module(f".{_LATE[name]}", __name__), name)
+__getattr__ = late_names(
+    __name__,
+    {"folders": "Folder", "tables": "Outcomes Records Snapshots load_records"},
+)
 
 
 __all__ = [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .. import late_names
 
 if TYPE_CHECKING:
     from ..scores.summaries import summary
@@ -26,29 +27,22 @@ if TYPE_CHECKING:
     from .waiting import wait_summary
 
 # Numbers need no drawing.
-_LATE = {
-    ".scores.summaries": "summary",
-    "progress": "curves sharpness",
-    "figures": "clients gains network newcomers spread",
-    "headlines": "headline",
-    "matrices": "collaboration partners reliability similarity_map",
-    "pages": "write_figure write_report",
-    "searches": "trials",
-    "tables": (
-        "chosen client_summary confusion_of measure_summary newcomer_summary "
-        "partner_counts reliability_of"
-    ),
-    "timelines": "delays timeline",
-    "waiting": "wait_summary",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports what is used first."""
-    for module, names in _LATE.items():
-        if name in names.split():
-            return getattr(import_module(f".{module}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
+__getattr__ = late_names(
+    __name__,
+    {
+        ".scores.summaries": "summary",
+        "progress": "curves sharpness",
+        "figures": "clients gains network newcomers spread",
+        "headlines": "headline",
+        "matrices": "collaboration partners reliability similarity_map",
+        "pages": "write_figure write_report",
+        "searches": "trials",
+        "tables": "chosen client_summary confusion_of measure_summary newcomer_summary "
+        "partner_counts reliability_of",
+        "timelines": "delays timeline",
+        "waiting": "wait_summary",
+    },
+)
 
 
 __all__ = [

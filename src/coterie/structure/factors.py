@@ -5,6 +5,8 @@ k = min(rank, o, i). Expanded, they are the change of a row of parameters, which
 outside the matrices; and a gradient g of parameters becomes that of the factors,
 
     grad A_l = G_l B_l',    grad B_l = A_l' G_l.
+
+A `shape` is the rank, and then of every matrix its begin, rows and columns.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from torch import Tensor
 from ..checks import InputError
 
 
-def refuse_layers(layers: Int[Tensor, "l 3"], columns: int) -> tuple[int, ...]:
-    """The matrices as plain numbers, if they are within so many columns."""
+def refuse_layers(layers: Int[Tensor, "l 3"], columns: int) -> None:
+    """Refuses matrices that are not within so many columns."""
     whole = layers.dim() == 2 and layers.shape[1] == 3 and len(layers) > 0
     if not whole or layers.dtype != torch.long:
         raise InputError(
@@ -31,14 +33,13 @@ def refuse_layers(layers: Int[Tensor, "l 3"], columns: int) -> tuple[int, ...]:
         raise InputError(
             f"`layers` must lie in the {columns} columns of a model, got an end {end}."
         )
-    return tuple(int(number) for number in layers.flatten())
 
 
 def _matrices(
-    layers: Sequence[int], rank: int
+    shape: Sequence[int],
 ) -> Iterator[tuple[slice, slice, slice, tuple[int, int, int]]]:
     """Of each matrix: columns in a row, those of both factors, and (o, k, i)."""
-    at = 0
+    (rank, *layers), at = shape, 0
     for begin, o, i in zip(layers[::3], layers[1::3], layers[2::3], strict=True):
         k = min(rank, o, i)
         a, b = slice(at, at + o * k), slice(at + o * k, at + o * k + k * i)
@@ -46,31 +47,28 @@ def _matrices(
         at = b.stop
 
 
-def factor_columns(layers: Sequence[int], rank: int) -> int:
+def factor_columns(shape: Sequence[int]) -> int:
     """How many numbers all factors are."""
-    return sum(k * (o + i) for *_, (o, k, i) in _matrices(layers, rank))
+    return sum(k * (o + i) for *_, (o, k, i) in _matrices(shape))
 
 
 def expanded(
-    factors: Float[Tensor, "n f"], layers: Sequence[int], rank: int, columns: int
+    factors: Float[Tensor, "n f"], shape: Sequence[int], columns: int
 ) -> Float[Tensor, "n d"]:
     """Rows of parameters with A_l B_l in the matrices, and 0 elsewhere."""
     rows = factors.new_zeros(len(factors), columns)
-    for where, a, b, (o, k, i) in _matrices(layers, rank):
+    for where, a, b, (o, k, i) in _matrices(shape):
         left, right = factors[:, a].view(-1, o, k), factors[:, b].view(-1, k, i)
         rows[:, where] = (left @ right).flatten(1)
     return rows
 
 
 def of_factors(
-    g: Float[Tensor, "n d"],
-    factors: Float[Tensor, "n f"],
-    layers: Sequence[int],
-    rank: int,
+    g: Float[Tensor, "n d"], factors: Float[Tensor, "n f"], shape: Sequence[int]
 ) -> Float[Tensor, "n f"]:
     """The gradient in the factors, from that in the parameters."""
     parts = []
-    for where, a, b, (o, k, i) in _matrices(layers, rank):
+    for where, a, b, (o, k, i) in _matrices(shape):
         left, right = factors[:, a].view(-1, o, k), factors[:, b].view(-1, k, i)
         slope = g[:, where].reshape(-1, o, i)
         parts += [(slope @ right.mT).flatten(1), (left.mT @ slope).flatten(1)]
@@ -78,11 +76,11 @@ def of_factors(
 
 
 def first_factors(
-    layers: Sequence[int], rank: int, rng: torch.Generator, like: Tensor
+    shape: Sequence[int], rng: torch.Generator, like: Tensor
 ) -> Float[Tensor, " f"]:
     """Zeros in A_l, so that nothing is corrected, and in B_l noise of variance 1/i."""
-    factors = torch.zeros(factor_columns(layers, rank), dtype=like.dtype)
-    for _, _, b, (_, k, i) in _matrices(layers, rank):
+    factors = torch.zeros(factor_columns(shape), dtype=like.dtype)
+    for _, _, b, (_, k, i) in _matrices(shape):
         noise = torch.randn(k * i, generator=rng, dtype=like.dtype, device=rng.device)
         factors[b] = noise.cpu() / i**0.5
     return factors.to(like.device)

@@ -1,0 +1,90 @@
+"""Directions in which all clients' gradients are long, by averages of single vectors.
+
+With M = mean_i g_i g_i', a product M q is the mean of g_i <g_i, q>: so nobody sees the
+gradients of others, and all find the same directions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from ..structure.heads import along, orthonormal, whole_gradient
+from ..types import Oracle
+from .rows import common
+
+_POWER = 10
+"""Multiplications by M, for directions to begin with."""
+
+
+def slopes(oracle: Oracle, x: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor]:
+    """Gradients and losses of all training data; zeros of those who are not there."""
+    places = torch.zeros_like(x), x.new_zeros(len(x), 1)
+    g, losses = oracle.each(whole_gradient, *places, x)
+    return g, losses
+
+
+def second_moment(oracle: Oracle, c: Float[Tensor, "n k"]) -> Float64[Tensor, "k k"]:
+    """`mean c_i c_i'`, column after column."""
+    c = c.double()
+    columns = [common(oracle, c * c[:, j, None])[0] for j in range(c.shape[1])]
+    moment = torch.stack(columns, 1)
+    return (moment + moment.T) / 2
+
+
+def by_power(
+    oracle: Oracle, g: Float[Tensor, "n d"], rank: int, rng: torch.Generator
+) -> Float[Tensor, "n r d"]:
+    """About the longest of all, orthonormal and the same for everybody."""
+    u = orthonormal(_drawn((rank, g.shape[1]), rng, g))[0]
+    for _ in range(_POWER):
+        here = along(u.expand(len(g), -1, -1), g)  # (n, r)
+        mean = common(oracle, (here[:, :, None] * g[:, None]).flatten(1))
+        u = orthonormal(mean[0].view_as(u))[0]
+    return u.expand(len(g), -1, -1)
+
+
+def by_lanczos(
+    oracle: Oracle, g: Float[Tensor, "n d"], exchanges: int, rng: torch.Generator
+) -> tuple[Float[Tensor, "k d"], float]:
+    """Orthonormal directions, longest first, and a bound on the norm of M."""
+    precise, d = g.double(), g.shape[1]
+    rows: list[Tensor] = []
+    images: list[Tensor] = []
+    trace = float(common(oracle, precise.square().sum(1, keepdim=True))[0])
+    q = _drawn((d,), rng, precise)
+    for _ in range(min(exchanges, d)):
+        rest = _apart(q, rows)
+        # Near the solution many directions are equally long, and what one start can
+        # reach is soon exhausted: another one goes on.
+        if float(rest.norm()) <= 1e-9 * trace:
+            rest = _apart(_drawn((d,), rng, precise), rows)
+        rows.append(rest / rest.norm())
+        q = common(oracle, precise * (precise @ rows[-1])[:, None])[0]
+        images.append(q)
+    basis, image = torch.stack(rows), torch.stack(images)
+    inside = basis @ image.T
+    values, vectors = torch.linalg.eigh((inside + inside.T) / 2)
+    coupling = float(torch.linalg.matrix_norm(image - inside.T @ basis, 2))
+    unseen = max(trace - float(values.sum()), 0.0) if len(rows) < d else 0.0
+    top = float(values[-1])
+    bound = (top + unseen) / 2 + math.hypot((top - unseen) / 2, coupling)
+    return (vectors.T.flip(0) @ basis).to(g), max(bound, 0.0)
+
+
+def _drawn(shape: tuple[int, ...], rng: torch.Generator, g: Tensor) -> Tensor:
+    """Random directions, the same for everybody."""
+    noise = torch.randn(shape, generator=rng, dtype=g.dtype, device=rng.device)
+    return noise.to(g.device)
+
+
+def _apart(q: Tensor, rows: list[Tensor]) -> Tensor:
+    """What is left of q without orthonormal rows; twice is enough for rounding."""
+    if rows:
+        basis = torch.stack(rows)
+        for _ in range(2):
+            q = q - basis.T @ (basis @ q)
+    return q
