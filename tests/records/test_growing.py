@@ -25,7 +25,7 @@ def test_metrics_grow_with_every_evaluation_and_end_as_they_are_written(tmp_path
         last = pd.read_csv(the_table(tmp_path)).iloc[-1]
         assert (last["algorithm"], last["round"]) == (p.label, p.t)
 
-    result = run_study(made(), runs=tmp_path, progress=look)
+    result = run_study(made(checkpoint_seconds=0.0), runs=tmp_path, progress=look)
     # One evaluation before the first round, and one after each, of every client.
     rows = [len(text.splitlines()) - 1 for text in seen]
     after = [CLIENTS * (t + 1) for t in range(1, ROUNDS + 1)]

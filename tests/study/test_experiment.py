@@ -84,7 +84,7 @@ def test_a_label_changes_nothing(finished, tmp_path):
 def test_going_on_after_an_interruption_equals_not_stopping(finished, tmp_path, stop):
     # One is finished when the second stops, and one has not begun.
     entries = [{"name": "local"}, ADAPTIVE, {"name": "fedavg"}]
-    three = made(algorithm=entries)
+    three = made(algorithm=entries, checkpoint_seconds=0.0)
 
     def interrupt(p: Progress) -> None:
         if (p.label, p.t) == ("adaptive_all_for_one", stop):
@@ -104,7 +104,7 @@ def test_an_interruption_anywhere_leaves_a_consistent_checkpoint(
     finished, tmp_path, monkeypatch, number
 ):
     """Every evaluation asks for three parts; the first one is before round 1."""
-    only = made(algorithm=[{"name": "local"}])
+    only = made(algorithm=[{"name": "local"}], checkpoint_seconds=0.0)
     evaluate, calls = Simulation.evaluate, iter(range(1000))
 
     def interrupted(self, x, name):
@@ -129,7 +129,7 @@ def test_an_interruption_during_a_checkpoint_leaves_the_one_before(
             raise KeyboardInterrupt
         save(values, file)
 
-    only = made(algorithm=[{"name": "local"}])
+    only = made(algorithm=[{"name": "local"}], checkpoint_seconds=0.0)
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(KeyboardInterrupt):
         run_study(only, runs=tmp_path)
@@ -184,7 +184,7 @@ def test_a_checkpoint_of_another_state_is_refused(tmp_path):
 
 
 def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
-    only = made(algorithm=[{"name": "local"}])
+    only = made(algorithm=[{"name": "local"}], checkpoint_seconds=0.0)
     run_study(only, runs=tmp_path)
     (folder_of(only, tmp_path) / "cells" / "local-0.pt").write_bytes(b"PK nonsense")
     with pytest.raises(InputError, match=r"local-0\.pt is damaged .* delete it"):

@@ -116,7 +116,7 @@ def test_going_on_after_interruptions_equals_not_stopping(finished, tmp_path):
 def test_with_few_places_going_on_equals_not_stopping(tmp_path):
     """Who waits for a place is part of a checkpoint."""
     entries = [e for e in EVERY if e["name"] in ("fedavg", "server_sgd", "ditto")]
-    tables = timed(entries, {**FULL, "capacity": 2})
+    tables = timed(entries, {**FULL, "capacity": 2}, checkpoint_seconds=0.0)
     whole = run_study(study_of(tables), runs=tmp_path / "whole")
     assert_same(whole, with_stops(whole, tmp_path, 3))
 

@@ -13,7 +13,7 @@ TABLES = {
     "data": {"name": "digits"},
     "split": {"name": "label_swap", "clients": CLIENTS, "max_samples": 40},
     "model": {"name": "mlp", "hidden": [4]},
-    "run": {"rounds": ROUNDS, "batch_size": 4, "checkpoint_seconds": 0.0},
+    "run": {"rounds": ROUNDS, "batch_size": 4},
     "algorithm": [{"name": "local", "lr": 0.3}, {"name": "fedavg", "lr": 0.3}],
 }
 LINEAR = {

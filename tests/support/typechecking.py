@@ -44,6 +44,7 @@ from beartype.roar import (
 )
 from jaxtyping import AbstractArray, AnnotationError, TypeCheckError, config
 from jaxtyping._storage import pop_shape_memo, push_shape_memo
+from torch import Tensor
 
 _CONF = BeartypeConf(is_pep484_tower=True)
 
@@ -103,6 +104,8 @@ def _anything(value: Any) -> None:
 
 def _sized(value: Any) -> Any:
     """All that a type such as Float[Tensor, "n 3"] | None asks of a value."""
+    if type(value) is Tensor:
+        return value.dtype, value.shape
     return type(value), getattr(value, "dtype", None), getattr(value, "shape", None)
 
 
@@ -175,22 +178,12 @@ class _Rules:
         self.forgets = None in marks.values()
         self.marks = marks | dict.fromkeys(sizes & marks.keys(), _itself)
         self.several = {p.name: p.kind for p in parameters if p.kind in _SEVERAL}
-        named = [p.name for p in parameters if p.kind not in _SEVERAL]
-        self.places = [self.marks[name] for name in named]
+        first = (p.name for p in parameters if p.kind <= _BY_PLACE)
+        self.places = [self.marks[name] for name in first]
         of = {kind: self.marks[name] for name, kind in self.several.items()}
         self.more = of.get(inspect.Parameter.VAR_POSITIONAL)
         self.others = of.get(inspect.Parameter.VAR_KEYWORD, _anything)
         self.followed: set[Any] = set()
-
-    def key(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """The kinds of all arguments."""
-        places = self.places
-        if self.more is not None:
-            places = chain(places, repeat(self.more))
-        kinds = [mark(value) for mark, value in zip(places, args, strict=False)]
-        for name, value in options.items():
-            kinds += (name, self.marks.get(name, self.others)(value))
-        return tuple(kinds)
 
     def refuse(self, args: Any, options: Any, *result: Any) -> None:
         """Raises where arguments or a result are not of their types."""
@@ -212,26 +205,44 @@ class _Rules:
         if name in self.hints:
             die_if_unbearable(value, self.hints[name], conf=_CONF)
 
-    def call(self, function: Callable[..., Any], args: Any, options: Any) -> Any:
-        """What a function that has these types returns."""
-        if self.forgets:
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of these types, which asks only what it did not ask before."""
+        # Every call comes here: the fewer functions it takes, the better.
+        places, more, followed = self.places, self.more, self.followed
+        of_result = self.marks["return"]
+
+        def call(*args: Any, **options: Any) -> Any:
+            marks = places if more is None else chain(places, repeat(more))
+            kinds = [mark(value) for mark, value in zip(marks, args, strict=False)]
+            for name, value in options.items():
+                kinds += (name, self.marks.get(name, self.others)(value))
+            key = tuple(kinds)
+            if key not in followed:
+                self.refuse(args, options)
+                followed.add(key)
+            result = function(*args, **options)
+            both = key, of_result(result)
+            if both not in followed:
+                self.refuse(args, options, result)
+                followed.add(both)
+            return result
+
+        return call if not self.forgets else self._always(function)
+
+    def _always(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same, which asks everything each time."""
+
+        def call(*args: Any, **options: Any) -> Any:
             self.refuse(args, options)
             result = function(*args, **options)
             self.refuse(args, options, result)
             return result
-        key = self.key(args, options)
-        if key not in self.followed:
-            self.refuse(args, options)
-            self.followed.add(key)
-        result = function(*args, **options)
-        both = key, self.marks["return"](result)
-        if both not in self.followed:
-            self.refuse(args, options, result)
-            self.followed.add(both)
-        return result
+
+        return call
 
 
 _BRACES = re.compile(r"\{(.*?)\}")
+_BY_PLACE = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _SEVERAL: dict[Any, Callable[[Any], Any]] = {
     inspect.Parameter.VAR_POSITIONAL: tuple,
     inspect.Parameter.VAR_KEYWORD: dict.values,
@@ -249,7 +260,7 @@ def _ruled(function: Callable[..., Any]) -> Callable[..., Any]:
         rules = _CLOSURES[code]
     else:
         rules = _CLOSURES[code] = _Rules(function)
-    return lambda *args, **options: rules.call(function, args, options)
+    return rules.around(function)
 
 
 def _once(

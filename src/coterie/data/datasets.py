@@ -7,6 +7,7 @@ name or directly. They are fetched only with `download=True`.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import inspect
 import io
@@ -42,16 +43,17 @@ _CIFAR_JPEG = "cifar10_jpeg75_bytes.npz"
 
 def digits() -> Table:
     """1,797 handwritten digits of 8 x 8 pixels, bundled with scikit-learn."""
+    images, labels = _digits()
+    pixels = torch.tensor(images / 16, dtype=torch.float32)
+    return Table("digits", pixels, torch.tensor(labels), "classification", 10)
+
+
+@functools.cache
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """Their pixels and labels, read once: the file is text."""
     from sklearn.datasets import load_digits
 
-    images, labels = load_digits(return_X_y=True)
-    return Table(
-        "digits",
-        torch.tensor(images / 16, dtype=torch.float32),
-        torch.tensor(labels, dtype=torch.int64),
-        "classification",
-        10,
-    )
+    return load_digits(return_X_y=True)
 
 
 def _idx(path: Path) -> np.ndarray:
