@@ -34,10 +34,12 @@ class Models:
 
     own: dict[int, torch.Tensor]
     group: dict[int, torch.Tensor]  # by name
-    tuned: dict[int, torch.Tensor]
+    offset: dict[int, torch.Tensor]
     velocity: dict[tuple[str, int], torch.Tensor]
     everyone: torch.Tensor | None = None
-    everyone_tuned: dict[int, torch.Tensor] = field(default_factory=dict)
+    everyone_offset: dict[int, torch.Tensor] = field(default_factory=dict)
+    ends: dict[int, torch.Tensor] = field(default_factory=dict)  # of local steps
+    everyone_ends: dict[int, torch.Tensor] = field(default_factory=dict)
     two: dict[int, torch.Tensor] = field(default_factory=dict)  # to choose from
     cap: dict[int, float] = field(default_factory=dict)
 
@@ -53,17 +55,18 @@ class Loops:
             (kind, i): torch.zeros(D, dtype=REAL) for kind in "og" for i in range(N)
         }
         self.standing, self.t = one_group(x), 0
-        self.now = Models(dict(enumerate(x)), {0: w}, dict.fromkeys(range(N), w), zero)
+        nothing = dict.fromkeys(range(N), torch.zeros(D, dtype=REAL))
+        self.now = Models(dict(enumerate(x)), {0: w}, nothing, zero)
 
     def losses(self, row, i):
-        """Of each held-out sample of a client, at most c, the first mean."""
+        """Of each held-out sample of a client, at most c, half of the first mean."""
         size = self.federation.features.shape[1]
         index = mine(self.federation, i, "validation")
         scores = self.federation.features[index] @ row[: 2 * size].view(2, size).T
         found = nn.functional.cross_entropy(
             scores + row[2 * size :], self.federation.targets[index], reduction="none"
         )
-        c = self.now.cap.setdefault(i, float(found.mean()))
+        c = self.now.cap.setdefault(i, float(found.mean()) / 2)
         return c * (1 - torch.exp(-found / c))
 
     def trained(self, row, kind, i, first):
@@ -91,8 +94,6 @@ class Loops:
         samples = torch.zeros(N, dtype=REAL)
         sums, squares = torch.zeros(N, 6, dtype=REAL), torch.zeros(N, 6, 6, dtype=REAL)
         pick = torch.zeros(N, dtype=torch.long)
-        if now.everyone is not None:
-            now.everyone_tuned = dict.fromkeys(range(N), now.everyone)
         for i in who:
             raw = self.losses(began[i], i)
             found = [raw] * 6
@@ -103,14 +104,15 @@ class Loops:
                 ]
                 pick[i] = int(fits[1] < fits[0])
                 found[5] = self.losses(now.two[i][pick[i]], i)
+            found[0] = self.losses(now.own[i], i)
+            found[4] = found[2] = self.losses(began[i] + now.offset[i], i)
             now.own[i] = self.trained(now.own[i], "o", i, 0)
-            now.tuned[i] = self.trained(began[i], "g", i, STEPS)
-            found[0], found[2] = (self.losses(m[i], i) for m in (now.own, now.tuned))
-            found[4] = found[2]
+            now.ends[i] = self.trained(began[i], "g", i, STEPS)
             if now.everyone is not None:
                 found[3] = self.losses(now.everyone, i)
+                found[4] = self.losses(now.everyone + now.everyone_offset[i], i)
                 row = self.trained(now.everyone, "e", i, 2 * STEPS)
-                now.everyone_tuned[i], found[4] = row, self.losses(row, i)
+                now.everyone_ends[i] = row
             samples[i] = len(raw)
             for k in range(6):
                 sums[i, k] = found[k].sum()
@@ -125,23 +127,39 @@ class Loops:
     def average(self, old, new, news, who):
         now, member = self.now, new.member.tolist()
         if bool(news.merged[0]):
-            now.group = {0: self.mean(now.everyone_tuned, who)}
-            now.tuned = dict(now.everyone_tuned)
+            now.group = {0: self.mean(now.everyone_ends, who)}
+            now.offset = now.everyone_offset
+            self.follow(now.offset, now.everyone_ends, dict.fromkeys(who, now.group[0]))
             for i in range(N):
                 now.velocity["g", i] = now.velocity["e", i]
         elif int(new.probation[0]) >= 0:
             if now.everyone is None:
-                now.everyone_tuned = dict(now.tuned)
+                now.everyone_ends = now.ends
+                now.everyone_offset = dict(now.offset)
                 now.velocity |= {("e", i): now.velocity["g", i] for i in range(N)}
-            now.everyone = self.mean(now.everyone_tuned, who)
+            now.everyone = self.mean(now.everyone_ends, who)
+            seen_from = dict.fromkeys(who, now.everyone)
+            self.follow(now.everyone_offset, now.everyone_ends, seen_from)
+            now.everyone_ends = {}
         if int(new.probation[0]) < 0:
             now.everyone = None
+        for i in news.moved.nonzero()[:, 0].tolist():
+            now.velocity["g", i] = torch.zeros(D, dtype=REAL)
+            if not bool(news.merged[0]):
+                now.offset[i] = torch.zeros(D, dtype=REAL)
         if not bool(news.merged[0]):
             for name in {member[i] for i in who}:
                 here = [i for i in who if member[i] == name]
-                now.group[name] = self.mean(now.tuned, here)
-        for i in news.moved.nonzero()[:, 0].tolist():
-            now.velocity["g", i] = torch.zeros(D, dtype=REAL)
+                now.group[name] = self.mean(now.ends, here)
+            steady = [i for i in who if int(old.sibling[i]) < 0]
+            seen_from = {i: now.group[member[i]] for i in steady}
+            self.follow(now.offset, now.ends, seen_from)
+
+    def follow(self, offset, ends, seen_from):
+        """A quarter of the way to where local steps ended; at first, all of it."""
+        for i, model in seen_from.items():
+            rate = 0.25 if offset[i].any() else 1.0
+            offset[i] = (1 - rate) * offset[i] + rate * (ends[i] - model)
 
     def propose(self, new, news, who, began):
         now, member, sibling = self.now, new.member.tolist(), new.sibling.tolist()
@@ -151,7 +169,7 @@ class Loops:
             here = [i for i in who if member[i] == name and bool(news.due[i])]
             if len(here) < 2:
                 continue
-            update = torch.stack([now.tuned[i] - began[i] for i in here])
+            update = torch.stack([now.ends[i] - began[i] for i in here])
             shares = torch.tensor([self.sizes[i] for i in here], dtype=REAL)
             middle = shares @ update / shares.sum()
             both = halves(update, shares)
@@ -168,8 +186,10 @@ class Loops:
         found = []
         for i, choice in enumerate(self.standing.choice.tolist()):
             group = now.group[member[i]]
-            models = [now.own[i], group, now.tuned[i], now.everyone]
-            found.append([*models, now.everyone_tuned.get(i)][choice])
+            models = [now.own[i], group, group + now.offset[i]]
+            if now.everyone is not None:
+                models += [now.everyone, now.everyone + now.everyone_offset[i]]
+            found.append(models[choice])
         return torch.stack(found)
 
 

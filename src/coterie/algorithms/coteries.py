@@ -4,14 +4,16 @@ In round t every client i of group c
 
     v_i <- `steps` local steps from v_i            its own model, that nobody else sees
     u_i <- `steps` local steps from w_c            and then  w_c <- mean of u_i over c
+    o_i <- o_i + (u_i - w_c - o_i) / 4             by what it differs from its group
 
-and reports how well v_i, w_c and u_i do on its held-out (validation) samples. These
-decide two things. Groups divide, from one group on, where two halves of a group are
-surely better for its members than the whole (`coterie.collaboration.divisions`). And
-each client uses that of v_i, w_c and u_i which should have the least loss, by its own
-evidence and everybody's (`coterie.collaboration.evidence.choices`): so, where nobody
-helps, local training; where all are alike, FedAvg; where labels are skewed, fine-tuned
-FedAvg; and where there are groups, FedAvg in each.
+and, before it begins, reports how well v_i, w_c and w_c + o_i do on its held-out
+(validation) samples. These decide two things. Groups divide, from one group on, where
+two halves of a group are surely better for its members than the whole
+(`coterie.collaboration.divisions`). And each client uses that of v_i, w_c and w_c + o_i
+which should have the least loss, by its own evidence and everybody's
+(`coterie.collaboration.evidence.choices`): so, where nobody helps, local training;
+where all are alike, FedAvg; where labels are skewed, personalised FedAvg; and where
+there are groups, FedAvg in each.
 
 What it minimises is the mean held-out loss of the models in use, over partitions into
 groups and over choices, greedily; a difference counts beyond its standard error only.
@@ -45,7 +47,7 @@ from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, velocity
 from ..options import Count, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle, Rows
-from .coteries_client import coteries_round, sharing, welcomed
+from .coteries_client import coteries_round, followed, sharing, welcomed
 from .coteries_in_time import flow_of_coteries
 
 
@@ -57,9 +59,9 @@ class State(NamedTuple):
 
     own: Rows  # (n, D)
     group: Rows  # (n, D) as it will be received
-    tuned: Rows  # (n, D) the same after the last local steps
+    offset: Rows  # (n, D) by what a client differs from it
     everyone: Rows  # (n, D) or (n, 0)
-    everyone_tuned: Rows  # (n, D) or (n, 0)
+    everyone_offset: Rows  # (n, D) or (n, 0)
     candidates: Rows  # (n, 2, D) or (n, 0, D)
     own_velocity: Rows  # (n, D), or (n, 0) without momentum
     group_velocity: Rows
@@ -96,14 +98,15 @@ def coteries(
     def init(x: Tensor, oracle: Oracle) -> State:
         w = oracle.average(x.new_ones(len(x)), x)
         none, v = x[:, :0], velocity(rule, x)
-        rows = x, w, w, none, none, x.new_empty(len(x), 0, x.shape[1]), v, v, v[:, :0]
+        own = x, w, torch.zeros_like(x)
+        rows = *own, none, none, x.new_empty(len(x), 0, x.shape[1]), v, v, v[:, :0]
         return State(*rows, x.new_zeros(len(x)), one_group(x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         before, share = state.group, shares.to(state.own)[oracle.mine]
-        state, news = _trained(state, oracle, rule, steps, sure)
-        state = _averaged(state, oracle, share, news)
-        update = state.tuned - before
+        state, ends, news = _trained(state, oracle, rule, steps, sure)
+        state = _averaged(state, oracle, share, ends, news)
+        update = ends.group - before
         state = _with_candidates(state, oracle, share, news, update)
         standing = state.standing
         rows = standing.choice, standing.member, share
@@ -121,25 +124,34 @@ def coteries(
 
 def in_use(state: State) -> Float[Tensor, "n d"]:
     """The model that each client uses."""
-    models = [state.own, state.group, state.tuned]
+    models = [state.own, state.group, state.group + state.offset]
     if state.everyone.shape[1]:
-        models += [state.everyone, state.everyone_tuned]
+        models += [state.everyone, state.everyone + state.everyone_offset]
     choice = state.standing.choice[None, :, None].expand(1, -1, state.own.shape[1])
     return torch.stack(models).gather(0, choice)[0]
 
 
+class Ends(NamedTuple):
+    """Where the local steps of active clients end, from the models they received."""
+
+    group: Rows  # (n, D)
+    everyone: Rows  # (n, D) or (n, 0)
+    steady: Rows  # (n,) who took them in the group that it belongs to
+
+
 def _trained(
     state: State, oracle: Oracle, rule: Descent, steps: int, sure: float
-) -> tuple[State, News]:
+) -> tuple[State, Ends, News]:
     """After the local steps, with what a coordinator makes of the reports."""
     old, n = state.standing, len(state.own)
     nothing = state.own.new_zeros(n, 1 + MODELS + MODELS**2, dtype=torch.float64)
     velocities = state.own_velocity, state.group_velocity, state.everyone_velocity
-    own, tuned, everyone, v, w_v, e_v, cap, pick, report = oracle.each(
+    own, group, everyone, v, w_v, e_v, cap, pick, report = oracle.each(
         coteries_round,
         *(state.own, state.group, state.everyone, *velocities, state.cap),
         *(torch.zeros_like(old.member), nothing),
         *(state.candidates, old.trial | (old.sibling >= 0)),
+        *(state.offset, state.everyone_offset),
         rule=rule,
         steps=steps,
         t=state.t,
@@ -148,11 +160,8 @@ def _trained(
     known = old._replace(record=old.record[..., None])
     rows = *known, oracle.active, pick, report[..., None]
     found = oracle.central(_verdict, *rows, t=state.t // steps, sure=sure)
-    # An inactive client has no local steps of the group's model behind it.
     after = state._replace(
         own=own,
-        tuned=torch.where(oracle.active[:, None], tuned, state.tuned),
-        everyone_tuned=everyone,
         own_velocity=v,
         group_velocity=w_v,
         everyone_velocity=e_v,
@@ -160,7 +169,8 @@ def _trained(
         standing=Standing(*found[: len(old)]),
         t=state.t + steps,
     )
-    return after, News(*found[len(old) :])
+    ends = Ends(group, everyone, oracle.active & (old.sibling < 0))
+    return after, ends, News(*found[len(old) :])
 
 
 def _verdict(*rows: Tensor, t: int, sure: float) -> tuple[Tensor, ...]:
@@ -177,30 +187,39 @@ def _verdict(*rows: Tensor, t: int, sure: float) -> tuple[Tensor, ...]:
     return *new, *news
 
 
-def _averaged(state: State, oracle: Oracle, share: Tensor, news: News) -> State:
+def _averaged(
+    state: State, oracle: Oracle, share: Tensor, ends: Ends, news: News
+) -> State:
     """New models of the groups, and everybody's as long as it is on trial."""
-    standing, none = state.standing, state.own[:, :0]
-    alone = state._replace(everyone=none, everyone_tuned=none, everyone_velocity=none)
+    standing, none, active = state.standing, state.own[:, :0], oracle.active
+    alone = state._replace(everyone=none, everyone_offset=none, everyone_velocity=none)
     if bool(news.merged[0]):
+        w = oracle.average(share, ends.everyone)
         return alone._replace(
-            group=oracle.average(share, state.everyone_tuned),
-            tuned=state.everyone_tuned,
+            group=w,
+            offset=followed(state.everyone_offset, ends.everyone - w, active),
             group_velocity=state.everyone_velocity,
         )
     if int(standing.probation[0]) >= 0:
-        beside = state.everyone_tuned, state.everyone_velocity
+        beside = ends.everyone, state.everyone_offset, state.everyone_velocity
         if not state.everyone.shape[1]:  # it begins: so far, the group was everybody
-            beside = state.tuned, state.group_velocity
-        everyone = oracle.average(share, beside[0])
+            beside = ends.group, state.offset, state.group_velocity
+        end, offset, v = beside
+        w = oracle.average(share, end)
         alone = state._replace(
-            everyone=everyone, everyone_tuned=beside[0], everyone_velocity=beside[1]
+            everyone=w,
+            everyone_offset=followed(offset, end - w, active),
+            everyone_velocity=v,
         )
     heard = oracle.average(share, torch.ones_like(share)[:, None], standing.member)
-    w = oracle.average(share, state.tuned, standing.member)
-    # A buffer is about the model that it was filled with.
-    v = torch.where(news.moved[:, None], 0, state.group_velocity)
+    w = oracle.average(share, ends.group, standing.member)
+    # What is known of a model, and its buffer, say nothing of another group's.
+    moved = news.moved[:, None]
+    offset = torch.where(moved, 0, state.offset)
     return alone._replace(
-        group=torch.where(heard > 0, w, state.group), group_velocity=v
+        group=torch.where(heard > 0, w, state.group),
+        offset=followed(offset, ends.group - w, ends.steady),
+        group_velocity=torch.where(moved, 0, state.group_velocity),
     )
 
 

@@ -24,6 +24,15 @@ from ..collaboration.weights import same_cluster
 from ..optim.steps import Descent, sgd, velocity
 from ..types import Clients, Oracle
 
+_CAP = 0.5
+"""What a sample's loss counts for at most, in units of the first model's mean loss.
+
+With more, models that are rarely sure are preferred to those that are rarely wrong.
+"""
+
+_RATE = 0.25
+"""Of the mean by which a client differs: the last four rounds or so."""
+
 
 def coteries_round(
     clients: Clients,
@@ -38,36 +47,54 @@ def coteries_round(
     report: Float[Tensor, "n m"],
     candidates: Float[Tensor, "n h d"],
     asked: Bool[Tensor, " n"],
+    offset: Float[Tensor, "n d"],
+    everyone_offset: Float[Tensor, "n e"],
     *,
     rule: Descent,
     steps: int,
     t: int,
 ) -> tuple[Tensor, ...]:
-    """A client program: local steps of all models, and their held-out losses."""
+    """A client program: held-out losses of all models, and then their local steps."""
     held = clients.validation()
     train = functools.partial(sgd, clients, rule=rule, steps=steps, t=t)
     raw = held.losses(group)
     losses = dict.fromkeys(range(MODELS), raw)
-    cap = torch.where(cap > 0, cap, raw.nanmean(1).nan_to_num())
+    cap = torch.where(cap > 0, cap, _CAP * raw.nanmean(1).nan_to_num())
     if candidates.shape[1]:
         data = clients.whole()
         fits = torch.stack([data.loss(half) for half in candidates.unbind(1)], 1)
         pick = torch.where(asked, fits.argmin(1), 0)
         half = held.losses(candidates[torch.arange(len(pick)), pick])
         losses[HALF] = torch.where(asked[:, None], half, raw)
-    own, own_velocity = train(own, own_velocity)
     losses[OWN] = held.losses(own)
-    tuned, group_velocity = train(group, group_velocity)
     # Before there are groups, one's group is everybody.
-    losses[TUNED] = losses[ALL_TUNED] = held.losses(tuned)
+    losses[TUNED] = losses[ALL_TUNED] = held.losses(group + offset)
+    own, own_velocity = train(own, own_velocity)
+    group, group_velocity = train(group, group_velocity)
     if everyone.shape[1]:
         losses[ALL_RAW] = held.losses(everyone)
+        losses[ALL_TUNED] = held.losses(everyone + everyone_offset)
         everyone, everyone_velocity = train(everyone, everyone_velocity)
-        losses[ALL_TUNED] = held.losses(everyone)
     found = bounded(torch.stack(list(losses.values()), 1), cap[:, None, None])
     velocities = own_velocity, group_velocity, everyone_velocity
     report = moments(found).flat()
-    return own, tuned, everyone, *velocities, cap, pick, report
+    return own, group, everyone, *velocities, cap, pick, report
+
+
+def followed(
+    offset: Float[Tensor, "n d"],
+    apart: Float[Tensor, "n d"],
+    active: Bool[Tensor, " n"],
+) -> Float[Tensor, "n d"]:
+    """The mean of the last rounds' `apart`, at first all of it: a client's offset.
+
+    Args:
+        offset: so far; 0 where nothing is known.
+        apart: where local steps end, seen from the new shared model.
+        active: who took steps.
+    """
+    rate = torch.where(offset.any(1), _RATE, 1.0) * active
+    return offset + rate.to(offset)[:, None] * (apart - offset)
 
 
 def sharing(

@@ -31,7 +31,7 @@ from ..collaboration.divisions import (
 from ..collaboration.evidence import unflat
 from ..optim.steps import Descent
 from ..types import Arrivals, Clients, Flow, Info, Kind, Oracle, Task
-from .coteries_client import coteries_round, sharing, welcomed
+from .coteries_client import coteries_round, followed, sharing, welcomed
 
 _QUORUM = 0.75
 
@@ -42,12 +42,13 @@ class Underway:
 
     own: Tensor  # (N, D)
     models: Tensor  # (N, D) of the groups, by name
-    tuned: Tensor  # (N, D)
+    tuned: Tensor  # (N, D) where its last local steps ended
+    offset: Tensor  # (N, D) by what it differs from its group
     began: Tensor  # (N, D) with which model of its group each client began
     update: Tensor  # (N, D) what its last task added to that
     changes: Tensor  # (N, 2, D) by which halves of its group differ from it
     everyone: Tensor  # (D,)
-    everyone_tuned: Tensor  # (N, D)
+    everyone_offset: Tensor  # (N, D)
     everyone_began: Tensor  # (N, D)
     cap: Tensor  # (N,)
     pick: Tensor  # (N,) the half that each client took
@@ -71,11 +72,12 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
             own=x.clone(),
             models=w.repeat(len(x), 1),
             tuned=w.repeat(len(x), 1),
+            offset=rows.clone(),
             began=rows,
             update=rows.clone(),
             changes=x.new_zeros(len(x), 2, x.shape[1]),
             everyone=w.clone(),
-            everyone_tuned=rows.clone(),
+            everyone_offset=rows.clone(),
             everyone_began=rows.clone(),
             cap=x.new_zeros(len(x)),
             pick=no.long(),
@@ -101,9 +103,10 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
             halves = torch.stack([state.began[client], other])
         rows = (
             *(state.own[client], state.began[client], state.cap[client]),
-            *(halves, has_two, state.everyone),
+            *(state.offset[client], halves, has_two),
+            *(state.everyone, state.everyone_offset[client]),
         )
-        read = len(rows) if on_probation or not state.verdicts else 5 if trying else 3
+        read = len(rows) if on_probation or not state.verdicts else 6 if trying else 4
         kind = int(on_probation) + 2 * trying
         return Task(rows[:read], kind, work=(2 + on_probation) * steps)
 
@@ -117,7 +120,8 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
         standing = state.standing
         everyone = state.everyone.expand_as(state.own)
         group = state.models[standing.member]
-        models = [state.own, group, state.tuned, everyone, state.everyone_tuned]
+        models = [state.own, group, group + state.offset]
+        models += [everyone, everyone + state.everyone_offset]
         choice = standing.choice[None, :, None].expand(1, -1, state.own.shape[1])
         return torch.stack(models).gather(0, choice)[0]
 
@@ -135,10 +139,10 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
     program = functools.partial(_task, rule=rule, steps=steps)
     # Beside its own model, a client gets its group's, halves of it, and everybody's.
     kinds = (
-        Kind(program, "each", reads=3, down=(1,), up=(1, 4)),
-        Kind(functools.partial(program, halves=False), "each", None, (1, 5), (1, 4, 5)),
-        Kind(program, "each", reads=5, down=(1, 3), up=(1, 3, 4)),
-        Kind(program, "each", down=(1, 3, 5), up=(1, 3, 4, 5)),
+        Kind(program, "each", reads=4, down=(1,), up=(1, 4)),
+        Kind(functools.partial(program, halves=False), "each", None, (1, 6), (1, 4, 5)),
+        Kind(program, "each", reads=6, down=(1, 4), up=(1, 3, 4)),
+        Kind(program, "each", down=(1, 4, 6), up=(1, 3, 4, 5)),
     )
     return Flow(init, task, arrive, personal, welcome, info, kinds=kinds, together=True)
 
@@ -148,9 +152,11 @@ def _task(
     own: Float[Tensor, "n d"],
     group: Float[Tensor, "n d"],
     cap: Float[Tensor, " n"],
+    offset: Float[Tensor, "n d"],
     candidates: Float[Tensor, "n 2 d"] | None = None,
     asked: Bool[Tensor, " n"] | None = None,
     everyone: Float[Tensor, "n d"] | None = None,
+    everyone_offset: Float[Tensor, "n d"] | None = None,
     *,
     rule: Descent,
     steps: int,
@@ -160,11 +166,13 @@ def _task(
     none = own[:, :0]
     if candidates is None or asked is None or not halves:
         candidates, asked = own[:, None][:, :0], torch.zeros_like(cap).bool()
-    everyone = none if everyone is None else everyone
+    if everyone is None or everyone_offset is None:
+        everyone = everyone_offset = none
     pick = torch.zeros_like(asked).long()
     velocities, place = (none, none, none), cap[:, None]
     rows = own, group, everyone, *velocities, cap, pick, place, candidates, asked
-    found = coteries_round(clients, *rows, rule=rule, steps=steps, t=0)
+    offsets = offset, everyone_offset
+    found = coteries_round(clients, *rows, *offsets, rule=rule, steps=steps, t=0)
     own, tuned, everyone, _, _, _, cap, pick, report = found
     return own, tuned, cap, pick, report.to(own), everyone
 
@@ -173,16 +181,23 @@ def _take(state: Underway, now: Arrivals, shares: Tensor) -> None:
     """Models move by what arrives; the rest is kept for the next verdict."""
     own, tuned, cap, pick, report, everyone = now.answers
     i = torch.tensor(now.clients, device=own.device)
-    standing = _decided(state.standing, i, state.offered[i], pick)
-    state.standing = standing
+    steady = state.standing.sibling[i] < 0
+    choosing = (state.offered[i] >= 0) & ~steady
+    if bool(choosing.any()):
+        state.standing = _decided(state.standing, i, state.offered[i], pick, choosing)
+        state.offset[i[choosing]] = 0
+    standing = state.standing
     member, update = standing.member, tuned - state.began[i]
     total = torch.zeros_like(shares).index_add(0, member, shares)
     part = (shares / total[member])[i]
     state.models.index_add_(0, member[i], part[:, None] * update)
+    apart = tuned - state.models[member[i]]
+    state.offset[i] = followed(state.offset[i], apart, steady)
     if now.kind % 2 and int(standing.probation[0]) >= 0:
         change = everyone - state.everyone_began[i]
         state.everyone.add_((shares / shares.sum())[i] @ change)
-        state.everyone_tuned[i] = everyone
+        kept, apart = state.everyone_offset[i], everyone - state.everyone
+        state.everyone_offset[i] = followed(kept, apart, torch.ones_like(steady))
     state.own[i], state.tuned[i], state.update[i] = own, tuned, update
     state.cap[i], state.pick[i], state.report[i] = cap, pick, report
     state.heard[i], state.fresh[i] = True, state.since[i] == state.verdicts
@@ -193,15 +208,13 @@ def _decided(
     i: Int[Tensor, " m"],
     offered: Int[Tensor, " m"],
     pick: Int[Tensor, " m"],
+    choosing: Bool[Tensor, " m"],
 ) -> Standing:
     """Who was busy when its group divided goes to the half that it took.
 
     If its group has divided again since, and it stays, it has yet to choose there.
     """
     member, sibling = standing.member.clone(), standing.sibling.clone()
-    choosing = (offered >= 0) & (sibling[i] >= 0)
-    if not bool(choosing.any()):
-        return standing
     leaves = choosing & (pick == 1)
     member[i[leaves]] = offered[leaves]
     sibling[i[leaves | (choosing & (sibling[i] == offered))]] = -1
@@ -216,15 +229,19 @@ def _judge(state: Underway, shares: Tensor, sure: float) -> None:
     fresh, t = state.fresh, state.verdicts
     new, news = judged(old, heard, state.pick, report, t=t, sure=sure, fresh=fresh)
     if bool(news.merged[0]):
-        state.models[:], state.tuned = state.everyone, state.everyone_tuned.clone()
+        state.models[:], state.offset = state.everyone, state.everyone_offset.clone()
         state.offered = torch.full_like(state.offered, -1)
     elif int(new.probation[0]) >= 0 > int(old.probation[0]):
         state.everyone = shares[heard] / shares[heard].sum() @ state.tuned[heard]
-        state.everyone_tuned = state.tuned.clone()
-    for name in new.member[news.moved & (old.sibling < 0)].unique().tolist():
+        state.everyone_offset = state.offset.clone()
+    moved = news.moved & (old.sibling < 0) & ~news.merged
+    for name in new.member[moved].unique().tolist():
         here = heard & (new.member == name)
-        if bool(here.any()) and not bool(news.merged[0]):
+        if bool(here.any()):
             state.models[name] = shares[here] / shares[here].sum() @ state.tuned[here]
+    apart = state.tuned - state.models[new.member]
+    first = followed(torch.zeros_like(apart), apart, heard)
+    state.offset = torch.where(moved[:, None], first, state.offset)
     rows = state.update, shares, fresh & news.due, new.member
     state.changes, trial = proposed(*rows)
     state.standing = new._replace(trial=trial & (new.sibling < 0))
