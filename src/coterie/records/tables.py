@@ -244,13 +244,14 @@ def _search(path: Path) -> Search:
 
 def metrics_of(cell: Cell) -> pd.DataFrame:
     """Rows for each evaluated round and client."""
+    mine = {"algorithm": cell.label, "seed": cell.seed}
     tables = []
     for about, values in zip(cell.rounds, cell.metrics, strict=True):
-        table = pd.DataFrame({name: v.numpy() for name, v in values.items()})
-        table.insert(0, "client", cell.clients or range(len(table)))
-        table.insert(0, "round", int(about["round"]))
-        tables.append(table)
-    return _with_cell(_concatenated(tables), cell)
+        columns = {name: v.numpy() for name, v in values.items()}
+        clients = cell.clients or range(len(next(iter(columns.values()))))
+        where = {"round": int(about["round"]), "client": clients}
+        tables.append(pd.DataFrame({**mine, **where, **columns}))  # all columns at once
+    return _concatenated(tables)
 
 
 def _outcomes(columns: dict[str, Tensor]) -> Outcomes:
