@@ -25,8 +25,8 @@ losses, communities, dropouts, descent, pictures = (
 
 
 def test_all_figures_and_tables_are_recorded():
-    whats = [row["what"] for row in recorded("chapter6")]
-    figures = {what.replace(":", ",").split(",")[0] for what in whats}
+    titles = [row["what"] for row in recorded("chapter6")]
+    figures = {what.replace(":", ",").split(",")[0] for what in titles}
     wanted = {f"Figure 6.{k}" for k in ("1a", "1b", "1c", "3", "4", "5", "6")}
     assert wanted | {f"Table 6.{k}" for k in (1, 2, 3)} <= figures
 
