@@ -168,7 +168,7 @@ def test_every_kind_of_argument_is_refused_at_every_call():
         ((x, x, x[:1]), {"names": []}),
         ((x,), {"names": [1]}),
         ((x,), {"names": [], "way": "left"}),
-        ((x,), {"names": [], "pair": (1, "a")}),
+        ((x,), {"names": [], "pair": ("a", "a")}),
         ((x,), {"names": [], "more": x}),
         ((x,), {"names": [], "more": torch.ones(3, dtype=torch.long)}),
     )
