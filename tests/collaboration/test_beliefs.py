@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from coterie.collaboration.beliefs import (
     Belief,
+    Trust,
     estimate,
     estimated_precision,
     learn,
@@ -326,3 +327,34 @@ def test_without_confidence_a_meaningless_own_norm_gives_up_all_beliefs():
 def test_no_measurable_noise_gives_equal_precisions():
     belief = no_belief(torch.zeros(3, 2))._replace(mass=torch.ones(3, 3))
     assert torch.equal(estimated_precision(belief), torch.full((3,), 1e6))
+
+
+def test_against_noise_a_common_part_of_gradients_makes_no_partners():
+    """A part that all gradients share drops out of differences; it fills own norms."""
+    rng = torch.Generator().manual_seed(0)
+    apart = torch.eye(N, D, dtype=REAL)  # squared distances of 2, noise of at most 1/4
+    mu = (10 + apart).expand(N, N, D)
+    seen = [compared(mu, NOISE, rng) for _ in range(40)]
+    taken = {}
+    for against in ("gradient", "noise"):
+        trust, belief = Trust(against=against, memory=0.9), no_belief(apart)
+        for one in seen:
+            belief = trust.learnt(belief, one)
+        taken[against] = belief.ratio
+    assert (taken["gradient"] > 0.9).all()
+    assert_close(taken["noise"], torch.eye(N, dtype=REAL))
+
+
+def test_against_noise_twins_are_partners_where_gradients_vanish():
+    rng = torch.Generator().manual_seed(0)
+    trust, belief = (
+        Trust(against="noise", memory=0.99, confidence=0.0),
+        no_belief(torch.zeros(N, D, dtype=REAL)),
+    )
+    equal = torch.ones(N, dtype=REAL)
+    for _ in range(2000):
+        seen = compared(torch.zeros(N, N, D, dtype=REAL), equal, rng)
+        belief = trust.learnt(belief, seen)
+    # 1 - distance / noise, with a mean of 200 comparisons of D = 4 numbers: the product
+    # of differences of halves has deviation 4 / M / sqrt(D), noise mean 1 / M.
+    assert (belief.ratio > 1 - 4 * (4 / 2) / 200**0.5).all()

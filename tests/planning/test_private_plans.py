@@ -115,7 +115,7 @@ def test_noise_of_single_samples_is_what_their_minibatches_need():
         assert cost.releases == 18  # nine rounds of two minibatches
 
         def spent(noise: float, steps: int = 18) -> float:
-            return float(quick_epsilons([{(noise, rate): steps}], 1e-5))
+            return float(quick_epsilons([{(noise, rate, False): steps}], 1e-5))
 
         # The least noise to one part in a thousand.
         assert spent(cost.noise) <= cost.epsilon < spent(cost.noise / 1.002)

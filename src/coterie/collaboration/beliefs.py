@@ -193,6 +193,8 @@ class Trust(NamedTuple):
         criterion: phi: `binary`, `continuous`, or a function on tensors.
         lam: threshold of the binary criterion.
         rule: `paper` weights or rows `normalised` to sum 1.
+        against: what squared distances are compared with: the squared `gradient`, as in
+            the paper, or the `noise` variance of the gradient over all own samples.
     """
 
     estimator: Literal["split", "plain"] = "split"
@@ -201,6 +203,7 @@ class Trust(NamedTuple):
     criterion: str | Callable[[Tensor], Tensor] = "binary"
     lam: float = 0.1
     rule: Literal["paper", "normalised"] = "paper"
+    against: Literal["gradient", "noise"] = "gradient"
 
     def phi(self) -> Criterion:
         """Phi of Definition 1, checked."""
@@ -211,6 +214,10 @@ class Trust(NamedTuple):
 
     def learnt(self, belief: Belief, seen: Comparison) -> Belief:
         """The belief after one more comparison."""
+        if self.against == "noise":
+            # What all gradients have in common, at the start most, is no evidence then.
+            noise = seen.variance / seen.samples.clamp(min=1)
+            seen = seen._replace(own=noise, own_pooled=noise)
         how = {"memory": self.memory, "confidence": self.confidence}
         return learn(belief, seen, split=self.estimator == "split", **how)
 
