@@ -99,7 +99,7 @@ def test_noise_in_time_follows_from_the_answers_of_the_busiest_client():
 SAMPLES = {
     **TABLES,
     "run": {**TABLES["run"], "batch_size": 4},
-    "algorithm": [{"name": "fedavg", "lr": 0.05, "steps": 2}, {"name": "ifca"}],
+    "algorithm": [{"name": "fedavg", "lr": 0.05, "steps": 2}, {"name": "spag"}],
     "privacy": {"unit": "sample", "clip": 0.3, "noise": 1.0},
 }
 
@@ -123,7 +123,7 @@ def test_noise_of_single_samples_is_what_their_minibatches_need():
     # The score is a squared error here: noise of this size does harm.
     assert fedavg[0].score < fedavg[3].score
     (refused,) = [cost for cost in found if cost.reason]
-    assert refused.label == "ifca" and "asks for losses" in refused.reason
+    assert refused.label == "spag" and "Hessian-vector products" in refused.reason
 
 
 def test_the_plan_of_single_samples_is_told_in_their_words(tmp_path):
