@@ -28,8 +28,8 @@ from coterie.types import Algorithm, Info, Oracle, Rows
 from .structures import FAMILIES, Family, federation_of
 
 ROUNDS, STEPS, BATCH = 20, 20, 8
-SEEDS = range(2000, 2012)
-"""Others than those on which the rules of the method were chosen."""
+FIRST, SEEDS = 2000, 12
+"""Other seeds than those on which the rules of the method were chosen."""
 
 MODELS = {
     "mlp": lambda shape: co.models.mlp(shape, 10, hidden=(32,)),
@@ -218,14 +218,16 @@ def measured(
 def structures(overrides: Sequence[str]) -> list[Claim]:
     """Methods on nineteen structures: accuracy, cost, and who loses.
 
-    Settings: `data=digits`, `seeds=2`, `methods=all`, `tuned=true`, `families=alike`,
+    Settings: `data=digits`, `seeds=2`, `first=5000` (the first of the seeds),
+    `methods=all`, `tuned=true`, `families=alike`,
     `model=logistic` (or `cnn` of images), `data_dir=...` of Fashion-MNIST and MNIST,
     and `to=table.csv` for every single run.
     """
     given = settings(
         overrides,
         data=",".join(DATA),
-        seeds=len(SEEDS),
+        seeds=SEEDS,
+        first=FIRST,
         methods="quick",
         tuned=False,
         families="",
@@ -233,9 +235,11 @@ def structures(overrides: Sequence[str]) -> list[Claim]:
         data_dir="",
         to="",
     )
-    integer("seeds", given["seeds"], at_least=1, at_most=len(SEEDS))
+    integer("seeds", given["seeds"], at_least=1)
+    integer("first", given["first"], at_least=0)
     slow = one_of("methods", given["methods"], ("quick", "all")) == "all"
-    makers, seeds = QUICK | (SLOW if slow else {}), SEEDS[: given["seeds"]]
+    makers = QUICK | (SLOW if slow else {})
+    seeds = range(given["first"], given["first"] + given["seeds"])
     wanted, tuned = given["families"].split(","), given["tuned"]
     model = one_of("model", given["model"], MODELS)
     names = [name for name in FAMILIES if any(part in name for part in wanted)]
