@@ -30,6 +30,8 @@ def _signed(value: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _FIRST = _signed(0xBF58476D1CE4E5B9)
 _SECOND = _signed(0x94D049BB133111EB)
+_FACTORS = [np.uint64(factor & _WORD) for factor in (_FIRST, _SECOND)]
+_SHIFTS = [np.uint64(shift) for shift in (30, 27, 31)]
 
 
 def key(*names: int | str) -> int:
@@ -59,18 +61,18 @@ def _mixed(z: Tensor) -> Tensor:
     if z.device.type == "cpu" and torch.get_num_threads() == 1:
         _mix_unsigned(z.numpy().view(np.uint64))
         return z
-    z = _right(z, 30).bitwise_xor_(z).mul_(_FIRST)
-    z = _right(z, 27).bitwise_xor_(z).mul_(_SECOND)
-    return _right(z, 31).bitwise_xor_(z)
+    z.bitwise_xor_(_right(z, 30)).mul_(_FIRST)
+    z.bitwise_xor_(_right(z, 27)).mul_(_SECOND)
+    return z.bitwise_xor_(_right(z, 31))
 
 
 def _mix_unsigned(z: Any) -> None:
     """The same by numpy, which knows unsigned numbers but has one thread alone."""
-    spare = z >> np.uint64(30)
+    spare = z >> _SHIFTS[0]
     np.bitwise_xor(z, spare, out=z)
-    for factor, shift in ((_FIRST, 27), (_SECOND, 31)):
-        np.multiply(z, np.uint64(factor & _WORD), out=z)
-        np.right_shift(z, np.uint64(shift), out=spare)
+    for factor, shift in zip(_FACTORS, _SHIFTS[1:], strict=True):
+        np.multiply(z, factor, out=z)
+        np.right_shift(z, shift, out=spare)
         np.bitwise_xor(z, spare, out=z)
 
 
@@ -89,9 +91,27 @@ def bits(
         size: how many to draw for each.
         first: how many of each sequence are left out.
     """
-    start = mix((clients + 1) * _GOLDEN + stream)
-    count = torch.arange(first + 1, first + size + 1, device=clients.device)
-    return _mixed(start[..., None] + count * _GOLDEN)
+    start = starts(stream, clients)
+    return _mixed(start[..., None] + steps(size, first, clients.device))
+
+
+def starts(
+    stream: int | Int[Tensor, "s _"], clients: Int[Tensor, " n"]
+) -> Int[Tensor, "*s n"]:
+    """Where the sequences of these clients in the stream begin."""
+    return mix((clients + 1) * _GOLDEN + stream)
+
+
+def steps(size: int, first: int, device: torch.device) -> Int[Tensor, " {size}"]:
+    """From there to each of the `size` patterns behind the `first` ones."""
+    return torch.arange(first + 1, first + size + 1, device=device) * _GOLDEN
+
+
+def bits_into(
+    drawn: Int[Tensor, "n m"], begin: Int[Tensor, " n"], to: Int[Tensor, " m"]
+) -> None:
+    """Writes the patterns that are so many steps behind the starts."""
+    _mixed(torch.add(begin[:, None], to, out=drawn))
 
 
 def below(

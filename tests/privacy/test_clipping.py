@@ -12,9 +12,9 @@ from coterie import models
 from coterie.checks import InputError
 from coterie.clients import Batch, Kernel
 from coterie.models import OBJECTIVES
-from coterie.privacy.per_sample import clipping
 from coterie.privacy.per_sample.clipping import ClippedKernel
 from coterie.privacy.per_sample.layers import factors, product
+from coterie.privacy.per_sample.tapes import Stacked, Vectorised
 
 REAL = torch.float64
 # Sums of at most some hundred products in double precision, in another order.
@@ -162,29 +162,27 @@ def test_rows_may_share_their_samples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name][2]])
-def test_samples_one_behind_the_other_give_the_same(name: str, monkeypatch) -> None:
+@pytest.mark.parametrize("tape", [Vectorised, Stacked])
+def test_both_tapes_give_the_same(name: str, tape: type, monkeypatch) -> None:
     """Rows with padding in the midst, rows of nothing else, and a row alone."""
     module, kernel, clipped, points, batch = problem(name, 0.4)
     batch = Batch(batch.index, batch.weight.clone())
     batch.weight[0] = 0
-    monkeypatch.setattr(clipped, "_is_packed", lambda *_: True)
+    program = tape(kernel)
+    monkeypatch.setattr(clipped, "_program", lambda _: program)
     wanted = by_loop(module, kernel, 0.4, points, batch)
-    torch.testing.assert_close(clipped.grad(points, batch), wanted, **EXACT)
+    if tape is Vectorised or program.is_linear:
+        torch.testing.assert_close(clipped.grad(points, batch), wanted, **EXACT)
     for row in (slice(0, 1), slice(1, 2)):
         found = clipped.grad(points[row], batch[row])
         torch.testing.assert_close(found, wanted[row], **EXACT)
 
 
-def test_one_thread_has_large_models_of_many_clients_one_behind_the_other(monkeypatch):
-    *_, clipped, points, batch = problem("mlp", 0.4)
-    monkeypatch.setattr(clipping, "_LARGE", 5 * points.shape[1])
-    for threads, packed in ((1, True), (2, False)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        assert clipped._is_packed(points, batch) is packed
-        assert clipped._is_packed(points[:1], batch[:1])  # a client alone
-    monkeypatch.setattr(clipping, "_LARGE", 5 * points.shape[1] + 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert not clipped._is_packed(points, batch)
+@pytest.mark.parametrize(("name", "many"), [("mlp", Stacked), ("cnn", Vectorised)])
+def test_convolutions_of_many_clients_are_vectorised(name: str, many: type) -> None:
+    *_, clipped, points, _ = problem(name, 0.4)
+    assert isinstance(clipped._program(points), many)
+    assert isinstance(clipped._program(points[:1]), Stacked)
 
 
 def test_a_model_that_mixes_samples_goes_sample_by_sample() -> None:
@@ -225,15 +223,11 @@ def test_places_that_cancel_do_not_hide_a_gradient_s_length() -> None:
         assert float((left.mT @ right).norm()) <= 1 + 1e-5
 
 
-@pytest.mark.parametrize("name", ["mlp", "packed", "normalised"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "normalised"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_sample_whose_gradient_overflows_counts_as_nothing(
-    name, shared, monkeypatch
-) -> None:
+def test_a_sample_whose_gradient_overflows_counts_as_nothing(name, shared) -> None:
     """Or it would show: no bound holds for it."""
-    packed = name == "packed"
-    _, kernel, clipped, points, batch = problem("mlp" if packed else name, 0.4)
-    monkeypatch.setattr(clipped, "_is_packed", lambda *_: packed)
+    _, kernel, clipped, points, batch = problem(name, 0.4)
     index = torch.arange(5) if shared else torch.arange(10).view(2, 5)
     without = batch.weight.clone()
     without[:, 2] = 0

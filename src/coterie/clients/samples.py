@@ -92,22 +92,23 @@ class Samples:
 
     def _sampled(self, who: Tensor, stream: int | Sequence[int]) -> Batch:
         """A Poisson minibatch; rows are filled up with samples of weight zero."""
-        names = self.federation.clients[who]
-        index, mask = self.federation.train.rows(who)
-        keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)
-        draws = (seeds.bits(keys, names, index.shape[1])[0] >> 11) + 2**52
-        expected = self.expected[who]
-        limits = (expected / mask.sum(1) * 2.0**53).long()
-        chosen = mask & (draws < limits[:, None])
-        place = chosen.cumsum(1) - 1
+        train, names = self.federation.train, self.federation.clients[who]
+        size, expected = train.size[who], self.expected[who]
         # Of clients who are divided among processes, nobody here may take part.
-        width = max(1, int(place.max()) + 1) if len(who) else 1
-        rows, columns = chosen.nonzero(as_tuple=True)
-        used = index[:, :1].repeat(1, width)
-        used[rows, place[rows, columns]] = index[rows, columns]
-        weight = torch.zeros(used.shape, dtype=self.dtype, device=used.device)
-        weight[rows, place[rows, columns]] = (1 / expected[rows]).to(self.dtype)
-        return Batch(used, weight)
+        longest = int(size.max()) if len(who) else 0
+        keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)
+        draws = (seeds.bits(keys, names, longest)[0] >> 11) + 2**52
+        limits = (expected / size * 2.0**53).long()
+        chosen = draws < limits[:, None]
+        chosen &= torch.arange(longest, device=size.device) < size[:, None]
+        count = chosen.sum(1)
+        width = max(1, int(count.max())) if len(who) else 1
+        filled = torch.arange(width, device=size.device) < count[:, None]
+        start = train.start[who].clamp(max=len(train.index) - 1)
+        rows, places = chosen.nonzero(as_tuple=True)
+        used = train.index[start][:, None].repeat(1, width)
+        used.masked_scatter_(filled, train.index[start[rows] + places])
+        return Batch(used, filled * (1 / expected)[:, None].to(self.dtype))
 
     @cached_property
     def expected(self) -> Float[Tensor, " n"]:

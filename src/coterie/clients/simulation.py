@@ -110,16 +110,20 @@ class Simulation:
         self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
     ) -> Oracle:
         """The oracle of round t, where the `active` clients take part (None: all)."""
+        held = Held(self.samples, self.kernel, self.seed, self.loop, self.group)
+        oracle = SimulatedOracle(held, t, self.present(active), purpose)
+        return oracle if self.home is None else PersonalOracle(oracle, self.home)
+
+    def present(self, active: Bool[Tensor, " n"] | None) -> Bool[Tensor, " n"]:
+        """Who takes part (None: all), on the device; nobody is refused."""
         if active is None:
-            active = torch.ones(len(self), dtype=torch.bool)
+            device = self.federation.clients.device
+            return torch.ones(len(self), dtype=torch.bool, device=device)
         if active.shape != (len(self),) or not active.any():
             raise InputError(
                 f"`active` must name at least one of {len(self)} clients, got {active}."
             )
-        active = active.to(self.federation.clients.device)
-        held = Held(self.samples, self.kernel, self.seed, self.loop, self.group)
-        oracle = SimulatedOracle(held, t, active, purpose)
-        return oracle if self.home is None else PersonalOracle(oracle, self.home)
+        return active.to(self.federation.clients.device)
 
     def staggered(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"

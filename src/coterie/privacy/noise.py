@@ -25,8 +25,11 @@ from torch import Tensor
 
 from .. import seeds
 
+_COLUMNS = 2**19
+"""Numbers of a row that are drawn together."""
+
 _AT_ONCE = 2**18
-"""Draws of a block on the CPU: fewer cost more calls, more do not fit its cache."""
+"""Numbers of a block on the CPU: fewer cost more calls, more do not fit its cache."""
 
 
 def normals(
@@ -54,31 +57,43 @@ def add_noise(
     scale: Float[Tensor, " n"],
 ) -> Float[Tensor, "n d"]:
     """Adds to row j, in place, scale[j] times the draws of clients[j] in its stream."""
-    size = rows.shape[1]
     keys = torch.as_tensor(streams, device=rows.device).expand(len(rows))
-    at_once = rows.numel() if rows.is_cuda else 2 * _AT_ONCE
-    columns = min(size, at_once)
-    some = max(1, at_once // max(1, columns))
-    for top in range(0, len(rows), some):
-        block = slice(top, top + some)
-        for left in range(0, size, columns):
-            part = rows[block, left : left + columns]
-            names = keys[block], clients[block]
-            _add_block(part, names, scale[block, None], left // 2)
+    begin, squares = seeds.starts(keys[None], clients)[0], -2 * scale[:, None].square()
+    for left in range(0, rows.shape[1], _COLUMNS):
+        part = rows[:, left : left + _COLUMNS]
+        some = len(rows) if rows.is_cuda else _AT_ONCE // part.shape[1]
+        pairs: _Pairs | None = None
+        cut = (each.split(max(1, some)) for each in (part, begin, squares))
+        for block in zip(*cut, strict=True):
+            if pairs is None or len(pairs.drawn) != len(block[0]):
+                pairs = _Pairs(block[0], left // 2)
+            pairs.add_to(*block)
     return rows
 
 
-def _add_block(
-    part: Tensor, names: tuple[Tensor, Tensor], scale: Tensor, first: int
-) -> None:
-    half = -(-part.shape[1] // 2)
-    drawn = seeds.bits(names[0][None], names[1], half, first)[0]
-    words = drawn.view(torch.int32).to(part.dtype)  # (n, 2 half), each from -2^31
-    u, angle = words[:, :half], words[:, half:].mul_(math.pi * 2.0**-31)
-    # Near 0, where lengths are large, floats are dense; and it is never 0 itself.
-    u = u.abs_().add_(0.5).mul_(1 / (2.0**31 + 0.5))
-    length = u.log_().mul_(-2).sqrt_().mul_(scale)
-    cosine = torch.cos(angle, out=drawn.view(part.dtype)[:, :half])  # memory at hand
-    part[:, :half].addcmul_(cosine, length)
-    rest = part.shape[1] - half
-    part[:, half:].addcmul_(angle[:, :rest].sin_(), length[:, :rest])
+class _Pairs:
+    """Draws of a block, in memory that is used again: fresh one would cost more."""
+
+    def __init__(self, like: Tensor, first: int) -> None:
+        """Memory for blocks like this one, whose sequences begin behind `first`."""
+        n, size = like.shape
+        half = -(-size // 2)
+        self._steps = seeds.steps(half, first, like.device)
+        self.drawn = like.new_empty(n, half, dtype=torch.int64)
+        self._integers = self.drawn.view(torch.int32)  # each from -2^31
+        self._words = like.new_empty(n, 2 * half)
+        self._u, self._angle = self._words.chunk(2, 1)
+        self._cosine = self.drawn.view(like.dtype)[:, :half]  # when drawn is used up
+        self._rest = slice(0, size - half)
+
+    def add_to(self, part: Tensor, begin: Tensor, squares: Tensor) -> None:
+        """Adds noise of these squared scales, times -2, to the rows of a block."""
+        seeds.bits_into(self.drawn, begin, self._steps)
+        self._words.copy_(self._integers)
+        # Near 0, where lengths are large, floats are dense; and it is never 0 itself.
+        u = self._u.abs_().add_(0.5).mul_(1 / (2.0**31 + 0.5))
+        length = u.log_().mul_(squares).sqrt_()
+        angle = self._angle.mul_(math.pi * 2.0**-31)
+        cosines, sines = part.tensor_split([length.shape[1]], 1)
+        cosines.addcmul_(torch.cos(angle, out=self._cosine), length)
+        sines.addcmul_(angle.sin_()[:, self._rest], length[:, self._rest])

@@ -26,6 +26,8 @@ References:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from jaxtyping import Float
@@ -37,10 +39,7 @@ from ...clients.compiling import repeatable
 from ...clients.kernels import Kernel
 from ...clients.samples import Batch
 from .layers import factors
-from .tapes import Packed, Vectorised
-
-_LARGE = 2**20
-"""Parameters times samples of a client whose products take longer than the calls."""
+from .tapes import Stacked, Tape, Vectorised
 
 
 class ClippedKernel:
@@ -66,9 +65,9 @@ class ClippedKernel:
                 number(name, bound, above=0)
         self._kernel, self._clip, self._loss_clip = kernel, clip, loss_clip
         self.parameters = kernel.parameters
-        vectorised, packed = Vectorised(kernel), Packed(kernel)
-        suit = vectorised.suits and self._agree(vectorised, packed)
-        self._by_layer = (vectorised, packed) if suit else None
+        tapes = Vectorised(kernel), Stacked(kernel)
+        suit = tapes[0].suits and self._agree(*tapes)
+        self._by_layer = tapes if suit else None
 
     def chunk(self, samples: int, extra: int = 0) -> int:
         """How many rows of that many samples fit into one chunk."""
@@ -93,12 +92,10 @@ class ClippedKernel:
     def _clipped(self, points: Tensor, batch: Batch) -> Tensor:
         if not batch.weight.numel():  # nobody here takes part, or no sample
             return torch.zeros_like(points)
-        if self._by_layer is not None and self._is_packed(points, batch):
-            return self._packed(points, batch)
-        program = self._by_layer[0] if self._by_layer else self._one_by_one
-        (h, targets), shared = self._kernel.data(batch.index), batch.index.dim() == 1
+        program, shared = self._program(points), batch.index.dim() == 1
+        h, targets = self._kernel.data(batch.index)
         given = batch.weight, self._clip
-        with repeatable():
+        with repeatable() if points.is_cuda else nullcontext():
             g, squares = program(points, h, targets, *given, shared=shared)
             lost = ~squares.isfinite()
             if not lost.any():
@@ -109,32 +106,15 @@ class ClippedKernel:
             given = batch.weight.masked_fill(lost, 0), self._clip
             return program(points, h, targets, *given, shared=False)[0]
 
-    def _is_packed(self, points: Tensor, batch: Batch) -> bool:
-        """Whether clients go one by one in each layer, by rule as in `kernels`."""
-        assert self._by_layer is not None
-        if points.is_cuda or len(points) == 1:
-            return not points.is_cuda
-        # Several threads are quicker at one large product than at many small ones.
-        large = self.parameters * batch.width >= _LARGE
-        return large and self._by_layer[1].is_linear and torch.get_num_threads() == 1
+    def _program(self, points: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+        """What clips the samples of these rows, by rule as in `kernels`."""
+        if self._by_layer is None:
+            return self._one_by_one
+        vectorised, stacked = self._by_layer
+        alone = stacked.is_linear or len(points) == 1
+        return stacked if alone and not points.is_cuda else vectorised
 
-    def _packed(self, points: Tensor, batch: Batch) -> Tensor:
-        """The same from samples one behind the other, without those of no weight."""
-        assert self._by_layer is not None
-        used = batch.weight != 0
-        index, weight = batch.index.expand(used.shape)[used], batch.weight[used]
-        if not len(index):
-            return torch.zeros_like(points)
-        features, targets = self._kernel.data(index)
-        given = weight, self._clip, used.sum(1).tolist()
-        g, squares = self._by_layer[1](points, features, targets, *given)
-        lost = ~squares.isfinite()
-        if not lost.any():
-            return g
-        kept = batch.weight.masked_scatter(used, weight.masked_fill(lost, 0))
-        return self._packed(points, Batch(batch.index, kept))
-
-    def _agree(self, vectorised: Vectorised, packed: Packed) -> bool:
+    def _agree(self, *tapes: Tape) -> bool:
         """Whether tapes give the gradients of two samples, each alone, at a random row.
 
         They do not where a model uses the parameters of a layer in some other way too,
@@ -147,11 +127,8 @@ class ClippedKernel:
         point = torch.randn(1, kernel.parameters, generator=rng).to(like) / 10
         apart = Batch(index.T, weight.T)
         wanted = kernel.grad(point.expand(2, -1), apart).sum(0, keepdim=True)
-        features, targets = kernel.data(index)
-        given = point, features, targets, weight, math.inf
-        found = [vectorised(*given, shared=False)[0]]
-        given = point, features[0], targets[0], weight[0], math.inf
-        found.append(packed(*given, [2])[0])
+        given = point, *kernel.data(index), weight, math.inf
+        found = [tape(*given, shared=False)[0] for tape in tapes]
         return all(torch.allclose(g, wanted, rtol=1e-2, atol=1e-4) for g in found)
 
     def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:

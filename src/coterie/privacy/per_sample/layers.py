@@ -95,12 +95,24 @@ def gradients(
         e, h = e[..., None, :], h[..., None, :]
     else:
         e, h = e.flatten(lead, -2), h.flatten(lead, -2)
+    if e.shape[-2] == 1:
+        return _at_one_place(module, e, h)
     squares, weight = product(e, h)
     if module.bias is None:
         return squares, {"weight": weight}
-    sums = e.sum(-2, keepdim=True) if e.shape[-2] > 1 else e
+    sums = e.sum(-2, keepdim=True)
     squares = squares + _square(sums)[..., 0]
     return squares, {"weight": weight, "bias": Product(None, sums)}
+
+
+def _at_one_place(
+    module: Any, e: Tensor, h: Tensor
+) -> tuple[Tensor, dict[str, Product]]:
+    """The same where t = 1: |e|^2 |h|^2, and |e|^2 more of a bias."""
+    found, along = {"weight": Product(e, h)}, _square(h)
+    if module.bias is not None:
+        found["bias"], along = Product(None, e), along + 1
+    return (_square(e) * along)[..., 0], found
 
 
 def _patches(module: nn.Conv2d, h: Tensor) -> Tensor:
@@ -120,8 +132,6 @@ def product(e: Tensor, h: Tensor) -> tuple[Tensor, Product]:
     if t > 1 and 2 * t * t > o * i:
         whole = (e.mT @ h).flatten(-2)[..., None, :]
         return _square(whole)[..., 0], Product(None, whole)
-    if t == 1:
-        return (_square(e) * _square(h))[..., 0], Product(e, h)
     squares = ((e @ e.mT) * (h @ h.mT)).sum((-2, -1)).clamp(min=0)
     # Terms that cancel leave their rounding, which must not make a gradient look
     # shorter than it is.

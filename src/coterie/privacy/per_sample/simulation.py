@@ -119,8 +119,7 @@ class PrivateSimulation:
         self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
     ) -> Oracle:
         """The oracle of round t, where the `active` clients take part (None: all)."""
-        # Refuses as any simulation does; its oracle has asked nobody yet.
-        present = self._simulation.at(t, active, purpose=purpose).present
+        present = self._simulation.present(active)
         oracle = SimulatedOracle(self._held, t, present, purpose)
         home = self._simulation.home
         named = Named(self._mechanism, self._entering(purpose), [t], purpose)

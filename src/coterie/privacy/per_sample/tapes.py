@@ -1,14 +1,15 @@
 """Clipped gradients layer by layer: a tape keeps every layer's inputs and slopes.
 
-`Vectorised` has all clients in one pass, for many small models and on a GPU. `Packed`
-has their samples one behind the other and goes through clients within a layer: no
-sample is there to fill up rows of Poisson minibatches, and where products of matrices
-are what takes time, that is quicker on a CPU.
+`Vectorised` knows any layers, on any device. `Stacked` has the samples of all clients
+one behind the other, and every linear layer is one batched product: on a CPU that is
+quicker, as torch's vectorising takes longer than small products themselves. A client
+alone may have convolutions there, too.
 """
 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -19,21 +20,20 @@ from torch.func import functional_call, vmap
 from torch.nn.grad import conv2d_input
 
 from ...clients.kernels import Kernel
-from .layers import Product, factors, gradients, layers_of
+from .layers import Layer, Product, factors, gradients, layers_of
+
+Kept = dict[str, Tensor]
+"""Of every layer, (n, b, ...)."""
 
 
-class Vectorised:
-    """A hook at every layer keeps its input h and adds a probe, whose slope is e."""
+class Tape(ABC):
+    """A kernel's module, with layers that keep their inputs and slopes."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._module = copy.deepcopy(kernel.module)
-        self._inputs: dict[str, Tensor] = {}
-        self._probes: dict[str, Tensor] = {}
         layers = layers_of(kernel, self._module)
         self.suits, self._layers = layers is not None, layers or []
-        for layer in self._layers:
-            layer.module.register_forward_hook(self._hook(layer.name))
 
     def __call__(
         self,
@@ -46,7 +46,7 @@ class Vectorised:
         shared: bool,
     ) -> tuple[Tensor, Tensor]:
         """Clipped sums (n, d) of gradients, and squares (n, b) of their lengths."""
-        slopes, inputs = self._tape(points, features, targets, shared)
+        slopes, inputs = self._kept(points.detach(), features, targets, shared)
         squares = weight.new_zeros(weight.shape)
         found: dict[str, Product] = {}
         for name, module, _ in self._layers:
@@ -54,23 +54,36 @@ class Vectorised:
             squares += more
             found |= {name + kind: each for kind, each in products.items()}
         cut = weight * factors(squares, clip)
-        rows = []
-        for name in self._kernel.layout.names:
+        rows = torch.empty_like(points, memory_format=torch.contiguous_format)
+        for name, part in self._kernel.layout.unravel(rows).items():
             left, right = found[name].weighed(cut)
-            rows.append((left.mT @ right).flatten(1))
-        return torch.cat(rows, 1), squares
+            out = part.view(len(points), left.shape[2], right.shape[2])
+            torch.bmm(left.mT, right, out=out)
+        return rows, squares
 
-    def _tape(
+    @abstractmethod
+    def _kept(
         self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Slopes of the layers' outputs and their inputs, (n, b, ...)."""
+    ) -> tuple[Kept, Kept]:
+        """Slopes of the layers' outputs, and their inputs."""
 
+
+class Vectorised(Tape):
+    """A hook at every layer keeps its input and adds a probe, whose slope is kept."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self._inputs: Kept = {}
+        self._probes: Kept = {}
+        for layer in self._layers:
+            layer.module.register_forward_hook(self._hook(layer.name))
+
+    def _kept(
+        self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
+    ) -> tuple[Kept, Kept]:
         def total(
-            probes: dict[str, Tensor],
-            point: dict[str, Tensor],
-            features: Tensor,
-            targets: Tensor,
-        ) -> tuple[Tensor, dict[str, Tensor]]:
+            probes: Kept, point: Kept, features: Tensor, targets: Tensor
+        ) -> tuple[Tensor, Kept]:
             self._probes, self._inputs = probes, {}
             outputs = functional_call(self._module, point, (features,))
             inputs, self._inputs, self._probes = self._inputs, {}, {}
@@ -84,7 +97,7 @@ class Vectorised:
         }
         rows = vmap(total, in_dims=(0, 0, data, data))
         with torch.enable_grad():
-            point = self._kernel.layout.unravel(points.detach())
+            point = self._kernel.layout.unravel(points)
             losses, inputs = rows(probes, point, features, targets)
         slopes = _slopes(losses.sum(), list(probes.values()))
         return dict(zip(probes, slopes, strict=True)), inputs
@@ -97,115 +110,85 @@ class Vectorised:
         return hook
 
 
-class Packed:
-    """Every layer computes with weights of each client."""
+class Stacked(Tape):
+    """Layers that know the weights of every client."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._module = copy.deepcopy(kernel.module)
-        layers = layers_of(kernel, self._module) or []
-        self._layers = {layer.name: _Own(layer.module) for layer in layers}
-        self.is_linear = not any(isinstance(x.module, nn.Conv2d) for x in layers)
+        super().__init__(kernel)
+        self._own = [_Own(layer) for layer in self._layers]
+        self.is_linear = all(own.is_linear for own in self._own)
 
-    def __call__(
-        self,
-        points: Tensor,
-        features: Tensor,
-        targets: Tensor,
-        weight: Tensor,
-        clip: float,
-        sizes: list[int],
-    ) -> tuple[Tensor, Tensor]:
-        """Clipped sums (n, d) of gradients, and squares (m,) of their lengths.
-
-        Args:
-            points: models of the clients.
-            features: (m, ...) of all samples, client after client.
-            targets: (m, ...) of the same.
-            weight: (m,) of the same.
-            clip: the length to which they are cut.
-            sizes: samples of each client.
-        """
-        self._pass(points.detach(), features, targets, sizes)
-        squares = weight.new_zeros(weight.shape)
-        found: dict[str, Product] = {}
-        for name, own in self._layers.items():
-            more, products = gradients(own.layer, own.slopes, own.inputs, 1)
-            squares += more
-            found |= {name + kind: each for kind, each in products.items()}
-            own.forget()
-        cut = weight * factors(squares, clip)
-        rows = torch.empty_like(points)
-        for name, parts in self._kernel.layout.unravel(rows).items():
-            left, right = found[name].weighed(cut)
-            count = [size * (len(right) // len(weight)) for size in sizes]
-            sides = left.T.split(count, 1), right.split(count)
-            sums = parts.view(len(points), left.shape[1], right.shape[1]).unbind()
-            for a, b, out in zip(*sides, sums, strict=True):
-                torch.mm(a, b, out=out)
-        return rows, squares
-
-    def _pass(
-        self, points: Tensor, features: Tensor, targets: Tensor, sizes: list[int]
-    ) -> None:
-        """Forward, and back to the outputs of every layer."""
-        values = self._kernel.layout.unravel(points)
+    def _kept(
+        self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
+    ) -> tuple[Kept, Kept]:
+        n, values = len(points), self._kernel.layout.unravel(points)
+        if shared:
+            features, targets = (d.expand(n, *d.shape) for d in (features, targets))
         probe = points.new_zeros(()).requires_grad_()
-        for name, own in self._layers.items():
-            own.begin(values[f"{name}weight"], values.get(f"{name}bias"), sizes, probe)
+        for own in self._own:
+            own.begin(values, probe)
         with torch.enable_grad():
-            losses = self._kernel.objective.loss(self._module(features), targets)
+            outputs = self._module(features.flatten(0, 1))
+            losses = self._kernel.objective.loss(outputs, targets.flatten(0, 1))
         _slopes(losses.sum(), [probe])
+        slopes = {own.name: own.slopes.unflatten(0, (n, -1)) for own in self._own}
+        inputs = {own.name: own.inputs.unflatten(0, (n, -1)) for own in self._own}
+        for own in self._own:
+            own.forget()
+        return slopes, inputs
 
 
 class _Own:
-    """A layer with weights of each client, for samples client after client."""
+    """A layer with weights of each client, who have as many samples each."""
 
-    def __init__(self, layer: nn.Module) -> None:
-        self.layer: Any = layer
-        self.layer.forward = lambda h: _Applied.apply(h, self._probe, self)
-        self._how: dict[str, Any] = {}
-        if isinstance(layer, nn.Conv2d):
-            names = ("stride", "padding", "dilation")
-            self._how = {name: getattr(layer, name) for name in names}
+    inputs: Tensor
+    slopes: Tensor
+    _weight: Tensor
+    _bias: Tensor | None
+    _probe: Tensor
+
+    def __init__(self, layer: Layer) -> None:
+        module: Any = layer.module
+        module.forward = lambda h: _Applied.apply(h, self._probe, self)
+        self.name = layer.name
+        self.is_linear = not isinstance(module, nn.Conv2d)
+        names = () if self.is_linear else ("stride", "padding", "dilation")
+        self._how = {name: getattr(module, name) for name in names}
         self.forget()
 
-    def begin(
-        self, weight: Tensor, bias: Tensor | None, sizes: list[int], probe: Tensor
-    ) -> None:
-        """Takes the weights (n, ...) of clients with so many samples."""
-        nothing = [None] * len(weight)
-        self._weights = weight.unbind()
-        self._biases = nothing if bias is None else bias.unbind()
-        self._sizes, self._probe = sizes, probe
+    def begin(self, values: Kept, probe: Tensor) -> None:
+        """Takes the weights (n, ...) of clients; a convolution those of one alone."""
+        self._weight = values[f"{self.name}weight"]
+        self._bias, self._probe = values.get(f"{self.name}bias"), probe
 
     def forget(self) -> None:
         """Keeps nothing of what a pass has left."""
-        self.inputs = self.slopes = torch.empty(0)
-        self._weights, self._biases, self._probe = (), (), torch.empty(0)
+        self.inputs = self.slopes = self._weight = self._probe = torch.empty(0)
+        self._bias = None
 
     def outputs(self, h: Tensor) -> Tensor:
         """Outputs of all samples, where those without a slope stay without one."""
-        function: Any = F.conv2d if self._how else F.linear
-        out = _joined(
-            function(some, weight, bias, **self._how)
-            for some, weight, bias in zip(
-                h.split(self._sizes), self._weights, self._biases, strict=True
-            )
-        )
+        weight, bias = self._weight, self._bias
+        if self.is_linear:
+            n, outputs, inputs = weight.shape
+            out = h.new_empty(*h.shape[:-1], outputs)  # no view: a layer may change it
+            many = out.view(n, -1, outputs)
+            rows = h.reshape(n, -1, inputs)
+            if bias is None:
+                torch.bmm(rows, weight.mT, out=many)
+            else:
+                torch.baddbmm(bias[:, None], rows, weight.mT, out=many)
+        else:
+            out = F.conv2d(h, weight[0], None if bias is None else bias[0], **self._how)
         self.inputs, self.slopes = h.detach(), out.new_zeros(()).expand(out.shape)
         return out
 
     def back(self, e: Tensor) -> Tensor:
         """Slopes of the inputs from those of the outputs."""
-        pieces = zip(e.split(self._sizes), self._weights, strict=True)
-        if not self._how:
-            return _joined(some @ weight for some, weight in pieces)
-        shape = self.inputs.shape[1:]
-        return _joined(
-            conv2d_input((len(some), *shape), weight, some, **self._how)
-            for some, weight in pieces
-        )
+        weight, shape = self._weight, self.inputs.shape
+        if self.is_linear:
+            return (e.reshape(len(weight), -1, e.shape[-1]) @ weight).view(shape)
+        return conv2d_input(shape, weight[0], e, **self._how)
 
 
 class _Applied(torch.autograd.Function):
@@ -224,11 +207,6 @@ class _Applied(torch.autograd.Function):
         (e,) = slopes
         ctx.own.slopes = e
         return ctx.own.back(e) if ctx.needs_input_grad[0] else None, None, None
-
-
-def _joined(pieces: Any) -> Tensor:
-    parts = list(pieces)
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _slopes(loss: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
