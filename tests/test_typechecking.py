@@ -17,7 +17,8 @@ from torch import Tensor
 from coterie.algorithms.local import local
 from coterie.clients.samples import Batch
 from coterie.collaboration.weights import spectral_radius
-from coterie.conformance.cases import Setting, simulated, small_federation
+from coterie.conformance.cases import Setting, simulated
+from coterie.conformance.federations import small_federation
 from coterie.engine.rounds import beginning
 from support.oracles import begun
 from support.typechecking import check, jaxtyped

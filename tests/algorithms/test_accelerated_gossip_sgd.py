@@ -10,7 +10,7 @@ import torch
 from coterie.algorithms.accelerated_gossip_sgd import accelerated_gossip_sgd
 from coterie.algorithms.agraf import agraf
 from coterie.clients.simulation import Simulation
-from coterie.conformance.cases import common_optimum
+from coterie.conformance.federations import common_optimum
 from coterie.engine.clocks import Rings
 from coterie.engine.events import Run
 from coterie.graphs import edges_of, gossip_matrix

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
 from coterie.checks import InputError
 from coterie.conformance import cases
+from coterie.conformance.federations import small_federation
 from coterie.conformance.suite import CHECKS
 from coterie.engine import Run, clock
 from coterie.graphs import Mixing, edges_of, gossip_matrix, neighbouring
@@ -87,7 +88,7 @@ def test_on_a_graph_it_passes_the_checks(check):
 
 
 def test_in_time_only_neighbours_are_served():
-    federation = cases.small_federation()
+    federation = small_federation()
     sizes = federation.train.size
     algorithm = adaptive_all_for_one(sizes, ring(), every=1, criterion="continuous")
     run = cases.went_on(cases.begun(algorithm, federation), 60)

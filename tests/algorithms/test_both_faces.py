@@ -9,8 +9,9 @@ import torch
 
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError, parameters_of
-from coterie.conformance.cases import Case, Setting, begun, simulated, small_federation
+from coterie.conformance.cases import Case, Setting, begun, simulated
 from coterie.conformance.cases import starting_rows as starts
+from coterie.conformance.federations import small_federation
 from coterie.conformance.suite import faces_of
 from coterie.engine.clocks import clock
 from coterie.engine.events import Run

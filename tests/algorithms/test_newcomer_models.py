@@ -15,13 +15,8 @@ from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.best_fit import mean_of_partners, training_losses
 from coterie.collaboration.weights import collaboration_weights, continuous
-from coterie.conformance.cases import (
-    Case,
-    Setting,
-    leaves,
-    small_federation,
-    starting_rows,
-)
+from coterie.conformance.cases import Case, Setting, leaves, starting_rows
+from coterie.conformance.federations import small_federation
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
 from coterie.models import build

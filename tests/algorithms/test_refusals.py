@@ -11,7 +11,8 @@ import torch
 
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
-from coterie.conformance.cases import Case, small_federation
+from coterie.conformance.cases import Case
+from coterie.conformance.federations import small_federation
 from coterie.graphs import gossip_matrix
 from coterie.study.ingredients import ingredients_of
 

@@ -7,7 +7,8 @@ from torch.testing import assert_close
 
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.best_fit import best_fit, training_losses
-from coterie.conformance.cases import Setting, small_federation, starting_rows
+from coterie.conformance.cases import Setting, starting_rows
+from coterie.conformance.federations import small_federation
 from coterie.models import build
 
 ACTIVE = torch.tensor([True, False, True, True, True, True])

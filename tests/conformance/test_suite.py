@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import pytest
@@ -18,11 +19,9 @@ from coterie.clients.oracles import SimulatedOracle
 from coterie.conformance.cases import (
     Case,
     NotApplicable,
-    common_optimum,
     leaves,
-    relabelled,
-    small_federation,
 )
+from coterie.conformance.federations import common_optimum, small_federation
 from coterie.conformance.suite import CHECKS, Finding, check_algorithm, faces_of
 from coterie.optim.steps import Descent, velocity
 from coterie.types import Algorithm
@@ -46,6 +45,12 @@ FEWER["preconditioned_gradient"] = FEWER["dane"]
 """Steps of solvers inside a round, on which no check but the optimum's depends."""
 
 
+@functools.cache
+def case_of(name, face, *options):
+    """The same case for all checks, so that they share its runs."""
+    return Case(ALGORITHMS[name], dict(options), face)
+
+
 def passes(check, case):
     try:
         CHECKS[check].run(case)
@@ -58,7 +63,7 @@ def test_every_algorithm_passes_every_check_in_all_its_faces(name, face, check):
     if (name, check) in BY_POSITION:
         pytest.skip("pairs of clients are drawn by position.")
     options = FEWER.get(name, {}) if check != "known_optimum" else {}
-    passes(check, Case(ALGORITHMS[name], options, face=face))
+    passes(check, case_of(name, face, *options.items()))
 
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 0.01, "steps": 2, "schedule": "inverse(9)"}
@@ -78,18 +83,21 @@ SENSITIVE = (
 def test_algorithms_pass_with_momentum_and_schedules_too(name, check):
     if (name, check) in BY_POSITION:
         pytest.skip("pairs of clients are drawn by position.")
-    case = Case(ALGORITHMS[name])
-    options = {n: v for n, v in SETTINGS.items() if n in case.defaults}
-    passes(check, Case(ALGORITHMS[name], options | FEWER.get(name, {})))
+    defaults = Case(ALGORITHMS[name]).defaults
+    options = {n: v for n, v in SETTINGS.items() if n in defaults} | FEWER.get(name, {})
+    passes(check, case_of(name, "rounds", *options.items()))
 
 
 def estimated_precision(*, lr: float = 0.1) -> Algorithm:
     return adaptive_all_for_one(None, lr=lr)
 
 
+ESTIMATED = Case(estimated_precision)
+
+
 @pytest.mark.parametrize("check", IN_ROUNDS)
 def test_adaptive_collaboration_passes_when_it_estimates_the_precision(check):
-    passes(check, Case(estimated_precision))
+    passes(check, ESTIMATED)
 
 
 def one_step(clients, x, *, lr: float):
@@ -462,7 +470,7 @@ def test_unknown_ingredients_and_options_are_refused():
 def test_relabelled_clients_keep_identity_and_data():
     federation = small_federation()
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    other = relabelled(federation, order)
+    other = federation.select(order)
     assert torch.equal(other.clients, order)
     for j, i in enumerate(order.tolist()):
         for name in ("train", "validation", "test"):

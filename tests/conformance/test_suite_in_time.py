@@ -14,13 +14,8 @@ from coterie.algorithms.local import local
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import number
 from coterie.cli.commands import main
-from coterie.conformance.cases import (
-    EVENTS,
-    Case,
-    NotApplicable,
-    begun,
-    small_federation,
-)
+from coterie.conformance.cases import EVENTS, Case, NotApplicable, begun
+from coterie.conformance.federations import small_federation
 from coterie.conformance.suite import CHECKS, check_algorithm, faces_of
 from coterie.types import Algorithm, Flow, Kind, Task
 
@@ -45,15 +40,20 @@ VARIANTS = [
 SENSITIVE = ("client_by_client", "resuming", "without_delays", "work")
 
 
-@pytest.mark.parametrize("check", SENSITIVE)
-@pytest.mark.parametrize(
-    ("name", "options"), VARIANTS, ids=[f"{n}-{'-'.join(o)}" for n, o in VARIANTS]
+@pytest.fixture(
+    scope="module", params=VARIANTS, ids=lambda v: f"{v[0]}-{'-'.join(v[1])}"
 )
-def test_methods_pass_with_other_options_too(name, options, check):
-    if options.get("late") == "heterogeneous" and check == "without_delays":
+def variant(request):
+    name, options = request.param
+    return Case(ALGORITHMS[name], options, "time")
+
+
+@pytest.mark.parametrize("check", SENSITIVE)
+def test_methods_pass_with_other_options_too(variant, check):
+    if variant.options.get("late") == "heterogeneous" and check == "without_delays":
         pytest.skip("answers count less from the fourth on.")
     try:
-        CHECKS[check].run(Case(ALGORITHMS[name], options, "time"))
+        CHECKS[check].run(variant)
     except NotApplicable as reason:
         pytest.skip(str(reason))
 
@@ -308,8 +308,9 @@ def test_every_check_has_a_culprit():
 
 
 def test_what_culprits_are_made_of_passes():
+    case = Case(plain, face="time")
     for check in set(IN_TIME) - {"newcomers"}:
-        CHECKS[check].run(Case(plain, face="time"))
+        CHECKS[check].run(case)
 
 
 def test_a_state_that_no_file_can_hold_is_a_finding():

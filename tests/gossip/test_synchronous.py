@@ -10,7 +10,8 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.conformance.cases import Setting, simulated, small_federation
+from coterie.conformance.cases import Setting, simulated
+from coterie.conformance.federations import small_federation
 from coterie.gossip import chebyshev, chebyshev_factor, plain, time_varying
 from coterie.graphs import contraction, edges_of, gossip_matrix
 from coterie.types import traffic_of

@@ -16,9 +16,10 @@ from coterie import Simulation
 from coterie.checks import InputError
 from coterie.clients.groups import block
 from coterie.collaboration.evidence import moments, surely_better
-from coterie.conformance.cases import CLIENTS, Setting, followed, simulated, trace
-from coterie.conformance.cases import small_federation as small
+from coterie.conformance.cases import Setting, followed, simulated, trace
 from coterie.conformance.divided import divided
+from coterie.conformance.federations import CLIENTS
+from coterie.conformance.federations import small_federation as small
 from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_epsilons
 from coterie.privacy.accounts import by_pairs, totals
 from coterie.privacy.ledger import LOSSES, Ledger

@@ -16,9 +16,10 @@ from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.decentralised_sgd import decentralised_sgd
 from coterie.checks import InputError
 from coterie.clients.groups import block
-from coterie.conformance.cases import CLIENTS, Setting, followed, simulated, trace
-from coterie.conformance.cases import small_federation as small
+from coterie.conformance.cases import Setting, followed, simulated, trace
 from coterie.conformance.divided import divided
+from coterie.conformance.federations import CLIENTS
+from coterie.conformance.federations import small_federation as small
 from coterie.privacy import Exchange, Input, Release
 from coterie.privacy.accounts import by_pairs, totals
 from coterie.privacy.noise import normals

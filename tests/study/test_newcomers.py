@@ -16,7 +16,7 @@ from coterie import report
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError, TrainingError
 from coterie.clients.simulation import Simulation
-from coterie.conformance.cases import small_federation
+from coterie.conformance.federations import small_federation
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
 from coterie.models import ravel

@@ -6,15 +6,14 @@ import torch
 
 from coterie.algorithms import ALGORITHMS
 from coterie.conformance.cases import (
-    CLIENTS,
     ROUNDS,
     Case,
     Setting,
     followed,
     simulated,
-    small_federation,
     starting_rows,
 )
+from coterie.conformance.federations import CLIENTS, small_federation
 from coterie.privacy.training import Mechanism, costs_of, events_of, foresee, privately
 
 EVERYBODY = torch.ones(CLIENTS, dtype=torch.bool)

@@ -20,7 +20,6 @@ from ..records import pack, unpack
 from ..study.ingredients import OF_MODELS
 from ..types import Algorithm, Arrivals, Info, Oracle, State
 from .cases import (
-    CLIENTS,
     EVENTS,
     ROUNDS,
     Case,
@@ -29,19 +28,17 @@ from .cases import (
     agree,
     begun,
     close,
-    common_optimum,
     flow_of,
     leaves,
-    relabelled,
     same,
     simulated,
-    small_federation,
     starting_rows,
     trace,
     traced,
     welcomed,
     went_on,
 )
+from .federations import CLIENTS, common_optimum, small_federation
 
 
 def check_inputs_untouched(case: Case) -> None:
@@ -92,14 +89,12 @@ def _with_arrive_watched(algorithm: Algorithm) -> Algorithm:
 
 def check_same_seed_same_result(case: Case) -> None:
     """Two runs are equal bit by bit, whatever the global generators hold."""
-    federation = small_federation()
-    runs = []
-    for global_seed in (1, 2):
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(global_seed)
-            runs.append(traced(case, federation))
-    agree(runs[0].states[-1], runs[1].states[-1], "two runs with the same seed")
-    assert same(runs[0].personal, runs[1].personal), (
+    first = case.usual
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(torch.initial_seed() + 1)
+        second = traced(case, small_federation())
+    agree(first.states[-1], second.states[-1], "two runs with the same seed")
+    assert same(first.personal, second.personal), (
         "two runs with the same seed give different personal models."
     )
 
@@ -113,24 +108,21 @@ def check_no_global_randomness(case: Case) -> None:
 
 def check_shapes_and_dtype(case: Case) -> None:
     """Models keep shape (N, D) and precision, and so does all of the state."""
-    federation = small_federation()
     for dtype in (torch.float32, torch.float64):
-        setting = Setting(dtype=dtype)
-        run = traced(case, federation, setting)
-        x = starting_rows(federation, setting)
+        run = case.single if dtype == torch.float32 else case.usual
+        x = starting_rows(small_federation(), Setting(dtype=dtype))
         _has_shape_and_dtype(run.personal, run.states[-1], x)
 
 
 def check_info(case: Case) -> None:
     """What it tells about itself is finite."""
-    federation = small_federation()
-    for info in traced(case, federation).infos:
+    for info in case.usual.infos:
         for name, value in info.items():
             finite = bool(torch.as_tensor(value).to_dense().isfinite().all())
             assert finite, f"`{name}` in the info is not finite."
         if "weights" in info:
             shape = tuple(torch.as_tensor(info["weights"]).shape)
-            wanted = (len(federation), len(federation))
+            wanted = (CLIENTS, CLIENTS)
             assert shape == wanted, f"`weights` has shape {shape}, not {wanted}."
 
 
@@ -151,48 +143,39 @@ def check_relabelling(case: Case) -> None:
     if case.face == "time" and flow_of(case.build(federation)).starts is not None:
         raise NotApplicable("it begins with a client by its place, and so walks on.")
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    other = relabelled(federation, order)
-    given = case.made(federation)
+    other = federation.select(order)
     # Graphs follow positions, so that they are relabelled and not made anew.
     moved = {
         name: matrix.index_select(0, order).index_select(1, order)
-        for name, matrix in given.items()
+        for name, matrix in case.made(federation).items()
         if name == "mixing"
     }
-    here = traced(case, federation, instead=given).personal
     there = traced(case, other, instead=moved).personal
-    close(there, here[order], "relabelled clients get other models")
+    close(there, case.usual.personal[order], "relabelled clients get other models")
 
 
 def check_client_by_client(case: Case) -> None:
     """All clients at once equal one client after the other."""
-    federation = small_federation()
+    federation, in_turn = small_federation(), Setting(loop=True)
     if case.face == "rounds":
-        at_once = traced(case, federation)
-        in_turn = traced(case, federation, Setting(loop=True))
-        close(at_once.personal, in_turn.personal, "all at once and one by one")
+        found = traced(case, federation, in_turn).personal
+        close(case.usual.personal, found, "all at once and one by one")
         return
-    runs = [
-        begun(case.build(federation), federation),
+    for run in (
         begun(case.build(federation), federation, grouped=False),
-        begun(case.build(federation), federation, Setting(loop=True)),
-    ]
-    for _ in range(EVENTS):
-        first, *others = (run.step() for run in runs)
-        for event in others:
-            assert event[:4] == first[:4], "together and one by one, others answer."
-    for run in runs[1:]:
-        close(run.personal(), runs[0].personal(), "together and one by one")
+        begun(case.build(federation), federation, in_turn),
+    ):
+        for event in case.usual.events:
+            same_event = run.step()[:4] == event
+            assert same_event, "together and one by one, others answer."
+        close(run.personal(), case.usual.personal, "together and one by one")
 
 
 def check_resuming(case: Case) -> None:
     """A run survives save and load, in mid-flight; resuming equals not stopping."""
     if case.face == "time":
-        for events in (1, EVENTS // 2):
-            _resumes_in_time(case, events)
-        return
-    federation, setting = small_federation(), Setting()
-    whole = trace(case.build(federation), federation, setting)
+        return _resumes_in_time(case)
+    federation, setting, whole = small_federation(), Setting(), case.usual
     half = ROUNDS // 2
     fresh = case.build(federation)  # as in a new process
     begin = beginning(simulated(federation, setting))
@@ -208,23 +191,24 @@ def check_resuming(case: Case) -> None:
     )
 
 
-def _resumes_in_time(case: Case, events: int) -> None:
-    federation = small_federation()
-    whole = went_on(begun(case.build(federation), federation), events)
+def _resumes_in_time(case: Case) -> None:
+    federation, whole = small_federation(), case.usual
+    stopped = begun(case.build(federation), federation)
     fresh = case.build(federation)  # as in a new process
     like = begun(fresh, federation).moment()
-    assert leaves(like.state).keys() == leaves(whole.state).keys(), (
-        "the state has other parts later than after `init`."
-    )
-    rest = begun(fresh, federation, start=_from_file(whole.moment(), like))
-    for _ in range(EVENTS // 2):
-        there, here = rest.step(), whole.step()
-        assert there[:4] == here[:4], "after resuming, others answer."
-    agree(rest.state, whole.state, "resuming differs from not stopping")
-    assert rest.sent == whole.sent, "resuming counts other messages."
-    assert same(rest.personal(), whole.personal()), (
-        "resuming gives other personal models than not stopping."
-    )
+    for first, events in ((0, 1), (1, EVENTS // 2)):
+        went_on(stopped, events - first)
+        assert leaves(like.state).keys() == leaves(stopped.state).keys(), (
+            "the state has other parts later than after `init`."
+        )
+        rest = begun(fresh, federation, start=_from_file(stopped.moment(), like))
+        for event in whole.events[events:]:
+            assert rest.step()[:4] == event, "after resuming, others answer."
+        agree(rest.state, whole.states[-1], "resuming differs from not stopping")
+        assert [*rest.sent] == whole.sent, "resuming counts other messages."
+        assert same(rest.personal(), whole.personal), (
+            "resuming gives other personal models than not stopping."
+        )
 
 
 def _from_file(state: State, like: State) -> State:
@@ -335,11 +319,9 @@ def check_newcomers(case: Case) -> None:
     """Newcomers get finite models, each by its own data alone; nothing is modified."""
     everybody = small_federation(CLIENTS + 2)
     places = torch.arange(CLIENTS + 2)
-    trained = everybody.select(places[:CLIENTS])
     for dtype in (torch.float32, torch.float64):
-        setting = Setting(dtype=dtype)
-        run = traced(case, trained, setting)
-        state = run.states[-1]
+        run = case.single if dtype == torch.float32 else case.usual
+        setting, state = Setting(dtype=dtype), run.states[-1]
         before = copy.deepcopy(leaves(state))
         given = case.made(everybody)
         kept = copy.deepcopy(given)

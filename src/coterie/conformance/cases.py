@@ -1,26 +1,25 @@
-"""What the checks of algorithms run on: tiny federations, and runs that keep all.
+"""Cases of the checks of algorithms, and runs that keep all.
 
-The federations have 6 clients and models of 19 parameters at most, so that all checks
-take seconds.
+Models have 19 parameters at most, so that all checks take seconds.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from .. import models, seeds
 from ..checks import InputError, suggestion
 from ..clients.groups import Group
 from ..clients.simulation import Simulation
-from ..data.federation import PARTS, Federation, Table, federate
+from ..data.federation import Federation
 from ..engine.checkpoints import Moment
 from ..engine.clocks import Clock, Rings, clock
 from ..engine.events import Run
@@ -28,17 +27,20 @@ from ..engine.times import usual_work
 from ..records import pack
 from ..study.ingredients import RECIPES, Context, ingredients_of
 from ..types import Algorithm, Federated, Flow, Info, State, traffic_of
+from .federations import small_federation
 
 Factory = Callable[..., Algorithm]
 Face = Literal["rounds", "time"]
 
 ROUNDS = 4
-CLIENTS = 6
 EVENTS = 18
 """Arrivals in a run in time: the slow client has answered too."""
 
 PACES = clock("lognormal(1, 0.5)", "stragglers(1, 2.5)")
 """Nobody ends at the same time as others, and client 0 is slow."""
+
+ACTIVE = torch.tensor([False, False, True, True, False, True])
+"""Who takes part where not all do; of three processes, the first has nobody."""
 
 _CLOSE = 1e-9
 """Sums of a few hundred products in another order, in double precision, and what a few
@@ -116,17 +118,36 @@ class Case:
         positional = [given.get(name) for name in self.ingredients]
         return self.factory(*positional, **{**self.options, **(options or {})})
 
+    # Runs that several checks only read.
+
+    @functools.cached_property
+    def usual(self) -> Trace:
+        """The run of the small federation in a usual setting."""
+        return traced(self, small_federation())
+
+    @functools.cached_property
+    def single(self) -> Trace:
+        """The same in single precision."""
+        return traced(self, small_federation(), Setting(dtype=torch.float32))
+
+    @functools.cached_property
+    def partial(self) -> Trace:
+        """The same in rounds, where only some take part."""
+        federation = small_federation()
+        return trace(self.build(federation), federation, Setting(), active=ACTIVE)
+
 
 class Trace(NamedTuple):
     """A run: the state before the first round and after each, and what came out.
 
-    Of a run in time there is the last state alone.
+    Of a run in time there is the last state alone, and what happened.
     """
 
     states: list[State]
     infos: list[Info]
     personal: Tensor  # (N, D)
-    sent: list[float]  # values that verbs sent in each round
+    sent: list[float]  # values in each round, or to a server and to peers in time
+    events: Sequence[tuple[object, ...]] = ()  # time, clients, delays, updates
 
 
 class Setting(NamedTuple):
@@ -135,7 +156,6 @@ class Setting(NamedTuple):
     dtype: torch.dtype = torch.float64
     batch_size: int = 4
     loop: bool = False
-    processes: int = 1  # among which clients are divided
     module: Callable[[], nn.Module] = lambda: models.mlp(
         (4,), 3, hidden=(2,), activation="tanh"
     )
@@ -145,54 +165,6 @@ class Setting(NamedTuple):
 def _built(module: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
     """The model at its start, of which simulations take copies."""
     return models.build(module, 0, dtype)
-
-
-def small_federation(clients: int = CLIENTS) -> Federation:
-    """Classification in two clusters that name the classes differently."""
-    rng = seeds.generator("conformance", "data")
-    sizes = torch.tensor([7 + (3 * i) % 5 for i in range(clients)])
-    role = torch.cat([torch.arange(int(size)).clamp(max=2) for size in sizes])
-    role = torch.where(role == 2, 0, role + 1)  # one for validation, one to test
-    owner = torch.arange(clients).repeat_interleave(sizes)
-    features = torch.randn(len(owner), 4, generator=rng, dtype=torch.float64)
-    classes = features[:, :3].argmax(1)
-    targets = torch.where(owner % 2 == 0, classes, (classes + 1) % 3)
-    table = Table("small", features, targets, "classification", 3)
-    return federate(table, owner, role, clusters=torch.arange(clients) % 2)
-
-
-def common_optimum(clients: int = CLIENTS) -> Federation:
-    """Noiseless linear regression: different features, the same best model.
-
-    The Hessians are diagonal with entries from 1 to 3, so that any usual step size
-    converges.
-    """
-    rng = seeds.generator("conformance", "optimum")
-    real = torch.float64
-    best = torch.randn(5, generator=rng, dtype=real)
-    samples = 20
-    blocks = []
-    for _ in range(clients):
-        q = torch.linalg.qr(torch.randn(samples, 5, generator=rng, dtype=real))[0]
-        curvature = 1 + 2 * torch.rand(5, generator=rng, dtype=real)
-        blocks.append(q * (samples * curvature / 2).sqrt())
-    # Validation and test data are the training data again; nobody looks at them.
-    features = torch.cat([torch.cat(blocks)] * len(PARTS))
-    owner = torch.arange(clients).repeat_interleave(samples).repeat(len(PARTS))
-    role = torch.arange(len(PARTS)).repeat_interleave(clients * samples)
-    table = Table("optimum", features, features @ best, "regression", 1)
-    return federate(
-        table,
-        owner,
-        role,
-        clusters=torch.zeros(clients, dtype=torch.long),
-        optima=best.expand(clients, 5).clone(),
-    )
-
-
-def relabelled(federation: Federation, order: Int[Tensor, " m"]) -> Federation:
-    """The federation whose client j is client order[j] of this one."""
-    return federation.select(order)
 
 
 def starting_rows(federation: Federation, setting: Setting) -> Tensor:
@@ -298,18 +270,17 @@ def traced(
     federation: Federation,
     setting: Setting | None = None,
     *,
-    x: Tensor | None = None,
     instead: Mapping[str, Tensor] | None = None,
 ) -> Trace:
     """A run of the face that is tested."""
     setting, algorithm = setting or Setting(), case.build(federation, instead=instead)
     if case.face == "rounds":
-        return trace(algorithm, federation, setting, x=x)
-    run, infos = begun(algorithm, federation, setting, x=x), []
+        return trace(algorithm, federation, setting)
+    run, infos, events = begun(algorithm, federation, setting), [], []
     for _ in range(EVENTS):
-        run.step()
+        events.append(run.step()[:4])
         infos.append(flow_of(algorithm).info(run.state))
-    return Trace([run.state], infos, run.personal(), [])
+    return Trace([run.state], infos, run.personal(), [*run.sent], events)
 
 
 def welcomed(

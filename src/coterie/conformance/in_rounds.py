@@ -15,7 +15,7 @@ from ..data.federation import Federation
 from ..engine.states import whole
 from ..privacy.training import Mechanism, foresee, privately
 from .cases import (
-    CLIENTS,
+    ACTIVE,
     ROUNDS,
     Case,
     NotApplicable,
@@ -24,19 +24,18 @@ from .cases import (
     close,
     followed,
     leaves,
-    relabelled,
     shared,
     simulated,
-    small_federation,
     starting_rows,
     trace,
 )
 from .divided import Threads, divided
+from .federations import CLIENTS, small_federation
 
 
 def check_identical_clients(case: Case) -> None:
     """Clients with the same data, draws and start keep the same model."""
-    twins = relabelled(small_federation(), torch.tensor([2] * CLIENTS))
+    twins = small_federation().select(torch.tensor([2] * CLIENTS))
     models_now = trace(case.build(twins), twins, Setting()).personal
     close(models_now, models_now[:1], "identical clients drift apart")
 
@@ -85,19 +84,13 @@ def _in_parts(
 def check_divided(case: Case) -> None:
     """Clients divided among processes get the same models, and send by verbs alone."""
     federation = small_federation()
-    # With three processes, the first has nobody who takes part.
-    absent = torch.tensor([False, False, True, True, False, True])
-    for size, active in ((2, None), (3, absent)):
-        together = trace(case.build(federation), federation, Setting(), active=active)
+    for size, active, together in ((2, None, case.usual), (3, ACTIVE, case.partial)):
         parts = _in_parts(case, federation, size, active)
         models_now = torch.cat([part.personal for part in parts])
         close(models_now, together.personal, f"divided among {size} processes")
         for part in parts:
             counted = part.sent == together.sent
             assert counted, "what is sent differs in a divided federation."
-
-
-_ACTIVE = torch.tensor([True, False, True, True, False, True])
 
 
 def check_inactive_rows(case: Case) -> None:
@@ -110,29 +103,24 @@ def check_inactive_rows(case: Case) -> None:
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")
     federation, setting = small_federation(), Setting()
-    everybody = trace(case.build(federation), federation, setting, rounds=1)
-    models_now, state = everybody.personal, everybody.states[-1]
-    some = trace(
-        case.build(federation),
-        federation,
-        setting,
-        rounds=1,
-        start=(1, state),
-        active=_ACTIVE,
+    algorithm, state = case.build(federation), case.usual.states[1]
+    simulation, x = simulated(federation, setting), starting_rows(federation, setting)
+    models_now, of_some = (
+        followed(algorithm, simulation, x, 1, (1, state), active).personal
+        for active in (None, ACTIVE)
     )
-    for rows in (models_now, some.personal, *leaves(state).values()):
+    for rows in (models_now, of_some, *leaves(state).values()):
         # Also several models or directions of all clients, (n, C, D).
         if isinstance(rows, Tensor) and rows.shape[-1:] == models_now.shape[1:]:
             if rows.dim() > 1 and len(rows) == CLIENTS and shared(rows.flatten(1)):
                 raise NotApplicable("clients share models in this method.")
-    algorithm = case.build(federation)
-    before = trace(algorithm, federation, setting, rounds=0, active=_ACTIVE).personal
-    after = trace(algorithm, federation, setting, active=_ACTIVE).personal
+    before = followed(algorithm, simulation, x, 0, active=ACTIVE).personal
+    after = case.partial.personal
     assert after.isfinite().all(), "models are not finite when some take no part."
     changed = (before != after).any(1)
-    wrong = (changed & ~_ACTIVE).nonzero()[:, 0].tolist()
+    wrong = (changed & ~ACTIVE).nonzero()[:, 0].tolist()
     assert not wrong, f"models of inactive clients {wrong} changed."
-    idle = (~changed & _ACTIVE).nonzero()[:, 0].tolist()
+    idle = (~changed & ACTIVE).nonzero()[:, 0].tolist()
     assert not idle, f"models of active clients {idle} did not change."
 
 
@@ -140,24 +128,23 @@ def check_inactive_data(case: Case) -> None:
     """Data of clients that take no part are not used: they may even be NaN."""
     federation, setting = small_federation(), Setting()
     features = federation.features.clone()
-    for client in (~_ACTIVE).nonzero()[:, 0].tolist():
+    for client in (~ACTIVE).nonzero()[:, 0].tolist():
         first, size = federation.train.start[client], federation.train.size[client]
         features[federation.train.index[first : first + size]] = math.nan
     without = replace(federation, features=features)
-    expected = trace(case.build(federation), federation, setting, active=_ACTIVE)
     # Ingredients are made before training, when all are there.
-    found = trace(case.build(federation), without, setting, active=_ACTIVE)
+    found = trace(case.build(federation), without, setting, active=ACTIVE)
     assert found.personal.isfinite().all(), "data of inactive clients were used."
-    close(found.personal, expected.personal, "data of inactive clients matter")
+    close(found.personal, case.partial.personal, "data of inactive clients matter")
 
 
 def check_without_noise(case: Case) -> None:
     """Private training without clipping and noise gives the same models."""
     federation, setting = small_federation(), Setting()
     simulation, x = simulated(federation, setting), starting_rows(federation, setting)
-    for active in (None, _ACTIVE):
+    for active, expected in ((None, case.usual), (ACTIVE, case.partial)):
         algorithm = case.build(federation)
-        rounds = [torch.ones_like(_ACTIVE) if active is None else active] * ROUNDS
+        rounds = [torch.ones_like(ACTIVE) if active is None else active] * ROUNDS
         try:
             columns = x.shape[1]
             foreseen = foresee(algorithm, rounds, seed=0, label="it", columns=columns)
@@ -166,6 +153,5 @@ def check_without_noise(case: Case) -> None:
         private = privately(
             algorithm, foreseen, Mechanism(math.inf, 0.0), simulation.names
         )
-        expected = followed(algorithm, simulation, x, active=active).personal
         found = followed(private, simulation, x, active=active).personal
-        close(found, expected, "without noise, private training")
+        close(found, expected.personal, "without noise, private training")

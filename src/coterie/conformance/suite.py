@@ -8,7 +8,7 @@ The ingredients of a factory are its positional parameters and are made by their
 function of a `Case` that raises AssertionError with a sentence when the algorithm fails
 it, and `NotApplicable` when it asks for something this kind of method does not promise.
 It is run for every face that a method has, in rounds and in time, where it applies to
-both. The federations they run on are in `conformance.cases`.
+both. The federations they run on are in `conformance.federations`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .cases import (
     Face,
     Factory,
     NotApplicable,
-    small_federation,
 )
+from .federations import small_federation
 
 _FACES: tuple[Face, ...] = get_args(Face)
 
