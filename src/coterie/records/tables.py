@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -139,28 +140,48 @@ def _few(names: Iterable[str]) -> str:
 def load_records(path: Path | str) -> Records:
     """Reads the records of a run folder, finished or not."""
     path = Path(path)
-    cells = sorted((path / "cells").glob("*.pt"))
-    clients_files = list(path.glob("clients-*.csv"))
+    files = sorted((path / "cells").glob("*.pt"))
     needed = [path / name for name in ("study.toml", "task.json")]
-    if not cells or not clients_files or not all(file.exists() for file in needed):
+    described = any(path.glob("clients-*.csv"))
+    if not files or not described or not all(file.exists() for file in needed):
         raise InputError(
             f"{str(path)!r} is not the folder of a run that has begun: it needs "
             "study.toml, task.json, clients-*.csv and cells/*.pt."
         )
-    study, about = read_toml(needed[0]), read_json(needed[1])
-    shapes.sound_study(needed[0], study)
+    study = read_study(path)
     order = [entry["label"] for entry in study["algorithm"]]
-    loaded = [load_cell(cell) for cell in cells]
-    for cell, file in zip(loaded, cells, strict=True):
+    cells = [load_cell(file) for file in files]
+    for cell, file in zip(cells, files, strict=True):
         shapes.sound_cell(file, cell)
         if cell.label not in order:
             raise InputError(
                 f"{file} is of an algorithm {cell.label!r}, which the study does not "
                 "have: move it elsewhere."
             )
-    loaded.sort(key=lambda cell: (order.index(cell.label), cell.seed))
-    shapes.sound_task(needed[1], about, loaded)
-    clients = _concatenated([_read_clients(file, loaded) for file in clients_files])
+    return records_of(path, study, cells)
+
+
+def read_study(path: Path) -> dict[str, Any]:
+    """The settings in a run folder."""
+    study = read_toml(path / "study.toml")
+    shapes.sound_study(path / "study.toml", study)
+    return study
+
+
+def records_of(path: Path, study: dict[str, Any], cells: list[Cell]) -> Records:
+    """The records of a run, of which the cells are at hand.
+
+    Args:
+        path: its folder.
+        study: its settings.
+        cells: all that it has; their states are not looked at.
+    """
+    about = read_json(path / "task.json")
+    order = [entry["label"] for entry in study["algorithm"]]
+    loaded = sorted(cells, key=lambda cell: (order.index(cell.label), cell.seed))
+    shapes.sound_task(path / "task.json", about, loaded)
+    files = path.glob("clients-*.csv")
+    clients = _concatenated([_read_clients(file, loaded) for file in files])
     if about["note"]:
         study.setdefault("data", {})["note"] = about["note"]
     usual = OBJECTIVES[about["task"]]  # where an old folder does not say
@@ -244,14 +265,29 @@ def _search(path: Path) -> Search:
 
 def metrics_of(cell: Cell) -> pd.DataFrame:
     """Rows for each evaluated round and client."""
-    mine = {"algorithm": cell.label, "seed": cell.seed}
-    tables = []
-    for about, values in zip(cell.rounds, cell.metrics, strict=True):
-        columns = {name: v.numpy() for name, v in values.items()}
-        clients = cell.clients or range(len(next(iter(columns.values()))))
-        where = {"round": int(about["round"]), "client": clients}
-        tables.append(pd.DataFrame({**mine, **where, **columns}))  # all columns at once
-    return _concatenated(tables)
+    n = len(next(iter(cell.metrics[0].values())))
+    unknown = torch.full((n,), torch.nan)
+    columns = {
+        name: torch.cat([values.get(name, unknown) for values in cell.metrics]).numpy()
+        for name in dict.fromkeys(name for values in cell.metrics for name in values)
+    }
+    mine = {
+        "algorithm": cell.label,
+        "seed": cell.seed,
+        "round": np.repeat([int(about["round"]) for about in cell.rounds], n),
+        "client": np.tile(cell.clients or range(n), len(cell.rounds)),
+    }
+    return pd.DataFrame({**mine, **columns})  # all columns at once
+
+
+def last_metrics(cell: Cell, names: tuple[str, ...]) -> Iterator[list[Any]]:
+    """What the last evaluation adds to the lines of `metrics_of`, with names."""
+    values = [column.numpy() for column in cell.metrics[-1].values()]
+    mine = [cell.label, cell.seed, int(cell.rounds[-1]["round"])]
+    clients = cell.clients or range(len(values[0]))
+    for client, *numbers in zip(clients, *values, strict=True):
+        known = ["" if math.isnan(number) else number for number in numbers]
+        yield [*mine, client, full_name(names, client), *known]
 
 
 def _outcomes(columns: dict[str, Tensor]) -> Outcomes:
