@@ -187,10 +187,9 @@ class Folder:
         path = self.path / "metrics.csv"
         cells = sorted((self.path / "cells").glob("*.pt"))
         if cells:
-            names = self._names()
-            tables = [named(metrics_of(load_cell(file)), names) for file in cells]
+            table = named(metrics_of(map(load_cell, cells)), self._names())
             with writing(path) as new:
-                pd.concat(tables).to_csv(new, index=False)
+                table.to_csv(new, index=False)
         else:
             path.unlink(missing_ok=True)
 
