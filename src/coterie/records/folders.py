@@ -27,7 +27,7 @@ from ..data.federation import PARTS, Federation, full_name
 from ..data.preparation import Preparations, preparations_of
 from ..models import Objective, description
 from ..types import State
-from .cells import Cell, load_cell, pack
+from .cells import Cell, pack
 from .files import (
     damaged,
     file_name,
@@ -40,13 +40,13 @@ from .files import (
     writing,
 )
 from .searches import Search, load_search
-from .shapes import sound_cell, sound_model
+from .shapes import sound_model
 from .tables import (
     Records,
     last_metrics,
     metrics_of,
     named,
-    read_study,
+    read_cell,
     records_of,
 )
 
@@ -187,7 +187,7 @@ class Folder:
         path = self.path / "metrics.csv"
         cells = sorted((self.path / "cells").glob("*.pt"))
         if cells:
-            table = named(metrics_of(map(load_cell, cells)), self._names())
+            table = named(metrics_of(map(read_cell, cells)), self._names())
             with writing(path) as new:
                 table.to_csv(new, index=False)
         else:
@@ -218,11 +218,7 @@ class Folder:
     def cell(self, label: str, seed: int) -> Cell | None:
         """The cell as it was saved last, if ever."""
         path = self.path / "cells" / f"{file_name(label, seed)}.pt"
-        if not path.exists():
-            return None
-        cell = load_cell(path)
-        sound_cell(path, cell)
-        return cell
+        return read_cell(path) if path.exists() else None
 
     def save_models(
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"
@@ -288,7 +284,7 @@ class Folder:
 
     def export(self, cells: list[Cell]) -> Records:
         """Writes the tables for people, of all cells of the study, and returns them."""
-        records = records_of(self.path, read_study(self.path), cells)
+        records = records_of(self.path, cells)
         tables = {"tuning": records.trials, "versions": records.made_by}
         names = ["metrics", "rounds", "clients", "newcomers", "delays", "spans", "work"]
         names += ["confusion", "calibration", "releases"]

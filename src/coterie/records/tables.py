@@ -20,7 +20,7 @@ from ..data.federation import called, full_name, short_name
 from ..models import OBJECTIVES
 from . import shapes
 from .cells import Cell, load_cell
-from .files import damaged, read_json, read_toml
+from .files import damaged, file_name, read_json, read_toml
 from .searches import COLUMNS, Search, load_search
 
 
@@ -149,37 +149,32 @@ def load_records(path: Path | str) -> Records:
             f"{str(path)!r} is not the folder of a run that has begun: it needs "
             "study.toml, task.json, clients-*.csv and cells/*.pt."
         )
-    study = read_study(path)
-    order = [entry["label"] for entry in study["algorithm"]]
-    cells = [load_cell(file) for file in files]
-    for cell, file in zip(cells, files, strict=True):
-        shapes.sound_cell(file, cell)
-        if cell.label not in order:
-            raise InputError(
-                f"{file} is of an algorithm {cell.label!r}, which the study does not "
-                "have: move it elsewhere."
-            )
-    return records_of(path, study, cells)
+    return records_of(path, map(read_cell, files))
 
 
-def read_study(path: Path) -> dict[str, Any]:
-    """The settings in a run folder."""
-    study = read_toml(path / "study.toml")
-    shapes.sound_study(path / "study.toml", study)
-    return study
+def read_cell(path: Path) -> Cell:
+    """The cell in a file, whose parts fit together."""
+    cell = load_cell(path)
+    shapes.sound_cell(path, cell)
+    return cell
 
 
-def records_of(path: Path, study: dict[str, Any], cells: list[Cell]) -> Records:
-    """The records of a run, of which the cells are at hand.
+def records_of(path: Path, cells: Iterable[Cell]) -> Records:
+    """The records of a run folder, of which these are all cells, without their states.
 
-    Args:
-        path: its folder.
-        study: its settings.
-        cells: all that it has; their states are not looked at.
+    They are looked at last, since they may be read from files, which takes longest.
     """
-    about = read_json(path / "task.json")
+    study, about = read_toml(path / "study.toml"), read_json(path / "task.json")
+    shapes.sound_study(path / "study.toml", study)
     order = [entry["label"] for entry in study["algorithm"]]
-    loaded = sorted(cells, key=lambda cell: (order.index(cell.label), cell.seed))
+    loaded = list(cells)
+    for label, seed in [(cell.label, cell.seed) for cell in loaded]:
+        if label not in order:
+            raise InputError(
+                f"{path / 'cells' / file_name(label, seed)}.pt is of an algorithm "
+                f"{label!r}, which the study does not have: move it elsewhere."
+            )
+    loaded.sort(key=lambda cell: (order.index(cell.label), cell.seed))
     shapes.sound_task(path / "task.json", about, loaded)
     files = path.glob("clients-*.csv")
     clients = _concatenated([_read_clients(file, loaded) for file in files])
