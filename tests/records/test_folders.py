@@ -228,7 +228,7 @@ def test_records_say_what_made_each_cell_and_since_when(folder):
     cell = evaluated(t=3)
     cell.versions = [(0, old), (2, new)]
     folder.save(cell)
-    records = folder.export()
+    records = folder.export([cell])
     rows = [["local", 0, 0, "1", "a"], ["local", 0, 2, "2", "b"]]
     assert records.made_by.to_numpy().tolist() == rows
     assert records.versions == {"torch": "1 and 2"}
@@ -246,7 +246,7 @@ def test_the_exported_files_hold_what_the_records_hold(folder):
     cell = evaluated("local", t=2)
     cell.snapshot_rounds, cell.snapshots = [1, 2], [torch.eye(2), torch.ones(2, 2)]
     folder.save(cell)
-    records = folder.export()
+    records = folder.export([cell])
     for name in ("metrics", "rounds", "clients"):
         table = pd.read_csv(folder.path / f"{name}.csv")
         pd.testing.assert_frame_equal(table, getattr(records, name), check_dtype=False)

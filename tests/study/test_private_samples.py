@@ -20,7 +20,7 @@ from coterie.privacy.training import (
     with_noise,
 )
 from coterie.records.cells import pack
-from coterie.report import write_report
+from coterie.report.privacy.section import privacy_section
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm
@@ -178,8 +178,8 @@ def test_a_method_that_chooses_by_losses_keeps_to_its_epsilon(tmp_path):
     )[0]
     assert float((alone.models() - together.models()).abs().max()) < 1e-9
     assert alone.records.releases.equals(together.records.releases)
-    page = write_report(alone.records, tmp_path / "report.html").read_text()
-    assert "cost at most epsilon 3; losses that were asked for were bounded" in page
+    said = privacy_section(alone.records)
+    assert "cost at most epsilon 3; losses that were asked for were bounded" in said
 
 
 def by_client(steps: int, rate: float, noise: float = 1.5) -> float:

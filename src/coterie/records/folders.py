@@ -8,9 +8,11 @@ from the cells.
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from ..data.federation import PARTS, Federation, full_name
 from ..data.preparation import Preparations, preparations_of
 from ..models import Objective, description
 from ..types import State
-from .cells import Cell, load_cell, pack
+from .cells import Cell, pack
 from .files import (
     damaged,
     file_name,
@@ -39,7 +41,14 @@ from .files import (
 )
 from .searches import Search, load_search
 from .shapes import sound_model
-from .tables import Records, load_records, metrics_of, named
+from .tables import (
+    Records,
+    last_metrics,
+    metrics_of,
+    named,
+    read_cell,
+    records_of,
+)
 
 
 class Folder:
@@ -178,9 +187,9 @@ class Folder:
         path = self.path / "metrics.csv"
         cells = sorted((self.path / "cells").glob("*.pt"))
         if cells:
-            tables = [self._metrics(load_cell(file)) for file in cells]
+            table = named(metrics_of(map(read_cell, cells)), self._names())
             with writing(path) as new:
-                pd.concat(tables).to_csv(new, index=False)
+                table.to_csv(new, index=False)
         else:
             path.unlink(missing_ok=True)
 
@@ -190,25 +199,26 @@ class Folder:
         Cells are what a run goes on from, so that a line may be lost, or half written
         where the machine stops; `begin_metrics` and `export` write the file as a whole.
         """
-        path = self.path / "metrics.csv"
-        table = self._metrics(
-            replace(cell, rounds=cell.rounds[-1:], metrics=cell.metrics[-1:])
-        )
         try:
-            with path.open("a", encoding="utf-8", newline="") as file:
-                file.write(table.to_csv(index=False, header=not file.tell()))
+            with (self.path / "metrics.csv").open(
+                "a", encoding="utf-8", newline=""
+            ) as file:
+                lines = csv.writer(file, lineterminator=os.linesep)
+                if not file.tell():
+                    where = ("algorithm", "seed", "round", "client", "name")
+                    lines.writerow([*where, *cell.metrics[-1]])
+                lines.writerows(last_metrics(cell, self._names()))
         except OSError as error:
             raise unwritable(self.path, error) from None
 
-    def _metrics(self, cell: Cell) -> pd.DataFrame:
-        """What the cell adds to metrics.csv, with the names that `describe` kept."""
-        about = read_json(self.path / "task.json")
-        return named(metrics_of(cell), tuple(about.get("clients", ())))
+    def _names(self) -> tuple[str, ...]:
+        """Of the clients, as `describe` kept them."""
+        return tuple(read_json(self.path / "task.json").get("clients", ()))
 
     def cell(self, label: str, seed: int) -> Cell | None:
         """The cell as it was saved last, if ever."""
         path = self.path / "cells" / f"{file_name(label, seed)}.pt"
-        return load_cell(path) if path.exists() else None
+        return read_cell(path) if path.exists() else None
 
     def save_models(
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"
@@ -272,9 +282,9 @@ class Folder:
     def _tuning_file(self, label: str, seed: int, end: str) -> Path:
         return self.path / "tuning" / f"{file_name(label, seed)}.{end}"
 
-    def export(self) -> Records:
-        """Writes the tables for people and returns them."""
-        records = load_records(self.path)
+    def export(self, cells: list[Cell]) -> Records:
+        """Writes the tables for people, of all cells of the study, and returns them."""
+        records = records_of(self.path, cells)
         tables = {"tuning": records.trials, "versions": records.made_by}
         names = ["metrics", "rounds", "clients", "newcomers", "delays", "spans", "work"]
         names += ["confusion", "calibration", "releases"]

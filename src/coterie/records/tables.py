@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..checks import InputError, suggestion
@@ -18,7 +20,7 @@ from ..data.federation import called, full_name, short_name
 from ..models import OBJECTIVES
 from . import shapes
 from .cells import Cell, load_cell
-from .files import damaged, read_json, read_toml
+from .files import damaged, file_name, read_json, read_toml
 from .searches import COLUMNS, Search, load_search
 
 
@@ -139,28 +141,43 @@ def _few(names: Iterable[str]) -> str:
 def load_records(path: Path | str) -> Records:
     """Reads the records of a run folder, finished or not."""
     path = Path(path)
-    cells = sorted((path / "cells").glob("*.pt"))
-    clients_files = list(path.glob("clients-*.csv"))
+    files = sorted((path / "cells").glob("*.pt"))
     needed = [path / name for name in ("study.toml", "task.json")]
-    if not cells or not clients_files or not all(file.exists() for file in needed):
+    described = any(path.glob("clients-*.csv"))
+    if not files or not described or not all(file.exists() for file in needed):
         raise InputError(
             f"{str(path)!r} is not the folder of a run that has begun: it needs "
             "study.toml, task.json, clients-*.csv and cells/*.pt."
         )
-    study, about = read_toml(needed[0]), read_json(needed[1])
-    shapes.sound_study(needed[0], study)
+    return records_of(path, map(read_cell, files))
+
+
+def read_cell(path: Path) -> Cell:
+    """The cell in a file, whose parts fit together."""
+    cell = load_cell(path)
+    shapes.sound_cell(path, cell)
+    return cell
+
+
+def records_of(path: Path, cells: Iterable[Cell]) -> Records:
+    """The records of a run folder, of which these are all cells, without their states.
+
+    They are looked at last, since they may be read from files, which takes longest.
+    """
+    study, about = read_toml(path / "study.toml"), read_json(path / "task.json")
+    shapes.sound_study(path / "study.toml", study)
     order = [entry["label"] for entry in study["algorithm"]]
-    loaded = [load_cell(cell) for cell in cells]
-    for cell, file in zip(loaded, cells, strict=True):
-        shapes.sound_cell(file, cell)
-        if cell.label not in order:
+    loaded = list(cells)
+    for label, seed in [(cell.label, cell.seed) for cell in loaded]:
+        if label not in order:
             raise InputError(
-                f"{file} is of an algorithm {cell.label!r}, which the study does not "
-                "have: move it elsewhere."
+                f"{path / 'cells' / file_name(label, seed)}.pt is of an algorithm "
+                f"{label!r}, which the study does not have: move it elsewhere."
             )
     loaded.sort(key=lambda cell: (order.index(cell.label), cell.seed))
-    shapes.sound_task(needed[1], about, loaded)
-    clients = _concatenated([_read_clients(file, loaded) for file in clients_files])
+    shapes.sound_task(path / "task.json", about, loaded)
+    files = path.glob("clients-*.csv")
+    clients = _concatenated([_read_clients(file, loaded) for file in files])
     if about["note"]:
         study.setdefault("data", {})["note"] = about["note"]
     usual = OBJECTIVES[about["task"]]  # where an old folder does not say
@@ -172,8 +189,8 @@ def load_records(path: Path | str) -> Records:
         score=about.get("score", usual.score),
         higher_is_better=about.get("higher_is_better", usual.higher_is_better),
         clients=clients.sort_values(["seed", "client"], ignore_index=True),
-        metrics=_concatenated([metrics_of(cell) for cell in loaded]),
-        rounds=_concatenated([_rounds(cell) for cell in loaded]),
+        metrics=metrics_of(loaded),
+        rounds=_rows((cell, cell.rounds) for cell in loaded).astype({"round": int}),
         weights={
             (cell.label, cell.seed): Snapshots(
                 np.array(cell.snapshot_rounds), torch.stack(cell.snapshots).numpy()
@@ -186,20 +203,24 @@ def load_records(path: Path | str) -> Records:
         },
         oracles=tuple(about.get("oracles", ())),
         graph=_joined([_read_graph(f, clients) for f in path.glob("graph-*.csv")]),
-        newcomers=_tables([(cell, cell.newcomers) for cell in loaded]),
+        newcomers=_table((cell, cell.newcomers) for cell in loaded),
         newcomer_outcomes={
             (c.label, c.seed): _outcomes(c.newcomer_outcomes)
             for c in loaded
             if c.newcomer_outcomes
         },
-        confusion=_tables([(cell, cell.confusion) for cell in loaded]),
-        calibration=_tables([(cell, cell.calibration) for cell in loaded]),
-        releases=_tables([(cell, cell.releases) for cell in loaded]),
+        confusion=_table((cell, cell.confusion) for cell in loaded),
+        calibration=_table((cell, cell.calibration) for cell in loaded),
+        releases=_table((cell, cell.releases) for cell in loaded),
         trials=_trials([_search(f) for f in path.glob("tuning/*.json")], order),
-        delays=_joined([_delays(cell) for cell in loaded if cell.delays]),
-        spans=_joined([_spans(cell) for cell in loaded if cell.spans]),
-        work=_joined([_work(cell) for cell in loaded if cell.work]),
-        made_by=_joined([_made_by(cell) for cell in loaded if cell.versions]),
+        delays=_rows((cell, _delays(cell)) for cell in loaded),
+        spans=_table((cell, _spans(cell)) for cell in loaded if cell.spans),
+        work=_table(
+            (cell, {"client": cell.clients, **cell.work})
+            for cell in loaded
+            if cell.work
+        ),
+        made_by=_rows((cell, _made_by(cell)) for cell in loaded),
         names=names,
         features=tuple(about.get("features", ())),
         classes=tuple(about.get("classes", ())),
@@ -242,16 +263,34 @@ def _search(path: Path) -> Search:
     return search
 
 
-def metrics_of(cell: Cell) -> pd.DataFrame:
-    """Rows for each evaluated round and client."""
-    mine = {"algorithm": cell.label, "seed": cell.seed}
-    tables = []
-    for about, values in zip(cell.rounds, cell.metrics, strict=True):
-        columns = {name: v.numpy() for name, v in values.items()}
-        clients = cell.clients or range(len(next(iter(columns.values()))))
-        where = {"round": int(about["round"]), "client": clients}
-        tables.append(pd.DataFrame({**mine, **where, **columns}))  # all columns at once
-    return _concatenated(tables)
+def metrics_of(cells: Iterable[Cell]) -> pd.DataFrame:
+    """Rows for each cell, evaluated round and client."""
+    return _table((cell, _evaluations(cell)) for cell in cells)
+
+
+def _evaluations(cell: Cell) -> dict[str, np.ndarray]:
+    """Columns of all evaluations of a cell."""
+    n = len(next(iter(cell.metrics[0].values())))
+    unknown = torch.full((n,), torch.nan)
+    columns = {
+        name: torch.cat([values.get(name, unknown) for values in cell.metrics]).numpy()
+        for name in _names(cell.metrics)
+    }
+    where = {
+        "round": np.repeat([int(about["round"]) for about in cell.rounds], n),
+        "client": np.tile(cell.clients or range(n), len(cell.rounds)),
+    }
+    return where | columns
+
+
+def last_metrics(cell: Cell, names: tuple[str, ...]) -> Iterator[list[Any]]:
+    """What the last evaluation adds to the lines of `metrics_of`, with names."""
+    values = [column.numpy() for column in cell.metrics[-1].values()]
+    mine = [cell.label, cell.seed, int(cell.rounds[-1]["round"])]
+    clients = cell.clients or range(len(values[0]))
+    for client, *numbers in zip(clients, *values, strict=True):
+        known = ["" if math.isnan(number) else number for number in numbers]
+        yield [*mine, client, full_name(names, client), *known]
 
 
 def _outcomes(columns: dict[str, Tensor]) -> Outcomes:
@@ -260,40 +299,60 @@ def _outcomes(columns: dict[str, Tensor]) -> Outcomes:
     return Outcomes(arrays.pop("client"), arrays.pop("sample"), arrays)
 
 
-def _tables(found: list[tuple[Cell, dict[str, Tensor]]]) -> pd.DataFrame:
-    """Rows for each cell that has columns, which come when its training ends."""
-    tables = []
-    for cell, columns in found:
-        if columns:
-            values = {name: v.numpy() for name, v in columns.items()}
-            tables.append(_with_cell(pd.DataFrame(values), cell))
-    return _joined(tables)
+def _table(found: Iterable[tuple[Cell, Mapping[str, ArrayLike]]]) -> pd.DataFrame:
+    """The columns of all cells that have some, one below the other.
+
+    All at once: frames of single cells would take most of the time of a small study.
+    """
+    parts = [(cell.label, cell.seed, columns) for cell, columns in found if columns]
+    if not parts:
+        return pd.DataFrame()
+    labels, seeds, tables = zip(*parts, strict=True)
+    sizes = [len(np.asarray(next(iter(columns.values())))) for columns in tables]
+    whole: dict[str, np.ndarray] = {
+        "algorithm": np.repeat(np.array(labels, dtype=object), sizes),
+        "seed": np.repeat(seeds, sizes),
+    }
+    for name in _names(tables):
+        pieces = zip(tables, sizes, strict=True)
+        whole[name] = np.concatenate(
+            [columns.get(name, np.full(size, np.nan)) for columns, size in pieces]
+        )
+    return pd.DataFrame(whole)
 
 
-def _delays(cell: Cell) -> pd.DataFrame:
+def _rows(found: Iterable[tuple[Cell, Iterable[Mapping[str, Any]]]]) -> pd.DataFrame:
+    """The rows of all cells, one below the other."""
+    return pd.DataFrame(
+        [
+            {"algorithm": cell.label, "seed": cell.seed, **row}
+            for cell, rows in found
+            for row in rows
+        ]
+    )
+
+
+def _names(tables: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Of all columns, in the order in which they come."""
+    return list(dict.fromkeys(name for columns in tables for name in columns))
+
+
+def _delays(cell: Cell) -> list[dict[str, int]]:
     """Rows for each delay of an answer that was seen."""
-    rows = sorted(cell.delays.items())
-    return _with_cell(pd.DataFrame(rows, columns=["delay", "count"]), cell)
+    return [{"delay": k, "count": count} for k, count in sorted(cell.delays.items())]
 
 
-def _spans(cell: Cell) -> pd.DataFrame:
-    """Rows for each time that a client computed, as far as they are kept."""
-    table = pd.DataFrame(cell.spans, columns=["client", "begin", "end"])
-    table["client"] = np.array(cell.clients)[table["client"]]
-    return _with_cell(table.sort_values("begin", ignore_index=True), cell)
+def _spans(cell: Cell) -> dict[str, np.ndarray]:
+    """Columns of each time that a client computed, as far as they are kept."""
+    who, begin, end = (np.array(part) for part in zip(*cell.spans, strict=True))
+    order = np.argsort(begin)
+    client = np.array(cell.clients)[who]
+    return {"client": client[order], "begin": begin[order], "end": end[order]}
 
 
-def _work(cell: Cell) -> pd.DataFrame:
-    """Rows for each client: how long it computed and waited, and how many tasks."""
-    table = pd.DataFrame({name: v.numpy() for name, v in cell.work.items()})
-    table.insert(0, "client", cell.clients)
-    return _with_cell(table, cell)
-
-
-def _made_by(cell: Cell) -> pd.DataFrame:
+def _made_by(cell: Cell) -> list[dict[str, Any]]:
     """Rows for each change of software and hardware under which a cell was made."""
-    rows = [{"round": t, **versions} for t, versions in cell.versions]
-    return _with_cell(pd.DataFrame(rows), cell)
+    return [{"round": t, **versions} for t, versions in cell.versions]
 
 
 def _versions(cells: list[Cell]) -> dict[str, str]:
@@ -321,16 +380,6 @@ def _trials(searches: list[Search], order: list[str]) -> pd.DataFrame:
     whole = dict.fromkeys(("seed", "trial", "rounds", "spent"), int)
     table = pd.DataFrame(rows, dtype=object)  # so that whole numbers stay whole
     return table.astype({**whole, "score": float, "chosen": bool}) if rows else table
-
-
-def _rounds(cell: Cell) -> pd.DataFrame:
-    return _with_cell(pd.DataFrame(cell.rounds).astype({"round": int}), cell)
-
-
-def _with_cell(table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
-    table.insert(0, "seed", cell.seed)
-    table.insert(0, "algorithm", cell.label)
-    return table
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:

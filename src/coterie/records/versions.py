@@ -104,15 +104,11 @@ def sources_of(module: str) -> dict[str, Path]:
 
 def _imports(path: Path, module: str) -> Iterator[str]:
     """The names of all that a file may import."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # it cannot be imported, then
-        return
     parts = module.split(".")
-    for node in ast.walk(tree):
+    for node in _import_statements(path.read_bytes()):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             up = node.level - (path.name == "__init__.py")
             package = parts[: len(parts) - up] if node.level else []
             whole = ".".join([*package, *([node.module] if node.module else [])])
@@ -121,6 +117,17 @@ def _imports(path: Path, module: str) -> Iterator[str]:
             if whole != _PACKAGE.name or not all(map(_is_module, beside)):
                 yield whole
             yield from (f"{whole}.{alias.name}" for alias in node.names)
+
+
+@functools.cache
+def _import_statements(source: bytes) -> list[ast.Import | ast.ImportFrom]:
+    """Those of a file, which the next method imports, too."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # it cannot be imported, then
+        return []
+    nodes = ast.walk(tree)
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def _is_module(place: Path) -> bool:

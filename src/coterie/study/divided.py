@@ -19,7 +19,7 @@ from ..clients.groups import Group, block, blocks
 from ..data.federation import Federation
 from ..engine.states import whole
 from ..models import Objective
-from ..records import Cell, Folder, Records
+from ..records import Cell, Folder
 from ..records.searches import Search
 from ..types import State
 
@@ -197,7 +197,3 @@ class SharedFolder:
     def drop_trial(self, label: str, seed: int, trial: int) -> None:
         """Deletes the states of a trial that does not train on."""
         self._first(lambda: self._folder.drop_trial(label, seed, trial))
-
-    def export(self) -> Records:
-        """Writes the tables for people and returns them."""
-        return self._first(self._folder.export)

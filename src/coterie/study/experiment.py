@@ -21,7 +21,7 @@ from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
 from ..data.doubts import doubts
 from ..data.federation import PARTS
-from ..records import Folder, Records, Search, locked
+from ..records import Cell, Folder, Records, Search, locked
 from ..records.sinks import Log, refuse_absent
 from .config import Study, algorithm_factory
 from .divided import SharedFolder, first, refuse_others
@@ -179,7 +179,7 @@ def run_study(
         first(group, own.begin_metrics)
         told = study.run.log if group.rank == 0 else ()
         log = Log(told, own.path, study.resolved(), say)
-        finished, searches = 0, _searches(study)
+        cells, finished, searches = list[Cell](), 0, _searches(study)
         total = study.run.rounds * len(searches)
         total += sum(search.planned for search in searches.values() if search)
         for seed in study.run.seeds:
@@ -202,9 +202,9 @@ def run_study(
                     finished += search.planned
                 tell = shows(entry.label, finished, study.run.rounds)
                 with log.of(entry.label, seed) as write:
-                    run_cell(setup, entry, folder, tell, say, write)
+                    cells.append(run_cell(setup, entry, folder, tell, say, write))
                 finished += study.run.rounds
-        return Result(own.path, first(group, own.export), study)
+        return Result(own.path, first(group, lambda: own.export(cells)), study)
 
 
 def _warn(line: str) -> None:

@@ -48,10 +48,11 @@ def run_cell(
     tell: Tell,
     say: Say,
     log: Callable[[Cell], None],
-) -> None:
-    """Runs one algorithm on one seed from where it stands to its end.
+) -> Cell:
+    """Runs one algorithm on one seed from where it stands to its end, which comes back.
 
-    `log` is called after every evaluation.
+    That is without its state, which is in the folder. `log` is called after every
+    evaluation.
     """
     run, simulation = setup.study.run, setup.simulation
     group = simulation.group
@@ -59,7 +60,7 @@ def run_cell(
     if cell.done:
         _keep_models(cell, setup, entry, folder, say)
         tell(run.rounds, None)
-        return
+        return replace(cell, state=None)
     training = training_of(setup, entry)
     start = training.init()
     try:
@@ -103,7 +104,9 @@ def run_cell(
             f"{error}; what was before is kept in {folder.path}, and a smaller step "
             "size usually helps."
         ) from None
-    folder.save(replace(cell, done=True))
+    cell = replace(cell, done=True)
+    folder.save(cell)
+    return replace(cell, state=None)
 
 
 def _begun(setup: Setup, entry: Entry, folder: AnyFolder, say: Say) -> Cell:
