@@ -139,16 +139,19 @@ HOSPITALS = ("Chur", "Bern", "Zürich", "Lausanne University Hospital", "Genève
 HOSPITALS += ("Basel", "01234", "1234")
 
 
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a study of hospitals."""
+    records = replace(make_records(n=8, clusters=0), names=HOSPITALS)
+    return report.write_report(records, tmp_path_factory.mktemp("r") / "report.html")
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_report_fits_a_phone_and_a_desk(
-    browser: Browser, tmp_path: Path, width: int, dark: bool
+    browser: Browser, hospitals: Path, width: int, dark: bool
 ) -> None:
-    records = make_records(n=8, clusters=0)
-    page = report.write_report(
-        replace(records, names=HOSPITALS), tmp_path / "report.html"
-    )
     probe = """
     const inside = (part, box) => {
       const a = part.getBoundingClientRect(), b = box.getBoundingClientRect();
@@ -169,7 +172,7 @@ def test_a_report_fits_a_phone_and_a_desk(
       paper: getComputedStyle(document.body).backgroundColor,
       filter: getComputedStyle(all(".plotly-graph-div")[0]).filter,
     }"""
-    found = browser.seen(page, probe, width=width, dark=dark)
+    found = browser.seen(hospitals, probe, width=width, dark=dark)
     assert (found["over"], found["outside"], found["cut"]) == (0, 0, [])
     assert (found["scrolled"] > 0) == (width == 390)
     assert all(found["captions"]) and len(found["captions"]) == 6

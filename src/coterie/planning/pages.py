@@ -13,8 +13,8 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 
 from ..data.federation import short_name
 from ..report.html import page, table_of
-from ..report.matrices import heat_map, name_both_axes
-from ..report.styles import client_ticks, finish, plot
+from ..report.matrices import CATEGORIES, heat_map, names_on_both_axes
+from ..report.styles import client_ticks, finish, merged, plot
 from .plans import advice
 from .prospects import structure_of
 
@@ -47,35 +47,38 @@ def plan_page(plan: Plan) -> str:
 def _scores(plan: Plan) -> go.Figure:
     """Expected score of each client alone and together, with intervals."""
     table = plan.table().sort_values("worth", ascending=False, ignore_index=True)
-    figure = go.Figure()
+    traces = []
     for verdict, colour in _COLOURS.items():
         mine = table[table["verdict"] == verdict]
         for name, symbol in (("alone", "circle-open"), ("together", "circle")):
-            figure.add_scatter(
-                x=mine.index + (0.15 if name == "together" else -0.15),
-                y=mine[name],
-                mode="markers",
-                name=f"{verdict}, {name}",
-                showlegend=bool(len(mine)),
-                marker={"color": colour, "size": 9, "symbol": symbol},
-                error_y={
+            trace = {
+                "type": "scatter",
+                "x": mine.index + (0.15 if name == "together" else -0.15),
+                "y": mine[name],
+                "mode": "markers",
+                "name": f"{verdict}, {name}",
+                "showlegend": bool(len(mine)),
+                "marker": {"color": colour, "size": 9, "symbol": symbol},
+                "error_y": {
                     "array": mine[f"{name}_most"] - mine[name],
                     "arrayminus": mine[name] - mine[f"{name}_least"],
                     "color": colour,
                     "thickness": 1.5,
                     "width": 3,
                 },
-                customdata=mine[[f"{name}_least", f"{name}_most"]],
-                hovertext=[escape(client) for client in mine["name"]],
-                hovertemplate=f"%{{hovertext}}, {name}<br>%{{y:.3f}}, from "
+                "customdata": mine[[f"{name}_least", f"{name}_most"]],
+                "hovertext": [escape(client) for client in mine["name"]],
+                "hovertemplate": f"%{{hovertext}}, {name}<br>%{{y:.3f}}, from "
                 "%{customdata[0]:.3f} to %{customdata[1]:.3f}<extra></extra>",
-            )
+            }
+            traces.append(trace)
     names = [escape(short_name(plan.names, client)) for client in table["client"]]
-    figure.update_xaxes(client_ticks(names, single=True))
     measure = plan.measure
-    figure.update_yaxes(title=measure.name, tickformat=".0%" if measure.share else None)
+    ticks = ".0%" if measure.share else None
+    down = {"title": {"text": measure.name}, "tickformat": ticks}
+    looks = {"xaxis": client_ticks(names, single=True), "yaxis": down}
     title = f"Expected {measure.name} alone and together, with 90 % intervals"
-    return finish(figure, title, 460)
+    return finish(traces, looks, title, 460)
 
 
 def _links(plan: Plan) -> go.Figure:
@@ -86,10 +89,8 @@ def _links(plan: Plan) -> go.Figure:
         order = leaves_list(linkage(place, "average", optimal_ordering=True))
     weights = plan.weights[np.ix_(order, order)]
     names = [escape(short_name(plan.names, plan.clients[i])) for i in order]
-    figure = heat_map(weights[None], np.zeros(1), names)
-    figure.frames = ()
-    name_both_axes(figure, names)
-    return finish(figure, "Suggested weights", 560)
+    looks = merged(CATEGORIES, names_on_both_axes(names))
+    return finish([heat_map(weights[None], names)], looks, "Suggested weights", 560)
 
 
 def _clients(plan: Plan) -> str:

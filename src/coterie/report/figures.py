@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import torch
-from plotly.subplots import make_subplots
 
 from ..checks import InputError
 from ..graphs.layouts import places
@@ -34,18 +33,22 @@ from ..scores.gains import Gain, gain_of
 from ..scores.summaries import favourite_of
 from .styles import (
     LABELLED,
+    Drawn,
     bold,
     boxes,
     button,
     client_ticks,
+    cluster_bounds,
     colour_bar,
-    draw_cluster_bounds,
     escape,
     finish,
     heading,
     menu_of,
+    merged,
+    panels,
     styles_of,
     tick_names,
+    upright,
     whiskers,
 )
 
@@ -67,18 +70,23 @@ def gains(records: Records) -> go.Figure:
     first = favourite_of(records)
     if is_crowd(records):
         means = {a: gain.clients["mean"] * score.unit for a, gain in found.items()}
-        figure = boxes(means, styles, dots=False)
-        figure.add_vline(x=0, line={"color": "#222222", "width": 1})
-        figure.update_xaxes(title=score.gain)
-        return finish(figure, "Gain over training alone, per client", 160, others)
+        traces, axis = boxes(means, styles, dots=False)
+        looks: Drawn = {"yaxis": axis, "xaxis": {"title": {"text": score.gain}}}
+        looks["shapes"] = [upright(0, _ALONE)]
+        title = "Gain over training alone, per client"
+        return finish(traces, looks, title, 160, others)
     return _gain_bars(records, found, first)
+
+
+_ALONE = {"color": "#222222", "width": 1}
+"""The line where nothing is gained."""
 
 
 def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figure:
     """A bar per client, of the algorithm `first` until another is chosen."""
     table, styles = _sorted_inside_clusters(records, found[first]), styles_of(records)
     unit, ends = score_of(records).unit, [np.zeros(1)]
-    figure, buttons, titles = go.Figure(), [], {}
+    traces, buttons, titles = [], [], {}
     for label, gain in found.items():
         gained = gain.clients.reindex(table["client"])
         numbers = ["mean", "low", "high"]
@@ -86,18 +94,19 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
         ends.append(gained[numbers].to_numpy().ravel())
         sure = gained["verdict"].isin(["gains", "loses"])
         style = styles[label]
-        figure.add_bar(
-            x=list(range(len(table))),
-            y=gained["mean"].to_numpy(),
-            error_y=whiskers(gained),
-            name=escape(label),
-            marker={
+        trace = {
+            "type": "bar",
+            "x": list(range(len(table))),
+            "y": gained["mean"].to_numpy(),
+            "error_y": whiskers(gained),
+            "name": escape(label),
+            "marker": {
                 "color": [style.colour if s else style.faint(0.35) for s in sure],
                 "line": {"color": style.colour, "width": int(len(table) <= LABELLED)},
             },
-            visible=label == first,
-            hoverlabel={"bgcolor": style.colour},  # not as faint as the bar
-            hovertext=[
+            "visible": label == first,
+            "hoverlabel": {"bgcolor": style.colour},  # not as faint as the bar
+            "hovertext": [
                 escape(records.name_of(int(client)))
                 + (f", {cluster_name(int(cluster))}" if cluster >= 0 else "")
                 + f": {verdict}"
@@ -105,26 +114,26 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
                     gained.index, table["cluster"], gained["verdict"], strict=True
                 )
             ],
-            hovertemplate="%{hovertext}<br>%{y:+.3g}<extra></extra>",
-        )
+            "hovertemplate": "%{hovertext}<br>%{y:+.3g}<extra></extra>",
+        }
+        traces.append(trace)
         more, less, unsure = gain.counts().values()
         title = f"{heading(label)}: {more} gain, {less} lose, {unsure} cannot tell"
         titles[label] = bold(title)
         seen = [other == label for other in found]
         buttons.append(button(label, {"visible": seen}, {"title.text": bold(title)}))
     menu = menu_of(buttons, active=list(found).index(first))
-    figure.update_layout(updatemenus=[menu])
     names = tick_names(records, table["client"])
-    figure.update_xaxes(client_ticks(names, single=True))
-    title = score_of(records).gain
-    figure.update_yaxes(title=title, zeroline=True, zerolinecolor="#222222")
     # One scale for all, so that switching the algorithm compares like with like.
     finite = np.concatenate(ends)
     finite = finite[np.isfinite(finite)]
     room = 0.08 * max(float(np.ptp(finite)), 1e-9)
-    figure.update_yaxes(range=[finite.min() - room, finite.max() + room])
-    draw_cluster_bounds(figure, table)
-    return finish(figure, titles[first], 480, menu=True)
+    down = {"title": {"text": score_of(records).gain}, "zeroline": True}
+    down |= {"range": [finite.min() - room, finite.max() + room]}
+    looks = cluster_bounds(table) | {"updatemenus": [menu]}
+    looks |= {"xaxis": client_ticks(names, single=True)}
+    looks |= {"yaxis": down | {"zerolinecolor": "#222222"}}
+    return finish(traces, looks, titles[first], 480, menu=True)
 
 
 def _sorted_inside_clusters(records: Records, gain: Gain) -> pd.DataFrame:
@@ -144,18 +153,19 @@ def spread(records: Records) -> go.Figure:
     score, styles = score_of(records), styles_of(records)
     means = {a: over_seeds(records, final_scores(records, a)) for a in styles}
     named = {a: values.rename(records.name_of) for a, values in means.items()}
-    figure = boxes(named, styles, dots=not is_crowd(records))
-    worst = [worst_decile(values, score.sign) for values in means.values()]
-    figure.add_scatter(
-        x=worst,
-        y=list(range(len(means))),
-        mode="markers",
-        name="mean of the worst tenth",
-        marker={"symbol": "diamond", "size": 11, "color": "#222222"},
-        hovertemplate=f"worst tenth: %{{x:{score.hover}}}",
-    )
-    figure.update_xaxes(title=score.words, tickformat=score.ticks)
-    return finish(figure, "Final scores of the clients", 190, list(means))
+    traces, axis = boxes(named, styles, dots=not is_crowd(records))
+    worst = {
+        "type": "scatter",
+        "x": [worst_decile(values, score.sign) for values in means.values()],
+        "y": list(range(len(means))),
+        "mode": "markers",
+        "name": "mean of the worst tenth",
+        "marker": {"symbol": "diamond", "size": 11, "color": "#222222"},
+        "hovertemplate": f"worst tenth: %{{x:{score.hover}}}",
+    }
+    across = {"title": {"text": score.words}, "tickformat": score.ticks}
+    looks, title = {"xaxis": across, "yaxis": axis}, "Final scores of the clients"
+    return finish([*traces, worst], looks, title, 190, list(means))
 
 
 def newcomers(records: Records) -> go.Figure:
@@ -186,11 +196,12 @@ def newcomers(records: Records) -> go.Figure:
         for a, series in values.items()
     }
     crowd = max(len(series) for series in values.values()) > CROWD
-    figure = boxes(named, styles, dots=not crowd)
+    traces, axis = boxes(named, styles, dots=not crowd)
+    across = {"title": {"text": words}, "tickformat": ticks}
+    looks: Drawn = {"yaxis": axis, "xaxis": across}
     if words == score.gain:
-        figure.add_vline(x=0, line={"color": "#222222", "width": 1})
-    figure.update_xaxes(title=words, tickformat=ticks)
-    return finish(figure, title, 160, labels)
+        looks["shapes"] = [upright(0, _ALONE)]
+    return finish(traces, looks, title, 160, labels)
 
 
 def clients(records: Records) -> go.Figure:
@@ -201,50 +212,46 @@ def clients(records: Records) -> go.Figure:
     score, table = score_of(records), by_cluster(population(records))
     single = not is_crowd(records)
     parts = ["train", "validation", "test"]
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06)
     names = [escape(records.name_of(client)) for client in table["client"]]
     sizes = table[parts]
     if not single:
         sizes = table.groupby("cluster", sort=False)[parts].mean()
         names = [cluster_name(int(cluster)) for cluster in sizes.index]
+    common, traces = {"x": list(range(len(names))), "hovertext": names}, []
     for part, colour in zip(parts, ("#4d4d4d", "#999999", "#d0d0d0"), strict=True):
-        figure.add_bar(
-            x=list(range(len(names))),
-            y=sizes[part].to_numpy(),
-            hovertext=names,
-            hovertemplate="%{hovertext}<br>%{y:,.0f}",
-            name=f"{part} samples",
-            marker={"color": colour},
-            row=1,
-            col=1,
-        )
+        bar = {
+            "type": "bar",
+            "y": sizes[part].to_numpy(),
+            "hovertemplate": "%{hovertext}<br>%{y:,.0f}",
+            "name": f"{part} samples",
+            "marker": {"color": colour},
+        }
+        traces.append(common | bar | {"xaxis": "x", "yaxis": "y"})
     for label, style in styles_of(records).items():
         values = over_seeds(records, final_scores(records, label))
         if single:
             values = values.reindex(table["client"])
         else:
             values = cluster_means(records, values)
-        figure.add_scatter(
-            x=list(range(len(names))),
-            y=values.to_numpy(),
-            hovertext=names,
-            hovertemplate=f"%{{hovertext}}<br>%{{y:{score.hover}}}",
-            mode="markers",
-            name=escape(label),
-            marker={"color": style.colour, "size": 8},
-            row=2,
-            col=1,
-        )
+        dots = {
+            "type": "scatter",
+            "y": values.to_numpy(),
+            "hovertemplate": f"%{{hovertext}}<br>%{{y:{score.hover}}}",
+            "mode": "markers",
+            "name": escape(label),
+            "marker": {"color": style.colour, "size": 8},
+        }
+        traces.append(common | dots | {"xaxis": "x2", "yaxis": "y2"})
     ticks = tick_names(records, table["client"]) if single else names
-    figure.update_xaxes(**client_ticks(ticks, single=single), row=2)
-    figure.update_layout(barmode="stack")
+    lower = {"title": {"text": score.words}, "tickformat": score.ticks}
+    own: Drawn = {"yaxis": {"title": {"text": "samples"}}, "yaxis2": lower}
+    own |= {"xaxis2": client_ticks(ticks, single=single), "barmode": "stack"}
+    looks = merged(panels(2, 0.06), own)
+    title = "Means over the clients of each cluster"
     if single:
-        draw_cluster_bounds(figure, table)
-    figure.update_yaxes(title="samples", row=1)
-    figure.update_yaxes(title=score.words, tickformat=score.ticks, row=2)
-    title = "Data and final score of each client"
-    title = title if single else "Means over the clients of each cluster"
-    return finish(figure, title, 620)
+        looks |= cluster_bounds(table, rows=2)
+        title = "Data and final score of each client"
+    return finish(traces, looks, title, 620)
 
 
 def network(records: Records) -> go.Figure:
@@ -265,56 +272,56 @@ def network(records: Records) -> go.Figure:
     order, joined = np.sort(here), records.graph[records.graph["seed"] == seed]
     edges = np.searchsorted(order, joined[["v", "w"]].to_numpy())
     place = places(torch.from_numpy(edges), len(order))
-    figure = go.Figure(_links(place, edges))
-    _draw_clients(figure, records, place, order)
-    _tell_links_apart(figure, records, place, edges, seed)
-    bare = {"visible": False, "showgrid": False, "zeroline": False}
-    figure.update_xaxes(**bare, range=[-1.15, 1.15])
-    figure.update_yaxes(**bare, range=[-1.15, 1.15])
-    title = figure.layout.title.text
-    figure = finish(figure, title, 560, menu=bool(figure.layout.updatemenus))
+    dots, title, menus = _draw_clients(records, place, order)
+    traces = [_links(place, edges), dots]
+    traces = _tell_links_apart(traces, menus, records, place, edges, seed)
+    bare: Drawn = {"visible": False, "showgrid": False, "zeroline": False}
+    bare["range"] = [-1.15, 1.15]
+    looks = {"xaxis": bare, "yaxis": bare, "updatemenus": menus}
+    figure = finish(traces, looks, title, 560, menu=bool(menus))
     return figure.update_layout(margin={"l": 8, "r": 8, "b": 16})
 
 
-def _links(place: np.ndarray, edges: np.ndarray, dash: str = "solid") -> go.Scatter:
+def _links(place: np.ndarray, edges: np.ndarray, dash: str = "solid") -> Drawn:
     """These edges as one broken line."""
     ends = place[edges].round(3)  # (E, 2, 2)
     broken = np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], 1)
     width = 1.5 if len(place) <= LABELLED else 0.7
     line = {"color": "#bbbbbb", "width": width, "dash": dash}
     x, y = broken.reshape(-1, 2).T
-    return go.Scatter(
-        x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False
-    )
+    trace = {"type": "scatter", "x": x, "y": y, "mode": "lines", "line": line}
+    return trace | {"hoverinfo": "skip", "showlegend": False}
 
 
 def _tell_links_apart(
-    figure: go.Figure, records: Records, place: np.ndarray, edges: np.ndarray, seed: int
-) -> None:
-    """Links without weights become dotted, for the algorithm of each button."""
-    buttons = [b for menu in figure.layout.updatemenus for b in menu.buttons]
+    traces: list[Drawn],
+    menus: list[Drawn],
+    records: Records,
+    place: np.ndarray,
+    edges: np.ndarray,
+    seed: int,
+) -> list[Drawn]:
+    """The traces with dotted links where there are no weights, also on each button."""
+    buttons = [b for menu in menus for b in menu["buttons"]]
     labels, unused, (v, w) = list(_coloured(records)[0]), {}, edges.T
     for label in labels:
         if (label, seed) in records.weights and len(edges) <= _MOST_LINKS:
             weights = records.weights[label, seed].matrices[-1]
             unused[label] = (weights[v, w] == 0) & (weights[w, v] == 0)
     if not any(none.any() for none in unused.values()):
-        return
+        return traces
     drawn, all_used = {}, np.zeros(len(edges), dtype=bool)
     for label in labels:
         none = unused.get(label, all_used)
         drawn[label] = _links(place, edges[~none]), _links(place, edges[none], "dot")
-    figure.add_trace(drawn[labels[0]][1])
-    active = figure.layout.updatemenus[0].active if buttons else 0
-    for trace, lines in zip((0, 2), drawn[labels[active]], strict=True):
-        figure.data[trace].update(x=lines.x, y=lines.y)
-    dots = figure.data[1]
+    dots = traces[1]
     for label, one in zip(labels, buttons, strict=False):
         solid, dotted = drawn[label]
-        colours = one.args[0]["marker.color"][0]
-        changed = {"x": [solid.x, dots.x, dotted.x], "y": [solid.y, dots.y, dotted.y]}
-        changed["marker.color"] = [None, colours, None]
-        one.args = [changed, one.args[1], [0, 1, 2]]
+        changed = {k: [solid[k], dots[k], dotted[k]] for k in ("x", "y")}
+        changed["marker.color"] = [None, one["args"][0]["marker.color"][0], None]
+        one["args"] = [changed, one["args"][1], [0, 1, 2]]
+    solid, dotted = drawn[labels[menus[0]["active"] if buttons else 0]]
+    return [solid, dots, dotted]
 
 
 _MOST_LINKS = 2000
@@ -322,9 +329,9 @@ _MOST_LINKS = 2000
 
 
 def _draw_clients(
-    figure: go.Figure, records: Records, place: np.ndarray, order: np.ndarray
-) -> None:
-    """Adds the clients, and buttons that colour them by another algorithm."""
+    records: Records, place: np.ndarray, order: np.ndarray
+) -> tuple[Drawn, str, list[Drawn]]:
+    """The clients, a title, and a menu that colours them by another algorithm."""
     values, words, hover = _coloured(records)
     few, names = len(order) <= LABELLED, [records.name_of(int(c)) for c in order]
     first = favourite_of(records)
@@ -343,44 +350,34 @@ def _draw_clients(
     if gains_shown:  # as far to either side, white where nothing is gained
         most = max(map(abs, ends)) or 1.0
         ends = (-most, most)
-    figure.add_trace(
-        go.Scatter(
-            x=place[:, 0].round(3),
-            y=place[:, 1].round(3),
-            mode="markers+text" if few else "markers",
-            text=tick_names(records, order.tolist(), 16) if few else None,
-            textposition="top center",
-            hovertext=[escape(name) for name in names],
-            hovertemplate=f"%{{hovertext}}<br>%{{marker.color:{hover}}}<extra></extra>",
-            showlegend=False,
-            marker={
-                "color": found[first],
-                "cmin": ends[0],
-                "cmax": ends[1],
-                "colorscale": _GAINED if gains_shown else "Viridis",
-                "size": 15 if few else float(np.clip(300 / len(order) ** 0.5, 4, 12)),
-                "line": {"color": "#666666", "width": 1 if few else 0.3},
-                "colorbar": colour_bar(words),
-            },
-        )
-    )
+    trace = {
+        "type": "scatter",
+        "x": place[:, 0].round(3),
+        "y": place[:, 1].round(3),
+        "mode": "markers+text" if few else "markers",
+        "text": tick_names(records, order.tolist(), 16) if few else None,
+        "textposition": "top center",
+        "hovertext": [escape(name) for name in names],
+        "hovertemplate": f"%{{hovertext}}<br>%{{marker.color:{hover}}}<extra></extra>",
+        "showlegend": False,
+        "marker": {
+            "color": found[first],
+            "cmin": ends[0],
+            "cmax": ends[1],
+            "colorscale": _GAINED if gains_shown else "Viridis",
+            "size": 15 if few else float(np.clip(300 / len(order) ** 0.5, 4, 12)),
+            "line": {"color": "#666666", "width": 1 if few else 0.3},
+            "colorbar": colour_bar(words),
+        },
+    }
     titles = {label: bold(f"The graph, and {heading(label)}") for label in values}
-    figure.update_layout(title={"text": titles[first]})
-    if len(values) > 1:
-        buttons = [
-            {
-                "label": escape(label),
-                "method": "update",
-                "args": [
-                    {"marker.color": [found[label]]},
-                    {"title.text": titles[label]},
-                    [1],
-                ],
-            }
-            for label in values
-        ]
-        menu = menu_of(buttons, active=list(values).index(first))
-        figure.update_layout(updatemenus=[menu])
+    buttons = []
+    for label in values:
+        change: Drawn = {"marker.color": [found[label]]}
+        args = [change, {"title.text": titles[label]}, [1]]
+        buttons.append(button(label) | {"args": args})
+    menu = menu_of(buttons, active=list(values).index(first))
+    return trace, titles[first], [menu] if len(values) > 1 else []
 
 
 _GAINED = [[0, "#D55E00"], [0.5, "#f2f2f2"], [1, "#0072B2"]]

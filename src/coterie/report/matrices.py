@@ -23,13 +23,14 @@ from .figures import network
 from .html import choice, table_of
 from .styles import (
     LABELLED,
+    Drawn,
     client_ticks,
     cluster_runs,
     colour_bar,
     escape,
     finish,
     heading,
-    lay_out,
+    merged,
     plot,
     row_of,
     styles_of,
@@ -80,7 +81,6 @@ def collaboration(
     rounds = records.weights[label, seed].rounds[kept]
     matrices = records.weights[label, seed].matrices[kept][:, rows][:, :, rows]
     names = [escape(records.name_of(client)) for client in clients["client"]]
-    figure = heat_map(matrices, rounds, names)
     ticks = {"showgrid": False, "zeroline": False, "constrain": "domain"}
     texts = tick_names(records, clients["client"], 16)
     if len(clients) <= LABELLED:
@@ -90,15 +90,21 @@ def collaboration(
         ticks |= {"showticklabels": False, "ticks": ""}
     angle = -60 if records.names else 0
     letters = max(map(len, texts)) if records.names else 0
-    played = slider([frame.name for frame in figure.frames], axis_of(records), letters)
+    times = [str(int(t)) for t in rounds]
+    looks = slider(times, axis_of(records), letters)
     # Without names below the squares the title would stand on them.
     title = "learns from" if len(clients) <= LABELLED else ""
     across = ticks | {"title": {"text": title}, "tickangle": angle}
     down = ticks | {"title": {"text": "client"}, "autorange": "reversed"}
     axes = {"xaxis": across, "yaxis": down | {"scaleanchor": "x"}}
-    lay_out(figure, {"shapes": cluster_lines(clients), **played, **axes})
+    looks |= {"shapes": cluster_lines(clients), **merged(CATEGORIES, axes)}
+    frames = [
+        {"data": [{"type": "heatmap", "z": matrix.astype(np.float32)}], "name": t}
+        for t, matrix in zip(times, matrices, strict=True)
+    ]
+    traces = [heat_map(matrices, names)]
     title = f"Who learns from whom: {heading(label)}, seed {seed}"
-    return finish(figure, title, 660, menu=True)
+    return finish(traces, looks, title, 660, menu=True, frames=frames)
 
 
 def partners(records: Records) -> go.Figure:
@@ -107,26 +113,29 @@ def partners(records: Records) -> go.Figure:
     Where true clusters are known, solid lines count partners inside one's own cluster
     and dotted lines those outside.
     """
-    table, figure, axis = partner_counts(records), go.Figure(), axis_of(records)
+    table, axis = partner_counts(records), axis_of(records)
     known = bool(table["inside"].notna().any())
     kinds = {"inside": "solid", "outside": "dot"} if known else {"all": "solid"}
+    traces = []
     for label, style in styles_of(records).items():
         mine = table[table["algorithm"] == label]
         for kind, dash in kinds.items() if len(mine) else ():
-            figure.add_scatter(
-                x=axis.period * mine["round"].to_numpy(),
-                y=mine[kind].to_numpy(),
-                mode="lines+markers",
-                name=escape(label) + (f", {kind}" if known else ""),
-                line={"color": style.colour, "dash": dash, "width": 2},
-                marker={"size": 5},
-            )
-    figure.update_xaxes(title=axis.title)
-    figure.update_yaxes(title="partners per client", rangemode="tozero")
-    return finish(figure, "Number of partners", 400)
+            trace = {
+                "type": "scatter",
+                "x": axis.period * mine["round"].to_numpy(),
+                "y": mine[kind].to_numpy(),
+                "mode": "lines+markers",
+                "name": escape(label) + (f", {kind}" if known else ""),
+                "line": {"color": style.colour, "dash": dash, "width": 2},
+                "marker": {"size": 5},
+            }
+            traces.append(trace)
+    down = {"title": {"text": "partners per client"}, "rangemode": "tozero"}
+    looks = {"xaxis": {"title": {"text": axis.title}}, "yaxis": down}
+    return finish(traces, looks, "Number of partners", 400)
 
 
-def _colours(title: str) -> dict[str, object]:
+def _colours(title: str) -> Drawn:
     """White at 0, then ever darker."""
     return {
         "zmin": 0,
@@ -135,35 +144,30 @@ def _colours(title: str) -> dict[str, object]:
     }
 
 
-def heat_map(matrices: np.ndarray, rounds: np.ndarray, names: list[str]) -> go.Figure:
-    """The last matrix, and a frame named by its round for each."""
+CATEGORIES = {"xaxis": {"type": "category"}, "yaxis": {"type": "category"}}
+"""Looks of a heat map: else names that are numbers would be places."""
+
+
+def heat_map(matrices: np.ndarray, names: list[str]) -> Drawn:
+    """The last matrix, in colours that fit all."""
     away = matrices[:, ~np.eye(len(names), dtype=bool)]
     largest = float(np.nanmax(away, initial=0.0))
-    frames = [
-        go.Frame(data=[go.Heatmap(z=matrix.astype(np.float32))], name=str(int(t)))
-        for t, matrix in zip(rounds, matrices, strict=True)
-    ]
-    # Else names that are numbers would be places.
-    layout = {"xaxis": {"type": "category"}, "yaxis": {"type": "category"}}
-    return go.Figure(
-        go.Heatmap(
-            x=names,
-            y=names,
-            z=matrices[-1].astype(np.float32),
-            zmax=largest if largest > 0 else 1,
-            hovertemplate="%{y} learns from %{x}<br>weight %{z:.4f}<extra></extra>",
-            **_colours("weight"),
-        ),
-        frames=frames,
-        layout=layout | {"template": "none"},  # copied with each change: be it small
-    )
+    trace = {
+        "type": "heatmap",
+        "x": names,
+        "y": names,
+        "z": matrices[-1].astype(np.float32),
+        "zmax": largest if largest > 0 else 1,
+        "hovertemplate": "%{y} learns from %{x}<br>weight %{z:.4f}<extra></extra>",
+    }
+    return trace | _colours("weight")
 
 
-def name_both_axes(figure: go.Figure, names: list[str]) -> None:
-    """Names the clients of a matrix, from the top to the bottom."""
+def names_on_both_axes(names: list[str]) -> Drawn:
+    """Looks with the clients of a matrix, from the top to the bottom."""
     ticks = client_ticks(names, single=True)
     rows = ticks | {"autorange": "reversed", "tickangle": 0}
-    figure.update_xaxes(ticks).update_yaxes(rows)
+    return {"xaxis": ticks, "yaxis": rows}
 
 
 def shown_snapshots(count: int, n: int, seeds: int) -> np.ndarray:
@@ -320,30 +324,31 @@ def similarity_map(
     shown = [escape(name) for name in names]
     words = np.array([[(a, b) for b in shown] for a in shown], dtype=object)
     numbers = np.stack([squared, error], 2).astype(object)
-    figure = go.Figure(
-        go.Heatmap(
-            z=np.sqrt(squared.clip(min=0)),
-            customdata=np.concatenate([words, numbers], 2),
-            hovertemplate="%{customdata[0]} and %{customdata[1]}<br>squared distance "
-            "%{customdata[2]:.3g} ± %{customdata[3]:.2g}<extra></extra>",
-            **_colours("distance"),
-        )
-    )
+    heat = {
+        "type": "heatmap",
+        "z": np.sqrt(squared.clip(min=0)),
+        "customdata": np.concatenate([words, numbers], 2),
+        "hovertemplate": "%{customdata[0]} and %{customdata[1]}<br>squared distance "
+        "%{customdata[2]:.3g} ± %{customdata[3]:.2g}<extra></extra>",
+    }
+    traces = [heat | _colours("distance")]
     for kind, (label, symbol, colour) in _LINKS.items():
         row, column = ((verdict == kind) & ~np.eye(n, dtype=bool)).nonzero()
         look = {"symbol": symbol, "color": colour, "size": max(3, min(9, 300 // n))}
         if symbol.endswith("open"):
             look["line"] = {"width": 1.5}
-        figure.add_scatter(
-            x=column,
-            y=row,
-            mode="markers",
-            marker=look,
-            name=f"{label} ({len(row) // 2} pairs)",
-            hoverinfo="skip",
-        )
-    name_both_axes(figure, shown)
-    return finish(figure, f"Distances, threshold {threshold**0.5:.3g}", 560)
+        trace = {
+            "type": "scatter",
+            "x": column,
+            "y": row,
+            "mode": "markers",
+            "marker": look,
+            "name": f"{label} ({len(row) // 2} pairs)",
+            "hoverinfo": "skip",
+        }
+        traces.append(trace)
+    title = f"Distances, threshold {threshold**0.5:.3g}"
+    return finish(traces, names_on_both_axes(shown), title, 560)
 
 
 def reliability(records: Records) -> go.Figure:
@@ -354,21 +359,24 @@ def reliability(records: Records) -> go.Figure:
     """
     if records.calibration.empty:
         raise InputError("the records have no predictions of labels.")
-    figure = go.Figure()
     line = {"color": "#222222", "width": 1, "dash": "dot"}
-    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, name="calibrated")
+    ideal = {"type": "scatter", "x": [0, 1], "y": [0, 1], "mode": "lines"}
+    traces: list[Drawn] = [ideal | {"line": line, "name": "calibrated"}]
     for label, style in styles_of(records).items():
         bins = reliability_of(records, label)
-        figure.add_scatter(
-            x=bins["confidence"],
-            y=bins["accuracy"],
-            customdata=bins["count"],
-            mode="lines+markers",
-            line={"color": style.colour, "dash": style.dash},
-            name=escape(label),
-            hovertemplate="sure of %{x:.1%}, right in %{y:.1%}, of %{customdata}",
-        )
+        trace = {
+            "type": "scatter",
+            "x": bins["confidence"],
+            "y": bins["accuracy"],
+            "customdata": bins["count"],
+            "mode": "lines+markers",
+            "line": {"color": style.colour, "dash": style.dash},
+            "name": escape(label),
+            "hovertemplate": "sure of %{x:.1%}, right in %{y:.1%}, of %{customdata}",
+        }
+        traces.append(trace)
     share = {"tickformat": "~%", "range": [0, 1.02]}
-    figure.update_xaxes(title="confidence in the predicted class", **share)
-    figure.update_yaxes(title="share that is right", **share)
-    return finish(figure, "How sure, and how often right", 460)
+    words = {"xaxis": "confidence in the predicted class"}
+    words |= {"yaxis": "share that is right"}
+    looks = {axis: share | {"title": {"text": text}} for axis, text in words.items()}
+    return finish(traces, looks, "How sure, and how often right", 460)

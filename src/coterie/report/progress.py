@@ -7,14 +7,26 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from ..checks import InputError
 from ..records import Records
 from ..scores.axes import axis_of
-from ..scores.finals import labels_of, runs_of, score_of, seed_means
+from ..scores.finals import Score, labels_of, runs_of, score_of, seed_means
 from ..scores.words import in_bytes
-from .styles import button, escape, finish, log_ticks, plot, row_of, styles_of
+from .styles import (
+    Drawn,
+    button,
+    escape,
+    finish,
+    log_ticks,
+    merged,
+    nested,
+    panel,
+    panels,
+    plot,
+    row_of,
+    styles_of,
+)
 
 _COUNTS = {
     "updates": "updates: answers of clients that arrived",
@@ -47,7 +59,7 @@ def curves(records: Records, against: str | None = None) -> go.Figure:
     Raises:
         InputError: when the records hold no such axis.
     """
-    score, own, reach = score_of(records), axis_of(records), _reach(records)
+    score, own = score_of(records), axis_of(records)
     counts = {name: words for name, words in _COUNTS.items() if name in records.rounds}
     titles = {own.name: own.title} | counts
     axes = list(titles)
@@ -56,19 +68,21 @@ def curves(records: Records, against: str | None = None) -> go.Figure:
         raise InputError(f"`against` must be one of {axes}, but is {against!r}.")
     columns = dict.fromkeys([score.column, "test_loss"])
     shown = [column for column in columns if column in records.metrics]
-    figure = make_subplots(
-        rows=len(shown), cols=1, shared_xaxes=True, vertical_spacing=0.06
-    )
-    views: dict[str, list[dict[str, object]]] = {axis: [] for axis in axes}
-    for label in labels_of(records):
-        for row, column in enumerate(shown, start=1):
-            means = seed_means(runs_of(records, label), column)
-            _add_curve(figure, records, label, means, row)
+    lines: list[Drawn] = []
+    views: dict[str, list[Drawn]] = {axis: [] for axis in axes}
+    means = {
+        label: [seed_means(runs_of(records, label), column) for column in shown]
+        for label in labels_of(records)
+    }
+    spent = {label: _spent(records, label, some[0]) for label, some in means.items()}
+    reach = _reach(spent, {label: some[0].index for label, some in means.items()})
+    for label, some in means.items():
+        for row, one in enumerate(some, start=1):
+            lines += _curve(records, label, one, row)
             for axis, traces in views.items():
-                traces += _placed(records, label, means, axis, reach)
+                traces += _placed(spent[label][axis], one, axis, reach)
     layouts = {axis: _layout(titles, axis, reach, len(shown)) for axis in axes}
-    for trace, place in zip(figure.data, views[against], strict=True):
-        trace.update(place)
+    drawn = [a | b for a, b in zip(lines, views[against], strict=True)]
     buttons = [
         button(
             f"by {axis}",
@@ -78,49 +92,43 @@ def curves(records: Records, against: str | None = None) -> go.Figure:
         for axis, traces in views.items()
     ]
     menu = row_of(buttons, active=axes.index(against))
-    figure.update_layout(layouts[against], updatemenus=[menu])
-    figure.update_yaxes(zeroline=False, hoverformat=".4g")
-    looks = {"tickformat": score.ticks, "hoverformat": score.hover}
-    figure.update_yaxes(**looks, title=score.words, row=1)
-    if len(shown) > 1:
-        figure.update_yaxes(title="test loss", row=2)
-    _use_logarithm_if_wide(figure, shown)
+    looks = merged(panels(len(shown), 0.06), nested(layouts[against]))
+    looks = merged(looks, _upward(score, shown, drawn)) | {"updatemenus": [menu]}
     height = 380 + 240 * (len(shown) - 1)
-    return finish(figure, "Mean over clients during training", height, menu=True)
+    return finish(drawn, looks, "Mean over clients during training", height, menu=True)
 
 
-def _add_curve(
-    figure: go.Figure, records: Records, label: str, means: pd.DataFrame, row: int
-) -> None:
-    """Adds the mean line and, given several seeds, their band, without places."""
+def _curve(records: Records, label: str, means: pd.DataFrame, row: int) -> list[Drawn]:
+    """The mean line and, given several seeds, their band before it, without places."""
     style = styles_of(records)[label]
-    common = {"legendgroup": escape(label), "row": row, "col": 1}
-    if means.shape[1] > 1:
-        figure.add_scatter(
-            mode="lines",
-            fill="toself",
-            fillcolor=style.faint(0.15),
-            line={"width": 0},
-            hoverinfo="skip",
-            showlegend=False,
-            name=f"{escape(label)}, range of seeds",
-            **common,
-        )
-    figure.add_scatter(
-        mode="lines+markers" if len(means) <= 30 else "lines",
-        name=escape(label),
-        showlegend=row == 1,
-        line={"color": style.colour, "dash": style.dash, "width": 2},
-        marker={"size": 4},
-        **common,
-    )
+    place = {"xaxis": f"x{panel(row)}", "yaxis": f"y{panel(row)}"}
+    common = {"type": "scatter", "legendgroup": escape(label), **place}
+    line = {
+        "mode": "lines+markers" if len(means) <= 30 else "lines",
+        "name": escape(label),
+        "showlegend": row == 1,
+        "line": {"color": style.colour, "dash": style.dash, "width": 2},
+        "marker": {"size": 4},
+    }
+    if means.shape[1] <= 1:
+        return [common | line]
+    band = {
+        "mode": "lines",
+        "fill": "toself",
+        "fillcolor": style.faint(0.15),
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "name": f"{escape(label)}, range of seeds",
+    }
+    return [common | band, common | line]
 
 
 def _placed(
-    records: Records, label: str, means: pd.DataFrame, axis: str, reach: Reach | None
-) -> list[dict[str, object]]:
-    """What the traces of `_add_curve` show along an axis."""
-    x, words = _spent(records, label, means, axis), None
+    spent: pd.Series, means: pd.DataFrame, axis: str, reach: Reach | None
+) -> list[Drawn]:
+    """What the traces of `_curve` show along an axis."""
+    x, words = spent.reindex(means.index), None
     if axis == "bytes" and reach is not None:
         words = [in_bytes(value) for value in x]
         if not (x > 0).any():
@@ -141,25 +149,27 @@ def _placed(
     return [band, line]
 
 
-def _spent(records: Records, label: str, means: pd.DataFrame, axis: str) -> pd.Series:
-    """Where the evaluations of an algorithm stand on an axis."""
+def _spent(records: Records, label: str, means: pd.DataFrame) -> pd.DataFrame:
+    """Where the evaluated rounds of an algorithm stand on each axis, by its name."""
     own = axis_of(records)
-    if axis == own.name:
-        return pd.Series([own.place(t) for t in means.index])
     mine = records.rounds[records.rounds["algorithm"] == label]
     mine = mine[mine["seed"].isin(means.columns)]
-    return mine.groupby("round")[axis].mean().reindex(means.index)
+    counts = [name for name in _COUNTS if name in mine]
+    evaluated = runs_of(records, label)["round"].unique()
+    table = mine.groupby("round")[counts].mean().reindex(evaluated)
+    return table.assign(**{own.name: [own.place(t) for t in table.index]})
 
 
-def _reach(records: Records) -> Reach | None:
+def _reach(
+    spent: dict[str, pd.DataFrame], evaluated: dict[str, pd.Index]
+) -> Reach | None:
     """From where to where bytes reach; None where nobody sends any."""
-    if "bytes" not in records.rounds:
-        return None
-    column, found = score_of(records).column, [pd.Series(dtype=float)]
-    for label in labels_of(records):
-        means = seed_means(runs_of(records, label), column)
-        found.append(_spent(records, label, means, "bytes"))
-    sent = pd.concat(found)
+    found = [
+        table["bytes"].reindex(evaluated[label])
+        for label, table in spent.items()
+        if "bytes" in table
+    ]
+    sent = pd.concat([pd.Series(dtype=float), *found])
     low, high = float(sent[sent > 0].min()), float(sent.max())
     if not low > 0:
         return None
@@ -187,16 +197,22 @@ def _listed(values: pd.Series) -> list[float | None]:
     return [float(v) if np.isfinite(v) else None for v in values]
 
 
-def _use_logarithm_if_wide(figure: go.Figure, shown: list[str]) -> None:
-    """Turns the loss axis logarithmic where losses differ a hundredfold."""
-    if "test_loss" not in shown:
-        return
-    row = shown.index("test_loss") + 1
-    panel = "y" if row == 1 else f"y{row}"
-    traces = [t.y for t in figure.data if (t.yaxis or "y") == panel]
-    values = np.array([v for y in traces for v in y if v is not None], dtype=float)
-    if values.size and values.min() > 0 and values.max() > 100 * values.min():
-        figure.update_yaxes(type="log", title="test loss (logarithmic)", row=row)
+def _upward(score: Score, shown: list[str], drawn: list[Drawn]) -> Drawn:
+    """The vertical axes, that of losses logarithmic where they differ a hundredfold."""
+    axis = {"zeroline": False, "title": {"text": score.words}}
+    looks: Drawn = {"yaxis": axis | {"tickformat": score.ticks}}
+    looks["yaxis"]["hoverformat"] = score.hover
+    if len(shown) > 1:
+        loss = {"title": {"text": "test loss"}, "hoverformat": ".4g"}
+        looks["yaxis2"] = axis | loss
+    if "test_loss" in shown:
+        row = panel(shown.index("test_loss") + 1)
+        losses = [trace["y"] for trace in drawn if trace["yaxis"] == f"y{row}"]
+        values = np.array([v for y in losses for v in y if v is not None])
+        if values.size and values.min() > 0 and values.max() > 100 * values.min():
+            title = {"text": "test loss (logarithmic)"}
+            looks[f"yaxis{row}"] |= {"type": "log", "title": title}
+    return looks
 
 
 def sharpness(records: Records) -> go.Figure:
@@ -205,7 +221,7 @@ def sharpness(records: Records) -> go.Figure:
     Lines are means over clients and seeds, bands reach from the flattest to the
     sharpest client, both means over seeds.
     """
-    figure, axis = go.Figure(), axis_of(records)
+    axis, traces = axis_of(records), list[Drawn]()
     for label in labels_of(records):
         style = styles_of(records)[label]
         mine = records.metrics[records.metrics["algorithm"] == label]
@@ -214,25 +230,24 @@ def sharpness(records: Records) -> go.Figure:
         rounds = records.rounds[records.rounds["algorithm"] == label]
         means = rounds.groupby("round").mean(numeric_only=True).loc[table.index]
         place = table.index if axis.name == "round" else means[axis.name]
-        both = {"legendgroup": escape(label), "hoverinfo": "skip", "showlegend": False}
-        figure.add_scatter(
-            x=[*place, *place[::-1]],
-            y=[*table["max"], *table["min"][::-1]],
-            fill="toself",
-            fillcolor=style.faint(0.15),
-            line={"width": 0},
-            **both,
-        )
         line = {"color": style.colour, "dash": style.dash, "width": 2}
-        named = {"legendgroup": escape(label), "name": escape(label)}
-        figure.add_scatter(x=place, y=table["mean"], mode="lines", line=line, **named)
-        edge = line | {"dash": "dot", "width": 1}
-        figure.add_scatter(
-            x=place, y=means["stable_below"], mode="lines", line=edge, **both
-        )
-    figure.update_xaxes(title=axis.title)
-    figure.update_yaxes(title="largest curvature", type="log")
-    return finish(figure, "Sharpness of clients' training losses", 380)
+        common = {"type": "scatter", "legendgroup": escape(label)}
+        quiet = common | {"hoverinfo": "skip", "showlegend": False}
+        band = {
+            "x": [*place, *place[::-1]],
+            "y": [*table["max"], *table["min"][::-1]],
+            "fill": "toself",
+            "fillcolor": style.faint(0.15),
+            "line": {"width": 0},
+        }
+        mean = {"x": place, "y": table["mean"], "mode": "lines", "line": line}
+        dotted = line | {"dash": "dot", "width": 1}
+        edge = mean | {"y": means["stable_below"], "line": dotted}
+        named = common | {"name": escape(label)}
+        traces += [quiet | band, named | mean, quiet | edge]
+    down = {"title": {"text": "largest curvature"}, "type": "log"}
+    looks = {"xaxis": {"title": {"text": axis.title}}, "yaxis": down}
+    return finish(traces, looks, "Sharpness of clients' training losses", 380)
 
 
 def sharpness_section(records: Records) -> str:

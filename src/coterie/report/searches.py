@@ -14,7 +14,16 @@ from ..records import Records, rungs
 from ..scores.axes import Axis, axis_of
 from ..scores.finals import score_of
 from .html import table_of
-from .styles import button, finish, log_ticks, plot, row_of, styles_of
+from .styles import (
+    Drawn,
+    button,
+    finish,
+    log_ticks,
+    nested,
+    plot,
+    row_of,
+    styles_of,
+)
 from .tables import last_trials, searched, setting_text, tuned_options, value_text
 
 
@@ -32,39 +41,41 @@ def trials(records: Records) -> go.Figure:
         raise InputError("the records have no trials: [tune] searches options.")
     options = [o for o in tuned_options(records) if table[o].notna().any()]
     labels = [a for a in styles_of(records) if a in set(table["algorithm"])]
-    figure = go.Figure()
-    for label in labels:
+    views = [_view(table, option, labels) for option in options]
+    traces = []
+    for label, x in zip(labels, views[0][0], strict=True):
         mine = table[table["algorithm"] == label]
-        figure.add_scatter(
-            y=mine["score"].to_numpy(),
-            mode="markers",
-            name=escape(label),
-            marker={
+        trace = {
+            "type": "scatter",
+            "x": x,
+            "y": mine["score"].to_numpy(),
+            "mode": "markers",
+            "name": escape(label),
+            "marker": {
                 "color": styles_of(records)[label].colour,
                 "symbol": [_SYMBOLS.get(s, "circle-open") for s in mine["status"]],
                 "size": [15 if s == "chosen" else 8 for s in mine["status"]],
             },
-            hovertext=[
+            "hovertext": [
                 f"{escape(setting_text(row[options]))}<br>seed {row['seed']}, "
                 f"{axis.length(int(row['rounds']))}"
                 for _, row in mine.iterrows()
             ],
-            hovertemplate=f"%{{hovertext}}<br>%{{y:{score.hover}}}",
-        )
-    views = [_view(table, option, labels) for option in options]
-    for trace, x in zip(figure.data, views[0][0], strict=True):
-        trace.x = x
-    figure.update_layout(views[0][1])
+            "hovertemplate": f"%{{hovertext}}<br>%{{y:{score.hover}}}",
+        }
+        traces.append(trace)
+    words = f"validation {records.score}"
+    looks: Drawn = {"yaxis": {"title": {"text": words}, "tickformat": score.ticks}}
+    looks["yaxis"]["zeroline"] = False
+    looks |= nested(views[0][1])
     if len(options) > 1:
         buttons = [
             button(f"by {option}", {"x": x}, layout)
             for option, (x, layout) in zip(options, views, strict=True)
         ]
-        figure.update_layout(updatemenus=[row_of(buttons)])
-    words = f"validation {records.score}"
-    figure.update_yaxes(title=words, tickformat=score.ticks, zeroline=False)
+        looks["updatemenus"] = [row_of(buttons)]
     title = "Validation score of every setting that was tried"
-    return finish(figure, title, 420, menu=len(options) > 1)
+    return finish(traces, looks, title, 420, menu=len(options) > 1)
 
 
 _SYMBOLS = {"finished": "circle", "chosen": "star"}

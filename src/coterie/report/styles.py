@@ -22,6 +22,9 @@ _GREY = "#666666"
 _DASHES = ("solid", "dash", "dot", "dashdot")
 LABELLED = 40  # so many clients still fit as tick labels
 
+Drawn = dict[str, Any]
+"""A trace or looks of a figure, in plotly's words: `finish` has them validated once."""
+
 
 class Style(NamedTuple):
     """How an algorithm is drawn, the same in every figure."""
@@ -74,49 +77,84 @@ def wrapped(label: str) -> list[str]:
 
 def boxes(
     values: dict[str, pd.Series], styles: dict[str, Style], *, dots: bool
-) -> go.Figure:
-    """One horizontal box per algorithm, with a dot per client, by name, if asked."""
-    figure = go.Figure()
+) -> tuple[list[Drawn], Drawn]:
+    """One horizontal box per algorithm, with a dot per client, by name, if asked.
+
+    Returns:
+        Traces, and the vertical axis.
+    """
+    traces: list[Drawn] = []
     for place, (label, series) in enumerate(values.items()):
         finite = series[np.isfinite(series)]
         if finite.empty:
             continue
         low, lower, middle, upper, high = np.quantile(finite, [0, 0.25, 0.5, 0.75, 1])
-        figure.add_box(
-            y=[place],
-            q1=[lower],
-            median=[middle],
-            q3=[upper],
-            lowerfence=[low],
-            upperfence=[high],
-            orientation="h",
-            width=0.6,
-            name=escape(label),
-            line={"color": styles[label].colour, "width": 1.5},
-            fillcolor=styles[label].faint(0.12),
-            showlegend=False,
-        )
+        box = {"q1": lower, "median": middle, "q3": upper}
+        box |= {"lowerfence": low, "upperfence": high, "y": place}
+        trace: Drawn = {
+            "type": "box",
+            "orientation": "h",
+            "width": 0.6,
+            "name": escape(label),
+            "line": {"color": styles[label].colour, "width": 1.5},
+            "fillcolor": styles[label].faint(0.12),
+            "showlegend": False,
+        }
+        traces.append(trace | {key: [value] for key, value in box.items()})
         if dots:
             # Spread by the golden ratio: even, and the same at every drawing.
             shift = 0.4 * (np.arange(len(finite)) * 0.618034 % 1 - 0.5)
-            figure.add_scatter(
-                x=finite.to_numpy(),
-                y=place + shift,
-                mode="markers",
-                marker={"color": styles[label].colour, "size": 6, "opacity": 0.7},
-                hovertext=[escape(str(name)) for name in finite.index],
-                hovertemplate="%{hovertext}<br>%{x:.4g}",
-                name=escape(label),
-                showlegend=False,
-            )
-    figure.update_yaxes(
-        tickvals=list(range(len(values))),
-        ticktext=["<br>".join(map(escape, wrapped(label))) for label in values],
-        range=[len(values) - 0.5, -0.5],
-        showgrid=False,
-        zeroline=False,
-    )
-    return figure
+            look = {"color": styles[label].colour, "size": 6, "opacity": 0.7}
+            trace = {
+                "type": "scatter",
+                "x": finite.to_numpy(),
+                "y": place + shift,
+                "mode": "markers",
+                "marker": look,
+                "hovertext": [escape(str(name)) for name in finite.index],
+                "hovertemplate": "%{hovertext}<br>%{x:.4g}",
+                "name": escape(label),
+                "showlegend": False,
+            }
+            traces.append(trace)
+    axis = {
+        "tickvals": list(range(len(values))),
+        "ticktext": ["<br>".join(map(escape, wrapped(label))) for label in values],
+        "range": [len(values) - 0.5, -0.5],
+        "showgrid": False,
+        "zeroline": False,
+    }
+    return traces, axis
+
+
+def panels(count: int, gap: float) -> Drawn:
+    """Looks of panels above each other, from the top, with one horizontal scale."""
+    looks: Drawn = {}
+    height = (1 - gap * (count - 1)) / count
+    for row in range(1, count + 1):
+        number = panel(row)
+        low = (count - row) * (height + gap)
+        across: Drawn = {"anchor": f"y{number}", "domain": [0, 1]}
+        if row < count:
+            across |= {"matches": f"x{count}", "showticklabels": False}
+        looks[f"xaxis{number}"] = across
+        looks[f"yaxis{number}"] = {
+            "anchor": f"x{number}",
+            "domain": [low, 1 if row == 1 else low + height],
+        }
+    return looks
+
+
+def panel(row: int) -> str:
+    """What ends the names of a panel's axes: nothing at the top."""
+    return "" if row == 1 else str(row)
+
+
+def upright(place: float, line: Mapping[str, object], row: int = 1) -> Drawn:
+    """A vertical line through the whole panel, as a shape."""
+    ends = {"x0": place, "x1": place, "xref": f"x{panel(row)}"}
+    ends |= {"y0": 0, "y1": 1, "yref": f"y{panel(row)} domain"}
+    return {"type": "line", "line": line, **ends}
 
 
 def cluster_runs(table: pd.DataFrame) -> list[tuple[int, int, int]]:
@@ -132,26 +170,24 @@ def cluster_runs(table: pd.DataFrame) -> list[tuple[int, int, int]]:
     ]
 
 
-def draw_cluster_bounds(figure: go.Figure, table: pd.DataFrame) -> None:
-    """Draws the boundaries of clusters along a row of clients, and names them."""
+def cluster_bounds(table: pd.DataFrame, rows: int = 1) -> Drawn:
+    """Looks with the boundaries of clusters along rows of clients, and their names."""
     runs = cluster_runs(table)
     if len(runs) == 1:
-        return
-    for cluster, first, last in runs:
-        if first:
-            line = {"color": "#999999", "width": 1, "dash": "dot"}
-            figure.add_vline(x=first - 0.5, line=line)
-        if len(runs) <= 12:
-            name = cluster_name(cluster)
-            figure.add_annotation(
-                x=(first + last) / 2,
-                y=1,
-                yref="paper",
-                yanchor="bottom",
-                showarrow=False,
-                text=name if len(runs) <= 4 else name.removeprefix("cluster "),
-                font={"size": 12, "color": "#555555"},
-            )
+        return {}
+    line = {"color": "#999999", "width": 1, "dash": "dot"}
+    firsts = [first for _, first, _ in runs if first]
+    shapes = [upright(f - 0.5, line, k + 1) for f in firsts for k in range(rows)]
+    look = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    names = [cluster_name(cluster) for cluster, _, _ in runs]
+    if len(runs) > 4:
+        names = [name.removeprefix("cluster ") for name in names]
+    named: list[Drawn] = [
+        {"x": (first + last) / 2, "text": name, **look}
+        | {"font": {"size": 12, "color": "#555555"}}
+        for name, (_, first, last) in zip(names, runs, strict=True)
+    ]
+    return {"shapes": shapes, "annotations": named if len(runs) <= 12 else []}
 
 
 def tick_names(records: Records, clients: Iterable[int], most: int = 24) -> list[str]:
@@ -160,13 +196,13 @@ def tick_names(records: Records, clients: Iterable[int], most: int = 24) -> list
     return [escape(n if len(n) <= most else f"{n[: most - 1]}…") for n in names]
 
 
-def client_ticks(names: list[str], *, single: bool) -> dict[str, object]:
+def client_ticks(names: list[str], *, single: bool) -> Drawn:
     """An axis of clients, or of groups of them; too many clients go unnamed."""
     if single and len(names) > LABELLED:
         return {
             "showticklabels": False,
             "showgrid": False,
-            "title": "clients, by cluster",
+            "title": {"text": "clients, by cluster"},
         }
     return {
         "tickvals": list(range(len(names))),
@@ -174,7 +210,7 @@ def client_ticks(names: list[str], *, single: bool) -> dict[str, object]:
         # What is written to the left of its tick is not cut off at the right end.
         "tickangle": -45 if max(map(len, names), default=0) > 3 else 0,
         "showgrid": False,
-        "title": "client" if single else "",
+        "title": {"text": "client" if single else ""},
     }
 
 
@@ -238,18 +274,32 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def finish(
-    figure: go.Figure,
+    traces: Sequence[Drawn],
+    looks: Drawn,
     title: str,
     height: int,
     rows: list[str] | None = None,
     *,
     menu: bool = False,
+    frames: Sequence[Drawn] = (),
 ) -> go.Figure:
-    """The figure with title, size and calm looks; `rows` add to the height."""
+    """A figure with title, size and calm looks, all of it made at once.
+
+    Every change of a figure takes plotly as long as making it.
+
+    Args:
+        traces: what is drawn.
+        looks: its layout, as far as it is its own.
+        title: above it.
+        height: in pixels.
+        rows: add to the height.
+        menu: whether there is one, above it.
+        frames: what a slider shows.
+    """
     title = title if title.startswith("<b>") else bold(title)
     heading = {"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"}
     legend = {"orientation": "h", "x": 0, "yref": "container", "y": 0}
-    looks: dict[str, object] = {
+    common: Drawn = {
         "template": "none",
         "title": heading | {"font": {"size": 15}},
         "height": height + 46 * len(rows or []),
@@ -261,28 +311,42 @@ def finish(
     }
     grid = {"gridcolor": "#e8e8e8", "automargin": True}
     grid |= {"title": {"font": {"size": 13}, "standoff": 12}}
-    for name in {"xaxis", "yaxis", *figure.layout.to_plotly_json()}:
+    for name in dict.fromkeys(["xaxis", "yaxis", *looks]):
         if name.startswith("xaxis"):
-            looks[name] = grid | {"zeroline": False}
+            common[name] = grid | {"zeroline": False}
         elif name.startswith("yaxis"):
-            looks[name] = grid
-    return lay_out(figure, looks)
+            common[name] = grid
+    return go.Figure(list(traces), merged(looks, common), list(frames))
 
 
-def lay_out(figure: go.Figure, looks: Mapping[str, object]) -> go.Figure:
-    """The figure with these looks, set at once: one by one takes ten times as long."""
-    figure.layout = _merged(figure.layout.to_plotly_json(), looks)
-    return figure
+def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> Drawn:
+    """Both, with the new where they differ, at every depth.
 
-
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, with the new where they differ, at every depth."""
+    >>> merged({"xaxis": {"dtick": 1}}, {"xaxis": {"type": "log"}})
+    {'xaxis': {'dtick': 1, 'type': 'log'}}
+    """
     both = dict(old)
     for key, value in new.items():
         there = both.get(key)
         deeper = isinstance(there, Mapping) and isinstance(value, Mapping)
-        both[key] = _merged(there or {}, value) if deeper else value
+        both[key] = merged(there or {}, value) if deeper else value
     return both
+
+
+def nested(changes: Mapping[str, object]) -> Drawn:
+    """What a button changes, as looks.
+
+    >>> nested({"xaxis.title.text": "round", "xaxis.type": "log"})
+    {'xaxis': {'title': {'text': 'round'}, 'type': 'log'}}
+    """
+    looks: Drawn = {}
+    for path, value in changes.items():
+        *outer, last = path.split(".")
+        place = looks
+        for key in outer:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return looks
 
 
 def whiskers(found: pd.DataFrame) -> dict[str, object]:

@@ -33,11 +33,13 @@ from ..scores.finals import (
     score_of,
 )
 from ..scores.gains import gain_of, newcomers_estimate
+from ..scores.keeping import kept
 from ..scores.summaries import costs_of
 
 _GAIN = ("gain", "gain_low", "gain_high")
 
 
+@kept
 def partner_counts(records: Records) -> pd.DataFrame:
     """How many others a client uses, by algorithm and round, over clients and seeds.
 
@@ -119,6 +121,7 @@ def client_summary(records: Records, label: str) -> pd.DataFrame:
     return table.set_index(pd.Index(names, name="client"))
 
 
+@kept
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
     """The largest cost that every algorithm paid, and mean test scores at that cost.
 

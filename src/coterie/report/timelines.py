@@ -7,18 +7,21 @@ import math
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from ..checks import InputError
 from ..records import Records
 from ..scores.finals import labels_of
 from .styles import (
+    Drawn,
     bold,
     button,
     escape,
     finish,
     heading,
     menu_of,
+    merged,
+    panel,
+    panels,
     styles_of,
     tick_names,
 )
@@ -54,65 +57,69 @@ def timeline(records: Records) -> go.Figure:
     labels = [label for label in labels_of(records) if label in there]
     idle = {label: idle_share(records, label) for label in labels}
     first = max(labels, key=lambda a: idle[a] if np.isfinite(idle[a]) else -1)
-    figure, buttons, titles = go.Figure(_idle_rows(drawn)), [], []
+    traces, buttons, titles = [_idle_rows(drawn)], [], []
     for label in labels:
-        figure.add_trace(_bars(records, drawn, label))
-        figure.data[-1].visible = label == first
+        traces.append(_bars(records, drawn, label) | {"visible": label == first})
         share = idle[label]
         known = f": idle {100 * share:.0f} % of the time"
         titles.append(bold(heading(label) + (known if np.isfinite(share) else "")))
         seen = [True, *(other == label for other in labels)]
         buttons.append(button(label, {"visible": seen}, {"title.text": titles[-1]}))
     place = labels.index(first)
-    if len(labels) > 1:
-        figure.update_layout(updatemenus=[menu_of(buttons, active=place)])
     rows = len(drawn.clients)
-    figure.update_layout(barmode="overlay", bargap=0.15)
-    figure.update_xaxes(title="virtual seconds", range=[0, drawn.until], showgrid=False)
-    figure.update_yaxes(
-        title="client",
-        tickvals=list(range(rows)),
-        ticktext=tick_names(records, drawn.clients),
-        range=[rows - 0.4, -0.6],
-        showgrid=False,
-        zeroline=False,
-    )
-    return finish(figure, titles[place], 230 + 17 * rows, menu=len(labels) > 1)
+    across = {"title": {"text": "virtual seconds"}, "range": [0, drawn.until]}
+    down = {
+        "title": {"text": "client"},
+        "tickvals": list(range(rows)),
+        "ticktext": tick_names(records, drawn.clients),
+        "range": [rows - 0.4, -0.6],
+        "showgrid": False,
+        "zeroline": False,
+    }
+    looks: Drawn = {"barmode": "overlay", "bargap": 0.15, "yaxis": down}
+    looks["xaxis"] = across | {"showgrid": False}
+    if len(labels) > 1:
+        looks["updatemenus"] = [menu_of(buttons, active=place)]
+    height = 230 + 17 * rows
+    return finish(traces, looks, titles[place], height, menu=len(labels) > 1)
 
 
-def _idle_rows(drawn: Timeline) -> go.Bar:
+def _idle_rows(drawn: Timeline) -> Drawn:
     """The whole time of each client, on which its computations are drawn."""
-    return go.Bar(
-        x=[drawn.until] * len(drawn.clients),
-        y=list(range(len(drawn.clients))),
-        orientation="h",
-        marker={"color": _IDLE},
-        name="idle",
-        hoverinfo="skip",
-        showlegend=True,
-    )
+    return {
+        "type": "bar",
+        "x": [drawn.until] * len(drawn.clients),
+        "y": list(range(len(drawn.clients))),
+        "orientation": "h",
+        "marker": {"color": _IDLE},
+        "name": "idle",
+        "hoverinfo": "skip",
+        "showlegend": True,
+    }
 
 
-def _bars(records: Records, drawn: Timeline, label: str) -> go.Bar:
+def _bars(records: Records, drawn: Timeline, label: str) -> Drawn:
     """The computations of an algorithm."""
     mine = drawn.spans[drawn.spans["algorithm"] == label]
     place = {client: row for row, client in enumerate(drawn.clients)}
-    return go.Bar(
-        base=mine["begin"].to_numpy(),
-        x=(mine["end"] - mine["begin"]).to_numpy(),
-        y=mine["client"].map(place).to_numpy(),
-        orientation="h",
-        marker={
+    names = [escape(records.name_of(int(client))) for client in mine["client"]]
+    return {
+        "type": "bar",
+        "base": mine["begin"].to_numpy(),
+        "x": (mine["end"] - mine["begin"]).to_numpy(),
+        "y": mine["client"].map(place).to_numpy(),
+        "orientation": "h",
+        "marker": {
             "color": styles_of(records)[label].colour,
             "line": {"color": "#ffffff", "width": 0.7},
         },
-        name="computes",
-        customdata=mine[["begin", "end"]].to_numpy(float),
-        hovertext=[escape(records.name_of(int(client))) for client in mine["client"]],
-        hovertemplate="%{hovertext}: %{customdata[0]:.4g} to %{customdata[1]:.4g} s"
+        "name": "computes",
+        "customdata": mine[["begin", "end"]].to_numpy(float),
+        "hovertext": names,
+        "hovertemplate": "%{hovertext}: %{customdata[0]:.4g} to %{customdata[1]:.4g} s"
         "<extra></extra>",
-        showlegend=True,
-    )
+        "showlegend": True,
+    }
 
 
 def delays(records: Records) -> go.Figure:
@@ -145,24 +152,34 @@ def delays(records: Records) -> go.Figure:
         f"{count.index.max():,}"
         for label, count in counts.items()
     ]
-    figure = make_subplots(
-        rows=len(labels),
-        cols=1,
-        shared_xaxes=True,
-        subplot_titles=titles,
-        vertical_spacing=min(0.12, 0.4 / len(labels)),
-    )
+    traces: list[Drawn] = []
+    looks = panels(len(labels), min(0.12, 0.4 / len(labels)))
+    across, down = _axes(edges, [low, top], wide=wide)
     for row, label in enumerate(labels, start=1):
-        place = {"row": row, "col": 1}
+        number = panel(row)
+        both = {f"xaxis{number}": across, f"yaxis{number}": down}
+        looks = merged(looks, both)
         colour = styles_of(records)[label].colour
-        figure.add_trace(_histogram(shares[label], edges, colour), **place)
         reach = [low if wide else 0.0, top]
-        figure.add_trace(_client_line(clients, reach, row), **place)
-        figure.add_trace(_mean_mark(mean_delay(counts[label]), mark, row), **place)
-    _scale_axes(figure, edges, [low, top], wide=wide)
-    figure.update_annotations(font_size=13, x=0, xanchor="left", align="left")
-    figure.update_xaxes(title="delay, in answers", row=len(labels))
-    return finish(figure, "How late answers arrived", 150 + 170 * len(labels))
+        three = [_histogram(shares[label], edges, colour)]
+        three += [_client_line(clients, reach, row)]
+        three += [_mean_mark(mean_delay(counts[label]), mark, row)]
+        place = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
+        traces += [trace | place for trace in three]
+    looks["annotations"] = [
+        _above(title, looks[f"yaxis{panel(row)}"]["domain"][1])
+        for row, title in enumerate(titles, start=1)
+    ]
+    looks[f"xaxis{panel(len(labels))}"]["title"] = {"text": "delay, in answers"}
+    height = 150 + 170 * len(labels)
+    return finish(traces, looks, "How late answers arrived", height)
+
+
+def _above(title: str, height: float) -> Drawn:
+    """The title of a panel that reaches so high."""
+    place = {"x": 0, "xref": "paper", "xanchor": "left", "align": "left"}
+    place |= {"y": height, "yref": "paper", "yanchor": "bottom"}
+    return {"text": title, "font": {"size": 13}, "showarrow": False, **place}
 
 
 def _edges(largest: int, *, wide: bool) -> np.ndarray:
@@ -179,67 +196,64 @@ def _shares(counts: pd.Series, edges: np.ndarray) -> np.ndarray:
     return found / found.sum()
 
 
-def _histogram(shares: np.ndarray, edges: np.ndarray, colour: str) -> go.Bar:
+def _histogram(shares: np.ndarray, edges: np.ndarray, colour: str) -> Drawn:
     lower, upper = edges[:-1], edges[1:]
     words = [
         f"delay {a:.0f}" if b - a == 1 else f"delay {a:.0f} to {b - 1:.0f}"
         for a, b in zip(lower, upper, strict=True)
     ]
-    return go.Bar(
-        x=lower - 0.5,  # whole numbers stand in the middle of their bins
-        y=np.where(shares > 0, shares, np.nan),
-        offset=0,
-        width=upper - lower,
-        marker={"color": colour, "line": {"color": "#ffffff", "width": 0.5}},
-        hovertext=words,
-        hovertemplate="%{hovertext}: %{y:.2%} of the answers<extra></extra>",
-        showlegend=False,
-    )
+    return {
+        "type": "bar",
+        "x": lower - 0.5,  # whole numbers stand in the middle of their bins
+        "y": np.where(shares > 0, shares, np.nan),
+        "offset": 0,
+        "width": upper - lower,
+        "marker": {"color": colour, "line": {"color": "#ffffff", "width": 0.5}},
+        "hovertext": words,
+        "hovertemplate": "%{hovertext}: %{y:.2%} of the answers<extra></extra>",
+        "showlegend": False,
+    }
 
 
-def _client_line(clients: int, reach: list[float], row: int) -> go.Scatter:
-    return go.Scatter(
-        x=[clients, clients],
-        y=reach,
-        mode="lines",
-        line={"color": "#222222", "dash": "dot", "width": 2},
-        name=f"number of clients, {clients:,}",
-        legendgroup="clients",
-        showlegend=row == 1,
-        hoverinfo="skip",
-    )
+def _client_line(clients: int, reach: list[float], row: int) -> Drawn:
+    return {
+        "type": "scatter",
+        "x": [clients, clients],
+        "y": reach,
+        "mode": "lines",
+        "line": {"color": "#222222", "dash": "dot", "width": 2},
+        "name": f"number of clients, {clients:,}",
+        "legendgroup": "clients",
+        "showlegend": row == 1,
+        "hoverinfo": "skip",
+    }
 
 
-def _mean_mark(mean: float, height: float, row: int) -> go.Scatter:
-    return go.Scatter(
-        x=[mean],
-        y=[height],
-        mode="markers",
-        marker={"symbol": "diamond", "size": 11, "color": "#222222"},
-        name="mean delay",
-        legendgroup="mean",
-        showlegend=row == 1,
-        hovertemplate="mean delay: %{x:.4g}<extra></extra>",
-    )
+def _mean_mark(mean: float, height: float, row: int) -> Drawn:
+    return {
+        "type": "scatter",
+        "x": [mean],
+        "y": [height],
+        "mode": "markers",
+        "marker": {"symbol": "diamond", "size": 11, "color": "#222222"},
+        "name": "mean delay",
+        "legendgroup": "mean",
+        "showlegend": row == 1,
+        "hovertemplate": "mean delay: %{x:.4g}<extra></extra>",
+    }
 
 
-def _scale_axes(
-    figure: go.Figure, edges: np.ndarray, reach: list[float], *, wide: bool
-) -> None:
-    """The same axes for every algorithm."""
+def _axes(edges: np.ndarray, reach: list[float], *, wide: bool) -> tuple[Drawn, Drawn]:
+    """The axes of every algorithm, which are the same."""
     ends = [float(edges[0]) - 0.5, float(edges[-1]) - 0.5]
+    down: Drawn = {"tickformat": "~%", "title": {"text": "share of answers"}}
     if wide:
         ends, reach = ([math.log10(v) for v in some] for some in (ends, reach))
-        figure.update_xaxes(type="log", tickvals=_decades(float(edges[-1])))
-        figure.update_yaxes(type="log", dtick=1)
-    elif edges[-1] <= 10:
-        figure.update_xaxes(dtick=1)
-    figure.update_xaxes(range=ends)
-    figure.update_yaxes(
-        range=reach if wide else [0, reach[1]],
-        tickformat="~%",
-        title="share of answers",
-    )
+        across: Drawn = {"type": "log", "tickvals": _decades(float(edges[-1]))}
+        down |= {"type": "log", "dtick": 1, "range": reach}
+        return across | {"range": ends}, down
+    few = {"dtick": 1} if edges[-1] <= 10 else {}
+    return few | {"range": ends}, down | {"range": [0, reach[1]]}
 
 
 def _decades(largest: float) -> list[int]:

@@ -10,7 +10,7 @@ from ...checks import InputError
 from ...records import Records
 from ...scores.finals import CROWD, is_crowd, labels_of
 from ...types import SERVER
-from ..styles import colour_bar, escape, finish, heading, lay_out, styles_of, tick_names
+from ..styles import colour_bar, escape, finish, heading, styles_of, tick_names
 
 
 def spent(records: Records) -> pd.DataFrame:
@@ -28,27 +28,28 @@ def spending(records: Records) -> go.Figure:
         InputError: without [privacy].
     """
     table, styles = spent(records), styles_of(records)
-    figure = go.Figure()
+    traces = []
     for label in labels_of(records):
         own = table[(table["algorithm"] == label) & np.isfinite(table["epsilon"])]
         by_round = own.groupby("round")["epsilon"]
         worst, mean = by_round.max(), by_round.mean()
         style = styles[label]
         for values, dash, words in ((worst, "solid", "worst"), (mean, "dot", "mean")):
-            figure.add_trace(
-                go.Scatter(
-                    x=values.index,
-                    y=values,
-                    name=escape(label),
-                    legendgroup=label,
-                    showlegend=words == "worst",
-                    line={"color": style.colour, "dash": dash},
-                    hovertemplate=f"%{{y:.3g}} ({words} client)",
-                )
-            )
-    lay_out(figure, {"xaxis": {"title": {"text": "round"}}})
-    lay_out(figure, {"yaxis": {"title": {"text": "epsilon"}, "rangemode": "tozero"}})
-    return finish(figure, "Epsilon over rounds: worst client, and mean (dotted)", 420)
+            trace = {
+                "type": "scatter",
+                "x": values.index,
+                "y": values,
+                "name": escape(label),
+                "legendgroup": label,
+                "showlegend": words == "worst",
+                "line": {"color": style.colour, "dash": dash},
+                "hovertemplate": f"%{{y:.3g}} ({words} client)",
+            }
+            traces.append(trace)
+    down = {"title": {"text": "epsilon"}, "rangemode": "tozero"}
+    looks = {"xaxis": {"title": {"text": "round"}}, "yaxis": down}
+    title = "Epsilon over rounds: worst client, and mean (dotted)"
+    return finish(traces, looks, title, 420)
 
 
 def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure:
@@ -72,18 +73,17 @@ def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure
         matrix[clients.index(int(client)), receivers.index(int(to))] = epsilon
     names = [escape(records.name_of(client)) for client in clients]
     eyes = [*names, "the server"][: len(receivers)]
-    figure = go.Figure(
-        go.Heatmap(
-            z=np.where(np.isfinite(matrix), matrix, np.nan),
-            customdata=np.array([[[a, b] for b in eyes] for a in names]),
-            hovertemplate="%{customdata[0]} to %{customdata[1]}: epsilon %{z:.3g}"
-            "<extra></extra>",
-            zmin=0,
-            zmax=max([*matrix[np.isfinite(matrix)], 1e-9]),
-            colorscale=[[0, "#ffffff"], [0.5, "#fc9272"], [1, "#67000d"]],
-            colorbar=colour_bar("epsilon"),
-        )
-    )
+    trace = {
+        "type": "heatmap",
+        "z": np.where(np.isfinite(matrix), matrix, np.nan),
+        "customdata": np.array([[[a, b] for b in eyes] for a in names]),
+        "hovertemplate": "%{customdata[0]} to %{customdata[1]}: epsilon %{z:.3g}"
+        "<extra></extra>",
+        "zmin": 0,
+        "zmax": max([*matrix[np.isfinite(matrix)], 1e-9]),
+        "colorscale": [[0, "#ffffff"], [0.5, "#fc9272"], [1, "#67000d"]],
+        "colorbar": colour_bar("epsilon"),
+    }
     texts = tick_names(records, clients, 16)
     many = {"showgrid": False, "zeroline": False, "constrain": "domain"}
     across = [*texts, "server"][: len(receivers)]
@@ -92,6 +92,6 @@ def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure
     y = {"tickvals": list(range(len(texts))), "ticktext": texts}
     y |= {"autorange": "reversed", "title": {"text": "client"}}
     x |= {"title": {"text": "is known to"}}
-    lay_out(figure, {"xaxis": many | x, "yaxis": many | y})
     title = f"Who told whom: {heading(algorithm)}, seed {seed}"
-    return finish(figure, title, 600, menu=True)
+    looks = {"xaxis": many | x, "yaxis": many | y}
+    return finish([trace], looks, title, 600, menu=True)
