@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -17,6 +18,11 @@ from support.browser import Browser, chromium
 from support.federations import SIZES, divided, samples
 from support.quadratics import quadratics, simulate
 from support.tuning_studies import made
+
+
+def pytest_collection_finish() -> None:
+    """All that was imported stays, so that no search for garbage looks at it again."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import product
 from types import SimpleNamespace
 from typing import Literal
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from beartype.roar import BeartypeException
-from jaxtyping import AnnotationError, Bool, Float, Int, Shaped, TypeCheckError
+from jaxtyping import AnnotationError, Bool, Float, Int, Shaped, TypeCheckError, config
 from jaxtyping._decorator import jaxtyped as shapes
 from torch import Tensor
 
@@ -199,6 +200,63 @@ def test_fields_of_a_data_class_have_one_size_for_each_letter():
         for wrong in (weight[:1], weight.long(), weight[0]):
             with pytest.raises(TypeCheckError):
                 Batch(index, wrong)
+
+
+def test_arguments_arrive_as_they_were_given():
+    def given(a: int, /, b: int = 2, *rest: int, c: int = 3, **more: int) -> tuple:
+        return a, b, rest, c, more
+
+    checked = jaxtyped(typechecker=check)(given)
+    for _ in range(2):
+        assert checked(1) == (1, 2, (), 3, {})
+        assert checked(1, b=4, d=5) == (1, 4, (), 3, {"d": 5})
+        assert checked(1, 6, 7, 8, c=9, a=0) == (1, 6, (7, 8), 9, {"a": 0})
+        for wrong in ({"b": "2"}, {"c": "3"}, {"d": "4"}):
+            with pytest.raises(TypeCheckError, match="given"):
+                checked(1, **wrong)
+        with pytest.raises(TypeCheckError, match="given"):
+            checked(1, 2, 3, "4")
+        with pytest.raises(TypeError, match="missing 1 required positional"):
+            checked()
+
+
+def test_a_field_may_be_left_to_its_factory_but_is_asked_where_it_is_given():
+    @jaxtyped(typechecker=check)
+    @dataclass
+    class Fields:
+        names: list[str] = field(default_factory=list)
+
+    for _ in range(2):
+        assert Fields().names == [] and Fields(["a"]).names == ["a"]
+        with pytest.raises(TypeCheckError, match="Fields"):
+            Fields([1])
+
+
+def test_only_an_argument_of_a_type_that_is_not_there_is_not_asked():
+    def some(x: Absent, size: int) -> int:  # noqa: F821
+        return size
+
+    checked = jaxtyped(typechecker=check)(some)
+    for _ in range(2):
+        assert checked("any", 1) == 1
+        with pytest.raises(TypeCheckError, match="some"):
+            checked("any", "1")
+
+
+def test_nothing_is_asked_while_the_checker_is_off():
+    def whole(size: int) -> int:
+        return size
+
+    seen, unseen = (jaxtyped(typechecker=check)(whole) for _ in range(2))
+    assert seen(1) == 1
+    config.update("jaxtyping_disable", True)
+    try:
+        assert seen("a") == unseen("a") == "a"
+    finally:
+        config.update("jaxtyping_disable", False)
+    for checked in (seen, unseen):
+        with pytest.raises(TypeCheckError, match="whole"):
+            checked("a")
 
 
 def test_who_lacks_an_attribute_of_a_protocol_is_refused_after_others_are_not():
