@@ -14,7 +14,7 @@ from coterie.theory import agraf, delays, mixing
 from coterie.theory.agraf import Homogeneous, Sampled, Tradeoff
 
 REAL = torch.float64
-N, STEPS = 6, 800
+N, STEPS = 6, 400
 CYCLE = torch.tensor([[v, (v + 1) % N] for v in range(N)])
 RHO_BAR = mixing.pairwise_mixing(CYCLE, torch.full((N,), 1 / N, dtype=REAL)).rho_bar
 
@@ -431,7 +431,7 @@ def test_means_move_by_the_applied_gradients_and_virtual_ones_by_the_started(act
         found = agraf.virtual_mean(
             torch.from_numpy(run.models[k].T), torch.from_numpy(run.open[k].T), lr
         )
-        # Sums of 800 terms of order 1.
+        # Sums of 400 terms of order 1.
         np.testing.assert_allclose(found.numpy(), run.virtual[k], atol=1e-12)
         assert np.abs(run.virtual[k] - means[k]).max() <= lr * 1.5
     assert agraf.virtual_radius(2.0, 1.5, lr) == pytest.approx(2.15)
