@@ -133,7 +133,7 @@ def test_decentralised_sgd_stays_beside_it_by_the_order_of_the_step(x):
     a, b = hessians(federation)
     best, gaps = optimum(federation), []
     for lr in (0.2, 0.1):
-        found = models(decentralised_sgd(RING, lr=lr), simulate(federation), x, 120)[-1]
+        found = models(decentralised_sgd(RING, lr=lr), simulate(federation), x, 80)[-1]
         w = torch.kron(RING.to_dense(), torch.eye(5, dtype=REAL))
         system = torch.eye(30, dtype=REAL) - w + lr * w @ torch.block_diag(*a)
         fixed = torch.linalg.solve(system, lr * w @ b.flatten()).view(6, 5)

@@ -147,7 +147,7 @@ def test_virtual_iterates_differ_by_what_is_in_flight(simulation, x):
         )
 
     virtual = x[0] - lr * in_flight().sum(0)
-    for _ in range(40):
+    for _ in range(25):
         (client,) = run.step().clients
         pending = in_flight()
         virtual = virtual - lr * pending[client]
@@ -170,7 +170,7 @@ def test_going_on_from_a_moment_is_not_having_stopped(simulation, x, method):
     for _ in range(37):
         whole.step()
     rest = Run(method, simulation, x, clock=ORDINARY, seed=3, start=whole.moment())
-    for _ in range(50):
+    for _ in range(30):
         a, b = whole.step(), rest.step()
         assert a[:4] == b[:4]
     assert torch.equal(whole.personal(), rest.personal())
@@ -284,7 +284,7 @@ def test_all_for_all_of_one_model_is_asynchronous_sgd(simulation, x, rule):
     method = all_for_all(everybody, lr=0.3, late=rule)
     run = Run(method, simulation, x, clock=UNEVEN)
     server = Run(server_sgd(lr=0.3 / 6, late=rule), simulation, x, clock=UNEVEN)
-    for _ in range(60):
+    for _ in range(35):
         assert run.step().delays == server.step().delays
         torch.testing.assert_close(run.personal(), server.personal(), **EXACT)
 
