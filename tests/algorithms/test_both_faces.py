@@ -78,7 +78,7 @@ def test_at_equal_times_an_answer_of_everybody_is_a_round(name, seconds):
     run = begun(Case(factory, options).build(federation), federation, paces=paces)
     simulation = simulated(federation, setting)
     algorithm, x = Case(twin).build(federation), starts(federation, setting)
-    for r in run_rounds(algorithm, simulation, x, rounds=8):
+    for r in run_rounds(algorithm, simulation, x, rounds=6):
         while run.updates < r.t * answers:
             event = run.step()
         wanted = algorithm.personal(r.state, simulation.at(r.t, purpose="use"))
@@ -142,7 +142,7 @@ def test_every_rule_for_late_answers_has_an_effect_of_its_own(name):
     for late in get_args(Late):
         method = Case(ALGORITHMS[name], {"late": late}).build(federation)
         run = begun(method, federation, paces=paces)
-        delays = [tau for _ in range(100) for tau in run.step().delays]
+        delays = [tau for _ in range(50) for tau in run.step().delays]
         assert max(delays) > len(federation)
         ends.append(run.personal())
     for one, other in ((0, 1), (0, 2), (1, 2)):

@@ -140,7 +140,7 @@ def test_two_groups_are_found_and_each_ends_at_its_fedavg(batch_size):
         here = federation.clusters == c
         some = federation.select(here.nonzero()[:, 0])
         apart = fedavg(some.train.size, steps=4)
-        limit = train(apart, simulate(some), zeros(some), 40)[0][-1].x
+        limit = train(apart, simulate(some), zeros(some), 25)[0][-1].x
         assert_close(state.group[here], limit, rtol=0, atol=1e-3)
 
 
@@ -151,7 +151,7 @@ def test_groups_are_found_with_some_of_the_clients_in_a_round():
         simulate(federation, 4),
     )
     state = begun(algorithm, zeros(federation))
-    for t in range(1, 23):
+    for t in range(1, 18):
         active = participants(10, 0.5, 0, t)
         state, info = algorithm.step(state, simulation.at(t, active), seeds.generator())
     assert are_found(state.standing.member, federation.clusters)
@@ -178,7 +178,7 @@ def test_clients_of_one_or_two_samples_find_their_groups(validation, seed):
     """
     sizes, few = [1, 2, 2, 1] * 5, {"validation": validation, "noise": 0.1}
     federation = two_groups(20, d=1, train=sizes, seed=seed, **few)
-    state = trained(federation, 20, steps=2)
+    state = trained(federation, 14, steps=2)
     assert are_found(state.standing.member, federation.clusters)
     assert error(federation, in_use(state)) < error(federation, state.own)
 

@@ -110,7 +110,7 @@ def optimum(federation):
 def test_constant_steps_reach_the_optimum_of_all_where_data_differ(x, method):
     federation = quadratics()
     best = optimum(federation)
-    found = models(method(RING, lr=0.1), simulate(federation), x, rounds=150)[-1]
+    found = models(method(RING, lr=0.1), simulate(federation), x, rounds=85)[-1]
     torch.testing.assert_close(found, best.repeat(6, 1), rtol=0, atol=1e-5)
 
 
@@ -119,7 +119,7 @@ def test_they_reach_it_too_where_half_take_part_in_a_round(x, method):
     federation = quadratics()
     simulation, algorithm = simulate(federation), method(RING, lr=0.1)
     state, rng = begun(algorithm, x), torch.Generator().manual_seed(0)
-    for t in range(1, 151):
+    for t in range(1, 121):
         active = torch.rand(6, generator=rng) < 0.5
         active[t % 6] = True
         state, _ = algorithm.step(state, simulation.at(t, active), rng)
@@ -133,7 +133,7 @@ def test_decentralised_sgd_stays_beside_it_by_the_order_of_the_step(x):
     a, b = hessians(federation)
     best, gaps = optimum(federation), []
     for lr in (0.2, 0.1):
-        found = models(decentralised_sgd(RING, lr=lr), simulate(federation), x, 120)[-1]
+        found = models(decentralised_sgd(RING, lr=lr), simulate(federation), x, 80)[-1]
         w = torch.kron(RING.to_dense(), torch.eye(5, dtype=REAL))
         system = torch.eye(30, dtype=REAL) - w + lr * w @ torch.block_diag(*a)
         fixed = torch.linalg.solve(system, lr * w @ b.flatten()).view(6, 5)
@@ -189,7 +189,7 @@ def test_d_squared_takes_any_step_that_a_node_alone_could(x):
     lr, best = 1.8 / float(torch.linalg.eigvalsh(a).max()), optimum(federation)
     quiet = simulate(federation)
     far, near = (
-        float((models(method(LINE, lr=lr), quiet, x, rounds=400)[-1] - best).norm())
+        float((models(method(LINE, lr=lr), quiet, x, rounds=300)[-1] - best).norm())
         for method in (extra, d_squared)
     )
     assert near < 1e-3 < 1e3 < far

@@ -104,7 +104,7 @@ def test_ditto_moves_by_changes_of_what_a_client_began_with(
     most = 0
     for i in range(6):
         agenda.begin(i, 0.0, 2 * steps)
-    for k in range(1, 81):
+    for k in range(1, 51):
         time, i = agenda.next()
         tau = k - since[i]
         most = max(most, tau)
@@ -135,7 +135,7 @@ def test_the_mean_of_four_answers_is_a_step(simulation, x, rule, go_on):
     began, since, numbers = [model] * 6, [0] * 6, [1] * 6
     for i in range(6):
         agenda.begin(i, 0.0)
-    for k in range(1, 101):
+    for k in range(1, 51):
         time, i = agenda.next()
         tau = k - since[i]
         g = question(simulation, i, numbers[i], began[i])
@@ -184,7 +184,7 @@ def test_agraf_on_a_graph_of_unlike_nodes_is_a_plain_loop(
 
     for i in range(6):
         agenda.begin(i, 0.0)
-    for k in range(1, 101):
+    for k in range(1, 51):
         time, i = agenda.next()
         g = question(simulation, i, numbers[i], began[i])
         if order == "mix_then_step":
@@ -209,7 +209,7 @@ def test_a_task_is_as_late_as_it_is_long_since_it_was_handed_out(simulation, x, 
     numbers, longest = [1] * 6, 0
     for i in range(6):
         agenda.begin(i, 0.0)
-    for k in range(1, 121):
+    for k in range(1, 61):
         time, i = agenda.next()
         version, point = tasks[i].pop(0)
         g = question(simulation, i, numbers[i], point)
@@ -390,8 +390,8 @@ def test_theorem_3_1_holds_for_every_order_of_arrivals(order):
 
 def test_stragglers_change_the_error_of_adaptive_steps_by_less_than_three():
     """Check 2 of the specification, whose factor it is; steps of earlier work fail."""
-    workers, calls = 6, 600
-    eigenvalues = torch.logspace(-1, 0, 4, dtype=REAL)
+    workers, calls = 6, 300
+    eigenvalues = torch.logspace(-0.7, 0, 4, dtype=REAL)
     full = answering(workers_alike(workers), lambda who, t, x: eigenvalues * x)
     x = torch.ones(workers, 4, dtype=REAL)
 
@@ -405,12 +405,12 @@ def test_stragglers_change_the_error_of_adaptive_steps_by_less_than_three():
         return sum(gaps) / len(gaps), longest
 
     adaptive = server_sgd(lr=1 / (4 * workers), late="adaptive")
-    found = {slow: error(adaptive, slow) for slow in (1, 10, 100, 1000)}
+    found = {slow: error(adaptive, slow) for slow in (1, 10, 50, 1000)}
     gaps = [gap for gap, _ in found.values()]
     assert max(gaps) <= 3 * min(gaps)
-    assert found[100][1] > 300 and found[1000][1] < 10  # they are late, or never come
+    assert found[50][1] > 150 and found[1000][1] < 10  # they are late, or never come
     cautious = [
-        error(server_sgd(lr=1 / (4 * found[slow][1])), slow)[0] for slow in (1, 100)
+        error(server_sgd(lr=1 / (4 * found[slow][1])), slow)[0] for slow in (1, 50)
     ]
     assert cautious[1] > 100 * cautious[0]
 
@@ -420,7 +420,7 @@ def test_workers_in_turn_contract_as_their_characteristic_equation_says():
     lam, errors = 0.2, []
     for workers in (3, 6, 12):
         full = answering(workers_alike(workers), lambda who, t, x: lam * x)
-        lr, calls = 1 / (4 * workers), 100 * workers
+        lr, calls = 1 / (4 * workers), 40 * workers
         turns = Ordered(np.arange(calls) % workers, workers)
         x = torch.ones(workers, 1, dtype=REAL)
         method = server_sgd(lr=lr, late="adaptive")
@@ -434,11 +434,11 @@ def test_workers_in_turn_contract_as_their_characteristic_equation_says():
         assert path[-1] / path[-2] == pytest.approx(root, rel=1e-9)
         errors.append(path[-1])
     # root^M is exp(-lam / 4) but for a relative lr lam / 2 of it, at most 1 / 120 of
-    # 5 in the exponent, and the first M of 100 M updates are less late.
-    assert max(errors) <= 1.1 * min(errors)
+    # 2 in the exponent, and the first M of 40 M updates are less late.
+    assert max(errors) <= 1.04 * min(errors)
 
 
-@pytest.mark.parametrize("calls", [800, 2400])
+@pytest.mark.parametrize("calls", [800, 1600])
 def test_noise_costs_as_much_as_in_sequential_sgd(calls):
     """Check 4: from the optimum, K times the excess of the average is tr(H^-1 C) / 2.
 
@@ -567,7 +567,7 @@ def tends_to(target, find, lr):
 
     Answers that are late leave an error c lr + O(lr^2), so that half the step has half
     the error, and extrapolation to no step leaves terms of second order: their share in
-    the first is of the order of lr beta tau, which is .16 where this is used.
+    the first is of the order of lr beta tau, which is .32 where this is used.
     """
     one, half = find(lr) - target, find(lr / 2) - target
     assert 0 < float(one.norm()) < 0.1 * float(target.norm())
@@ -582,9 +582,9 @@ def optimum(weights, federation=None):
     )
 
 
-# Steps on the common model are of size .006, beta is 3 and tau 9 at most. Hessians have
-# a mean of 2, so that models contract by .988 in an update, and by e^-11 until the end.
-STEP, UPDATES = 0.006, 900
+# Steps on the common model are of size .012, beta is 3 and tau 9 at most. Hessians have
+# a mean of 2, so that models contract by .976 in an update, and by e^-11 until the end.
+STEP, UPDATES = 0.012, 450
 
 
 def updates_for(lr, size):
@@ -603,10 +603,12 @@ def test_asynchronous_sgd_ends_at_the_optimum_of_rates():
 def test_agraf_ends_at_the_optimum_of_rates_at_every_node_of_a_graph():
     target = optimum(RATES).repeat(6, 1)
 
+    # Nodes also differ from each other, by as much as their steps: these are half as
+    # long, and models contract by e^-7 of what is farther than the others end.
     def find(lr):
-        return ends_at(agraf(MIXING, lr=lr), quadratics(), updates_for(lr, 6 * STEP))
+        return ends_at(agraf(MIXING, lr=lr), quadratics(), updates_for(lr, 4 * STEP))
 
-    tends_to(target, find, 6 * STEP)
+    tends_to(target, find, 3 * STEP)
 
 
 def test_all_for_all_ends_where_weighted_gradients_cancel():

@@ -237,8 +237,8 @@ def test_ifca_finds_who_names_digits_differently():
     options = {"lr": 0.3, "steps": 20}
 
     def accuracy(algorithm):
-        states, _ = train(algorithm, simulation, x, 10)
-        models = algorithm.personal(states[-1], simulation.at(10, purpose="use"))
+        states, _ = train(algorithm, simulation, x, 7)
+        models = algorithm.personal(states[-1], simulation.at(7, purpose="use"))
         return float(simulation.evaluate(models, "test")["accuracy"].mean()), states
 
     ours, states = accuracy(ifca(federation.train.size, **options))

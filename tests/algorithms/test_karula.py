@@ -242,7 +242,7 @@ def test_a_round_tells_what_it_sent_and_who_is_tied():
 def test_it_finds_the_minimum_of_the_constrained_problem():
     federation = quadratics()
     bounds = 0.5 * scaled(dissimilarity())
-    found = last(karula(dissimilarity(), SAMPLES, t=0.5, lr=0.2), federation, 100)
+    found = last(karula(dissimilarity(), SAMPLES, t=0.5, lr=0.2), federation, 70)
     a, b = hessians(federation)
     gradient = weights()[:, None] * gradients(a, b, found.x) / N
     # A fixed point of projected gradient descent, by another projection.

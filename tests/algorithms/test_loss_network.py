@@ -96,7 +96,7 @@ def test_nobody_is_in_two_exchanges_at_once(simulation, x):
         loss_network(matrix), simulation, x, clock=UNEVEN, rings=rings, links=links
     )
     free = [0.0] * 6
-    for time, (v, w), (one, other) in exchanges(run, 120):
+    for time, (v, w), (one, other) in exchanges(run, 80):
         # Both begin at a ring that found both free, and are free when both are done.
         assert one[0] == other[0] >= max(free[v], free[w])
         assert time > max(one[1], other[1])
@@ -154,7 +154,7 @@ def test_nodes_reach_the_common_optimum():
     method = loss_network(gossip_matrix(edges, 6), lr=0.03)
     run = Run(method, full, start(), clock=paces, rings=rings)
     models = []
-    for k in range(800):
+    for k in range(650):
         run.step()
         if k >= 200:
             models.append(run.personal().mean(0))

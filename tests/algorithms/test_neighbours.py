@@ -187,14 +187,14 @@ def test_who_has_no_link_left_trains_alone_and_sends_nothing():
 def test_links_within_groups_are_kept_and_each_group_ends_at_its_fedavg(batch_size):
     federation = two_groups(noise=0.5)
     same = federation.clusters[:, None] == federation.clusters
-    states, infos = trained(federation, "complete", 30, steps=4, batch_size=batch_size)
+    states, infos = trained(federation, "complete", 24, steps=4, batch_size=batch_size)
     assert torch.equal(joined_by(infos[-1]), same.fill_diagonal_(False))
     assert error(federation, in_use(states[-1])) < error(federation, states[-1].own) / 2
     for c in (0, 1) if not batch_size else ():
         here = federation.clusters == c
         some = federation.select(here.nonzero()[:, 0])
         apart = fedavg(some.train.size, steps=4)
-        limit = train(apart, simulate(some), zeros(some), 60)[0][-1].x
+        limit = train(apart, simulate(some), zeros(some), 45)[0][-1].x
         assert_close(states[-1].shared[here], limit, rtol=0, atol=1e-3)
 
 
@@ -260,7 +260,7 @@ def test_who_has_no_validation_data_goes_by_what_its_neighbours_find():
     empty = Part(index, first, size.index_fill(0, torch.tensor([0, 7]), 0))
     same = federation.clusters[:, None] == federation.clusters
     few = replace(federation, validation=empty)
-    states, infos = trained(few, "complete", 16, steps=4)
+    states, infos = trained(few, "complete", 10, steps=4)
     joined = joined_by(infos[-1])
     joined[0, 7] = joined[7, 0] = False  # of whom nobody knows anything
     assert torch.equal(joined, same.fill_diagonal_(False))

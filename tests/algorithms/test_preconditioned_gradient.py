@@ -228,7 +228,7 @@ def test_spag_refuses_a_round_whose_gain_was_too_small_and_doubles_it():
     def apart(x, y):
         return float(phi(x) - phi(y) - slope(y) @ (x - y))
 
-    method = spag(SIZES, FIRST, mu=mu, weight_decay=LAM, newton=20, inner=30)
+    method = spag(SIZES, FIRST, mu=mu, weight_decay=LAM, newton=10, inner=10)
     simulation = simulate(data)
     states, _ = trained(method, simulation, 6)
     refused = 0
@@ -241,7 +241,7 @@ def test_spag_refuses_a_round_whose_gain_was_too_small_and_doubles_it():
         g = SIZES.to(REAL) @ simulation.at(0).grads(y.repeat(N, 1)) / SIZES.sum()
         g = a / (1 + a * sigma) * (g + LAM * y)
         target, z = (1 - beta) * slope(v) + beta * slope(y) - g, v
-        for _ in range(30):
+        for _ in range(12):
             z = z - torch.linalg.solve(torch.func.hessian(phi)(z), slope(z) - target)
         near = (1 - beta) * apart(z, v) + beta * apart(z, y)
         ahead = (1 - alpha) * x + alpha * z

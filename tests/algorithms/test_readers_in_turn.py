@@ -22,7 +22,7 @@ from support.quadratics import SAMPLES, hessians, quadratics, simulate, start
 
 REAL = torch.float64
 EXACT = {"rtol": 1e-11, "atol": 1e-12}  # sums in another order, in float64
-OPTIONS = {"lr": 0.05, "every": 4}
+OPTIONS = {"lr": 0.05, "every": 2}
 
 
 @pytest.mark.parametrize("criterion", ["binary", "continuous"])
@@ -38,7 +38,7 @@ def test_where_no_time_passes_it_is_that_of_rounds(criterion, estimator, samples
     )
     run = Run(method, simulation, x, clock=clock("constant(0)"))
     gradients, sent = torch.zeros(6, dtype=REAL), 0.0
-    for r in run_rounds(method, simulation, x, rounds=10):
+    for r in run_rounds(method, simulation, x, rounds=5):  # comparing in three
         while min(run.state.turns) < r.t:
             run.step()
         torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
@@ -70,12 +70,12 @@ def test_plain_weights_are_those_of_equation_1_at_any_pace():
         every=2,
         lr=1e-30,
     )
-    paces = clock("lognormal(1, 0.4)", speeds=[1, 2, 1, 1, 3, 1])
+    paces = clock("lognormal(1, 0.4)", speeds=[1, 1.5, 1, 1, 2, 1])
     for seed in range(2):
         simulation = simulate(federation, batch_size=3)
         simulation.seed = seed
         run = Run(method, simulation, x, clock=paces)
-        for _ in run.until(100.0):
+        for _ in run.until(60.0):  # all have been compared at 50
             pass
         torch.testing.assert_close(run.state.alpha, expected, **EXACT)
     assert int((ratio > 0.01).sum()) > 8  # some others than oneself
@@ -185,10 +185,10 @@ class Plain:
 def test_at_any_pace_clients_are_independent_processes():
     simulation = twins()
     x = torch.zeros(6, 10, dtype=REAL)
-    paces = clock("lognormal(1, 0.4)", speeds=[1, 2, 1.5, 3, 1, 12], seed=3)
+    paces = clock("lognormal(1, 0.4)", speeds=[1, 2, 1.5, 3, 1, 5], seed=3)
     options = {"lr": 0.01, "every": 3, "lam": 0.2, "samples": 12}
     plain = Plain(simulation, x, paces, **options)
-    plain.run(400.0)
+    plain.run(150.0)
     method = adaptive_all_for_one(
         torch.ones(6, dtype=REAL),
         memory=0.0,
@@ -198,10 +198,11 @@ def test_at_any_pace_clients_are_independent_processes():
         **options,
     )
     run = Run(method, simulation, x, clock=paces)
-    for _ in run.until(400.0):
+    for _ in run.until(150.0):
         pass
-    assert run.updates == plain.answers > 500
+    assert run.updates == plain.answers > 250
     assert run.state.turns == plain.turns
+    assert min(plain.turns) >= options["every"]  # then the slowest compares again
     torch.testing.assert_close(run.state.alpha, plain.alpha, **EXACT)
     torch.testing.assert_close(run.personal(), plain.x, rtol=1e-9, atol=1e-10)
 
@@ -210,13 +211,13 @@ def test_a_slow_client_slows_nobody_and_groups_are_found():
     simulation = twins(8, 200)
     federation = simulation.federation
     x = torch.zeros(8, 10, dtype=REAL)
-    options = {"lr": 0.05, "every": 20, "samples": 40}
+    options = {"lr": 0.15, "every": 20, "samples": 20}
     method = adaptive_all_for_one(None, **options)
     ended = []
     for slow in (1.0, 1000.0):
         paces = clock("lognormal(1, 0.2)", speeds=[slow, *[1.0] * 7], seed=1)
         run = Run(method, simulation, x, clock=paces)
-        for _ in run.until(500.0):
+        for _ in run.until(150.0):
             pass
         ended.append(run.state.turns)
     assert min(ended[1][1:]) >= 0.9 * min(ended[0][1:])
@@ -234,7 +235,7 @@ def test_a_newcomer_gets_the_mean_of_its_best_fits_partners():
     x = torch.zeros(6, 10, dtype=REAL)
     method = adaptive_all_for_one(None, lr=0.05, samples=8)
     run = Run(method, simulation, x, clock=clock("constant(1)"))
-    for _ in run.until(100.0):
+    for _ in run.until(30.0):
         pass
     rows = method.flow.welcome(run.state, simulation.at(1, purpose="welcome"))
     losses = torch.stack(

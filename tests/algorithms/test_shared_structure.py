@@ -190,8 +190,8 @@ def test_shared_subspace_recovers_models_without_noise():
     """With fewer samples of each than dimensions; losses are twice those of tasks."""
     truth = shared(30, 8, 2, 6)
     simulation, d = linear_clients(truth)
-    method = shared_subspace(rank=2, cap=2.0, lr=0.1)
-    state, _, oracle = followed(method, simulation, 60, d)
+    method = shared_subspace(rank=2, cap=2.0, lr=0.2)
+    state, _, oracle = followed(method, simulation, 35, d)
     assert error(method.personal(state, oracle), truth.x) < 1e-4
     assert squared_distance(state.u[0].T, truth.basis) < 1e-4
     # A newcomer needs samples for its coordinates alone: 2, where D is 8.
@@ -205,7 +205,7 @@ def test_shared_subspace_arrives_where_the_estimator_does():
     truth = shared(30, 8, 2, 10, noise=0.3)
     simulation, d = linear_clients(truth)
     method = shared_subspace(rank=2, cap=1.0, lr=0.1)
-    state, _, oracle = followed(method, simulation, 60, d)
+    state, _, oracle = followed(method, simulation, 35, d)
     best = burer_monteiro(truth.data, rank=2, cap=1.0, steps=300, tolerance=1e-12)
     x = method.personal(state, oracle)
     assert error(x, best.x) < 1e-3
@@ -225,7 +225,7 @@ def test_nuclear_norm_by_averages_of_vectors_agrees_with_fista_and_certifies_it(
     best = fista(truth.data, radius=radius, tolerance=1e-8, steps=5000)
     options = {"rank": 2, "cap": 0.6, "lr": 0.1, "exchanges": d, "width": d}
     method = nuclear_norm(atoms=2, corrections=20, **options)
-    state, info, oracle = followed(method, simulation, 12, d)
+    state, info, oracle = followed(method, simulation, 8, d)
     # Squared errors without a half.
     assert info["loss"] == pytest.approx(2 * best.loss, rel=1e-3)
     # The reference is itself within 1e-8 of the least.

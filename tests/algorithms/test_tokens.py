@@ -166,9 +166,9 @@ def test_sag_arrives_where_sgd_keeps_on_moving(exact_gradients):
     best = solve(a.mean(0)[None], b.mean(0)[None])[0]
     sag = run_of(token_sag(RING, lr=0.5, walk="cyclic"), exact_gradients, start())
     sgd = run_of(token_sgd(RING, lr=0.05, walk="cyclic"), exact_gradients, start())
-    for _ in range(250):
+    for _ in range(150):
         sag.step()
-    for _ in range(100):
+    for _ in range(60):
         sgd.step()
     assert (sag.personal()[0] - best).norm() < 1e-4
     assert 1e-3 < (sgd.personal()[0] - best).norm() < 0.5

@@ -138,7 +138,7 @@ def test_nuclear_norm_and_factors_agree(kind):
 def test_nuclear_norm_without_noise_finds_the_models():
     truth = shared(40, 8, 2, 8)
     radius = float(torch.linalg.svdvals(truth.x).sum())
-    found = fista(truth.data, radius=radius, tolerance=0.0, steps=600)
+    found = fista(truth.data, radius=radius, tolerance=0.0, steps=400)
     assert error(found.x, truth.x) < 1e-6
 
 

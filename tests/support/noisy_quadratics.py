@@ -90,26 +90,28 @@ def all_for_all_runs(lam, matrices, best, x, sigma, lr, calls, *, runs=400, seed
     rng = generator(seed)
     product = lam @ lam.T
     x = x.expand(runs, *best.shape)
-    curve = [excess_of(matrices, best, x).mean(1)]
+    models = [x]
     for _ in range(calls):
         g = torch.einsum("ide,rie->rid", matrices, x - best) + noise_like(x, sigma, rng)
-        x = x - lr * torch.einsum("ij,rjd->rid", product, g)
-        curve.append(excess_of(matrices, best, x).mean(1))
-    return torch.stack(curve)
+        x = x - lr * product @ g
+        models.append(x)
+    return excess_of(matrices, best, torch.stack(models)).mean(2)
 
 
 def all_for_one_runs(lam, matrices, best, x, sigma, lr, calls, *, runs=400, seed=0):
     """Excess of every client in each run, shape (calls + 1, runs, n)."""
     rng = generator(seed)
     x = x.expand(runs, *best.shape)
-    curve = [excess_of(matrices, best, x)]
+    # sum_k lam_ik A_k (x_i - x_k^*) = slope_i x_i - pull_i
+    slope = torch.einsum("ik,kde->ide", lam, matrices)
+    pull = torch.einsum("ik,kde,ke->id", lam, matrices, best)
+    models = [x]
     for _ in range(calls):
         shared = noise_like(x, sigma, rng)  # of contributor k, the same for all readers
-        moved = x[:, :, None] - best
-        g = torch.einsum("kde,rike->rikd", matrices, moved) + shared[:, None]
-        x = x - lr[:, None] * torch.einsum("ik,rikd->rid", lam, g)
-        curve.append(excess_of(matrices, best, x))
-    return torch.stack(curve)
+        g = torch.einsum("ide,rie->rid", slope, x) - pull + lam @ shared
+        x = x - lr[:, None] * g
+        models.append(x)
+    return excess_of(matrices, best, torch.stack(models))
 
 
 WEIGHTS = {

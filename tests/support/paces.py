@@ -27,7 +27,7 @@ class Paces:
 EQUAL = Paces(*[1.0] * 6, jitter=0.0)
 
 
-UNEVEN = Paces(1.0, 2.013, 0.717, 5.031, 1.331, 17.17)  # no two at the same time
+UNEVEN = Paces(1.0, 2.013, 0.717, 3.031, 1.331, 6.17)  # no two at the same time
 
 
 def question(simulation, client, number, point):

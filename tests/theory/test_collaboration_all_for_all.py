@@ -252,7 +252,7 @@ def test_what_mixtures_lose_stays_and_is_in_the_convex_bound():
     lam = torch.full((6, 6), 1 / 6, dtype=REAL)
     beta = losses_of(matrices, 0.0).beta
     x = torch.zeros(6, 2, dtype=REAL)
-    radius, calls = math.sqrt(float(best.square().sum(1).mean())), 3000
+    radius, calls = math.sqrt(float(best.square().sum(1).mean())), 1500
     known = Convex(radius, beta, variance=0.0)
     lr = theory.all_for_all_convex_step(lam, calls, known)
     curve = all_for_all_runs(lam, matrices, best, x, 0.0, lr, calls, runs=1)

@@ -193,10 +193,11 @@ def estimated_run(size, samples, calls, *, clusters=3, d=4, runs=40, separation=
     for _ in range(runs):
         true, means = sample_means(centres, size, samples, ones, rng)
         lam = found_weights(means, found.threshold)
-        product, x = lam @ lam.T, torch.zeros_like(true)
+        x = torch.zeros_like(true)
+        step = lr / weights.spectral_radius(lam) * lam @ lam.T
         for _ in range(calls):
             g = x - true + torch.randn(x.shape, generator=rng, dtype=REAL)
-            x = x - lr / weights.spectral_radius(lam) * product @ g
+            x = x - step @ g
         ends.append((x - true).square().sum(1).mean() / 2)
     bound = theory.estimated_bound(
         found, start, calls, losses, diameter=1.0, farthest=separation

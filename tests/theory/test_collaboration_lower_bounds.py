@@ -145,7 +145,7 @@ def test_calls_on_the_hard_instance_fall_with_the_twins_and_never_below_the_boun
     eps = delta**2 / 36
     needed = {}
     for twins in (8, 16, 32):
-        calls = first_below(mean_error(twins, 28_000 // twins), eps)
+        calls = first_below(mean_error(twins, 16_000 // twins), eps)
         tilts = torch.full((twins,), delta)
         assert calls >= lower_bounds.fano_calls(tilts, d)
         needed[twins] = calls

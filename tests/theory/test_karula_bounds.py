@@ -89,13 +89,19 @@ def squared_mappings(given, rounds, s, *, t=0.2, noise=0.0, seed=0):
     return torch.tensor(norms)
 
 
-@pytest.mark.parametrize("s", [3, 6, 9])
-def test_theorem_4_4_holds_on_quadratics_with_some_of_the_clients(s):
+@pytest.fixture(scope="module")
+def tied():
+    """Clients with bounds on their models, and how much there is to gain."""
     given = problem()
-    start = excess(given[0], given[1], 0.2 * given[2])
-    runs = [squared_mappings(given, 30, s, seed=seed) for seed in range(2)]
+    return given, excess(given[0], given[1], 0.2 * given[2])
+
+
+@pytest.mark.parametrize("s", [3, 6, 9])
+def test_theorem_4_4_holds_on_quadratics_with_some_of_the_clients(tied, s):
+    given, start = tied
+    runs = [squared_mappings(given, 20, s, seed=seed) for seed in range(2)]
     mean = torch.stack(runs).mean(0)
-    for rounds in (1, 10, 30):
+    for rounds in (1, 7, 20):
         bound = theory.gradient_mapping_bound(
             start, rounds, smoothness=2.0, clients=9, active=s
         )
@@ -142,7 +148,7 @@ def alike(n, d, smoothness, far):
 
 
 def test_moments_of_free_clients_are_those_of_the_algorithm():
-    n, s, smoothness, far, rounds = 4, 2, 1e-2, 50.0, 100
+    n, s, smoothness, far, rounds = 4, 2, 1e-2, 50.0, 60
     given = alike(n, 20, smoothness, far)
     runs = torch.stack(
         [
