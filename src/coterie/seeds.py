@@ -44,20 +44,28 @@ def generator(*names: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(key(*names) & (2**63 - 1))
 
 
-def _right(z: Tensor, shift: int) -> Tensor:
-    """Logical shift to the right; that of signed tensors copies the sign bit."""
-    return (z >> shift).bitwise_and_((1 << (64 - shift)) - 1)
+def _right(z: Any, shift: int) -> Any:
+    """Logical shift to the right; that of signed numbers copies the sign bit."""
+    z = z >> shift
+    z &= (1 << (64 - shift)) - 1
+    return z
 
 
 def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """SplitMix64's output function on 64-bit patterns."""
-    return _mixed(z.clone())
+    return torch.as_tensor(_mixed(_working(z.clone())))
 
 
-def _mixed(z: Tensor) -> Tensor:
+def _working(values: Any) -> Any:
+    """The same as an array, which is faster than a tensor but has one thread alone."""
+    is_tensor = isinstance(values, Tensor) and values.device.type == "cpu"
+    return values.numpy() if is_tensor and torch.get_num_threads() == 1 else values
+
+
+def _mixed(z: Any) -> Any:
     """The same in place."""
-    if z.device.type == "cpu" and torch.get_num_threads() == 1:
-        _mix_unsigned(z.numpy().view(np.uint64))
+    if isinstance(z, np.ndarray):
+        _mix_unsigned(z.view(np.uint64))
         return z
     z = _right(z, 30).bitwise_xor_(z).mul_(_FIRST)
     z = _right(z, 27).bitwise_xor_(z).mul_(_SECOND)
@@ -65,7 +73,7 @@ def _mixed(z: Tensor) -> Tensor:
 
 
 def _mix_unsigned(z: Any) -> None:
-    """The same by numpy, which knows unsigned numbers but has one thread alone."""
+    """The same by numpy, which knows unsigned numbers."""
     spare = z >> np.uint64(30)
     np.bitwise_xor(z, spare, out=z)
     for factor, shift in ((_FIRST, 27), (_SECOND, 31)):
@@ -89,8 +97,17 @@ def bits(
         size: how many to draw for each.
         first: how many of each sequence are left out.
     """
-    start = mix((clients + 1) * _GOLDEN + stream)
-    count = torch.arange(first + 1, first + size + 1, device=clients.device)
+    return torch.as_tensor(_bits(_working(stream), _working(clients), size, first))
+
+
+def _bits(stream: Any, clients: Any, size: int, first: int = 0) -> Any:
+    """The same of arrays or of tensors."""
+    count: Any
+    if isinstance(clients, np.ndarray):
+        count = np.arange(first + 1, first + size + 1, dtype=np.int64)
+    else:
+        count = torch.arange(first + 1, first + size + 1, device=clients.device)
+    start = _mixed((clients + 1) * _GOLDEN + stream)
     return _mixed(start[..., None] + count * _GOLDEN)
 
 
@@ -105,4 +122,5 @@ def below(
     The high word of a 32-bit draw times the limit: the bias is at most limit / 2^32.
     Limits must be below 2^31, or the product would not fit into 63 bits.
     """
-    return (_right(bits(stream, clients, size), 32) * limits[:, None]) >> 32
+    high = _right(_bits(_working(stream), _working(clients), size), 32)
+    return torch.as_tensor((high * _working(limits)[:, None]) >> 32)
