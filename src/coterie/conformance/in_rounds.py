@@ -14,6 +14,7 @@ from ..clients.groups import block
 from ..data.federation import Federation
 from ..engine.states import whole
 from ..privacy.training import Mechanism, foresee, privately
+from ..types import Algorithm
 from .cases import (
     ACTIVE,
     ROUNDS,
@@ -142,16 +143,20 @@ def check_without_noise(case: Case) -> None:
     """Private training without clipping and noise gives the same models."""
     federation, setting = small_federation(), Setting()
     simulation, x = simulated(federation, setting), starting_rows(federation, setting)
-    for active, expected in ((None, case.usual), (ACTIVE, case.partial)):
-        algorithm = case.build(federation)
-        rounds = [torch.ones_like(ACTIVE) if active is None else active] * ROUNDS
-        try:
-            columns = x.shape[1]
-            foreseen = foresee(algorithm, rounds, seed=0, label="it", columns=columns)
-        except InputError as refusal:
-            raise NotApplicable(str(refusal)) from None
-        private = privately(
-            algorithm, foreseen, Mechanism(math.inf, 0.0), simulation.names
-        )
-        found = followed(private, simulation, x, active=active).personal
-        close(found, expected.personal, "without noise, private training")
+    algorithm, half = case.build(federation), ROUNDS // 2
+    rounds = [torch.ones_like(ACTIVE)] * half + [ACTIVE] * half
+    try:
+        columns = x.shape[1]
+        foreseen = foresee(algorithm, rounds, seed=0, label="it", columns=columns)
+    except InputError as refusal:
+        raise NotApplicable(str(refusal)) from None
+    private = privately(algorithm, foreseen, Mechanism(math.inf, 0.0), simulation.names)
+
+    def models(method: Algorithm) -> Tensor:
+        """After rounds in which all take part, and after some in which not all do."""
+        first = followed(method, simulation, x, half)
+        start = half, first.states[-1]
+        then = followed(method, simulation, x, ROUNDS, start, ACTIVE)
+        return torch.cat([first.personal, then.personal])
+
+    close(models(private), models(algorithm), "without noise, private training")
