@@ -46,20 +46,28 @@ def generator(*names: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(key(*names) & (2**63 - 1))
 
 
-def _right(z: Tensor, shift: int) -> Tensor:
-    """Logical shift to the right; that of signed tensors copies the sign bit."""
-    return (z >> shift).bitwise_and_((1 << (64 - shift)) - 1)
+def _right(z: Any, shift: int) -> Any:
+    """Logical shift to the right; that of signed numbers copies the sign bit."""
+    z = z >> shift
+    z &= (1 << (64 - shift)) - 1
+    return z
 
 
 def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """SplitMix64's output function on 64-bit patterns."""
-    return _mixed(z.clone())
+    return torch.as_tensor(_mixed(_working(z.clone())))
 
 
-def _mixed(z: Tensor) -> Tensor:
+def _working(values: Any) -> Any:
+    """The same as an array, which is faster than a tensor but has one thread alone."""
+    is_tensor = isinstance(values, Tensor) and values.device.type == "cpu"
+    return values.numpy() if is_tensor and torch.get_num_threads() == 1 else values
+
+
+def _mixed(z: Any) -> Any:
     """The same in place."""
-    if z.device.type == "cpu" and torch.get_num_threads() == 1:
-        _mix_unsigned(z.numpy().view(np.uint64))
+    if isinstance(z, np.ndarray):
+        _mix_unsigned(z.view(np.uint64))
         return z
     z.bitwise_xor_(_right(z, 30)).mul_(_FIRST)
     z.bitwise_xor_(_right(z, 27)).mul_(_SECOND)
@@ -67,7 +75,7 @@ def _mixed(z: Tensor) -> Tensor:
 
 
 def _mix_unsigned(z: Any) -> None:
-    """The same by numpy, which knows unsigned numbers but has one thread alone."""
+    """The same by numpy, which knows unsigned numbers."""
     spare = z >> _SHIFTS[0]
     np.bitwise_xor(z, spare, out=z)
     for factor, shift in zip(_FACTORS, _SHIFTS[1:], strict=True):
@@ -77,10 +85,7 @@ def _mix_unsigned(z: Any) -> None:
 
 
 def bits(
-    stream: int | Int[Tensor, "s _"],
-    clients: Int[Tensor, " n"],
-    size: int,
-    first: int = 0,
+    stream: int | Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int
 ) -> Int[Tensor, "*s n {size}"]:
     """Row j holds `size` random 64-bit patterns of client clients[j] in the stream.
 
@@ -89,17 +94,27 @@ def bits(
             of keys has one for each client.
         clients: identities of the clients, not positions.
         size: how many to draw for each.
-        first: how many of each sequence are left out.
     """
-    start = starts(stream, clients)
-    return _mixed(start[..., None] + steps(size, first, clients.device))
+    return torch.as_tensor(_bits(_working(stream), _working(clients), size))
 
 
-def starts(
-    stream: int | Int[Tensor, "s _"], clients: Int[Tensor, " n"]
-) -> Int[Tensor, "*s n"]:
-    """Where the sequences of these clients in the stream begin."""
-    return mix((clients + 1) * _GOLDEN + stream)
+def _bits(stream: Any, clients: Any, size: int) -> Any:
+    """The same of arrays or of tensors."""
+    count: Any
+    if isinstance(clients, np.ndarray):
+        count = np.arange(1, size + 1, dtype=np.int64)
+    else:
+        count = torch.arange(1, size + 1, device=clients.device)
+    return _mixed(_starts(stream, clients)[..., None] + count * _GOLDEN)
+
+
+def _starts(stream: Any, clients: Any) -> Any:
+    return _mixed((clients + 1) * _GOLDEN + stream)
+
+
+def starts(stream: Int[Tensor, " n"], clients: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Where the sequences of these clients begin, each in a stream of its own."""
+    return torch.as_tensor(_starts(_working(stream), _working(clients)))
 
 
 def steps(size: int, first: int, device: torch.device) -> Int[Tensor, " {size}"]:
@@ -111,7 +126,7 @@ def bits_into(
     drawn: Int[Tensor, "n m"], begin: Int[Tensor, " n"], to: Int[Tensor, " m"]
 ) -> None:
     """Writes the patterns that are so many steps behind the starts."""
-    _mixed(torch.add(begin[:, None], to, out=drawn))
+    _mixed(_working(torch.add(begin[:, None], to, out=drawn)))
 
 
 def below(
@@ -125,4 +140,5 @@ def below(
     The high word of a 32-bit draw times the limit: the bias is at most limit / 2^32.
     Limits must be below 2^31, or the product would not fit into 63 bits.
     """
-    return (_right(bits(stream, clients, size), 32) * limits[:, None]) >> 32
+    high = _right(_bits(_working(stream), _working(clients), size), 32)
+    return torch.as_tensor((high * _working(limits)[:, None]) >> 32)

@@ -35,7 +35,7 @@ def _features(client: int, samples: int) -> Tensor:
 def common_optimum(clients: int = CLIENTS) -> Federation:
     """Noiseless linear regression: different features, the same best model.
 
-    The Hessians are diagonal with entries from 1 to 3, so that any usual step size
+    The Hessians are diagonal with entries from 2 to 3, so that any usual step size
     converges.
     """
     rng = seeds.generator("conformance", "optimum")
@@ -45,7 +45,7 @@ def common_optimum(clients: int = CLIENTS) -> Federation:
     blocks = []
     for _ in range(clients):
         q = torch.linalg.qr(torch.randn(samples, 5, generator=rng, dtype=real))[0]
-        curvature = 1 + 2 * torch.rand(5, generator=rng, dtype=real)
+        curvature = 2 + torch.rand(5, generator=rng, dtype=real)
         blocks.append(q * (samples * curvature / 2).sqrt())
     # Validation and test data are the training data again; nobody looks at them.
     features = torch.cat([torch.cat(blocks)] * len(PARTS))

@@ -11,9 +11,9 @@ from torch import Tensor
 from ..algorithms.local import local
 from ..checks import InputError
 from ..clients.groups import block
-from ..data.federation import Federation
 from ..engine.states import whole
 from ..privacy.training import Mechanism, foresee, privately
+from ..types import Algorithm, Federated
 from .cases import (
     ACTIVE,
     ROUNDS,
@@ -64,32 +64,38 @@ def check_local_limit(case: Case) -> None:
         close(ours, theirs.personal, "without others it is not local training")
 
 
-def _in_parts(
-    case: Case, federation: Federation, size: int, active: Tensor | None
-) -> list[Trace]:
-    """Each thread's run of its own rows."""
-    setting, x = Setting(), starting_rows(federation, Setting())
+_HALF = ROUNDS // 2
 
-    def run(group: Threads) -> Trace:
-        mine = block(len(federation), group)
-        own = federation.select(torch.arange(len(federation))[mine])
-        simulation = simulated(own, setting, group)
-        found = followed(case.build(federation), simulation, x[mine], active=active)
-        whole(found.states[-1], group, len(federation))  # refuses what is not marked
-        return found
 
-    return divided(run, size)
+def _all_and_then_some(
+    algorithm: Algorithm, simulation: Federated, x: Tensor
+) -> tuple[Trace, Trace]:
+    """A run of rounds in which all take part, and how it goes on when not all do."""
+    first = followed(algorithm, simulation, x, _HALF)
+    start = _HALF, first.states[-1]
+    return first, followed(algorithm, simulation, x, start=start, active=ACTIVE)
 
 
 def check_divided(case: Case) -> None:
     """Clients divided among processes get the same models, and send by verbs alone."""
-    federation = small_federation()
-    for size, active, together in ((2, None, case.usual), (3, ACTIVE, case.partial)):
-        parts = _in_parts(case, federation, size, active)
+    federation, setting = small_federation(), Setting()
+    x = starting_rows(federation, setting)
+
+    def run(group: Threads) -> tuple[Trace, Trace]:
+        mine = block(CLIENTS, group)
+        own = federation.select(torch.arange(CLIENTS)[mine])
+        simulation = simulated(own, setting, group)
+        found = _all_and_then_some(case.build(federation), simulation, x[mine])
+        whole(found[1].states[-1], group, CLIENTS)  # refuses what is not marked
+        return found
+
+    everybody = simulated(federation, setting)
+    together = _all_and_then_some(case.build(federation), everybody, x)
+    for parts, one in zip(zip(*divided(run, 3), strict=True), together, strict=True):
         models_now = torch.cat([part.personal for part in parts])
-        close(models_now, together.personal, f"divided among {size} processes")
+        close(models_now, one.personal, "divided among 3 processes")
         for part in parts:
-            counted = part.sent == together.sent
+            counted = part.sent == one.sent
             assert counted, "what is sent differs in a divided federation."
 
 
@@ -142,16 +148,15 @@ def check_without_noise(case: Case) -> None:
     """Private training without clipping and noise gives the same models."""
     federation, setting = small_federation(), Setting()
     simulation, x = simulated(federation, setting), starting_rows(federation, setting)
-    for active, expected in ((None, case.usual), (ACTIVE, case.partial)):
-        algorithm = case.build(federation)
-        rounds = [torch.ones_like(ACTIVE) if active is None else active] * ROUNDS
-        try:
-            columns = x.shape[1]
-            foreseen = foresee(algorithm, rounds, seed=0, label="it", columns=columns)
-        except InputError as refusal:
-            raise NotApplicable(str(refusal)) from None
-        private = privately(
-            algorithm, foreseen, Mechanism(math.inf, 0.0), simulation.names
-        )
-        found = followed(private, simulation, x, active=active).personal
-        close(found, expected.personal, "without noise, private training")
+    algorithm = case.build(federation)
+    rounds = [torch.ones_like(ACTIVE)] * _HALF + [ACTIVE] * (ROUNDS - _HALF)
+    try:
+        columns = x.shape[1]
+        foreseen = foresee(algorithm, rounds, seed=0, label="it", columns=columns)
+    except InputError as refusal:
+        raise NotApplicable(str(refusal)) from None
+    private = privately(algorithm, foreseen, Mechanism(math.inf, 0.0), simulation.names)
+    found = _all_and_then_some(private, simulation, x)
+    expected = _all_and_then_some(algorithm, simulation, x)
+    for one, other in zip(found, expected, strict=True):
+        close(one.personal, other.personal, "without noise, private training")

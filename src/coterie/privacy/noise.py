@@ -58,7 +58,7 @@ def add_noise(
 ) -> Float[Tensor, "n d"]:
     """Adds to row j, in place, scale[j] times the draws of clients[j] in its stream."""
     keys = torch.as_tensor(streams, device=rows.device).expand(len(rows))
-    begin, squares = seeds.starts(keys[None], clients)[0], -2 * scale[:, None].square()
+    begin, squares = seeds.starts(keys, clients), -2 * scale[:, None].square()
     for left in range(0, rows.shape[1], _COLUMNS):
         part = rows[:, left : left + _COLUMNS]
         some = len(rows) if rows.is_cuda else _AT_ONCE // part.shape[1]
