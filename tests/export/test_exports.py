@@ -208,10 +208,10 @@ def test_an_export_that_fails_leaves_nothing_and_what_was_there(
     shutil.copytree(hospitals[2].folder, old)
     before = {path.name: path.read_bytes() for path in old.iterdir()}
     monkeypatch.setattr(folders, "difference", failing)
-    with pytest.raises((InputError, KeyboardInterrupt, OSError)):
-        export_model(found, "Chur", tmp_path / "new")
-    with pytest.raises((InputError, KeyboardInterrupt, OSError)):
-        export_model(found, "Chur", old, overwrite=True)
+    places = [old] if isinstance(fault, float) else [old, tmp_path / "new"]
+    for place in places:
+        with pytest.raises((InputError, KeyboardInterrupt, OSError)):
+            export_model(found, "Chur", place, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
 

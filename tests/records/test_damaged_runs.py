@@ -112,6 +112,8 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
 
 @pytest.mark.parametrize("name", ["study.toml", "task.json", "clients-0.csv", "tuning"])
 def test_whatever_happens_to_a_file_ends_in_records_or_a_sentence(folder, name):
+    for cell in folder.glob("cells/*-1.pt"):  # whose seed has not begun, then
+        cell.unlink()
     rng = random.Random(f"damage {name}")
     path = folder / name
     path = sorted(path.glob("*.json"))[0] if path.is_dir() else path

@@ -271,7 +271,11 @@ ERROR = {limit: math.sqrt(limit * (1 - limit) / REPETITIONS) for limit in (0.9, 
 """Standard errors of shares that are at the limits: what drawing may add to them."""
 
 
-@pytest.mark.parametrize("design", DESIGNS, ids=str)
+# Five seeds take longest, and what is wrong with them is so with two or three.
+TESTED = [design for design in DESIGNS if design.seeds < 5 or design.spread == 0.2]
+
+
+@pytest.mark.parametrize("design", TESTED, ids=str)
 def test_intervals_cover_the_truth(design: Design) -> None:
     found, most = shares(design, REPETITIONS), 0.98 + ERROR[0.98]
     least = 0.9 - ERROR[0.9]

@@ -19,6 +19,7 @@ from ..records import Records
 from ..scores.finals import Score, baseline_of, planned_algorithms, score_of
 from ..scores.gains import client_scores, gain_of, newcomer_score
 from ..scores.intervals import Estimate
+from ..scores.keeping import keeping
 from ..scores.summaries import costs_of
 from ..scores.words import as_many, in_bytes, large
 from .predictions import ABOUT
@@ -47,6 +48,7 @@ def card(records: Records, trained: Trained, about: dict[str, Any]) -> str:
         trained: the model.
         about: what model.json says.
     """
+    records = keeping(records)  # until the page is made
     sections = {
         "What it predicts": _task_lines(about),
         "How good it is": _score_lines(records, trained),

@@ -18,7 +18,7 @@ from .finals import (
     worst_decile,
 )
 from .gains import gain_of, score_error
-from .keeping import kept
+from .keeping import keeping, kept
 
 _GAINS = ("gain", "gain_low", "gain_high", "gaining", "losing", "cannot_tell")
 
@@ -38,6 +38,7 @@ def summary(records: Records) -> pd.DataFrame:
     `updates` counts the answers of clients that arrived until the virtual `time` of the
     end, in seconds.
     """
+    records = keeping(records)  # until the table is made
     local, rows = baseline_of(records), {}
     sizes = records.clients.set_index(["seed", "client"])["train"].unstack("client")
     sign = score_of(records).sign
