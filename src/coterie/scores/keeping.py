@@ -18,6 +18,8 @@ def keeping(records: Records) -> Records:
 
     Whoever asks must leave all tables as they are, those of records and those found.
     """
+    if records.kept is not None:
+        return records
     records = replace(records)
     object.__setattr__(records, "kept", {})
     return records
