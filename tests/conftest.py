@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import torch
+import typer.main
+import typer.testing
 from jaxtyping import config
 
 from coterie import seeds
@@ -80,6 +83,16 @@ def no_waiting_for_disks():
     """No test can cut the power, which is all that fsync guards against."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_read_once():
+    """Typer reads the signatures of all commands at each call; a process has one."""
+    made = cache(typer.main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", made)
+        patch.setattr(typer.testing, "_get_command", made)
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -16,9 +17,13 @@ def main() -> None:
         signal.signal(signal.SIGINT, _leave)
     if sys.argv[1:] == ["--version"]:
         return print(f"coterie {__version__}")
-    # Torch and pandas take seconds.
+    # Torch and pandas take seconds; they are longer where their objects are searched
+    # for garbage, of which there is none.
+    gc.disable()
     from .cli import main as begin
 
+    gc.freeze()
+    gc.enable()
     begin()
 
 

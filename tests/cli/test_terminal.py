@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import glob
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from coterie import __main__ as entry
 from coterie.cli import terminal
 from coterie.records import Folder, load_records
 from support.called import called
@@ -122,6 +124,15 @@ def test_a_run_that_is_told_to_end_saves_and_says_how_to_go_on(here):
     assert lines == ["Interrupted: run the same command again to go on."]
     (folder,) = Path("runs").iterdir()
     assert 3 <= Folder(folder).cell(LABEL, 0).t < 10**6
+
+
+def test_garbage_is_collected_again_when_all_is_imported(monkeypatch):
+    seen = []
+    monkeypatch.setattr("coterie.cli.main", lambda: seen.append(gc.isenabled()))
+    before = signal.getsignal(signal.SIGINT)
+    entry.main()
+    signal.signal(signal.SIGINT, before)
+    assert seen == [True]
 
 
 def test_ctrl_c_while_importing_ends_with_a_sentence():

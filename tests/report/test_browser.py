@@ -147,10 +147,9 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_report_fits_a_phone_and_a_desk(
-    browser: Browser, hospitals: Path, width: int, dark: bool
+def test_a_report_fits_a_phone_and_a_desk_light_and_dark(
+    browser: Browser, hospitals: Path, width: int
 ) -> None:
     probe = """
     const inside = (part, box) => {
@@ -172,38 +171,44 @@ def test_a_report_fits_a_phone_and_a_desk(
       paper: getComputedStyle(document.body).backgroundColor,
       filter: getComputedStyle(all(".plotly-graph-div")[0]).filter,
     }"""
-    found = browser.seen(hospitals, probe, width=width, dark=dark)
-    assert (found["over"], found["outside"], found["cut"]) == (0, 0, [])
-    assert (found["scrolled"] > 0) == (width == 390)
-    assert all(found["captions"]) and len(found["captions"]) == 6
     long = "Lausanne University Hos…" if width == 1280 else "Lausanne Un…"
-    assert sorted(found["gains"]) == sorted(
-        long if len(name) > 12 else name for name in HOSPITALS
-    )
-    assert {"01234", "1234", "Chur"} <= set(found["rows"]) and len(found["rows"]) == 8
-    assert found["paper"] == ("rgb(22, 22, 22)" if dark else "rgb(255, 255, 255)")
-    assert (found["filter"] != "none") == dark
+    names = sorted(long if len(name) > 12 else name for name in HOSPITALS)
+    browser.open(hospitals, width=width)
+    for dark in (False, True):
+        browser.prefer(dark=dark)
+        found = browser.probe(probe)
+        assert (found["over"], found["outside"], found["cut"]) == (0, 0, [])
+        assert (found["scrolled"] > 0) == (width == 390)
+        assert all(found["captions"]) and len(found["captions"]) == 6
+        assert sorted(found["gains"]) == names
+        assert {"01234", "1234", "Chur"} <= set(found["rows"])
+        assert len(found["rows"]) == 8
+        assert found["paper"] == ("rgb(22, 22, 22)" if dark else "rgb(255, 255, 255)")
+        assert (found["filter"] != "none") == dark
+    assert not browser.spoken()
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_a_saved_figure_opens_and_can_be_read(
-    browser: Browser, tmp_path: Path, dark: bool
+def test_a_saved_figure_opens_and_can_be_read_light_and_dark(
+    browser: Browser, tmp_path: Path
 ) -> None:
     path = report.write_figure(report.gains(make_records()), tmp_path / "gains.html")
-    browser.open(path, width=800, height=600, dark=dark)
+    browser.open(path, width=800, height=600)
     document = browser.document()
     assert not browser.spoken() and 'class="main-svg"' in document
     assert re.search("<figcaption>ditto: .* cannot tell</figcaption>", document)
-    with Image.open(io.BytesIO(browser.picture())) as picture:
-        pixels = np.asarray(picture.convert("L"), dtype=float)
-    # The page and the figure have one background, and text stands out from both.
-    paper = pixels[5, 5]
-    assert paper == pytest.approx(22 if dark else 255, abs=1)
-    figure = pixels[80:560, 30:770]
-    assert (np.abs(figure - paper) <= 1).mean() > 0.6
-    contrast = [(value / 255) ** 2.2 + 0.05 for value in (figure.max(), figure.min())]
-    assert contrast[0] / contrast[1] > 7  # as the strictest rules for text ask
+    for dark in (False, True):
+        browser.prefer(dark=dark)
+        with Image.open(io.BytesIO(browser.picture())) as picture:
+            pixels = np.asarray(picture.convert("L"), dtype=float)
+        # The page and the figure have one background, and text stands out from both.
+        paper = pixels[5, 5]
+        assert paper == pytest.approx(22 if dark else 255, abs=1)
+        figure = pixels[80:560, 30:770]
+        assert (np.abs(figure - paper) <= 1).mean() > 0.6
+        ends = (figure.max(), figure.min())
+        contrast = [(value / 255) ** 2.2 + 0.05 for value in ends]
+        assert contrast[0] / contrast[1] > 7  # as the strictest rules for text ask
 
 
 @pytest.mark.browser

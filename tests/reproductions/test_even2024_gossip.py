@@ -22,7 +22,8 @@ REAL = torch.float64
 
 def test_chapter_4_makes_claims_and_records_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(speedups, "UNTIL", 0.3)
+    monkeypatch.setattr(speedups, "FROM", 0.02)
+    monkeypatch.setattr(speedups, "UNTIL", 0.06)
     monkeypatch.setattr(speedups, "OMEGAS", (0.01,))
     items = sys.modules["reproduce_even2024"]  # Braess has a test of its own
     monkeypatch.setattr(items, "braess_claims", list)

@@ -17,6 +17,7 @@ def test_answers_are_kept_by_question_and_equal_those_found_anew():
     for label in ("fedavg", "ditto"):
         once = final_scores(same, label)
         assert final_scores(same, label) is once
+        assert final_scores(keeping(same), label) is once
         pd.testing.assert_frame_equal(once, final_scores(records, label))
     over = gain_of(same, "ditto", over="fedavg")
     assert over.mean != gain_of(same, "ditto").mean

@@ -64,8 +64,7 @@ class Browser:
         """
         window = {"width": width, "height": height, "deviceScaleFactor": 1}
         self._ask("Emulation.setDeviceMetricsOverride", **window, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._ask("Emulation.setEmulatedMedia", features=[scheme])
+        self.prefer(dark=dark)
         self._events.clear()
         self._ask("Emulation.setVirtualTimePolicy", policy="advance")
         # A script at the same place of the same address is not compiled anew: plotly
@@ -77,6 +76,11 @@ class Browser:
         limit = {"policy": "pauseIfNetworkFetchesPending", "budget": _MILLISECONDS}
         self._ask("Emulation.setVirtualTimePolicy", **limit)
         self._wait("Emulation.virtualTimeBudgetExpired")
+
+    def prefer(self, *, dark: bool) -> None:
+        """Tells the page that is shown whether the reader prefers it dark."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._ask("Emulation.setEmulatedMedia", features=[scheme])
 
     def probe(self, code: str) -> Any:
         """What JavaScript finds in the page that is shown.

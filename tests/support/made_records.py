@@ -52,7 +52,7 @@ def make_records(
                 table |= {"test_loss": 2 - 1.5 * score, "train_loss": 1.9 - 1.5 * score}
                 if task != "regression":
                     table["test_accuracy"] = score
-                metrics.append(pd.DataFrame(table))
+                metrics.append({k: np.broadcast_to(v, n) for k, v in table.items()})
                 cost = {"algorithm": label, "seed": seed, "round": t}
                 cost |= {"gradients": 160 * n * t, "bytes": 4000 * a * n * t}
                 costs.append(cost | {"seconds": 0.1 * t})
@@ -83,7 +83,9 @@ def make_records(
         score=OBJECTIVES[task].score,
         higher_is_better=OBJECTIVES[task].higher_is_better,
         clients=clients.reset_index(drop=True),
-        metrics=pd.concat(metrics, ignore_index=True),
+        metrics=pd.DataFrame(
+            {k: np.concatenate([table[k] for table in metrics]) for k in metrics[0]}
+        ),
         rounds=pd.DataFrame(costs),
         weights=matrices,
     )
@@ -153,10 +155,8 @@ def make_timed(
         kept = (done.sort_index() if waits else spans)[["client", "begin", "end"]]
         found: dict[str, pd.DataFrame] = {"spans": kept[:most], "work": work}
         if not waits and label != "local":
-            late = Counter(
-                place + 1 - int((done["end"] <= begin).sum())
-                for place, begin in enumerate(done["begin"])
-            )
+            ended = np.searchsorted(done["end"], done["begin"], side="right")
+            late = Counter((np.arange(1, len(done) + 1) - ended).tolist())
             columns = {"delay": list(late), "count": list(late.values())}
             found["delays"] = pd.DataFrame(columns)
         for name, table in found.items():

@@ -233,7 +233,9 @@ def report(
 def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     """Prints the tables of a run, or one object, and writes its page."""
     from ..report import headline, newcomer_summary, summary, write_report
+    from ..scores.keeping import keeping
 
+    records = keeping(records)  # the page and the tables ask the same
     path = write_report(records, folder / "report.html")
     if as_json:
         print_json(run_answer(records, folder))
