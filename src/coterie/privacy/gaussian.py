@@ -112,6 +112,8 @@ def epsilons_of(mu: Float[Tensor, "*s"], delta: float) -> Float64[Tensor, "*s"]:
     low, high = torch.zeros_like(finite), _by_renyi(finite, delta)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
+        if bool(((middle == low) | (middle == high)).all()):
+            break  # no number lies between
         enough = _delta(finite, middle) <= delta
         low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
     # At 0 nothing is left to halve, and the upper end only comes near it.
@@ -132,6 +134,8 @@ def mu_of(epsilon: float, delta: float) -> float:
         low, high = high, 2 * high
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
+        if middle in (low, high):
+            break  # no number lies between
         if delta_of(middle, epsilon) <= delta:
             low = middle
         else:
