@@ -23,7 +23,7 @@ STUDY = {
     "algorithm": [
         {"name": "fedavg", "lr": 0.05},
         {"name": "all_for_all", "lr": 0.05, "weights": "uniform"},
-        {"name": "karula", "lr": 0.05},
+        {"name": "karula", "lr": 0.05, "radius": "optima"},
     ],
 }
 

@@ -24,7 +24,7 @@ from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_epsilons
 from coterie.privacy.accounts import by_pairs, totals
 from coterie.privacy.ledger import LOSSES, Ledger
 from coterie.privacy.per_sample.losses import as_samples, bounded_mean, usual_loss_clip
-from coterie.privacy.subsampled import quick_epsilons
+from coterie.privacy.subsampled import quick_epsilons, steps_of
 from coterie.privacy.training import (
     Foreseen,
     Limits,
@@ -231,18 +231,15 @@ def test_divided_runs_release_the_same_losses(classification, size):
         )
         clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
         found = asked(clients, x[here])
-        return torch.cat(found, 1), sampled_epsilons(
-            clients.ledger, delta=1e-5, accountant="rdp"
-        )
+        return torch.cat(found, 1), steps_of(clients.ledger)
 
     x = rows(simulate(classification))
     whole = private(classification)
     expected = torch.cat(asked(whole, x), 1)
     parts = divided(work, size)
     assert_close(torch.cat([found for found, _ in parts]), expected, **EXACT)
-    spent = sampled_epsilons(whole.ledger, delta=1e-5, accountant="rdp")
-    for _, said in parts:
-        assert_close(said, spent)
+    steps = steps_of(whole.ledger)
+    assert all(steps) and all(said == steps for _, said in parts)
 
 
 def test_debugging_client_by_client_releases_the_same_losses(classification):
@@ -253,13 +250,25 @@ def test_debugging_client_by_client_releases_the_same_losses(classification):
     assert len(clients.ledger) == len(looped.ledger) > 0
 
 
+class Steps(NamedTuple):
+    """A method of clients who hide single samples, and what these release."""
+
+    plain: Simulation
+    algorithm: Algorithm
+    planned: list  # of the beginning and six rounds, with a noise of 1
+
+
+@functools.cache
+def six_rounds(name: str) -> Steps:
+    plain = simulated(small(), Setting(batch_size=4))
+    algorithm, tried = method(name), PrivateSimulation(plain, clip=CLIP, noise=1.0)
+    planned = foreseen_steps(algorithm, tried, [EVERYBODY] * 6, seed=0)
+    return Steps(plain, algorithm, planned)
+
+
 @pytest.mark.parametrize("name", ["coteries", "ifca"])
 def test_a_plan_for_an_epsilon_is_kept_by_methods_that_choose(name):
-    federation, epsilon = small(), 3.0
-    plain = simulated(federation, Setting(batch_size=4))
-    algorithm = method(name, federation)
-    tried = PrivateSimulation(plain, clip=CLIP, noise=1.0)
-    steps = foreseen_steps(algorithm, tried, [EVERYBODY] * 6, seed=0)
+    (plain, algorithm, steps), epsilon = six_rounds(name), 3.0
     noises = noise_for_samples(steps, epsilon, 1e-5)
     clients = PrivateSimulation(
         plain, clip=CLIP, noise=noises.training, held_out_noise=noises.held_out
@@ -273,12 +282,9 @@ def test_a_plan_for_an_epsilon_is_kept_by_methods_that_choose(name):
     assert 0.3 * epsilon < float(found.max()) <= epsilon
 
 
-def test_training_ends_at_its_budget(classification):
-    federation = small()
-    plain = simulated(federation, Setting(batch_size=4))
-    algorithm = method("coteries", federation)
+def test_training_ends_at_its_budget():
+    plain, algorithm, steps = six_rounds("coteries")
     clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
-    steps = foreseen_steps(algorithm, clients, [EVERYBODY] * 5, seed=0)
     rounds = with_noise(steps, Noises(NOISE, NOISE))
     planned = Planned(rounds, 1e-5)
     guarded = counted(algorithm, clients, planned)
@@ -468,7 +474,7 @@ def test_the_dearest_of_scenarios_is_planned_for_every_round():
 
 
 def test_whoever_takes_no_part_tells_no_losses():
-    algorithm = method("coteries")
+    algorithm = method("ifca")
     away = torch.arange(CLIENTS) == 2
     simulation = simulated(small(), Setting())
     foreseen = foresee(algorithm, [~away] * 3, seed=0, label="it")
