@@ -153,7 +153,7 @@ def test_where_all_are_alike_and_nothing_is_noise_it_is_fedavg():
 
 def test_where_all_are_alike_but_for_samples_links_stay_and_help():
     federation = linear_clients(torch.ones(8, 3, dtype=REAL), noise=1.0, train=6)
-    states, infos = trained(federation, "expander(4)", 16, steps=3)
+    states, infos = trained(federation, "expander(4)", 11, steps=3)
     assert int(infos[-1]["links"].mean()) == 16
     assert (states[-1].choice != 0).all()
     assert error(federation, in_use(states[-1])) < error(federation, states[-1].own) / 2
@@ -166,7 +166,7 @@ def test_two_who_differ_drop_their_link_and_train_alone_and_two_alike_keep_it(gr
     assert torch.equal(infos[-1]["weights"], torch.eye(2, dtype=REAL))
     assert torch.equal(in_use(states[-1]), states[-1].own)
     alike = linear_clients(torch.cat([best, best]), noise=1.0, train=5)
-    states, infos = trained(alike, graph, 12, steps=4)
+    states, infos = trained(alike, graph, 8, steps=4)
     assert (infos[-1]["weights"] == 0.5).all()
     assert error(alike, in_use(states[-1])) < error(alike, states[-1].own)
 

@@ -16,7 +16,7 @@ from coterie.graphs import edges_of, gossip_matrix
 from support.linear_groups import two_groups
 from support.quadratics import EXACT, REAL, simulate, train
 
-N = 8
+N = 6
 
 
 def on(graph, **options):

@@ -472,8 +472,8 @@ def test_one_step_adapts_where_clients_contradict_each_other():
     sizes = simulation.federation.train.size
 
     def accuracy(algorithm) -> float:
-        *_, last = run_rounds(algorithm, simulation, x, rounds=60)
-        used = algorithm.personal(last.state, simulation.at(60, purpose="use"))
+        *_, last = run_rounds(algorithm, simulation, x, rounds=40)
+        used = algorithm.personal(last.state, simulation.at(40, purpose="use"))
         return float(simulation.evaluate(used, "test")["accuracy"].mean())
 
     ours = accuracy(per_fedavg(sizes, alpha=2.0, lr=1.0))

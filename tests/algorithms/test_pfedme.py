@@ -117,7 +117,7 @@ def test_a_local_round_is_a_gradient_step_on_the_moreau_envelope():
 def test_pfedme_arrives_at_the_minimum_of_the_mean_envelope():
     algorithm = pfedme(SAMPLES, lr=1.5, **SOLVED)
     # The envelopes' curvatures are 1/2 to 3/4: a round leaves a quarter at most.
-    states, _ = train(algorithm, simulate(quadratics()), start(), 25)
+    states, _ = train(algorithm, simulate(quadratics()), start(), 18)
     a, b = hessians(quadratics())
     shrink = torch.linalg.inv(a + ONE)  # the envelope's gradient is shrink (a w - b)
     w = solve((shrink @ a).mean(0), torch.einsum("nij,nj->ni", shrink, b).mean(0))

@@ -241,7 +241,7 @@ def test_spag_refuses_a_round_whose_gain_was_too_small_and_doubles_it():
         g = SIZES.to(REAL) @ simulation.at(0).grads(y.repeat(N, 1)) / SIZES.sum()
         g = a / (1 + a * sigma) * (g + LAM * y)
         target, z = (1 - beta) * slope(v) + beta * slope(y) - g, v
-        for _ in range(12):
+        for _ in range(8):
             z = z - torch.linalg.solve(torch.func.hessian(phi)(z), slope(z) - target)
         near = (1 - beta) * apart(z, v) + beta * apart(z, y)
         ahead = (1 - alpha) * x + alpha * z

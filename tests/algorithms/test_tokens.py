@@ -45,7 +45,7 @@ def run_of(method: Algorithm, simulation, x, **options) -> Run:
 def test_token_sgd_is_a_loop_along_its_walk(simulation, walk):
     x = start()
     run = run_of(token_sgd(matrix_for(walk), lr=0.1, walk=walk), simulation, x)
-    places = way(walk, "complete" if walk in ANYWHERE else "ring", 25)
+    places = way(walk, "complete" if walk in ANYWHERE else "ring", 16)
     model, visits, hops = x.mean(0), [0] * 6, 0
     for t, at in enumerate(places):
         visits[at] += 1
@@ -122,7 +122,7 @@ def test_token_sag_moves_by_the_mean_of_all_last_gradients(simulation, walk):
     )
     for method, gamma in cases:
         run = run_of(method, simulation, x)
-        for model in delayed(walk, simulation, x, 25, gamma):
+        for model in delayed(walk, simulation, x, 16, gamma):
             run.step()
             state = run.state
             torch.testing.assert_close(run.personal()[3], model, **EXACT)

@@ -234,7 +234,7 @@ def server(tmp_path):
 
     handler = functools.partial(Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        thread = threading.Thread(target=running.serve_forever)
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield folder, f"http://127.0.0.1:{running.server_port}/"
         running.shutdown()
@@ -402,6 +402,7 @@ def test_cifar_from_jpeg_equals_the_usual_decoder_and_says_so(data_dir, tmp_path
     # The first 200 and 50 images; decoding all takes several seconds.
     for part, count in (("train", 200), ("test", 50)):
         arrays[f"off_{part}"] = arrays[f"off_{part}"][: count + 1]
+        arrays[f"blob_{part}"] = arrays[f"blob_{part}"][: arrays[f"off_{part}"][-1]]
         arrays[f"y_{part}"] = arrays[f"y_{part}"][:count]
     np.savez(tmp_path / source.name, **arrays)
     table = load("cifar10", data_dir=str(tmp_path))

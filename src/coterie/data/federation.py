@@ -66,11 +66,11 @@ class Part(NamedTuple):
 
         L is the largest size among them; masked places repeat some sample.
         """
-        size, start = self.size[clients], self.start[clients]
+        size, start = self.size[clients, None], self.start[clients, None]
         longest = int(size.max()) if len(size) else 0
-        place = torch.arange(longest, device=size.device).expand(len(size), -1)
-        mask = place < size[:, None]
-        places = (start[:, None] + place * mask).clamp(max=len(self.index) - 1)
+        place = torch.arange(longest, device=size.device)
+        mask = place < size
+        places = (start + place * mask).clamp(max=len(self.index) - 1)
         return self.index[places], mask
 
 

@@ -41,7 +41,7 @@ def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _summed(errors: Tensor) -> Tensor:
-    return errors.reshape(len(errors), -1).sum(1)
+    return errors if errors.dim() == 1 else errors.flatten(1).sum(1)
 
 
 def dice_loss(outputs: Tensor, targets: Tensor) -> Tensor:
