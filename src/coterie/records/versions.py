@@ -19,6 +19,7 @@ from .. import __version__
 _PACKAGE = Path(__file__).parents[1]
 
 _ELSEWHERE = (
+    "algorithms",
     "cli",
     "conformance",
     "deploy",
@@ -26,12 +27,10 @@ _ELSEWHERE = (
     "planning",
     "records",
     "report",
+    "reproductions",
     "scores",
 )
-"""Rooms that no number of a cell depends on."""
-
-_METHODS = ("algorithms", "asynchronous")
-"""Rooms of which a cell takes what its own method imports."""
+"""Rooms that no number of a cell depends on but by what its method imports."""
 
 
 def versions(device: torch.device, method: str) -> dict[str, str]:
@@ -60,9 +59,11 @@ def versions(device: torch.device, method: str) -> dict[str, str]:
 @functools.cache
 def _source(method: str) -> str:
     """A digest of what of this package makes the cells of a method."""
-    files = [*_PACKAGE.glob("*.py"), *_PACKAGE.glob("*/*.py")]
-    other = {*_ELSEWHERE, *_METHODS}
-    shared = {file for file in files if file.parent.name not in other}
+    shared = {
+        file
+        for file in _PACKAGE.rglob("*.py")
+        if file.relative_to(_PACKAGE).parts[0] not in _ELSEWHERE
+    }
     own = {file for file in sources_of(method).values() if _PACKAGE in file.parents}
     return digest_of(sorted(shared | own))
 
