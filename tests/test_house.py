@@ -188,7 +188,8 @@ def imported() -> list[set[str]]:
     One process will do, since a module that was imported stays so.
     """
     script = """
-import sys
+import gc, sys
+gc.disable()
 import coterie.clients.simulation, coterie.algorithms
 import torch
 from coterie.clients.kernels import Kernel

@@ -44,7 +44,7 @@ def asked(*words):
 
 
 def test_a_sound_study_passes_and_says_what_could_have_been_proved(file):
-    shown = asked(file, "--runs", 16)
+    shown = asked(file, "--runs", 8)
     assert shown.exit_code == 0
     for word in ("fedavg", "not disproved", "shadow models", "unit client"):
         assert word in " ".join(shown.stdout.replace("│", " ").split()), word

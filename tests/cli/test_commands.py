@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,15 +44,37 @@ TABLES = {
 }
 
 
+def settle(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Goes to work in the folder, with study.toml."""
+    patch.chdir(folder)
+    patch.setattr(sys, "path", [*sys.path])
+    patch.setattr(sys, "meta_path", [*sys.meta_path])
+    patch.setenv("COLUMNS", "80")
+    write()
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     """A folder to work in, with study.toml."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setenv("COLUMNS", "80")
-    write()
+    settle(tmp_path, monkeypatch)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> tuple[Path, tuple[int, str, str]]:
+    """A folder where study.toml was run, and what the command said."""
+    folder = tmp_path_factory.mktemp("ran")
+    with pytest.MonkeyPatch.context() as patch:
+        settle(folder, patch)
+        return folder, called("run", "study.toml", "--quiet")
+
+
+@pytest.fixture
+def done(here, ran) -> Path:
+    """The run folder of study.toml, which was run here."""
+    shutil.copytree(ran[0] / "runs", "runs")
+    (folder,) = Path("runs").iterdir()
+    return folder
 
 
 def write(name: str = "study.toml", **tables: object) -> None:
@@ -78,10 +101,11 @@ def refused(capsys, monkeypatch, *words: str) -> str:
     return message
 
 
-def test_run_prints_a_table_and_writes_a_report(here):
-    code, output, errors = called("run", "study.toml", "--quiet")
+def test_run_prints_a_table_and_writes_a_report(here, done, ran):
+    code, output, errors = ran[1]
     assert (code, errors) == (0, "")
     folder = folder_of(read_study("study.toml"))
+    assert folder == done
     for name in ("report.html", "metrics.csv", "rounds.csv", "clients.csv"):
         assert (folder / name).stat().st_size > 0
     assert f"report: {folder / 'report.html'}" in output
@@ -193,13 +217,11 @@ def test_list_names_the_reference_of_every_published_method(monkeypatch):
         assert (reference in output and len(reference) > 20) or name == "local"
 
 
-def test_a_run_that_is_resumed_by_name_goes_on(here):
-    called("run", "study.toml", "--quiet")
-    folder = next(Path("runs").iterdir())
-    code, output, _ = called("run", "study.toml", "--resume", str(folder), "--quiet")
+def test_a_run_that_is_resumed_by_name_goes_on(done):
+    code, output, _ = called("run", "study.toml", "--resume", str(done), "--quiet")
     assert code == 0
-    assert str(folder) in output
-    assert list(Path("runs").iterdir()) == [folder]
+    assert str(done) in output
+    assert list(Path("runs").iterdir()) == [done]
 
 
 def test_labels_may_have_any_signs(here):
@@ -415,10 +437,8 @@ def test_a_disk_that_fills_up_gives_one_sentence(here, capsys, monkeypatch):
     assert capsys.readouterr().err == expected
 
 
-def test_resuming_another_study_is_refused(here, capsys, monkeypatch):
-    called("run", "study.toml", "--quiet")
-    folder = str(next(Path("runs").iterdir()))
-    words = ["--resume", folder, "--set", "run.rounds=3", "--quiet"]
+def test_resuming_another_study_is_refused(done, capsys, monkeypatch):
+    words = ["--resume", str(done), "--set", "run.rounds=3", "--quiet"]
     found = refused(capsys, monkeypatch, "run", "study.toml", *words)
     assert "`run.rounds` is 3 here and 2 there" in found
     found = refused(capsys, monkeypatch, "run", "study.toml", "--resume", "runs")
@@ -548,22 +568,18 @@ def test_edited_data_of_ones_own_are_run_anew(here, monkeypatch):
     assert len(list(Path("runs").iterdir())) == 2
 
 
-def test_a_folder_that_is_in_use_is_named(here, capsys, monkeypatch):
-    called("run", "study.toml", "--quiet")
-    (folder,) = Path("runs").iterdir()
-    with locked(folder):
+def test_a_folder_that_is_in_use_is_named(done, capsys, monkeypatch):
+    with locked(done):
         found = refused(capsys, monkeypatch, "run", "study.toml", "--quiet")
-    assert found.startswith(f"{folder} is in use by another process: wait until it")
+    assert found.startswith(f"{done} is in use by another process: wait until it")
 
 
-def test_lost_models_are_made_anew_with_one_line(here):
-    called("run", "study.toml", "--quiet")
-    (folder,) = Path("runs").iterdir()
-    (folder / "models" / "local-0.pt").unlink()
+def test_lost_models_are_made_anew_with_one_line(done):
+    (done / "models" / "local-0.pt").unlink()
     code, _, errors = called("run", "study.toml", "--quiet")
     assert code == 0
     assert errors == (
-        f"models of 'local' with seed 0 were missing or damaged in {folder} and are "
+        f"models of 'local' with seed 0 were missing or damaged in {done} and are "
         "made anew from its state.\n"
     )
-    assert (folder / "models" / "local-0.pt").exists()
+    assert (done / "models" / "local-0.pt").exists()

@@ -106,7 +106,7 @@ def test_samples_of_newcomers_count_beside_seeds():
 
 
 def test_without_training_alone_nobody_is_better_than_it(tmp_path):
-    records = make_records(labels=("fedavg", "ditto"))
+    records = make_records(labels=("fedavg", "ditto"), weights=False)
     records = with_newcomers(records, fedavg=FEDAVG)
     assert newcomer_summary(records)["better_than_local"].isna().all()
     with pytest.raises(InputError, match="named 'local'"):
@@ -184,7 +184,8 @@ def test_the_figure_has_a_dot_for_every_newcomer_at_its_gain():
 
 
 def test_the_report_says_who_was_held_out_only_where_somebody_was(tmp_path):
-    records = with_newcomers(make_records(), local=LOCAL, fedavg=FEDAVG)
+    usual = make_records(weights=False)
+    records = with_newcomers(usual, local=LOCAL, fedavg=FEDAVG)
     page = written(records, tmp_path)
     assert "2 clients were held out with each seed and took no part in training" in page
     assert "Newcomers fare best with fedavg (mean test accuracy 63.3 %)" in page
@@ -218,7 +219,8 @@ def test_labels_of_newcomers_are_escaped(tmp_path):
 
 @pytest.mark.browser
 def test_a_browser_draws_the_newcomers(browser, tmp_path):
-    records = with_newcomers(make_records(), local=LOCAL, fedavg=FEDAVG)
+    usual = make_records(weights=False)
+    records = with_newcomers(usual, local=LOCAL, fedavg=FEDAVG)
     page = report.write_report(records, tmp_path / "report.html")
     browser.open(page, height=2000)
     document = browser.document()
