@@ -17,7 +17,7 @@ from coterie.conformance.cases import followed
 from coterie.conformance.divided import divided as in_threads
 from coterie.engine.clocks import clock
 from coterie.engine.events import Run
-from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_epsilons
+from coterie.privacy import PrivateSimulation
 from coterie.privacy.per_sample.clipping import ClippedKernel
 from coterie.privacy.subsampled import steps_of
 from coterie.types import SERVER
@@ -204,12 +204,12 @@ def test_a_client_pays_for_every_reader_of_one_minibatch(classification) -> None
     clients = private(classification, batch_size=4)
     x, weights = rows(clients._simulation), weights_of(classification)
     clients.at(1).blended(x, weights)
-    spent = sampled_epsilons(clients.ledger, delta=1e-5, accountant="rdp")
     for k, size in enumerate(SIZES):
         readers = int((weights[:, k] != 0).sum())
-        given = {"delta": 1e-5, "rate": min(1.0, 4 / size), "steps": 1}
-        alone = sampled_epsilon(NOISE / math.sqrt(readers), **given, accountant="rdp")
-        assert float(spent[k]) == pytest.approx(alone)
+        ((noise, rate, held_out), times), *more = steps_of(clients.ledger)[k].items()
+        assert noise == pytest.approx(NOISE / math.sqrt(readers))
+        assert rate == pytest.approx(min(1.0, 4 / size))
+        assert (held_out, times, more) == (False, 1, [])
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -262,11 +262,10 @@ def test_every_local_step_is_one_release_of_a_minibatch(classification) -> None:
     clients = private(classification, batch_size=6)
     x = rows(clients._simulation)
     models_after(method("fedavg", classification, steps=4), clients, x, rounds=3)
-    spent = sampled_epsilons(clients.ledger, delta=1e-5, accountant="rdp")
     for i, size in enumerate(SIZES):
-        given = {"delta": 1e-5, "rate": min(1, 6 / size), "steps": 12}
-        wanted = sampled_epsilon(NOISE, **given, accountant="rdp")
-        assert float(spent[i]) == pytest.approx(wanted)
+        ((noise, rate, held_out), times), *more = steps_of(clients.ledger)[i].items()
+        assert (noise, rate) == pytest.approx((NOISE, min(1.0, 6 / size)))
+        assert (held_out, times, more) == (False, 12, [])
     assert {int(to) for event in clients.ledger for to in event.links[:, 1]} == {SERVER}
 
 
