@@ -143,11 +143,10 @@ class Loops:
             now.everyone_ends = {}
         if int(new.probation[0]) < 0:
             now.everyone = None
-        for i in news.moved.nonzero()[:, 0].tolist():
-            now.velocity["g", i] = torch.zeros(D, dtype=REAL)
-            if not bool(news.merged[0]):
+        if not bool(news.merged[0]):  # else they go on with everybody's, and its buffer
+            for i in news.moved.nonzero()[:, 0].tolist():
+                now.velocity["g", i] = torch.zeros(D, dtype=REAL)
                 now.offset[i] = torch.zeros(D, dtype=REAL)
-        if not bool(news.merged[0]):
             for name in {member[i] for i in who}:
                 here = [i for i in who if member[i] == name]
                 now.group[name] = self.mean(now.ends, here)

@@ -68,10 +68,7 @@ def are_found(member: Tensor, clusters: Tensor) -> bool:
 
 
 def assert_same_standing(here: Standing, there: Standing, **close: float) -> None:
-    """Where all stand is the same, whatever the groups are called.
-
-    Of two halves of the same size either may be the first, as rounding has it.
-    """
+    """Where all stand is the same, whatever the groups are called."""
     for name, rows in here._asdict().items():
         other = getattr(there, name)
         if name in ("member", "sibling"):

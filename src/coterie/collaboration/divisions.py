@@ -33,6 +33,9 @@ _BEGIN = 1
 _REST = 4
 """Rounds for which a group whose halves were no better is left alone."""
 
+_ALIKE = 1e-6
+"""Sum of cubes of a unit vector below which rounding may have made its sign."""
+
 _PROBATION, _LONGEST = 3, 6
 """Rounds for which everybody's model is trained beside the first groups, at least and
 at most."""
@@ -91,8 +94,13 @@ def halves(
     if values[-1] < len(update) * torch.finfo(update.dtype).eps ** 0.5:
         return None
     v = vectors[:, -1]
-    # The sign of an eigenvector means nothing.
-    side = (v if (v**3).sum() >= 0 else -v) > 0
+    # The sign of an eigenvector means nothing. Where both sides are alike, as those of
+    # two clients are, the way from one to the other decides, and not rounding.
+    sign = (v**3).sum()
+    if abs(sign) < _ALIKE:
+        way = v @ unit
+        sign = way[(way.abs() > way.abs().max() / 2).int().argmax()]
+    side = (v if sign >= 0 else -v) > 0
     weight = torch.stack([~side, side]) * shares
     return (weight / weight.sum(1, keepdim=True)).to(update) @ update
 
