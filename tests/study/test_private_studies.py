@@ -83,6 +83,24 @@ def test_without_noise_and_clipping_models_are_those_of_the_study_without(tmp_pa
     assert spent["local"] == 0 and spent["fedavg"] == math.inf
 
 
+@pytest.mark.parametrize("clip", [0.3, math.inf])
+def test_no_noise_trains_as_many_clients_as_a_model_has_numbers(tmp_path, clip):
+    # An epsilon of each client is no model, though there are as many.
+    tables = {
+        "data": {**TABLES["data"], "clients": 4},
+        "model": {"name": "linear", "bias": True},
+    }
+    algorithms = [{"name": "fedavg"}, {"name": "decentralised_sgd"}]
+    quiet = {"noise": 0.0, "clip": clip}
+    result = run_study(study(quiet, tables=tables, algorithm=algorithms), runs=tmp_path)
+    assert result.models("fedavg").shape == (4, 4)
+    assert epsilons(result)[-1] == math.inf
+    timed = {**tables, "time": {"law": "exponential(1)", "period": 5.0}}
+    walk = [{"name": "token_sgd", "lr": 0.01}]
+    result = run_study(study(quiet, tables=timed, algorithm=walk), runs=tmp_path)
+    assert epsilons(result)[-1] == math.inf
+
+
 def test_a_run_ends_at_its_budget_says_so_and_keeps_its_models(tmp_path):
     said: list[str] = []
     budget = epsilon_of(math.sqrt(2), 1e-5)
