@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
 from coterie.privacy import epsilon_of, mu_of
+from coterie.privacy.training import Limits, Mechanism, privately_in_time
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
+from coterie.types import Algorithm, Arrivals
 
 TABLES = {
     "name": "guarded",
@@ -81,6 +84,24 @@ def test_without_noise_and_clipping_models_are_those_of_the_study_without(tmp_pa
         assert float(gap.abs().max()) < 1e-12
     spent = quiet.records.metrics.groupby("algorithm")["epsilon"].max()
     assert spent["local"] == 0 and spent["fedavg"] == math.inf
+
+
+@pytest.mark.parametrize("clip", [0.3, math.inf])
+def test_no_noise_trains_as_many_clients_as_a_model_has_numbers(tmp_path, clip):
+    # An epsilon of each client is no model, though there are as many.
+    tables = {
+        "data": {**TABLES["data"], "clients": 4},
+        "model": {"name": "linear", "bias": True},
+    }
+    algorithms = [{"name": "fedavg"}, {"name": "decentralised_sgd"}]
+    quiet = {"noise": 0.0, "clip": clip}
+    result = run_study(study(quiet, tables=tables, algorithm=algorithms), runs=tmp_path)
+    assert result.models("fedavg").shape == (4, 4)
+    assert epsilons(result)[-1] == math.inf
+    timed = {**tables, "time": {"law": "exponential(1)", "period": 5.0}}
+    walk = [{"name": "token_sgd", "lr": 0.01}]
+    result = run_study(study(quiet, tables=timed, algorithm=walk), runs=tmp_path)
+    assert epsilons(result)[-1] == math.inf
 
 
 def test_a_run_ends_at_its_budget_says_so_and_keeps_its_models(tmp_path):
@@ -257,6 +278,38 @@ def test_in_time_noise_is_found_for_an_epsilon_that_the_busiest_uses_up(tmp_path
     unit = mu_of(3.0, 1e-5) / math.sqrt(tasks.max())
     for client, count in tasks.items():
         assert last[client] == pytest.approx(epsilon_of(unit * math.sqrt(count), 1e-5))
+
+
+@pytest.mark.parametrize("privacy", [{}, {"noise": None, "epsilon": 3.0}])
+def test_in_time_training_alone_sends_nothing_and_is_free(tmp_path, privacy):
+    entry = {"name": "local", "lr": 0.01}
+    guarded = run_study(timed(entry, **privacy), runs=tmp_path)
+    assert epsilons(guarded) == [0.0] * 5
+    assert guarded.records.releases.empty
+    tables = {k: v for k, v in TABLES.items() if k != "privacy"}
+    tables |= {"algorithm": [entry], "time": {"law": "exponential(1)", "period": 5.0}}
+    plain = run_study(study_of(tables), runs=tmp_path)
+    assert torch.equal(guarded.models(), plain.models())
+
+
+def test_in_time_who_says_that_nothing_is_sent_may_send_nothing():
+    flow = local().flow
+
+    def arrive(state, now):
+        now.passed(1, state.x[0])
+        return flow.arrive(state, now)
+
+    made = privately_in_time(
+        Algorithm(flow=flow._replace(arrive=arrive)),
+        Mechanism(0.3, 0.6),
+        torch.arange(2),
+        label="it",
+        limits=Limits(),
+    ).flow
+    x = torch.zeros(2, 3)
+    now = Arrivals(0.0, [0], (x[:1], x[:1, :0]), [1], 0, 0, 0, [])
+    with pytest.raises(InputError, match="it says that nothing is sent, but"):
+        made.arrive(made.init(x), now)
 
 
 def test_in_time_no_noise_gives_the_walk_without_privacy(tmp_path):

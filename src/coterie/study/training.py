@@ -17,6 +17,7 @@ from ..data.federation import PARTS, called
 from ..engine.rounds import Lapse, Round
 from ..engine.states import own, whole
 from ..models import Objective
+from ..privacy.training import Guarded, GuardedFlow
 from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
 from ..records.versions import versions
 from ..types import State
@@ -366,6 +367,8 @@ def refuse_nonfinite_state(r: Round, cell: Cell, setup: Setup) -> None:
 
 def _tensors(state: Any) -> Iterator[Tensor]:
     """All tensors of nested tuples and dataclasses."""
+    if isinstance(state, Guarded | GuardedFlow):
+        state = state.state  # what was spent is no model, and infinite without noise
     if isinstance(state, Tensor):
         yield state
     elif isinstance(state, tuple) or is_dataclass(state):

@@ -4,7 +4,8 @@ Where nobody waits, every answer is a gradient with noise as soon as it is there
 all that the method makes of it and sends on is made of releases: models that mix with
 neighbours', a token that walks on. A client pays for each of its answers, whoever sees
 them: nothing is claimed to be hidden by the way that rows take. A client whose budget
-is spent answers with zeros: a token passes it by.
+is spent answers with zeros: a token passes it by. Where a method says that nothing is
+sent, as `local` does, answers stay with their clients as they are and cost nothing.
 
 References:
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
@@ -71,8 +72,8 @@ def privately_in_time(
     """
     flow = algorithm.flow
     assert flow is not None  # asked of methods in time
-    telling = [_tells(kind, label) for kind in flow.kinds]
-    sends = flow.messages != "none"
+    alone = flow.messages == "none" and flow.send is None and flow.meet is None
+    telling = [not alone and _tells(kind, label) for kind in flow.kinds]
     cost = (
         (mechanism.sensitivity / mechanism.noise) ** 2 if mechanism.noise else math.inf
     )
@@ -81,9 +82,15 @@ def privately_in_time(
         return GuardedFlow(flow.init(x), torch.zeros(len(x), dtype=torch.float64))
 
     def arrive(now_state: GuardedFlow, now: Arrivals) -> Iterable[int]:
-        if telling[now.kind] and sends:
+        if telling[now.kind]:
             now = now._replace(answers=_answered(now_state, now))
-        return flow.arrive(now_state.state, now)
+        following = flow.arrive(now_state.state, now)
+        if alone and now.sent:
+            raise InputError(
+                f"{label} cannot be trained privately in time: it says that nothing is "
+                "sent, but its clients send each other rows."
+            )
+        return following
 
     def _answered(state: GuardedFlow, now: Arrivals) -> tuple[Tensor, ...]:
         who = torch.tensor(now.clients)
