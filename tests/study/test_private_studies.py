@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
+from coterie.conformance.federations import small_federation
+from coterie.data.federation import places_of
 from coterie.privacy import epsilon_of, mu_of
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
@@ -99,6 +102,15 @@ def test_a_client_with_a_budget_of_its_own_stays_away_when_it_is_spent(tmp_path)
     last = result.records.metrics.query("round == 4").set_index("client")["epsilon"]
     assert last[1] == pytest.approx(budget["1"])
     assert last[0] == pytest.approx(epsilon_of(2.0, 1e-5))
+
+
+def test_a_client_with_a_budget_may_be_called_as_outputs_call_it():
+    federation = small_federation(3)
+    privacy = study({"budget": {"client 1": epsilon_of(1.0, 1e-5)}}).privacy
+    of_each = privacy.limits(places_of(federation)).of_each
+    assert of_each.tolist() == pytest.approx([math.inf, 1.0, math.inf])
+    named = replace(federation, names=("007", "client 007", "Chur"))
+    assert places_of(named) == {"007": 0, "client 007": 1, "Chur": 2}
 
 
 def test_resuming_a_private_run_equals_not_stopping(tmp_path):
@@ -191,6 +203,12 @@ def test_settings_that_promise_nothing_are_refused(privacy, message):
     [
         ({"budget": 0.1}, "fedavg", "would be spent in the first round of fedavg"),
         ({"budget": {"Chur": 1.0}}, "fedavg", "names 'Chur', who is no client"),
+        ({"budget": {"client 9": 1.0}}, "fedavg", "is no client. Did you mean 'client"),
+        (
+            {"budget": {"2": 9.0, "client 2": 9.0}},
+            "fedavg",
+            "every client once, got 'client 2'",
+        ),
         (
             {"aggregation": "secure"},
             "coteries",

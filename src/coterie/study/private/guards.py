@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ... import seeds
 from ...checks import InputError
-from ...data.federation import short_name
+from ...data.federation import places_of
 from ...engine.rounds import beginning, participants
 from ...privacy.gaussian import mu_of
 from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
@@ -103,8 +103,7 @@ def _refusal(entry: Entry, why: InputError) -> InputError:
 def _limits(setup: Setup) -> Limits:
     federation, privacy = setup.federation, setup.study.privacy
     assert privacy is not None  # asked of studies that have it
-    named = [short_name(federation.names, int(who)) for who in federation.clients]
-    return privacy.limits(named)
+    return privacy.limits(places_of(federation))
 
 
 def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
