@@ -113,6 +113,15 @@ def test_a_client_with_a_budget_may_be_called_as_outputs_call_it():
     assert places_of(named) == {"007": 0, "client 007": 1, "Chur": 2}
 
 
+def test_a_budget_of_a_method_that_releases_nothing_is_never_spent(tmp_path):
+    for entry in ({"name": "local"}, {"name": "fedavg"}):
+        budget = {"noise": 100.0, "budget": 0.05}
+        guarded = study({**budget, "delta": 1e-2}, algorithm=[entry])
+        assert epsilons(run_study(guarded, runs=tmp_path))[-1] <= 0.05
+    strict = study({"budget": {"0": 1e-6}}, algorithm=[{"name": "local"}])
+    assert epsilons(run_study(strict, runs=tmp_path))[-1] == 0
+
+
 def test_resuming_a_private_run_equals_not_stopping(tmp_path):
     whole = run_study(study(), runs=tmp_path / "whole")
 
@@ -202,6 +211,18 @@ def test_settings_that_promise_nothing_are_refused(privacy, message):
     ("privacy", "algorithm", "message"),
     [
         ({"budget": 0.1}, "fedavg", "would be spent in the first round of fedavg"),
+        # One release has mu = 1, and an epsilon of 4.38 at delta 1e-5.
+        (
+            {"budget": {"3": 1e-4}},
+            "fedavg",
+            "`privacy.budget.3` 0.0001 would be spent in the first round of fedavg: it "
+            "costs client 3 epsilon 4.38",
+        ),
+        (
+            {"budget": {"3": 1e-4}, "noise": None, "epsilon": 4.0},
+            "decentralised_sgd",
+            "`privacy.budget.3` 0.0001 would be spent in the first round of decentral",
+        ),
         ({"budget": {"Chur": 1.0}}, "fedavg", "names 'Chur', who is no client"),
         ({"budget": {"client 9": 1.0}}, "fedavg", "is no client. Did you mean 'client"),
         (
@@ -301,6 +322,17 @@ def test_a_token_passes_by_a_client_whose_budget_is_spent(tmp_path):
         ({"name": "fedavg"}, {}, "fedavg waits for the slowest client"),
         ({"name": "ditto", "waits": False}, {}, "ditto cannot be trained privately in"),
         ({"name": "coteries", "waits": False}, {}, "coteries cannot be trained"),
+        (
+            {"name": "token_sgd"},
+            {"budget": 1e-4},
+            "`privacy.budget` 0.0001 would be spent in the first answer of token_sgd: "
+            "it costs client 0 epsilon 4.38",
+        ),
+        (
+            {"name": "token_sgd"},
+            {"budget": {"client 2": 1e-4}, "noise": None, "epsilon": 4.0},
+            "`privacy.budget.client 2` 0.0001 would be spent in the first answer",
+        ),
     ],
 )
 def test_what_cannot_be_private_in_time_is_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ... import seeds
@@ -13,7 +14,6 @@ from ...data.federation import places_of
 from ...engine.rounds import beginning, participants
 from ...privacy.gaussian import mu_of
 from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
-from ...privacy.subsampled import quick_epsilons
 from ...privacy.training import (
     Limits,
     Mechanism,
@@ -33,6 +33,7 @@ from ..config import Entry, algorithm_factory
 from ..ingredients import RECIPES, ingredients_of, is_measured
 from ..setup import Setup
 from .answers import answers_of
+from .budgets import Least, least_of_rounds, least_of_samples, refuse_spent
 
 
 class Guard(NamedTuple):
@@ -84,7 +85,8 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
     noise, sensitivity = mechanism.noise, mechanism.sensitivity
     costs = [(sensitivity / noise) ** 2 * c for c in units] if noise else []
     limits = _limits(setup)
-    _refuse_spent(entry, privacy.budget, limits, costs)
+    if costs:
+        refuse_spent(setup, entry, limits, least_of_rounds(costs))
     private = privately(
         method,
         foreseen,
@@ -153,11 +155,11 @@ def _planned(
         ) from None
     if privacy.epsilon is not None:
         noises = noise_for_samples(steps, privacy.epsilon, privacy.delta)
-    planned = Planned(with_noise(steps, noises), privacy.delta, _limits(setup))
-    first = [a + b for a, b in zip(*planned.rounds[:2], strict=True)]
-    _refuse_spent(
-        entry, privacy.budget, planned.limits, [quick_epsilons(first, privacy.delta)]
-    )
+    limits = _limits(setup)
+    planned = Planned(with_noise(steps, noises), privacy.delta, limits)
+    own = limits.of_each is not None
+    least = least_of_samples(planned.rounds, privacy.delta, own=own)
+    refuse_spent(setup, entry, limits, least)
     return noises, planned
 
 
@@ -182,19 +184,11 @@ def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     private = privately_in_time(
         method, mechanism, clients, label=entry.label, limits=limits
     )
+    if mechanism.noise and method.flow.messages != "none":
+        one = (mechanism.sensitivity / mechanism.noise) ** 2
+        each = torch.full((len(clients),), one, dtype=torch.float64)
+        refuse_spent(setup, entry, _limits(setup), Least(each, each), what="answer")
     return Guard(private, mechanism, [])
-
-
-def _refuse_spent(
-    entry: Entry, budget: object, limits: Limits, costs: list[Tensor]
-) -> None:
-    """Refuses budgets that the first round would exceed."""
-    needed = sum(costs[:2])
-    if isinstance(needed, Tensor) and bool((needed > limits.of_all).any()):
-        raise InputError(
-            f"`privacy.budget` {budget!r} would be spent in the first round of "
-            f"{entry.label}: it needs more noise."
-        )
 
 
 def _refuse_measured(entry: Entry) -> None:
