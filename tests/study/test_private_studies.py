@@ -235,6 +235,11 @@ def test_settings_that_promise_nothing_are_refused(privacy, message):
             "coteries",
             "coteries cannot be .*: `privacy.aggregation` secure is for one average",
         ),
+        (
+            {"aggregation": "secure"},
+            "decentralised_sgd",
+            "secure is for methods whose server .* averaged by decentralised_sgd",
+        ),
         ({}, "karula", "`radius` 'transport' of karula is made from the clients' data"),
     ],
 )
@@ -261,6 +266,10 @@ def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path)
     [
         ({"tune": {"space": {"lr": [0.1]}}}, "options must be given"),
         ({"run": {"newcomers": 1}}, "`run.newcomers` must be 0 with"),
+        (
+            {"privacy": {"noise": 1.0, "aggregation": "secure"}, "time": {}},
+            "secure is for rounds, but there is \\[time\\]",
+        ),
     ],
 )
 def test_tables_that_would_release_more_are_refused(tables, message):

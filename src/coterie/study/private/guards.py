@@ -43,6 +43,7 @@ class Guard(NamedTuple):
     mechanism: Mechanism
     costs: list[Tensor]  # (N,) mu^2 of the beginning and each round, at most
     clients: PrivateSimulation | None = None  # who hide single samples
+    sums: bool = False  # whether a server could do with sums of what it averages
 
 
 def guard_of(setup: Setup, entry: Entry) -> Guard:
@@ -95,7 +96,20 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
         limits=limits,
         costs=costs,
     )
-    return Guard(private, mechanism, costs)
+    return Guard(private, mechanism, costs, sums=foreseen.sums)
+
+
+def refuse_unsummed(setup: Setup) -> None:
+    """Refuses secure sums where no method of the study has any."""
+    study = setup.study
+    if study.privacy is None or not study.privacy.secure:
+        return
+    if not any(guard_of(setup, entry).sums for entry in study.algorithms):
+        labels = ", ".join(entry.label for entry in study.algorithms)
+        raise InputError(
+            "`privacy.aggregation` secure is for methods whose server averages rows of "
+            f"clients, and nothing is averaged by {labels}: leave it out."
+        )
 
 
 def _refusal(entry: Entry, why: InputError) -> InputError:
