@@ -47,6 +47,13 @@ def test_a_report_says_what_was_promised_and_to_whom(guarded, tmp_path):
     assert "if rows were seen" in section
 
 
+def test_a_report_says_of_which_algorithms_the_server_saw_sums_alone(guarded):
+    section = privacy_section(guarded)
+    assert "Of averages of fedavg the server saw sums alone" in section
+    assert "the server, sums alone</td>" in section
+    assert "other clients</td>" in section
+
+
 def test_curves_of_epsilon_end_where_the_noise_was_found_for(guarded):
     figure = spending(guarded)
     worst = {t.name: list(t.y) for t in figure.data if t.showlegend}

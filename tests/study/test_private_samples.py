@@ -262,6 +262,11 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
     ("privacy", "message"),
     [
         ({"noise": 1.5, "budget": 0.1}, "would be spent in the first round of fedavg"),
+        (
+            {"noise": 1.5, "budget": {"1": 0.1}},
+            "`privacy.budget.1` 0.1 would be spent in the first round of fedavg: it "
+            "costs client 1 epsilon",
+        ),
         ({"noise": 1.5, "budget": {"Chur": 1.0}}, "names 'Chur', who is no client"),
         ({"epsilon": 1e-4}, "`privacy.epsilon` is too small to be counted"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import torch
 from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
+from coterie.conformance.federations import small_federation
+from coterie.data.federation import places_of
 from coterie.privacy import epsilon_of, mu_of
 from coterie.privacy.training import Limits, Mechanism, privately_in_time
 from coterie.study.config import study_of
@@ -122,6 +125,24 @@ def test_a_client_with_a_budget_of_its_own_stays_away_when_it_is_spent(tmp_path)
     assert last[0] == pytest.approx(epsilon_of(2.0, 1e-5))
 
 
+def test_a_client_with_a_budget_may_be_called_as_outputs_call_it():
+    federation = small_federation(3)
+    privacy = study({"budget": {"client 1": epsilon_of(1.0, 1e-5)}}).privacy
+    of_each = privacy.limits(places_of(federation)).of_each
+    assert of_each.tolist() == pytest.approx([math.inf, 1.0, math.inf])
+    named = replace(federation, names=("007", "client 007", "Chur"))
+    assert places_of(named) == {"007": 0, "client 007": 1, "Chur": 2}
+
+
+def test_a_budget_of_a_method_that_releases_nothing_is_never_spent(tmp_path):
+    for entry in ({"name": "local"}, {"name": "fedavg"}):
+        budget = {"noise": 100.0, "budget": 0.05}
+        guarded = study({**budget, "delta": 1e-2}, algorithm=[entry])
+        assert epsilons(run_study(guarded, runs=tmp_path))[-1] <= 0.05
+    strict = study({"budget": {"0": 1e-6}}, algorithm=[{"name": "local"}])
+    assert epsilons(run_study(strict, runs=tmp_path))[-1] == 0
+
+
 def test_resuming_a_private_run_equals_not_stopping(tmp_path):
     whole = run_study(study(), runs=tmp_path / "whole")
 
@@ -211,11 +232,34 @@ def test_settings_that_promise_nothing_are_refused(privacy, message):
     ("privacy", "algorithm", "message"),
     [
         ({"budget": 0.1}, "fedavg", "would be spent in the first round of fedavg"),
+        # One release has mu = 1, and an epsilon of 4.38 at delta 1e-5.
+        (
+            {"budget": {"3": 1e-4}},
+            "fedavg",
+            "`privacy.budget.3` 0.0001 would be spent in the first round of fedavg: it "
+            "costs client 3 epsilon 4.38",
+        ),
+        (
+            {"budget": {"3": 1e-4}, "noise": None, "epsilon": 4.0},
+            "decentralised_sgd",
+            "`privacy.budget.3` 0.0001 would be spent in the first round of decentral",
+        ),
         ({"budget": {"Chur": 1.0}}, "fedavg", "names 'Chur', who is no client"),
+        ({"budget": {"client 9": 1.0}}, "fedavg", "is no client. Did you mean 'client"),
+        (
+            {"budget": {"2": 9.0, "client 2": 9.0}},
+            "fedavg",
+            "every client once, got 'client 2'",
+        ),
         (
             {"aggregation": "secure"},
             "coteries",
             "coteries cannot be .*: `privacy.aggregation` secure is for one average",
+        ),
+        (
+            {"aggregation": "secure"},
+            "decentralised_sgd",
+            "secure is for methods whose server .* averaged by decentralised_sgd",
         ),
         ({}, "karula", "`radius` 'transport' of karula is made from the clients' data"),
     ],
@@ -243,6 +287,10 @@ def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path)
     [
         ({"tune": {"space": {"lr": [0.1]}}}, "options must be given"),
         ({"run": {"newcomers": 1}}, "`run.newcomers` must be 0 with"),
+        (
+            {"privacy": {"noise": 1.0, "aggregation": "secure"}, "time": {}},
+            "secure is for rounds, but there is \\[time\\]",
+        ),
     ],
 )
 def test_tables_that_would_release_more_are_refused(tables, message):
@@ -336,6 +384,17 @@ def test_a_token_passes_by_a_client_whose_budget_is_spent(tmp_path):
         ({"name": "fedavg"}, {}, "fedavg waits for the slowest client"),
         ({"name": "ditto", "waits": False}, {}, "ditto cannot be trained privately in"),
         ({"name": "coteries", "waits": False}, {}, "coteries cannot be trained"),
+        (
+            {"name": "token_sgd"},
+            {"budget": 1e-4},
+            "`privacy.budget` 0.0001 would be spent in the first answer of token_sgd: "
+            "it costs client 0 epsilon 4.38",
+        ),
+        (
+            {"name": "token_sgd"},
+            {"budget": {"client 2": 1e-4}, "noise": None, "epsilon": 4.0},
+            "`privacy.budget.client 2` 0.0001 would be spent in the first answer",
+        ),
     ],
 )
 def test_what_cannot_be_private_in_time_is_refused(

@@ -230,6 +230,16 @@ def short_name(names: Sequence[str], client: int) -> str:
     return names[client] if names else str(client)
 
 
+def places_of(federation: Federation) -> dict[str, int]:
+    """The clients' places by name, and also by what they are called in sentences."""
+    clients, names = federation.clients.tolist(), federation.names
+    found: dict[str, int] = {}
+    for name in (short_name, called):  # a name comes before what others are called
+        for place, client in enumerate(clients):
+            found.setdefault(name(names, client), place)
+    return found
+
+
 def federate(
     table: Table,
     owner: Int[Tensor, " m"],

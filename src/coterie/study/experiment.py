@@ -29,7 +29,7 @@ from .identity import identity_of, settings_read
 from .ingredients import RECIPES, edges_between, ingredients_of, is_told
 from .loops import training_of
 from .newcomers import hold_out
-from .private import worst_epsilon
+from .private import refuse_unsummed, worst_epsilon
 from .setup import (
     Data,
     Setup,
@@ -230,6 +230,7 @@ def _refuse(setup: Setup, data: Data) -> None:
         training_of(setup, entry).init()
         if setup.newcomers is not None:
             setup.welcoming(entry)
+    refuse_unsummed(setup)
     _refuse_measures(setup)
     refuse_settings(setup)
     for seed in study.run.seeds:

@@ -121,7 +121,13 @@ def guarded(table: dict[str, Any], tables: dict[str, Any]) -> Privacy:
             "`run.newcomers` must be 0 with [privacy]: newcomers are handed models of "
             f"others as they are, got {run['newcomers']}."
         )
-    return privacy_of(table)
+    privacy = privacy_of(table)
+    if privacy.secure and "time" in tables:
+        raise InputError(
+            "`privacy.aggregation` secure is for rounds, but there is [time], where "
+            "answers are seen one by one: leave it out."
+        )
+    return privacy
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,13 @@ class Foreseen(NamedTuple):
         """The calls of round t in their order, or None where they are in `told`."""
         return self.rounds[t] if t == 0 or self.told is None else None
 
+    @property
+    def sums(self) -> bool:
+        """Whether rows that tell something new are ever averaged."""
+        every = [*self.rounds, (self.told or {}).values()]
+        calls = (call for some in every for call in some)
+        return any(call.verb == "average" and any(call.fresh) for call in calls)
+
 
 def small_stage(clients: int, personal: bool) -> Stage:
     """Of few columns, and not as many as there are clients, which tables have."""

@@ -19,7 +19,7 @@ import os
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int, Num
 from torch import Tensor
 
 from ...checks import InputError
@@ -37,6 +37,20 @@ def from_system(rows: int, size: int) -> Float64[Tensor, "{rows} {size}"]:
     u, v = uniform.chunk(2, 1)
     length, angle = (-2 * u.log()).sqrt(), 2 * math.pi * v
     return torch.cat([length * angle.cos(), length * angle.sin()], 1)[:, :size]
+
+
+def excess_of(shares: Num[Tensor, " n"], present: Bool[Tensor, " n"]) -> float:
+    """By how much the largest share of those present exceeds the quadratic mean.
+
+    A sum of rows times shares moves with the largest, and has noise with all of them.
+
+    >>> excess_of(torch.tensor([3.0, 4.0, 9.0]), torch.tensor([True, True, False]))
+    1.131370849898476
+    """
+    part = shares.double().cpu()[present.cpu()].abs()
+    if not bool(part.any()):
+        return 1.0
+    return float(part.max() * math.sqrt(len(part)) / part.norm())
 
 
 class Mechanism(NamedTuple):
@@ -64,6 +78,28 @@ class Mechanism(NamedTuple):
             )
         noise = self.noise * clip / self.clip if self.noise else 0.0
         return Mechanism(clip, noise, self.seed, self.source)
+
+    def of_sum(
+        self,
+        shares: Num[Tensor, "*g n"],
+        present: Bool[Tensor, " n"],
+        planned: Bool[Tensor, " n"],
+    ) -> tuple[float, float, float]:
+        """How much further an average moves than a row, and the noise of all and each.
+
+        Of a secure sum everybody adds s / sqrt(m), and more where somebody refuses
+        without whom it would tell more than was planned.
+
+        Args:
+            shares: of the average, one where it is secure.
+            present: who is in it.
+            planned: these, and who refuses.
+        """
+        if not self.secure:
+            return 1.0, 1.0, 1.0
+        excess = excess_of(shares, present)
+        raised = max(1.0, excess / excess_of(shares, planned))
+        return excess, raised, raised / math.sqrt(max(1, int(present.sum())))
 
     def released(
         self,

@@ -95,9 +95,9 @@ def privately(
         made: list[PrivateOracle] = []
 
         def wrap(inner: Sending) -> PrivateOracle:
-            some = inner.without(absent) if bool(absent.any()) else inner
-            given = some, mechanism, foreseen, calls, refs, names, t
-            made.append(PrivateOracle(*given, at_home=at_home))
+            given = inner, mechanism, foreseen, calls, refs, names, t
+            refuses = absent if bool(absent.any()) else None
+            made.append(PrivateOracle(*given, at_home=at_home, refuses=refuses))
             return made[-1]
 
         assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
@@ -117,7 +117,7 @@ def privately(
     ) -> tuple[Guarded, Info]:
         t, n = now.t + 1, len(oracle.present)
         present = oracle.present.cpu()
-        refuses = _refusing(now.spent, limits, costs, t, present)
+        refuses = _refusing(now.spent, limits, costs, t)
         if now.stopped or bool(refuses.all()):
             return now._replace(t=t, stopped=now.stopped or t), {}
         if not bool((present & ~refuses).any()):  # others will go on
@@ -126,7 +126,7 @@ def privately(
         state, info = algorithm.step(now.state, private, rng)
         cost = totals(inside.events, n)
         most = costs[t] * (1 + 1e-9) + 1e-9 if costs else cost
-        if not mechanism.secure and bool((cost > most).any()):
+        if bool((cost > most).any()):
             raise InputError(
                 f"private training released more in round {t} than was foreseen: what "
                 "a method sends must not depend on data."
@@ -145,15 +145,18 @@ def privately(
 
 
 def _refusing(
-    spent: Tensor, limits: Limits, costs: Sequence[Tensor], t: int, present: Tensor
+    spent: Tensor, limits: Limits, costs: Sequence[Tensor], t: int
 ) -> Bool[Tensor, " n"]:
-    """Who takes no part in a round, which would cost more than is left."""
+    """Who takes no part in a round, which would cost more than is left.
+
+    A round costs nobody more than was planned, whoever refuses.
+    """
     after = spent + costs[t] if costs else spent
     enough = 1 + 1e-9  # a budget that was planned to be used up
-    if bool((after[present] > limits.of_all * enough).any()):
-        return torch.ones_like(present)
+    if bool((after > limits.of_all * enough).any()):
+        return torch.ones_like(after, dtype=torch.bool)
     if limits.of_each is None:
-        return torch.zeros_like(present)
+        return torch.zeros_like(after, dtype=torch.bool)
     return after > limits.of_each * enough
 
 

@@ -4,7 +4,8 @@ It wraps an oracle. Verbs inside a client are as they were. What leaves a client
 tells something new, as was foreseen (`foreseen`), leaves through a mechanism:
 
 - `average`, `mix`, `central`: a row of each client, once, and its own part of the
-  result is that of the released row too. So results are made of releases alone.
+  result is that of the released row too. So results are made of releases alone. Of
+  secure sums nobody pays more because others refuse: who is left adds more noise.
 - `blended`: of every contributor its gradient at every reader's model, each with noise
   of its own, for each of which it pays. A reader's own gradient is released too, where
   its model ever goes to others: so that model is made of releases, and costs nothing.
@@ -52,6 +53,7 @@ class PrivateOracle(Wrapping[Sending]):
         t: int,
         *,
         at_home: bool = False,
+        refuses: Bool[Tensor, " m"] | None = None,
     ) -> None:
         """Wraps the oracle of round t.
 
@@ -64,8 +66,10 @@ class PrivateOracle(Wrapping[Sending]):
             names: identities of all clients, which name their noise.
             t: the round.
             at_home: whether losses stay with their clients in any case.
+            refuses: who of all clients has nothing left to spend.
         """
-        super().__init__(oracle)
+        super().__init__(oracle if refuses is None else oracle.without(refuses))
+        self._planned, self._refuses = oracle.present, refuses
         self._mechanism, self._foreseen = mechanism, foreseen
         self._calls, self._names, self._t = calls, names, t
         self._tells = foreseen.told is not None and not at_home
@@ -73,7 +77,7 @@ class PrivateOracle(Wrapping[Sending]):
         self.refs, self.events = refs.clone(), list[Event]()
         self._number = -1  # of the last call
         # Rows of this round, as they were and as they left.
-        self._sent: list[tuple[Tensor, int, Tensor]] = []
+        self._sent: list[tuple[Tensor, int, float, Tensor]] = []
 
     def wrapped(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""
@@ -119,11 +123,13 @@ class PrivateOracle(Wrapping[Sending]):
                 "`privacy.aggregation` secure is for one average of all; this method "
                 "makes several at once."
             )
-        people = max(1, int(self.present.sum()))
-        z = self._released(call, 0, rows, 1 / math.sqrt(people) if secure else 1.0)
+        assert call.shares is not None  # of an average
+        who = call.shares, self.present, self._planned
+        excess, raised, share = self._mechanism.of_sum(*who)
+        z = self._released(call, 0, rows, share)
         if call.fresh[0]:
-            links, excess = upwards(self.present), self._excess(call) if secure else 1.0
-            self._write("average", links, excess, summed=secure)
+            links = upwards(self.present)
+            self._write("average", links, excess, raised=raised, summed=secure)
         found = self._oracle.average(shares, z, groups)
         self._keep(call, 0, z, of_own_share(shares, found))
         return found
@@ -133,10 +139,15 @@ class PrivateOracle(Wrapping[Sending]):
     ) -> tuple[Tensor, ...]:
         """What a coordinator makes of released rows, of absent clients too."""
         call, given = self._next("central", rows, (), program.__name__), []
+        tells = torch.ones_like(self.present)
+        if self._refuses is not None:
+            tells &= ~self._refuses.to(tells.device)
         for j, row in enumerate(rows):
-            given.append(self._released(call, j, row))
+            z = self._released(call, j, row)
             if call.fresh[j]:
-                self._write("central", upwards(torch.ones_like(self.present)))
+                z = self._as_known(call, j, z, ~tells[self.mine])
+                self._write("central", upwards(tells))
+            given.append(z)
         found = self._oracle.central(program, *given, **options)
         for j, z in enumerate(given):
             self._keep(call, j, z, found[j] if j < len(found) else z)
@@ -251,15 +262,15 @@ class PrivateOracle(Wrapping[Sending]):
         """A row of each client as it leaves."""
         if not call.fresh[j]:
             return row
-        for given, version, z in self._sent:
-            if given is row and version == row._version:  # it has left in this round
+        for given, *how, z in self._sent:
+            if given is row and how == [row._version, share]:  # it has left this round
                 return z
         names = self._names[self.mine].to(row.device)
         ref = self._ref(call, j)
         z = self._mechanism.released(row, ref, self._stream(call.verb, j), names, share)
         if call.verb != "central":
             z = torch.where(self.active[:, None], z, row)
-        self._sent.append((row, row._version, z))
+        self._sent.append((row, row._version, share, z))
         return z
 
     def _ref(self, call: Call, j: int) -> Tensor | float:
@@ -283,10 +294,13 @@ class PrivateOracle(Wrapping[Sending]):
         if len(dense) == len(self.present):
             dense = dense.clone().fill_diagonal_(0)
         read = (dense != 0).any(0)[self.mine].to(self.active.device)
-        hidden = ~self.active & (read | self._foreseen.gossip)
-        ref = self._ref(call, 0)
+        return self._as_known(call, 0, z, ~self.active & (read | self._foreseen.gossip))
+
+    def _as_known(self, call: Call, j: int, z: Tensor, hidden: Tensor) -> Tensor:
+        """The rows, but those that stay hidden as they are known to be."""
+        ref = self._ref(call, j)
         known = ref if isinstance(ref, Tensor) else torch.zeros_like(z)
-        return torch.where(hidden[:, None], known, z)
+        return torch.where(hidden.to(z.device)[:, None], known, z)
 
     def _model(
         self, call: Call, x: Tensor, home: Tensor | None, links: Tensor
@@ -340,31 +354,22 @@ class PrivateOracle(Wrapping[Sending]):
         pooled = seen.pooled - both.fill_diagonal_(0)
         return seen._replace(pooled=pooled, own_pooled=seen.own_pooled - added)
 
-    def _excess(self, call: Call) -> float:
-        """By how much the largest share of an average exceeds the quadratic mean."""
-        assert call.shares is not None  # of an average
-        part = call.shares.double().cpu() * self.present.cpu()
-        many = max(1, int(self.present.sum()))
-        return float(part.max() * math.sqrt(many) / part.norm())
-
     def _write(
         self,
         verb: str,
         links: Tensor,
         times: float = 1.0,
         *,
+        raised: float = 1.0,
         summed: bool = False,
         apart: bool = False,
     ) -> None:
         """Writes a release down, where anybody receives it."""
         if not len(links):
             return
-        sensitivity, noise = times * self._mechanism.sensitivity, self._mechanism.noise
-        self.events.append(
-            Release(
-                self._t, verb, links, sensitivity, noise, summed=summed, apart=apart
-            )
-        )
+        given = times * self._mechanism.sensitivity, raised * self._mechanism.noise
+        release = Release(self._t, verb, links, *given, summed=summed, apart=apart)
+        self.events.append(release)
 
     def _write_losses(self, asked: int) -> None:
         """Writes down mean losses that were told, which whoever is there may see."""

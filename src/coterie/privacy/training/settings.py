@@ -114,20 +114,30 @@ class Privacy:
             self.clip, noise, seed, self.noise_source, self.secure, loss_clip
         )
 
-    def limits(self, names: Sequence[str]) -> Limits:
-        """The budgets, by names of clients: mu^2, or epsilon for the unit sample."""
+    def limits(self, places: Mapping[str, int]) -> Limits:
+        """The budgets: mu^2, or epsilon for the unit sample.
+
+        Args:
+            places: of clients among all, by all of their names.
+        """
         if self.budget is None:
             return Limits()
         if not isinstance(self.budget, Mapping):
             return Limits(self._limit(self.budget))
-        own = torch.full((len(names),), math.inf, dtype=torch.float64)
+        own = torch.full((max(places.values()) + 1,), math.inf, dtype=torch.float64)
         for name, budget in self.budget.items():
-            if name not in names:
+            if name not in places:
                 raise InputError(
                     f"`privacy.budget` names {name!r}, who is no client."
-                    f"{suggestion(name, names)}"
+                    f"{suggestion(name, places)}"
                 )
-            own[list(names).index(name)] = self._limit(budget)
+            place = places[name]
+            if math.isfinite(own[place]):
+                raise InputError(
+                    f"`privacy.budget` must name every client once, got {name!r} and "
+                    "another name of the same client."
+                )
+            own[place] = self._limit(budget)
         return Limits(of_each=own)
 
     def _limit(self, budget: float) -> float:

@@ -42,7 +42,8 @@ def privacy_section(records: Records) -> str:
     for label in labels:
         own = last[last["algorithm"] == label]["epsilon"]
         cells = [_shown(float(own.max())), _shown(float(own.mean()))]
-        rows.append([label, *cells, _eyes(records, label)])
+        eyes = _eyes(records, label) + ", sums alone" * (label in _summed(records))
+        rows.append([label, *cells, eyes])
         if "epsilon_local" in records.metrics:
             local = records.metrics.query("algorithm == @label")["epsilon_local"]
             rows[-1].append(_shown(float(local.max())))
@@ -53,7 +54,8 @@ def privacy_section(records: Records) -> str:
         "all that left a client, in the eyes of all others and the server together."
     )
     caveats = _CAVEATS.format(unit=_UNITS[settings.get("unit", "client")])
-    words = f"<p>{escape(_promise(settings))} {escape(caveats)}</p>"
+    promise = _promise(settings) + _sums(_summed(records))
+    words = f"<p>{escape(promise)} {escape(caveats)}</p>"
     figure = plot(spending(records), "spending-figure", "Epsilon by round")
     return words + table_of(headers, rows, caption) + figure + _matrices(records)
 
@@ -77,17 +79,32 @@ def _promise(settings: dict[str, Any]) -> str:
             "got as much. All that left a client is made of these. The account is made "
             "at the end."
         )
-    text = (
+    return (
         "What depends on a client's data left it as rows clipped to a distance of "
         f"{clip:g} from what was known, with {noise}, or as bounded mean losses with "
         "as much."
     )
-    if settings.get("aggregation") == "secure":
-        text += (
-            " Of averages the server saw sums alone, to which everybody added its part "
-            "of the noise; the last column is for a server that would see each row."
-        )
-    return text
+
+
+def _summed(records: Records) -> list[str]:
+    """The algorithms of which a server saw sums, so that rows would have told more."""
+    table = records.metrics
+    if "epsilon_local" not in table:
+        return []
+    # Both are added up, in other orders.
+    more = table["epsilon_local"] > table["epsilon"] * (1 + 1e-6)
+    some = set(table["algorithm"][more])
+    return [label for label in labels_of(records) if label in some]
+
+
+def _sums(labels: list[str]) -> str:
+    if not labels:
+        return ""
+    return (
+        f" Of averages of {', '.join(labels)} the server saw sums alone, to which "
+        "everybody added its part of the noise; the last column is for a server that "
+        "would see each row. What other algorithms send was seen row by row."
+    )
 
 
 def _eyes(records: Records, label: str) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ... import seeds
 from ...checks import InputError
-from ...data.federation import short_name
+from ...data.federation import places_of
 from ...engine.rounds import beginning, participants
 from ...privacy.gaussian import mu_of
 from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
-from ...privacy.subsampled import quick_epsilons
 from ...privacy.training import (
     Limits,
     Mechanism,
@@ -33,6 +33,7 @@ from ..config import Entry, algorithm_factory
 from ..ingredients import RECIPES, ingredients_of, is_measured
 from ..setup import Setup
 from .answers import answers_of
+from .budgets import Least, least_of_rounds, least_of_samples, refuse_spent
 
 
 class Guard(NamedTuple):
@@ -42,6 +43,7 @@ class Guard(NamedTuple):
     mechanism: Mechanism
     costs: list[Tensor]  # (N,) mu^2 of the beginning and each round, at most
     clients: PrivateSimulation | None = None  # who hide single samples
+    sums: bool = False  # whether a server could do with sums of what it averages
 
 
 def guard_of(setup: Setup, entry: Entry) -> Guard:
@@ -84,7 +86,8 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
     noise, sensitivity = mechanism.noise, mechanism.sensitivity
     costs = [(sensitivity / noise) ** 2 * c for c in units] if noise else []
     limits = _limits(setup)
-    _refuse_spent(entry, privacy.budget, limits, costs)
+    if costs:
+        refuse_spent(setup, entry, limits, least_of_rounds(costs))
     private = privately(
         method,
         foreseen,
@@ -93,7 +96,20 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
         limits=limits,
         costs=costs,
     )
-    return Guard(private, mechanism, costs)
+    return Guard(private, mechanism, costs, sums=foreseen.sums)
+
+
+def refuse_unsummed(setup: Setup) -> None:
+    """Refuses secure sums where no method of the study has any."""
+    study = setup.study
+    if study.privacy is None or not study.privacy.secure:
+        return
+    if not any(guard_of(setup, entry).sums for entry in study.algorithms):
+        labels = ", ".join(entry.label for entry in study.algorithms)
+        raise InputError(
+            "`privacy.aggregation` secure is for methods whose server averages rows of "
+            f"clients, and nothing is averaged by {labels}: leave it out."
+        )
 
 
 def _refusal(entry: Entry, why: InputError) -> InputError:
@@ -103,8 +119,7 @@ def _refusal(entry: Entry, why: InputError) -> InputError:
 def _limits(setup: Setup) -> Limits:
     federation, privacy = setup.federation, setup.study.privacy
     assert privacy is not None  # asked of studies that have it
-    named = [short_name(federation.names, int(who)) for who in federation.clients]
-    return privacy.limits(named)
+    return privacy.limits(places_of(federation))
 
 
 def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
@@ -154,11 +169,11 @@ def _planned(
         ) from None
     if privacy.epsilon is not None:
         noises = noise_for_samples(steps, privacy.epsilon, privacy.delta)
-    planned = Planned(with_noise(steps, noises), privacy.delta, _limits(setup))
-    first = [a + b for a, b in zip(*planned.rounds[:2], strict=True)]
-    _refuse_spent(
-        entry, privacy.budget, planned.limits, [quick_epsilons(first, privacy.delta)]
-    )
+    limits = _limits(setup)
+    planned = Planned(with_noise(steps, noises), privacy.delta, limits)
+    own = limits.of_each is not None
+    least = least_of_samples(planned.rounds, privacy.delta, own=own)
+    refuse_spent(setup, entry, limits, least)
     return noises, planned
 
 
@@ -183,19 +198,11 @@ def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     private = privately_in_time(
         method, mechanism, clients, label=entry.label, limits=limits
     )
+    if mechanism.noise and method.flow.messages != "none":
+        one = (mechanism.sensitivity / mechanism.noise) ** 2
+        each = torch.full((len(clients),), one, dtype=torch.float64)
+        refuse_spent(setup, entry, _limits(setup), Least(each, each), what="answer")
     return Guard(private, mechanism, [])
-
-
-def _refuse_spent(
-    entry: Entry, budget: object, limits: Limits, costs: list[Tensor]
-) -> None:
-    """Refuses budgets that the first round would exceed."""
-    needed = sum(costs[:2])
-    if isinstance(needed, Tensor) and bool((needed > limits.of_all).any()):
-        raise InputError(
-            f"`privacy.budget` {budget!r} would be spent in the first round of "
-            f"{entry.label}: it needs more noise."
-        )
 
 
 def _refuse_measured(entry: Entry) -> None:

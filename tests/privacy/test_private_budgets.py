@@ -1,0 +1,135 @@
+"""Claims about budgets: what nobody spends, whoever else stays away."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from coterie import algorithms, seeds
+from coterie.privacy import mu_of
+from coterie.privacy.training import (
+    Limits,
+    Mechanism,
+    PrivateOracle,
+    calibrated,
+    costs_of,
+    events_of,
+    foresee,
+    privately,
+)
+from coterie.privacy.training.doubles import Double
+from support.private_runs import method, private_run
+
+CLIP = 0.5
+
+
+def spent_without_data(sizes, actives, mu: float, own):
+    """The last state of FedAvg with secure sums, noise for mu, and own budgets."""
+    n, algorithm = len(sizes), algorithms.fedavg(torch.tensor(sizes).double())
+    foreseen = foresee(algorithm, actives, seed=0, label="it")
+    units = costs_of(algorithm, foreseen, actives, seed=0, secure=True)
+    noise = calibrated(units, mu, CLIP)
+    made = privately(
+        algorithm,
+        foreseen,
+        Mechanism(CLIP, noise, secure=True),
+        torch.arange(n),
+        limits=Limits(of_each=own),
+        costs=[(2 * CLIP / noise) ** 2 * cost for cost in units],
+    )
+    everybody = torch.ones(n, dtype=torch.bool)
+    state = made.init(foreseen.stage.start, Double(everybody, ("test", 0)))
+    for t, active in enumerate(actives, start=1):
+        oracle = Double(active, ("test", t))
+        state, _ = made.step(state, oracle, torch.Generator())
+    return state
+
+
+@pytest.mark.parametrize("budgets", [{0: 0.5}, {0: 0.5, 1: 2.0}])
+def test_with_secure_sums_nobody_pays_for_those_who_stay_away(budgets):
+    # The largest share counts more without the other one of 200.
+    own = torch.full((4,), math.inf, dtype=torch.float64)
+    for client, epsilon in budgets.items():
+        own[client] = mu_of(epsilon, 1e-5) ** 2
+    everybody, mu = torch.ones(4, dtype=torch.bool), mu_of(4.0, 1e-5)
+    state = spent_without_data([200, 200, 20, 20], [everybody] * 10, mu, own)
+    assert (state.spent <= own * (1 + 1e-9)).all()
+    # Who stays goes on to the end, and spends what was planned, or less: two of 20 are
+    # alike again.
+    assert state.stopped == 0 and len(state.ledger) == 10
+    planned = mu**2 / 10 * torch.ones(10, dtype=torch.float64)
+    if 1 in budgets:  # who leaves after two rounds
+        planned[2:] /= 200**2 * 4 / (2 * 200**2 + 2 * 20**2)
+    assert_close(state.spent[2:], planned.sum().repeat(2))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_with_any_sizes_and_budgets_nobody_exceeds_its_own_or_the_epsilon(seed):
+    rng = seeds.generator("test", "budgets", seed)
+    n, rounds, mu = int(torch.randint(3, 9, (), generator=rng)), 10, 1.3
+    sizes = 10 ** torch.randint(1, 4, (n,), generator=rng)
+    own = mu**2 * torch.rand(n, generator=rng, dtype=torch.float64)
+    own[torch.rand(n, generator=rng) < 0.5] = math.inf
+    share = 0.8 if seed % 5 == 0 else 1.0
+    actives = [torch.rand(n, generator=rng) < share for _ in range(rounds)]
+    for active in actives:
+        active[int(torch.randint(n, (), generator=rng))] = True
+    state = spent_without_data(sizes.tolist(), actives, mu, own)
+    assert (state.spent <= own.clamp(max=mu**2) * (1 + 1e-6)).all()
+    # What the ledger says of every sum: it moves by 2 C times the largest share of
+    # those in it, each of whom has added noise s / sqrt(m).
+    paid = torch.zeros(n, dtype=torch.float64)
+    for event in events_of(state.ledger):
+        who = event.links[:, 0]
+        share, noise = sizes[who].double(), event.noise / math.sqrt(len(who))
+        paid[who] += (2 * CLIP * share.max() / (noise * share.norm())) ** 2
+    assert_close(state.spent, paid)
+
+
+def test_who_is_left_in_a_secure_sum_adds_the_noise_that_the_ledger_has():
+    n, active = 3, torch.ones(3, dtype=torch.bool)
+    algorithm = algorithms.fedavg(torch.tensor([8.0, 8.0, 1.0]))
+    foreseen = foresee(algorithm, [active], seed=0, label="it")
+    refs = foreseen.stage.known[:, None].repeat(1, len(foreseen.slots), 1)
+    mechanism = Mechanism(1.0, 2.0, secure=True)
+    found = []
+    for number in range(40):
+        private = PrivateOracle(
+            Double(active, ("test",)),
+            mechanism._replace(seed=number),
+            foreseen,
+            foreseen.rounds[1],
+            refs,
+            torch.arange(n),
+            1,
+            refuses=torch.tensor([True, False, False]),
+        )
+        inside = private._oracle
+        private.average(torch.tensor([8.0, 8.0, 1.0]), foreseen.stage.known)
+        found.append(inside.seen[-1].rows[0] - foreseen.stage.known)
+    noise = torch.stack(found)[:, 1:]
+    # max sqrt(m) / norm is 8 sqrt(3 / 129) of all, and 8 sqrt(2 / 65) of two of them.
+    scale = 2.0 * math.sqrt(2 / 65 * 129 / 3)
+    assert private.events[0].noise == pytest.approx(scale)
+    expected = scale / math.sqrt(2)
+    count = noise.numel()
+    assert abs(float(noise.std()) / expected - 1) < 4 / math.sqrt(2 * count)
+
+
+def test_a_coordinator_gets_nothing_new_of_a_client_whose_budget_is_spent():
+    # A coordinator asks also those who take no part.
+    algorithm = method("karula")
+    everybody = torch.ones(6, dtype=torch.bool)
+    foreseen = foresee(algorithm, [everybody] * 4, seed=0, label="it")
+    costs = [25.0 * c for c in costs_of(algorithm, foreseen, [everybody] * 4, seed=0)]
+    own = torch.full((6,), math.inf, dtype=torch.float64)
+    own[2] = 25.0
+    run, events = private_run(
+        algorithm, Mechanism(0.5, 0.2), limits=Limits(of_each=own), costs=costs
+    )
+    expected = torch.tensor([4, 4, 1, 4, 4, 4]).double() * 25.0
+    assert_close(run.states[-1].spent, expected)
+    assert [len(event.links) for event in events] == [6, 5, 5, 5]
