@@ -8,7 +8,9 @@ import pytest
 import torch
 from scipy.stats import kstest
 
+from coterie.privacy import PrivateSimulation
 from coterie.privacy.noise import normals
+from support.plain_clients import rows, simulate
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -37,3 +39,34 @@ def test_a_client_alone_draws_its_own_row() -> None:
 def test_the_two_halves_of_a_row_are_not_the_same_noise() -> None:
     row = normals(1, torch.tensor([0]), 8)[0]
     assert len(row.abs().unique()) == 8
+
+
+def test_runs_of_another_name_have_noise_of_their_own(classification) -> None:
+    plain = simulate(classification, batch_size=0)
+    x = rows(plain)
+
+    def answers(name: str) -> torch.Tensor:
+        clients = PrivateSimulation(plain, clip=0.5, noise=2.0, name=name)
+        answer = clients.at(4).grads(x)
+        everybody = torch.arange(len(x))
+        alone = clients.staggered(everybody, [4] * len(x)).grad(x)
+        torch.testing.assert_close(alone, answer)
+        return answer
+
+    same, again, other = (answers(name) for name in ("a", "a", "b"))
+    assert torch.equal(same, again)
+    # All that is not noise is the same, and cancels.
+    away = (same - other) * plain.sizes[:, None] / (2.0 * 0.5 * math.sqrt(2))
+    assert kstest(away.flatten().numpy(), "norm").pvalue > 1e-3
+
+
+def test_runs_of_another_name_have_minibatches_of_their_own(classification) -> None:
+    plain = simulate(classification, batch_size=3)
+    a, b = (
+        PrivateSimulation(plain, clip=0.5, noise=0.0, name=name)
+        .at(4)
+        .grads(rows(plain))
+        for name in ("a", "b")
+    )
+    largest = int(plain.sizes.argmax())
+    assert bool((a != b)[largest].all())

@@ -19,7 +19,7 @@ from ..checks import InputError
 from ..types import SERVER
 from .gaussian import epsilons_of
 from .joint import joint_losses
-from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
+from .ledger import Event, Exchange, Input, Ledger, Meetings, Release, refuse_sizes
 
 _INPUTS = 1000
 """Inputs of all clients and rounds, up to which pairs have exact accounts: the matrices
@@ -27,6 +27,7 @@ of every observer have so many columns."""
 
 
 def _squared(event: Release | Input) -> float:
+    refuse_sizes(event)
     if not event.noise:
         return math.inf if event.sensitivity else 0.0
     return (event.sensitivity / event.noise) ** 2
@@ -38,6 +39,11 @@ def _refuse_sampled(event: Release) -> None:
             "a release of sampled units needs the accountants of "
             f"`coterie.privacy.subsampled`, got the rate {event.rate:g}."
         )
+
+
+def _refuse_unknown(event: Event) -> None:
+    if not isinstance(event, Release | Input | Exchange | Meetings):
+        raise InputError(f"there is no account of {type(event).__name__} here.")
 
 
 def totals(events: Iterable[Event], clients: int) -> Float64[Tensor, " n"]:
@@ -57,8 +63,8 @@ def totals(events: Iterable[Event], clients: int) -> Float64[Tensor, " n"]:
             senders = senders if event.apart else senders.unique()
             one = torch.full((len(senders),), _squared(event), dtype=torch.float64)
             spent.index_add_(0, senders, one)
-        elif not isinstance(event, Exchange | Meetings):  # which send inputs on
-            raise InputError(f"there is no account of {type(event).__name__} here.")
+        else:
+            _refuse_unknown(event)
     return spent
 
 
@@ -82,6 +88,8 @@ def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
             receiver = torch.where(receiver == SERVER, clients, receiver)
             one = torch.full((len(sender),), _squared(event), dtype=torch.float64)
             spent.index_put_((sender, receiver), one, accumulate=True)
+        else:
+            _refuse_unknown(event)
     inputs = [event for event in events if isinstance(event, Input)]
     if inputs:
         gossip = [event for event in events if not isinstance(event, Release)]

@@ -8,11 +8,14 @@ linear combinations of all inputs so far, so that what a client learns is a proj
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
+
+from ..checks import number
 
 LOSSES = "losses"
 """Stands for a verb where what left clients are mean losses."""
@@ -70,6 +73,13 @@ class Meetings(NamedTuple):
 
 
 Event = Release | Input | Exchange | Meetings
+
+
+def refuse_sizes(event: Release | Input) -> None:
+    """Refuses noise and sensitivity that are none; rows without bound may be there."""
+    number("noise", event.noise, at_least=0)
+    if event.sensitivity != math.inf:
+        number("sensitivity", event.sensitivity, at_least=0)
 
 
 class Ledger:

@@ -45,7 +45,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of
-from .ledger import Ledger, Release
+from .ledger import Ledger, Release, refuse_sizes
 
 ACCOUNTANTS = ("pld", "rdp")
 
@@ -163,6 +163,7 @@ def steps_of(ledger: Ledger) -> list[Counter[Step]]:
                 f"{type(event).__name__} in round {event.round}: what is gossiped "
                 "needs the accountant of projections."
             )
+        refuse_sizes(event)
         number("rate", event.rate, at_least=0, at_most=1)
         if id(event.links) not in known:
             known[id(event.links)] = _counted(event.links[:, 0])

@@ -157,7 +157,7 @@ def run_study(
     say = functools.cache(notice or (lambda line: None))  # nothing twice
     data = data_of(study)
     seed = study.run.seeds[0]
-    setup = prepare(study, seed, data.federations[seed], group)
+    setup = _prepared(study, seed, data, group)
     _refuse(setup, data)
     for line in doubts(setup.federation):
         (notice or _warn)(line)
@@ -184,7 +184,7 @@ def run_study(
         total += sum(search.planned for search in searches.values() if search)
         for seed in study.run.seeds:
             if seed != setup.seed:
-                setup = prepare(study, seed, data.federations[seed], group)
+                setup = _prepared(study, seed, data, group)
             folder = SharedFolder(own, setup.division) if group.size > 1 else own
             objective = setup.simulation.objective
             folder.describe(seed, setup.federation, objective, _oracles(study))
@@ -205,6 +205,11 @@ def run_study(
                     cells.append(run_cell(setup, entry, folder, tell, say, write))
                 finished += study.run.rounds
         return Result(own.path, first(group, lambda: own.export(cells)), study)
+
+
+def _prepared(study: Study, seed: int, data: Data, group: Group) -> Setup:
+    setup = prepare(study, seed, data.federations[seed], group)
+    return replace(setup, read=data.read)
 
 
 def _warn(line: str) -> None:

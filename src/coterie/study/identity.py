@@ -30,9 +30,14 @@ def identity_of(study: Study, read: Mapping[str, str]) -> str:
         study: whose run it is.
         read: digests of content, from `content_of` and `settings_read`.
     """
-    text = json.dumps([study.resolved(), read], sort_keys=True, default=str)
+    text = settled(study, read)
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', study.name)[:60]}-{digest}"
+
+
+def settled(study: Study, read: Mapping[str, str]) -> str:
+    """All settings of a study and what it read: of two that differ, other text."""
+    return json.dumps([study.resolved(), read], sort_keys=True, default=str)
 
 
 def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -60,6 +60,7 @@ class Setup:
     simulation: Simulation
     x: Tensor  # (n, D), of the clients of this process
     newcomers: Newcomers | None = None
+    read: Mapping[str, str] = field(default_factory=dict)  # see `Data`
 
     @property
     def division(self) -> Division:

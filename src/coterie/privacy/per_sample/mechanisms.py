@@ -30,7 +30,7 @@ class Mechanism:
 
     clip: float
     noise: float
-    seed: int
+    seed: int  # of this run alone, as `Held` has it
     names: Int[Tensor, " m"]  # of all N clients
     rates: Float64[Tensor, " m"]
     expected: Float64[Tensor, " n"]  # samples in a minibatch of the clients at hand
@@ -125,7 +125,7 @@ def mechanism_of(
     return Mechanism(
         bounds[0],
         noises[0],
-        simulation.seed,
+        held.seed,
         group.join(held.samples.federation.clients, counts),
         group.join(expected / sizes, counts).cpu(),
         expected,

@@ -69,6 +69,7 @@ class PrivateSimulation:
         noise: float,
         loss_clip: float | None = None,
         held_out_noise: float | None = None,
+        name: str = "",
     ) -> None:
         """Wraps a simulation.
 
@@ -80,6 +81,9 @@ class PrivateSimulation:
                 number of classes, or 1, and infinity where `clip` is infinite.
             held_out_noise: s for losses of validation samples, for which others pay;
                 None: as of training samples.
+            name: of the run. Every run on the same data needs one of its own, or
+                another seed: with the same, noise cancels in differences of what both
+                release, and the same samples take part, so that nothing adds up.
         """
         number("noise", noise, at_least=0)
         held_out_noise = noise if held_out_noise is None else held_out_noise
@@ -100,7 +104,7 @@ class PrivateSimulation:
         self._held = Held(
             replace(simulation.samples, poisson=True),
             ClippedKernel(simulation.kernel, clip, loss_clip),
-            simulation.seed,
+            seeds.key(simulation.seed, "run", name) if name else simulation.seed,
             simulation.loop,
             simulation.group,
         )

@@ -9,7 +9,8 @@ alone.
 Noise is drawn from a stream named by (seed, "privacy", round, verb, client), so that a
 simulation repeats and a client alone draws its own row (`coterie.privacy.noise`, which
 says what such noise is good for); or, where a seed would be a secret to keep, from the
-operating system's cryptographic generator.
+operating system's cryptographic generator. A seed is of one run alone: of two runs with
+the same one, noise cancels in the difference. Studies make it of all that they are.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Mechanism(NamedTuple):
 
     clip: float  # C
     noise: float  # s, the standard deviation of every coordinate
-    seed: int = 0  # names the streams
+    seed: int = 0  # names the streams, of one run: `seeds.key(seed, "its name")`
     source: str = "seed"
     secure: bool = False  # only sums of averaged rows are seen, and noise is shared
     loss_clip: float = math.inf  # what a sample's loss counts for at most

@@ -30,6 +30,7 @@ from ...privacy.training import (
 )
 from ...types import Algorithm
 from ..config import Entry, algorithm_factory
+from ..identity import settings_read, settled
 from ..ingredients import RECIPES, ingredients_of, is_measured
 from ..setup import Setup
 from .answers import answers_of
@@ -49,10 +50,26 @@ class Guard(NamedTuple):
 def guard_of(setup: Setup, entry: Entry) -> Guard:
     """How an entry is trained privately, found once for each seed."""
     found: dict[str, Guard] = vars(setup).setdefault("_guards", {})
-    key = repr((entry.name, sorted(entry.options.items())))
+    key = _settings(entry)
     if key not in found:
         found[key] = _guarded(setup, entry)
     return found[key]
+
+
+def _settings(entry: Entry) -> str:
+    options = sorted(entry.options.items())
+    return repr((entry.label, entry.name, entry.waits, options))
+
+
+def _name(setup: Setup, entry: Entry) -> str:
+    """What no other training has: noise and samples are its own, and so add up."""
+    study = setup.study
+    read = {**setup.read, **settings_read(study)}
+    return f"{_settings(entry)} of {settled(study, read)}"
+
+
+def _seed(setup: Setup, entry: Entry) -> int:
+    return seeds.key(setup.seed, "run", _name(setup, entry))
 
 
 def _guarded(setup: Setup, entry: Entry) -> Guard:
@@ -82,7 +99,7 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
     except InputError as refusal:
         raise _refusal(entry, refusal) from None
     loss_clip = usual_loss_clip(setup.federation)
-    mechanism = privacy.mechanism(units, setup.seed, loss_clip)
+    mechanism = privacy.mechanism(units, _seed(setup, entry), loss_clip)
     noise, sensitivity = mechanism.noise, mechanism.sensitivity
     costs = [(sensitivity / noise) ** 2 * c for c in units] if noise else []
     limits = _limits(setup)
@@ -128,7 +145,11 @@ def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     if setup.study.time is not None:
         raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
     made = functools.partial(
-        PrivateSimulation, simulation, clip=privacy.clip, loss_clip=privacy.loss_clip
+        PrivateSimulation,
+        simulation,
+        clip=privacy.clip,
+        loss_clip=privacy.loss_clip,
+        name=_name(setup, entry),
     )
     tried = made(noise=privacy.noise or 0.0)
     try:
@@ -192,7 +213,7 @@ def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
         most = mu_of(privacy.epsilon, privacy.delta) ** 2
         limits = limits._replace(of_all=min(limits.of_all, most))
     mechanism = privacy.mechanism(
-        answers, setup.seed, usual_loss_clip(setup.federation)
+        answers, _seed(setup, entry), usual_loss_clip(setup.federation)
     )
     clients = setup.federation.clients.cpu()
     private = privately_in_time(
