@@ -143,7 +143,7 @@ def _planned(
     actives = [participants(n, share, setup.seed, t) for t in rounds]
     personal = bool(study.model.get("personal"))
     try:
-        steps = foreseen_steps(
+        asked = foreseen_steps(
             method, clients, actives, seed=setup.seed, personal=personal
         )
     except InputError as refusal:
@@ -153,8 +153,11 @@ def _planned(
             f"({refusal})"
         ) from None
     if privacy.epsilon is not None:
-        noises = noise_for_samples(steps, privacy.epsilon, privacy.delta)
-    planned = Planned(with_noise(steps, noises), privacy.delta, _limits(setup))
+        noises = noise_for_samples(asked.rounds, privacy.epsilon, privacy.delta)
+    rounds_ = with_noise(asked.rounds, noises)
+    planned = Planned(rounds_, privacy.delta, _limits(setup), asked.sends)
+    if not asked.sends:
+        return noises, planned
     first = [a + b for a, b in zip(*planned.rounds[:2], strict=True)]
     _refuse_spent(
         entry, privacy.budget, planned.limits, [quick_epsilons(first, privacy.delta)]
