@@ -141,6 +141,13 @@ def test_every_page_of_an_algorithm_is_of_one_that_exists():
     assert {page.stem for page in (DOCS / "algorithms").glob("*.md")} == set(ALGORITHMS)
 
 
+def test_the_table_of_who_sees_what_names_every_algorithm_and_no_other():
+    text = (DOCS / "privacy.md").read_text(encoding="utf-8")
+    table = text[text.index("| verb | methods |") :].split("\n\n")[0]
+    cells = [row.split("|")[2] for row in table.splitlines()[2:]]
+    assert set(re.findall(r"`(\w+)`", " ".join(cells))) == set(ALGORITHMS)
+
+
 @pytest.mark.parametrize("key", fields(RunTable), ids=lambda key: key.name)
 def test_every_key_of_run_is_described_with_its_default(key):
     text = (DOCS / "studies.md").read_text(encoding="utf-8")

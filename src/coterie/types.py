@@ -37,6 +37,9 @@ as its mean over clients.
 SERVER = -1
 """Stands for the server, where a link names two clients by their positions."""
 
+PEERS = -2
+"""Stands for all other clients, where there are too many to name pairs of them."""
+
 
 class Sent(NamedTuple):
     """What a verb sent: so many values over each of these links."""

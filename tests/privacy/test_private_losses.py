@@ -263,7 +263,7 @@ def six_rounds(name: str) -> Steps:
     plain = simulated(small(), Setting(batch_size=4))
     algorithm, tried = method(name), PrivateSimulation(plain, clip=CLIP, noise=1.0)
     planned = foreseen_steps(algorithm, tried, [EVERYBODY] * 6, seed=0)
-    return Steps(plain, algorithm, planned)
+    return Steps(plain, algorithm, planned.rounds)
 
 
 @pytest.mark.parametrize("name", ["coteries", "ifca"])

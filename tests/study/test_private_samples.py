@@ -17,13 +17,15 @@ from coterie.privacy.training import (
     Planned,
     counted,
     foreseen_steps,
+    receivers,
     with_noise,
 )
 from coterie.records.cells import pack
-from coterie.report.privacy.section import privacy_section
+from coterie.report.privacy import privacy_section, told
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
-from coterie.types import Algorithm
+from coterie.study.private import releases
+from coterie.types import PEERS, SERVER, Algorithm
 from support.plain_clients import rows, simulate
 
 TABLES = {
@@ -182,6 +184,93 @@ def test_a_method_that_chooses_by_losses_keeps_to_its_epsilon(tmp_path):
     assert "cost at most epsilon 3; losses that were asked for were bounded" in said
 
 
+# Who sees what.
+
+
+def pairs(result, label=None):
+    """Epsilon by client and receiver."""
+    table = result.records.releases
+    if label is not None:
+        table = table[table["algorithm"] == label]
+    return table.set_index(["client", "to"])["epsilon"].to_dict()
+
+
+def test_who_sends_nothing_tells_nobody_and_has_an_epsilon_of_zero(tmp_path):
+    # A budget that one round would exceed is none that it spends.
+    alone = {"name": "local", "lr": 0.05, "steps": 2}
+    result = run_study(study(alone, noise=1.5, budget=0.1), runs=tmp_path)
+    assert result.records.releases.empty
+    assert set(result.records.metrics["epsilon"]) == {0.0}
+    section = privacy_section(result.records)
+    assert "<td>nobody</td>" in section
+    moved = (
+        result.models()
+        - run_study(study(alone, noise=1.5, run={"rounds": 1}), runs=tmp_path).models()
+    )
+    assert float(moved.norm()) > 0  # it goes on
+
+
+def test_a_server_sees_what_is_averaged_and_nobody_else_does(tmp_path):
+    result = run_study(study(noise=1.5), runs=tmp_path)
+    spent = last_epsilons(result)
+    assert pairs(result) == {(k, SERVER): spent[k] for k in range(3)}
+
+
+def test_neighbours_see_what_is_mixed_and_others_do_not(tmp_path):
+    tables = {**TABLES, "data": {**TABLES["data"], "clients": 5}}
+    tables["algorithm"] = [{"name": "decentralised_sgd", "lr": 0.05}]
+    tables["privacy"] = {"unit": "sample", "clip": 0.3, "noise": 1.5}
+    result = run_study(study_of(tables), runs=tmp_path)
+    spent, found = last_epsilons(result), pairs(result)
+    ring = {(k, (k + way) % 5) for k in range(5) for way in (-1, 1)}
+    assert found == {(k, v): spent[k] for k, v in ring}
+    assert "other clients" in privacy_section(result.records)
+    matrix = told(result.records, "decentralised_sgd").data[0].z
+    assert matrix.shape == (5, 5) and (matrix > 0).sum() == 10
+
+
+def test_a_reader_sees_its_own_answers_alone_and_the_model_of_who_answers(tmp_path):
+    entry = {"name": "all_for_one", "weights": "uniform", "lr": 0.05}
+    result = run_study(study(entry, noise=1.5), runs=tmp_path)
+    sizes = result.records.clients.set_index("client")["train"]
+    found, spent = pairs(result), last_epsilons(result)
+    assert set(found) == {(k, v) for k in range(3) for v in range(3) if k != v}
+    for (k, _), epsilon in found.items():
+        # Of every minibatch two answers: to the reader, and for the own model.
+        assert epsilon == pytest.approx(by_client(4, 4 / sizes[k], 1.5 / math.sqrt(2)))
+        assert epsilon < spent[k]
+
+
+def test_comparisons_are_told_to_everybody(tmp_path):
+    entry = {"name": "adaptive_all_for_one", "every": 2}
+    result = run_study(study(entry, noise=1.5), runs=tmp_path)
+    found, spent = pairs(result), last_epsilons(result)
+    assert set(found) == {(k, v) for k in range(3) for v in range(3) if k != v}
+    assert all(0 < epsilon <= spent[k] for (k, _), epsilon in found.items())
+
+
+def test_pairs_of_many_clients_are_not_kept_but_who_sees_what_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(receivers, "PAIRS", 2)
+    monkeypatch.setattr(releases, "SNAPSHOT_CLIENTS", 2)
+    entry = {"name": "all_for_one", "weights": "uniform"}
+    result = run_study(study(entry, FEDAVG, noise=1.5), runs=tmp_path / "samples")
+    assert {to for _, to in pairs(result, "all_for_one")} == {PEERS}
+    assert {to for _, to in pairs(result, "fedavg")} == {SERVER}
+    whole = study(entry, FEDAVG, noise=5.0, unit="client")
+    result = run_study(whole, runs=tmp_path / "clients")
+    assert {to for _, to in pairs(result, "all_for_one")} == {PEERS}
+    assert {to for _, to in pairs(result, "fedavg")} == {SERVER}
+
+
+def test_the_report_of_samples_says_who_learns_how_much(tmp_path):
+    section = privacy_section(run_study(study(noise=1.5), runs=tmp_path).records)
+    assert "everybody who receives rows from it learns at most its epsilon" in section
+    assert "The account is made at the end" not in section
+
+
+# Noise for an epsilon, and budgets.
+
+
 def by_client(steps: int, rate: float, noise: float = 1.5) -> float:
     """The bound by which budgets are kept."""
     return float(quick_epsilons([{(noise, rate, False): steps}], 1e-5))
@@ -251,7 +340,8 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
     )
     quiet = Algorithm(lambda x, oracle: x, asks_twice, lambda x, oracle: x)
     everybody = torch.ones(len(clients), dtype=torch.bool)
-    steps = foreseen_steps(quiet, clients, [everybody], seed=0)
+    steps, _, sends = foreseen_steps(quiet, clients, [everybody], seed=0)
+    assert not sends
     rates = [6 / size for size in clients.sizes.clamp(min=6).tolist()]
     assert steps == [[{}] * len(rates), [{(1.0, rate, False): 2} for rate in rates]]
     planned = Planned(with_noise(steps, Noises(1.5, 1.5)), 1e-5)

@@ -118,8 +118,7 @@ def _releases(setup: Setup, entry: Entry, state: Any) -> float:
     if setup.study.privacy is None:
         return 0.0
     if isinstance(state, Counted):
-        counts = (sum(count for *_, count in kinds) for kinds in state.releases)
-        return float(max(counts))
+        return float(max(kinds.total() for kinds in state.released))
     state = state.state if isinstance(state, Moment) else state
     mechanism = guard_of(setup, entry).mechanism
     if not mechanism.noise:

@@ -49,7 +49,8 @@ class Cell:
     # Position of a client, and from when to when it computed, at the beginning.
     spans: list[tuple[int, float, float]] = field(default_factory=list)
     work: dict[str, Tensor] = field(default_factory=dict)  # columns, (N,) each
-    # With [privacy], at the end: who sent to whom (-1: a server), and for what epsilon.
+    # With [privacy], at the end: who sent to whom (-1: a server, -2: all other clients,
+    # where there are many), and for what epsilon.
     releases: dict[str, Tensor] = field(default_factory=dict)
     # The round after which software and hardware were these, in the order of rounds.
     versions: list[tuple[int, dict[str, str]]] = field(default_factory=list)

@@ -28,7 +28,7 @@ from ..types import Algorithm, Flow, Oracle, State
 from .config import Entry, algorithm_factory
 from .divided import Division
 from .paces import pace_of
-from .private import guard_of, releases_of
+from .private import exact_epsilon, guard_of, releases_of
 from .setup import Setup, drawn_anew
 
 
@@ -146,7 +146,7 @@ def concluded(cell: Cell, setup: Setup, x: Tensor) -> Cell:
         releases=releases_of(cell.state, setup),
     )
     if isinstance(cell.state, Counted):
-        last = cell.metrics[-1] | {"epsilon": cell.releases["epsilon"]}
+        last = cell.metrics[-1] | {"epsilon": exact_epsilon(cell.state, setup.study)}
         cell = replace(cell, metrics=[*cell.metrics[:-1], last])
     if not simulation.objective.labelled:
         return cell

@@ -13,6 +13,7 @@ from .samples import (
     counted,
     foreseen_steps,
     noise_for_samples,
+    spent_by_pairs,
     spent_on_samples,
     with_noise,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "noise_for_samples",
     "privately",
     "privately_in_time",
+    "spent_by_pairs",
     "spent_on_samples",
     "with_noise",
 ]

@@ -21,6 +21,15 @@ from ..subsampled import Step, counted_epsilons, least, quick_epsilons, steps_of
 from .doubles import Double
 from .foreseen import small_stage
 from .methods import Limits
+from .receivers import (
+    Told,
+    added,
+    as_steps,
+    known_to,
+    nothing_told,
+    senders,
+    told_more,
+)
 from .scenarios import SCENARIOS, dearest, explored
 
 
@@ -33,6 +42,15 @@ class Counted(NamedTuple):
     """Of each client, (noise, rate, held out, how often) of every kind of release, as
     of a `Step`."""
     stopped: int  # the round before which the budget was spent; 0: it is not
+    told: Told  # who has received what
+
+    @property
+    def released(self) -> list[Counter[Step]]:
+        """Of each client, what all others and a server may know together."""
+        return [
+            as_steps(kinds) if sends else Counter()
+            for kinds, sends in zip(self.releases, senders(self.told), strict=True)
+        ]
 
 
 class Planned(NamedTuple):
@@ -41,13 +59,17 @@ class Planned(NamedTuple):
     rounds: list[list[Counter[Step]]]  # of each client; see `foreseen_steps`
     delta: float
     limits: Limits = Limits()
+    sends: bool = True  # or nothing leaves a client, which then spends nothing
 
     def refusing(
         self, releases: list[Any], t: int, present: Bool[Tensor, " n"]
     ) -> Bool[Tensor, " n"]:
         """Who would spend more than is left in round t; everybody, if for all."""
+        if not self.sends:
+            return torch.zeros_like(present)
         after = [
-            _steps(old) + new for old, new in zip(releases, self.rounds[t], strict=True)
+            as_steps(old) + new
+            for old, new in zip(releases, self.rounds[t], strict=True)
         ]
         spent = quick_epsilons(after, self.delta)
         enough = 1 + 1e-9  # a budget that was planned to be used up
@@ -57,10 +79,11 @@ class Planned(NamedTuple):
             return torch.zeros_like(present)
         return spent > self.limits.of_each * enough
 
-    def refuse_more(self, new: Sequence[Counter[Step]], t: int) -> None:
+    def refuse_more(self, new: Sequence[Counter[Step]], told: Told, t: int) -> None:
         """Ends a run in which more is released than was planned."""
         foreseen = quick_epsilons(self.rounds[t], self.delta)
-        if bool((quick_epsilons(new, self.delta) > foreseen + 1e-9).any()):
+        sends = bool(senders(told).any()) and not self.sends
+        if sends or bool((quick_epsilons(new, self.delta) > foreseen + 1e-9).any()):
             raise InputError(
                 f"private training released more in round {t} than was foreseen: what "
                 "a method asks must not depend on data."
@@ -78,17 +101,20 @@ def counted(
         planned: what it may release; None: nobody has said.
     """
 
-    def told(t: int) -> list[Counter[Step]]:
-        new = steps_of(clients.ledger.taken())
+    def after(
+        t: int, state: State, releases: list[Any], told: Told, oracle: Oracle
+    ) -> Counted:
+        asked = clients.ledger.taken()
+        new, told = steps_of(asked), told_more(told, asked, oracle)
         if planned is not None:
-            planned.refuse_more(new, t)
-        return new
+            planned.refuse_more(new, told, t)
+        return Counted(state, t, added(releases, new), 0, told)
 
     def begun(x: Tensor, oracle: Oracle) -> Counted:
         clients.ledger.taken()  # of other beginnings
         state = algorithm.init(x, oracle)
         nothing: list[Any] = [[] for _ in range(len(clients))]
-        return Counted(state, 0, _added(nothing, told(0)), 0)
+        return after(0, state, nothing, nothing_told(len(clients)), oracle)
 
     def step(
         now: Counted, oracle: Oracle, rng: torch.Generator
@@ -104,7 +130,7 @@ def counted(
             oracle = _without(oracle, refuses)
         clients.ledger.taken()
         state, info = algorithm.step(now.state, oracle, rng)
-        return Counted(state, t, _added(now.releases, told(t)), 0), info
+        return after(t, state, now.releases, now.told, oracle), info
 
     def personal(now: Counted, oracle: Oracle) -> Tensor:
         # Who evaluates brings an oracle of ordinary clients, which has no noise.
@@ -121,6 +147,14 @@ def _without(oracle: Oracle, absent: Bool[Tensor, " n"]) -> Oracle:
     return oracle.wrapped(lambda inner: inner.without(absent))
 
 
+class Asked(NamedTuple):
+    """What a method asks in the beginning and each round."""
+
+    rounds: list[list[Counter[Step]]]  # of each client
+    losses: bool  # whether losses are among it
+    sends: bool  # whether anything is sent
+
+
 def foreseen_steps(
     algorithm: Algorithm,
     clients: PrivateSimulation,
@@ -128,7 +162,7 @@ def foreseen_steps(
     *,
     seed: int,
     personal: bool = False,
-) -> list[list[Counter[Step]]]:
+) -> Asked:
     """What each client releases in the beginning and each round, with a noise of 1.
 
     The method is run without data. Where partners are chosen on the way, everybody
@@ -143,21 +177,17 @@ def foreseen_steps(
         personal: whether some columns never leave their clients.
     """
 
-    def run(number: int, rounds: Sequence[Tensor]) -> _Asked:
+    def run(number: int, rounds: Sequence[Tensor]) -> Asked:
         return _scenario(algorithm, clients, rounds, seed, personal, number)
 
     once = run(0, actives)
     if not once.losses:
-        return once.rounds
-    found = [run(number, explored(actives)).rounds for number in range(SCENARIOS)]
-    return dearest(found, actives, lambda a, b: a | b, Counter[Step]())
-
-
-class _Asked(NamedTuple):
-    """What is released in a scenario."""
-
-    rounds: list[list[Counter[Step]]]
-    losses: bool  # whether losses are among it
+        return once
+    found = [run(number, explored(actives)) for number in range(SCENARIOS)]
+    rounds = dearest(
+        [each.rounds for each in found], actives, lambda a, b: a | b, Counter[Step]()
+    )
+    return Asked(rounds, True, any(each.sends for each in found))
 
 
 def _scenario(
@@ -167,11 +197,11 @@ def _scenario(
     seed: int,
     personal: bool,
     number: int,
-) -> _Asked:
+) -> Asked:
     """What is released in one scenario."""
     n = len(clients)
     stage, ledger, state = small_stage(n, personal), Ledger(n), None
-    found, by_losses = [], False
+    found, by_losses, sends = [], False, False
     for t, active in enumerate([torch.ones(n, dtype=torch.bool), *actives]):
         double = Double(active, ("privacy", "samples", number, t))
         oracle = stage.asked(clients.doubled(double, ledger))
@@ -185,7 +215,8 @@ def _scenario(
         noised = tuple(event._replace(noise=1.0) for event in asked)
         found.append(steps_of(Ledger(n, noised)))
         by_losses |= any(event.verb == LOSSES for event in asked)
-    return _Asked(found, by_losses)
+        sends |= bool(double.seen)
+    return Asked(found, by_losses, sends)
 
 
 class Noises(NamedTuple):
@@ -249,23 +280,26 @@ def _scaled(steps: Counter[Step], noises: Noises) -> Counter[Step]:
 
 def spent_on_samples(now: Counted, delta: float) -> Tensor:
     """(N,) the epsilon of each client towards whoever sees all that it sent."""
-    return counted_epsilons([_steps(kinds) for kinds in now.releases], delta=delta)
+    return counted_epsilons(now.released, delta=delta)
 
 
 def bound_on_samples(now: Counted, delta: float) -> Tensor:
     """(N,) bounds of it that are quick enough for every round."""
-    return quick_epsilons([_steps(kinds) for kinds in now.releases], delta)
+    return quick_epsilons(now.released, delta)
 
 
-def _steps(kinds: Sequence[Any]) -> Counter[Step]:
-    return Counter({(noise, q, held_out): k for noise, q, held_out, k in kinds})
+def spent_by_pairs(now: Counted, delta: float) -> Tensor:
+    """(N, K + 1) the epsilon of each client towards each reader; the last: a server.
 
-
-def _added(releases: list[Any], new: Sequence[Counter[Step]]) -> list[Any]:
-    """What was released before and what is new, client by client."""
-    return [
-        [(*kind, count) for kind, count in sorted((_steps(kinds) + more).items())]
-        if more
-        else kinds
-        for kinds, more in zip(releases, new, strict=True)
-    ]
+    K is N, or 1 where so many pairs are not kept: then it is for all together. Of those
+    who were answered by themselves it is the quick bound, and never more than for all
+    together; of those who received nothing it is 0.
+    """
+    most = spent_on_samples(now, delta)
+    found = torch.where(now.told.received, most[:, None], 0.0)
+    if now.told.answered.any():
+        pairs = now.told.received[:, :-1].nonzero().tolist()
+        bounds = quick_epsilons([known_to(now.told, *pair) for pair in pairs], delta)
+        for (client, reader), bound in zip(pairs, bounds.tolist(), strict=True):
+            found[client, reader] = min(bound, float(most[client]))
+    return found

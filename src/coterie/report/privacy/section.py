@@ -29,6 +29,15 @@ _UNITS = {
 }
 
 
+_PAIRS = {
+    "client": "Where neighbours mix their rows and noise travels with them, it is all "
+    "that the other can learn, over all rounds.",
+    "sample": "Whoever receives rows may know all private answers that they are made "
+    "of, but for answers to other readers, where these have noise of their own; of "
+    "such pairs this is a quick bound.",
+}
+
+
 def privacy_section(records: Records) -> str:
     """What was promised and to whom; nothing without [privacy]."""
     settings = records.study.get("privacy")
@@ -76,8 +85,9 @@ def _promise(settings: dict[str, Any]) -> str:
         return (
             f"Every sample's gradient was cut to the length {clip:g}, and that of "
             f"every minibatch got {noise}; losses that were asked for were bounded and "
-            "got as much. All that left a client is made of these. The account is made "
-            "at the end."
+            "got as much. What a client sends is made of these private answers, so "
+            "that everybody who receives rows from it learns at most its epsilon. Over "
+            "rounds that is a quick bound, and after the last round the exact number."
         )
     return (
         "What depends on a client's data left it as rows clipped to a distance of "
@@ -140,9 +150,7 @@ def _matrices(records: Records) -> str:
     ]
     note = (
         "Of each client, what it told each receiver itself. Others may hear of it at "
-        "second hand, which never tells more than the table above. Where neighbours "
-        "mix their rows and noise travels with them, it is all that the other can "
-        "learn, over all rounds."
-    )
+        "second hand, which never tells more than the table above. "
+    ) + _PAIRS[records.study["privacy"].get("unit", "client")]
     chosen = choice("Algorithm", ids, first, 'data-chooses="told"')
     return f"<p>{escape(note)}</p>{chosen}{''.join(figures)}"

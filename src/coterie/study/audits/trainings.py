@@ -30,7 +30,8 @@ from ...privacy.audits import (
     epsilon_of_one_run,
     likelihood_scores,
 )
-from ...privacy.training import Counted, bound_on_samples, spent_on_samples
+from ...privacy.subsampled import counted_epsilons, quick_epsilons
+from ...privacy.training import Counted
 from ...types import Federated
 from ..config import Entry, Study
 from ..loops import training_of
@@ -219,12 +220,10 @@ def _promised(state: Any, study: Study) -> float:
         found = worst_epsilon(state, study)
         return math.inf if found is None else found
     assert study.privacy is not None  # as there is an account
-    delta = study.privacy.delta
-    worst = int(bound_on_samples(state, delta).argmax())
+    delta, released = study.privacy.delta, state.released
+    worst = int(quick_epsilons(released, delta).argmax())
     # The exact account takes a second for each client.
-    return float(
-        spent_on_samples(state._replace(releases=[state.releases[worst]]), delta)
-    )
+    return float(counted_epsilons([released[worst]], delta=delta))
 
 
 def _proved(

@@ -1,10 +1,17 @@
 """Studies with [privacy]: how entries are guarded, and what is told of it."""
 
 from .guards import Guard, guard_of, refuse_unsummed
-from .releases import releases_of, spent_of, stopped_text, worst_epsilon
+from .releases import (
+    exact_epsilon,
+    releases_of,
+    spent_of,
+    stopped_text,
+    worst_epsilon,
+)
 
 __all__ = [
     "Guard",
+    "exact_epsilon",
     "guard_of",
     "refuse_unsummed",
     "releases_of",

@@ -179,7 +179,7 @@ def _planned(
     actives = [participants(n, share, setup.seed, t) for t in rounds]
     personal = bool(study.model.get("personal"))
     try:
-        steps = foreseen_steps(
+        asked = foreseen_steps(
             method, clients, actives, seed=setup.seed, personal=personal
         )
     except InputError as refusal:
@@ -189,12 +189,14 @@ def _planned(
             f"({refusal})"
         ) from None
     if privacy.epsilon is not None:
-        noises = noise_for_samples(steps, privacy.epsilon, privacy.delta)
+        noises = noise_for_samples(asked.rounds, privacy.epsilon, privacy.delta)
     limits = _limits(setup)
-    planned = Planned(with_noise(steps, noises), privacy.delta, limits)
-    own = limits.of_each is not None
-    least = least_of_samples(planned.rounds, privacy.delta, own=own)
-    refuse_spent(setup, entry, limits, least)
+    rounds_ = with_noise(asked.rounds, noises)
+    planned = Planned(rounds_, privacy.delta, limits, asked.sends)
+    if asked.sends:
+        own = limits.of_each is not None
+        least = least_of_samples(planned.rounds, privacy.delta, own=own)
+        refuse_spent(setup, entry, limits, least)
     return noises, planned
 
 

@@ -9,16 +9,18 @@ from torch import Tensor
 
 from ...engine.checkpoints import Moment
 from ...privacy.accounts import by_pairs, epsilons, totals, unsummed
+from ...privacy.ledger import Release
 from ...privacy.training import (
     Counted,
     Guarded,
     GuardedFlow,
     bound_on_samples,
     events_of,
+    spent_by_pairs,
     spent_on_samples,
 )
 from ...records import SNAPSHOT_CLIENTS, Cell
-from ...types import SERVER
+from ...types import PEERS, SERVER
 from ..config import Study
 from ..setup import Setup
 
@@ -60,19 +62,47 @@ def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
     """What each client has told whom, in the words of epsilon, a row for each pair."""
     privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
     state = state.state if isinstance(state, Moment) else state
-    if isinstance(state, Counted) and privacy is not None:
-        found = spent_on_samples(state, privacy.delta)
-        to = torch.full_like(clients, SERVER)  # or whoever sees what is sent
-        return {"client": clients, "to": to, "epsilon": found}
-    if not isinstance(state, Guarded | GuardedFlow) or privacy is None:
+    if privacy is None:
         return {}
-    if len(clients) > SNAPSHOT_CLIENTS or not bool(state.spent.any()):
-        return {}  # so many pairs are not kept
-    if isinstance(state, Guarded):
+    if isinstance(state, Counted):
+        return _listed(spent_by_pairs(state, privacy.delta), clients)
+    if not isinstance(state, Guarded | GuardedFlow):
+        return {}
+    if len(clients) > SNAPSHOT_CLIENTS:  # so many pairs are not kept
+        squares = torch.where(_kinds_of_receivers(state), state.spent[:, None], 0.0)
+    elif isinstance(state, Guarded):
         squares = by_pairs(events_of(state.ledger), len(clients))
     else:  # anybody may come to see what is made of it
         squares = state.spent[:, None].repeat(1, len(clients) + 1).fill_diagonal_(0)
-    sender, receiver = (squares > 0).nonzero().unbind(1)
-    to = torch.cat([clients, torch.tensor([SERVER])])[receiver]
-    found = epsilons(squares[sender, receiver], privacy.delta)
-    return {"client": clients[sender], "to": to, "epsilon": found}
+    return _listed(epsilons(squares, privacy.delta), clients)
+
+
+def exact_epsilon(state: Counted, study: Study) -> Tensor:
+    """(N,) of each client at the end, of single samples; on the way it is a bound."""
+    assert study.privacy is not None  # as there is an account
+    return spent_on_samples(state, study.privacy.delta)
+
+
+def _kinds_of_receivers(state: Guarded | GuardedFlow) -> Tensor:
+    """(2,) whether other clients, and a server, receive anything."""
+    if isinstance(state, GuardedFlow):
+        return torch.tensor([True, True])
+    events = events_of(state.ledger)
+    ends = [event.links[:, 1].cpu() for event in events if isinstance(event, Release)]
+    to_server = torch.cat([torch.zeros(0), *ends]) == SERVER
+    gossip = any(not isinstance(event, Release) for event in events)
+    return torch.tensor([gossip or bool((~to_server).any()), bool(to_server.any())])
+
+
+def _listed(found: Tensor, clients: Tensor) -> dict[str, Tensor]:
+    """A row for each client and receiver of (N, K + 1) who is told anything."""
+    peers = clients if found.shape[1] > 2 else torch.tensor([PEERS])
+    sender, receiver = (found > 0).nonzero().unbind(1)
+    if not len(sender):
+        return {}
+    to = torch.cat([peers, torch.tensor([SERVER])])[receiver]
+    return {
+        "client": clients[sender],
+        "to": to,
+        "epsilon": found[sender, receiver],
+    }
