@@ -217,6 +217,11 @@ def test_settings_that_promise_nothing_are_refused(privacy, message):
             "coteries",
             "coteries cannot be .*: `privacy.aggregation` secure is for one average",
         ),
+        (
+            {"noise": None, "epsilon": 4.0},
+            "spag",
+            "spag cannot be trained privately: by `mix` clients send numbers that",
+        ),
         ({}, "karula", "`radius` 'transport' of karula is made from the clients' data"),
     ],
 )
