@@ -264,6 +264,11 @@ def test_settings_that_promise_nothing_are_refused(privacy, message):
             "decentralised_sgd",
             "secure is for methods whose server .* averaged by decentralised_sgd",
         ),
+        (
+            {"noise": None, "epsilon": 4.0},
+            "spag",
+            "spag cannot be trained privately: by `mix` clients send numbers that",
+        ),
         ({}, "karula", "`radius` 'transport' of karula is made from the clients' data"),
     ],
 )

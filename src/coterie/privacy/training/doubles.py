@@ -2,12 +2,13 @@
 
 Gradients and losses are random numbers, which depend on a `world`; models are short.
 Answers of verbs between clients may be those of another run, so that two worlds differ
-in what clients know alone and agree in all that was ever released.
+in what clients know alone and agree in all that was ever released. What clients know is
+marked (`origins`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -15,10 +16,30 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ... import seeds
+from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending, Wrap
-from ...types import CentralProgram, Comparison, Option, Program, Sent
+from ...types import (
+    Algorithm,
+    CentralProgram,
+    Comparison,
+    Option,
+    Oracle,
+    Program,
+    Sent,
+    State,
+)
+from .origins import Following, is_of_data, known, of_data
 
 Answer = TypeVar("Answer")
+
+_COLUMNS = 61
+"""Of the double of a model: more than the few numbers that methods send."""
+
+_HOME = 7
+"""Of these, those that stay at home, where there are personal parameters."""
+
+_SCALE = 100.0
+"""Entries of its models, which are far from zero beside a step."""
 
 
 class Seen(NamedTuple):
@@ -29,6 +50,9 @@ class Seen(NamedTuple):
     others: tuple[Tensor, ...]  # shares or weights, and groups or pairs
     answer: Any  # a tensor, a tuple of them, or a comparison
     program: str = ""  # of a coordinator
+    made: tuple[bool, ...] = ()  # which of the rows are made of data, if followed
+    weighed: bool = False  # whether the others are
+    read: bool = False  # whether numbers made of data were read before
 
 
 class DoubleClients:
@@ -43,7 +67,8 @@ class DoubleClients:
 
     def grad(self, points: Tensor) -> Tensor:
         """Random gradients."""
-        return torch.randn(points.shape, generator=self._rng, dtype=points.dtype)
+        shape, dtype = points.shape, points.dtype
+        return of_data(torch.randn(shape, generator=self._rng, dtype=dtype))
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Tensor:
         """Random products."""
@@ -64,7 +89,8 @@ class DoubleClients:
         return 0.8 * rand(points, 1, 1) + each
 
     def _rand(self, like: Tensor, *shape: int) -> Tensor:
-        return torch.rand(*shape, generator=self._told, dtype=like.dtype)
+        found = torch.rand(*shape, generator=self._told, dtype=like.dtype)
+        return of_data(found) if self._told is self._rng else found
 
     def held(self) -> DoubleClients:
         """The same."""
@@ -82,6 +108,7 @@ class Double:
         names: tuple[int | str, ...],
         answers: Sequence[Seen] | None = None,
         told: tuple[int | str, ...] | None = None,
+        following: Following | None = None,
     ) -> None:
         """Of a round.
 
@@ -90,6 +117,7 @@ class Double:
             names: of the stream of random numbers, the world among them.
             answers: what verbs answer, call after call; None: what they compute.
             told: names the stream of losses, where these are released; None: as all.
+            following: where the method is followed.
         """
         self.active = self.present = present
         self.mine = slice(0, len(present))
@@ -97,6 +125,7 @@ class Double:
         self.sent: list[Sent] = []
         self.seen: list[Seen] = []
         self._answers, self._names, self._told_names = answers, names, told
+        self._following = following
         self._rng = seeds.generator(*names)
         self._losses = None if told is None else seeds.generator(*told)
 
@@ -107,7 +136,8 @@ class Double:
     def without(self, absent: Bool[Tensor, " n"]) -> Double:
         """The same round without these."""
         present = self.present & ~absent
-        return Double(present, self._names, self._answers, self._told_names)
+        given = self._names, self._answers, self._told_names, self._following
+        return Double(present, *given)
 
     def grads(self, x: Float[Tensor, "n d"]) -> Tensor:
         """Random gradients."""
@@ -125,8 +155,7 @@ class Double:
         clients = self._clients(active)
         asked = clients.who
         given = [row[asked] for row in rows]
-        found = program(clients, *given, **options)
-        found = found if isinstance(found, tuple) else (found,)
+        found = self._run(program, clients, given, options)
         return tuple(
             row.index_copy(0, asked, result)
             for row, result in zip(rows, found, strict=False)
@@ -153,7 +182,7 @@ class Double:
         self, program: CentralProgram, *rows: Tensor, **options: Option
     ) -> tuple[Tensor, ...]:
         """What the program makes of the rows."""
-        found = program(*rows, **options)
+        found = program(*map(known, rows), **options)  # a coordinator has releases
         found = found if isinstance(found, tuple) else (found,)
         return self._told("central", rows, (), found, program.__name__)
 
@@ -198,6 +227,28 @@ class Double:
     def _clients(self, active: Tensor) -> DoubleClients:
         return DoubleClients(self._rng, active.nonzero()[:, 0], self._losses)
 
+    def _run(
+        self,
+        program: Program,
+        clients: DoubleClients,
+        given: Sequence[Tensor],
+        options: Mapping[str, Option],
+    ) -> tuple[Tensor, ...]:
+        """What a client program returns, of data where it looks at any."""
+        following, before = self._following, self._has_read
+        if following is not None:
+            following.read = False
+        found = program(clients, *given, **options)
+        found = found if isinstance(found, tuple) else (found,)
+        if following is not None:
+            found = tuple(map(of_data, found)) if following.read else found
+            following.read = before
+        return found
+
+    @property
+    def _has_read(self) -> bool:
+        return self._following is not None and self._following.read
+
     def _told(
         self,
         verb: str,
@@ -210,15 +261,94 @@ class Double:
         number = len(self.seen)
         if self._answers is not None and number < len(self._answers):
             answer = self._answers[number].answer
+        made, weighed = tuple(map(is_of_data, rows)), any(map(is_of_data, others))
         # Methods may write into what they get.
-        self.seen.append(Seen(verb, _copied(rows), others, _copied(answer), program))
+        given = verb, _copied(rows), others, _copied(answer), program
+        self.seen.append(Seen(*given, made, weighed, self._has_read))
         return _copied(answer)
 
 
 def _copied(rows: Any) -> Any:
     if isinstance(rows, Comparison):
         return rows
-    if isinstance(rows, tuple):
-        return tuple(row.clone() for row in rows)
-    # An average stays one row in memory, by which methods know it.
-    return rows if rows.stride(0) == 0 else rows.clone()
+    return tuple(map(known, rows)) if isinstance(rows, tuple) else known(rows)
+
+
+class Stage(NamedTuple):
+    """Where a method is run without data."""
+
+    clients: int
+    personal: bool  # whether some columns never leave their clients
+    columns: int  # of the double of a model
+
+    @property
+    def home(self) -> Tensor | None:
+        """Which of them stay at home."""
+        return torch.arange(self.columns) < _HOME if self.personal else None
+
+    @property
+    def start(self) -> Tensor:
+        """The first models: one for all, known to everybody."""
+        rng = seeds.generator("privacy", "double")
+        row = torch.randn(self.columns, generator=rng, dtype=torch.float64)
+        return (_SCALE * row).repeat(self.clients, 1)
+
+    @property
+    def known(self) -> Tensor:
+        """Their columns that may leave."""
+        return self.start if self.home is None else self.start[:, ~self.home]
+
+    def asked(self, double: Sending) -> Oracle:
+        """The double, or what is made of it, as a method asks it."""
+        return double if self.home is None else PersonalOracle(double, self.home)
+
+
+def small_stage(clients: int, personal: bool) -> Stage:
+    """Of few columns, and not as many as there are clients, which tables have."""
+    return Stage(clients, personal, _COLUMNS + 2 * (clients == _COLUMNS))
+
+
+class World:
+    """A method on clients without data, round after round."""
+
+    def __init__(self, algorithm: Algorithm, stage: Stage, seed: int, name: str):
+        self._algorithm, self._stage, self._seed, self._name = (
+            algorithm,
+            stage,
+            seed,
+            name,
+        )
+        self._state: State = None
+
+    def goes_on(
+        self,
+        t: int,
+        active: Tensor,
+        scenario: int | None,
+        answers: list[Seen] | None = None,
+        following: Following | None = None,
+    ) -> list[Seen]:
+        """What is seen in round t, which begins with 0."""
+        purpose = "step" if t else "init"
+        told = None if scenario is None else ("privacy", "losses", scenario, t)
+        names = "privacy", self._name, purpose, t
+        double = Double(active, names, answers, told, following)
+        oracle = self._stage.asked(double)
+        if t == 0:
+            self._state = self._algorithm.init(self._stage.start, oracle)
+        else:
+            rng = seeds.generator(self._seed, "algorithm", t)
+            self._state, _ = self._algorithm.step(self._state, oracle, rng)
+        return double.seen
+
+    def used(
+        self,
+        active: Tensor,
+        answers: list[Seen] | None = None,
+        following: Following | None = None,
+    ) -> list[Seen]:
+        """What is seen before models are used."""
+        names = "privacy", self._name, "use"
+        double = Double(active, names, answers, following=following)
+        self._algorithm.personal(self._state, self._stage.asked(double))
+        return double.seen

@@ -17,8 +17,10 @@ does next may depend on them, and so it is run in several scenarios of losses, a
 are known by what they are and not by their order in a round.
 
 That two worlds differ is a proof that data matter; that they agree is none that they
-never do. Methods whose calls depend on data in a way that random worlds do not show are
-beyond it, and the order of calls is held during training.
+never do. So the method is also followed (`origins`): what is made of clients' answers
+counts as new even where it is the same, and so does what is new in any round, also of
+those that would come after a short run. Methods that take data out of torch's sight,
+and choose by them what to send, are beyond it; the order of calls is held in training.
 """
 
 from __future__ import annotations
@@ -31,23 +33,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from ... import seeds
 from ...checks import InputError
-from ...clients.personal import PersonalOracle
-from ...clients.traffic import Sending
-from ...types import Algorithm, Oracle, State
-from .doubles import Double, Seen
+from ...types import Algorithm
+from .doubles import Seen, Stage, World, small_stage
 from .nearest import RESULT, Key, Nearest, is_model, keys_of
+from .origins import followed
 from .scenarios import SCENARIOS, explored
-
-_COLUMNS = 61
-"""Of the double of a model: more than the few numbers that methods send."""
-
-_HOME = 7
-"""Of these, those that stay at home, where there are personal parameters."""
-
-_SCALE = 100.0
-"""Entries of its models, which are far from zero beside a step."""
 
 _WORLDS = "first", "second"
 
@@ -64,35 +55,6 @@ class Call(NamedTuple):
     slots: tuple[int, ...]  # where what each is near to is kept; -1: it is near zero
     secret: bool = False  # whether weights are known to their readers alone
     shares: Tensor | None = None  # (N,) of an average
-
-
-class Stage(NamedTuple):
-    """Where a method is run without data."""
-
-    clients: int
-    personal: bool  # whether some columns never leave their clients
-    columns: int  # of the double of a model
-
-    @property
-    def home(self) -> Tensor | None:
-        """Which of them stay at home."""
-        return torch.arange(self.columns) < _HOME if self.personal else None
-
-    @property
-    def start(self) -> Tensor:
-        """The first models: one for all, known to everybody."""
-        rng = seeds.generator("privacy", "double")
-        row = torch.randn(self.columns, generator=rng, dtype=torch.float64)
-        return (_SCALE * row).repeat(self.clients, 1)
-
-    @property
-    def known(self) -> Tensor:
-        """Their columns that may leave."""
-        return self.start if self.home is None else self.start[:, ~self.home]
-
-    def asked(self, double: Sending) -> Oracle:
-        """The double, or what is made of it, as a method asks it."""
-        return double if self.home is None else PersonalOracle(double, self.home)
 
 
 class Foreseen(NamedTuple):
@@ -118,49 +80,6 @@ class Foreseen(NamedTuple):
         every = [*self.rounds, (self.told or {}).values()]
         calls = (call for some in every for call in some)
         return any(call.verb == "average" and any(call.fresh) for call in calls)
-
-
-def small_stage(clients: int, personal: bool) -> Stage:
-    """Of few columns, and not as many as there are clients, which tables have."""
-    return Stage(clients, personal, _COLUMNS + 2 * (clients == _COLUMNS))
-
-
-class _World:
-    """A method on clients without data, round after round."""
-
-    def __init__(self, algorithm: Algorithm, stage: Stage, seed: int, name: str):
-        self._algorithm, self._stage, self._seed, self._name = (
-            algorithm,
-            stage,
-            seed,
-            name,
-        )
-        self._state: State = None
-
-    def goes_on(
-        self,
-        t: int,
-        active: Tensor,
-        scenario: int | None,
-        answers: list[Seen] | None = None,
-    ) -> list[Seen]:
-        """What is seen in round t, which begins with 0."""
-        purpose = "step" if t else "init"
-        told = None if scenario is None else ("privacy", "losses", scenario, t)
-        double = Double(active, ("privacy", self._name, purpose, t), answers, told)
-        oracle = self._stage.asked(double)
-        if t == 0:
-            self._state = self._algorithm.init(self._stage.start, oracle)
-        else:
-            rng = seeds.generator(self._seed, "algorithm", t)
-            self._state, _ = self._algorithm.step(self._state, oracle, rng)
-        return double.seen
-
-    def used(self, active: Tensor, answers: list[Seen] | None = None) -> list[Seen]:
-        """What is seen before models are used."""
-        double = Double(active, ("privacy", self._name, "use"), answers)
-        self._algorithm.personal(self._state, self._stage.asked(double))
-        return double.seen
 
 
 def foresee(
@@ -220,27 +139,12 @@ def _foreseen(
     stage: Stage,
     scenarios: Sequence[int | None],
 ) -> Foreseen:
-    n, everybody = len(actives[0]), torch.ones_like(actives[0])
-    columns, found = stage.known.shape[1], list[_Calls]()
+    n, by_losses = len(actives[0]), scenarios[0] is not None
     near, readers = Nearest(stage.known), torch.zeros(n, n, dtype=torch.bool)
-    for scenario in scenarios:
-        one, two = (_World(algorithm, stage, seed, name) for name in _WORLDS)
-        near.begin()
-        for t, active in enumerate([everybody, *actives]):
-            seen = one.goes_on(t, active, scenario)
-            again = two.goes_on(t, active, scenario, seen)
-            calls = _calls(seen, _fresh(seen, again, columns, label), columns)
-            if t:
-                near.look(seen)
-                found.append(calls)
-            else:
-                beginning = calls
-            for call in seen:
-                if call.verb in ("blended", "compare"):
-                    readers |= call.others[0].to_dense() != 0
-    seen = one.used(everybody)
-    fresh = _fresh(seen, two.used(everybody, seen), columns, label)
-    use = _calls(seen, fresh, columns)
+    given = algorithm, actives, seed, label, stage, scenarios
+    marked, differs = _followed(*given), _compared(*given, near, readers)
+    use, _ = _ever([differs.use, marked.use])
+    beginning, _ = _ever([differs.beginning, marked.beginning])
     if any(_tells(call) for call in use):
         raise Refusal(
             f"{label} cannot be trained privately: whenever its models are used, "
@@ -248,10 +152,11 @@ def _foreseen(
         )
     chosen = near.chosen()
     slots = {key: place for place, key in enumerate(chosen)}
+    many = len(differs.rounds) if by_losses else len(actives)
     # Before the first round nobody has looked at data.
-    every = [beginning, *_ever(found)]
+    every = [beginning, *_ever([*differs.rounds[:many], *marked.rounds[:many]])[:many]]
     rounds = [[_placed(key, call, slots) for key, call in calls] for calls in every]
-    kinds, by_losses = list(chosen.values()), scenarios[0] is not None
+    kinds = list(chosen.values())
     made = Foreseen(
         rounds,
         [call for _, call in use],
@@ -267,33 +172,104 @@ def _foreseen(
     return made._replace(rounds=rounds[:1], told=told)
 
 
-def _fresh(
-    one: list[Seen], two: list[Seen], columns: int, label: str
-) -> list[tuple[tuple[bool, ...], bool]]:
-    """Of each call, which rows depend on data, and whether weights do."""
+class _Sight(NamedTuple):
+    """The calls of a method, and what in them depends on data."""
+
+    use: _Calls
+    beginning: _Calls
+    rounds: list[_Calls]  # of all scenarios
+
+
+def _followed(
+    algorithm: Algorithm,
+    actives: Sequence[Bool[Tensor, " n"]],
+    seed: int,
+    label: str,
+    stage: Stage,
+    scenarios: Sequence[int | None],
+) -> _Sight:
+    """What is made of clients' answers."""
+    # Marks are of whole rows, and what stays at home changes none of the calls.
+    stage, everybody = stage._replace(personal=False), torch.ones_like(actives[0])
+
+    def calls(seen: list[Seen]) -> _Calls:
+        if any(one.read for one in seen):
+            raise Refusal(_depends(label))
+        fresh = [(one.made, one.weighed) for one in seen]
+        return _calls(seen, fresh, stage.columns, label)
+
+    found = list[_Calls]()
+    for scenario in scenarios:
+        world = World(algorithm, stage, seed, _WORLDS[0])
+        for t, active in enumerate([everybody, *explored(actives)]):
+            with followed() as following:
+                seen = world.goes_on(t, active, scenario, following=following)
+            if t:
+                found.append(calls(seen))
+            else:
+                beginning = calls(seen)
+    with followed() as following:
+        seen = world.used(everybody, following=following)
+    return _Sight(calls(seen), beginning, found)
+
+
+def _compared(
+    algorithm: Algorithm,
+    actives: Sequence[Bool[Tensor, " n"]],
+    seed: int,
+    label: str,
+    stage: Stage,
+    scenarios: Sequence[int | None],
+    near: Nearest,
+    readers: Bool[Tensor, "n n"],
+) -> _Sight:
+    """What differs in two worlds; adds what is `near`, and `readers`."""
+    everybody, columns = torch.ones_like(actives[0]), stage.known.shape[1]
+    # Also of a short run many rounds are seen: data may matter in the next.
+    rounds, found = max(actives, explored(actives), key=len), list[_Calls]()
+    for scenario in scenarios:
+        one, two = (World(algorithm, stage, seed, name) for name in _WORLDS)
+        near.begin()
+        for t, active in enumerate([everybody, *rounds]):
+            seen = one.goes_on(t, active, scenario)
+            again = two.goes_on(t, active, scenario, seen)
+            calls = _calls(seen, _fresh(seen, again, label), columns, label)
+            if t:
+                found.append(calls)
+            else:
+                beginning = calls
+            if t > len(actives):
+                continue
+            if t:
+                near.look(seen)
+            for call in seen:
+                if call.verb in ("blended", "compare"):
+                    readers |= call.others[0].to_dense() != 0
+    seen = one.used(everybody)
+    fresh = _fresh(seen, two.used(everybody, seen), label)
+    return _Sight(_calls(seen, fresh, columns, label), beginning, found)
+
+
+_Fresh = list[tuple[tuple[bool, ...], bool]]
+"""Of each call, which rows depend on data, and whether weights do."""
+
+
+def _fresh(one: list[Seen], two: list[Seen], label: str) -> _Fresh:
     if [seen.verb for seen in one] != [seen.verb for seen in two]:
-        raise Refusal(
-            f"{label} cannot be trained privately: what it asks clients to send "
-            "depends on their data."
-        )
+        raise Refusal(_depends(label))
     found = []
     for a, b in zip(one, two, strict=True):
         rows = tuple(not _same(x, y) for x, y in zip(a.rows, b.rows, strict=True))
-        for row, is_fresh in zip(a.rows, rows, strict=True):
-            if is_fresh and not is_model(row, columns):
-                raise Refusal(
-                    f"{label} cannot be trained privately: by `{a.verb}` clients send "
-                    "numbers that depend on their data and are no models or gradients, "
-                    "so that nothing bounds them."
-                )
         weights = any(not _same(x, y) for x, y in zip(a.others, b.others, strict=True))
-        if weights and a.verb != "mix":
-            raise Refusal(
-                f"{label} cannot be trained privately: the weights of its "
-                f"`{a.verb}`, which others see, depend on data."
-            )
         found.append((rows, weights))
     return found
+
+
+def _depends(label: str) -> str:
+    return (
+        f"{label} cannot be trained privately: what it asks clients to send depends on "
+        "their data."
+    )
 
 
 def _same(one: Tensor, two: Tensor) -> bool:
@@ -302,11 +278,22 @@ def _same(one: Tensor, two: Tensor) -> bool:
     return torch.equal(one.to_dense(), two.to_dense())
 
 
-def _calls(
-    seen: list[Seen], fresh: list[tuple[tuple[bool, ...], bool]], columns: int
-) -> _Calls:
+def _calls(seen: list[Seen], fresh: _Fresh, columns: int, label: str) -> _Calls:
+    """The calls, of which none tells what cannot be bounded."""
     calls, keys = [], keys_of(seen, columns)
     for key, one, (rows, secret) in zip(keys, seen, fresh, strict=True):
+        for row, is_fresh in zip(one.rows, rows, strict=True):
+            if is_fresh and not is_model(row, columns):
+                raise Refusal(
+                    f"{label} cannot be trained privately: by `{one.verb}` clients "
+                    "send numbers that depend on their data and are no models or "
+                    "gradients, so that nothing bounds them."
+                )
+        if secret and one.verb != "mix":
+            raise Refusal(
+                f"{label} cannot be trained privately: the weights of its "
+                f"`{one.verb}`, which others see, depend on data."
+            )
         shares = one.others[0] if one.verb == "average" else None
         calls.append((key, Call(one.verb, rows, (-1,) * len(rows), secret, shares)))
     return calls

@@ -18,8 +18,7 @@ from ...types import Algorithm, Info, Oracle, State
 from ..ledger import LOSSES, Ledger, Release
 from ..per_sample import PrivateSimulation
 from ..subsampled import Step, counted_epsilons, least, quick_epsilons, steps_of
-from .doubles import Double
-from .foreseen import small_stage
+from .doubles import Double, small_stage
 from .methods import Limits
 from .receivers import (
     Told,

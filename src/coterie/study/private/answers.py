@@ -15,8 +15,7 @@ from torch import Tensor
 from ... import seeds
 from ...engine.periods import run_without_waiting
 from ...privacy.training import Limits, Mechanism, privately_in_time
-from ...privacy.training.doubles import DoubleClients
-from ...privacy.training.foreseen import small_stage
+from ...privacy.training.doubles import DoubleClients, small_stage
 from ...types import Algorithm, Staggered
 from ..paces import pace_of
 from ..setup import Setup
