@@ -11,6 +11,7 @@ import torch
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
 from coterie.privacy import epsilon_of, mu_of
+from coterie.privacy.training.settings import Privacy
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 
@@ -178,6 +179,15 @@ def test_personal_columns_do_not_leave_and_cost_nothing(tmp_path):
         ({"unit": "galaxy"}, "privacy.unit"),
         ({"noize": 1.0}, "has no option 'noize'.*noise"),
         ({"aggregation": 3}, "`privacy.aggregation` must be text"),
+        ({"noise": 1e-300}, "`privacy.noise` must be 0, or between 1e-06 and 1e.09, g"),
+        ({"noise": 1e300}, "`privacy.noise` must be 0, or between .* got 1e.300"),
+        ({"noise": None, "epsilon": 1e300}, "`privacy.epsilon` must be at most 1e.09"),
+        ({"noise": None, "epsilon": 1e-300}, "`privacy.epsilon` must be at least 1e-0"),
+        ({"budget": 1e300}, "`privacy.budget` must be at most 1e.09, got 1e.300"),
+        ({"delta": 1e-320}, "`privacy.delta` must be at least 1e-100"),
+        ({"clip": 1e300}, "`privacy.clip` must be at most 1e.09, got 1e.300"),
+        ({"clip": 1e-300}, "`privacy.clip` must be at least 1e-09, got 1e-300"),
+        ({"loss_clip": 1e300}, "`privacy.loss_clip` must be at most 1e.09, got 1e.300"),
         ({"loss_clip": 0.0}, "`privacy.loss_clip` must be greater than 0, got 0"),
         ({"loss_clip": -2.0}, "`privacy.loss_clip` must be greater than 0, got -2"),
         ({"loss_clip": math.nan}, "`privacy.loss_clip` must be a finite number"),
@@ -187,6 +197,13 @@ def test_personal_columns_do_not_leave_and_cost_nothing(tmp_path):
 def test_settings_that_promise_nothing_are_refused(privacy, message):
     with pytest.raises(InputError, match=message):
         study(privacy)
+
+
+def test_an_epsilon_that_takes_more_noise_than_there_can_be_is_refused():
+    releases = [torch.full((2,), 1e4, dtype=torch.float64)]
+    message = "`privacy.epsilon` 1e-06 takes a noise of .* clips, which must be at most"
+    with pytest.raises(InputError, match=message):
+        Privacy(epsilon=1e-6, delta=1e-100).mechanism(releases, 0, 1.0)
 
 
 @pytest.mark.parametrize(
