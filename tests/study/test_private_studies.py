@@ -12,6 +12,7 @@ from coterie.checks import InputError
 from coterie.conformance.divided import divided
 from coterie.privacy import epsilon_of, mu_of
 from coterie.privacy.training.settings import Privacy
+from coterie.study.audits import audit_study
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 
@@ -225,6 +226,21 @@ def test_what_cannot_be_private_is_refused_before_training(
     with pytest.raises(InputError, match=message):
         run_study(study(privacy, algorithm=[{"name": algorithm}]), runs=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("of", [run_study, audit_study])
+def test_weights_made_from_data_are_refused_before_data_are_touched(of):
+    def told(weights):
+        entry = {"name": "all_for_one", "weights": weights}
+        data = {"name": "file", "path": "absent.csv", "target": "y", "client": "c"}
+        of(study(algorithm=[entry], tables={"data": data}))
+
+    # With "uniform", nothing else is wrong than that there are no data.
+    with pytest.raises(InputError, match=r"absent\.csv"):
+        told("uniform")
+    message = r"`weights` 'means\(10\)' of all_for_one is made from the clients' data"
+    with pytest.raises(InputError, match=message):
+        told("means(10)")
 
 
 def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path):
