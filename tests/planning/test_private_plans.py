@@ -65,6 +65,9 @@ def test_a_plan_needs_an_epsilon():
         plan_privacy(study_of({**TABLES, "privacy": {"noise": 1.0}}))
     with pytest.raises(InputError, match="`epsilon` must be greater than 0"):
         plan_privacy(study_of(TABLES), epsilon=-1.0)
+    for epsilon in (1e9, 1e300):  # also its double is tried
+        with pytest.raises(InputError, match=r"`epsilon` must be at most"):
+            plan_privacy(study_of(TABLES), epsilon=epsilon)
     with pytest.raises(InputError, match=r"`privacy.delta` must be less than 1"):
         plan_privacy(study_of(TABLES), delta=2.0)
 

@@ -71,3 +71,7 @@ def test_rows_without_bound_and_noise_tell_everything():
     assert totals([release], 2).tolist() == [math.inf, math.inf]
     assert by_pairs([release], 2)[0].tolist() == [0, math.inf, 0]
     assert sampled([release], 2).tolist() == [math.inf, math.inf]
+
+
+def test_noise_whose_square_is_no_number_tells_everything():
+    assert totals([Release(1, "mix", LINKS, 1.0, 1e-300)], 2).tolist() == [math.inf] * 2

@@ -108,6 +108,18 @@ def test_a_clipped_vector_moves_twice_as_far_if_replaced_than_if_missing():
     assert added(1.0) == float(one.norm())
 
 
+@pytest.mark.parametrize("delta", [1e-20, 1e-100, 1e-320])
+def test_the_least_chances_have_an_epsilon_too(delta):
+    assert epsilon_of(mu_of(1.0, delta), delta) == pytest.approx(1.0)
+    # 2 Phi(mu / 2) - 1 = delta, where the curve is a line.
+    assert mu_of(0.0, delta) == pytest.approx(math.sqrt(2 * math.pi) * delta, rel=1e-3)
+
+
+def test_the_largest_epsilons_are_those_of_their_mu():
+    for epsilon in (1e9, 1e50, 1e100):
+        assert mu_of(epsilon, 1e-5) == pytest.approx(math.sqrt(2 * epsilon), rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -117,6 +129,9 @@ def test_a_clipped_vector_moves_twice_as_far_if_replaced_than_if_missing():
         (lambda: epsilon_of(1.0, 1.0), "`delta` must be less than 1"),
         (lambda: mu_of(1.0, 1.5), "`delta` must be less than 1"),
         (lambda: delta_of(1.0, -1.0), "`epsilon` must be at least 0"),
+        (lambda: delta_of(1.0, 1e300), "`epsilon` must be at most 1e.100, got 1e.300"),
+        (lambda: mu_of(1e300, 1e-5), "`epsilon` must be at most 1e.100, got 1e.300"),
+        (lambda: noise_of(1e300, 1e-5), "`epsilon` must be at most 1e.100, got 1e.300"),
         (lambda: renyi(1.0, 1.0), "`alpha` must be greater than 1"),
         (lambda: epsilons_of(torch.tensor([-1.0]), 1e-5), "`mu` must be at least 0"),
     ],

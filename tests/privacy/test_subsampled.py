@@ -127,6 +127,11 @@ def test_gossip_is_refused_and_not_ignored() -> None:
     ("changed", "message"),
     [
         ({"noise": -1.0}, "`noise` must be at least 0"),
+        (
+            {"noise": 1e-300},
+            "`noise` must be 0, or between 1e-06 and 1e.09, got 1e-300",
+        ),
+        ({"noise": 1e300}, "`noise` must be 0, or between 1e-06 and 1e.09, got 1e.300"),
         ({"delta": 0.0}, "`delta` must be greater than 0"),
         ({"delta": 1.0}, "`delta` must be less than 1"),
         ({"rate": 1.5}, "`rate` must be at most 1"),
@@ -138,6 +143,27 @@ def test_what_makes_no_sense_is_refused(changed: dict, message: str) -> None:
     given = {"noise": 1.0, "delta": DELTA, "rate": 0.1, "steps": 1, **changed}
     with pytest.raises(InputError, match=message):
         sampled_epsilon(given.pop("noise"), **given)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "message"),
+    [
+        (1e300, "`epsilon` must be at most 1e.09, got 1e.300"),
+        (1e-300, "`epsilon` must be at least 1e-06, got 1e-300"),
+        (1e-5, "`epsilon` is too small to be counted by 'rdp', got 1e-05 with a delta"),
+    ],
+)
+def test_noise_of_an_epsilon_that_cannot_be_counted_is_refused(epsilon, message):
+    with pytest.raises(InputError, match=message):
+        sampled_noise(epsilon, delta=1e-100, rate=1.0, steps=2, accountant="rdp")
+
+
+def test_noise_beyond_numbers_is_counted_on_the_safe_side() -> None:
+    ledger = Ledger(2)
+    ledger.append(released([0], noise=1e-300))
+    ledger.append(released([1], noise=1e300))
+    least, most = sampled_epsilons(ledger, delta=DELTA).tolist()
+    assert least == math.inf and 0 <= most < 1e-3
 
 
 def test_dp_accounting_which_imports_for_seconds_is_imported_where_it_is_used() -> None:

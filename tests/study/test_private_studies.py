@@ -16,6 +16,8 @@ from coterie.conformance.federations import small_federation
 from coterie.data.federation import places_of
 from coterie.privacy import epsilon_of, mu_of
 from coterie.privacy.training import Limits, Mechanism, privately_in_time
+from coterie.privacy.training.settings import Privacy
+from coterie.study.audits import audit_study
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm, Arrivals
@@ -220,6 +222,15 @@ def test_personal_columns_do_not_leave_and_cost_nothing(tmp_path):
         ({"unit": "galaxy"}, "privacy.unit"),
         ({"noize": 1.0}, "has no option 'noize'.*noise"),
         ({"aggregation": 3}, "`privacy.aggregation` must be text"),
+        ({"noise": 1e-300}, "`privacy.noise` must be 0, or between 1e-06 and 1e.09, g"),
+        ({"noise": 1e300}, "`privacy.noise` must be 0, or between .* got 1e.300"),
+        ({"noise": None, "epsilon": 1e300}, "`privacy.epsilon` must be at most 1e.09"),
+        ({"noise": None, "epsilon": 1e-300}, "`privacy.epsilon` must be at least 1e-0"),
+        ({"budget": 1e300}, "`privacy.budget` must be at most 1e.09, got 1e.300"),
+        ({"delta": 1e-320}, "`privacy.delta` must be at least 1e-100"),
+        ({"clip": 1e300}, "`privacy.clip` must be at most 1e.09, got 1e.300"),
+        ({"clip": 1e-300}, "`privacy.clip` must be at least 1e-09, got 1e-300"),
+        ({"loss_clip": 1e300}, "`privacy.loss_clip` must be at most 1e.09, got 1e.300"),
         ({"loss_clip": 0.0}, "`privacy.loss_clip` must be greater than 0, got 0"),
         ({"loss_clip": -2.0}, "`privacy.loss_clip` must be greater than 0, got -2"),
         ({"loss_clip": math.nan}, "`privacy.loss_clip` must be a finite number"),
@@ -229,6 +240,13 @@ def test_personal_columns_do_not_leave_and_cost_nothing(tmp_path):
 def test_settings_that_promise_nothing_are_refused(privacy, message):
     with pytest.raises(InputError, match=message):
         study(privacy)
+
+
+def test_an_epsilon_that_takes_more_noise_than_there_can_be_is_refused():
+    releases = [torch.full((2,), 1e4, dtype=torch.float64)]
+    message = "`privacy.epsilon` 1e-06 takes a noise of .* clips, which must be at most"
+    with pytest.raises(InputError, match=message):
+        Privacy(epsilon=1e-6, delta=1e-100).mechanism(releases, 0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +296,21 @@ def test_what_cannot_be_private_is_refused_before_training(
     with pytest.raises(InputError, match=message):
         run_study(study(privacy, algorithm=[{"name": algorithm}]), runs=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("of", [run_study, audit_study])
+def test_weights_made_from_data_are_refused_before_data_are_touched(of):
+    def told(weights):
+        entry = {"name": "all_for_one", "weights": weights}
+        data = {"name": "file", "path": "absent.csv", "target": "y", "client": "c"}
+        of(study(algorithm=[entry], tables={"data": data}))
+
+    # With "uniform", nothing else is wrong than that there are no data.
+    with pytest.raises(InputError, match=r"absent\.csv"):
+        told("uniform")
+    message = r"`weights` 'means\(10\)' of all_for_one is made from the clients' data"
+    with pytest.raises(InputError, match=message):
+        told("means(10)")
 
 
 def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ..checks import InputError, number
 from ..engine.checkpoints import Moment
+from ..privacy.gaussian import EPSILONS, refuse_epsilon
 from ..privacy.training import Counted
 from ..privacy.training.settings import Privacy
 from ..study.config import Entry, Study
@@ -57,6 +58,8 @@ def plan_privacy(
     middle = settings.epsilon
     if middle is None:
         raise InputError("a plan needs --epsilon where [privacy] gives the noise.")
+    least, most = EPSILONS[0] / min(_AROUND), EPSILONS[1] / max(_AROUND)
+    number("epsilon", middle, at_least=least, at_most=most)
     setup = prepare(replace(study, privacy=None), study.run.seeds[0])
     tried = [math.inf, *(middle * factor for factor in reversed(_AROUND))]
     found: list[Cost] = []
@@ -68,7 +71,7 @@ def plan_privacy(
 
 def _settings(study: Study, epsilon: float | None, delta: float | None) -> Privacy:
     if epsilon is not None:
-        number("epsilon", epsilon, above=0)
+        refuse_epsilon("epsilon", epsilon)
     given = study.privacy or Privacy(epsilon=epsilon or 1.0)
     if epsilon is not None:
         given = replace(given, epsilon=epsilon, noise=None)

@@ -30,7 +30,8 @@ def _squared(event: Release | Input) -> float:
     refuse_sizes(event)
     if not event.noise:
         return math.inf if event.sensitivity else 0.0
-    return (event.sensitivity / event.noise) ** 2
+    mu = event.sensitivity / event.noise
+    return mu * mu  # infinite where it is too large, of which `mu**2` is an error
 
 
 def _refuse_sampled(event: Release) -> None:

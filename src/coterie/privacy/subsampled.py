@@ -45,6 +45,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ..checks import InputError, integer, number, one_of
+from .gaussian import NOISES, refuse_epsilon, refuse_noise
 from .ledger import Ledger, Release, refuse_sizes
 
 ACCOUNTANTS = ("pld", "rdp")
@@ -56,6 +57,10 @@ minutes: Renyi's larger one is then returned."""
 _GRID = 1e-3
 """Of privacy losses, in units of the smaller of 1 and an epsilon that is no smaller; a
 finer one changes the fifth digit and takes seconds."""
+
+_LEAST, _MOST = 1e-12, 1e12
+"""Noise that is less is counted as none, and more as this: both are on the safe side,
+and others have squares that are no numbers."""
 
 _ORDERS = torch.tensor([*range(2, 65), 96, 128, 192, 256, 384, 512, 768, 1024]).double()
 
@@ -104,7 +109,7 @@ def sampled_epsilon(
         steps: how many minibatches are released.
         accountant: `pld` or `rdp`.
     """
-    number("noise", noise, at_least=0)
+    refuse_noise("noise", noise)
     _refuse_steps(rate, steps)
     _refuse(delta, accountant)
     return _epsilon(_alike(noise, rate, steps), delta, accountant)
@@ -122,7 +127,7 @@ def sampled_noise(
         steps: how many minibatches are released.
         accountant: `pld` or `rdp`.
     """
-    number("epsilon", epsilon, above=0)
+    refuse_epsilon("epsilon", epsilon)
     _refuse_steps(rate, steps)
     _refuse(delta, accountant)
     if not steps:
@@ -131,6 +136,11 @@ def sampled_noise(
     def enough(noise: float) -> bool:
         return _epsilon(_alike(noise, rate, steps), delta, accountant) <= epsilon
 
+    if not enough(NOISES[1]):
+        raise InputError(
+            f"`epsilon` is too small to be counted by {accountant!r}, got {epsilon:g} "
+            f"with a delta of {delta:g}."
+        )
     return least(enough)
 
 
@@ -170,9 +180,14 @@ def steps_of(ledger: Ledger) -> list[Counter[Step]]:
         for client, links in zip(*known[id(event.links)], strict=True):
             moved = event.sensitivity * math.sqrt(links if event.apart else 1)
             if moved > 0 and event.rate > 0:
-                step = event.noise / moved, event.rate, event.held_out
+                step = _within(event.noise / moved), event.rate, event.held_out
                 found[client][step] += 1
     return found
+
+
+def _within(noise: float) -> float:
+    """Noise whose square is a number: less than that is none, and more is as much."""
+    return 0.0 if noise < _LEAST else min(noise, _MOST)
 
 
 Steps = tuple[tuple[Step, int], ...]

@@ -25,9 +25,10 @@ import math
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...checks import InputError, number
+from ...checks import InputError
 from ...data.federation import Federation
 from ...models import target_values
+from ..gaussian import refuse_clip
 from ..noise import normals
 
 
@@ -39,9 +40,8 @@ def usual_loss_clip(federation: Federation) -> float:
 
 def refuse_loss_clip(name: str, value: float, noise: float | None) -> None:
     """Refuses what bounds nothing; infinity is for runs without noise."""
-    if value != math.inf:
-        number(name, value, above=0)
-    elif noise != 0:
+    refuse_clip(name, value)
+    if value == math.inf and noise != 0:
         raise InputError(f"`{name}` must be finite where there is noise, got inf.")
 
 

@@ -40,7 +40,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from ... import seeds
-from ...checks import InputError, number
+from ...checks import InputError
 from ...clients.blends import Release as Leaves
 from ...clients.blends import after
 from ...clients.oracles import Held, SimulatedOracle
@@ -51,6 +51,7 @@ from ...clients.simulation import Simulation
 from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
 from ...collaboration.beliefs import first_half
 from ...types import CentralProgram, Comparison, Option, Oracle, Program
+from ..gaussian import refuse_clip, refuse_noise
 from ..ledger import Ledger
 from .clients import Placed, PrivateClients, Uses
 from .clipping import ClippedKernel
@@ -85,9 +86,10 @@ class PrivateSimulation:
                 another seed: with the same, noise cancels in differences of what both
                 release, and the same samples take part, so that nothing adds up.
         """
-        number("noise", noise, at_least=0)
+        refuse_clip("clip", clip)
+        refuse_noise("noise", noise)
         held_out_noise = noise if held_out_noise is None else held_out_noise
-        number("held_out_noise", held_out_noise, at_least=0)
+        refuse_noise("held_out_noise", held_out_noise)
         if noise and clip == math.inf:
             raise InputError("`clip` must be finite where there is noise, got inf.")
         federation = simulation.samples.federation

@@ -15,6 +15,7 @@ from ...checks import InputError
 from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending
 from ...types import Algorithm, Info, Oracle, State
+from ..gaussian import NOISES
 from ..ledger import LOSSES, Ledger, Release
 from ..per_sample import PrivateSimulation
 from ..subsampled import Step, counted_epsilons, least, quick_epsilons, steps_of
@@ -265,7 +266,7 @@ def _least_noise(
         spent = quick_epsilons([_scaled(steps, both) for steps in whole], delta)
         return float(spent.max()) <= epsilon
 
-    if not enough(1e9):
+    if not enough(NOISES[1]):
         raise InputError(
             f"`privacy.epsilon` is too small to be counted for the unit sample, got "
             f"{epsilon:g} with a delta of {delta:g}."

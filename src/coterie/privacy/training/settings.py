@@ -11,10 +11,20 @@ import torch
 from torch import Tensor
 
 from ...checks import InputError, number, one_of, suggestion
-from ..gaussian import mu_of
+from ..gaussian import (
+    EPSILONS,
+    NOISES,
+    mu_of,
+    refuse_clip,
+    refuse_epsilon,
+    refuse_noise,
+)
 from ..per_sample.losses import refuse_loss_clip
 from .mechanisms import SOURCES, Mechanism
 from .methods import Limits, calibrated
+
+_LEAST_DELTA = 1e-100
+"""Nobody waits for a chance that is less."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +46,8 @@ class Privacy:
         one_of("privacy.unit", self.unit, ("client", "sample"))
         one_of("privacy.aggregation", self.aggregation, ("local", "secure"))
         one_of("privacy.noise_source", self.noise_source, SOURCES)
-        number("privacy.delta", self.delta, above=0, below=1)
-        if self.clip != math.inf:
-            number("privacy.clip", self.clip, above=0)
+        number("privacy.delta", self.delta, above=0, at_least=_LEAST_DELTA, below=1)
+        refuse_clip("privacy.clip", self.clip)
         if (self.noise is None) == (self.epsilon is None):
             got = "neither" if self.noise is None else "both"
             raise InputError(
@@ -46,9 +55,9 @@ class Privacy:
                 f"{got}."
             )
         if self.noise is not None:
-            number("privacy.noise", self.noise, at_least=0)
+            refuse_noise("privacy.noise", self.noise)
         if self.epsilon is not None:
-            number("privacy.epsilon", self.epsilon, above=0)
+            refuse_epsilon("privacy.epsilon", self.epsilon)
         if self.unit == "sample":
             self._refuse_for_samples()
         if self.clip == math.inf and self.noise != 0:
@@ -56,7 +65,7 @@ class Privacy:
         if self.loss_clip is not None:
             refuse_loss_clip("privacy.loss_clip", self.loss_clip, self.noise)
         for name, budget in self._budgets().items():
-            number(name, budget, above=0)
+            number(name, budget, above=0, at_most=EPSILONS[1])
             if self.noise == 0:
                 raise InputError(
                     f"`{name}` is spent before the first round where "
@@ -104,6 +113,12 @@ class Privacy:
         if self.epsilon is not None:
             mu = mu_of(self.epsilon, self.delta)
             noise = calibrated(costs, mu, self.clip)
+            if noise > NOISES[1] * self.clip:
+                raise InputError(
+                    f"`privacy.epsilon` {self.epsilon:g} takes a noise of "
+                    f"{noise / self.clip:g} clips, which must be at most "
+                    f"{NOISES[1]:g}."
+                )
         else:
             noise = self.noise * self.clip if self.noise else 0.0
         if self.loss_clip is not None:

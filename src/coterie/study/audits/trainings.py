@@ -35,7 +35,7 @@ from ...privacy.training import Counted
 from ...types import Federated
 from ..config import Entry, Study
 from ..loops import training_of
-from ..private import guard_of, worst_epsilon
+from ..private import guard_of, refuse_measured, worst_epsilon
 from ..setup import Setup, prepare, simulation_of
 from .canaries import Canaries, canaries_of
 from .inversions import Inversion, inversion_of
@@ -118,6 +118,7 @@ def audit_study(
     number("confidence", confidence, above=0, below=1)
     if study.tune is not None:
         raise InputError("an audit trains with known settings: leave [tune] out.")
+    refuse_measured(study)
     unit = study.privacy.unit if study.privacy is not None else "client"
     setup = prepare(study, study.run.seeds[0])
     attack = _attack(setup, unit)

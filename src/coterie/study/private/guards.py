@@ -29,7 +29,7 @@ from ...privacy.training import (
     with_noise,
 )
 from ...types import Algorithm
-from ..config import Entry, algorithm_factory
+from ..config import Entry, Study, algorithm_factory
 from ..identity import settings_read, settled
 from ..ingredients import RECIPES, ingredients_of, is_measured
 from ..setup import Setup
@@ -226,6 +226,13 @@ def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
         each = torch.full((len(clients),), one, dtype=torch.float64)
         refuse_spent(setup, entry, _limits(setup), Least(each, each), what="answer")
     return Guard(private, mechanism, [])
+
+
+def refuse_measured(study: Study) -> None:
+    """Refuses what a private study would make from data, before these are touched."""
+    if study.privacy is not None:
+        for entry in study.algorithms:
+            _refuse_measured(entry)
 
 
 def _refuse_measured(entry: Entry) -> None:
