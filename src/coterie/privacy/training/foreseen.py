@@ -98,6 +98,8 @@ def foresee(
         InputError: where it sends what cannot be made private.
     """
     few = small_stage(len(actives[0]), personal)
+    if (home := algorithm.home) is not None:
+        few = few._replace(columns=len(home), kept=home.cpu())
     ask = functools.partial(_foreseen_on, algorithm, actives, seed, label)
     try:
         return ask(few)
@@ -189,7 +191,7 @@ def _followed(
         if any(one.read for one in seen):
             raise Refusal(_depends(label))
         fresh = [(one.made, one.weighed) for one in seen]
-        return _calls(seen, fresh, stage.columns, label)
+        return _calls(seen, fresh, stage.known.shape[1], label)
 
     found = list[_Calls]()
     for scenario in scenarios:
