@@ -346,6 +346,9 @@ class Algorithm(NamedTuple):
 
     `flow` is the same method where nobody need wait: without delays, the two are one. A
     method that exists in time only has a flow and no `init` and `step`.
+
+    `home` are columns of a model that the method itself keeps with their clients: what
+    it sends has the others alone. [privacy] clips and noises these.
     """
 
     init: Callable[[Tensor, Oracle], State] = _no_rounds
@@ -353,6 +356,7 @@ class Algorithm(NamedTuple):
     personal: Callable[[State, Oracle], Tensor] = lambda state, oracle: state.x
     welcome: Callable[[State, Oracle], Tensor] | None = None
     flow: Flow | None = None
+    home: Bool[Tensor, " d"] | None = None
 
     @property
     def faces(self) -> tuple[str, ...]:

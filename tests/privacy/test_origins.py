@@ -168,7 +168,7 @@ def test_what_a_client_program_decides_is_its_clients():
 
 ACCEPTED = (
     "adaptive_all_for_one all_for_all all_for_one apfl aruba cobo decentralised_sgd "
-    "ditto extra fedavg fedavg_finetune gradient_tracking karula local "
+    "ditto extra fedavg fedavg_finetune fedrep gradient_tracking karula local "
     "low_rank_corrections per_fedavg pfedme time_adaptive_all_for_all wga_bc"
 )
 

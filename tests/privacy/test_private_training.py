@@ -71,7 +71,9 @@ def test_named_noise_repeats_and_that_of_the_system_does_not():
     assert float(one.abs().max()) < 10
 
 
-@pytest.mark.parametrize("name", ["fedavg", "decentralised_sgd", "all_for_one", "cobo"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "fedrep", "decentralised_sgd", "all_for_one", "cobo"]
+)
 def test_new_data_of_a_client_move_its_first_release_by_its_sensitivity_at_most(name):
     federation = small()
     who = federation.train.index[
@@ -129,6 +131,25 @@ def test_fedavg_releases_one_row_of_each_client_to_the_server_in_a_round():
     assert_close(totals(events, CLIENTS), torch.full((CLIENTS,), 4 * 25.0).double())
 
 
+def test_a_body_is_clipped_and_noised_alone_and_heads_stay_as_they_are():
+    algorithm, clip, sigma = method("fedrep", weighting="uniform"), 0.01, 0.02
+    head, x = algorithm.home, one_start()
+    mechanism = Mechanism(clip, sigma, seed=4)
+    run, events = private_run(algorithm, mechanism, rounds=1)
+    assert [(e.verb, len(e.links), e.sensitivity) for e in events] == [
+        ("average", CLIENTS, 2 * clip)
+    ]
+    plain = trace(algorithm, small(), Setting(), x=x, rounds=1)
+    assert torch.equal(run.personal[:, head], plain.personal[:, head])
+    # Bodies as every client has trained them, before they are averaged.
+    away = (plain.states[-1].x - x)[:, ~head]
+    away *= (clip / away.norm(dim=1, keepdim=True)).clamp(max=1)
+    names, size = small().clients, int((~head).sum())
+    drawn = normals(seeds.key(4, "privacy", 1, "average", 0, 0), names, size, x.dtype)
+    body = (x[:, ~head] + away + sigma * drawn).mean(0)
+    assert_close(run.personal[:, ~head], body.expand(CLIENTS, -1), rtol=0, atol=1e-12)
+
+
 def test_in_all_for_one_a_client_pays_for_every_reader():
     weights = torch.zeros(CLIENTS, CLIENTS)
     weights[:, 0] = 0.5  # all read client 0
@@ -169,7 +190,8 @@ def test_comparing_releases_two_halves_to_everybody_who_asks_and_at_ones_own_mod
 
 
 def test_planned_costs_are_those_of_the_run():
-    for name in ("fedavg", "all_for_one", "gradient_tracking", "karula", "wga_bc"):
+    names = "fedavg fedrep all_for_one gradient_tracking karula wga_bc"
+    for name in names.split():
         _, events = private_run(method(name), NOISY)
         planned = torch.stack(cost(method(name))).sum(0) * 25.0
         assert_close(totals(events, CLIENTS), planned, msg=name)

@@ -206,6 +206,16 @@ def test_personal_columns_do_not_leave_and_cost_nothing(tmp_path):
         assert float(moved[-head:].max()) > 1e-3
 
 
+def test_fedrep_releases_bodies_and_uses_its_epsilon_up(tmp_path):
+    tables = {"model": {"name": "mlp", "hidden": [2]}}
+    algorithm = [{"name": "fedrep", "lr": 0.05, "head_steps": 1}]
+    guarded = study({"noise": None, "epsilon": 3.0}, tables=tables, algorithm=algorithm)
+    assert epsilons(run_study(guarded, runs=tmp_path))[-1] == pytest.approx(3.0)
+    kept = {"model": {**tables["model"], "personal": ["head"]}}
+    with pytest.raises(InputError, match="`personal` must name no parameters"):
+        run_study(study(tables=kept, algorithm=algorithm), runs=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("privacy", "message"),
     [

@@ -125,7 +125,7 @@ def fedrep(
         work = state.t * head_steps
         return oracle.each(part_sgd, *rows, rule=rule, steps=work, t=0)[0]
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, home=head)
 
 
 def refuse_other(head: Tensor, x: Tensor) -> None:

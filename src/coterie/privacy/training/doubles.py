@@ -280,10 +280,11 @@ class Stage(NamedTuple):
     clients: int
     personal: bool  # whether some columns never leave their clients
     columns: int  # of the double of a model
+    kept: Bool[Tensor, " d"] | None = None  # those that a method keeps at home itself
 
     @property
     def home(self) -> Tensor | None:
-        """Which of them stay at home."""
+        """Which of them stay at home, whatever the method."""
         return torch.arange(self.columns) < _HOME if self.personal else None
 
     @property
@@ -296,7 +297,8 @@ class Stage(NamedTuple):
     @property
     def known(self) -> Tensor:
         """Their columns that may leave."""
-        return self.start if self.home is None else self.start[:, ~self.home]
+        home = self.kept if self.home is None else self.home
+        return self.start if home is None else self.start[:, ~home]
 
     def asked(self, double: Sending) -> Oracle:
         """The double, or what is made of it, as a method asks it."""

@@ -105,6 +105,8 @@ def foresee(
         InputError: where it sends what cannot be made private.
     """
     few = small_stage(len(actives[0]), personal)
+    if (home := algorithm.home) is not None:
+        few = few._replace(columns=len(home), kept=home.cpu())
     ask = functools.partial(_foreseen_on, algorithm, actives, seed, label)
     try:
         return ask(few)
@@ -142,7 +144,8 @@ def _foreseen(
     n, by_losses = len(actives[0]), scenarios[0] is not None
     near, readers = Nearest(stage.known), torch.zeros(n, n, dtype=torch.bool)
     given = algorithm, actives, seed, label, stage, scenarios
-    marked, differs = _followed(*given), _compared(*given, near, readers)
+    differs = _compared(*given, near, readers)
+    marked = _followed(*given, {key for calls in differs.rounds for key, _ in calls})
     use, _ = _ever([differs.use, marked.use])
     beginning, _ = _ever([differs.beginning, marked.beginning])
     if any(_tells(call) for call in use):
@@ -187,30 +190,33 @@ def _followed(
     label: str,
     stage: Stage,
     scenarios: Sequence[int | None],
+    wanted: set[Key],
 ) -> _Sight:
-    """What is made of clients' answers."""
+    """What is made of clients' answers, until all calls that are wanted have come."""
     # Marks are of whole rows, and what stays at home changes none of the calls.
     stage, everybody = stage._replace(personal=False), torch.ones_like(actives[0])
 
-    def calls(seen: list[Seen]) -> _Calls:
+    def called(seen: list[Seen]) -> _Calls:
         if any(one.read for one in seen):
             raise Refusal(_depends(label))
         fresh = [(one.made, one.weighed) for one in seen]
-        return _calls(seen, fresh, stage.columns, label)
+        return _calls(seen, fresh, stage.known.shape[1], label)
 
     found = list[_Calls]()
     for scenario in scenarios:
+        if found and wanted <= {key for calls in found for key, _ in calls}:
+            break
         world = World(algorithm, stage, seed, _WORLDS[0])
         for t, active in enumerate([everybody, *explored(actives)]):
             with followed() as following:
                 seen = world.goes_on(t, active, scenario, following=following)
             if t:
-                found.append(calls(seen))
+                found.append(called(seen))
             else:
-                beginning = calls(seen)
+                beginning = called(seen)
     with followed() as following:
         seen = world.used(everybody, following=following)
-    return _Sight(calls(seen), beginning, found)
+    return _Sight(called(seen), beginning, found)
 
 
 def _compared(

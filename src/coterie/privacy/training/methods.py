@@ -105,6 +105,8 @@ def privately(
 
     def init(x: Tensor, oracle: Oracle) -> Guarded:
         known = x if not isinstance(oracle, PersonalOracle) else oracle.shared(x)
+        if (home := algorithm.home) is not None:
+            known = x[:, ~home.to(x.device)]
         refs = known[:, None].repeat(1, len(foreseen.slots), 1)
         nobody = torch.zeros_like(oracle.present)
         private, inside = asked(oracle, foreseen.calls(0), refs, 0, nobody)
