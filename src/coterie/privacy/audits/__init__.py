@@ -14,6 +14,7 @@ from .membership import (
     scores_along,
 )
 from .one_run import audit_client
+from .told_losses import telling_losses_to
 
 __all__ = [
     "Audit",
@@ -32,4 +33,5 @@ __all__ = [
     "rebuilt",
     "released",
     "scores_along",
+    "telling_losses_to",
 ]

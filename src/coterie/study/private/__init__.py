@@ -1,6 +1,6 @@
 """Studies with [privacy]: how entries are guarded, and what is told of it."""
 
-from .guards import Guard, guard_of
+from .guards import Guard, guard_of, guarded
 from .releases import (
     exact_epsilon,
     releases_of,
@@ -13,6 +13,7 @@ __all__ = [
     "Guard",
     "exact_epsilon",
     "guard_of",
+    "guarded",
     "releases_of",
     "spent_of",
     "stopped_text",
