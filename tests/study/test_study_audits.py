@@ -412,6 +412,33 @@ def test_samples_come_back_through_a_small_network_and_noise_hides_them():
     assert found.without < 1e-6 and found.error > 0.5
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "fedavg", "lr": 0.05},
+        {"name": "decentralised_sgd", "lr": 0.05},
+        {"name": "all_for_all", "weights": "uniform"},  # gradients, not models
+        {"name": "all_for_one", "weights": "uniform"},
+    ],
+)
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_what_is_rebuilt_is_what_a_training_released(monkeypatch, entry, unit):
+    """Noise that a mechanism forgets hides nothing, whatever is promised."""
+    made = study(entry, noise=20.0, unit=unit)
+    sound = inversion_of(prepare(made, 0), made.algorithms[0])
+    assert sound.without < 1e-3 and sound.error > 0.5
+    quieter(monkeypatch, 1e-9)
+    broken = inversion_of(prepare(made, 0), made.algorithms[0])
+    assert broken.without < 1e-3 and broken.error < 1e-3
+
+
+def test_who_sees_sums_alone_and_knows_all_others_rebuilds_as_well(monkeypatch):
+    made = study(noise=20.0, aggregation="secure")
+    assert inversion_of(prepare(made, 0), made.algorithms[0]).error > 0.5
+    quieter(monkeypatch, 1e-9)
+    assert inversion_of(prepare(made, 0), made.algorithms[0]).error < 1e-3
+
+
 def test_the_same_audit_twice_gives_the_same():
     first, second = (audit_study(study(noise=3.0), runs=8) for _ in range(2))
     assert first == second

@@ -2,7 +2,7 @@
 
 from .bounds import epsilon_of_one_run, epsilon_of_rates
 from .inversion import inputs_of_layer, rebuilt
-from .listening import Heard, Listening, Overheard
+from .listening import Heard, Listening, Overheard, Recorded
 from .membership import (
     Audit,
     audited,
@@ -21,6 +21,7 @@ __all__ = [
     "Heard",
     "Listening",
     "Overheard",
+    "Recorded",
     "audit_client",
     "audited",
     "canary_scores",

@@ -19,7 +19,7 @@ which without noise is 1/2 where it is in, and else -1/2.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -44,6 +44,16 @@ class LossesAt(Protocol):
 
 def _are_one(points: Float[Tensor, "m d"]) -> bool:
     return bool((points == points[0]).all())
+
+
+class Recorded(NamedTuple):
+    """The first rows that clients sent which told anything, zero of those who did not.
+
+    Changes are those since the start, if rows are models; gradients are the rows.
+    """
+
+    changes: Float[Tensor, "n d"]
+    rows: Float[Tensor, "n d"]
 
 
 class Heard:
@@ -71,6 +81,7 @@ class Heard:
         self._clients, self._directions = clients, directions
         self._along: dict[str, list[Tensor]] = {}
         self._answers: dict[str, Tensor] = {}
+        self.recorded: Recorded | None = None
         self._losses_at = losses_at
         self._losses: list[tuple[Tensor, Tensor]] = []  # products and squares
         self._told: Tensor | None = None  # sums of losses
@@ -80,7 +91,9 @@ class Heard:
         if rows.shape != self._start.shape:
             return  # a few numbers, not a model or gradient
         away = rows - self._answers.get(place, self._start)
-        self.change(place, torch.where(sends[:, None], away, 0.0))
+        away = torch.where(sends[:, None], away, 0.0)
+        self._record(away, torch.where(sends[:, None], rows, 0.0))
+        self.change(place, away)
         if answer.shape == rows.shape:
             self._answers[place] = answer
 
@@ -88,8 +101,13 @@ class Heard:
         """Rows that are changes already, as gradients are."""
         if not bool(rows.any()):
             return  # everybody sent what is known, as methods do that begin
+        self._record(rows, rows)
         along = (rows[self._clients] * self._directions).sum(1)
         self._along.setdefault(place, []).append(along.double().cpu())
+
+    def _record(self, changes: Tensor, rows: Tensor) -> None:
+        if self.recorded is None and bool(changes.any()):
+            self.recorded = Recorded(changes.clone(), rows.clone())
 
     def loss(
         self,
