@@ -48,7 +48,7 @@ def test_a_sound_study_passes_and_says_what_could_have_been_proved(file):
     assert shown.exit_code == 0
     for word in ("fedavg", "not disproved", "shadow models", "unit client"):
         assert word in " ".join(shown.stdout.replace("│", " ").split()), word
-    assert "a sample rebuilt from its gradient is off by" in shown.stdout
+    assert "a sample rebuilt from a recorded release is off by" in shown.stdout
 
 
 def test_a_broken_promise_exits_with_one_and_says_so(file, monkeypatch):

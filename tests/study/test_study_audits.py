@@ -11,13 +11,24 @@ from coterie import seeds
 from coterie.checks import InputError
 from coterie.clients.samples import Batch
 from coterie.engine.rounds import run_rounds
-from coterie.privacy.audits import Heard, Overheard
+from coterie.privacy.audits import Heard, Overheard, telling_losses_to
+from coterie.privacy.ledger import LOSSES
 from coterie.privacy.per_sample import mechanisms as of_samples
+from coterie.privacy.per_sample import simulation
+from coterie.privacy.per_sample.clipping import ClippedKernel
+from coterie.privacy.training import (
+    events_of,
+    foreseen,
+    methods,
+    scenarios,
+    telling,
+)
 from coterie.privacy.training import mechanisms as of_clients
 from coterie.study.audits import audit_study
 from coterie.study.audits.canaries import canaries_of
 from coterie.study.audits.inversions import inversion_of
 from coterie.study.config import study_of
+from coterie.study.private import guarded
 from coterie.study.setup import prepare, simulation_of
 
 TABLES = {
@@ -59,6 +70,11 @@ def test_a_client_who_is_out_has_samples_that_teach_the_opposite():
     assert torch.equal(after[some], before[some])
     turned = made.features[after[1][mask[1]]]
     assert torch.equal(turned, -2 * federation.features[before[1][mask[1]]])
+    held_out, of_made = federation.validation.index, made.validation.index
+    own = torch.arange(6).repeat_interleave(federation.validation.size)
+    assert torch.equal(of_made[some[own]], held_out[some[own]])
+    turned = made.features[of_made[own == 1]]
+    assert torch.equal(turned, -2 * federation.features[held_out[own == 1]])
 
 
 def test_samples_that_are_out_are_missing_and_a_quarter_at_most():
@@ -267,6 +283,109 @@ def test_noise_that_is_the_same_in_every_round_is_caught(monkeypatch):
     assert broken == ["canaries, first"]
 
 
+IFCA = {"name": "ifca", "lr": 0.01, "starts": 1}
+
+
+def with_losses_as_they_are(monkeypatch) -> None:
+    """Losses leave without bound and without noise, and the ledger does not say so."""
+
+    def of_client(self, losses, who):
+        self.asked += 1
+        return losses.nanmean(1), losses
+
+    def of_samples_(self, losses, keys, who, *, held_out):
+        return losses.nanmean(1), losses
+
+    monkeypatch.setattr(telling.Questions, "released", of_client)
+    monkeypatch.setattr(of_samples.Mechanism, "noised_losses", of_samples_)
+    monkeypatch.setattr(
+        simulation, "ClippedKernel", lambda kernel, clip, _: ClippedKernel(kernel, clip)
+    )
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_losses_without_bound_and_noise_are_caught(monkeypatch, unit):
+    """Of the unit sample, where one training sample of each client is a canary."""
+    for module in (foreseen, methods):  # one scenario is enough, and quick
+        monkeypatch.setattr(module, "SCENARIOS", 1)
+    monkeypatch.setattr(scenarios, "_ROUNDS", 1)
+    data = {**TABLES["data"], "clients": 12, "samples": 12}
+    privacy = {"clip": 0.3, "noise": 200.0, "unit": unit}
+    tables = {**TABLES, "data": data, "algorithm": [IFCA], "privacy": privacy}
+    tables["run"] = {**TABLES["run"], "rounds": 1}
+    assert not audit_study(study_of(tables), runs=8).broken
+    with_losses_as_they_are(monkeypatch)
+    found = audit_study(study_of(tables), runs=8)
+    broken = {proof.attack for proof in found.proofs if proof.broken}
+    assert "canaries, losses" in broken
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_losses_with_a_canary_and_without_are_those_of_a_loop(unit, held_out):
+    setup = setup_of()
+    canaries = canaries_of(setup.federation, unit, 0)
+    made = canaries.federation
+    kernel = simulation_of(study(), made, setup.module, 0).kernel
+    x = torch.randn(3, generator=seeds.generator("x"), dtype=torch.float64)
+    inside, outside = canaries.losses_at(kernel, x, held_out=held_out)
+    gaps = (made.features.double() @ x - made.targets.double().flatten()).square()
+    objective = setup.simulation.objective.loss(torch.ones(1, 1), torch.zeros(1, 1))
+    gaps = gaps * float(objective)
+
+    def told(federation, client):
+        some = federation.validation if held_out else federation.train
+        start = int(some.start[client])
+        return gaps[some.index[start : start + int(some.size[client])]]
+
+    for j, client in enumerate(canaries.clients.tolist()):
+        coin = torch.zeros(len(canaries.clients), dtype=torch.bool)
+        without = told(canaries.divided(coin), client)
+        coin[j] = True
+        within = told(canaries.divided(coin), client)
+        if unit == "client" or held_out:
+            both = within.mean(), without.mean()
+        else:  # other canaries of this client count half
+            mates = canaries.inside[canaries.clients == client][:, 0]
+            mates = gaps[mates[mates != canaries.inside[j, 0]]]
+            total = without.sum() + mates.sum() / 2
+            count = len(without) + len(mates) / 2
+            own = gaps[canaries.inside[j, 0]]
+            both = (total + own) / (count + 1), total / count
+        torch.testing.assert_close(
+            torch.stack([inside[j], outside[j]]), torch.stack(both)
+        )
+
+
+def test_what_is_heard_of_losses_is_what_was_told(monkeypatch):
+    """As often as the ledger says, and the sum of all that a client told."""
+    for module in (foreseen, methods):
+        monkeypatch.setattr(module, "SCENARIOS", 1)
+    made = study(IFCA, noise=3.0)
+    setup = prepare(made, 0)
+    u = torch.ones(6, 3, dtype=torch.float64)
+    heard, told = Heard(torch.arange(6), u, setup.x), []
+
+    def listens(algorithm):
+        hears = telling_losses_to(heard, algorithm)
+        loss = heard.loss
+
+        def noted(who, points, means, held_out):
+            told.append(means.clone())
+            loss(who, points, means, held_out=held_out)
+
+        heard.loss = noted
+        return hears
+
+    guard = guarded(setup, made.algorithms[0], listens)
+    *_, last = run_rounds(guard.method, setup.simulation, setup.x, rounds=2)
+    events = events_of(last.state.ledger)
+    asked = sum((e.sensitivity / e.noise) ** 2 for e in events if e.verb == LOSSES)
+    assert len(told) == round(asked / (2 / 3.0) ** 2) > 2
+    scores = heard.scores()
+    torch.testing.assert_close(scores["sum of losses"], sum(told))
+
+
 def test_who_trains_alone_tells_nothing():
     found = audit_study(study({"name": "local"}, epsilon=1.0), runs=8)
     (proof,) = found.proofs
@@ -291,6 +410,33 @@ def test_samples_come_back_through_a_small_network_and_noise_hides_them():
     noisy = study_of({**tables, "privacy": {"noise": 5.0}})
     found = inversion_of(prepare(noisy, 0), noisy.algorithms[0])
     assert found.without < 1e-6 and found.error > 0.5
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "fedavg", "lr": 0.05},
+        {"name": "decentralised_sgd", "lr": 0.05},
+        {"name": "all_for_all", "weights": "uniform"},  # gradients, not models
+        {"name": "all_for_one", "weights": "uniform"},
+    ],
+)
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_what_is_rebuilt_is_what_a_training_released(monkeypatch, entry, unit):
+    """Noise that a mechanism forgets hides nothing, whatever is promised."""
+    made = study(entry, noise=20.0, unit=unit)
+    sound = inversion_of(prepare(made, 0), made.algorithms[0])
+    assert sound.without < 1e-3 and sound.error > 0.5
+    quieter(monkeypatch, 1e-9)
+    broken = inversion_of(prepare(made, 0), made.algorithms[0])
+    assert broken.without < 1e-3 and broken.error < 1e-3
+
+
+def test_who_sees_sums_alone_and_knows_all_others_rebuilds_as_well(monkeypatch):
+    made = study(noise=20.0, aggregation="secure")
+    assert inversion_of(prepare(made, 0), made.algorithms[0]).error > 0.5
+    quieter(monkeypatch, 1e-9)
+    assert inversion_of(prepare(made, 0), made.algorithms[0]).error < 1e-3
 
 
 def test_the_same_audit_twice_gives_the_same():

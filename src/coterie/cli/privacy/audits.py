@@ -83,7 +83,7 @@ def _verdict(proof: Proof) -> str:
 
 def _inverted(one: Inversion) -> str:
     """How well a sample is rebuilt, in words."""
-    text = f"{one.label}: a sample rebuilt from its gradient is off by "
+    text = f"{one.label}: a sample rebuilt from a recorded release is off by "
     if one.error is None:
         return f"{text}{_share(one.without)} of its length, and nothing hides it."
     with_noise, without = _share(one.error), _share(one.without)

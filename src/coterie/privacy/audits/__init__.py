@@ -2,7 +2,7 @@
 
 from .bounds import epsilon_of_one_run, epsilon_of_rates
 from .inversion import inputs_of_layer, rebuilt
-from .listening import Heard, Listening, Overheard
+from .listening import Heard, Listening, Overheard, Recorded
 from .membership import (
     Audit,
     audited,
@@ -14,12 +14,14 @@ from .membership import (
     scores_along,
 )
 from .one_run import audit_client
+from .told_losses import telling_losses_to
 
 __all__ = [
     "Audit",
     "Heard",
     "Listening",
     "Overheard",
+    "Recorded",
     "audit_client",
     "audited",
     "canary_scores",
@@ -32,4 +34,5 @@ __all__ = [
     "rebuilt",
     "released",
     "scores_along",
+    "telling_losses_to",
 ]

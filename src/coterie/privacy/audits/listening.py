@@ -7,11 +7,19 @@ projects the rest on the directions u_j of the canaries j of client k:
     along_t = <z_t - answer_(t-1), u_j>.
 
 Where only sums are seen, it is the answer, the same for all, that is projected.
+
+Of mean losses that are told (`told_losses`) it takes the sum of all. Those of a model
+that several clients have, and so the attacker too, it compares with what they would be
+with the canary, a_j, and without, b_j:
+
+    sum over questions of (loss - (a_j + b_j) / 2) (a_j - b_j) / sum of (a_j - b_j)^2,
+
+which without noise is 1/2 where it is in, and else -1/2.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +32,30 @@ from ...types import CentralProgram, Comparison, Federated, Option, Oracle, Prog
 from .membership import scores_along
 
 
+@runtime_checkable
+class LossesAt(Protocol):
+    """What clients would tell of a model that the attacker has."""
+
+    def __call__(
+        self, point: Float[Tensor, " d"], *, held_out: bool
+    ) -> tuple[Float[Tensor, " c"], Float[Tensor, " c"]]:
+        """Mean losses of each canary's client, with the canary and without it."""
+
+
+def _are_one(points: Float[Tensor, "m d"]) -> bool:
+    return bool((points == points[0]).all())
+
+
+class Recorded(NamedTuple):
+    """The first rows that clients sent which told anything, zero of those who did not.
+
+    Changes are those since the start, if rows are models; gradients are the rows.
+    """
+
+    changes: Float[Tensor, "n d"]
+    rows: Float[Tensor, "n d"]
+
+
 class Heard:
     """What was heard of each canary, verb by verb."""
 
@@ -34,6 +66,7 @@ class Heard:
         start: Float[Tensor, "n d"],
         *,
         summed: bool = False,
+        losses_at: LossesAt | None = None,
     ) -> None:
         """Nothing yet.
 
@@ -42,18 +75,25 @@ class Heard:
             directions: in which a canary moves what its client sends.
             start: models that everybody knows.
             summed: whether of averages only sums are seen.
+            losses_at: what clients would tell; None: nobody knows.
         """
         self.summed, self._start = summed, start
         self._clients, self._directions = clients, directions
         self._along: dict[str, list[Tensor]] = {}
         self._answers: dict[str, Tensor] = {}
+        self.recorded: Recorded | None = None
+        self._losses_at = losses_at
+        self._losses: list[tuple[Tensor, Tensor]] = []  # products and squares
+        self._told: Tensor | None = None  # sums of losses
 
     def row(self, place: str, rows: Tensor, answer: Tensor, sends: Tensor) -> None:
         """A row of each client who sends, and what was answered."""
         if rows.shape != self._start.shape:
             return  # a few numbers, not a model or gradient
         away = rows - self._answers.get(place, self._start)
-        self.change(place, torch.where(sends[:, None], away, 0.0))
+        away = torch.where(sends[:, None], away, 0.0)
+        self._record(away, torch.where(sends[:, None], rows, 0.0))
+        self.change(place, away)
         if answer.shape == rows.shape:
             self._answers[place] = answer
 
@@ -61,11 +101,49 @@ class Heard:
         """Rows that are changes already, as gradients are."""
         if not bool(rows.any()):
             return  # everybody sent what is known, as methods do that begin
+        self._record(rows, rows)
         along = (rows[self._clients] * self._directions).sum(1)
         self._along.setdefault(place, []).append(along.double().cpu())
 
+    def _record(self, changes: Tensor, rows: Tensor) -> None:
+        if self.recorded is None and bool(changes.any()):
+            self.recorded = Recorded(changes.clone(), rows.clone())
+
+    def loss(
+        self,
+        who: Int[Tensor, " m"],
+        points: Float[Tensor, "m d"],
+        means: Float[Tensor, " m"],
+        *,
+        held_out: bool,
+    ) -> None:
+        """Mean losses that these clients tell of models, on which samples of theirs."""
+        told = means.new_full((len(self._start),), torch.nan).double()
+        told[who] = means.detach().double()
+        loss = told[self._clients]
+        self._told = loss.nan_to_num(0.0) + (0.0 if self._told is None else self._told)
+        if self._losses_at is None or len(points) < 2 or not _are_one(points):
+            return  # the model need not have left its client
+        inside, outside = self._losses_at(points[0], held_out=held_out)
+        gap = torch.where(loss.isnan(), 0.0, inside - outside)
+        away = (loss - (inside + outside) / 2).nan_to_num(0.0)
+        self._losses.append((away * gap, gap.square()))
+
     def scores(self) -> dict[str, Float[Tensor, " c"]]:
-        """For each canary, how much it looks as if it were in, by every attack."""
+        """For each canary, how much it looks as if it were in, by every attack.
+
+        A sum of losses may as well be smaller.
+        """
+        found = self._of_rows()
+        if self._told is not None:
+            found["sum of losses"] = self._told.cpu()
+        if self._losses:
+            products, squares = (sum(each) for each in zip(*self._losses, strict=True))
+            known = torch.as_tensor(squares).clamp(min=torch.finfo(torch.float64).tiny)
+            found["losses"] = (products / known).cpu()
+        return found
+
+    def _of_rows(self) -> dict[str, Float[Tensor, " c"]]:
         found = [scores_along(torch.stack(along)) for along in self._along.values()]
         return {
             name: torch.stack([scores[name] for scores in found]).sum(0)
@@ -92,7 +170,7 @@ class Listening(Wrapping[Sending]):
         who: Bool[Tensor, " n"] | None = None,
         **options: Option,
     ) -> tuple[Tensor, ...]:
-        """Runs a client program, of which nobody hears."""
+        """Runs a client program, of which nobody hears here; but see `told_losses`."""
         return self._oracle.each(program, *rows, who=who, **options)
 
     def average(

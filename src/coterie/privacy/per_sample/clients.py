@@ -98,6 +98,7 @@ class PrivateClients:
         self._clients, self._named, self._call = clients, named, call
         self._said, self._used, self._use = said, used, use
         self._numbers = count() if numbers is None else numbers
+        self.who = clients.who
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row j is the private gradient of client j's samples at points[j]."""

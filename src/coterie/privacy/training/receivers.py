@@ -62,7 +62,9 @@ def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
     answered, received = told.answered.clone(), told.received.clone()
     for event in by_reader:
         _count(answered, event.links)
-    links = [sent.links.cpu() for sent in oracle.sent if sent.values]
+    # Links that are used again are the same tensor.
+    used = {id(sent.links): sent.links for sent in oracle.sent if sent.values}
+    links = [each.cpu() for each in used.values()]
     if any(event.verb == "compare" for event in rest):
         links.append((present[:, None] & present).nonzero())
     if any(sent.verb == "central" for sent in oracle.sent):  # of absent clients too
@@ -70,9 +72,9 @@ def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
     # Rows of those who have answered nothing yet tell nothing.
     tell = torch.tensor([bool(a or b) for a, b in zip(common, apart, strict=True)])
     for some in links:
-        sender, receiver = some[some[:, 0] >= 0].unbind(1)
-        column = _column(receiver, received.shape[1])
-        received[sender, column] |= tell[sender] & (sender != receiver)
+        some = some[(some[:, 0] >= 0) & (some[:, 0] != some[:, 1])]
+        sender, receiver = some[tell[some[:, 0]]].unbind(1)
+        received[sender, _column(receiver, received.shape[1])] = True
     return Told(common, apart, answered, received)
 
 

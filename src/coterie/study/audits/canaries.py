@@ -1,11 +1,11 @@
 """Units of privacy that are in the data or not: what an attacker guesses about.
 
-Of the unit client, every client is a canary: it has its own training data, or others in
-their place, whose features are turned round and louder, so that a model learns the
-opposite from them. Of the unit sample, some training samples of each client are: they
-are made of noise, with another target, and each is in the data or not. Where features
-are ids of words, they stay, and targets alone are others: the next class, or a quantity
-two standard deviations larger.
+Of the unit client, every client is a canary: it has its own training and validation
+data, or others in their place, whose features are turned round and louder, so that a
+model learns the opposite from them. Of the unit sample, some training samples of each
+client are: they are made of noise, with another target, and each is in the data or not.
+Where features are ids of words, they stay, and targets alone are others: the next
+class, or a quantity two standard deviations larger.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from ... import seeds
@@ -50,6 +50,7 @@ class Canaries:
     mask: Bool[Tensor, "c l"]  # which of these there are
     rest: Int[Tensor, " r"]  # training samples that are always there
     owners: Int[Tensor, " r"]  # of them
+    held_out: Int[Tensor, " v"]  # in place of validation samples; empty: these stay
 
     def divided(self, members: Bool[Tensor, " c"]) -> Federation:
         """The data with these canaries, and without the others."""
@@ -59,8 +60,13 @@ class Canaries:
             used = self.mask[:, : samples.shape[1]] & chosen[:, None]
             index.append(samples[used])
             owner.append(self.clients[:, None].expand(samples.shape)[used])
-        train = part(torch.cat(index), torch.cat(owner), len(self.federation))
-        return replace(self.federation, train=train)
+        n, validation = len(self.federation), self.federation.validation
+        train = part(torch.cat(index), torch.cat(owner), n)
+        if len(self.held_out):
+            own = torch.arange(n).to(validation.size).repeat_interleave(validation.size)
+            index_ = validation.index.where(members[own], self.held_out)
+            validation = validation._replace(index=index_)
+        return replace(self.federation, train=train, validation=validation)
 
     def directions(
         self, kernel: Kernel, start: Float[Tensor, " d"]
@@ -88,6 +94,49 @@ class Canaries:
             sure = sure - confidence_of(loss)
         return sure.cpu()
 
+    def losses_at(
+        self, kernel: Kernel, point: Float[Tensor, " d"], *, held_out: bool
+    ) -> tuple[Float[Tensor, " c"], Float[Tensor, " c"]]:
+        """Mean losses of each canary's client at a model, with it and without it.
+
+        Of other canaries of the same client it is not known whether they are in: they
+        count half.
+        """
+        if self.outside.shape[1]:  # all samples of a client, or others for them
+            everybody = torch.ones_like(self.clients, dtype=torch.bool)
+            inside, outside = (
+                self._told(kernel, point, self.divided(members), held_out)
+                for members in (everybody, ~everybody)
+            )
+            return inside[0], outside[0]
+        none = torch.zeros_like(self.clients, dtype=torch.bool)
+        mean, size = self._told(kernel, point, self.divided(none), held_out)
+        if held_out:  # a canary is a training sample
+            return mean[self.clients], mean[self.clients]
+        points = point.expand(len(self.clients), -1)
+        own = kernel.loss(points, self._batch(self.inside, point)).double()
+        half = own.new_zeros(2, len(size)).index_add_(
+            1, self.clients, torch.stack([own, torch.ones_like(own)]) / 2
+        )
+        total, count = torch.stack([mean.nan_to_num(0.0) * size, size]) + half
+        total, count = total[self.clients] - own / 2, count[self.clients] - 0.5
+        return (total + own) / (count + 1), total / count.clamp(min=0.5)
+
+    def _told(
+        self,
+        kernel: Kernel,
+        point: Float[Tensor, " d"],
+        federation: Federation,
+        held_out: bool,
+    ) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
+        """Mean losses of all clients' samples at a model, and how many there are."""
+        some = federation.validation if held_out else federation.train
+        index, mask = some.rows(torch.arange(len(federation)).to(some.size))
+        size = some.size.double()
+        weight = mask.to(point) / size.clamp(min=1).to(point)[:, None]
+        points = point.expand(len(index), -1)
+        return kernel.loss(points, Batch(index, weight)).double(), size
+
     def _batch(self, samples: Tensor, like: Tensor) -> Batch:
         weight = self.mask.to(like)
         return Batch(samples, weight / weight.sum(1, keepdim=True))
@@ -105,8 +154,11 @@ def canaries_of(federation: Federation, unit: str, seed: int) -> Canaries:
     index, mask = federation.train.rows(everybody)
     if unit == "client":
         made, outside = _with_others(federation, index, mask, _turned)
-        nobody = index.new_empty(0)
-        return Canaries(made, everybody, index, outside, mask, nobody, nobody)
+        nobody, validation = index.new_empty(0), federation.validation.index
+        all_of_it = torch.ones_like(validation, dtype=torch.bool)
+        made, held_out = _with_others(made, validation, all_of_it, _turned)
+        samples = index, outside, mask, nobody, nobody
+        return Canaries(made, everybody, *samples, held_out)
     chosen = _chosen(mask, seed)
     if int(chosen.sum()) < 2:
         raise InputError(
@@ -119,9 +171,8 @@ def canaries_of(federation: Federation, unit: str, seed: int) -> Canaries:
     inside, rest = places[chosen][:, None], mask & ~chosen
     none = inside[:, :0]
     one = torch.ones_like(inside, dtype=torch.bool)
-    return Canaries(
-        made, clients[chosen], inside, none, one, index[rest], clients[rest]
-    )
+    others = index[rest], clients[rest], index.new_empty(0)
+    return Canaries(made, clients[chosen], inside, none, one, *others)
 
 
 def _chosen(mask: Bool[Tensor, "n l"], seed: int) -> Bool[Tensor, "n l"]:
@@ -148,10 +199,10 @@ def _noise(
 
 def _with_others(
     federation: Federation,
-    index: Int[Tensor, "n l"],
-    used: Bool[Tensor, "n l"],
+    index: Int[Tensor, "*n"],
+    used: Bool[Tensor, "*n"],
     made: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-) -> tuple[Federation, Int[Tensor, "n l"]]:
+) -> tuple[Federation, Int[Tensor, "*n"]]:
     """The federation with others made of these samples, and where they lie."""
     features, targets = (
         federation.features[index[used]],

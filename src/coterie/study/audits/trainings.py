@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,13 +30,14 @@ from ...privacy.audits import (
     audited,
     epsilon_of_one_run,
     likelihood_scores,
+    telling_losses_to,
 )
 from ...privacy.subsampled import counted_epsilons, quick_epsilons
 from ...privacy.training import Counted
 from ...types import Federated
 from ..config import Entry, Study
 from ..loops import training_of
-from ..private import guard_of, refuse_measured, worst_epsilon
+from ..private import guarded, refuse_measured, worst_epsilon
 from ..setup import Setup, prepare, simulation_of
 from .canaries import Canaries, canaries_of
 from .inversions import Inversion, inversion_of
@@ -175,7 +177,8 @@ def _trained(setup: Setup, entry: Entry, attack: _Attack, members: Tensor) -> _R
     scores: dict[str, Tensor] = {}
     if study.time is None:
         state, x, heard, sends = _overheard(setup, entry, attack)
-        scores |= {f"canaries, {name}": s for name, s in heard.scores().items()}
+        if sends:  # or what is told is told to nobody
+            scores |= {f"canaries, {name}": s for name, s in heard.scores().items()}
     else:  # where there are no rounds to listen to
         training, rounds = training_of(setup, entry), study.run.rounds
         state = training.init()
@@ -194,12 +197,13 @@ def _overheard(
     """A training in rounds: state, models, what was heard, whether anything left."""
     study, simulation = setup.study, setup.simulation
     method, clients = setup.algorithm(entry), None
-    if study.privacy is not None:
-        guard = guard_of(setup, entry)
-        method, clients = guard.method, guard.clients
     secure = study.privacy is not None and study.privacy.secure
     given = (attack.canaries.clients, attack.along, attack.start)
-    heard = Heard(*given, summed=secure)
+    losses_at = partial(attack.canaries.losses_at, attack.kernel)
+    heard = Heard(*given, summed=secure, losses_at=losses_at)
+    if study.privacy is not None:
+        guard = guarded(setup, entry, partial(telling_losses_to, heard))
+        method, clients = guard.method, guard.clients
     asked: Federated = simulation if clients is None else clients
     state, sends = None, False
     for r in run_rounds(

@@ -1,6 +1,6 @@
 """Studies with [privacy]: how entries are guarded, and what is told of it."""
 
-from .guards import Guard, guard_of, refuse_measured, refuse_unsummed
+from .guards import Guard, guard_of, guarded, refuse_measured, refuse_unsummed
 from .releases import (
     exact_epsilon,
     releases_of,
@@ -13,6 +13,7 @@ __all__ = [
     "Guard",
     "exact_epsilon",
     "guard_of",
+    "guarded",
     "refuse_measured",
     "refuse_unsummed",
     "releases_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -47,12 +48,15 @@ class Guard(NamedTuple):
     sums: bool = False  # whether a server could do with sums of what it averages
 
 
+Hearing = Callable[[Algorithm], Algorithm]
+
+
 def guard_of(setup: Setup, entry: Entry) -> Guard:
     """How an entry is trained privately, found once for each seed."""
     found: dict[str, Guard] = vars(setup).setdefault("_guards", {})
     key = _settings(entry)
     if key not in found:
-        found[key] = _guarded(setup, entry)
+        found[key] = guarded(setup, entry)
     return found[key]
 
 
@@ -72,13 +76,20 @@ def _seed(setup: Setup, entry: Entry) -> int:
     return seeds.key(setup.seed, "run", _name(setup, entry))
 
 
-def _guarded(setup: Setup, entry: Entry) -> Guard:
+def guarded(setup: Setup, entry: Entry, hearing: Hearing = lambda it: it) -> Guard:
+    """How an entry is trained privately.
+
+    Args:
+        setup: of a seed.
+        entry: the algorithm.
+        hearing: wraps a method that tells losses, to hear them as they are told.
+    """
     study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
     assert privacy is not None  # asked of studies that have it
     _refuse_measured(entry)
     method, share = setup.algorithm(entry), study.run.participation
     if privacy.unit == "sample":
-        return _guarded_samples(setup, entry, method)
+        return _guarded_samples(setup, entry, method, hearing)
     if study.time is not None:
         return _guarded_in_time(setup, entry, method)
     rounds = range(1, study.run.rounds + 1)
@@ -106,7 +117,7 @@ def _guarded(setup: Setup, entry: Entry) -> Guard:
     if costs:
         refuse_spent(setup, entry, limits, least_of_rounds(costs))
     private = privately(
-        method,
+        method if foreseen.told is None else hearing(method),
         foreseen,
         mechanism,
         setup.federation.clients,
@@ -139,7 +150,9 @@ def _limits(setup: Setup) -> Limits:
     return privacy.limits(places_of(federation))
 
 
-def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
+def _guarded_samples(
+    setup: Setup, entry: Entry, method: Algorithm, hearing: Hearing
+) -> Guard:
     privacy, simulation = setup.study.privacy, setup.simulation
     assert privacy is not None  # asked of studies that have it
     if setup.study.time is not None:
@@ -163,7 +176,8 @@ def _guarded_samples(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     noises, planned = _planned(setup, entry, method, tried)
     clients = made(noise=noises.training, held_out_noise=noises.held_out)
     mechanism = Mechanism(privacy.clip, noises.training, setup.seed)
-    return Guard(counted(method, clients, planned), mechanism, [], clients)
+    private = counted(hearing(method), clients, planned)
+    return Guard(private, mechanism, [], clients)
 
 
 def _planned(
