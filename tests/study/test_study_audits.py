@@ -357,6 +357,26 @@ def test_losses_with_a_canary_and_without_are_those_of_a_loop(unit, held_out):
         )
 
 
+def test_losses_of_models_that_all_have_tell_canaries_apart():
+    """Two canaries of one client, three questions without noise, all others known."""
+    gaps = torch.tensor([[1.0, 0.5], [0.2, -1.0], [0.7, 0.9]], dtype=torch.float64)
+
+    def losses_at(point, *, held_out):
+        gap = gaps[int(point[0])]
+        return 3 + gap / 2, 3 - gap / 2
+
+    x = torch.zeros(2, 1, dtype=torch.float64)
+    heard = Heard(torch.tensor([1, 1]), x, x, losses_at=losses_at)
+    coins = torch.tensor([0.5, -0.5], dtype=torch.float64)
+    for question, gap in enumerate(gaps):
+        told = torch.stack([torch.tensor(9.0).double(), 3 + gap @ coins])
+        points = torch.full((2, 1), question).double()
+        heard.loss(torch.tensor([0, 1]), points, told, held_out=False)
+        points[0] += 0.1  # models of their own, of which nothing is known
+        heard.loss(torch.tensor([0, 1]), points, told + 1, held_out=False)
+    torch.testing.assert_close(heard.scores()["losses"], coins, rtol=0.01, atol=0)
+
+
 def test_what_is_heard_of_losses_is_what_was_told(monkeypatch):
     """As often as the ledger says, and the sum of all that a client told."""
     for module in (foreseen, methods):

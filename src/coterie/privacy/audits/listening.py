@@ -10,11 +10,12 @@ Where only sums are seen, it is the answer, the same for all, that is projected.
 
 Of mean losses that are told (`told_losses`) it takes the sum of all. Those of a model
 that several clients have, and so the attacker too, it compares with what they would be
-with the canary, a_j, and without, b_j:
+with the canary, a_j, and without, b_j, while others of the same client count half: by
+least squares over questions t, for the canaries j of each client together,
 
-    sum over questions of (loss - (a_j + b_j) / 2) (a_j - b_j) / sum of (a_j - b_j)^2,
+    loss_t - (a_tj + b_tj) / 2  =  sum_j (a_tj - b_tj) s_j,
 
-which without noise is 1/2 where it is in, and else -1/2.
+where without noise s_j is about 1/2 if canary j is in, and else -1/2.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending, Wrap, Wrapping
 from ...types import CentralProgram, Comparison, Federated, Option, Oracle, Program
 from .membership import scores_along
+
+_RIDGE = 1e-3
+"""Of the least squares that tell the canaries of a client apart, in mean squares."""
 
 
 @runtime_checkable
@@ -83,7 +87,7 @@ class Heard:
         self._answers: dict[str, Tensor] = {}
         self.recorded: Recorded | None = None
         self._losses_at = losses_at
-        self._losses: list[tuple[Tensor, Tensor]] = []  # products and squares
+        self._losses: list[tuple[Tensor, Tensor]] = []  # (c,) left and right sides
         self._told: Tensor | None = None  # sums of losses
 
     def row(self, place: str, rows: Tensor, answer: Tensor, sends: Tensor) -> None:
@@ -127,7 +131,7 @@ class Heard:
         inside, outside = self._losses_at(points[0], held_out=held_out)
         gap = torch.where(loss.isnan(), 0.0, inside - outside)
         away = (loss - (inside + outside) / 2).nan_to_num(0.0)
-        self._losses.append((away * gap, gap.square()))
+        self._losses.append((away.cpu(), gap.cpu()))
 
     def scores(self) -> dict[str, Float[Tensor, " c"]]:
         """For each canary, how much it looks as if it were in, by every attack.
@@ -138,9 +142,19 @@ class Heard:
         if self._told is not None:
             found["sum of losses"] = self._told.cpu()
         if self._losses:
-            products, squares = (sum(each) for each in zip(*self._losses, strict=True))
-            known = torch.as_tensor(squares).clamp(min=torch.finfo(torch.float64).tiny)
-            found["losses"] = (products / known).cpu()
+            found["losses"] = self._of_losses()
+        return found
+
+    def _of_losses(self) -> Float[Tensor, " c"]:
+        away, gap = (torch.stack(each) for each in zip(*self._losses, strict=True))
+        found = torch.zeros_like(away[0])
+        for one in self._clients.unique().tolist():
+            mine = self._clients.cpu() == one
+            a, y = gap[:, mine], away[:, mine].mean(1)
+            among = a.T @ a
+            ridge = _RIDGE * among.diagonal().mean().clamp(min=1e-30)
+            among = among + ridge * torch.eye(len(among)).to(among)
+            found[mine] = torch.linalg.solve(among, a.T @ y)
         return found
 
     def _of_rows(self) -> dict[str, Float[Tensor, " c"]]:
