@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
@@ -208,6 +209,17 @@ def test_who_sends_nothing_tells_nobody_and_has_an_epsilon_of_zero(tmp_path):
         - run_study(study(alone, noise=1.5, run={"rounds": 1}), runs=tmp_path).models()
     )
     assert float(moved.norm()) > 0  # it goes on
+
+
+@pytest.mark.parametrize("how", [{"noise": 9.0}, {"epsilon": 0.5}], ids=str)
+def test_who_sends_nothing_is_trained_as_without_privacy(tmp_path, how):
+    """Or learning together would be compared with an alone that nobody needs."""
+    alone, everything = {"name": "local", "lr": 0.5, "steps": 2}, {"batch_size": 0}
+    private = run_study(study(alone, FEDAVG, run=everything, **how), runs=tmp_path)
+    plain = run_study(study(alone, FEDAVG, run=everything), runs=tmp_path)
+    assert_close(private.models("local"), plain.models("local"), rtol=1e-9, atol=1e-9)
+    apart = private.models("fedavg") - plain.models("fedavg")
+    assert float(apart.norm()) > 0.1
 
 
 def test_a_server_sees_what_is_averaged_and_nobody_else_does(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -157,37 +158,49 @@ def _guarded_samples(
     assert privacy is not None  # asked of studies that have it
     if setup.study.time is not None:
         raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
-    made = functools.partial(
-        PrivateSimulation,
-        simulation,
-        clip=privacy.clip,
-        loss_clip=privacy.loss_clip,
-        name=_name(setup, entry),
-    )
-    tried = made(noise=privacy.noise or 0.0)
+    made = functools.partial(PrivateSimulation, simulation, name=_name(setup, entry))
+    clip, loss_clip = privacy.clip, privacy.loss_clip
+    tried = made(clip=clip, loss_clip=loss_clip, noise=privacy.noise or 0.0)
+    begin, first = beginning(tried), tried.at(1)
     try:
         # A round that is thrown away: what cannot be private is refused in it.
-        state = method.init(setup.x.clone(), beginning(tried))
+        state = method.init(setup.x.clone(), begin)
         rng = seeds.generator(setup.seed, "algorithm", 1)
-        state, _ = method.step(state, tried.at(1), rng)
+        state, _ = method.step(state, first, rng)
         method.personal(state, tried.at(1, purpose="use"))
     except InputError as refusal:
         raise _refusal(entry, refusal) from None
-    noises, planned = _planned(setup, entry, method, tried)
-    clients = made(noise=noises.training, held_out_noise=noises.held_out)
+    silent = not begin.sent and not first.sent
+    noises, planned = _planned(setup, entry, method, tried, silent=silent)
+    if planned is not None and not planned.sends:  # what stays at home needs no noise
+        clip, loss_clip = math.inf, None
+    clients = made(
+        clip=clip,
+        loss_clip=loss_clip,
+        noise=noises.training,
+        held_out_noise=noises.held_out,
+    )
     mechanism = Mechanism(privacy.clip, noises.training, setup.seed)
     private = counted(hearing(method), clients, planned)
     return Guard(private, mechanism, [], clients)
 
 
 def _planned(
-    setup: Setup, entry: Entry, method: Algorithm, clients: PrivateSimulation
+    setup: Setup,
+    entry: Entry,
+    method: Algorithm,
+    clients: PrivateSimulation,
+    *,
+    silent: bool,
 ) -> tuple[Noises, Planned | None]:
-    """The noise of single samples, and what they may release where that is limited."""
+    """The noise of single samples, and what they may release where that is limited.
+
+    Or where a method that was `silent` in its first round is to stay so.
+    """
     study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
     assert privacy is not None  # asked of studies that have it
     noises = Noises(privacy.noise or 0.0, privacy.noise or 0.0)
-    if privacy.noise is not None and privacy.budget is None:
+    if privacy.noise is not None and privacy.budget is None and not silent:
         return noises, None
     share, rounds = study.run.participation, range(1, study.run.rounds + 1)
     actives = [participants(n, share, setup.seed, t) for t in rounds]
@@ -202,7 +215,9 @@ def _planned(
             "models without data: [privacy] needs `noise` for it, and no `budget` "
             f"({refusal})"
         ) from None
-    if privacy.epsilon is not None:
+    if not asked.sends:
+        noises = Noises(0.0, 0.0)
+    elif privacy.epsilon is not None:
         noises = noise_for_samples(asked.rounds, privacy.epsilon, privacy.delta)
     limits = _limits(setup)
     rounds_ = with_noise(asked.rounds, noises)
