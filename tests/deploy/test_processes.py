@@ -72,6 +72,30 @@ def test_torchrun_divides_a_study_and_a_killed_process_ends_it_until_it_goes_on(
     pd.testing.assert_frame_equal(metrics(tmp_path / "together"), expected, **exact)
 
 
+ENDING = """
+import atexit, torch.distributed as dist
+from coterie.deploy import joined
+atexit.register(lambda: print("in a group:", dist.is_initialized()))
+assert joined("cpu").gather(1) == [1, 1]
+"""
+
+
+def test_a_process_leaves_its_group_before_it_ends(tmp_path):
+    """Else threads of the group abort it in about half of all runs."""
+    (tmp_path / "ending.py").write_text(ENDING)
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    run = subprocess.run(
+        [sys.executable, *torchrun, "ending.py"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == 2 * ["in a group: False"]
+
+
 def second_of(parent: int) -> int:
     """The child that torchrun made the process of rank 1."""
     for folder in Path("/proc").iterdir():

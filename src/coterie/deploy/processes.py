@@ -7,6 +7,7 @@ travel by NCCL, those in memory by Gloo.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -123,4 +124,6 @@ def joined(device: str) -> Processes | None:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, timeout=_PATIENCE)
+        # Threads of Gloo that still wait when the interpreter ends abort the process.
+        atexit.register(dist.destroy_process_group)
     return Processes()
