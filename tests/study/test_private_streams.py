@@ -58,13 +58,24 @@ def test_two_studies_that_differ_in_anything_have_noise_of_their_own(tmp_path, c
         assert float((a - b).norm()) > 0.3 * float(a.norm()) > 1
 
 
-def test_the_same_settings_with_other_data_have_noise_of_their_own(tmp_path):
-    table = tmp_path / "data.csv"
-    found = []
+def test_the_same_settings_with_other_data_have_noise_of_their_own(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)  # a path is a setting, too
+    features, found = [f"x{k}" for k in range(9)], []
     for run, change in enumerate((0.0, 0.001)):
-        rows = [f"{i % 3},{i / 24},{i / 7 + change * (i == 0)}" for i in range(24)]
-        table.write_text("\n".join(["client,x,y", *rows]))
-        data = {"name": "file", "path": str(table), "client": "client", "target": "y"}
+        rows = [
+            [
+                i % 3,
+                *((i * (k + 1)) % 23 / 7 for k in range(9)),
+                i / 7 + change * (i == 0),
+            ]
+            for i in range(24)
+        ]
+        lines = [["client", *features, "y"], *rows]
+        text = "\n".join(",".join(map(str, line)) for line in lines)
+        (tmp_path / "data.csv").write_text(text)
+        data = {"name": "file", "path": "data.csv", "client": "client", "target": "y"}
         tables = {"data": data, "privacy": CLIENT}
         found += models(tmp_path / str(run), {"name": "fedavg", "lr": 0.01}, **tables)
     a, b = found

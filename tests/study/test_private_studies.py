@@ -308,8 +308,15 @@ def test_what_cannot_be_private_is_refused_before_training(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("of", [run_study, audit_study])
-def test_weights_made_from_data_are_refused_before_data_are_touched(of):
+@pytest.mark.parametrize(
+    ("of", "weights"),
+    [
+        (run_study, "sliced(10)"),
+        (audit_study, "sliced(10)"),
+        (audit_study, "means(10)"),
+    ],
+)
+def test_weights_made_from_data_are_refused_before_data_are_touched(of, weights):
     def told(weights):
         entry = {"name": "all_for_one", "weights": weights}
         data = {"name": "file", "path": "absent.csv", "target": "y", "client": "c"}
@@ -318,9 +325,10 @@ def test_weights_made_from_data_are_refused_before_data_are_touched(of):
     # With "uniform", nothing else is wrong than that there are no data.
     with pytest.raises(InputError, match=r"absent\.csv"):
         told("uniform")
-    message = r"`weights` 'means\(10\)' of all_for_one is made from the clients' data"
+    name = weights.removesuffix("(10)")
+    message = rf"`weights` '{name}\(10\)' of all_for_one is made from the clients' data"
     with pytest.raises(InputError, match=message):
-        told("means(10)")
+        told(weights)
 
 
 def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path):

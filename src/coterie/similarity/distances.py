@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .. import checks
@@ -59,6 +59,31 @@ class Distances(NamedTuple):
     error: Float[Tensor, "n n"]
 
 
+def from_halves(
+    cross: Float[Tensor, "n n"], noise: Float[Tensor, "n n"], known: Bool[Tensor, "n n"]
+) -> Distances:
+    """Distances from products of two independent estimates of a difference.
+
+    The product of two independent estimates of a vector d of length |d| has variance
+    2 d'S d + tr S^2 for their covariance S, which is at most 2 |d|^2 s + s^2 with
+    s^2 = tr S^2. What halves of two clients have in common by chance measures s, as in
+    `collaboration.beliefs`.
+
+    Args:
+        cross: these products.
+        noise: products of the differences of both halves of two clients.
+        known: for which pairs there are products; the others have an infinite error.
+    """
+    apart = ~torch.eye(len(cross), dtype=torch.bool, device=cross.device)
+    others = known & apart
+    counted = others.sum(1).clamp(min=1)
+    single = ((noise.square() * others).sum(1) / counted / 4).sqrt()
+    both = 2 * single[:, None]  # a difference has twice the covariance
+    variance = 2 * cross.clamp(min=0) * both + both.square()
+    error = torch.where(known, variance.sqrt(), torch.inf)
+    return Distances(cross * others, torch.where(apart, error, 0))
+
+
 def moment_distances(samples: Samples, *, order: int = 1) -> Distances:
     """Distances of means, |E z_i - E z_j|^2, or of second moments, |E z z' - E z z'|^2.
 
@@ -74,7 +99,7 @@ def moment_distances(samples: Samples, *, order: int = 1) -> Distances:
     n, size, d = samples.values.shape
     # As features where that is less work than products of all samples with all.
     if d + 1 <= 2 * size and n * d * (d + 1) / 2 <= 40 * _BLOCK:
-        return by_features(samples, _squares)
+        return by_features(samples, squares_of)
     return _by_products(samples, lambda z, other: (z @ other.T).square_())
 
 
@@ -139,9 +164,9 @@ def centred(samples: Samples) -> Samples:
     return samples._replace(values=(samples.values - mean) * mask)
 
 
-def _squares(z: Float[Tensor, "n l d"]) -> Float[Tensor, "n l p"]:
+def squares_of(z: Float[Tensor, "*n l d"]) -> Float[Tensor, "*n l p"]:
     """Products of two entries, each pair once: inner products of z z' and y y'."""
-    row, column = torch.triu_indices(z.shape[2], z.shape[2], device=z.device)
+    row, column = torch.triu_indices(z.shape[-1], z.shape[-1], device=z.device)
     twice = (2 - (row == column).to(z)).sqrt()  # off the diagonal
     return z[..., row] * z[..., column] * twice
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import checks
 from ..types import Clients, Oracle
-from .distances import Distances
+from .distances import Distances, from_halves
 
 
 def gradient_distances(
@@ -21,10 +21,7 @@ def gradient_distances(
 ) -> Distances:
     """|grad f_j - grad f_i|^2 at client i's model, from halves of each one's samples.
 
-    The product of two independent estimates of a vector d of length |d| has variance
-    2 d'S d + tr S^2 for their covariance S, which is at most 2 |d|^2 s + s^2 with
-    s^2 = tr S^2. What halves of two clients have in common by chance measures s, as in
-    `collaboration.beliefs`. Pairs with an inactive client have an infinite error.
+    Pairs with an inactive client have an infinite error.
 
     Args:
         oracle: asks the clients.
@@ -32,14 +29,7 @@ def gradient_distances(
         samples: how many training samples each client uses; None uses them all.
     """
     seen = oracle.compare(x, samples=samples)
-    apart = ~torch.eye(len(x), dtype=torch.bool, device=x.device)
-    others = seen.known & apart
-    counted = others.sum(1).clamp(min=1)
-    single = ((seen.noise.square() * others).sum(1) / counted / 4).sqrt()
-    both = 2 * single[:, None]  # a difference has twice the covariance
-    variance = 2 * seen.cross.clamp(min=0) * both + both.square()
-    error = torch.where(seen.known, variance.sqrt(), torch.inf)
-    return Distances(seen.cross * others, torch.where(apart, error, 0))
+    return from_halves(seen.cross, seen.noise, seen.known)
 
 
 def gaps_of(

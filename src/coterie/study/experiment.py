@@ -29,7 +29,7 @@ from .identity import identity_of, settings_read
 from .ingredients import RECIPES, edges_between, ingredients_of, is_told
 from .loops import training_of
 from .newcomers import hold_out
-from .private import refuse_measured, refuse_unsummed, worst_epsilon
+from .private import refuse_uncounted, refuse_unsummed, worst_epsilon
 from .setup import (
     Data,
     Setup,
@@ -218,7 +218,7 @@ def _warn(line: str) -> None:
 
 def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None:
     """Refuses what can be known before data are loaded."""
-    refuse_measured(study)
+    refuse_uncounted(study)
     if group.size > 1 and study.time is not None:
         raise InputError(
             f"a study with [time] runs in one process, got {group.size} processes."

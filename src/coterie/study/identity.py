@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from .. import seeds
 from ..checks import imported
 from ..data.federation import Table
+from ..privacy.partners import Choosing
 from ..records.versions import digest_of, sources_of
 from .config import Study
 from .ingredients import RECIPES, file_of
@@ -38,6 +40,18 @@ def identity_of(study: Study, read: Mapping[str, str]) -> str:
 def settled(study: Study, read: Mapping[str, str]) -> str:
     """All settings of a study and what it read: of two that differ, other text."""
     return json.dumps([study.resolved(), read], sort_keys=True, default=str)
+
+
+def whole_name(study: Study, read: Mapping[str, str]) -> str:
+    """The same with all other files that the settings name: what no other study has."""
+    return settled(study, {**read, **settings_read(study)})
+
+
+def choosing_of(study: Study, seed: int, read: Mapping[str, str]) -> Choosing | None:
+    """How clients tell of their data for a choice of partners, under [privacy]."""
+    if study.privacy is None:
+        return None
+    return study.privacy.choosing(seeds.key(seed, "partners", whole_name(study, read)))
 
 
 def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:

@@ -37,7 +37,7 @@ from ..models import (
 from ..types import Algorithm
 from .config import Entry, Study, algorithm_factory, most_steps
 from .divided import Division
-from .identity import content_of
+from .identity import choosing_of, content_of
 from .ingredients import Context, Ingredients, edges_between, ingredients_of, once
 from .newcomers import Newcomers, hold_out, on_the_device_of
 from .search import folded
@@ -107,7 +107,8 @@ class Setup:
 def _building(setup: Setup, federation: Federation) -> Build:
     """Builds algorithms for a federation, and their ingredients, each of them once."""
     graph = setup.study.graph
-    context = Context(federation, layout(setup.module), setup.seed)
+    choosing = choosing_of(setup.study, setup.seed, setup.read)
+    context = Context(federation, layout(setup.module), setup.seed, choosing=choosing)
     if graph is not None:
         edges = edges_between(graph.edges, federation)
         context = context._replace(edges=edges, kind=graph.mixing)

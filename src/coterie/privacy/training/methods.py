@@ -70,6 +70,7 @@ def privately(
     *,
     limits: Limits = _NONE,
     costs: Sequence[Tensor] = (),
+    before: Sequence[Release] = (),
 ) -> Algorithm:
     """The algorithm with clients who release nothing but clipped rows with noise.
 
@@ -80,6 +81,7 @@ def privately(
         names: identities of all clients, which name their noise.
         limits: budgets, where there are some.
         costs: (N,) of each round, the mu^2 that it may cost; see `costs_of`.
+        before: what was released for its making.
     """
 
     def asked(
@@ -111,8 +113,9 @@ def privately(
         nobody = torch.zeros_like(oracle.present)
         private, inside = asked(oracle, foreseen.calls(0), refs, 0, nobody)
         state = algorithm.init(x, private)
-        spent = totals(inside.events, len(nobody))
-        return Guarded(state, inside.refs, 0, spent, listed(inside.events), 0)
+        events = [*before, *inside.events]
+        spent = totals(events, len(nobody))
+        return Guarded(state, inside.refs, 0, spent, listed(events), 0)
 
     def step(
         now: Guarded, oracle: Oracle, rng: torch.Generator

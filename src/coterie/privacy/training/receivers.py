@@ -4,7 +4,7 @@ What a client sends is made of its private answers. So whoever receives rows of 
 any time, may know all of them, but for answers to other readers, which have noise of
 their own (`blended`): of those it knows what it was answered, and, as it may come to
 see the model that is made of it, the client's answer to itself. Products of gradients
-(`compare`) are told to everybody who takes part.
+(`compare`) are told to everybody who takes part, and so is what partners are chosen by.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...types import SERVER, Oracle
 from ..ledger import Ledger, Release
+from ..partners import PARTNERS
 from ..subsampled import Step, steps_of
 
 PAIRS = 200
@@ -67,6 +68,7 @@ def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
     links = [each.cpu() for each in used.values()]
     if any(event.verb == "compare" for event in rest):
         links.append((present[:, None] & present).nonzero())
+    links += [event.links for event in rest if event.verb == PARTNERS]
     if any(sent.verb == "central" for sent in oracle.sent):  # of absent clients too
         links.append(torch.stack([torch.arange(n), torch.full((n,), SERVER)], 1))
     # Rows of those who have answered nothing yet tell nothing.

@@ -91,7 +91,10 @@ class Planned(NamedTuple):
 
 
 def counted(
-    algorithm: Algorithm, clients: PrivateSimulation, planned: Planned | None = None
+    algorithm: Algorithm,
+    clients: PrivateSimulation,
+    planned: Planned | None = None,
+    before: Sequence[Release] = (),
 ) -> Algorithm:
     """The algorithm, whose state counts what these clients release.
 
@@ -99,6 +102,7 @@ def counted(
         algorithm: with rounds.
         clients: whose oracles it will get.
         planned: what it may release; None: nobody has said.
+        before: what was released for its making.
     """
 
     def after(
@@ -112,6 +116,8 @@ def counted(
 
     def begun(x: Tensor, oracle: Oracle) -> Counted:
         clients.ledger.taken()  # of other beginnings
+        for event in before:
+            clients.ledger.append(event)
         state = algorithm.init(x, oracle)
         nothing: list[Any] = [[] for _ in range(len(clients))]
         return after(0, state, nothing, nothing_told(len(clients)), oracle)
@@ -234,36 +240,54 @@ def with_noise(
 
 
 def noise_for_samples(
-    rounds: Sequence[Sequence[Counter[Step]]], epsilon: float, delta: float
+    rounds: Sequence[Sequence[Counter[Step]]],
+    epsilon: float,
+    delta: float,
+    before: Sequence[Counter[Step]] | None = None,
 ) -> Noises:
     """The noise with which nobody spends more than epsilon in all rounds together.
 
     It is the least to one part in a thousand by the quick bound, so that what is spent
     in truth is somewhat less. Training and validation samples have accounts of their
     own.
+
+    Args:
+        rounds: of each client, with a noise of 1.
+        epsilon: that nobody may exceed.
+        delta: of all.
+        before: of each client, what was released already, with noise as it was.
     """
     accounts = [sum(steps, Counter[Step]()) for steps in zip(*rounds, strict=True)]
+    first = before or [Counter[Step]()] * len(accounts)
     training, held_out = (
-        _least_noise(accounts, epsilon, delta, held_out=part) for part in (False, True)
+        _least_noise(accounts, first, epsilon, delta, held_out=part)
+        for part in (False, True)
     )
     return Noises(training, held_out or training)
 
 
 def _least_noise(
-    accounts: Sequence[Counter[Step]], epsilon: float, delta: float, *, held_out: bool
+    accounts: Sequence[Counter[Step]],
+    before: Sequence[Counter[Step]],
+    epsilon: float,
+    delta: float,
+    *,
+    held_out: bool,
 ) -> float:
     """For the steps of a part; 0 where there are none."""
-    parts = {
-        tuple(sorted(each for each in account.items() if each[0][2] == held_out))
-        for account in accounts
-    }
-    whole = [Counter(dict(part)) for part in parts if part]
+
+    def part(account: Counter[Step]) -> tuple[tuple[Step, int], ...]:
+        return tuple(sorted(each for each in account.items() if each[0][2] == held_out))
+
+    pairs = {(part(a), part(b)) for a, b in zip(accounts, before, strict=True)}
+    whole = [(Counter(dict(new)), Counter(dict(old))) for new, old in pairs if new]
     if not whole:
         return 0.0
 
     def enough(noise: float) -> bool:
         both = Noises(noise, noise)
-        spent = quick_epsilons([_scaled(steps, both) for steps in whole], delta)
+        after = [_scaled(steps, both) + old for steps, old in whole]
+        spent = quick_epsilons(after, delta)
         return float(spent.max()) <= epsilon
 
     if not enough(NOISES[1]):

@@ -19,12 +19,17 @@ from ..gaussian import (
     refuse_epsilon,
     refuse_noise,
 )
+from ..partners import Choosing
 from ..per_sample.losses import refuse_loss_clip
 from .mechanisms import SOURCES, Mechanism
 from .methods import Limits, calibrated
 
 _LEAST_DELTA = 1e-100
 """Nobody waits for a chance that is less."""
+
+
+_PARTNERS = 0.25
+"""The share of mu^2 for choosing partners, where none is given."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Privacy:
     budget: float | Mapping[str, float] | None = None  # of epsilon, also by client
     noise_source: str = "seed"  # or system, which no seed repeats
     loss_clip: float | None = None  # what a sample's loss counts for at most
+    partners: float | None = None  # of mu^2 of epsilon, for choosing partners by data
 
     def __post_init__(self) -> None:
         """Refuses what promises nothing."""
@@ -64,6 +70,13 @@ class Privacy:
             raise InputError("`privacy.clip` must be finite where there is noise.")
         if self.loss_clip is not None:
             refuse_loss_clip("privacy.loss_clip", self.loss_clip, self.noise)
+        if self.partners is not None:
+            number("privacy.partners", self.partners, above=0, below=1)
+            if self.epsilon is None:
+                raise InputError(
+                    "`privacy.partners` is a share of `privacy.epsilon`, which is not "
+                    "given."
+                )
         for name, budget in self._budgets().items():
             number(name, budget, above=0, at_most=EPSILONS[1])
             if self.noise == 0:
@@ -100,8 +113,26 @@ class Privacy:
         """Whether only sums of what is averaged are seen."""
         return self.aggregation == "secure"
 
+    def choosing(self, seed: int) -> Choosing:
+        """How clients tell of their data for the choice of partners, as one release.
+
+        Args:
+            seed: names coins and noise.
+        """
+        if self.epsilon is not None:
+            share = self.partners or _PARTNERS
+            noise = 1 / (math.sqrt(share) * mu_of(self.epsilon, self.delta))
+        else:
+            noise = self.noise or 0.0
+            noise = noise / 2 if self.unit == "client" else noise
+        return Choosing(self.unit, noise, seed)
+
     def mechanism(
-        self, costs: Sequence[Tensor], seed: int, loss_clip: float
+        self,
+        costs: Sequence[Tensor],
+        seed: int,
+        loss_clip: float,
+        before: float = 0.0,
     ) -> Mechanism:
         """How rows are clipped and noised in rounds that cost so much.
 
@@ -109,9 +140,10 @@ class Privacy:
             costs: of the beginning and each round.
             seed: names the noise.
             loss_clip: the usual bound of losses, where none is given.
+            before: mu^2 that was released before, and is not left for them.
         """
         if self.epsilon is not None:
-            mu = mu_of(self.epsilon, self.delta)
+            mu = math.sqrt(mu_of(self.epsilon, self.delta) ** 2 - before)
             noise = calibrated(costs, mu, self.clip)
             if noise > NOISES[1] * self.clip:
                 raise InputError(

@@ -13,6 +13,7 @@ from .recipes import (
     ingredients_of,
     is_measured,
     is_told,
+    is_told_with_noise,
     once,
 )
 
@@ -26,5 +27,6 @@ __all__ = [
     "ingredients_of",
     "is_measured",
     "is_told",
+    "is_told_with_noise",
     "once",
 ]

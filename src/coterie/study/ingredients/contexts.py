@@ -15,6 +15,7 @@ from torch import Tensor
 from ...checks import InputError
 from ...data.federation import Federation
 from ...models import Layout
+from ...privacy.partners import Choosing
 
 ON_GRAPH = " on graph"
 
@@ -27,6 +28,7 @@ class Context(NamedTuple):
     seed: int  # of the study
     edges: Int[Tensor, "e 2"] | None = None  # places of clients whom [graph] joins
     kind: str = "metropolis"  # of gossip matrices
+    choosing: Choosing | None = None  # how clients tell of their data under [privacy]
 
 
 def in_files(federation: Federation) -> tuple[int, Tensor]:

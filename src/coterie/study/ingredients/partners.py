@@ -27,6 +27,7 @@ from ...collaboration.weights import (
 from ...data.federation import Federation, short_name
 from ...graphs.fastest import MIXINGS
 from ...graphs.matrices import neighbouring
+from ...privacy.partners import private_weights
 from ...similarity.partners import ESTIMATES, estimated_weights
 from ...similarity.transport import dissimilarities
 from .contexts import ON_GRAPH, Context, file_of, from_file, in_files, named
@@ -70,7 +71,7 @@ def weights(choice: str, context: Context) -> Tensor:
     estimates = (*ESTIMATES, *(f"unlabelled_{estimate}" for estimate in ESTIMATES))
     one_of("weights", name, ("clusters", "uniform", "alone", *numbers, *estimates))
     if name in estimates:
-        return _estimated(name, arguments, choice, federation)
+        return _estimated(name, arguments, choice, context)
     if arguments and name not in numbers:
         raise InputError(f"`weights` {name} takes no numbers, got {choice!r}.")
     if name == "uniform":
@@ -96,7 +97,7 @@ def weights(choice: str, context: Context) -> Tensor:
 
 
 def _estimated(
-    name: str, arguments: tuple[float, ...], choice: str, federation: Federation
+    name: str, arguments: tuple[float, ...], choice: str, context: Context
 ) -> Tensor:
     """Weights from S samples of every client."""
     if len(arguments) not in (1, 2) or arguments[0] % 1:
@@ -105,8 +106,12 @@ def _estimated(
             f"threshold, got {choice!r}."
         )
     samples = integer("weights", int(arguments[0]), at_least=4, at_most=1e9)
+    federation, choosing, given = context.federation, context.choosing, arguments[1:]
     try:
-        found = estimated_weights(name, federation, samples, *arguments[1:])
+        if choosing is None:
+            found = estimated_weights(name, federation, samples, *given)
+        else:
+            found = private_weights(name, federation, samples, choosing, *given)
         return found.to(torch.float32)
     except InputError as error:
         raise InputError(f"`weights` {choice!r} cannot be made: {error}") from error

@@ -11,6 +11,7 @@ import torch
 
 from ...checks import InputError, call
 from ...graphs.matrices import refuse_unjoined
+from ...privacy.partners import FEATURES
 from ...similarity.partners import ESTIMATES
 from .contexts import Context, file_of, named
 from .links import graph, head, layers, mixing
@@ -76,6 +77,17 @@ def is_measured(name: str, choice: str) -> bool:
         return False
     word = call(name, named(choice))[0].removeprefix("unlabelled_")
     return word in (*ESTIMATES, "transport", "cosine")
+
+
+def is_told_with_noise(name: str, choice: str) -> bool:
+    """Whether a measured ingredient can be made of what clients tell with noise.
+
+    >>> [is_told_with_noise("weights", f"{name}(9)") for name in ("mmd", "sliced")]
+    [True, False]
+    """
+    if name != "weights" or not is_measured(name, choice):
+        return False
+    return call(name, named(choice))[0].removeprefix("unlabelled_") in FEATURES
 
 
 def once(context: Context) -> Ingredients:

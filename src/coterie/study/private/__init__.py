@@ -1,6 +1,7 @@
 """Studies with [privacy]: how entries are guarded, and what is told of it."""
 
-from .guards import Guard, guard_of, guarded, refuse_measured, refuse_unsummed
+from .guards import Guard, guard_of, guarded, refuse_unsummed
+from .partners import refuse_measured, refuse_uncounted
 from .releases import (
     exact_epsilon,
     releases_of,
@@ -15,6 +16,7 @@ __all__ = [
     "guard_of",
     "guarded",
     "refuse_measured",
+    "refuse_uncounted",
     "refuse_unsummed",
     "releases_of",
     "spent_of",

@@ -14,8 +14,11 @@ from ... import seeds
 from ...checks import InputError
 from ...data.federation import places_of
 from ...engine.rounds import beginning, participants
+from ...privacy.accounts import totals
 from ...privacy.gaussian import mu_of
+from ...privacy.ledger import Ledger
 from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
+from ...privacy.subsampled import steps_of
 from ...privacy.training import (
     Limits,
     Mechanism,
@@ -31,12 +34,12 @@ from ...privacy.training import (
     with_noise,
 )
 from ...types import Algorithm
-from ..config import Entry, Study, algorithm_factory
-from ..identity import settings_read, settled
-from ..ingredients import RECIPES, ingredients_of, is_measured
+from ..config import Entry
+from ..identity import whole_name
 from ..setup import Setup
 from .answers import answers_of
 from .budgets import Least, least_of_rounds, least_of_samples, refuse_spent
+from .partners import refuse_unnoised, told_for
 
 
 class Guard(NamedTuple):
@@ -68,9 +71,7 @@ def _settings(entry: Entry) -> str:
 
 def _name(setup: Setup, entry: Entry) -> str:
     """What no other training has: noise and samples are its own, and so add up."""
-    study = setup.study
-    read = {**setup.read, **settings_read(study)}
-    return f"{_settings(entry)} of {settled(study, read)}"
+    return f"{_settings(entry)} of {whole_name(setup.study, setup.read)}"
 
 
 def _seed(setup: Setup, entry: Entry) -> int:
@@ -87,7 +88,7 @@ def guarded(setup: Setup, entry: Entry, hearing: Hearing = lambda it: it) -> Gua
     """
     study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
     assert privacy is not None  # asked of studies that have it
-    _refuse_measured(entry)
+    refuse_unnoised(study, entry)
     method, share = setup.algorithm(entry), study.run.participation
     if privacy.unit == "sample":
         return _guarded_samples(setup, entry, method, hearing)
@@ -111,9 +112,16 @@ def guarded(setup: Setup, entry: Entry, hearing: Hearing = lambda it: it) -> Gua
     except InputError as refusal:
         raise _refusal(entry, refusal) from None
     loss_clip = usual_loss_clip(setup.federation)
-    mechanism = privacy.mechanism(units, _seed(setup, entry), loss_clip)
+    before = told_for(setup, entry)
+    told = totals(before, n)
+    mechanism = privacy.mechanism(
+        units, _seed(setup, entry), loss_clip, before=float(told.max())
+    )
     noise, sensitivity = mechanism.noise, mechanism.sensitivity
-    costs = [(sensitivity / noise) ** 2 * c for c in units] if noise else []
+    quiet = not any(bool(cost.any()) for cost in units)  # nothing is sent
+    scale = (sensitivity / noise) ** 2 if noise else 0.0
+    costs = [scale * cost for cost in units] if noise or quiet else []
+    costs[:1] = [cost + told for cost in costs[:1]]
     limits = _limits(setup)
     if costs:
         refuse_spent(setup, entry, limits, least_of_rounds(costs))
@@ -124,6 +132,7 @@ def guarded(setup: Setup, entry: Entry, hearing: Hearing = lambda it: it) -> Gua
         setup.federation.clients,
         limits=limits,
         costs=costs,
+        before=before,
     )
     return Guard(private, mechanism, costs, sums=foreseen.sums)
 
@@ -181,7 +190,7 @@ def _guarded_samples(
         held_out_noise=noises.held_out,
     )
     mechanism = Mechanism(privacy.clip, noises.training, setup.seed)
-    private = counted(hearing(method), clients, planned)
+    private = counted(hearing(method), clients, planned, told_for(setup, entry))
     return Guard(private, mechanism, [], clients)
 
 
@@ -215,14 +224,17 @@ def _planned(
             "models without data: [privacy] needs `noise` for it, and no `budget` "
             f"({refusal})"
         ) from None
+    told = steps_of(Ledger(n, told_for(setup, entry)))
     if not asked.sends:
         noises = Noises(0.0, 0.0)
     elif privacy.epsilon is not None:
-        noises = noise_for_samples(asked.rounds, privacy.epsilon, privacy.delta)
+        noises = noise_for_samples(asked.rounds, privacy.epsilon, privacy.delta, told)
     limits = _limits(setup)
     rounds_ = with_noise(asked.rounds, noises)
-    planned = Planned(rounds_, privacy.delta, limits, asked.sends)
-    if asked.sends:
+    rounds_[0] = [a + b for a, b in zip(rounds_[0], told, strict=True)]
+    sends = asked.sends or any(told)
+    planned = Planned(rounds_, privacy.delta, limits, sends)
+    if sends:
         own = limits.of_each is not None
         least = least_of_samples(planned.rounds, privacy.delta, own=own)
         refuse_spent(setup, entry, limits, least)
@@ -255,22 +267,3 @@ def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
         each = torch.full((len(clients),), one, dtype=torch.float64)
         refuse_spent(setup, entry, _limits(setup), Least(each, each), what="answer")
     return Guard(private, mechanism, [])
-
-
-def refuse_measured(study: Study) -> None:
-    """Refuses what a private study would make from data, before these are touched."""
-    if study.privacy is not None:
-        for entry in study.algorithms:
-            _refuse_measured(entry)
-
-
-def _refuse_measured(entry: Entry) -> None:
-    """Refuses ingredients that are made from data before training, uncounted."""
-    for name in ingredients_of(algorithm_factory(entry.name)):
-        choice = str(entry.options.get(name, RECIPES[name][1]))
-        if is_measured(name, choice):
-            raise InputError(
-                f"`{name}` {choice!r} of {entry.label} is made from the clients' data "
-                "before training, which nobody counts: with [privacy] it must be known "
-                "or come from a file."
-            )

@@ -1,0 +1,162 @@
+"""Claims about private studies whose weights are made from the clients' data."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coterie.checks import InputError
+from coterie.conformance.divided import divided
+from coterie.privacy import epsilon_of, mu_of
+from coterie.privacy.accounts import totals
+from coterie.privacy.partners import PARTNERS
+from coterie.privacy.training import events_of
+from coterie.study.config import study_of
+from coterie.study.experiment import run_study
+from coterie.study.identity import choosing_of
+from coterie.study.private import guard_of
+from coterie.study.setup import data_of, prepare
+from coterie.types import SERVER
+
+TABLES = {
+    "name": "chosen",
+    "data": {"name": "digits"},
+    "split": {"name": "label_swap", "clients": 4},
+    "model": {"name": "logistic"},
+    "run": {"rounds": 3, "batch_size": 32, "checkpoint_seconds": 0.0},
+}
+CHOSEN = {"name": "all_for_all", "lr": 0.1, "weights": "mmd(400)"}
+CLOSE = {**CHOSEN, "weights": "mmd(400, 1e9)"}  # all are near, whatever the noise
+
+
+def study(entry=CLOSE, **privacy):
+    tables = {**TABLES, "algorithm": [entry], "privacy": {"clip": 0.5, **privacy}}
+    return study_of(tables)
+
+
+def begun(guarded):
+    """What has been released when training begins."""
+    setup = prepare(guarded, 0, data_of(guarded).federations[0])
+    guard = guard_of(setup, guarded.algorithms[0])
+    clients = guard.clients or setup.simulation
+    return guard, guard.method.init(setup.x.clone(), clients.at(0))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.6])
+def test_partners_take_their_share_of_epsilon_and_training_the_rest(tmp_path, share):
+    guarded = study(epsilon=30.0, partners=share)
+    _, state = begun(guarded)
+    told = [e for e in events_of(state.ledger) if e.verb == PARTNERS]
+    whole = mu_of(30.0, 1e-5) ** 2
+    expected = torch.full((4,), share * whole, dtype=torch.float64)
+    torch.testing.assert_close(totals(told, 4), expected)
+    result = run_study(guarded, runs=tmp_path)
+    last = result.records.metrics.query("round == 3")["epsilon"]
+    assert last.max() == pytest.approx(30.0, rel=1e-6)
+
+
+def test_with_a_given_noise_partners_cost_one_release_more(tmp_path):
+    known = run_study(
+        study({**CHOSEN, "weights": "clusters"}, noise=2.0), runs=tmp_path
+    )
+    chosen = run_study(study(noise=2.0), runs=tmp_path)
+    # A release moves by 2 C, with noise 2 C: mu = 1. Round by round, one of each.
+    for result, before in ((known, 0), (chosen, 1)):
+        spent = result.records.metrics.groupby("round")["epsilon"].max()
+        expected = [epsilon_of((t + before) ** 0.5, 1e-5) for t in spent.index]
+        assert spent.tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_single_samples_are_told_once_more_and_cost_no_more_than_epsilon(tmp_path):
+    guarded = study({**CHOSEN, "weights": "mmd(400)"}, unit="sample", epsilon=20.0)
+    _, state = begun(guarded)
+    noise = 1 / (0.25**0.5 * mu_of(20.0, 1e-5))  # a quarter, where nothing is said
+    for kinds in state.releases:
+        assert (pytest.approx(noise), 1.0, False, 1) in [tuple(k) for k in kinds]
+    result = run_study(guarded, runs=tmp_path)
+    assert 10 < result.records.metrics["epsilon"].max() <= 20
+    sent = result.records.releases
+    receivers = sent.groupby("client")["to"].agg(set).tolist()
+    everybody = {0, 1, 2, 3, SERVER}
+    assert receivers == [everybody - {i} for i in range(4)]
+
+
+def test_processes_that_divide_the_clients_choose_alike(tmp_path):
+    guarded = study(unit="sample", noise=1.0)
+    alone = run_study(guarded, runs=tmp_path / "alone")
+    together = divided(
+        lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
+    )[0]
+    gap = alone.models() - together.models()
+    assert float(gap.abs().max()) < 1e-5  # float32, sums in another order
+    last = [r.records.metrics["epsilon"].tolist() for r in (alone, together)]
+    assert last[0] == last[1]
+
+
+def test_another_study_draws_other_noise():
+    def told(guarded):
+        setup = prepare(guarded, 0, data_of(guarded).federations[0])
+        return choosing_of(guarded, 0, setup.read).told("means", setup.federation, 9)
+
+    one, same, other = (told(study(noise=2.0, delta=d)) for d in (1e-5, 1e-5, 1e-6))
+    assert torch.equal(one, same)
+    assert float((one - other).abs().mean()) > 1  # of noise of 2.8
+
+
+def test_who_finds_no_partners_pays_for_asking_alone(tmp_path):
+    entry = {**CHOSEN, "weights": "mmd(400, 0.02)"}  # which noise leaves undecided
+    result = run_study(study(entry, epsilon=30.0, partners=0.25), runs=tmp_path)
+    expected = epsilon_of(0.5 * mu_of(30.0, 1e-5), 1e-5)
+    spent = result.records.metrics["epsilon"].unique().tolist()
+    assert spent == pytest.approx([expected])
+
+
+def test_a_budget_that_choosing_would_spend_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"`privacy\.budget` 2 would be spent in the"):
+        run_study(study(epsilon=40.0, partners=0.9, budget=2.0), runs=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "privacy", "message"),
+    [
+        (
+            {**CHOSEN, "weights": "sliced(40)"},
+            {"noise": 1.0},
+            "and cannot be made of what clients tell with noise: .* means, moments",
+        ),
+        (CHOSEN, {"epsilon": 0.5}, "squared distances have no gap.*With .privacy."),
+        (
+            {"name": "fedavg"},
+            {"epsilon": 4.0, "partners": 0.5},
+            "`privacy.partners` is for weights that are made from data",
+        ),
+    ],
+)
+def test_what_cannot_be_chosen_privately_is_refused(tmp_path, entry, privacy, message):
+    with pytest.raises(InputError, match=message):
+        run_study(study(entry, **privacy), runs=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "message"),
+    [
+        ({"noise": 1.0, "partners": 0.5}, "is a share of `privacy.epsilon`, which is"),
+        (
+            {"epsilon": 1.0, "partners": 1.0},
+            "`privacy.partners` must be less than 1, got 1",
+        ),
+        (
+            {"epsilon": 1.0, "partners": 0},
+            "`privacy.partners` must be greater than 0, got 0",
+        ),
+    ],
+)
+def test_shares_that_are_none_are_refused(privacy, message):
+    with pytest.raises(InputError, match=message):
+        study(**privacy)
+
+
+def test_in_time_weights_must_be_known(tmp_path):
+    tables = {**TABLES, "time": {}, "algorithm": [{**CHOSEN, "waits": False}]}
+    with pytest.raises(InputError, match=r"and is not counted with \[time\]: with"):
+        run_study(study_of({**tables, "privacy": {"noise": 1.0}}), runs=tmp_path)
