@@ -136,7 +136,8 @@ class SimulatedOracle:
         """Weighted means over active clients, the same for everybody or a group."""
         shares = shares.to(rows) * self.active
         if groups is not None:
-            names = torch.cat(self._group.gather(groups.unique())).unique()
+            everywhere = self._group.gather(groups.unique().cpu())
+            names = torch.cat(everywhere).unique().to(groups.device)
             shares = shares * (groups == names[:, None])
         total = self._group.sum(shares.sum(-1, keepdim=True))
         if shares.dim() == 1 and not total > 0:

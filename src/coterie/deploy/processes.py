@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -63,14 +64,13 @@ class Processes:
         self, rows: Sequence[Tensor] | None, counts: Sequence[int]
     ) -> list[Tensor]:
         """Process r gets its counts[r] rows of each tensor that process 0 has."""
-        device = None if rows is None else [row.device for row in rows]
-        about = None if rows is None else [(r.shape[1:], r.dtype) for r in rows]
-        about = self.tell(about)
+        about = None
+        if rows is not None:
+            about = [(row.shape[1:], row.dtype, row.device.type) for row in rows]
         own = []
-        for j, (shape, dtype) in enumerate(about):
-            where = self._device if device is None else device[j]
-            if rows is None:
-                empty = torch.empty((0, *shape), dtype=dtype, device=where)
+        for j, (shape, dtype, device) in enumerate(self.tell(about)):
+            if rows is None:  # of GPUs, a process has its own as the current one
+                empty = torch.empty((0, *shape), dtype=dtype, device=device)
                 parts = [empty] * self.size
             else:
                 parts = list(rows[j].split(list(counts)))
@@ -90,20 +90,18 @@ class Processes:
         _together(lambda: dist.all_gather_object(values, value))
         return values
 
-    @property
-    def _device(self) -> torch.device:
-        nccl = dist.get_backend() == "nccl"
-        return torch.device("cuda", torch.cuda.current_device()) if nccl else _CPU
 
-
-_CPU = torch.device("cpu")
+_GONE = re.compile("connect|peer|pipe|socket|time.?out|timed out|nccl", re.IGNORECASE)
+"""What torch says where another process does not answer; all else is a fault here."""
 
 
 def _together(call: Callable[[], Any]) -> None:
     """Calls a collective; where another process is gone, says so in one sentence."""
     try:
         call()
-    except (RuntimeError, dist.DistError) as error:
+    except RuntimeError as error:  # and all errors of torch.distributed
+        if not isinstance(error, dist.DistError) and not _GONE.search(str(error)):
+            raise
         raise Disconnected(
             "another process of this run ended or cannot be reached; start the run "
             "again to go on where it stopped."
@@ -122,7 +120,8 @@ def joined(device: str) -> Processes | None:
         on_gpu = torch.device(device).type == "cuda"
         if on_gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        backend = "nccl" if on_gpu else "gloo"
+        # Columns are prepared in memory also where models lie on GPUs.
+        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, timeout=_PATIENCE)
         # Threads of Gloo that still wait when the interpreter ends abort the process.
         atexit.register(dist.destroy_process_group)
