@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pandas as pd
 import pytest
+import torch
 
 from coterie.checks import InputError, TrainingError
 from coterie.conformance.divided import divided
+from coterie.data import Table
+from coterie.seeds import generator
 from coterie.study.config import study_of
-from coterie.study.divided import Division
+from coterie.study.divided import Division, read_once
 from coterie.study.experiment import run_study
 
 TABLES = {
@@ -156,3 +161,57 @@ def test_processes_that_tell_different_things_are_named():
     message = r"process 0 tells \['norm'\] and process 1 tells \['gap'\]"
     with pytest.raises(InputError, match=message):
         divided(tell, 2)
+
+
+def test_one_process_reads_a_table_and_all_have_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    x = torch.randn(9000, 40, generator=generator("table"))  # more than a MiB
+    y, who = x[:, 0] > 0, torch.arange(9000) % 3
+    made = Table("made", x, y.long(), "classification", 2, group=who, columns=("a",))
+    read = []
+
+    def reading(group):
+        def once():
+            read.append(group.rank)
+            return made
+
+        return read_once(group, once)
+
+    for found in divided(reading, 3):
+        for name, value in made._asdict().items():
+            other = getattr(found, name)
+            same = (
+                torch.equal(value, other) if isinstance(value, torch.Tensor) else None
+            )
+            assert other == value if same is None else same
+        found.features[0] = 7.0  # of this process alone
+    assert read == [0] and not list(tmp_path.iterdir())
+    assert not (x[0] == 7).any()
+
+
+def test_who_cannot_map_a_table_reads_it(monkeypatch):
+    made = Table("made", torch.ones(9000, 40), torch.ones(9000), "regression", 1)
+    read = []
+
+    def reading(group):
+        return read_once(group, lambda: read.append(group.rank) or made)
+
+    def nowhere(*_, **__):
+        raise RuntimeError("unable to open file")
+
+    monkeypatch.setattr(torch, "from_file", nowhere)
+    for found in divided(reading, 2):
+        assert torch.equal(found.features, made.features)
+    assert sorted(read) == [0, 0, 1]
+
+
+def test_why_a_table_cannot_be_read_is_told_to_all():
+    def reading(group):
+        def absent():
+            raise InputError("there is no data file absent.csv.")
+
+        with pytest.raises(InputError, match=r"absent\.csv"):
+            read_once(group, absent)
+        return group.rank
+
+    assert divided(reading, 2) == [0, 1]

@@ -28,10 +28,11 @@ def doubts(federation: Federation) -> list[str]:
     index, _ = samples_of(federation.train)
     labels = federation.targets[index]
     columns, values = _columns(federation)
-    values = values[index].double()
-    found = [_unlike_sizes(federation, columns, values)] if columns else []
+    found = []
     if columns:
-        found += [
+        values = values[index].double()
+        found = [
+            _unlike_sizes(federation, columns, values),
             _constant(columns, values),
             _telling(federation, columns, values, labels),
         ]

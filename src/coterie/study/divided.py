@@ -6,6 +6,8 @@ reads, or why it cannot, it tells the others.
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from ..checks import InputError, TrainingError
 from ..clients.groups import Group, block, blocks
-from ..data.federation import Federation
+from ..data.federation import Federation, Table
 from ..engine.states import whole
 from ..models import Objective
 from ..records import Cell, Folder
@@ -99,6 +101,64 @@ def first(group: Group, call: Callable[[], Found]) -> Found:
     if kind:
         raise (InputError if kind == "InputError" else TrainingError)(text)
     return value
+
+
+_LARGE = 2**20
+"""Bytes of a tensor from which it is mapped, and not sent."""
+
+
+def read_once(group: Group, read: Callable[[], Table]) -> Table:
+    """The table that process 0 reads, which the processes of a machine hold once.
+
+    Large tensors are laid down in files, which every process maps: pages are read when
+    they are used, and are shared. The files are gone when all have mapped them. Who
+    cannot, being on another machine or short of space, reads the table itself.
+    """
+    if group.size == 1:
+        return read()
+    with contextlib.ExitStack() as stack:
+
+        def lay_down() -> tuple[Table, dict[str, Tensor], str]:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            return _laid_down(read(), Path(folder))
+
+        table, large, folder = first(group, lay_down)
+        try:
+            mapped: dict[str, Any] = {
+                name: _mapped(Path(folder) / name, of) for name, of in large.items()
+            }
+            found = table._replace(**mapped)
+        except (OSError, RuntimeError):
+            found = None
+        group.gather(None)  # until then the files are there
+    return read() if found is None else found
+
+
+def _laid_down(table: Table, folder: Path) -> tuple[Table, dict[str, Tensor], str]:
+    """The table without its large tensors, and what these are like, without storage."""
+    large = {
+        name: value
+        for name, value in table._asdict().items()
+        if isinstance(value, Tensor) and value.numel() * value.itemsize >= _LARGE
+    }
+    with contextlib.suppress(OSError):  # no space: nobody finds them
+        for name, value in large.items():
+            flat = value.detach().cpu().contiguous().flatten()
+            flat.view(torch.uint8).numpy().tofile(folder / name)
+    alike = {
+        name: torch.empty_like(value, device="meta") for name, value in large.items()
+    }
+    nothing: dict[str, Any] = dict.fromkeys(large)
+    return table._replace(**nothing), alike, str(folder)
+
+
+def _mapped(path: Path, alike: Tensor) -> Tensor:
+    """The tensor in a file; what is written to it stays in this process."""
+    size = alike.numel()
+    if path.stat().st_size != size * alike.itemsize:
+        raise OSError(f"{path} is not whole.")
+    found = torch.from_file(str(path), shared=False, size=size, dtype=alike.dtype)
+    return found.view(alike.shape)
 
 
 def refuse_any(group: Group, message: str) -> None:

@@ -155,11 +155,12 @@ def run_study(
     _refuse_start(study, resume, group)
     first(group, lambda: refuse_absent(study.run.log))
     say = functools.cache(notice or (lambda line: None))  # nothing twice
-    data = data_of(study)
+    refuse_others(group, identity_of(study, {}))
+    data = data_of(study, group)
     seed = study.run.seeds[0]
     setup = _prepared(study, seed, data, group)
     _refuse(setup, data)
-    for line in doubts(setup.federation):
+    for line in doubts(setup.federation) if group.rank == 0 else ():
         (notice or _warn)(line)
     if study.privacy is not None and setup.federation.raw is not None:
         say(

@@ -36,7 +36,7 @@ from ..models import (
 )
 from ..types import Algorithm
 from .config import Entry, Study, algorithm_factory, most_steps
-from .divided import Division
+from .divided import Division, read_once
 from .identity import choosing_of, content_of
 from .ingredients import Context, Ingredients, edges_between, ingredients_of, once
 from .newcomers import Newcomers, hold_out, on_the_device_of
@@ -138,7 +138,7 @@ class Data(NamedTuple):
     read: dict[str, str]
 
 
-def data_of(study: Study) -> Data:
+def data_of(study: Study, group: Group | None = None) -> Data:
     """The data of a study, loaded once where they do not depend on the seed."""
     name, drawn = study.data["name"], drawn_anew(study)
     federations: dict[int, Federation] = {}
@@ -146,7 +146,7 @@ def data_of(study: Study) -> Data:
     table = None
     for seed in study.run.seeds:
         if table is None or drawn:
-            table = _table(study, seed)
+            table = read_once(group or Alone(), functools.partial(_table, study, seed))
             read |= content_of(table, name, seed if drawn else None)
         federations[seed] = divided(study, table, seed)
     return Data(federations, read)
