@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie import Simulation
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
-from coterie.clients.groups import block
 from coterie.conformance.cases import followed
 from coterie.conformance.divided import divided as in_threads
 from coterie.engine.clocks import clock
@@ -22,9 +20,16 @@ from coterie.privacy.per_sample.clipping import ClippedKernel
 from coterie.privacy.subsampled import steps_of
 from coterie.types import SERVER
 from support.federations import SIZES
-from support.plain_clients import EXACT, module, rows, simulate
+from support.plain_clients import (
+    CLIP,
+    EXACT,
+    NOISE,
+    private,
+    rows,
+    share_of,
+    simulate,
+)
 
-CLIP, NOISE = 0.5, 1.5
 METHODS = {
     "local": {"steps": 2},
     "fedavg": {"steps": 2},
@@ -36,10 +41,6 @@ METHODS = {
     "aruba": {"steps": 2},
     "all_for_all": {},
 }
-
-
-def private(federation, *, clip=CLIP, noise=NOISE, **settings) -> PrivateSimulation:
-    return PrivateSimulation(simulate(federation, **settings), clip=clip, noise=noise)
 
 
 def method(name: str, federation, **options):
@@ -114,12 +115,8 @@ def test_a_divided_run_draws_the_same_minibatches_and_the_same_noise(
     classification, size
 ) -> None:
     def work(group):
-        here = block(6, group)
-        some = classification.select(torch.arange(6)[here])
-        plain = Simulation(
-            some, module(classification), dtype=x.dtype, batch_size=3, group=group
-        )
-        clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
+        some, here = share_of(classification, group)
+        clients = private(some, group=group)
         oracle = clients.at(4, active)
         (y,) = oracle.each(program_of_two, x[here])
         found = oracle.grads(y)
@@ -222,16 +219,8 @@ def test_divided_blends_and_comparisons_draw_the_same_noise(
         return oracle.blended(rows, weights), oracle.compare(rows, samples=4)
 
     def work(group):
-        here = block(6, group)
-        plain = Simulation(
-            classification.select(torch.arange(6)[here]),
-            module(classification),
-            dtype=x.dtype,
-            batch_size=3,
-            group=group,
-        )
-        clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
-        return asked(clients.at(4), x[here])
+        some, here = share_of(classification, group)
+        return asked(private(some, group=group).at(4), x[here])
 
     blends, comparison = asked(private(classification).at(4), x)
     parts = in_threads(work, size)

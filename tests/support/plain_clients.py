@@ -12,11 +12,13 @@ from coterie import models, seeds
 from coterie.clients.groups import Group, block
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation
+from coterie.privacy import PrivateSimulation
 from coterie.types import Oracle, Sent
 
 REAL = torch.float64
 # Sums of at most some hundred products in double precision, in another order.
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
+CLIP, NOISE = 0.5, 1.5  # of private clients
 
 # The six clients with classes, their models, and how an average weighs them.
 N, D = 6, 47
@@ -84,6 +86,21 @@ def share_of(federation: Federation, group: Group) -> tuple[Federation, slice]:
     """The clients that a process holds, and where they stand among all."""
     here = block(len(federation), group)
     return federation.select(torch.arange(len(federation))[here]), here
+
+
+def private(
+    federation: Federation,
+    *,
+    clip: float = CLIP,
+    noise: float = NOISE,
+    loss_clip: float | None = None,
+    held_out_noise: float | None = None,
+    **settings: object,
+) -> PrivateSimulation:
+    """The same clients, whose every gradient and loss hides every single sample."""
+    losses = {"loss_clip": loss_clip, "held_out_noise": held_out_noise}
+    plain = simulate(federation, **settings)
+    return PrivateSimulation(plain, clip=clip, noise=noise, **losses)
 
 
 def mine(federation: Federation, client: int, name: str = "train") -> Tensor:
