@@ -74,8 +74,8 @@ def test_the_ledger_begins_with_what_clipping_and_noise_are():
         assert bool(start.who.all())
 
 
-def replay(events, n):
-    """Shares of inputs in every row at the end, event by event."""
+def replay(events, n, views=None):
+    """Shares of inputs in every row at the end, and in what each receives by pairs."""
     x = torch.eye(n, dtype=torch.float64)
     z, before = x.clone(), x.clone()
     for event in events:
@@ -90,6 +90,9 @@ def replay(events, n):
                 way = part * (z[node] - x[node])
                 x[node] = x[node] + way
                 z[node] = z[node] - way
+            if views is not None:
+                views[v].append(x[w].clone())
+                views[w].append(x[v].clone())
             step = event.gamma * (x[w] - x[v])
             z[v], z[w] = z[v] + step, z[w] - step
             mean = (x[v] + x[w]) / 2
@@ -144,18 +147,7 @@ def test_messages_of_accelerated_gossip_are_what_the_ledger_says():
     pace = gossip.pace(edges, uniform(edges))
     assert {e.gamma for e in found.ledger.events[1:]} == {pace.gamma}
     views = [[] for _ in range(n)]
-    x = torch.eye(n, dtype=torch.float64)
-    z = x.clone()
-    for event in found.ledger.events[1:]:
-        for (v, w), moved in zip(event.pairs.tolist(), event.moved, strict=True):
-            for node, part in zip((v, w), moved, strict=True):
-                way = part * (z[node] - x[node])
-                x[node], z[node] = x[node] + way, z[node] - way
-            views[v].append(x[w].clone())
-            views[w].append(x[v].clone())
-            step, mean = event.gamma * (x[w] - x[v]), (x[v] + x[w]) / 2
-            z[v], z[w] = z[v] + step, z[w] - step
-            x[v], x[w] = mean, mean
+    replay(found.ledger.events[1:], n, views)
     share = exact_losses(found.ledger).share
     for v in range(n):
         a = torch.stack(views[v])
