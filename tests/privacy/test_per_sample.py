@@ -20,15 +20,7 @@ from coterie.privacy.per_sample.clipping import ClippedKernel
 from coterie.privacy.subsampled import steps_of
 from coterie.types import SERVER
 from support.federations import SIZES
-from support.plain_clients import (
-    CLIP,
-    EXACT,
-    NOISE,
-    private,
-    rows,
-    share_of,
-    simulate,
-)
+from support.plain_clients import CLIP, EXACT, NOISE, private, rows, share_of, simulate
 
 METHODS = {
     "local": {"steps": 2},

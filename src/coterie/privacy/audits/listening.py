@@ -203,9 +203,9 @@ class Passing(Wrapping[Inner]):
         """As it is."""
         return self._oracle.central(program, *rows, **options)
 
-    def blended(self, x: Tensor, weights: Tensor, **settings: Any) -> Tensor:
+    def blended(self, x: Tensor, weights: Tensor) -> Tensor:
         """As it is."""
-        return self._oracle.blended(x, weights, **settings)
+        return self._oracle.blended(x, weights)
 
     def compare(self, x: Tensor, **settings: Any) -> Comparison:
         """As it is."""

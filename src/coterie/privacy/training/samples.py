@@ -21,15 +21,7 @@ from ..per_sample import PrivateSimulation
 from ..subsampled import Step, counted_epsilons, least, quick_epsilons, steps_of
 from .doubles import Double, small_stage
 from .methods import Limits
-from .receivers import (
-    Told,
-    added,
-    as_steps,
-    known_to,
-    nothing_told,
-    senders,
-    told_more,
-)
+from .receivers import Told, added, as_steps, known_to, nothing_told, senders, told_more
 from .scenarios import SCENARIOS, dearest, explored
 
 
