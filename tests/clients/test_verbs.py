@@ -77,10 +77,10 @@ def test_clusters_have_an_average_each_and_one_without_shares_is_zero(
 
 
 def test_an_average_of_nobody_is_refused(classification):
-    simulation = simulate(classification)
+    oracle, x = in_round(classification, 1, SOME)
     shares = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0, 1.0])  # of those who are not there
     with pytest.raises(InputError, match="shares of active clients must add up to"):
-        simulation.at(1, SOME).average(shares, rows(simulation))
+        oracle.average(shares, x)
 
 
 def layouts() -> dict[str, torch.Tensor]:
@@ -161,9 +161,8 @@ def test_a_coordinator_may_give_one_thing_back_and_take_single_numbers(classific
 def test_a_blend_sends_models_out_and_gradients_back_between_those_who_take_part(
     classification, active
 ):
-    simulation = simulate(classification)
-    oracle = simulation.at(1, active)
-    oracle.blended(rows(simulation), weights())
+    oracle, x = in_round(classification, 1, active)
+    oracle.blended(x, weights())
     here = who(active)
     used = [(i, k) for i, k in LINKS if i != k and i in here and k in here]
     assert len(used) == (6 if active is None else 2)
@@ -179,9 +178,8 @@ def test_a_blend_sends_models_out_and_gradients_back_between_those_who_take_part
 def test_a_comparison_sends_a_model_and_two_gradients_between_all_pairs(
     classification, active
 ):
-    simulation = simulate(classification)
-    oracle = simulation.at(1, active)
-    oracle.compare(rows(simulation))
+    oracle, x = in_round(classification, 1, active)
+    oracle.compare(x)
     here = who(active)
     pairs = {("compare", i, k): 3 * D for i in here for k in here if i != k}
     assert over_links(oracle.sent) == pairs

@@ -24,6 +24,11 @@ def rows(n: int, d: int = 3) -> torch.Tensor:
     return torch.randn(n, d, generator=stream(9), dtype=torch.float64) / 3
 
 
+def noised(n: int, noise: float) -> torch.Tensor:
+    """The rows with the noise of the first stream."""
+    return rows(n) + noise * torch.randn(n, 3, generator=stream(), dtype=torch.float64)
+
+
 def uniform(edges: torch.Tensor) -> torch.Tensor:
     return torch.full((len(edges),), 1 / len(edges), dtype=torch.float64)
 
@@ -52,9 +57,7 @@ def test_without_noise_all_end_at_the_mean():
 
 
 def test_with_noise_all_end_at_the_mean_of_noisy_rows():
-    x = rows(8)
-    drawn = torch.randn(8, 3, generator=stream(), dtype=torch.float64)
-    expected = (x + 0.3 * drawn).mean(0).expand(8, 3)
+    expected = noised(8, 0.3).mean(0).expand(8, 3)
     first, plain, _, *by_pairs, _ = every_way(8, 0.3)
     for found in (first, plain, *by_pairs):
         torch.testing.assert_close(found.x, expected, atol=1e-6, rtol=0)
@@ -94,9 +97,7 @@ def replay(events, n, views=None):
 
 
 def test_rounds_replayed_from_the_ledger_are_the_rows_that_came_back():
-    n, x = 8, rows(8)
-    drawn = torch.randn(8, 3, generator=stream(), dtype=torch.float64)
-    noisy = x + 0.3 * drawn
+    n, noisy = 8, noised(8, 0.3)
     first, plain, *_ = every_way(n, 0.3)
     for found in (first, plain):
         again = replay(found.ledger.events[1:], n) @ noisy
@@ -104,13 +105,10 @@ def test_rounds_replayed_from_the_ledger_are_the_rows_that_came_back():
 
 
 def test_meetings_replayed_from_the_ledger_are_the_rows_that_came_back():
-    n, x = 6, rows(6)
-    edges = edges_of("ring", n)
-    drawn = torch.randn(6, 3, generator=stream(), dtype=torch.float64)
-    found = muffliato.randomised(
-        x, edges, uniform(edges), meetings=40, **SETTINGS, rng=stream()
-    )
-    again = replay(found.ledger.events[1:], n) @ (x + 0.5 * drawn)
+    n, edges = 6, edges_of("ring", 6)
+    given = rows(n), edges, uniform(edges)
+    found = muffliato.randomised(*given, meetings=40, **SETTINGS, rng=stream())
+    again = replay(found.ledger.events[1:], n) @ noised(n, 0.5)
     torch.testing.assert_close(found.x, again, atol=1e-9, rtol=0)
 
 

@@ -20,7 +20,7 @@ from coterie.privacy.training import (
     privately,
 )
 from coterie.privacy.training.doubles import Double
-from support.private_runs import cost, method, own_budgets, private_oracle, private_run
+from support.private_runs import own_budgets, private_oracle
 
 CLIP = 0.5
 
@@ -111,15 +111,3 @@ def test_who_is_left_in_a_secure_sum_adds_the_noise_that_the_ledger_has():
     expected = scale / math.sqrt(2)
     count = noise.numel()
     assert abs(float(noise.std()) / expected - 1) < 4 / math.sqrt(2 * count)
-
-
-def test_a_coordinator_gets_nothing_new_of_a_client_whose_budget_is_spent():
-    # A coordinator asks also those who take no part.
-    algorithm = method("karula")
-    costs = [25.0 * c for c in cost(algorithm)]
-    run, events = private_run(
-        algorithm, Mechanism(0.5, 0.2), limits=own_budgets({2: 25.0}), costs=costs
-    )
-    expected = torch.tensor([4, 4, 1, 4, 4, 4]).double() * 25.0
-    assert_close(run.states[-1].spent, expected)
-    assert [len(event.links) for event in events] == [6, 5, 5, 5]

@@ -395,8 +395,10 @@ def test_nobody_goes_on_where_one_client_would_exceed_the_budget():
     assert len(events) == 2
 
 
-def test_a_client_refuses_releases_beyond_its_own_budget():
-    algorithm = method("fedavg")
+@pytest.mark.parametrize("name", ["fedavg", "karula"])
+def test_a_client_refuses_releases_beyond_its_own_budget(name):
+    """To an average, and to a coordinator, who asks also those who take no part."""
+    algorithm = method(name)
     costs = [25.0 * c for c in cost(algorithm)]
     run, events = private_run(
         algorithm, NOISY, limits=own_budgets({2: 25}), costs=costs
