@@ -8,18 +8,11 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.data.federation import Table, federate
-from support.plain_clients import (
-    EXACT,
-    gradient,
-    mine,
-    rows,
-    simulate,
-)
+from support.plain_clients import EXACT, gradient, mine, rows, simulate, simulated
 
 
 def test_a_comparison_is_made_of_the_gradients_of_two_halves(classification):
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     seen = simulation.at(3).compare(x)
     stream = simulation.at(3).key("compare", 0)
     first, second, used = simulation.samples.halves(torch.arange(6), stream, None)
@@ -80,8 +73,7 @@ def test_a_comparison_with_few_samples_uses_so_many(classification):
 
 def test_comparisons_know_only_pairs_of_active_clients(classification):
     active = torch.tensor([True, False, True, True, True, False])
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     some = simulation.at(1, active).compare(x)
     everybody = simulation.at(1).compare(x)
     pair = active[:, None] & active
@@ -100,8 +92,7 @@ def test_only_pairs_that_are_named_are_compared_counted_and_paid_for(
     pairs = torch.zeros(6, 6, dtype=torch.bool)
     for i, k in ((0, 1), (0, 2), (2, 0), (3, 4), (5, 5)):
         pairs[i, k] = True
-    simulation = simulate(classification, loop=loop)
-    x = rows(simulation)
+    simulation, x = simulated(classification, loop=loop)
     oracle = simulation.at(1, active)
     some, everybody = oracle.compare(x, pairs=pairs), simulation.at(1).compare(x)
     asked = pairs & active[:, None] & active
@@ -125,8 +116,7 @@ def test_comparing_needs_two_samples():
     table = Table("t", torch.ones(7, 2), torch.zeros(7), "regression", 1)
     owner = torch.tensor([0, 0, 0, 0, 1, 1, 1])
     role = torch.tensor([0, 0, 1, 2, 0, 1, 2])
-    simulation = simulate(federate(table, owner, role))
-    x = rows(simulation)
+    simulation, x = simulated(federate(table, owner, role))
     with pytest.raises(InputError, match=r"two training samples.*client 1 has one"):
         simulation.at(1).compare(x)
     with pytest.raises(InputError, match="`samples` must be at least 2, got 1"):
@@ -141,8 +131,7 @@ def test_products_of_halves_are_unbiased_and_squared_norms_are_not(regression):
     different samples have covariance -s/(n-1); and E|(a+b)/2|^2 is the usual
     |mu|^2 + s/m (n-m)/(n-1). As n grows these are the spec's |mu|^2 and |mu|^2 + s/m.
     """
-    simulation = simulate(regression)
-    x = rows(simulation)
+    simulation, x = simulated(regression)
     clients, m, repetitions = [0, 2, 4], 4, 150
     active = torch.zeros(6, dtype=torch.bool)
     active[clients] = True

@@ -12,20 +12,12 @@ from coterie import models
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.models import Objective, OfClient
-from support.plain_clients import (
-    EXACT,
-    REAL,
-    mine,
-    module,
-    rows,
-    simulate,
-)
+from support.plain_clients import EXACT, REAL, mine, module, rows, simulate, simulated
 
 
 @pytest.mark.parametrize("name", ["train", "validation", "test"])
 def test_evaluation_equals_a_loop_over_clients_with_modules(classification, name):
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     found = simulation.evaluate(x, name)
     for k in range(6):
         index = mine(classification, k, name)

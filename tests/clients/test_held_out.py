@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,19 +10,30 @@ from torch import nn
 from torch.testing import assert_close
 
 from coterie import models
-from coterie.clients.groups import block
 from coterie.conformance.divided import divided
 from coterie.data.federation import Part
 from coterie.types import SERVER
-from support.plain_clients import EXACT, REAL, mine, module, rows, simulate
+from support.plain_clients import (
+    EXACT,
+    REAL,
+    SHARES,
+    SOME,
+    D,
+    N,
+    everybody_or_some,
+    in_round,
+    mine,
+    module,
+    over_links,
+    rows,
+    share_of,
+    simulate,
+    simulated,
+    who,
+)
 
-N, D = 6, 47
-SOME = torch.tensor([True, False, True, True, False, False])
-SHARES = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=REAL)
 # Names need not follow each other; of the last group nobody is in SOME.
 GROUPS = torch.tensor([4, 4, 0, 4, 0, 9])
-
-everybody_or_some = pytest.mark.parametrize("active", [None, SOME], ids=["all", "some"])
 
 
 def losses_by_loop(federation, row, index) -> torch.Tensor:
@@ -55,9 +65,7 @@ def of_minibatch(clients, losses, x):
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_losses_of_validation_data_come_sample_by_sample(kind, loop, request):
     federation = request.getfixturevalue(kind)
-    simulation = simulate(federation, loop=loop)
-    x = rows(simulation)
-    oracle = simulation.at(2)
+    oracle, x = in_round(federation, 2, loop=loop)
     (found,) = oracle.each(of_validation, torch.zeros(N, 2, dtype=REAL), x)
     for i in range(N):
         index = mine(federation, i, "validation")
@@ -70,8 +78,7 @@ def test_who_has_fewer_samples_has_nan_behind_them(classification):
     """Also the last client, who has none, and whose samples would begin at the end."""
     sizes = [2, 1, 0, 2, 1, 0]
     federation = with_validation(classification, sizes)
-    simulation = simulate(federation)
-    x = rows(simulation)
+    simulation, x = simulated(federation)
     (found,) = simulation.at(2).each(of_validation, torch.zeros(N, 2, dtype=REAL), x)
     for i, size in enumerate(sizes):
         index = mine(federation, i, "validation")
@@ -83,15 +90,13 @@ def test_who_has_fewer_samples_has_nan_behind_them(classification):
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_where_nobody_has_samples_there_are_no_losses(kind, request):
     federation = with_validation(request.getfixturevalue(kind), [0] * N)
-    simulation = simulate(federation)
-    x = rows(simulation)
+    simulation, x = simulated(federation)
     (found,) = simulation.at(2).each(of_validation, x[:, :0], x)
     assert found.shape == (N, 0)
 
 
 def test_losses_of_a_minibatch_have_its_loss_as_mean(classification):
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     (found,) = simulation.at(2).each(of_minibatch, torch.zeros(N, 3, dtype=REAL), x)
     assert found.shape == (N, 3)
 
@@ -104,8 +109,7 @@ def test_losses_of_a_minibatch_have_its_loss_as_mean(classification):
 
 def test_the_loss_of_a_model_that_is_not_finite_is_infinite(classification):
     """Not NaN, which stands for samples that are not there."""
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     x[1], x[2] = torch.nan, torch.inf
     (found,) = simulation.at(2).each(of_validation, torch.zeros(N, 2, dtype=REAL), x)
     assert (found[1:3] == torch.inf).all()
@@ -116,8 +120,7 @@ def test_validation_data_are_no_training_data(classification):
     """Programs that do not ask for them do not see them, and the other way round."""
     spoilt = classification.features.clone()
     spoilt[classification.train.index] = torch.nan
-    simulation = simulate(replace(classification, features=spoilt))
-    x = rows(simulation)
+    simulation, x = simulated(replace(classification, features=spoilt))
     (found,) = simulation.at(2).each(of_validation, torch.zeros(N, 2, dtype=REAL), x)
     assert found.isfinite().all()
 
@@ -135,15 +138,9 @@ def test_rows_of_a_part_mark_who_has_how_many(classification):
     assert none.shape == mask.shape == (N, 0)
 
 
-def who(active) -> list[int]:
-    return list(range(N)) if active is None else active.nonzero()[:, 0].tolist()
-
-
 @everybody_or_some
 def test_everybody_gets_the_average_of_its_group(classification, active):
-    simulation = simulate(classification)
-    x = rows(simulation)
-    oracle = simulation.at(1, active)
+    oracle, x = in_round(classification, 1, active)
     found = oracle.average(SHARES, x, GROUPS)
     for i in range(N):
         mates = [k for k in who(active) if GROUPS[k] == GROUPS[i]]
@@ -154,19 +151,14 @@ def test_everybody_gets_the_average_of_its_group(classification, active):
         assert_close(found[i], expected, **EXACT)
     assert bool((found[5] == 0).all()) == (active is not None)
     # A row up and a row down, however many groups there are.
-    links = Counter()
-    for one in oracle.sent:
-        for source, target in one.links.tolist():
-            links[one.verb, source, target] += one.values
-    assert links == {
+    assert over_links(oracle.sent) == {
         **{("average", i, SERVER): D for i in who(active)},
         **{("average", SERVER, i): D for i in who(active)},
     }
 
 
 def test_one_group_is_everybody(classification):
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     one = simulation.at(1, SOME).average(SHARES, x, torch.full((N,), 3))
     assert_close(one, simulation.at(1, SOME).average(SHARES, x), **EXACT)
 
@@ -174,13 +166,11 @@ def test_one_group_is_everybody(classification):
 @pytest.mark.parametrize("size", [2, 3, N])
 @everybody_or_some
 def test_groups_may_be_divided_among_processes(classification, size, active):
-    whole = simulate(classification)
-    x = rows(whole)
+    whole, x = simulated(classification)
     expected = whole.at(1, active).average(SHARES, x, GROUPS)
 
     def run(group):
-        here = block(N, group)
-        part = classification.select(torch.arange(N)[here])
+        part, here = share_of(classification, group)
         oracle = simulate(part, group=group).at(1, active)
         return oracle.average(SHARES[here], x[here], GROUPS[here])
 

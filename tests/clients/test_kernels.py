@@ -55,6 +55,13 @@ def batches(n: int, samples: int, table: int) -> dict[str, Batch]:
     return {"own": Batch(own, weight), "shared": Batch(own[0], weight)}
 
 
+def classifying(module, features, **options) -> tuple[Kernel, torch.Tensor]:
+    """A kernel of samples with random classes, and these."""
+    targets = classes(len(features))
+    task = OBJECTIVES["classification"]
+    return Kernel(module, task, features, targets, **options), targets
+
+
 def loss_of_row(module, row, features, targets, index, weight) -> torch.Tensor:
     """The weighted loss of one row, by hand on an nn.Module of its own."""
     outputs = functional_call(module, models.layout(module).unravel(row), features)
@@ -77,10 +84,8 @@ def gradient_loop(module, points, features, targets, batch) -> torch.Tensor:
 @pytest.mark.parametrize("by_row", [False, True, None])
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_gradients_equal_autograd_on_one_module_per_row(kind, by_row):
-    features, targets = drawn(20, 4), classes(20)
-    kernel = Kernel(
-        mlp(), OBJECTIVES["classification"], features, targets, by_row=by_row
-    )
+    features = drawn(20, 4)
+    kernel, targets = classifying(mlp(), features, by_row=by_row)
     points, batch = rows(mlp(), 6), batches(6, 7, 20)[kind]
     expected = gradient_loop(mlp(), points, features, targets, batch)
     assert_close(kernel.grad(points, batch), expected, **EXACT)
@@ -88,9 +93,8 @@ def test_gradients_equal_autograd_on_one_module_per_row(kind, by_row):
 
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_hessian_products_equal_double_backward(kind):
-    features, targets = drawn(20, 4), classes(20)
-    module = mlp()
-    kernel = Kernel(module, OBJECTIVES["classification"], features, targets)
+    features, module = drawn(20, 4), mlp()
+    kernel, targets = classifying(module, features)
     points, batch = rows(module, 4), batches(4, 7, 20)[kind]
     vectors = drawn(*points.shape, seed=8)
     found = kernel.hvp(points, vectors, batch)
@@ -116,8 +120,8 @@ def test_hessian_products_of_linear_regression_have_a_closed_form():
 
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_losses_and_measures_equal_a_loop_over_modules(kind):
-    features, targets = drawn(20, 4), classes(20)
-    kernel = Kernel(mlp(), OBJECTIVES["classification"], features, targets)
+    features = drawn(20, 4)
+    kernel, targets = classifying(mlp(), features)
     points, batch = rows(mlp(), 5), batches(5, 7, 20)[kind]
     found = kernel.measure(points, batch)
     for j in range(5):
@@ -174,29 +178,22 @@ def test_whole_clients_are_measured_by_functions_of_any_kind():
 @pytest.mark.parametrize("budget", [1, 300, 10_000])
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_the_answer_does_not_depend_on_the_size_of_a_chunk(monkeypatch, kind, budget):
-    features, targets = drawn(20, 4), classes(20)
-    kernel = Kernel(mlp(), OBJECTIVES["classification"], features, targets)
+    kernel, _ = classifying(mlp(), drawn(20, 4))
     points, batch = rows(mlp(), 6), batches(6, 7, 20)[kind]
     vectors = drawn(*points.shape, seed=8)
-    at_once = (
-        kernel.grad(points, batch),
-        kernel.hvp(points, vectors, batch),
-        kernel.loss(points, batch),
-    )
+
+    def answers():
+        grads, hvps = kernel.grad(points, batch), kernel.hvp(points, vectors, batch)
+        return grads, hvps, kernel.loss(points, batch)
+
+    at_once = answers()
     monkeypatch.setitem(kernels._BUDGET, "cpu", budget)
     assert (kernel.chunk(7) < 6) == (budget < 10_000)
-    in_pieces = (
-        kernel.grad(points, batch),
-        kernel.hvp(points, vectors, batch),
-        kernel.loss(points, batch),
-    )
-    for one, other in zip(at_once, in_pieces, strict=True):
-        assert_close(one, other, **EXACT)
+    assert_close(at_once, answers(), **EXACT)
 
 
 def test_a_chunk_of_rows_keeps_to_the_budget():
-    features, targets = drawn(20, 4), classes(20)
-    kernel = Kernel(mlp(), OBJECTIVES["classification"], features, targets)
+    kernel, _ = classifying(mlp(), drawn(20, 4))
     # Features 4, the same flattened 4, hidden 5 and activated 5, outputs 3, and their
     # gradients; three copies of the 5 (4 + 1) + 3 (5 + 1) = 43 parameters.
     row = 7 * 2 * (4 + 4 + 5 + 5 + 3) + 3 * 43
@@ -206,28 +203,26 @@ def test_a_chunk_of_rows_keeps_to_the_budget():
 
 
 def test_the_rule_for_convolutions_changes_nothing_but_the_order_of_work():
-    features, targets = drawn(30, 1, 10, 10), classes(30)
-    task = OBJECTIVES["classification"]
-    points = rows(cnn(), 3)
+    features, points = drawn(30, 1, 10, 10), rows(cnn(), 3)
     rng = torch.Generator().manual_seed(4)
     long = torch.randint(0, 30, (3, kernels._LONG_ROW + 1), generator=rng)
     weight = torch.rand(3, long.shape[1], generator=rng, dtype=REAL)
     weight[1, 5:] = 0
     batch = Batch(long, weight)
-    expected = gradient_loop(cnn(), points, features, targets, batch)
+    expected = gradient_loop(cnn(), points, features, classes(30), batch)
     for by_row in (None, True, False):
-        kernel = Kernel(cnn(), task, features, targets, by_row=by_row)
+        kernel, _ = classifying(cnn(), features, by_row=by_row)
         assert kernel.rows_alone(batch) is (by_row is not False)
         assert_close(kernel.grad(points, batch), expected, **EXACT)
     short = Batch(long[:, :4], weight[:, :4])
-    assert not Kernel(cnn(), task, features, targets).rows_alone(short)
+    assert not classifying(cnn(), features)[0].rows_alone(short)
 
 
 def test_frozen_parameters_take_part_but_get_no_gradient():
     module = mlp()
     module.body[1].weight.requires_grad_(False)
-    features, targets = drawn(8, 4), classes(8)
-    kernel = Kernel(module, OBJECTIVES["classification"], features, targets)
+    features = drawn(8, 4)
+    kernel, targets = classifying(module, features)
     row = models.ravel(module)
     batch = Batch(torch.arange(8), torch.full((1, 8), 1 / 8, dtype=REAL))
     twin = models.with_row(module, row)
@@ -239,7 +234,7 @@ def test_frozen_parameters_take_part_but_get_no_gradient():
 def test_a_kernel_leaves_the_module_that_it_is_given_alone():
     module = models.build(lambda: models.linear((4,), 3), 0, torch.float32)
     before = models.ravel(module)
-    Kernel(module, OBJECTIVES["classification"], drawn(5, 4), classes(5))
+    classifying(module, drawn(5, 4))
     assert models.ravel(module).dtype == torch.float32
     assert torch.equal(models.ravel(module), before)
 
@@ -291,31 +286,21 @@ READERS = {
 def test_whole_features_and_recurrent_layers_equal_autograd_on_one_module_per_row(
     name, kind, by_row
 ):
-    features, targets = sentences(12), classes(12)
-    module = models.build(READERS[name], 0, REAL)
-    objective = OBJECTIVES["classification"]
-    kernel = Kernel(module, objective, features, targets, by_row=by_row)
+    features, module = sentences(12), models.build(READERS[name], 0, REAL)
+    kernel, targets = classifying(module, features, by_row=by_row)
     points, batch = rows(module, 4), batches(4, 6, 12)[kind]
     expected = gradient_loop(module, points, features, targets, batch)
     assert_close(kernel.grad(points, batch), expected, **EXACT)
-    losses = [
-        loss_of_row(
-            models.with_row(module, point),
-            point,
-            features,
-            targets,
-            batch.index if kind == "shared" else batch.index[j],
-            batch.weight[j],
-        )
-        for j, point in enumerate(points)
-    ]
-    assert_close(kernel.loss(points, batch), torch.stack(losses).detach(), **EXACT)
+    for j, point in enumerate(points):
+        index = batch.index if kind == "shared" else batch.index[j]
+        given = point, features, targets, index, batch.weight[j]
+        loss = loss_of_row(models.with_row(module, point), *given).detach()
+        assert_close(kernel.loss(points, batch)[j], loss, **EXACT)
 
 
 def test_hessian_products_of_recurrent_layers_equal_double_backward():
-    features, targets = sentences(12), classes(12)
-    module = models.build(Reader, 0, REAL)
-    kernel = Kernel(module, OBJECTIVES["classification"], features, targets)
+    features, module = sentences(12), models.build(Reader, 0, REAL)
+    kernel, targets = classifying(module, features)
     points, batch = rows(module, 2), batches(2, 6, 12)["own"]
     vectors = drawn(*points.shape, seed=8)
     found = kernel.hvp(points, vectors, batch)
@@ -336,7 +321,7 @@ def test_hessian_products_of_recurrent_layers_equal_double_backward():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_whole_features_leave_the_precision_to_the_models(dtype):
     module = models.build(Reader, 0, dtype)
-    kernel = Kernel(module, OBJECTIVES["classification"], sentences(6), classes(6))
+    kernel, _ = classifying(module, sentences(6))
     points = models.ravel(module)[None]
     batch = Batch(torch.arange(6), points.new_full((1, 6), 1 / 6))
     assert kernel.grad(points, batch).dtype == dtype
@@ -344,16 +329,14 @@ def test_whole_features_leave_the_precision_to_the_models(dtype):
 
 
 def test_models_with_recurrent_layers_are_not_compiled():
-    objective = OBJECTIVES["classification"]
     module = models.build(Reader, 0, REAL)
-    reader = Kernel(module, objective, sentences(6), classes(6), compiled=True)
-    assert not reader.compiled
-    assert Kernel(mlp(), objective, drawn(6, 4), classes(6), compiled=True).compiled
+    assert not classifying(module, sentences(6), compiled=True)[0].compiled
+    assert classifying(mlp(), drawn(6, 4), compiled=True)[0].compiled
 
 
 def test_a_chunk_of_recurrent_rows_counts_every_step():
     module = models.build(Reader, 0, REAL)
-    kernel = Kernel(module, OBJECTIVES["classification"], sentences(6), classes(6))
+    kernel, _ = classifying(module, sentences(6))
     # Words 5, their vectors 5 x 4, 20 values for each of 5 x 3 outputs and 3 of the
     # last state, outputs 3; 28 + (9 (4 + 3) + 18) + 12 parameters.
     row = 7 * 2 * (5 + 20 + 20 * (15 + 3) + 3) + 3 * (28 + 81 + 12)
@@ -383,11 +366,9 @@ class Mirror(nn.Module):
 
 @pytest.mark.parametrize("by_row", [None, True])
 def test_a_matrix_of_two_layers_is_one_in_a_row_too(by_row):
-    module, features, targets = models.build(Mirror, 0, REAL), drawn(9, 4), classes(9)
+    module, features = models.build(Mirror, 0, REAL), drawn(9, 4)
     points, batch = rows(module, 3), batches(3, 5, 9)["own"]
     assert points.shape[1] == 16 + 4 + 4 + 15
-    kernel = Kernel(
-        module, OBJECTIVES["classification"], features, targets, by_row=by_row
-    )
+    kernel, targets = classifying(module, features, by_row=by_row)
     expected = gradient_loop(module, points, features, targets, batch)
     assert_close(kernel.grad(points, batch), expected, **EXACT)

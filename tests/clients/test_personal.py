@@ -20,21 +20,25 @@ from coterie.types import traffic_of
 from support.plain_clients import (
     EXACT,
     REAL,
+    SHARES,
+    SOME,
+    D,
+    N,
     draws,
+    everybody_or_some,
     gradient,
+    in_round,
     mine,
     rows,
     simulate,
+    simulated,
+    who,
 )
 
-N, D = 6, 47
 HEAD = torch.arange(D) >= 39  # weights (2, 3) and biases of the last layer
-SOME = torch.tensor([True, False, True, True, False, True])
-SHARES = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=REAL)
 HOMES = {"head": HEAD, "body": ~HEAD, "mixed": torch.arange(D) % 3 == 0}
 
 for_homes = pytest.mark.parametrize("home", HOMES.values(), ids=HOMES)
-everybody_or_some = pytest.mark.parametrize("active", [None, SOME], ids=["all", "some"])
 
 
 def weights() -> torch.Tensor:
@@ -42,10 +46,6 @@ def weights() -> torch.Tensor:
     dense = torch.rand(N, N, generator=rng, dtype=REAL)
     dense[0, 3] = dense[2, 1] = dense[5, 5] = 0
     return dense
-
-
-def who(active) -> list[int]:
-    return list(range(N)) if active is None else active.nonzero()[:, 0].tolist()
 
 
 def joined(shared_of: torch.Tensor, own: torch.Tensor, home) -> torch.Tensor:
@@ -58,9 +58,8 @@ def joined(shared_of: torch.Tensor, own: torch.Tensor, home) -> torch.Tensor:
 def test_averages_are_of_shared_columns_and_only_these_are_sent(
     classification, home, active
 ):
-    simulation = simulate(classification, home=home)
-    x, shared = rows(simulation), int((~home).sum())
-    oracle = simulation.at(1, active)
+    oracle, x = in_round(classification, 1, active, home=home)
+    shared = int((~home).sum())
     found = oracle.average(SHARES, x)
     total = sum(float(SHARES[i]) for i in who(active))
     mean = sum(float(SHARES[i]) / total * x[i] for i in who(active))
@@ -71,9 +70,7 @@ def test_averages_are_of_shared_columns_and_only_these_are_sent(
 
 
 def test_averages_of_clusters_keep_everybodys_personal_columns(classification):
-    simulation = simulate(classification, home=HEAD)
-    x = rows(simulation)
-    oracle = simulation.at(1)
+    oracle, x = in_round(classification, 1, home=HEAD)
     found = oracle.average(torch.eye(2, N, dtype=REAL), x)  # of client 0, of client 1
     assert found.shape == (N, 2, D)
     for i in range(N):
@@ -87,9 +84,8 @@ def test_averages_of_clusters_keep_everybodys_personal_columns(classification):
 def test_mixtures_are_of_shared_columns_and_only_these_are_sent(
     classification, home, active
 ):
-    simulation = simulate(classification, home=home)
-    x, shared = rows(simulation), int((~home).sum())
-    oracle = simulation.at(1, active)
+    oracle, x = in_round(classification, 1, active, home=home)
+    shared = int((~home).sum())
     found = oracle.mix(weights(), x)
     for i in range(N):
         mixture = sum(weights()[i, k] * x[k] for k in range(N))
@@ -105,9 +101,8 @@ def seen_by_coordinator(x, numbers):
 
 @for_homes
 def test_a_coordinator_sees_shared_columns_alone(classification, home):
-    simulation = simulate(classification, home=home)
-    x, shared = rows(simulation), int((~home).sum())
-    oracle = simulation.at(1, SOME)
+    oracle, x = in_round(classification, 1, SOME, home=home)
+    shared = int((~home).sum())
     turned, numbers, width = oracle.central(
         seen_by_coordinator, x, torch.zeros(N, 2, dtype=REAL)
     )
@@ -115,7 +110,7 @@ def test_a_coordinator_sees_shared_columns_alone(classification, home):
         assert torch.equal(turned[i], joined(x[i - 1], x[i], home))
     assert (numbers == 1).all()
     assert (width == shared).all()
-    assert traffic_of(oracle.sent) == (4 * (shared + 2 + shared + 2 + 1), 0)
+    assert traffic_of(oracle.sent) == (3 * (shared + 2 + shared + 2 + 1), 0)
 
 
 def test_small_numbers_of_clients_are_averaged_and_mixed_as_ever(classification):
@@ -127,8 +122,7 @@ def test_small_numbers_of_clients_are_averaged_and_mixed_as_ever(classification)
 
 
 def test_personal_columns_of_others_do_not_matter_at_all(classification):
-    simulation = simulate(classification, home=HEAD)
-    x = rows(simulation)
+    simulation, x = simulated(classification, home=HEAD)
 
     def results(x: torch.Tensor) -> list[torch.Tensor]:
         oracle = simulation.at(1, SOME)
@@ -150,9 +144,8 @@ def test_personal_columns_of_others_do_not_matter_at_all(classification):
 def test_contributors_blend_with_personal_columns_of_their_own(
     classification, home, active, batch_size
 ):
-    simulation = simulate(classification, home=home, batch_size=batch_size)
-    x, shared = rows(simulation), int((~home).sum())
-    oracle = simulation.at(2, active)
+    oracle, x = in_round(classification, 2, active, home=home, batch_size=batch_size)
+    shared = int((~home).sum())
     found = oracle.blended(x, weights())
     stream = simulate(classification).at(2).key("blended", 0)
     expected, asked, pairs = torch.zeros_like(x), torch.zeros(N, dtype=REAL), 0
@@ -187,11 +180,11 @@ def half_gradients(simulation, federation, point, k: int):
 def test_comparisons_are_of_shared_columns_at_personal_ones_of_each(
     classification, home
 ):
-    simulation = simulate(classification, home=home)
-    x, shared = rows(simulation), int((~home).sum())
+    simulation, x = simulated(classification, home=home)
+    shared = int((~home).sum())
     oracle = simulation.at(3, SOME)
     seen = oracle.compare(x)
-    assert traffic_of(oracle.sent) == (0, 3 * shared * 4 * 3)
+    assert traffic_of(oracle.sent) == (0, 3 * shared * 3 * 2)
     for i in who(SOME):
         own = half_gradients(simulation, classification, x[i], i)
         a_i, b_i, p_i = (g[~home] for g in own)

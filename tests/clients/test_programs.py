@@ -11,9 +11,11 @@ from support.plain_clients import (
     EXACT,
     draws,
     gradient,
+    in_round,
     mine,
     rows,
     simulate,
+    simulated,
     twice,
 )
 
@@ -24,8 +26,7 @@ def one_step(clients, x, *, size: float):
 
 @pytest.mark.parametrize("loop", [False, True])
 def test_a_program_does_the_same_row_by_row(classification, loop):
-    simulation = simulate(classification, loop=loop)
-    x = rows(simulation)
+    simulation, x = simulated(classification, loop=loop)
     y = x.flip(0)
     at_once = simulation.at(5).each(twice, x, y)
     for k in range(6):
@@ -36,8 +37,7 @@ def test_a_program_does_the_same_row_by_row(classification, loop):
 
 
 def test_a_program_asks_the_minibatches_that_the_streams_name(classification):
-    simulation = simulate(classification, seed=2)
-    x = rows(simulation)
+    simulation, x = simulated(classification, seed=2)
     oracle = simulation.at(4)
     oracle.each(one_step, x, size=1.0)
     (found,) = oracle.each(one_step, x, size=0.5)
@@ -51,8 +51,8 @@ def test_a_program_asks_the_minibatches_that_the_streams_name(classification):
 
 @pytest.mark.parametrize("loop", [False, True])
 def test_a_program_may_be_run_by_some_who_get_what_all_would(classification, loop):
-    simulation = simulate(classification, loop=loop)
-    x, some = rows(simulation), torch.tensor([0, 1, 0, 0, 1, 1], dtype=torch.bool)
+    simulation, x = simulated(classification, loop=loop)
+    some = torch.tensor([0, 1, 0, 0, 1, 1], dtype=torch.bool)
     active = torch.tensor([1, 1, 1, 0, 0, 1], dtype=torch.bool)
     (everybody,) = simulation.at(2).each(one_step, x, size=0.5)
     oracle = simulation.at(2, active)
@@ -69,8 +69,7 @@ def held_then_fresh(clients, first, second, third):
 
 
 def test_a_held_minibatch_serves_all_questions_and_others_stay_fresh(classification):
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     found = simulation.at(3).each(held_then_fresh, x, x / 2, x)
     call = simulation.at(3).key("each", 0)
     for i in range(6):
@@ -89,9 +88,7 @@ def whole_gradient(clients, x):
 def test_the_whole_data_of_a_client_can_be_asked_whatever_the_minibatch(
     classification, loop
 ):
-    simulation = simulate(classification, loop=loop)
-    x = rows(simulation)
-    oracle = simulation.at(3)
+    oracle, x = in_round(classification, 3, loop=loop)
     found = oracle.each(whole_gradient, x)[0]
     for i in range(6):
         expected = gradient(classification, x[i], mine(classification, i))
@@ -101,8 +98,7 @@ def test_the_whole_data_of_a_client_can_be_asked_whatever_the_minibatch(
 
 def test_a_program_leaves_the_rows_of_inactive_clients_as_they_were(classification):
     active = torch.tensor([True, False, True, True, False, True])
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     everybody = simulation.at(1).each(twice, x, x)
     some = simulation.at(1, active).each(twice, x, x)
     for whole, part in zip(everybody, some, strict=True):

@@ -23,16 +23,17 @@ from support.plain_clients import (
     REAL,
     draws,
     gradient,
+    in_round,
     mine,
     rows,
     simulate,
+    simulated,
     twice,
 )
 
 
 def test_the_full_gradient_is_that_of_all_training_samples(classification):
-    simulation = simulate(classification, batch_size=0)
-    x = rows(simulation)
+    simulation, x = simulated(classification, batch_size=0)
     found = simulation.at(1).grads(x)
     for i in range(6):
         expected = gradient(classification, x[i], mine(classification, i))
@@ -43,8 +44,7 @@ def test_the_full_gradient_is_that_of_all_training_samples(classification):
 def test_gradients_are_those_of_the_minibatches_that_the_streams_name(
     classification, loop
 ):
-    simulation = simulate(classification, seed=4, loop=loop)
-    x = rows(simulation)
+    simulation, x = simulated(classification, seed=4, loop=loop)
     oracle = simulation.at(7)
     for question in (0, 1):
         found = oracle.grads(x)
@@ -70,8 +70,7 @@ def test_a_blend_is_the_weighted_sum_of_gradients_at_the_reader(
     classification, kind, batch_size, loop
 ):
     weights = WEIGHTS[kind](torch.Generator().manual_seed(3))
-    simulation = simulate(classification, batch_size=batch_size, loop=loop)
-    x = rows(simulation)
+    simulation, x = simulated(classification, batch_size=batch_size, loop=loop)
     found = simulation.at(2).blended(x, weights)
     stream = simulation.at(2).key("blended", 0)
     for i in range(6):
@@ -85,8 +84,8 @@ def test_a_blend_is_the_weighted_sum_of_gradients_at_the_reader(
 
 
 def test_a_blend_with_other_weights_in_the_same_round_is_right_too(classification):
-    simulation = simulate(classification, batch_size=0)
-    x, oracle = rows(simulation), simulate(classification, batch_size=0).at(1)
+    simulation, x = simulated(classification, batch_size=0)
+    oracle = simulate(classification, batch_size=0).at(1)
     oracle.blended(x, torch.eye(6, dtype=REAL))
     uniform = torch.full((6, 6), 1 / 6, dtype=REAL)
     assert_close(
@@ -98,9 +97,7 @@ def test_a_blend_with_other_weights_in_the_same_round_is_right_too(classificatio
 def test_inactive_clients_neither_read_nor_contribute(classification, kind):
     weights = WEIGHTS[kind](torch.Generator().manual_seed(3))
     active = torch.tensor([True, True, False, True, False, True])
-    simulation = simulate(classification, batch_size=0)
-    x = rows(simulation)
-    oracle = simulation.at(1, active)
+    oracle, x = in_round(classification, 1, active, batch_size=0)
     assert torch.equal(oracle.active, active)
     blend, g = oracle.blended(x, weights), oracle.grads(x)
     for i in range(6):
@@ -142,8 +139,8 @@ def test_answers_do_not_depend_on_the_size_of_a_chunk(
     classification, monkeypatch, budget
 ):
     def ask() -> list[torch.Tensor]:
-        simulation = simulate(classification)
-        x, oracle = rows(simulation), simulation.at(1)
+        simulation, x = simulated(classification)
+        oracle = simulation.at(1)
         weights = WEIGHTS["uneven"](torch.Generator().manual_seed(3))
         values = [oracle.grads(x), oracle.blended(x, weights), *oracle.compare(x)]
         return [*values, *simulation.evaluate(x, "train").values()]
@@ -177,8 +174,7 @@ def test_no_question_makes_a_tensor_of_all_pairs_of_models(monkeypatch, kind):
     role = torch.tensor([0, 0, 0, 0, 1, 2]).repeat(n)
     features = torch.randn(len(owner), width, generator=rng, dtype=REAL)
     table = Table("wide", features, features[:, 0], "regression", 1)
-    simulation = simulate(federate(table, owner, role), batch_size=1)
-    x = rows(simulation)
+    simulation, x = simulated(federate(table, owner, role), batch_size=1)
     weights = torch.rand(n, n, generator=rng, dtype=REAL)
     if kind == "sparse":
         weights = weights * (torch.arange(n) % 4 == 0)
@@ -203,8 +199,7 @@ def test_by_default_a_chunk_of_pairs_is_bounded_whatever_the_number_of_clients()
 
 @pytest.mark.parametrize("verb", ["grads", "blended", "compare"])
 def test_answers_do_not_depend_on_what_else_was_asked(classification, verb):
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     weights = torch.full((6, 6), 1 / 6, dtype=REAL)
     questions = {
         "grads": lambda oracle: oracle.grads(x),
@@ -235,8 +230,7 @@ def test_rounds_purposes_and_seeds_have_streams_of_their_own(classification):
 
 @pytest.mark.parametrize("batch_size", [0, 3])
 def test_a_client_asked_alone_gives_exactly_its_row(classification, batch_size):
-    simulation = simulate(classification, batch_size=batch_size)
-    x = rows(simulation)
+    simulation, x = simulated(classification, batch_size=batch_size)
     everybody = simulation.at(2).grads(x)
     for k in range(6):
         site = simulate(classification.only(k), batch_size=batch_size)
@@ -248,8 +242,7 @@ SIZES = torch.tensor([7.0, 4, 9, 5, 8, 6], dtype=REAL)
 
 @pytest.mark.parametrize("batch_size", [0, 3])
 def test_gradients_are_counted_sample_by_sample(classification, batch_size):
-    simulation = simulate(classification, batch_size=batch_size)
-    x = rows(simulation)
+    simulation, x = simulated(classification, batch_size=batch_size)
     batch = SIZES if batch_size == 0 else torch.full((6,), 3.0, dtype=REAL)
     active = torch.tensor([True, True, False, True, False, True])
     oracle = simulation.at(1, active)
@@ -295,8 +288,7 @@ def test_a_simulation_leaves_module_and_data_alone(classification):
 
 
 def test_questions_do_not_modify_their_arguments(classification):
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     weights = torch.rand(6, 6, dtype=REAL, generator=torch.Generator().manual_seed(0))
     before = x.clone(), weights.clone()
     oracle = simulation.at(1)
@@ -383,8 +375,7 @@ def test_whole_features_are_answered_in_the_precision_asked_for(dtype):
 
 @pytest.mark.parametrize("verb", ["grads", "blended", "compare", "each"])
 def test_debug_mode_names_the_client_in_errors_of_every_verb(verb, regression):
-    simulation = simulate(regression, loop=True)
-    x = rows(simulation)
+    simulation, x = simulated(regression, loop=True)
 
     def fail_at_client_2(points, batch, original=simulation.kernel.grad):
         mine = regression.train.index[regression.train.start[2] :]

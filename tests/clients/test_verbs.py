@@ -9,16 +9,26 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.clients.groups import block
 from coterie.collaboration.rows import alike
 from coterie.conformance.divided import divided
-from coterie.types import SERVER, Sent, traffic_of
-from support.plain_clients import EXACT, REAL, rows, simulate
+from coterie.types import SERVER, traffic_of
+from support.plain_clients import (
+    EXACT,
+    REAL,
+    SHARES,
+    SOME,
+    D,
+    N,
+    everybody_or_some,
+    in_round,
+    over_links,
+    rows,
+    share_of,
+    simulate,
+    simulated,
+    who,
+)
 
-N, D = 6, 47
-# Of the threads that hold two clients each, the last has nobody who takes part.
-SOME = torch.tensor([True, False, True, True, False, False])
-SHARES = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=REAL)
 # Clusters of clients; only 1 and 4 have a share of the last, who are not in SOME.
 CLUSTERS = torch.tensor(
     [[1, 0, 2, 0, 0, 3], [0, 1, 0, 4, 0, 0], [0, 2, 0, 0, 1, 0]], dtype=REAL
@@ -34,27 +44,9 @@ def weights() -> torch.Tensor:
     return dense
 
 
-def who(active) -> list[int]:
-    return list(range(N)) if active is None else active.nonzero()[:, 0].tolist()
-
-
-def over_links(sent: list[Sent]) -> Counter:
-    """How many values each verb sent from whom to whom."""
-    total: Counter = Counter()
-    for one in sent:
-        for source, target in one.links.tolist():
-            total[one.verb, source, target] += one.values
-    return total
-
-
-everybody_or_some = pytest.mark.parametrize("active", [None, SOME], ids=["all", "some"])
-
-
 @everybody_or_some
 def test_an_average_is_the_weighted_mean_of_those_who_take_part(classification, active):
-    simulation = simulate(classification)
-    x = rows(simulation)
-    oracle = simulation.at(1, active)
+    oracle, x = in_round(classification, 1, active)
     found = oracle.average(SHARES, x)
     total = sum(float(SHARES[i]) for i in who(active))
     expected = sum(float(SHARES[i]) / total * x[i] for i in who(active))
@@ -70,9 +62,7 @@ def test_an_average_is_the_weighted_mean_of_those_who_take_part(classification, 
 def test_clusters_have_an_average_each_and_one_without_shares_is_zero(
     classification, active
 ):
-    simulation = simulate(classification)
-    x = rows(simulation)
-    oracle = simulation.at(1, active)
+    oracle, x = in_round(classification, 1, active)
     found = oracle.average(CLUSTERS, x)
     assert found.shape == (N, 3, D)
     for c, shares in enumerate(CLUSTERS.tolist()):
@@ -87,10 +77,10 @@ def test_clusters_have_an_average_each_and_one_without_shares_is_zero(
 
 
 def test_an_average_of_nobody_is_refused(classification):
-    simulation = simulate(classification)
+    oracle, x = in_round(classification, 1, SOME)
     shares = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0, 1.0])  # of those who are not there
     with pytest.raises(InputError, match="shares of active clients must add up to"):
-        simulation.at(1, SOME).average(shares, rows(simulation))
+        oracle.average(shares, x)
 
 
 def layouts() -> dict[str, torch.Tensor]:
@@ -106,9 +96,7 @@ def layouts() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("layout", ["dense", "coo", "csr"])
 @everybody_or_some
 def test_a_mixture_is_a_sum_over_contributors(classification, active, layout):
-    simulation = simulate(classification)
-    x = rows(simulation)
-    oracle = simulation.at(1, active)
+    oracle, x = in_round(classification, 1, active)
     found = oracle.mix(layouts()[layout], x)
     for i in range(N):
         expected = torch.zeros(D, dtype=REAL)
@@ -123,17 +111,14 @@ def test_a_mixture_is_a_sum_over_contributors(classification, active, layout):
 
 
 def test_weights_of_another_dtype_are_those_of_the_rows(classification):
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     halves = torch.full((N, N), 0.5)  # exact in single precision
     found = simulation.at(1).mix(halves, x)
     assert_close(found, (x.sum(0) / 2).repeat(N, 1), **EXACT)
 
 
 def test_every_mixture_of_a_round_is_counted_with_its_own_weights(classification):
-    simulation = simulate(classification)
-    x = rows(simulation)
-    oracle = simulation.at(1)
+    oracle, x = in_round(classification, 1)
     pair = torch.zeros(N, N, dtype=REAL)
     pair[0, 1] = 1
     for now in (pair, pair, pair.T.clone(), torch.ones(N, N, dtype=REAL)):
@@ -153,9 +138,8 @@ def ordered(x, numbers, *, power):
 def test_a_coordinator_sees_all_rows_and_gives_each_its_own_back(
     classification, active
 ):
-    simulation = simulate(classification)
-    x, numbers = rows(simulation), torch.arange(2.0 * N, dtype=REAL).reshape(N, 2)
-    oracle = simulation.at(1, active)
+    oracle, x = in_round(classification, 1, active)
+    numbers = torch.arange(2.0 * N, dtype=REAL).reshape(N, 2)
     turned, powers = oracle.central(ordered, x, numbers, power=2)
     for i in range(N):
         assert torch.equal(turned[i], x[i - 1])
@@ -177,9 +161,8 @@ def test_a_coordinator_may_give_one_thing_back_and_take_single_numbers(classific
 def test_a_blend_sends_models_out_and_gradients_back_between_those_who_take_part(
     classification, active
 ):
-    simulation = simulate(classification)
-    oracle = simulation.at(1, active)
-    oracle.blended(rows(simulation), weights())
+    oracle, x = in_round(classification, 1, active)
+    oracle.blended(x, weights())
     here = who(active)
     used = [(i, k) for i, k in LINKS if i != k and i in here and k in here]
     assert len(used) == (6 if active is None else 2)
@@ -195,9 +178,8 @@ def test_a_blend_sends_models_out_and_gradients_back_between_those_who_take_part
 def test_a_comparison_sends_a_model_and_two_gradients_between_all_pairs(
     classification, active
 ):
-    simulation = simulate(classification)
-    oracle = simulation.at(1, active)
-    oracle.compare(rows(simulation))
+    oracle, x = in_round(classification, 1, active)
+    oracle.compare(x)
     here = who(active)
     pairs = {("compare", i, k): 3 * D for i in here for k in here if i != k}
     assert over_links(oracle.sent) == pairs
@@ -212,8 +194,7 @@ def descended(clients, x, *, lr):
 def test_what_clients_do_alone_sends_nothing_and_every_round_counts_anew(
     classification,
 ):
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     oracle = simulation.at(1)
     oracle.grads(x)
     oracle.each(descended, x, lr=0.1)
@@ -265,8 +246,7 @@ def in_parts(federation, size: int, active, **settings):
     x = rows(simulate(federation))
 
     def run(group):
-        mine = block(N, group)
-        own = federation.select(torch.arange(N)[mine])
+        own, mine = share_of(federation, group)
         oracle = simulate(own, group=group, **settings).at(3, active)
         found = answers(oracle, x[mine])
         seen = *oracle.compare(x[mine]), *oracle.compare(x[mine], pairs=weights() != 0)
@@ -309,8 +289,7 @@ def test_several_exchanges_are_as_many_mixtures_by_the_recursion(classification)
 
 
 def test_a_round_without_some_is_that_of_the_others_and_counted_with_it(classification):
-    simulation = simulate(classification)
-    x = rows(simulation)
+    simulation, x = simulated(classification)
     oracle, expected = simulation.at(1), simulation.at(1, SOME)
     less = oracle.without(~SOME)
     assert_close(less.grads(x), expected.grads(x), rtol=0, atol=0)

@@ -33,6 +33,12 @@ def real(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=REAL)
 
 
+def drawn(law: str, clients: int, count: int, *, seed=0, **settings) -> torch.Tensor:
+    """The first times of so many clients."""
+    who = torch.arange(clients)
+    return clock(law, seed=seed, **settings).durations(who, 0 * who, count)
+
+
 def one_mix(z: int) -> int:
     """SplitMix64's output function, in Python's integers."""
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
@@ -97,8 +103,8 @@ def test_blocks_orders_and_company_do_not_change_a_time(law):
     for client in range(7):
         alone = ours.durations(whole(client), whole(0), 40)
         assert torch.equal(alone[0], everything[client])
-    again = clock(law, speeds="stragglers(2, 3)", seed=1)
-    assert torch.equal(again.durations(clients, 0 * clients, 40), everything)
+    again = drawn(law, 7, 40, speeds="stragglers(2, 3)", seed=1)
+    assert torch.equal(again, everything)
 
 
 @pytest.mark.parametrize("name", ["log", "exp", "sin"])
@@ -164,8 +170,7 @@ CLOSED = {
 @pytest.mark.parametrize("law", CLOSED)
 @pytest.mark.parametrize("shape", [(20, 1000), (20000, 1)])
 def test_laws_have_their_means_and_quantiles(law, shape):
-    clients = torch.arange(shape[0])
-    times = clock(law).durations(clients, 0 * clients, shape[1])
+    times = drawn(law, *shape)
     mean, deviation, quantile = CLOSED[law]
     n = times.numel()
     # Five standard errors, level 6e-7.
@@ -178,11 +183,7 @@ def test_laws_have_their_means_and_quantiles(law, shape):
 
 
 def test_neighbouring_numbers_clients_and_seeds_are_uncorrelated():
-    clients = torch.arange(200)
-    one, other = (
-        clock("uniform(0, 1)", seed=seed).durations(clients, 0 * clients, 100) - 0.5
-        for seed in (0, 1)
-    )
+    one, other = (drawn("uniform(0, 1)", 200, 100, seed=s) - 0.5 for s in (0, 1))
     pairs = (one[:, 1:], one[:, :-1]), (one[1:], one[:-1]), (one, other)
     for a, b in pairs:
         # A product of two uniforms of mean 0 has standard deviation 1/12.
@@ -190,33 +191,25 @@ def test_neighbouring_numbers_clients_and_seeds_are_uncorrelated():
 
 
 def test_a_constant_time_may_be_zero_and_all_times_are_finite():
-    clients = torch.arange(3)
-    nothing = clock("constant(0)").durations(clients, 0 * clients, 2)
-    assert torch.equal(nothing, torch.zeros(3, 2, dtype=REAL))
+    assert torch.equal(drawn("constant(0)", 3, 2), torch.zeros(3, 2, dtype=REAL))
     for law in ("pareto(1e12, 0.1)", "lognormal(1e12, 50)", "lognormal(1, 0)"):
-        times = clock(law, speeds=[1e12] * 3).durations(clients, 0 * clients, 2000)
+        times = drawn(law, 3, 2000, speeds=[1e12] * 3)
         assert torch.isfinite(times).all() and (times > 0).all()
     assert torch.equal(times, torch.full((3, 2000), 1e12, dtype=REAL))
 
 
 def test_no_count_gives_no_times():
-    assert clock("exponential(1)").durations(whole(0, 1), whole(0, 0), 0).shape == (
-        2,
-        0,
-    )
+    assert drawn("exponential(1)", 2, 0).shape == (2, 0)
 
 
 def test_speeds_multiply_the_times():
-    clients = torch.arange(4)
-    plain = clock("exponential(1)").durations(clients, 0 * clients, 5)
+    plain = drawn("exponential(1)", 4, 5)
     factors = [1.0, 10.0, 0.5, 2.0]
     expected = plain * torch.tensor(factors, dtype=REAL)[:, None]
     for speeds in (factors, torch.tensor(factors), torch.tensor(factors, dtype=REAL)):
-        found = clock("exponential(1)", speeds).durations(clients, 0 * clients, 5)
-        assert torch.equal(found, expected)
-    slow = clock("exponential(1)", "stragglers(2, 10)")
-    expected = plain * real(10, 10, 1, 1)[:, None]
-    assert torch.equal(slow.durations(clients, 0 * clients, 5), expected)
+        assert torch.equal(drawn("exponential(1)", 4, 5, speeds=speeds), expected)
+    slow = drawn("exponential(1)", 4, 5, speeds="stragglers(2, 10)")
+    assert torch.equal(slow, plain * real(10, 10, 1, 1)[:, None])
 
 
 def test_clients_without_a_speed_are_unknown():

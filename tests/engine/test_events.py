@@ -293,16 +293,13 @@ def test_all_for_all_of_one_model_is_asynchronous_sgd(simulation, x, rule):
 def test_a_slow_client_slows_nobody(x, rule):
     """Two groups with optima of their own: all get there, in the time of the fast."""
     full = simulate(quadratics())
-    a, b = hessians(quadratics())
     groups = torch.block_diag(torch.ones(3, 3), torch.ones(3, 3)).to(REAL) / 3
     clock = Paces(1.0, 1.1, 1.2, 1.3, 1.4, 500.0)
     run = Run(all_for_all(groups, lr=0.05, late=rule), full, x, clock=clock)
     while run.time < 150:
         run.step()
     # The slow client has not answered: the optimum of those who have, by their rates.
-    clients, rates = [3, 4], torch.tensor([1 / 1.3, 1 / 1.4], dtype=REAL)
-    mean = torch.einsum("n,nde->de", rates, a[clients])
-    optimum = torch.linalg.solve(mean, torch.einsum("n,nd->d", rates, b[clients]))
+    optimum = weighted_optimum([0, 0, 0, 1 / 1.3, 1 / 1.4, 0])
     # Steps of .05 / 3 circle around it.
     assert float((run.personal()[3] - optimum).norm()) < 0.1 * float(optimum.norm())
     torch.testing.assert_close(run.personal()[5], run.personal()[3], **EXACT)
@@ -330,6 +327,8 @@ def test_bad_runs_are_refused(simulation, x):
         Run(server_sgd(), simulation, x[:4], clock=EQUAL)
     with pytest.raises(InputError, match="`updates` must be"):
         next(run_events(server_sgd(), simulation, x, clock=EQUAL, updates=0))
+    with pytest.raises(InputError, match="`capacity` must be at least 1, got 0"):
+        Run(server_sgd(), simulation, x, clock=EQUAL, capacity=0)
 
 
 def test_a_method_may_be_a_program_of_many_steps(simulation, x):
@@ -340,22 +339,17 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
 
     steps = partial(sgd, rule=Descent(0.1), steps=3, t=0)
 
-    def init(models):
-        return models.clone()
-
     def arrive(state, now):
         state[now.clients] = now.answers[0]
         return now.clients
 
     none = torch.zeros(0, dtype=REAL)
-    flow = Flow(
-        init,
-        lambda state, i, time: Task((state[i], none), work=3),
-        arrive,
-        lambda s: s,
+    method = local_steps(
+        task=lambda state, i, time: Task((state[i], none), work=3),
+        arrive=arrive,
         kinds=(Kind(steps, "each"),),
     )
-    run = Run(Algorithm(flow=flow), simulation, x, clock=ORDINARY)
+    run = Run(method, simulation, x, clock=ORDINARY)
     finished = [0] * 6
     history = [
         r.state.x for r in run_rounds(local(lr=0.1, steps=3), simulation, x, rounds=40)
@@ -370,10 +364,6 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
             )
 
 
-def one_gradient(state, client, time):
-    return Task((state[client],))
-
-
 def local_steps(**changes) -> Algorithm:
     """Every client takes steps of its own model, the state."""
 
@@ -382,7 +372,10 @@ def local_steps(**changes) -> Algorithm:
         return now.clients
 
     flow = Flow(
-        lambda models: models.clone(), one_gradient, arrive, lambda state: state
+        lambda models: models.clone(),
+        lambda state, client, time: Task((state[client],)),
+        arrive,
+        lambda state: state,
     )
     return Algorithm(flow=flow._replace(**changes))
 
@@ -564,11 +557,6 @@ def test_tasks_that_wait_survive_a_file(simulation, x):
     assert torch.equal(whole.personal(), rest.personal())
 
 
-def test_capacity_is_a_positive_number(simulation, x):
-    with pytest.raises(InputError, match="`capacity` must be at least 1, got 0"):
-        Run(server_sgd(), simulation, x, clock=EQUAL, capacity=0)
-
-
 def test_a_buffer_takes_the_mean_of_its_answers_and_lets_all_go_on(simulation, x):
     """FedBuff: the server's model moves at every third answer, nobody waits."""
     run = Run(
@@ -601,14 +589,12 @@ def test_a_task_that_waits_travels_meanwhile(simulation, x):
         return [0, 0] if now.clients == [5] and now.k == 0 else []
 
     none = torch.zeros(1, dtype=REAL)
-    flow = Flow(
-        lambda models: [],
-        lambda state, client, time: Task((none,)),
-        arrive,
-        lambda state: x,
+    method = local_steps(
+        init=lambda models: [],
+        task=lambda state, client, time: Task((none,)),
+        arrive=arrive,
         kinds=(Kind(lambda clients, rows: rows),),
     )
-    method = Algorithm(flow=flow)
     paces = Paces(1.0, 1.0, 1.0, 1.0, 1.0, 0.0, jitter=0.0)
     run = Run(method, simulation, x, clock=paces, links=Delays("constant(10)"))
     for _ in run.until(100.0):
@@ -625,9 +611,7 @@ def test_a_time_to_stop_at_is_a_number(simulation, x, time):
 
 def test_who_gets_a_task_is_a_client(simulation, x):
     for wrong in (-1, 6):
-        flow = server_sgd().flow
-        flow = flow._replace(arrive=lambda state, now, wrong=wrong: [wrong])
-        method = Algorithm(flow=flow)
+        method = local_steps(arrive=lambda state, now, wrong=wrong: [wrong])
         with pytest.raises(InputError, match=f"from 0 to 5, got {wrong}"):
             Run(method, simulation, x, clock=EQUAL).step()
 

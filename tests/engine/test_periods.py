@@ -313,6 +313,12 @@ def test_any_order_of_arrivals_keeps_the_books(simulation, number):
     torch.testing.assert_close(together.personal(), alone.personal(), **CLOSE)
 
 
+def either(simulation, pace, wait):
+    if wait:
+        return waiting(simulation, pace, steps=1)
+    return not_waiting(simulation, server_sgd(), pace)
+
+
 @pytest.mark.parametrize("value", [-1.0, math.nan])
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_clock_must_give_times(simulation, value, wait):
@@ -321,10 +327,7 @@ def test_a_clock_must_give_times(simulation, value, wait):
         rf"`clock` must give times of at least 0, got {value}.* for client 2, task 0"
     )
     with pytest.raises(InputError, match=words):
-        if wait:
-            waiting(simulation, pace, steps=1)
-        else:
-            not_waiting(simulation, server_sgd(), pace)
+        either(simulation, pace, wait)
 
 
 class Wrong(Given):
@@ -338,10 +341,7 @@ def test_a_clock_must_not_go_backwards(simulation, value, wait):
     pace = Pace(Wrong(first={4: value}), 1.0)
     words = rf"`clock` must let client 4 begin at 0.0 or at a later time, got {value}"
     with pytest.raises(InputError, match=words):
-        if wait:
-            waiting(simulation, pace)
-        else:
-            not_waiting(simulation, server_sgd(), pace)
+        either(simulation, pace, wait)
 
 
 def test_who_never_returns_holds_up_those_who_wait(simulation):

@@ -7,22 +7,17 @@ import itertools
 import pytest
 import torch
 
-from coterie import models
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
-from coterie.clients.simulation import Simulation
 from coterie.engine import rounds
+from support.quadratics import simulate, start
 
 
-def simulate(federation) -> Simulation:
-    net = models.build(lambda: models.linear((12,), 2), 0, torch.float64)
-    return Simulation(federation, net, batch_size=3, dtype=torch.float64)
-
-
-def start() -> torch.Tensor:
-    rng = torch.Generator().manual_seed(0)
-    return torch.randn(6, 26, generator=rng, dtype=torch.float64)
+def ran(algorithm, federation, x=None, **settings) -> list[rounds.Round]:
+    x = start(6, 26) if x is None else x
+    clients = simulate(federation, batch_size=3)
+    return list(rounds.run_rounds(algorithm, clients, x, **settings))
 
 
 @pytest.mark.parametrize(
@@ -53,14 +48,7 @@ def test_everybody_takes_part_equally_often():
 
 
 def test_rounds_are_numbered_from_one_and_carry_what_happened(classification):
-    run = rounds.run_rounds(
-        local(steps=2),
-        simulate(classification),
-        start(),
-        rounds=3,
-        participation=0.5,
-    )
-    found = list(run)
+    found = ran(local(steps=2), classification, rounds=3, participation=0.5)
     assert [r.t for r in found] == [1, 2, 3]
     for r in found:
         assert torch.equal(r.active, rounds.participants(6, 0.5, 0, r.t))
@@ -78,18 +66,9 @@ def test_resuming_equals_not_stopping(classification):
     def algorithm():
         return fedavg(sizes, momentum=0.9, schedule="inverse(5)")
 
-    whole = list(
-        rounds.run_rounds(algorithm(), simulate(classification), start(), **settings)
-    )
-    rest = list(
-        rounds.run_rounds(
-            algorithm(),
-            simulate(classification),
-            torch.zeros(6, 26, dtype=torch.float64),
-            start=(2, whole[1].state),
-            **settings,
-        )
-    )
+    whole = ran(algorithm(), classification, **settings)
+    x, begin = torch.zeros(6, 26, dtype=torch.float64), (2, whole[1].state)
+    rest = ran(algorithm(), classification, x, start=begin, **settings)
     assert [r.t for r in rest] == [3, 4, 5, 6]
     for one, other in zip(whole[2:], rest, strict=True):
         assert torch.equal(one.state.x, other.state.x)
@@ -101,7 +80,7 @@ def test_a_round_is_computed_only_when_it_is_asked_for(classification):
 
     class Watched:
         def __init__(self) -> None:
-            self.inner = simulate(classification)
+            self.inner = simulate(classification, batch_size=3)
 
         def __len__(self) -> int:
             return len(self.inner)
@@ -110,7 +89,7 @@ def test_a_round_is_computed_only_when_it_is_asked_for(classification):
             asked.append(t)
             return self.inner.at(t, active, purpose=purpose)
 
-    run = rounds.run_rounds(local(), Watched(), start(), rounds=10**9)
+    run = rounds.run_rounds(local(), Watched(), start(6, 26), rounds=10**9)
     assert asked == []
     list(itertools.islice(run, 2))
     assert asked == [0, 1, 2]  # to begin, and for each round
@@ -125,15 +104,7 @@ def test_the_generator_of_a_round_is_named_by_seed_and_round(classification):
             seen.append(float(torch.rand((), generator=rng)))
             return inner.step(state, oracle, rng)
 
-        list(
-            rounds.run_rounds(
-                inner._replace(step=step),
-                simulate(classification),
-                start(),
-                rounds=3,
-                seed=seed,
-            )
-        )
+        ran(inner._replace(step=step), classification, rounds=3, seed=seed)
         return seen
 
     assert draws(0) == draws(0)
@@ -150,4 +121,4 @@ def test_the_generator_of_a_round_is_named_by_seed_and_round(classification):
 )
 def test_bad_settings_are_refused_by_name(classification, settings, message):
     with pytest.raises(InputError, match=message):
-        next(rounds.run_rounds(local(), simulate(classification), start(), **settings))
+        ran(local(), classification, **settings)

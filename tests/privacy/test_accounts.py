@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from jaxtyping import config
 
 from coterie.checks import InputError
 from coterie.privacy import sampled_epsilons
@@ -29,15 +28,7 @@ def sampled(events, clients):
     return sampled_epsilons(Ledger(clients, tuple(events)), delta=1e-5)
 
 
-@pytest.fixture
-def untyped():
-    """Without the run-time types of tests, which users do not have."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
-
-
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("account", [totals, by_pairs, sampled])
 def test_an_event_that_nobody_knows_is_refused(account):
     with pytest.raises(InputError, match="Whispered"):

@@ -84,6 +84,12 @@ CANARIES, BASE, ROUNDS, BATCH = 200, 40, 12, 25
 CLIP, NOISE = 1.0, 3.0
 
 
+def one_client(features, targets, role, task="classification", outputs=2):
+    """A federation of one, whose samples have these roles."""
+    table = Table("one", features, targets, task, outputs)
+    return federate(table, torch.zeros(len(role), dtype=torch.long), role)
+
+
 def canary_clients(seed: int = 0, members=None, **settings):
     """A client with half of the canaries; each has a feature to itself."""
     rng = torch.Generator().manual_seed(1)
@@ -97,8 +103,8 @@ def canary_clients(seed: int = 0, members=None, **settings):
     role[:CANARIES][members] = 0
     role[CANARIES:] = 0
     role[-1] = 1
-    table = Table("canaries", features.to(REAL), targets.to(REAL), "regression", 1)
-    federation = federate(table, torch.zeros(len(targets), dtype=torch.long), role)
+    data = features.to(REAL), targets.to(REAL), role
+    federation = one_client(*data, "regression", 1)
     module = models.build(
         lambda: models.linear((CANARIES + 2,), 1, bias=False), 0, REAL
     )
@@ -200,11 +206,8 @@ def by_heart(noise: float) -> Audit:
     """Of a client whose samples are hardly alike, so that each has a direction."""
     rng = torch.Generator().manual_seed(0)
     features = torch.randn(90, 200, generator=rng)
-    targets = torch.arange(90) % 2
-    table = Table("coins", features, targets, "classification", 2)
-    role = torch.zeros(90, dtype=torch.long)
-    role[-2:] = torch.tensor([1, 2])
-    federation = federate(table, torch.zeros(90, dtype=torch.long), role)
+    role = torch.tensor([0] * 88 + [1, 2])
+    federation = one_client(features, torch.arange(90) % 2, role)
     module = models.build(lambda: models.logistic((200,), 2), 0)
     settings = {"clip": 1.0, "batch_size": 30, "rounds": 20, "lr": 0.1}
     return audit_client(federation, module, 0, noise=noise, canaries=80, **settings)
@@ -219,9 +222,8 @@ def test_an_audit_of_a_client_stays_below_the_promise_and_rises_without_noise() 
 def test_an_audit_needs_samples_that_are_no_canaries() -> None:
     rng = torch.Generator().manual_seed(0)
     features = torch.randn(9, 2, generator=rng)
-    table = Table("few", features, torch.arange(9) % 2, "classification", 2)
     role = torch.tensor([0] * 7 + [1, 2])
-    federation = federate(table, torch.zeros(9, dtype=torch.long), role)
+    federation = one_client(features, torch.arange(9) % 2, role)
     settings = {"clip": 1.0, "noise": 1.0, "batch_size": 3, "rounds": 1}
     module = models.build(lambda: models.logistic((2,), 2), 0)
     with pytest.raises(InputError, match="fewer than the 7 training samples"):
@@ -248,13 +250,8 @@ def shadows(noise: float | None, *, models_: int = 12, samples: int = 60):
     owner = torch.arange(models_).repeat_interleave(samples)
     role = torch.where(seen, 0, 2)
     role[:, -2] = 1
-    table = Table(
-        "coins",
-        features.repeat(models_, 1),
-        labels.repeat(models_),
-        "classification",
-        2,
-    )
+    data = features.repeat(models_, 1), labels.repeat(models_)
+    table = Table("coins", *data, "classification", 2)
     federation = federate(table, owner, role.flatten())
     module = models.build(lambda: models.logistic((100,), 2), 0, REAL)
     plain = Simulation(federation, module, batch_size=0, dtype=REAL)
@@ -272,12 +269,12 @@ def shadows(noise: float | None, *, models_: int = 12, samples: int = 60):
             for row in points[-1]
         ]
     ).detach()
-    return confidence_of(losses)[:, known], seen[:, known], plain
+    return confidence_of(losses)[:, known], seen[:, known]
 
 
 def lira(noise: float | None) -> float:
     """The share of right guesses about the first model, by all others."""
-    sure, seen, _ = shadows(noise)
+    sure, seen = shadows(noise)
     scores = likelihood_scores(sure[0], sure[1:], seen[1:])
     return float(((scores > 0) == seen[0]).double().mean())
 
@@ -322,18 +319,14 @@ def one_sample(module: nn.Module, noise: float | None):
     """What a client with a single sample releases, and the sample."""
     rng = torch.Generator().manual_seed(5)
     features = torch.randn(4, 6, generator=rng, dtype=REAL)
-    table = Table("one", features, torch.tensor([0, 1, 2, 0]), "classification", 3)
-    role = torch.tensor([0, 1, 2, 2])
-    federation = federate(table, torch.zeros(4, dtype=torch.long), role)
+    targets, role = torch.tensor([0, 1, 2, 0]), torch.tensor([0, 1, 2, 2])
+    federation = one_client(features, targets, role, outputs=3)
     clients = plain = Simulation(federation, module, batch_size=0, dtype=REAL)
     if noise is not None:
         clients = PrivateSimulation(plain, clip=1.0, noise=noise)
-    x = seeds_row(plain.kernel.parameters)
+    rng, size = seeds.generator("row"), plain.kernel.parameters
+    x = torch.randn(1, size, generator=rng, dtype=REAL) / 2
     return x[0], clients.at(1).grads(x)[0], features[0], plain
-
-
-def seeds_row(size: int) -> torch.Tensor:
-    return torch.randn(1, size, generator=seeds.generator("row"), dtype=REAL) / 2
 
 
 def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -358,14 +351,8 @@ def test_a_small_network_gives_its_sample_away_and_noise_hides_it() -> None:
     module = models.build(mlp, 0, REAL)
     for noise, holds in ((None, lambda e: e < 1e-2), (1.0, lambda e: e > 0.5)):
         point, g, wanted, _ = one_sample(module, noise)
-        found = rebuilt(
-            module,
-            OBJECTIVES["classification"],
-            point,
-            g,
-            torch.tensor([0]),
-            like=wanted,
-        )
+        given = OBJECTIVES["classification"], point, g, torch.tensor([0])
+        found = rebuilt(module, *given, like=wanted)
         assert holds(relative(found, wanted))
 
 

@@ -8,14 +8,7 @@ import torch
 from coterie import gossip
 from coterie.checks import InputError
 from coterie.graphs import contraction, edges_of, gossip_matrix
-from coterie.privacy import (
-    Exchange,
-    Input,
-    Ledger,
-    Meetings,
-    exact_losses,
-    muffliato,
-)
+from coterie.privacy import Exchange, Input, Ledger, Meetings, exact_losses, muffliato
 from coterie.privacy.gaussian import epsilon_of
 from coterie.theory.decentralised.muffliato import error_bound, stopping_time
 from support.gossip_views import metropolis
@@ -29,6 +22,11 @@ def stream(seed: int = 0) -> torch.Generator:
 
 def rows(n: int, d: int = 3) -> torch.Tensor:
     return torch.randn(n, d, generator=stream(9), dtype=torch.float64) / 3
+
+
+def noised(n: int, noise: float) -> torch.Tensor:
+    """The rows with the noise of the first stream."""
+    return rows(n) + noise * torch.randn(n, 3, generator=stream(), dtype=torch.float64)
 
 
 def uniform(edges: torch.Tensor) -> torch.Tensor:
@@ -59,9 +57,7 @@ def test_without_noise_all_end_at_the_mean():
 
 
 def test_with_noise_all_end_at_the_mean_of_noisy_rows():
-    x = rows(8)
-    drawn = torch.randn(8, 3, generator=stream(), dtype=torch.float64)
-    expected = (x + 0.3 * drawn).mean(0).expand(8, 3)
+    expected = noised(8, 0.3).mean(0).expand(8, 3)
     first, plain, _, *by_pairs, _ = every_way(8, 0.3)
     for found in (first, plain, *by_pairs):
         torch.testing.assert_close(found.x, expected, atol=1e-6, rtol=0)
@@ -74,8 +70,8 @@ def test_the_ledger_begins_with_what_clipping_and_noise_are():
         assert bool(start.who.all())
 
 
-def replay(events, n):
-    """Shares of inputs in every row at the end, event by event."""
+def replay(events, n, views=None):
+    """Shares of inputs in every row at the end, and in what each receives by pairs."""
     x = torch.eye(n, dtype=torch.float64)
     z, before = x.clone(), x.clone()
     for event in events:
@@ -90,6 +86,9 @@ def replay(events, n):
                 way = part * (z[node] - x[node])
                 x[node] = x[node] + way
                 z[node] = z[node] - way
+            if views is not None:
+                views[v].append(x[w].clone())
+                views[w].append(x[v].clone())
             step = event.gamma * (x[w] - x[v])
             z[v], z[w] = z[v] + step, z[w] - step
             mean = (x[v] + x[w]) / 2
@@ -98,9 +97,7 @@ def replay(events, n):
 
 
 def test_rounds_replayed_from_the_ledger_are_the_rows_that_came_back():
-    n, x = 8, rows(8)
-    drawn = torch.randn(8, 3, generator=stream(), dtype=torch.float64)
-    noisy = x + 0.3 * drawn
+    n, noisy = 8, noised(8, 0.3)
     first, plain, *_ = every_way(n, 0.3)
     for found in (first, plain):
         again = replay(found.ledger.events[1:], n) @ noisy
@@ -108,13 +105,10 @@ def test_rounds_replayed_from_the_ledger_are_the_rows_that_came_back():
 
 
 def test_meetings_replayed_from_the_ledger_are_the_rows_that_came_back():
-    n, x = 6, rows(6)
-    edges = edges_of("ring", n)
-    drawn = torch.randn(6, 3, generator=stream(), dtype=torch.float64)
-    found = muffliato.randomised(
-        x, edges, uniform(edges), meetings=40, **SETTINGS, rng=stream()
-    )
-    again = replay(found.ledger.events[1:], n) @ (x + 0.5 * drawn)
+    n, edges = 6, edges_of("ring", 6)
+    given = rows(n), edges, uniform(edges)
+    found = muffliato.randomised(*given, meetings=40, **SETTINGS, rng=stream())
+    again = replay(found.ledger.events[1:], n) @ noised(n, 0.5)
     torch.testing.assert_close(found.x, again, atol=1e-9, rtol=0)
 
 
@@ -144,18 +138,7 @@ def test_messages_of_accelerated_gossip_are_what_the_ledger_says():
     pace = gossip.pace(edges, uniform(edges))
     assert {e.gamma for e in found.ledger.events[1:]} == {pace.gamma}
     views = [[] for _ in range(n)]
-    x = torch.eye(n, dtype=torch.float64)
-    z = x.clone()
-    for event in found.ledger.events[1:]:
-        for (v, w), moved in zip(event.pairs.tolist(), event.moved, strict=True):
-            for node, part in zip((v, w), moved, strict=True):
-                way = part * (z[node] - x[node])
-                x[node], z[node] = x[node] + way, z[node] - way
-            views[v].append(x[w].clone())
-            views[w].append(x[v].clone())
-            step, mean = event.gamma * (x[w] - x[v]), (x[v] + x[w]) / 2
-            z[v], z[w] = z[v] + step, z[w] - step
-            x[v], x[w] = mean, mean
+    replay(found.ledger.events[1:], n, views)
     share = exact_losses(found.ledger).share
     for v in range(n):
         a = torch.stack(views[v])

@@ -10,7 +10,7 @@ from scipy.stats import kstest
 
 from coterie.privacy import PrivateSimulation
 from coterie.privacy.noise import normals
-from support.plain_clients import rows, simulate
+from support.plain_clients import rows, simulate, simulated
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -42,8 +42,7 @@ def test_the_two_halves_of_a_row_are_not_the_same_noise() -> None:
 
 
 def test_runs_of_another_name_have_noise_of_their_own(classification) -> None:
-    plain = simulate(classification, batch_size=0)
-    x = rows(plain)
+    plain, x = simulated(classification, batch_size=0)
 
     def answers(name: str) -> torch.Tensor:
         clients = PrivateSimulation(plain, clip=0.5, noise=2.0, name=name)

@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie import Simulation
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
-from coterie.clients.groups import block
 from coterie.conformance.cases import followed
 from coterie.conformance.divided import divided as in_threads
 from coterie.engine.clocks import clock
@@ -22,9 +20,8 @@ from coterie.privacy.per_sample.clipping import ClippedKernel
 from coterie.privacy.subsampled import steps_of
 from coterie.types import SERVER
 from support.federations import SIZES
-from support.plain_clients import EXACT, module, rows, simulate
+from support.plain_clients import CLIP, EXACT, NOISE, private, rows, share_of, simulate
 
-CLIP, NOISE = 0.5, 1.5
 METHODS = {
     "local": {"steps": 2},
     "fedavg": {"steps": 2},
@@ -36,10 +33,6 @@ METHODS = {
     "aruba": {"steps": 2},
     "all_for_all": {},
 }
-
-
-def private(federation, *, clip=CLIP, noise=NOISE, **settings) -> PrivateSimulation:
-    return PrivateSimulation(simulate(federation, **settings), clip=clip, noise=noise)
 
 
 def method(name: str, federation, **options):
@@ -64,25 +57,25 @@ def test_without_noise_and_bound_any_method_is_what_it_is(classification, name) 
     assert_close(found, models_after(algorithm, plain, x), **EXACT)
 
 
+def assert_noise(federation, ask, scale) -> None:
+    """Of answers: s C times the scale of each row, and rows do not vary together."""
+    clients, quiet = (private(federation, batch_size=6, noise=s) for s in (NOISE, 0.0))
+    x = rows(clients._simulation)
+    drawn = [ask(clients.at(t), x) - ask(quiet.at(t), x) for t in range(40)]
+    numbers = torch.stack(drawn, 1).flatten(1)
+    # The standard error of a deviation from m draws is 1 / sqrt(2 m) of it.
+    tolerance = 4 / math.sqrt(2 * numbers.shape[1])
+    assert_close(numbers.std(1), NOISE * CLIP * scale, rtol=tolerance, atol=0)
+    between = torch.corrcoef(numbers)
+    assert_close(between, torch.eye(6).double(), rtol=0, atol=2 * tolerance)
+
+
 def test_noise_has_the_promised_size_and_is_of_every_client_alone(
     classification,
 ) -> None:
     """s C / B for client i, where B is at most its number of samples."""
-    clients, quiet = (
-        private(classification, batch_size=6),
-        private(classification, batch_size=6, noise=0.0),
-    )
-    x = rows(clients._simulation)
-    drawn = torch.stack(
-        [clients.at(t).grads(x) - quiet.at(t).grads(x) for t in range(40)]
-    )
     expected = torch.tensor(SIZES).clamp(max=6).double()
-    numbers = drawn.transpose(0, 1).flatten(1)
-    # The standard error of a deviation from m draws is 1 / sqrt(2 m) of it.
-    tolerance = 4 / math.sqrt(2 * numbers.shape[1])
-    assert_close(numbers.std(1), NOISE * CLIP / expected, rtol=tolerance, atol=0)
-    between = torch.corrcoef(numbers)
-    assert_close(between, torch.eye(6).double(), rtol=0, atol=2 * tolerance)
+    assert_noise(classification, lambda oracle, x: oracle.grads(x), 1 / expected)
 
 
 def test_no_two_questions_have_the_same_noise(classification) -> None:
@@ -114,12 +107,8 @@ def test_a_divided_run_draws_the_same_minibatches_and_the_same_noise(
     classification, size
 ) -> None:
     def work(group):
-        here = block(6, group)
-        some = classification.select(torch.arange(6)[here])
-        plain = Simulation(
-            some, module(classification), dtype=x.dtype, batch_size=3, group=group
-        )
-        clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
+        some, here = share_of(classification, group)
+        clients = private(some, group=group)
         oracle = clients.at(4, active)
         (y,) = oracle.each(program_of_two, x[here])
         found = oracle.grads(y)
@@ -181,23 +170,10 @@ def test_without_noise_blends_and_comparisons_are_what_they_are(classification) 
 
 def test_every_reader_s_answer_has_noise_of_its_own(classification) -> None:
     """Row i varies by (s C)^2 sum_k (w_ik / B_k)^2, and rows do not vary together."""
-    clients, quiet = (
-        private(classification, batch_size=6, noise=s) for s in (NOISE, 0.0)
-    )
-    x, weights = rows(clients._simulation), weights_of(classification)
-    drawn = torch.stack(
-        [
-            clients.at(t).blended(x, weights) - quiet.at(t).blended(x, weights)
-            for t in range(40)
-        ]
-    )
-    numbers = drawn.transpose(0, 1).flatten(1)
+    weights = weights_of(classification)
     expected = torch.tensor(SIZES).clamp(max=6).double()
-    wanted = NOISE * CLIP * (weights / expected).norm(dim=1)
-    tolerance = 4 / math.sqrt(2 * numbers.shape[1])
-    assert_close(numbers.std(1), wanted, rtol=tolerance, atol=0)
-    between = torch.corrcoef(numbers)
-    assert_close(between, torch.eye(6).double(), rtol=0, atol=2 * tolerance)
+    wanted = (weights / expected).norm(dim=1)
+    assert_noise(classification, lambda oracle, x: oracle.blended(x, weights), wanted)
 
 
 def test_a_client_pays_for_every_reader_of_one_minibatch(classification) -> None:
@@ -222,16 +198,8 @@ def test_divided_blends_and_comparisons_draw_the_same_noise(
         return oracle.blended(rows, weights), oracle.compare(rows, samples=4)
 
     def work(group):
-        here = block(6, group)
-        plain = Simulation(
-            classification.select(torch.arange(6)[here]),
-            module(classification),
-            dtype=x.dtype,
-            batch_size=3,
-            group=group,
-        )
-        clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
-        return asked(clients.at(4), x[here])
+        some, here = share_of(classification, group)
+        return asked(private(some, group=group).at(4), x[here])
 
     blends, comparison = asked(private(classification).at(4), x)
     parts = in_threads(work, size)

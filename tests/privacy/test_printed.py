@@ -9,7 +9,6 @@ import torch
 from coterie.checks import InputError
 from coterie.graphs import edges_of
 from coterie.privacy import (
-    Exchange,
     Input,
     Ledger,
     Meetings,
@@ -22,7 +21,7 @@ from coterie.privacy import (
     seen_by,
 )
 from coterie.theory.decentralised.muffliato import walk_bound
-from support.gossip_views import gossip_ledger, metropolis
+from support.gossip_views import gossip_ledger, ledger_of, metropolis
 
 
 def by_loops(matrices, n):
@@ -47,12 +46,9 @@ def test_it_is_the_formula_written_as_loops(graph):
 
 def test_it_is_read_with_row_w_and_column_u_where_matrices_do_not_commute():
     one, other = metropolis("line", 4).to_dense(), metropolis("star", 4).to_dense()
-    ledger = Ledger(4, (Input(0, torch.ones(4).bool(), 1.0, 1.0),))
-    for t, weights in enumerate((one, other, one)):
-        v, w = weights.nonzero().T
-        ledger.append(Exchange(t, torch.stack([w, v], 1)[v != w], weights))
+    found = printed_losses(ledger_of([one, other, one])).share
     expected = by_loops([m.numpy() for m in (one, other, one)], 4)
-    torch.testing.assert_close(printed_losses(ledger).share, expected)
+    torch.testing.assert_close(found, expected)
 
 
 def test_by_pairs_it_is_the_formula_over_the_meetings_that_were_drawn():

@@ -13,7 +13,6 @@ from coterie.privacy import mu_of
 from coterie.privacy.training import (
     Limits,
     Mechanism,
-    PrivateOracle,
     calibrated,
     costs_of,
     events_of,
@@ -21,7 +20,7 @@ from coterie.privacy.training import (
     privately,
 )
 from coterie.privacy.training.doubles import Double
-from support.private_runs import method, private_run
+from support.private_runs import own_budgets, private_oracle
 
 CLIP = 0.5
 
@@ -51,9 +50,8 @@ def spent_without_data(sizes, actives, mu: float, own):
 @pytest.mark.parametrize("budgets", [{0: 0.5}, {0: 0.5, 1: 2.0}])
 def test_with_secure_sums_nobody_pays_for_those_who_stay_away(budgets):
     # The largest share counts more without the other one of 200.
-    own = torch.full((4,), math.inf, dtype=torch.float64)
-    for client, epsilon in budgets.items():
-        own[client] = mu_of(epsilon, 1e-5) ** 2
+    squares = {client: mu_of(e, 1e-5) ** 2 for client, e in budgets.items()}
+    own = own_budgets(squares, 4).of_each
     everybody, mu = torch.ones(4, dtype=torch.bool), mu_of(4.0, 1e-5)
     state = spent_without_data([200, 200, 20, 20], [everybody] * 10, mu, own)
     assert (state.spent <= own * (1 + 1e-9)).all()
@@ -90,21 +88,17 @@ def test_with_any_sizes_and_budgets_nobody_exceeds_its_own_or_the_epsilon(seed):
 
 
 def test_who_is_left_in_a_secure_sum_adds_the_noise_that_the_ledger_has():
-    n, active = 3, torch.ones(3, dtype=torch.bool)
+    active = torch.ones(3, dtype=torch.bool)
     algorithm = algorithms.fedavg(torch.tensor([8.0, 8.0, 1.0]))
     foreseen = foresee(algorithm, [active], seed=0, label="it")
-    refs = foreseen.stage.known[:, None].repeat(1, len(foreseen.slots), 1)
     mechanism = Mechanism(1.0, 2.0, secure=True)
     found = []
     for number in range(40):
-        private = PrivateOracle(
+        private = private_oracle(
             Double(active, ("test",)),
             mechanism._replace(seed=number),
             foreseen,
-            foreseen.rounds[1],
-            refs,
-            torch.arange(n),
-            1,
+            foreseen.stage.known,
             refuses=torch.tensor([True, False, False]),
         )
         inside = private._oracle
@@ -117,19 +111,3 @@ def test_who_is_left_in_a_secure_sum_adds_the_noise_that_the_ledger_has():
     expected = scale / math.sqrt(2)
     count = noise.numel()
     assert abs(float(noise.std()) / expected - 1) < 4 / math.sqrt(2 * count)
-
-
-def test_a_coordinator_gets_nothing_new_of_a_client_whose_budget_is_spent():
-    # A coordinator asks also those who take no part.
-    algorithm = method("karula")
-    everybody = torch.ones(6, dtype=torch.bool)
-    foreseen = foresee(algorithm, [everybody] * 4, seed=0, label="it")
-    costs = [25.0 * c for c in costs_of(algorithm, foreseen, [everybody] * 4, seed=0)]
-    own = torch.full((6,), math.inf, dtype=torch.float64)
-    own[2] = 25.0
-    run, events = private_run(
-        algorithm, Mechanism(0.5, 0.2), limits=Limits(of_each=own), costs=costs
-    )
-    expected = torch.tensor([4, 4, 1, 4, 4, 4]).double() * 25.0
-    assert_close(run.states[-1].spent, expected)
-    assert [len(event.links) for event in events] == [6, 5, 5, 5]

@@ -14,7 +14,6 @@ from torch.testing import assert_close
 
 from coterie import Simulation
 from coterie.checks import InputError
-from coterie.clients.groups import block
 from coterie.collaboration.evidence import moments, surely_better
 from coterie.conformance.cases import Setting, followed, simulated, trace
 from coterie.conformance.divided import divided
@@ -43,12 +42,12 @@ from coterie.privacy.training import (
 from coterie.privacy.training.scenarios import dearest, explored
 from coterie.privacy.training.telling import Questions
 from coterie.types import SERVER, Algorithm
-from support.plain_clients import EXACT, module, rows, simulate
+from support.plain_clients import CLIP, EXACT, NOISE, private, rows, share_of, simulate
 from support.private_runs import EVERYBODY, method, one_start, private_run
 
 CHOOSING = ["coteries", "ifca", "neighbours"]
 ROUNDS = 6
-CLIP, NOISE, MOST = 0.5, 1.5, 2.0
+MOST = 2.0
 NAN = math.nan
 
 
@@ -127,12 +126,6 @@ def test_noise_alone_is_rarely_sure_of_anything():
 
 
 # The unit sample.
-
-
-def private(federation, *, noise=NOISE, clip=CLIP, **settings) -> PrivateSimulation:
-    own = {k: settings.pop(k) for k in ("loss_clip", "held_out_noise") if k in settings}
-    plain = simulate(federation, **settings)
-    return PrivateSimulation(plain, clip=clip, noise=noise, **own)
 
 
 def losses_of_all(clients, training, held_out, x):
@@ -224,12 +217,8 @@ def test_without_noise_and_bound_methods_that_choose_are_what_they_are(name):
 @pytest.mark.parametrize("size", [2, 3])
 def test_divided_runs_release_the_same_losses(classification, size):
     def work(group):
-        here = block(6, group)
-        some = classification.select(torch.arange(6)[here])
-        plain = Simulation(
-            some, module(classification), dtype=x.dtype, batch_size=3, group=group
-        )
-        clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
+        some, here = share_of(classification, group)
+        clients = private(some, group=group)
         found = asked(clients, x[here])
         return torch.cat(found, 1), steps_of(clients.ledger)
 
@@ -444,8 +433,7 @@ def test_divided_private_runs_are_the_same(name):
     algorithm, foreseen, _ = plan(name)
 
     def work(group):
-        here = block(CLIENTS, group)
-        some = federation.select(torch.arange(CLIENTS)[here])
+        some, here = share_of(federation, group)
         clients = simulated(some, Setting(), group)
         made = privately(algorithm, foreseen, TELLING, federation.clients)
         found = followed(made, clients, x[here], 4)

@@ -15,7 +15,6 @@ from coterie import seeds
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.decentralised_sgd import decentralised_sgd
 from coterie.checks import InputError
-from coterie.clients.groups import block
 from coterie.conformance.cases import Setting, followed, simulated, trace
 from coterie.conformance.divided import divided
 from coterie.conformance.federations import CLIENTS
@@ -26,7 +25,6 @@ from coterie.privacy.noise import normals
 from coterie.privacy.training import (
     Limits,
     Mechanism,
-    PrivateOracle,
     calibrated,
     costs_of,
     events_of,
@@ -36,7 +34,17 @@ from coterie.privacy.training import (
 from coterie.privacy.training.nearest import OWN, RESULT
 from coterie.records import pack, unpack
 from coterie.types import SERVER, Algorithm, Rows
-from support.private_runs import cost, method, one_start, private_run, seen
+from support.plain_clients import share_of
+from support.private_runs import (
+    EVERYBODY,
+    cost,
+    method,
+    one_start,
+    own_budgets,
+    private_oracle,
+    private_run,
+    seen,
+)
 
 NOISY = Mechanism(clip=0.5, noise=0.2)
 
@@ -243,8 +251,7 @@ def test_divided_runs_draw_the_same_noise(name):
     whole, events = private_run(algorithm, NOISY)
 
     def run(group):
-        mine = block(CLIENTS, group)
-        own = federation.select(torch.arange(CLIENTS)[mine])
+        own, mine = share_of(federation, group)
         simulation = simulated(own, Setting(), group)
         made = privately(algorithm, foreseen, NOISY, federation.clients)
         return followed(made, simulation, one_start()[mine])
@@ -280,10 +287,7 @@ def test_a_call_that_was_not_foreseen_is_refused():
     algorithm = method("fedavg")
     foreseen = seen(algorithm)
     oracle = simulated(small(), Setting()).at(1)
-    refs = one_start()[:, None]
-    private = PrivateOracle(
-        oracle, NOISY, foreseen, foreseen.rounds[1], refs, torch.arange(CLIENTS), 1
-    )
+    private = private_oracle(oracle, NOISY, foreseen, one_start())
     with pytest.raises(InputError, match="`mix` in round 1 that was not foreseen"):
         private.mix(torch.eye(CLIENTS), one_start())
 
@@ -341,8 +345,7 @@ def test_a_method_that_knows_its_columns_is_seen_with_as_many():
         return inner.init(x, oracle)
 
     known = inner._replace(init=init)
-    everybody = [torch.ones(CLIENTS, dtype=torch.bool)] * 2
-    found = foresee(known, everybody, seed=0, label="it", columns=19)
+    found = foresee(known, [EVERYBODY] * 2, seed=0, label="it", columns=19)
     assert [call[:4] for call in found.rounds[1]] == [("average", (True,), (0,), False)]
     with pytest.raises(InputError, match="19 columns"):
         seen(known)
@@ -352,15 +355,7 @@ def test_a_pair_that_was_not_foreseen_is_refused():
     half = torch.eye(CLIENTS) * 0.5 + torch.eye(CLIENTS).roll(1, 1) * 0.5
     foreseen = seen(all_for_one(half))
     oracle = simulated(small(), Setting()).at(1)
-    private = PrivateOracle(
-        oracle,
-        NOISY,
-        foreseen,
-        foreseen.rounds[1],
-        one_start()[:, None],
-        torch.arange(CLIENTS),
-        1,
-    )
+    private = private_oracle(oracle, NOISY, foreseen, one_start())
     with pytest.raises(InputError, match="a pair in `blended` of round 1"):
         private.blended(one_start(), torch.full((CLIENTS, CLIENTS), 1 / 6).double())
 
@@ -375,16 +370,8 @@ def test_products_of_released_halves_are_unbiased_and_norms_lose_their_noise():
     exact = simulation.at(1).compare(x)
     found = []
     for seed in range(100):
-        private = PrivateOracle(
-            simulation.at(1),
-            Mechanism(clip=50.0, noise=0.3, seed=seed),
-            foreseen,
-            foreseen.rounds[1],
-            x[:, None].repeat(1, len(foreseen.slots), 1),
-            simulation.names,
-            1,
-        )
-        found.append(private.compare(x))
+        noisy = Mechanism(clip=50.0, noise=0.3, seed=seed)
+        found.append(private_oracle(simulation.at(1), noisy, foreseen, x).compare(x))
     for name in ("cross", "own", "pooled", "own_pooled"):
         draws = torch.stack([getattr(one, name) for one in found])
         error = draws.std(0) / math.sqrt(len(found))
@@ -408,12 +395,14 @@ def test_nobody_goes_on_where_one_client_would_exceed_the_budget():
     assert len(events) == 2
 
 
-def test_a_client_refuses_releases_beyond_its_own_budget():
-    algorithm = method("fedavg")
+@pytest.mark.parametrize("name", ["fedavg", "karula"])
+def test_a_client_refuses_releases_beyond_its_own_budget(name):
+    """To an average, and to a coordinator, who asks also those who take no part."""
+    algorithm = method(name)
     costs = [25.0 * c for c in cost(algorithm)]
-    own = torch.full((CLIENTS,), math.inf, dtype=torch.float64)
-    own[2] = 25.0
-    run, events = private_run(algorithm, NOISY, limits=Limits(of_each=own), costs=costs)
+    run, events = private_run(
+        algorithm, NOISY, limits=own_budgets({2: 25}), costs=costs
+    )
     assert [len(event.links) for event in events] == [6, 5, 5, 5]
     expected = torch.tensor([4, 4, 1, 4, 4, 4]).double() * 25.0
     assert_close(run.states[-1].spent, expected)
@@ -424,15 +413,13 @@ def test_a_round_in_which_all_who_take_part_refuse_is_left_out_and_others_go_on(
     rounds = [some, some, ~some]
     foreseen = foresee(algorithm, rounds, seed=0, label="it")
     costs = costs_of(algorithm, foreseen, rounds, seed=0)
-    own = torch.full((CLIENTS,), math.inf, dtype=torch.float64)
-    own[some] = 25.0
     simulation, x = simulated(small(), Setting()), one_start()
     made = privately(
         algorithm,
         foreseen,
         NOISY,
         simulation.names,
-        limits=Limits(of_each=own),
+        limits=own_budgets({0: 25.0, 1: 25.0}),
         costs=[25.0 * c for c in costs],
     )
     state = made.init(x, simulation.at(0, purpose="init"))

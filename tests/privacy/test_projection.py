@@ -11,7 +11,6 @@ from coterie.checks import InputError
 from coterie.gossip import chebyshev_factor
 from coterie.graphs import contraction, edges_of, gossip_matrix
 from coterie.privacy import (
-    Exchange,
     Input,
     Ledger,
     Meetings,
@@ -25,7 +24,14 @@ from coterie.privacy import (
     seen_by,
 )
 from coterie.privacy import projection as module
-from support.gossip_views import gossip_ledger, metropolis, projected, view
+from support.gossip_views import (
+    gossip_ledger,
+    ledger_of,
+    metropolis,
+    projected,
+    shares,
+    view,
+)
 
 GRAPHS = [("line", 5, 3), ("ring", 7, 4), ("star", 6, 2), ("erdos_renyi(0.4)", 9, 5)]
 CLOSE = {"rtol": 0.0, "atol": 1e-7}
@@ -39,8 +45,7 @@ def test_losses_are_the_diagonal_of_the_projection_written_as_a_matrix(
     found = exact_losses(gossip_ledger(matrix, rounds)).share
     dense = [matrix.to_dense().numpy()] * rounds
     for v in range(n):
-        expected = torch.from_numpy(np.diag(projected(view(dense, [v]))).copy())
-        torch.testing.assert_close(found[:, v], expected, **CLOSE)
+        torch.testing.assert_close(found[:, v], shares(dense, [v]), **CLOSE)
 
 
 @pytest.mark.parametrize(("graph", "n", "rounds"), GRAPHS)
@@ -175,16 +180,9 @@ def test_matrices_that_change_are_multiplied_from_the_left():
     other = line.copy()
     other[1:3, 1:3] += np.array([[0.2, -0.2], [-0.2, 0.2]])
     several = [line if rng.random() < 0.5 else other for _ in range(3)] + [line]
-    ledger = Ledger(4, (Input(0, torch.ones(4).bool(), 1.0, 1.0),))
-    for t, matrix in enumerate(several):
-        weights = torch.from_numpy(matrix)
-        (v, w) = weights.nonzero().T
-        links = torch.stack([w, v], 1)[v != w]
-        ledger.append(Exchange(t, links, weights))
-    found = exact_losses(ledger).share
+    found = exact_losses(ledger_of([torch.from_numpy(m) for m in several])).share
     for v in range(4):
-        expected = np.diag(projected(view(several, [v]))).copy()
-        torch.testing.assert_close(found[:, v], torch.from_numpy(expected), **CLOSE)
+        torch.testing.assert_close(found[:, v], shares(several, [v]), **CLOSE)
 
 
 def test_the_same_matrix_in_every_round_is_a_fixed_one():
@@ -202,11 +200,9 @@ def test_the_same_matrix_in_every_round_is_a_fixed_one():
 
 def test_those_who_share_see_all_their_messages_and_know_all_their_inputs():
     matrix = metropolis("erdos_renyi(0.4)", 9)
-    together = [1, 4]
     found = exact_losses(gossip_ledger(matrix, 3), [Observer((1, 4))]).share[:, 0]
     dense = [matrix.to_dense().numpy()] * 3
-    expected = torch.from_numpy(np.diag(projected(view(dense, together))).copy())
-    torch.testing.assert_close(found, expected, **CLOSE)
+    torch.testing.assert_close(found, shares(dense, [1, 4]), **CLOSE)
 
 
 def test_one_more_who_shares_never_lowers_a_loss():
@@ -235,8 +231,7 @@ def test_who_overhears_a_link_learns_what_its_messages_say():
 def test_a_group_of_one_is_a_client_and_more_are_a_block_of_the_projection():
     matrix = metropolis("ring", 8)
     seen = seen_by(gossip_ledger(matrix, 3), Observer((0,)))
-    shares = seen.shares
-    assert group_share(seen, [3]) == pytest.approx(float(shares[3]))
+    assert group_share(seen, [3]) == pytest.approx(float(seen.shares[3]))
     a = projected(view([matrix.to_dense().numpy()] * 3, [0]))
     block = a[np.ix_([3, 4, 5], [3, 4, 5])]
     largest = float(np.linalg.eigvalsh(block)[-1])
@@ -265,13 +260,13 @@ def test_meetings_are_exchanges_with_the_matrices_of_pairs():
     pairs = [(0, 1), (1, 2), (0, 3), (1, 3), (2, 3)]
     nobody_moves = torch.zeros(1, 2).double()
     start = Input(0, torch.ones(4).bool(), 1.0, 1.0)
-    by_pairs, by_matrices = Ledger(4, (start,)), Ledger(4, (start,))
+    by_pairs, matrices = Ledger(4, (start,)), []
     for t, (v, w) in enumerate(pairs):
         by_pairs.append(Meetings(t, torch.tensor([[v, w]]), nobody_moves))
         matrix = torch.eye(4).double()
         matrix[[v, v, w, w], [v, w, v, w]] = 0.5
-        links = torch.tensor([[v, w], [w, v]])
-        by_matrices.append(Exchange(t, links, matrix))
+        matrices.append(matrix)
+    by_matrices = ledger_of(matrices)
     a, b = exact_losses(by_pairs).share, exact_losses(by_matrices).share
     torch.testing.assert_close(a, b, **CLOSE)
     a, b = printed_losses(by_pairs).share, printed_losses(by_matrices).share

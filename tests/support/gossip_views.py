@@ -30,6 +30,16 @@ def gossip_ledger(
     return ledger
 
 
+def ledger_of(matrices: list[Tensor]) -> Ledger:
+    """One input of everybody, then a round with each of these dense matrices."""
+    n = len(matrices[0])
+    ledger = Ledger(n, (Input(0, torch.ones(n).bool(), 1.0, 1.0),))
+    for t, weights in enumerate(matrices):
+        v, w = weights.nonzero().T
+        ledger.append(Exchange(t, torch.stack([w, v], 1)[v != w], weights))
+    return ledger
+
+
 def metropolis(graph: str, n: int, seed: int = 0) -> Tensor:
     """Metropolis weights of a graph by name."""
     return gossip_matrix(edges_of(graph, n, seed), n)
@@ -53,3 +63,8 @@ def view(matrices: list[np.ndarray], observers: list[int]) -> np.ndarray:
 def projected(a: np.ndarray, rtol: float = 1e-9) -> np.ndarray:
     """A^+ A, by a pseudo-inverse."""
     return np.linalg.pinv(a, rcond=rtol) @ a
+
+
+def shares(matrices: list[np.ndarray], observers: list[int]) -> Tensor:
+    """What they learn of each input: the diagonal of the projection."""
+    return torch.from_numpy(np.diag(projected(view(matrices, observers))).copy())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from coterie.algorithms import ALGORITHMS
@@ -14,7 +16,15 @@ from coterie.conformance.cases import (
     starting_rows,
 )
 from coterie.conformance.federations import CLIENTS, small_federation
-from coterie.privacy.training import Mechanism, costs_of, events_of, foresee, privately
+from coterie.privacy.training import (
+    Limits,
+    Mechanism,
+    PrivateOracle,
+    costs_of,
+    events_of,
+    foresee,
+    privately,
+)
 
 EVERYBODY = torch.ones(CLIENTS, dtype=torch.bool)
 
@@ -41,6 +51,21 @@ def one_start() -> torch.Tensor:
     return starting_rows(small_federation(), Setting())[:1].repeat(CLIENTS, 1)
 
 
+def own_budgets(budgets: dict[int, float], clients: int = CLIENTS) -> Limits:
+    """mu^2 of these clients; the others have no limit."""
+    own = torch.full((clients,), math.inf, dtype=torch.float64)
+    for client, budget in budgets.items():
+        own[client] = budget
+    return Limits(of_each=own)
+
+
+def private_oracle(oracle, mechanism: Mechanism, foreseen, x, **options):
+    """That of round 1, whose clients all know these models."""
+    calls, names = foreseen.rounds[1], torch.arange(len(x))
+    refs = x[:, None].repeat(1, len(foreseen.slots), 1)
+    return PrivateOracle(oracle, mechanism, foreseen, calls, refs, names, 1, **options)
+
+
 def private_run(
     algorithm,
     mechanism: Mechanism,
@@ -54,12 +79,6 @@ def private_run(
     foreseen = seen(algorithm, rounds=rounds) if foreseen is None else foreseen
     federation = small_federation() if federation is None else federation
     simulation = simulated(federation, Setting())
-    made = privately(
-        algorithm,
-        foreseen,
-        mechanism,
-        simulation.names,
-        **options,
-    )
+    made = privately(algorithm, foreseen, mechanism, simulation.names, **options)
     trace = followed(made, simulation, one_start(), rounds)
     return trace, events_of(trace.states[-1].ledger)

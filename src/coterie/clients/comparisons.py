@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..collaboration.beliefs import of_each, of_pairs
 from ..types import Comparison
-from .blends import Release, as_it_is, with_own
+from .blends import Release, with_own
 from .groups import Group, fetched
 from .samples import Batch
 
@@ -41,10 +41,7 @@ class Asked(NamedTuple):
     group: Group
     counts: Sequence[int]  # active clients of each process
     chunk: int  # pairs at once
-    release: tuple[Release, Release] = (
-        as_it_is,
-        as_it_is,
-    )  # of each half, as it leaves
+    release: tuple[Release, Release]  # of each half, as it leaves
 
 
 def compared(

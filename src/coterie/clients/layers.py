@@ -167,15 +167,12 @@ def _lstm(given: Tensor, held: Tensor, state: tuple[Tensor, ...]) -> tuple[Tenso
     return o.sigmoid() * c.tanh(), c
 
 
-def _tanh(given: Tensor, held: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return ((given + held).tanh(),)
-
-
-def _relu(given: Tensor, held: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return ((given + held).relu(),)
-
-
-_STEPS = {"GRU": _gru, "LSTM": _lstm, "RNN_TANH": _tanh, "RNN_RELU": _relu}
+_STEPS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
+    "GRU": _gru,
+    "LSTM": _lstm,
+    "RNN_TANH": lambda given, held, _: ((given + held).tanh(),),
+    "RNN_RELU": lambda given, held, _: ((given + held).relu(),),
+}
 
 
 def for_many_models(module: nn.Module, *, on_cpu: bool) -> nn.Module:

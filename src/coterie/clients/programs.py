@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .samples import Batch, Samples
+from .. import seeds
+from .samples import Batch, FreshMinibatches, Samples
 
 
 @runtime_checkable
@@ -119,3 +120,24 @@ class SimulatedClients:
         return SimulatedClients(
             self._samples, self._kernel, self._gradients, self.who, draw, cost
         )
+
+
+def staggered(
+    samples: Samples,
+    kernel: Evaluator,
+    seed: int,
+    who: Int[Tensor, " m"],
+    rounds: Sequence[int],
+    verb: str,
+) -> SimulatedClients:
+    """The clients at these positions, as this verb first asks each in its round."""
+
+    def keys(number: int) -> list[int]:
+        if verb != "each":
+            return [seeds.key(seed, "step", t, verb, number) for t in rounds]
+        calls = [seeds.key(seed, "step", t, verb, 0) for t in rounds]
+        return [seeds.key(call, number) for call in calls]
+
+    draw, cost = FreshMinibatches(samples, who, keys), only(who, samples.counts)
+    nobody = torch.zeros_like(samples.counts)  # a count not asked for
+    return SimulatedClients(samples, kernel, nobody, who, draw, cost, keys)

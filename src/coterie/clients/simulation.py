@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
-from .. import seeds
 from ..checks import InputError, integer, one_of
 from ..data.federation import Federation, PartName
 from ..models import OBJECTIVES, Objective
@@ -26,8 +25,8 @@ from .groups import Alone, Group
 from .kernels import Kernel
 from .oracles import Held, SimulatedOracle
 from .personal import PersonalOracle
-from .programs import SimulatedClients, only
-from .samples import Batch, FreshMinibatches, Samples
+from .programs import SimulatedClients, staggered
+from .samples import Batch, Samples
 
 
 class Simulation:
@@ -138,19 +137,7 @@ class Simulation:
             rounds: of each of them.
             verb: `grads`, `each`, `blended` or `compare`.
         """
-
-        def keys(number: int) -> list[int]:
-            if verb != "each":
-                return [seeds.key(self.seed, "step", t, verb, number) for t in rounds]
-            calls = [seeds.key(self.seed, "step", t, verb, 0) for t in rounds]
-            return [seeds.key(call, number) for call in calls]
-
-        draw = FreshMinibatches(self.samples, who, keys)
-        cost = only(who, self.samples.counts)
-        nobody = torch.zeros(len(self), dtype=torch.float64)  # a count not asked for
-        return SimulatedClients(
-            self.samples, self.kernel, nobody, who, draw, cost, keys
-        )
+        return staggered(self.samples, self.kernel, self.seed, who, rounds, verb)
 
     @property
     def batch_counts(self) -> Float[Tensor, " n"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -71,6 +71,11 @@ class Pace(NamedTuple):
     links: Links | None = None
     capacity: int | None = None
     rings: Rings | None = None
+
+    @property
+    def of_run(self) -> dict[str, Any]:
+        """What a `Run` is told of it."""
+        return {name: it for name, it in self._asdict().items() if name != "period"}
 
 
 def paced(
@@ -225,7 +230,7 @@ def run_without_waiting(
     """
     integer("rounds", rounds, at_least=1)
     done, moment = start if start is not None else (0, None)
-    run = _run(algorithm, simulation, x, pace, seed, moment)
+    run = Run(algorithm, simulation, x, **pace.of_run, seed=seed, start=moment)
     flow = algorithm.flow
     assert flow is not None  # or else it could not have been begun
     everybody = torch.ones(len(simulation), dtype=torch.bool)
@@ -268,25 +273,4 @@ def begun(
     seed: int,
 ) -> Moment:
     """A flow whose first tasks have just begun."""
-    return _run(algorithm, simulation, x, pace, seed, None).moment()
-
-
-def _run(
-    algorithm: Algorithm,
-    simulation: Staggered,
-    x: Tensor,
-    pace: Pace,
-    seed: int,
-    start: Moment | None,
-) -> Run:
-    return Run(
-        algorithm,
-        simulation,
-        x,
-        clock=pace.clock,
-        rings=pace.rings,
-        links=pace.links,
-        capacity=pace.capacity,
-        seed=seed,
-        start=start,
-    )
+    return Run(algorithm, simulation, x, **pace.of_run, seed=seed).moment()

@@ -145,15 +145,8 @@ def with_dropouts(
 ) -> Averaged:
     """Plain rounds on random graphs between clients who are there.
 
-    Args:
-        x: a row for each client.
-        rounds: how many.
-        links: the chance that two who are there exchange their rows in a round.
-        dropout: the chance that a client is not there, in each round anew; it must be
-            the same for all.
-        clip: the largest length of a row.
-        noise: standard deviation of every coordinate.
-        rng: of noise, graphs and drop-outs.
+    In each round anew a client is away with the chance `dropout`, the same for all, and
+    two who are there exchange their rows with the chance `links`. Noise as of `noisy`.
     """
     checks.number("dropout", dropout, at_least=0, below=1)
     drawn = []
@@ -196,13 +189,9 @@ def on_secret_graph(
 ) -> Averaged:
     """`synchronous` for `stopping_time`, on a random graph, drawn until connected.
 
-    Args:
-        x: a row for each client.
-        links: the chance of an edge, such as 1.5 ln(n) / n.
-        clip: the largest length of a row.
-        noise: standard deviation of every coordinate.
-        rng: of noise and graph; the graph stays secret too.
-        spread: a public bound on (1/n) sum |x_v - x_bar|^2; None: clip^2.
+    Every edge is there with the chance `links`, such as 1.5 ln(n) / n, and stays as
+    secret as the noise, which is that of `noisy`. `spread` is a public bound on
+    (1/n) sum |x_v - x_bar|^2; None: clip^2.
     """
     n = len(x)
     matrix = gossip_matrix(connected_edges(n, links, rng), n)
@@ -244,16 +233,10 @@ def randomised(
     noise: float,
     rng: torch.Generator,
 ) -> Averaged:
-    """Algorithm 6.2: noise, then so many ticks, at each of which a pair may meet.
+    """Algorithm 6.2: noise as of `noisy`, then so many ticks, at which pairs may meet.
 
-    Args:
-        x: a row for each client.
-        edges: who may meet.
-        chances: of each edge at a tick; they sum to at most 1, the rest is idle.
-        meetings: ticks.
-        clip: the largest length of a row.
-        noise: standard deviation of every coordinate.
-        rng: of noise and meetings.
+    At each tick one of the edges rings, by their chances, which sum to at most 1, or
+    none does.
     """
     checks.integer("meetings", meetings, at_least=0)
     checks.positive("chances", chances, len(edges))
@@ -284,14 +267,8 @@ def accelerated(
 ) -> Averaged:
     """Remark 6.3.1: pairs meet at the rings of Poisson clocks, with second rows.
 
-    Args:
-        x: a row for each client.
-        edges: of a connected graph.
-        rates: of the clocks.
-        until: the time; with rates that sum to 1, about so many meetings.
-        clip: the largest length of a row.
-        noise: standard deviation of every coordinate.
-        rng: of noise and clocks.
+    The graph is connected; with rates that sum to 1 there are about `until` meetings.
+    Noise as of `noisy`.
     """
     pace = gossip.pace(edges, rates)
     start, ledger = noisy(x, clip=clip, noise=noise, rng=rng)

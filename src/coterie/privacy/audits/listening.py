@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ...clients.blends import Release, after
 from ...clients.personal import PersonalOracle
-from ...clients.traffic import Sending, Wrap, Wrapping
+from ...clients.traffic import Inner, Sending, Wrap, Wrapping
 from ...types import CentralProgram, Comparison, Federated, Option, Oracle, Program
 from .membership import scores_along
 
@@ -165,16 +165,14 @@ class Heard:
         }
 
 
-class Listening(Wrapping[Sending]):
-    """An oracle with somebody who listens; see `coterie.types.Oracle`."""
+class Passing(Wrapping[Inner]):
+    """An oracle whose verbs are those of what it wraps, for who changes nothing.
 
-    def __init__(self, oracle: Sending, heard: Heard) -> None:
-        """Wraps an oracle; what leaves is told to `heard`."""
-        super().__init__(oracle)
-        self._heard = heard
+    Who guards data must not wrap by it: a verb that it forgets would leave as it is.
+    """
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Row i is g_i(x_i), of which nobody hears."""
+        """As it is."""
         return self._oracle.grads(x)
 
     def each(
@@ -184,8 +182,46 @@ class Listening(Wrapping[Sending]):
         who: Bool[Tensor, " n"] | None = None,
         **options: Option,
     ) -> tuple[Tensor, ...]:
-        """Runs a client program, of which nobody hears here; but see `told_losses`."""
+        """As it is."""
         return self._oracle.each(program, *rows, who=who, **options)
+
+    def average(
+        self, shares: Tensor, rows: Tensor, groups: Int[Tensor, " n"] | None = None
+    ) -> Tensor:
+        """As it is."""
+        return self._oracle.average(shares, rows, groups)
+
+    def mix(
+        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """As it is."""
+        return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
+
+    def central(
+        self, program: CentralProgram, *rows: Tensor, **options: Option
+    ) -> tuple[Tensor, ...]:
+        """As it is."""
+        return self._oracle.central(program, *rows, **options)
+
+    def blended(self, x: Tensor, weights: Tensor) -> Tensor:
+        """As it is."""
+        return self._oracle.blended(x, weights)
+
+    def compare(self, x: Tensor, **settings: Any) -> Comparison:
+        """As it is."""
+        return self._oracle.compare(x, **settings)
+
+
+class Listening(Passing[Sending]):
+    """An oracle with somebody who listens; see `coterie.types.Oracle`.
+
+    Of gradients, client programs (but see `told_losses`) and comparisons nobody hears.
+    """
+
+    def __init__(self, oracle: Sending, heard: Heard) -> None:
+        """Wraps an oracle; what leaves is told to `heard`."""
+        super().__init__(oracle)
+        self._heard = heard
 
     def average(
         self, shares: Tensor, rows: Tensor, groups: Int[Tensor, " n"] | None = None
@@ -235,10 +271,6 @@ class Listening(Wrapping[Sending]):
         found = self._oracle.blended(x, weights, home=home, release=leaves)
         self._heard.change("blended", sums)
         return found
-
-    def compare(self, x: Tensor, **settings: Any) -> Comparison:
-        """Comparisons, of which nobody hears here."""
-        return self._oracle.compare(x, **settings)
 
     def wrapped(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""

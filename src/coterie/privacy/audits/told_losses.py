@@ -10,35 +10,21 @@ from __future__ import annotations
 import functools
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...clients.traffic import Wrapping
-from ...types import (
-    Algorithm,
-    CentralProgram,
-    Comparison,
-    Info,
-    Option,
-    Oracle,
-    Program,
-    State,
-)
+from ...types import Algorithm, Info, Option, Oracle, Program, State
 from ..per_sample.clients import Placed
-from .listening import Heard
+from .listening import Heard, Passing
 
 
-class HearingLosses(Wrapping[Oracle]):
+class HearingLosses(Passing[Oracle]):
     """An oracle of which losses are heard; see `coterie.types.Oracle`."""
 
     def __init__(self, oracle: Oracle, heard: Heard) -> None:
         """Wraps an oracle whose answers have left their clients."""
         super().__init__(oracle)
         self._heard = heard
-
-    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """As it is."""
-        return self._oracle.grads(x)
 
     def each(
         self,
@@ -56,39 +42,6 @@ class HearingLosses(Wrapping[Oracle]):
             return program(HeardClients(clients, self._heard), *rows, **options)
 
         return self._oracle.each(heard, *rows, who=who, **options)
-
-    def average(
-        self,
-        shares: Tensor,
-        rows: Float[Tensor, "n d"],
-        groups: Int[Tensor, " n"] | None = None,
-    ) -> Tensor:
-        """As it is."""
-        return self._oracle.average(shares, rows, groups)
-
-    def mix(
-        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
-    ) -> Tensor:
-        """As it is."""
-        return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
-
-    def central(
-        self, program: CentralProgram, *rows: Tensor, **options: Option
-    ) -> tuple[Tensor, ...]:
-        """As it is."""
-        return self._oracle.central(program, *rows, **options)
-
-    def blended(
-        self, x: Float[Tensor, "n d"], weights: Float[Tensor, "m m"]
-    ) -> Float[Tensor, "n d"]:
-        """As it is."""
-        return self._oracle.blended(x, weights)
-
-    def compare(
-        self, x: Tensor, *, samples: int | None = None, pairs: Tensor | None = None
-    ) -> Comparison:
-        """As it is."""
-        return self._oracle.compare(x, samples=samples, pairs=pairs)
 
 
 class HeardClients:

@@ -10,26 +10,15 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ...types import Clients
 from .mechanisms import Named, refuse
 
 
 @runtime_checkable
-class Placed(Protocol):
+class Placed(Clients, Protocol):
     """Those who answer, without noise, and know who they are."""
 
     who: Int[Tensor, " n"]  # positions among the clients at hand
-
-    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Row j is the gradient of client j's samples at points[j]."""
-
-    def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """Entry j is the loss of client j's samples at points[j]."""
-
-    def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Row j has the losses of client j's samples, then NaN where it has fewer."""
-
-    def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
-        """Row j is the Hessian of client j's loss at points[j], times vectors[j]."""
 
     def held(self) -> Placed:
         """The same clients with one minibatch for every question to come."""

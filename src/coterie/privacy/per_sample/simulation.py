@@ -45,8 +45,7 @@ from ...clients.blends import Release as Leaves
 from ...clients.blends import after
 from ...clients.oracles import Held, SimulatedOracle
 from ...clients.personal import PersonalOracle
-from ...clients.programs import SimulatedClients, only
-from ...clients.samples import FreshMinibatches
+from ...clients.programs import staggered
 from ...clients.simulation import Simulation
 from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
 from ...collaboration.beliefs import first_half
@@ -138,19 +137,8 @@ class PrivateSimulation:
         """The clients at these positions, each in a round of its own."""
         if verb not in ("grads", "each"):
             refuse("a method without waiting", f"`{verb}` in time")
-
-        def keys(number: int) -> list[int]:
-            names = (self._held.seed, "step")
-            if verb == "grads":
-                return [seeds.key(*names, t, verb, number) for t in rounds]
-            calls = [seeds.key(*names, t, verb, 0) for t in rounds]
-            return [seeds.key(call, number) for call in calls]
-
-        samples, kernel = self._held.samples, self._held.kernel
-        draw = FreshMinibatches(samples, who, keys)
-        nobody = torch.zeros(len(self), dtype=torch.float64)
-        cost = only(who, samples.counts)
-        clients = SimulatedClients(samples, kernel, nobody, who, draw, cost)
+        samples, kernel, seed, *_ = self._held
+        clients = staggered(samples, kernel, seed, who, rounds, verb)
         named = Named(self._mechanism, self.ledger, list(rounds), "step")
         return PrivateClients(clients, named, (verb, 0), "a task of the method")
 

@@ -314,12 +314,8 @@ class World:
     """A method on clients without data, round after round."""
 
     def __init__(self, algorithm: Algorithm, stage: Stage, seed: int, name: str):
-        self._algorithm, self._stage, self._seed, self._name = (
-            algorithm,
-            stage,
-            seed,
-            name,
-        )
+        self._algorithm, self._stage = algorithm, stage
+        self._seed, self._name = seed, name
         self._state: State = None
 
     def goes_on(

@@ -16,7 +16,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,17 +26,7 @@ from torch import Tensor
 
 from ... import seeds
 from ...checks import InputError
-from ...types import (
-    Algorithm,
-    Arrivals,
-    Flow,
-    Info,
-    Kind,
-    Meeting,
-    State,
-    Task,
-    gradient,
-)
+from ...types import Algorithm, Arrivals, Kind, gradient
 from .doubles import DoubleClients
 from .mechanisms import Mechanism
 from .methods import Limits
@@ -105,35 +95,17 @@ def privately_in_time(
         z = mechanism.released(g, 0.0, stream, names[who].to(g.device))
         return (torch.where(refuses.to(g.device)[:, None], 0.0, z),)
 
-    def task(state: GuardedFlow, client: int, time: float) -> Task:
-        return flow.task(state.state, client, time)
-
-    def personal(state: GuardedFlow) -> Tensor:
-        return flow.personal(state.state)
-
-    def info(state: GuardedFlow) -> Info:
-        return flow.info(state.state)
-
-    made = flow._replace(
-        init=init, task=task, arrive=arrive, personal=personal, info=info, welcome=None
-    )
-    return Algorithm(flow=_with_edges(made, flow))
+    same = "task", "personal", "info", "send", "meet", "ringing"
+    rest: dict[str, Any] = {name: _inside(getattr(flow, name)) for name in same}
+    made = flow._replace(init=init, arrive=arrive, welcome=None, **rest)
+    return Algorithm(flow=made)
 
 
-def _with_edges(made: Flow, flow: Flow) -> Flow:
-    """The same, where pairs meet."""
-    send, meet, ringing = flow.send, flow.meet, flow.ringing
-    if send is not None:
-        made = made._replace(send=lambda s, client, time: send(s.state, client, time))
-    if meet is not None:
-
-        def met(state: State, now: Meeting) -> None:
-            meet(state.state, now)
-
-        made = made._replace(meet=met)
-    if ringing is not None:
-        made = made._replace(ringing=lambda s, tempo: ringing(s.state, tempo))
-    return made
+def _inside(call: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """The same, asked of the state that is guarded."""
+    if call is None:
+        return None
+    return lambda guarded, *others: call(guarded.state, *others)
 
 
 def _tells(kind: Kind, label: str) -> bool:

@@ -25,7 +25,6 @@ and choose by them what to send, are beyond it; the order of calls is held in tr
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -107,45 +106,43 @@ def foresee(
     few = small_stage(len(actives[0]), personal)
     if (home := algorithm.home) is not None:
         few = few._replace(columns=len(home), kept=home.cpu())
-    ask = functools.partial(_foreseen_on, algorithm, actives, seed, label)
+    played = _Played(algorithm, actives, seed, label, few)
     try:
-        return ask(few)
+        return _foreseen_of(played)
     except Refusal:
         raise
     except Exception:  # of any kind, of models that are shorter than its own
         if columns is None:
             raise
-        return ask(few._replace(columns=columns))
+        return _foreseen_of(played._replace(stage=few._replace(columns=columns)))
 
 
-def _foreseen_on(
-    algorithm: Algorithm,
-    actives: Sequence[Bool[Tensor, " n"]],
-    seed: int,
-    label: str,
-    stage: Stage,
-) -> Foreseen:
+class _Played(NamedTuple):
+    """A method that is run without data, and where."""
+
+    algorithm: Algorithm
+    actives: Sequence[Bool[Tensor, " n"]]
+    seed: int
+    label: str
+    stage: Stage
+    scenarios: Sequence[int | None] = (None,)  # of losses, where they are released
+
+
+def _foreseen_of(played: _Played) -> Foreseen:
     """What is sent if losses stay with their clients, or else if they are released."""
     try:
-        return _foreseen(algorithm, actives, seed, label, stage, [None])
+        return _foreseen(played)
     except Refusal:
-        rounds, scenarios = explored(actives), range(SCENARIOS)
-        return _foreseen(algorithm, rounds, seed, label, stage, scenarios)
+        rounds, scenarios = explored(played.actives), range(SCENARIOS)
+        return _foreseen(played._replace(actives=rounds, scenarios=scenarios))
 
 
-def _foreseen(
-    algorithm: Algorithm,
-    actives: Sequence[Bool[Tensor, " n"]],
-    seed: int,
-    label: str,
-    stage: Stage,
-    scenarios: Sequence[int | None],
-) -> Foreseen:
+def _foreseen(played: _Played) -> Foreseen:
+    _, actives, _, label, stage, scenarios = played
     n, by_losses = len(actives[0]), scenarios[0] is not None
     near, readers = Nearest(stage.known), torch.zeros(n, n, dtype=torch.bool)
-    given = algorithm, actives, seed, label, stage, scenarios
-    differs = _compared(*given, near, readers)
-    marked = _followed(*given, {key for calls in differs.rounds for key, _ in calls})
+    differs = _compared(played, near, readers)
+    marked = _followed(played, {key for calls in differs.rounds for key, _ in calls})
     use, _ = _ever([differs.use, marked.use])
     beginning, _ = _ever([differs.beginning, marked.beginning])
     if any(_tells(call) for call in use):
@@ -183,16 +180,9 @@ class _Sight(NamedTuple):
     rounds: list[_Calls]  # of all scenarios
 
 
-def _followed(
-    algorithm: Algorithm,
-    actives: Sequence[Bool[Tensor, " n"]],
-    seed: int,
-    label: str,
-    stage: Stage,
-    scenarios: Sequence[int | None],
-    wanted: set[Key],
-) -> _Sight:
+def _followed(played: _Played, wanted: set[Key]) -> _Sight:
     """What is made of clients' answers, until all calls that are wanted have come."""
+    algorithm, actives, seed, label, stage, scenarios = played
     # Marks are of whole rows, and what stays at home changes none of the calls.
     stage, everybody = stage._replace(personal=False), torch.ones_like(actives[0])
 
@@ -219,17 +209,9 @@ def _followed(
     return _Sight(called(seen), beginning, found)
 
 
-def _compared(
-    algorithm: Algorithm,
-    actives: Sequence[Bool[Tensor, " n"]],
-    seed: int,
-    label: str,
-    stage: Stage,
-    scenarios: Sequence[int | None],
-    near: Nearest,
-    readers: Bool[Tensor, "n n"],
-) -> _Sight:
+def _compared(played: _Played, near: Nearest, readers: Bool[Tensor, "n n"]) -> _Sight:
     """What differs in two worlds; adds what is `near`, and `readers`."""
+    algorithm, actives, seed, label, stage, scenarios = played
     everybody, columns = torch.ones_like(actives[0]), stage.known.shape[1]
     # Also of a short run many rounds are seen: data may matter in the next.
     rounds, found = max(actives, explored(actives), key=len), list[_Calls]()

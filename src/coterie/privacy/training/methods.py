@@ -58,6 +58,23 @@ class Limits(NamedTuple):
     of_all: float = math.inf  # nobody goes on where one client would exceed it
     of_each: Float64[Tensor, " n"] | None = None  # a client goes on without it
 
+    def refusing(
+        self, after: Float64[Tensor, " n"], counted: Bool[Tensor, " n"] | None = None
+    ) -> Bool[Tensor, " n"]:
+        """Who takes no part in a round after which so much would be spent.
+
+        Args:
+            after: by each client, whoever refuses.
+            counted: of whom one is enough that nobody goes on; None: of all.
+        """
+        enough = 1 + 1e-9  # a budget that was planned to be used up
+        some = after if counted is None else after[counted]
+        if bool((some > self.of_all * enough).any()):
+            return torch.ones_like(after, dtype=torch.bool)
+        if self.of_each is None:
+            return torch.zeros_like(after, dtype=torch.bool)
+        return after > self.of_each * enough
+
 
 _NONE = Limits()
 
@@ -122,7 +139,8 @@ def privately(
     ) -> tuple[Guarded, Info]:
         t, n = now.t + 1, len(oracle.present)
         present = oracle.present.cpu()
-        refuses = _refusing(now.spent, limits, costs, t)
+        # A round costs nobody more than was planned, whoever refuses.
+        refuses = limits.refusing(now.spent + costs[t] if costs else now.spent)
         if now.stopped or bool(refuses.all()):
             return now._replace(t=t, stopped=now.stopped or t), {}
         if not bool((present & ~refuses).any()):  # others will go on
@@ -147,22 +165,6 @@ def privately(
         return algorithm.personal(now.state, private)
 
     return Algorithm(init, step, personal)
-
-
-def _refusing(
-    spent: Tensor, limits: Limits, costs: Sequence[Tensor], t: int
-) -> Bool[Tensor, " n"]:
-    """Who takes no part in a round, which would cost more than is left.
-
-    A round costs nobody more than was planned, whoever refuses.
-    """
-    after = spent + costs[t] if costs else spent
-    enough = 1 + 1e-9  # a budget that was planned to be used up
-    if bool((after > limits.of_all * enough).any()):
-        return torch.ones_like(after, dtype=torch.bool)
-    if limits.of_each is None:
-        return torch.zeros_like(after, dtype=torch.bool)
-    return after > limits.of_each * enough
 
 
 def _thrifty(ledger: list[Any], entries: list[Any]) -> list[Any]:

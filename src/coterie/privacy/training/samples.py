@@ -21,15 +21,7 @@ from ..per_sample import PrivateSimulation
 from ..subsampled import Step, counted_epsilons, least, quick_epsilons, steps_of
 from .doubles import Double, small_stage
 from .methods import Limits
-from .receivers import (
-    Told,
-    added,
-    as_steps,
-    known_to,
-    nothing_told,
-    senders,
-    told_more,
-)
+from .receivers import Told, added, as_steps, known_to, nothing_told, senders, told_more
 from .scenarios import SCENARIOS, dearest, explored
 
 
@@ -71,13 +63,7 @@ class Planned(NamedTuple):
             as_steps(old) + new
             for old, new in zip(releases, self.rounds[t], strict=True)
         ]
-        spent = quick_epsilons(after, self.delta)
-        enough = 1 + 1e-9  # a budget that was planned to be used up
-        if bool((spent[present] > self.limits.of_all * enough).any()):
-            return torch.ones_like(present)
-        if self.limits.of_each is None:
-            return torch.zeros_like(present)
-        return spent > self.limits.of_each * enough
+        return self.limits.refusing(quick_epsilons(after, self.delta), present)
 
     def refuse_more(self, new: Sequence[Counter[Step]], told: Told, t: int) -> None:
         """Ends a run in which more is released than was planned."""
