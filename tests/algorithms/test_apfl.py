@@ -14,6 +14,7 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.conformance.suite import CHECKS, Case
 from support.oracles import begun, told
+from support.plain_clients import mine
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -27,7 +28,6 @@ from support.quadratics import (
     hessians,
     least_error,
     loss,
-    mine,
     quadratics,
     similar_clients,
     simulate,

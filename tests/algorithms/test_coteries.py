@@ -25,13 +25,13 @@ from support.linear_groups import (
     two_groups,
 )
 from support.oracles import begun
+from support.plain_clients import mine
 from support.quadratics import (
     ACTIVE,
     EXACT,
     REAL,
     STEPS,
     error,
-    mine,
     simulate,
     start,
     train,

@@ -19,7 +19,9 @@ from coterie.data.federation import federate
 from coterie.optim.steps import sgd
 from coterie.study.config import study_of
 from coterie.study.setup import prepare
+from support.linear_groups import are_found
 from support.oracles import begun, with_verbs
+from support.plain_clients import mine
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -27,25 +29,16 @@ from support.quadratics import (
     SAMPLES,
     STEPS,
     D,
+    drawn,
     error,
     gradients_of_a_step,
     hessians,
     loss,
-    mine,
     quadratics,
     simulate,
     start,
     train,
 )
-
-
-def minibatch(simulation, t, client, question):
-    """A client's samples in the second program of a round, after that of losses."""
-    stream = seeds.key(simulation.at(t).key("each", 1), question)
-    size = simulation.federation.train.size[client, None]
-    who = torch.tensor([client])
-    draws = seeds.below(size, stream, who, simulation.batch_size)[0]
-    return mine(simulation.federation, client)[draws]
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
@@ -72,7 +65,8 @@ def test_the_rounds_are_those_of_a_plain_loop(classification, active, weighting)
             optimiser = torch.optim.SGD([x], lr=0.3, weight_decay=0.01)
             for question in range(2):
                 optimiser.zero_grad()
-                index = minibatch(simulation, t, i, question)
+                # In the second program of a round, after that of losses.
+                index = drawn(simulation, t, i, question, program=1)
                 loss(classification, x, index).backward()
                 optimiser.step()
             trained[i] = x.detach()
@@ -183,11 +177,6 @@ def linear_clusters(seed):
     role = torch.tensor([0] * 12 + [1, 2]).repeat(12)
     clusters, optima = table.clusters, table.optima
     return federate(table, table.group, role, clusters=clusters, optima=optima)
-
-
-def are_found(choice, clusters):
-    """Whether clients share a model exactly if they are of the same cluster."""
-    return torch.equal(choice[:, None] == choice, clusters[:, None] == clusters)
 
 
 def test_several_starts_make_it_rare_that_all_choose_the_same_model_for_good():

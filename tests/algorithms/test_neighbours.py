@@ -20,13 +20,13 @@ from coterie.models import build, linear
 from coterie.types import traffic_of
 from support.linear_groups import linear_clients, strangers, two_groups
 from support.oracles import begun
+from support.plain_clients import mine
 from support.quadratics import (
     ACTIVE,
     EXACT,
     REAL,
     STEPS,
     error,
-    mine,
     simulate,
     start,
     train,

@@ -16,6 +16,7 @@ from coterie.clients.simulation import Simulation
 from coterie.data import synthetic
 from coterie.data.federation import PARTS, Federation, Table, federate
 from support.oracles import begun, told
+from support.plain_clients import draws, mine
 
 REAL = torch.float64
 # Some hundred steps in double precision, with the operations in another order.
@@ -65,12 +66,6 @@ def hessians(federation: Federation) -> tuple[Tensor, Tensor]:
         a.append(2 * x.T @ x / len(x))
         b.append(2 * x.T @ y / len(x))
     return torch.stack(a), torch.stack(b)
-
-
-def mine(federation: Federation, client: int) -> Tensor:
-    """Where the training samples of a client are."""
-    index, first, size = federation.train
-    return index[first[client] : first[client] + size[client]]
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
@@ -137,20 +132,12 @@ def least_error(federation: Federation, rounds: int) -> float:
     return min(error(federation, x) for x in found)
 
 
-def drawn(simulation: Simulation, t: int, client: int, question: int) -> Tensor:
-    """The samples of a client's minibatch number `question` in the program of round t.
-
-    Args:
-        simulation: whose clients keep their numbers as identities.
-        t: the round.
-        client: who is asked.
-        question: how many minibatches were drawn before.
-    """
-    stream = seeds.key(simulation.at(t).key("each", 0), question)
-    size = simulation.federation.train.size[client, None]
-    who = torch.tensor([client])
-    draws = seeds.below(size, stream, who, simulation.batch_size)[0]
-    return mine(simulation.federation, client)[draws]
+def drawn(
+    simulation: Simulation, t: int, client: int, question: int, program: int = 0
+) -> Tensor:
+    """The samples of a client's minibatch number `question` in a program of round t."""
+    stream = seeds.key(simulation.at(t).key("each", program), question)
+    return draws(simulation.federation, client, simulation.batch_size, stream)
 
 
 def loss(federation: Federation, row: Tensor, index: Tensor) -> Tensor:
@@ -159,3 +146,8 @@ def loss(federation: Federation, row: Tensor, index: Tensor) -> Tensor:
     weight, bias = row[: size * outputs].view(outputs, size), row[size * outputs :]
     scores = federation.features[index] @ weight.T + bias
     return nn.functional.cross_entropy(scores, federation.targets[index])
+
+
+def gradient(federation: Federation, row: Tensor, index: Tensor) -> Tensor:
+    """The gradient of that loss."""
+    return torch.func.grad(loss, argnums=1)(federation, row, index)
