@@ -23,11 +23,6 @@ EDGES = torch.tensor([[i, (i + 1) % 6] for i in range(6)])
 RINGS = Rings(EDGES, torch.full((6,), 1.5, dtype=torch.float64), seed=1)
 
 
-@pytest.fixture(scope="module")
-def x():
-    return start()
-
-
 def test_all_together_with_j_is_minibatch_sgd(simulation, x):
     same = x.mean(0).repeat(6, 1)
     run = Run(agraf(J, lr=0.1), simulation, same, clock=EQUAL)

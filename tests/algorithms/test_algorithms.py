@@ -95,17 +95,6 @@ def test_fedavg_averages_locally_trained_copies(classification):
     assert_close(states[-1].x, w.expand(N, D), **EXACT)
 
 
-def test_fedavg_keeps_the_momentum_of_clients_that_take_no_part(classification):
-    algorithm = fedavg(SIZES, momentum=0.9)
-    simulation = simulate(classification)
-    states, _ = train(algorithm, simulation, X, 1)
-    after, _ = algorithm.step(
-        states[-1], simulation.at(2, ACTIVE), seeds.generator(0, 2)
-    )
-    assert torch.equal(after.v[~ACTIVE], states[-1].v[~ACTIVE])
-    assert (after.v[ACTIVE] != states[-1].v[ACTIVE]).any(1).all()
-
-
 def test_fine_tuning_of_no_steps_is_fedavg(classification):
     simulation = simulate(classification, 3)
     tuned = fedavg_finetune(SIZES, tune_steps=0, **STEPS)

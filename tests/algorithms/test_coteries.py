@@ -35,13 +35,10 @@ from support.quadratics import (
     simulate,
     start,
     train,
+    zeros,
 )
 
 NEVER = {"sure": 1e9}  # groups divide
-
-
-def zeros(federation):
-    return torch.zeros(len(federation), federation.features.shape[1], dtype=REAL)
 
 
 def trained(federation, rounds, *, batch_size=0, active=None, **options):
@@ -49,17 +46,6 @@ def trained(federation, rounds, *, batch_size=0, active=None, **options):
     algorithm = coteries(federation.train.size, **options)
     simulation = simulate(federation, batch_size)
     return train(algorithm, simulation, zeros(federation), rounds, active)[0][-1]
-
-
-@pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
-def test_the_own_models_are_those_of_local_training_bit_by_bit(classification, active):
-    x, simulation = start(6, 26), simulate(classification, 3)
-    algorithm = coteries(classification.train.size, **STEPS, sure=0.05)
-    ours = train(algorithm, simulation, x, 6, active)[0]
-    theirs = train(local(**STEPS), simulation, x, 6, active)[0]
-    for here, there in zip(ours, theirs, strict=True):
-        assert torch.equal(here.own, there.x)
-        assert torch.equal(here.own_velocity, there.v)
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])

@@ -30,13 +30,10 @@ from support.quadratics import (
     simulate,
     start,
     train,
+    zeros,
 )
 
 NEVER = {"sure": 1e9}  # is a link dropped
-
-
-def zeros(federation):
-    return torch.zeros(len(federation), federation.features.shape[1], dtype=REAL)
 
 
 def on(graph, n, **options):
@@ -56,16 +53,6 @@ def joined_by(info):
 
 
 # What a round does.
-
-
-@pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
-def test_the_own_models_are_those_of_local_training_bit_by_bit(classification, active):
-    x, simulation = start(6, 26), simulate(classification, 3)
-    ours = train(on("ring", 6, **STEPS, sure=0.05), simulation, x, 6, active)[0]
-    theirs = train(local(**STEPS), simulation, x, 6, active)[0]
-    for here, there in zip(ours, theirs, strict=True):
-        assert torch.equal(here.own, there.x)
-        assert torch.equal(here.own_velocity, there.v)
 
 
 def test_on_a_complete_graph_shared_models_are_those_of_fedavg(classification):

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from coterie import models, seeds
-from coterie.algorithms.fedavg import fedavg
-from coterie.algorithms.local import local
 from coterie.clients.simulation import Simulation
 from coterie.data import synthetic
 from coterie.data.federation import PARTS, Federation, Table, federate
+from support.federations import of_groups
 from support.oracles import begun, told
 from support.plain_clients import draws, mine
 
@@ -83,8 +82,7 @@ def similar_clients() -> Federation:
     table = synthetic.mean_estimation(
         clients=12, clusters=1, samples=7, variation=0.2**0.5, noise=1.0, seed=1
     )
-    role = torch.tensor([0, 0, 0, 0, 0, 1, 2]).repeat(12)
-    return federate(table, table.group, role, optima=table.optima)
+    return of_groups(table)
 
 
 def error(federation: Federation, x: Tensor) -> float:
@@ -98,6 +96,11 @@ def simulate(federation: Federation, batch_size: int = 0) -> Simulation:
     bias = federation.task == "classification"
     module = models.build(lambda: models.linear((size,), outputs, bias=bias), 0, REAL)
     return Simulation(federation, module, batch_size=batch_size, dtype=REAL)
+
+
+def zeros(federation: Federation) -> Tensor:
+    """Models of linear regression that are all zero."""
+    return torch.zeros(len(federation), federation.features.shape[1], dtype=REAL)
 
 
 def start(n: int = 6, d: int = D) -> Tensor:
@@ -115,21 +118,6 @@ def train(algorithm, simulation, x, rounds=4, active=None):
         states.append(state)
         infos.append(told(info, oracle))
     return states, infos
-
-
-def gradients_of_a_step(algorithm) -> Tensor:
-    """Gradients of samples that each client evaluates, with minibatches of three."""
-    oracle = simulate(quadratics(), 3).at(1, ACTIVE)
-    algorithm.step(begun(algorithm, start()), oracle, seeds.generator(0))
-    return oracle.gradients
-
-
-def least_error(federation: Federation, rounds: int) -> float:
-    """The error of training alone or of one model for all, whichever is smaller."""
-    simulation, x = simulate(federation), torch.zeros_like(federation.optima)
-    usual = local(lr=0.3), fedavg(federation.train.size, lr=0.3)
-    found = [train(method, simulation, x, rounds)[0][-1].x for method in usual]
-    return min(error(federation, x) for x in found)
 
 
 def drawn(
