@@ -206,17 +206,6 @@ def test_a_straggler_does_not_hurt(x):
     assert excess[1] < 3 * excess[0] + 1e-6
 
 
-def test_going_on_from_a_moment_is_not_having_stopped(simulation, x):
-    method, options = agraf(RING, mix="pairs"), {"clock": UNEVEN, "rings": RINGS}
-    whole = Run(method, simulation, x, **options)
-    for _ in range(30):
-        whole.step()
-    rest = Run(method, simulation, x, start=whole.moment(), **options)
-    for _ in range(40):
-        assert whole.step()[:4] == rest.step()[:4]
-    assert torch.equal(whole.personal(), rest.personal())
-
-
 def test_a_matrix_whose_columns_do_not_sum_to_one_is_refused():
     one_way = RING.clone()
     one_way[0] = torch.tensor([0.5, 0.5, 0, 0, 0, 0])

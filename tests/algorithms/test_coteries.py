@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.collaboration.divisions import OWN, RAW, TUNED
-from coterie.data.federation import Part
 from coterie.engine.rounds import participants
 from coterie.types import traffic_of
 from support.linear_groups import (
@@ -23,6 +21,7 @@ from support.linear_groups import (
     linear_clients,
     strangers,
     two_groups,
+    without_validation,
 )
 from support.oracles import begun
 from support.plain_clients import mine
@@ -171,20 +170,15 @@ def test_clients_of_one_or_two_samples_find_their_groups(validation, seed):
 
 def test_who_has_no_validation_data_is_of_a_group_and_uses_its_model():
     federation = two_groups(noise=0.5)
-    index, first, size = federation.validation
-    empty = Part(index, first, size.index_fill(0, torch.tensor([0, 7]), 0))
-    state = trained(replace(federation, validation=empty), 14, steps=4)
+    state = trained(without_validation(federation, 0, 7), 14, steps=4)
     assert are_found(state.standing.member, federation.clusters)
     assert state.standing.choice[[0, 7]].tolist() == [RAW, RAW]
     assert in_use(state).isfinite().all()
 
 
 def test_without_any_validation_data_it_says_so():
-    federation = two_groups()
-    index, first, size = federation.validation
-    none = replace(federation, validation=Part(index, first, 0 * size))
     with pytest.raises(InputError, match="coteries chooses by validation data, but no"):
-        trained(none, 1)
+        trained(without_validation(two_groups()), 1)
 
 
 def test_what_cannot_be_meant_is_refused():
