@@ -16,6 +16,7 @@ from torch import nn
 from coterie import Table
 
 def sentences(*, clients: int = 3, seed: int = 0):
+    # Whether the first word of a sentence is one of the later half of the words.
     rng = torch.Generator().manual_seed(seed)
     words = torch.randint(1, 9, (30 * clients, 4), generator=rng)
     group = torch.arange(30 * clients) // 30
@@ -29,17 +30,17 @@ def pictures(*, clients: int = 2, seed: int = 0):
     return Table("pictures", images, labels, "classification", 3, group=group)
 
 class Reader(nn.Module):
-    def __init__(self, outputs, width):
+    def __init__(self, outputs, width, kind):
         super().__init__()
         self.words = nn.Embedding(9, width)
-        self.recurrent = nn.GRU(width, width, batch_first=True)
+        self.recurrent = kind(width, width, batch_first=True)
         self.head = nn.Linear(width, outputs)
 
     def forward(self, sentences):
         return self.head(self.recurrent(self.words(sentences))[0][:, -1])
 
 def gru(shape, outputs, *, width: int = 4):
-    return Reader(outputs, width)
+    return Reader(outputs, width, nn.GRU)
 
 class Reshaping(nn.Module):
     # Layers whose code asks for the number of samples.
