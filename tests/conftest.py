@@ -19,7 +19,7 @@ from coterie.data.federation import Federation, Table
 from coterie.study.experiment import Result, run_study
 from support.browser import Browser, chromium
 from support.federations import SIZES, divided, samples
-from support.quadratics import quadratics, simulate
+from support.quadratics import quadratics, simulate, start
 from support.tuning_studies import made
 
 
@@ -57,6 +57,12 @@ def regression() -> Federation:
 def simulation() -> Simulation:
     """Six clients whose losses are quadratics, with minibatches of three."""
     return simulate(quadratics(), batch_size=3)
+
+
+@pytest.fixture(scope="module")
+def x() -> torch.Tensor:
+    """Different starting models of these clients."""
+    return start()
 
 
 @pytest.fixture

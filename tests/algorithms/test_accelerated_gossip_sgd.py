@@ -17,16 +17,11 @@ from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import linear
 from coterie.optim.meetings import meetings, resistances
 from support.paces import EXACT, UNEVEN, Paces, question
-from support.quadratics import REAL, start
+from support.quadratics import REAL
 
 EDGES = edges_of("ring", 6)
 RING = gossip_matrix(EDGES, 6)
 RINGS = Rings(EDGES, torch.full((6,), 1.5, dtype=REAL), seed=1)
-
-
-@pytest.fixture(scope="module")
-def x():
-    return start()
 
 
 def test_without_acceleration_it_is_agraf_by_pairs(simulation, x):

@@ -23,11 +23,6 @@ EDGES = torch.tensor([[i, (i + 1) % 6] for i in range(6)])
 RINGS = Rings(EDGES, torch.full((6,), 1.5, dtype=torch.float64), seed=1)
 
 
-@pytest.fixture(scope="module")
-def x():
-    return start()
-
-
 def test_all_together_with_j_is_minibatch_sgd(simulation, x):
     same = x.mean(0).repeat(6, 1)
     run = Run(agraf(J, lr=0.1), simulation, same, clock=EQUAL)
@@ -209,17 +204,6 @@ def test_a_straggler_does_not_hurt(x):
         *_, event = run_events(method, full, x, clock=paces, updates=250)
         excess.append(float((event.state.x[:5] - optimum).norm()))
     assert excess[1] < 3 * excess[0] + 1e-6
-
-
-def test_going_on_from_a_moment_is_not_having_stopped(simulation, x):
-    method, options = agraf(RING, mix="pairs"), {"clock": UNEVEN, "rings": RINGS}
-    whole = Run(method, simulation, x, **options)
-    for _ in range(30):
-        whole.step()
-    rest = Run(method, simulation, x, start=whole.moment(), **options)
-    for _ in range(40):
-        assert whole.step()[:4] == rest.step()[:4]
-    assert torch.equal(whole.personal(), rest.personal())
 
 
 def test_a_matrix_whose_columns_do_not_sum_to_one_is_refused():

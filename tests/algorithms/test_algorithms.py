@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
 from coterie import models, seeds
@@ -19,102 +18,70 @@ from coterie.clients.simulation import Simulation
 from coterie.data import synthetic
 from coterie.data.federation import federate
 from coterie.types import Comparison
+from support import federations
 from support.oracles import begun, with_verbs
-from support.quadratics import train
+from support.plain_clients import mine
+from support.quadratics import (
+    ACTIVE,
+    EXACT,
+    REAL,
+    STEPS,
+    drawn,
+    gradient,
+    loss,
+    simulate,
+    start,
+    train,
+)
 
-REAL = torch.float64
-# Some dozen steps in double precision, with the operations in another order.
-EXACT = {"rtol": 1e-10, "atol": 1e-12}
 N, D = 6, 26
-SIZES = torch.tensor([7, 4, 9, 5, 8, 6])
-ACTIVE = torch.tensor([True, False, True, True, False, True])
-STEPS = {"lr": 0.2, "steps": 3, "momentum": 0.5, "weight_decay": 0.01}
+SIZES = torch.tensor(federations.SIZES)
+X = start(N, D)
+EQUAL = X[:1].expand(N, D).clone()
 
 
-def net() -> nn.Module:
-    return models.build(lambda: models.linear((12,), 2), 0, REAL)
-
-
-def simulate(federation, batch_size: int = 0) -> Simulation:
-    return Simulation(federation, net(), batch_size=batch_size, dtype=REAL)
-
-
-def start() -> torch.Tensor:
-    rng = torch.Generator().manual_seed(0)
-    return torch.randn(N, D, generator=rng, dtype=REAL) / 2
-
-
-def equal_start() -> torch.Tensor:
-    return start()[:1].expand(N, D).clone()
-
-
-def mine(federation, client: int) -> torch.Tensor:
-    index, first, size = federation.train
-    return index[first[client] : first[client] + size[client]]
-
-
-def gradient(federation, row, index) -> torch.Tensor:
-    twin = models.with_row(net(), row)
-    outputs = twin(federation.features[index])
-    nn.functional.cross_entropy(outputs, federation.targets[index]).backward()
-    return torch.cat([p.grad.flatten() for p in twin.parameters()])
-
-
-def test_local_training_equals_torch_sgd_on_one_module_per_client(classification):
+def test_local_training_equals_torch_sgd_of_every_client(classification):
     simulation = simulate(classification, 3)
-    states, infos = train(local(**STEPS), simulation, start())
+    states, infos = train(local(**STEPS), simulation, X)
     for i in range(N):
-        twin = models.with_row(net(), start()[i])
-        optimiser = torch.optim.SGD(
-            twin.parameters(), lr=0.2, momentum=0.5, weight_decay=0.01
-        )
-        here = mine(classification, i)
+        row = X[i].clone().requires_grad_()
+        optimiser = torch.optim.SGD([row], momentum=0.5, weight_decay=0.01)
         for t in range(1, 5):
             for question in range(3):
-                stream = seeds.key(simulation.at(t).key("each", 0), question)
-                draws = seeds.below(SIZES[[i]], stream, torch.tensor([i]), 3)[0]
-                index = here[draws]
+                past = 3 * (t - 1) + question
+                optimiser.param_groups[0]["lr"] = 0.2 * 9 / (9 + past)
                 optimiser.zero_grad()
-                outputs = twin(classification.features[index])
-                loss = nn.functional.cross_entropy(
-                    outputs, classification.targets[index]
-                )
-                loss.backward()
+                index = drawn(simulation, t, i, question)
+                loss(classification, row, index).backward()
                 optimiser.step()
-        assert_close(states[-1].x[i], models.ravel(twin), **EXACT)
+        assert_close(states[-1].x[i], row.detach(), **EXACT)
     assert all(info["sent"] == 0 for info in infos)
 
 
-def test_fedsgd_with_uniform_weights_is_gradient_descent_on_the_mean_loss(
-    classification,
+@pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_fedsgd_is_descent_on_the_loss_of_those_of_the_round(
+    classification, weighting, active
 ):
-    algorithm = fedavg(SIZES, lr=0.3, steps=1, weighting="uniform")
-    states, infos = train(algorithm, simulate(classification), start())
-    w = start().mean(0)
+    """That of their pooled data, or the mean of theirs."""
+    algorithm = fedavg(SIZES, lr=0.3, steps=1, weighting=weighting)
+    states, infos = train(algorithm, simulate(classification), X, 4, active)
+    who = range(N) if active is None else active.nonzero()[:, 0].tolist()
+    parts = [mine(classification, i) for i in who]
+    parts = [torch.cat(parts)] if weighting == "samples" else parts
+    w = X.mean(0)
     for _ in range(4):
-        g = [gradient(classification, w, mine(classification, i)) for i in range(N)]
-        w = w - 0.3 * torch.stack(g).mean(0)
+        g = torch.stack([gradient(classification, w, part) for part in parts])
+        w = w - 0.3 * g.mean(0)
     assert_close(states[-1].x, w.expand(N, D), **EXACT)
-    # Down to everybody and up again.
-    assert all(info["sent"] == 2 * N * D for info in infos)
-
-
-def test_fedsgd_weighted_by_samples_is_gradient_descent_on_the_pooled_data(
-    classification,
-):
-    algorithm = fedavg(SIZES, lr=0.3, steps=1)
-    states, _ = train(algorithm, simulate(classification), start())
-    w = start().mean(0)
-    pooled = torch.cat([mine(classification, i) for i in range(N)])
-    for _ in range(4):
-        w = w - 0.3 * gradient(classification, w, pooled)
-    assert_close(states[-1].x, w.expand(N, D), **EXACT)
+    # Down to all of them and up again.
+    assert all(info["sent"] == 2 * len(who) * D for info in infos)
 
 
 def test_fedavg_averages_locally_trained_copies(classification):
     algorithm = fedavg(SIZES, lr=0.3, steps=3)
-    states, _ = train(algorithm, simulate(classification), start(), 2)
-    w = start().mean(0)
+    states, _ = train(algorithm, simulate(classification), X, 2)
+    w = X.mean(0)
     for _ in range(2):
         copies = []
         for i in range(N):
@@ -128,36 +95,12 @@ def test_fedavg_averages_locally_trained_copies(classification):
     assert_close(states[-1].x, w.expand(N, D), **EXACT)
 
 
-def test_fedavg_averages_over_the_clients_of_the_round_only(classification):
-    algorithm = fedavg(SIZES, lr=0.3)
-    states, infos = train(algorithm, simulate(classification), start(), 2, ACTIVE)
-    w = start().mean(0)
-    pooled = torch.cat(
-        [mine(classification, i) for i in ACTIVE.nonzero()[:, 0].tolist()]
-    )
-    for _ in range(2):
-        w = w - 0.3 * gradient(classification, w, pooled)
-    assert_close(states[-1].x, w.expand(N, D), **EXACT)
-    assert infos[0]["sent"] == 2 * 4 * D
-
-
-def test_fedavg_keeps_the_momentum_of_clients_that_take_no_part(classification):
-    algorithm = fedavg(SIZES, momentum=0.9)
-    simulation = simulate(classification)
-    states, _ = train(algorithm, simulation, start(), 1)
-    after, _ = algorithm.step(
-        states[-1], simulation.at(2, ACTIVE), seeds.generator(0, 2)
-    )
-    assert torch.equal(after.v[~ACTIVE], states[-1].v[~ACTIVE])
-    assert (after.v[ACTIVE] != states[-1].v[ACTIVE]).any(1).all()
-
-
 def test_fine_tuning_of_no_steps_is_fedavg(classification):
     simulation = simulate(classification, 3)
     tuned = fedavg_finetune(SIZES, tune_steps=0, **STEPS)
     plain = fedavg(SIZES, **STEPS)
-    states, _ = train(tuned, simulation, start())
-    expected, _ = train(plain, simulation, start())
+    states, _ = train(tuned, simulation, X)
+    expected, _ = train(plain, simulation, X)
     oracle = simulation.at(4, purpose="use")
     assert torch.equal(states[-1].x, expected[-1].x)
     assert torch.equal(tuned.personal(states[-1], oracle), expected[-1].x)
@@ -168,7 +111,7 @@ def test_fine_tuning_is_local_descent_from_the_global_model(classification):
     algorithm = fedavg_finetune(
         SIZES, tune_steps=2, tune_lr=0.7, weight_decay=0.1, momentum=0.9
     )
-    states, _ = train(algorithm, simulation, start())
+    states, _ = train(algorithm, simulation, X)
     before = states[-1].x.clone()
     found = algorithm.personal(states[-1], simulation.at(4, purpose="use"))
     for i in range(N):
@@ -182,8 +125,8 @@ def test_fine_tuning_is_local_descent_from_the_global_model(classification):
 
 def test_all_for_one_with_identity_weights_is_local_training(classification):
     simulation = simulate(classification)
-    ours, infos = train(all_for_one(torch.eye(N), **STEPS), simulation, start())
-    alone, _ = train(local(**STEPS), simulation, start())
+    ours, infos = train(all_for_one(torch.eye(N), **STEPS), simulation, X)
+    alone, _ = train(local(**STEPS), simulation, X)
     assert_close(ours[-1].x, alone[-1].x, **EXACT)
     assert infos[-1]["sent"] == 0
 
@@ -191,58 +134,42 @@ def test_all_for_one_with_identity_weights_is_local_training(classification):
 def test_all_for_one_with_uniform_weights_from_an_equal_start_is_fedsgd(classification):
     simulation = simulate(classification)
     uniform = torch.full((N, N), 1 / N, dtype=REAL)
-    ours, infos = train(all_for_one(uniform, lr=0.3), simulation, equal_start())
-    together, _ = train(
-        fedavg(SIZES, lr=0.3, weighting="uniform"), simulation, equal_start()
-    )
+    ours, infos = train(all_for_one(uniform, lr=0.3), simulation, EQUAL)
+    together, _ = train(fedavg(SIZES, lr=0.3, weighting="uniform"), simulation, EQUAL)
     assert_close(ours[-1].x, together[-1].x, **EXACT)
     # Over every ordered pair a model goes out and a gradient comes back.
     assert infos[-1]["sent"] == 2 * N * (N - 1) * D
 
 
-def test_all_for_one_follows_the_weighted_sum_of_gradients(classification):
+@pytest.mark.parametrize("active", [ACTIVE | True, ACTIVE], ids=["all", "some"])
+def test_all_for_one_follows_the_weighted_sum_of_gradients(classification, active):
+    """With weights that are rescaled among those of the round."""
     rng = torch.Generator().manual_seed(1)
     weights = torch.rand(N, N, generator=rng, dtype=REAL)  # rows need not sum to 1
-    algorithm = all_for_one(weights, lr=0.05, steps=2)
-    states, infos = train(algorithm, simulate(classification), start(), 1)
+    kept = weights * active
+    kept = kept * weights.sum(1, keepdim=True) / kept.sum(1, keepdim=True)
+    options = {"lr": 0.05, "steps": 2, "weight_decay": 0.1, "momentum": 0.5}
+    algorithm = all_for_one(weights, **options)
+    states, infos = train(algorithm, simulate(classification), X, 1, active)
+    parts = [mine(classification, k) for k in range(N)]
     for i in range(N):
-        row = start()[i]
-        for _ in range(2):
-            g = [
-                gradient(classification, row, mine(classification, k)) for k in range(N)
-            ]
-            row = row - 0.05 * weights[i] @ torch.stack(g)
+        row, v = X[i], torch.zeros(D, dtype=REAL)
+        for _ in range(2 if active[i] else 0):
+            g = torch.stack([gradient(classification, row, part) for part in parts])
+            v = 0.5 * v + kept[i] @ g + 0.1 * row
+            row = row - 0.05 * v
         assert_close(states[-1].x[i], row, **EXACT)
-    assert infos[0]["sent"] == 2 * 2 * N * (N - 1) * D
-
-
-def test_all_for_one_among_some_clients_rescales_their_weights(classification):
-    rng = torch.Generator().manual_seed(1)
-    weights = torch.rand(N, N, generator=rng, dtype=REAL)
-    algorithm = all_for_one(weights, lr=0.05, weight_decay=0.1, momentum=0.5)
-    states, infos = train(algorithm, simulate(classification), start(), 1, ACTIVE)
-    for i in range(N):
-        expected = start()[i]
-        if ACTIVE[i]:
-            kept = weights[i] * ACTIVE
-            kept = kept * weights[i].sum() / kept.sum()
-            g = [
-                gradient(classification, expected, mine(classification, k))
-                for k in range(N)
-            ]
-            expected = expected - 0.05 * (kept @ torch.stack(g) + 0.1 * expected)
-        assert_close(states[-1].x[i], expected, **EXACT)
-    assert torch.equal(states[-1].x[~ACTIVE], start()[~ACTIVE])
-    assert infos[0]["sent"] == 2 * 4 * 3 * D
+    assert torch.equal(states[-1].x[~active], X[~active])
+    here = int(active.sum())
+    assert infos[0]["sent"] == 2 * 2 * here * (here - 1) * D
 
 
 @with_verbs
 class Scripted:
     """An oracle whose comparisons are written by the test and whose gradients are 0."""
 
-    def __init__(self, seen: Comparison, active: torch.Tensor | None = None) -> None:
-        self.seen = seen
-        self.active = seen.known.diagonal() if active is None else active
+    def __init__(self, seen: Comparison) -> None:
+        self.seen, self.active = seen, seen.known.diagonal()
         self.compared = self.blends = 0
 
     def grads(self, x):
@@ -289,28 +216,24 @@ def test_twins_with_equal_noise_get_uniform_weights():
             assert_close(found, torch.full((4, 4), 0.25, dtype=REAL), **EXACT)
 
 
-def test_binary_weights_are_those_of_the_closed_form():
-    algorithm = adaptive_all_for_one(PRECISION, lam=0.1)
+@pytest.mark.parametrize(
+    ("criterion", "phi"),
+    [
+        ("binary", lambda r: (r >= 0.1).to(REAL)),
+        ("continuous", lambda r: r),
+        (lambda r: r**2, lambda r: r**2),
+    ],
+    ids=["binary", "continuous", "any function of definition 1"],
+)
+def test_weights_are_those_of_the_closed_form(criterion, phi):
+    algorithm = adaptive_all_for_one(PRECISION, criterion=criterion, lam=0.1)
     found = weights_of(algorithm, Scripted(comparison(RATIO)))
-    near = (RATIO >= 0.1).to(REAL)
-    # alpha_ik = 1{r_ik >= lam} s_k / sum_j s_j r_ij 1{r_ij >= lam}
-    expected = near * PRECISION / (PRECISION * RATIO * near).sum(1, keepdim=True)
-    assert_close(found, expected, **EXACT)
+    # alpha_ik = s_k phi(r_ik) / sum_j s_j r_ij phi(r_ij)
+    trust = PRECISION * phi(RATIO)
+    assert_close(found, trust / (trust * RATIO).sum(1, keepdim=True), **EXACT)
 
 
-def test_continuous_weights_are_those_of_the_closed_form():
-    algorithm = adaptive_all_for_one(PRECISION, criterion="continuous")
-    found = weights_of(algorithm, Scripted(comparison(RATIO)))
-    # alpha_ik = s_k r_ik / sum_j s_j r_ij^2
-    expected = PRECISION * RATIO / (PRECISION * RATIO**2).sum(1, keepdim=True)
-    assert_close(found, expected, **EXACT)
-
-
-def test_a_criterion_may_be_any_function_of_definition_1():
-    algorithm = adaptive_all_for_one(PRECISION, criterion=lambda r: r**2)
-    found = weights_of(algorithm, Scripted(comparison(RATIO)))
-    expected = PRECISION * RATIO**2 / (PRECISION * RATIO**3).sum(1, keepdim=True)
-    assert_close(found, expected, **EXACT)
+def test_a_criterion_above_the_ratio_is_refused():
     with pytest.raises(InputError, match=r"phi\(x\) <= x"):
         adaptive_all_for_one(PRECISION, criterion=lambda r: 2 * r)
 
@@ -355,7 +278,7 @@ def ratios_of_equation_1(federation, x) -> torch.Tensor:
 @pytest.mark.parametrize("loop", [False, True])
 def test_plain_weights_are_those_of_equation_1_whatever_the_seed(classification, loop):
     """Also where the halves of a client's samples are unequal, since sizes are odd."""
-    x, sizes = 3 * equal_start(), SIZES.to(REAL)
+    x, sizes = 3 * EQUAL, SIZES.to(REAL)
     ratio = ratios_of_equation_1(classification, x)
     assert int(((ratio > 0.01) & (ratio < 0.99)).sum()) > N  # most say something
     expected = sizes * ratio / (sizes * ratio**2).sum(1, keepdim=True)
@@ -363,7 +286,10 @@ def test_plain_weights_are_those_of_equation_1_whatever_the_seed(classification,
         SIZES, estimator="plain", criterion="continuous", memory=0.0, confidence=0.0
     )
     for seed in range(3):
-        simulation = Simulation(classification, net(), seed=seed, dtype=REAL, loop=loop)
+        module = models.build(lambda: models.linear((12,), 2), 0, REAL)
+        simulation = Simulation(
+            classification, module, seed=seed, dtype=REAL, loop=loop
+        )
         _, infos = train(algorithm, simulation, x, 1)
         assert_close(infos[0]["weights"], expected, **EXACT)
 
@@ -411,7 +337,7 @@ def test_comparisons_are_made_every_so_many_steps_exactly(steps, every):
 @pytest.mark.parametrize("estimator", ["plain", "split"])
 def test_what_adaptive_all_for_one_sends(classification, estimator, active):
     algorithm = adaptive_all_for_one(None, every=2, estimator=estimator)
-    _, infos = train(algorithm, simulate(classification), start(), 4, active)
+    _, infos = train(algorithm, simulate(classification), X, 4, active)
     here = N if active is None else 4
     for t, info in enumerate(infos):
         # A comparison takes a model and two gradients to each of the others; a step a
@@ -448,9 +374,9 @@ def test_variances_tell_the_speed_up_over_training_alone():
 
 def test_adaptive_collaboration_leaves_inactive_clients_alone(classification):
     algorithm = adaptive_all_for_one(SIZES.to(REAL), momentum=0.5, weight_decay=0.1)
-    states, infos = train(algorithm, simulate(classification, 3), start(), 3, ACTIVE)
-    assert torch.equal(states[-1].x[~ACTIVE], start()[~ACTIVE])
-    assert (states[-1].x[ACTIVE] != start()[ACTIVE]).any(1).all()
+    states, infos = train(algorithm, simulate(classification, 3), X, 3, ACTIVE)
+    assert torch.equal(states[-1].x[~ACTIVE], X[~ACTIVE])
+    assert (states[-1].x[ACTIVE] != X[ACTIVE]).any(1).all()
     for info in infos:
         assert (info["weights"][:, ~ACTIVE] == 0).all()
         assert (info["weights"][~ACTIVE] == 0).all()

@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie import models, seeds
+from coterie import seeds
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
-from coterie.clients.simulation import Simulation
 from coterie.collaboration import weights
 from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.engine.rounds import run_rounds
 from coterie.study.newcomers import models_for
+from support import quadratics
 from support.gradient_oracles import (
     ALL,
     EXACT,
@@ -33,6 +33,7 @@ from support.gradient_oracles import (
     trained,
 )
 from support.oracles import begun
+from support.quadratics import simulate, train
 from support.recipes import weights as weights_of
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 0.1, "steps": 2, "schedule": "inverse(9)"}
@@ -125,17 +126,12 @@ def test_identity_weights_are_local_training_bit_by_bit():
 
 
 def test_identity_weights_are_local_training_on_real_data_too(classification):
-    module = models.build(lambda: models.linear((12,), 2), 0, REAL)
-    simulation = Simulation(classification, module, batch_size=0, dtype=REAL)
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(6, 26, generator=rng, dtype=REAL) / 2
     given = {"lr": 0.2, **SETTINGS}
-    for algorithm in (all_for_all(torch.eye(6), **given), local(**given)):
-        rounds = run_rounds(algorithm, simulation, x, rounds=4)
-        found = list(rounds)[-1].state.x
-        if algorithm.welcome is None:
-            ours = found
-    assert_close(ours, found, **EXACT)
+    ours, alone = (
+        train(algorithm, simulate(classification), quadratics.start(6, 26))[0][-1].x
+        for algorithm in (all_for_all(torch.eye(6), **given), local(**given))
+    )
+    assert_close(ours, alone, **EXACT)
 
 
 def test_uniform_weights_are_one_model_that_follows_the_mean_gradient():
@@ -290,12 +286,9 @@ def test_one_client_at_a_time_moves_on_average_by_an_nth_of_all_together():
 
 
 def test_participation_of_one_nth_is_the_asynchronous_oracle(classification):
-    module = models.build(lambda: models.linear((12,), 2), 0, REAL)
-    simulation = Simulation(classification, module, batch_size=2, dtype=REAL)
-    lam = random_weights()
-    x = torch.zeros(6, 26, dtype=REAL)
+    simulation, lam = simulate(classification, 2), random_weights()
+    before = x = torch.zeros(6, 26, dtype=REAL)
     woken = []
-    before = x
     for r in run_rounds(
         all_for_all(lam, lr=0.1, safe=False),
         simulation,
@@ -376,12 +369,11 @@ def test_all_for_all_arrives_at_the_best_models_of_its_form():
 # On data.
 
 
-def means(seed=0, **options):
+def means():
     """Few samples of eight clients in two far clusters."""
-    table = load("mean_estimation", clients=8, samples=10, spread=3.0, seed=seed)
-    federation = divide(table, "natural", seed=seed, **options)
-    module = models.build(lambda: models.linear((1,), 10, bias=False), 0, REAL)
-    return federation, Simulation(federation, module, batch_size=1, dtype=REAL)
+    table = load("mean_estimation", clients=8, samples=10, spread=3.0, seed=0)
+    federation = divide(table, "natural", seed=0)
+    return federation, simulate(federation, 1)
 
 
 def distance_to_optima(algorithm, federation, simulation, rounds=60):
@@ -408,8 +400,7 @@ def test_a_newcomer_gets_the_model_that_fits_it_best():
     everybody = weights_of("clusters", federation)
     algorithm = all_for_all(everybody, lr=0.2)
     newcomers = federation.select(torch.tensor([6, 7]))
-    module = models.build(lambda: models.linear((1,), 10, bias=False), 0, REAL)
-    oracle = Simulation(newcomers, module, batch_size=0, dtype=REAL).at(1)
+    oracle = simulate(newcomers).at(1)
     personal = federation.optima[:6]  # as if training had been perfect
     state = begun(algorithm, torch.zeros(8, 10, dtype=REAL))
     found = models_for(algorithm.welcome, state, personal, oracle)

@@ -13,7 +13,8 @@ from coterie.algorithms.apfl import apfl
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.conformance.suite import CHECKS, Case
-from support.oracles import begun, told
+from support.oracles import begun
+from support.plain_clients import mine
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -23,11 +24,8 @@ from support.quadratics import (
     D,
     drawn,
     error,
-    gradients_of_a_step,
     hessians,
-    least_error,
     loss,
-    mine,
     quadratics,
     similar_clients,
     simulate,
@@ -87,27 +85,20 @@ def test_apfl_is_descent_of_two_losses_in_w_v_and_a(classification, adaptive, ac
 
 
 @pytest.mark.parametrize("batch_size", [0, 3])
-def test_without_local_models_it_is_fedavg(classification, batch_size):
+@pytest.mark.parametrize("alpha", [0.0, 1.0], ids=["fedavg", "local"])
+def test_without_local_models_it_is_fedavg_and_without_the_global_one_local_training(
+    classification, alpha, batch_size
+):
     sizes, simulation = classification.train.size, simulate(classification, batch_size)
-    x = start(6, 26)
-    algorithm = apfl(sizes, alpha=0.0, **STEPS)
+    algorithm, x = apfl(sizes, alpha=alpha, **STEPS), start(6, 26)
     ours, infos = train(algorithm, simulation, x, 3, ACTIVE)
-    theirs, expected = train(fedavg(sizes, **STEPS), simulation, x, 3, ACTIVE)
+    limit = local(**STEPS) if alpha else fedavg(sizes, **STEPS)
+    theirs, expected = train(limit, simulation, x, 3, ACTIVE)
     found = algorithm.personal(ours[-1], simulation.at(3, purpose="use"))
     # With the same minibatches, since one serves both gradients of a step.
     assert_close(found, theirs[-1].x, **EXACT)
-    assert [info["sent"] for info in infos] == [info["sent"] for info in expected]
-
-
-@pytest.mark.parametrize("batch_size", [0, 3])
-def test_without_the_global_model_it_is_local_training(classification, batch_size):
-    sizes, simulation = classification.train.size, simulate(classification, batch_size)
-    x = start(6, 26)
-    algorithm = apfl(sizes, alpha=1.0, **STEPS)
-    ours, _ = train(algorithm, simulation, x, 3, ACTIVE)
-    alone, _ = train(local(**STEPS), simulation, x, 3, ACTIVE)
-    found = algorithm.personal(ours[-1], simulation.at(3, purpose="use"))
-    assert_close(found, alone[-1].x, **EXACT)
+    if not alpha:
+        assert [info["sent"] for info in infos] == [info["sent"] for info in expected]
 
 
 def test_a_fixed_mixture_is_not_changed():
@@ -146,42 +137,11 @@ def test_in_the_long_run_a_fixed_mixture_leads_to_the_clients_own_optimum():
     assert_close(found, solve(*hessians(federation)), rtol=0, atol=10 * 0.8**80)
 
 
-def test_clients_that_take_no_part_keep_their_local_models_and_mixtures():
-    simulation = simulate(quadratics())
-    algorithm = apfl(SAMPLES, adaptive=True, momentum=0.9)
-    first, _ = train(algorithm, simulation, start(), 1)
-    oracle = simulation.at(2, ACTIVE)
-    after, info = algorithm.step(first[-1], oracle, seeds.generator(0))
-    for name in ("v", "a", "w_velocity", "v_velocity"):
-        old, new = getattr(first[-1], name), getattr(after, name)
-        assert torch.equal(new[~ACTIVE], old[~ACTIVE])
-        assert (new[ACTIVE] != old[ACTIVE]).any()
-    assert told(info, oracle)["sent"] == 2 * 4 * D
-
-
 def test_the_global_model_is_in_memory_once():
     states, _ = train(apfl(SAMPLES), simulate(quadratics()), start(), 1)
     for state in states:
         assert state.w.shape == (6, D)
         assert state.w.untyped_storage().nbytes() == D * 8
-
-
-def test_a_step_costs_two_gradients():
-    found = gradients_of_a_step(apfl(SAMPLES, steps=4))
-    assert_close(found, 2 * 4 * 3 * ACTIVE.double())
-
-
-def test_apfl_beats_local_and_fedavg_where_clients_are_similar_and_have_few_samples():
-    federation = similar_clients()
-    simulation, sizes = simulate(federation), federation.train.size
-    x = torch.zeros(12, 10, dtype=REAL)
-    # The global model is there after a few steps. The mixture then leaves it: 18 steps
-    # go about half the way, since 1 - lr 2 alpha^2 of it is left by each.
-    algorithm = apfl(sizes, lr=0.3, alpha=0.27)
-    states, _ = train(algorithm, simulation, x, 18)
-    ours = algorithm.personal(states[-1], simulation.at(18, purpose="use"))
-    # At half the way the expected squared error is half of either.
-    assert error(federation, ours) < 0.7 * least_error(federation, 18)
 
 
 def test_adapting_finds_the_client_that_is_unlike_the_others():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
-from coterie import models, seeds
+from coterie import seeds
 from coterie.algorithms.aruba import aruba
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.fedavg_finetune import fedavg_finetune
@@ -15,60 +14,37 @@ from coterie.algorithms.local import local
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.engine.rounds import run_rounds
-from support.oracles import begun, told, with_verbs
+from support import federations
+from support.oracles import begun, with_verbs
+from support.quadratics import (
+    ACTIVE,
+    EXACT,
+    REAL,
+    drawn,
+    gradient,
+    simulate,
+    start,
+    train,
+)
 
-REAL = torch.float64
-# Some dozen steps in double precision, with the operations in another order.
-EXACT = {"rtol": 1e-10, "atol": 1e-12}
 N, D = 6, 26
-SIZES = torch.tensor([7, 4, 9, 5, 8, 6])
-ACTIVE = torch.tensor([True, False, True, True, False, True])
+SIZES = torch.tensor(federations.SIZES)
+X = start(N, D)
 
 
-def net() -> nn.Module:
-    return models.build(lambda: models.linear((12,), 2), 0, REAL)
-
-
-def start() -> torch.Tensor:
-    rng = torch.Generator().manual_seed(0)
-    return torch.randn(N, D, generator=rng, dtype=REAL) / 2
-
-
-def simulate(federation, batch_size: int = 0) -> Simulation:
-    return Simulation(federation, net(), batch_size=batch_size, dtype=REAL)
-
-
-def train(algorithm, oracles, x):
-    """The state and info after a round with each of these oracles."""
-    state, info = begun(algorithm, x), {}
-    for t, oracle in enumerate(oracles):
-        state, info = algorithm.step(state, oracle, seeds.generator(0, t))
-        info = told(info, oracle)
-    return state, info
-
-
-def gradient(simulation, row, t: int, client: int, question: int) -> torch.Tensor:
-    """Of a question of a client program in round t, by one module and by hand."""
-    federation = simulation.federation
-    index, first, size = federation.train
-    here = index[first[client] : first[client] + size[client]]
-    if simulation.batch_size:
-        stream = seeds.key(simulation.at(t).key("each", 0), question)
-        sizes, name = torch.tensor([len(here)]), torch.tensor([client])
-        here = here[seeds.below(sizes, stream, name, simulation.batch_size)[0]]
-    twin = models.with_row(net(), row)
-    outputs = twin(federation.features[here])
-    nn.functional.cross_entropy(outputs, federation.targets[here]).backward()
-    return torch.cat([p.grad.flatten() for p in twin.parameters()])
+def asked(simulation, row, t: int, client: int, question: int) -> torch.Tensor:
+    """The gradient of a question of a client program in round t, by hand."""
+    index = drawn(simulation, t, client, question)
+    return gradient(simulation.federation, row, index)
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_it_is_algorithm_2_around_fedavg(classification, weighting):
     simulation = simulate(classification, 3)
     algorithm = aruba(SIZES, lr=0.3, steps=3, zeta=0.5, p=2.0, weighting=weighting)
-    state, info = train(algorithm, [simulation.at(t, ACTIVE) for t in (1, 2)], start())
+    states, infos = train(algorithm, simulation, X, 2, ACTIVE)
     eps, zeta, p = 0.3 * 0.5, 0.5, 2.0
-    w, who = start().mean(0), ACTIVE.nonzero()[:, 0].tolist()
+    w, who = X.mean(0), ACTIVE.nonzero()[:, 0].tolist()
     b, g = torch.full_like(w, eps**2), torch.full_like(w, zeta**2)
     share = {i: float(SIZES[i]) if weighting == "samples" else 1.0 for i in who}
     for t in (1, 2):
@@ -78,30 +54,27 @@ def test_it_is_algorithm_2_around_fedavg(classification, weighting):
         for i in who:
             mine = w.clone()
             for question in range(3):
-                slope = gradient(simulation, mine, t, i, question)
+                slope = asked(simulation, mine, t, i, question)
                 g = g + slope**2 / len(who)
                 mine = mine - eta * slope
             b = b + (mine - w) ** 2 / 2 / len(who)
             total = total + share[i] / sum(share.values()) * mine
         w = total
-    assert_close(state.w, w.repeat(N, 1), **EXACT)
-    assert_close(state.b, b.repeat(N, 1), **EXACT)
-    assert_close(state.g, g.repeat(N, 1), **EXACT)
+    for found, wanted in zip(states[-1][:3], (w, b, g), strict=True):
+        assert_close(found, wanted.repeat(N, 1), **EXACT)
     # Three averages of the four who take part: models, distances, squared gradients.
-    assert info["sent"] == 4 * 3 * 2 * D
-    assert info["step_size"] == pytest.approx(float((b / g).sqrt().mean()))
+    assert infos[-1]["sent"] == 4 * 3 * 2 * D
+    assert infos[-1]["step_size"] == pytest.approx(float((b / g).sqrt().mean()))
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_step_sizes_that_resist_all_change_give_fedavg(classification, weighting):
     simulation = simulate(classification, 3)
     options = {"lr": 0.3, "steps": 3, "weighting": weighting}
-    oracles = [simulation.at(t, ACTIVE) for t in (1, 2, 3)]
-    again = [simulation.at(t, ACTIVE) for t in (1, 2, 3)]
-    ours, _ = train(aruba(SIZES, zeta=1e8, **options), oracles, start())
-    theirs, _ = train(fedavg(SIZES, **options), again, start())
+    ours, _ = train(aruba(SIZES, zeta=1e8, **options), simulation, X, 3, ACTIVE)
+    theirs, _ = train(fedavg(SIZES, **options), simulation, X, 3, ACTIVE)
     # Gradients of order 1 against zeta^2 = 1e16.
-    assert_close(ours.w, theirs.x, **EXACT)
+    assert_close(ours[-1].w, theirs[-1].x, **EXACT)
 
 
 @with_verbs
@@ -113,6 +86,9 @@ class Scripted:
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = scale
         self.asked = 0
+
+    def at(self, t, active):
+        return Scripted(self.scale)
 
     def each(self, program, *rows, **options):
         return program(self, *rows, **options)
@@ -131,12 +107,9 @@ class Scripted:
 
 
 def test_steps_grow_where_local_runs_lead_somewhere_and_shrink_where_they_shake():
-    state, _ = train(
-        aruba(torch.ones(2), lr=0.1, steps=8),
-        [Scripted() for _ in range(5)],
-        torch.zeros(2, 3),
-    )
-    eta = (state.b / state.g).sqrt()[0]
+    algorithm = aruba(torch.ones(2), lr=0.1, steps=8)
+    *_, last = train(algorithm, Scripted(), torch.zeros(2, 3), 5)[0]
+    eta = (last.b / last.g).sqrt()[0]
     # Eight steps one way are (8 eta)^2 / 2 for 8 squared gradients: eta^2 times 4.
     assert eta[0] > 1.5 * 0.1
     # To and fro leads nowhere: b grows by its small regular term only.
@@ -148,7 +121,7 @@ def test_steps_grow_where_local_runs_lead_somewhere_and_shrink_where_they_shake(
 def test_the_first_round_has_a_closed_form():
     lr, zeta, p, steps = 0.1, 2.0, 0.5, 4
     algorithm = aruba(torch.ones(2), lr=lr, zeta=zeta, p=p, steps=steps)
-    state, _ = train(algorithm, [Scripted()], torch.zeros(2, 3, dtype=REAL))
+    _, state = train(algorithm, Scripted(), torch.zeros(2, 3, dtype=REAL), 1)[0]
     eps, fade = lr * zeta, 1 + 2**-p
     travelled = torch.tensor([(steps * lr) ** 2 / 2, 0.0, 0.0], dtype=REAL)
     squares = torch.tensor([steps, steps, 0.0], dtype=REAL)
@@ -160,22 +133,22 @@ def test_the_unit_of_the_loss_does_not_matter_if_zeta_has_it_too():
     paths = []
     for unit in (1.0, 7.0):
         algorithm = aruba(torch.ones(2), lr=0.1 / unit, zeta=2.0 * unit, steps=3)
-        oracles = [Scripted(unit) for _ in range(4)]
-        paths.append(train(algorithm, oracles, torch.zeros(2, 3, dtype=REAL))[0].w)
+        zero = torch.zeros(2, 3, dtype=REAL)
+        paths.append(train(algorithm, Scripted(unit), zero)[0][-1].w)
     assert_close(paths[0], paths[1], **EXACT)
 
 
 def test_it_is_tuned_with_the_learnt_steps_and_nothing_is_learnt_in_use(classification):
     simulation = simulate(classification, 3)
     algorithm = aruba(SIZES, lr=0.3, steps=3, tune_steps=2)
-    state, _ = train(algorithm, [simulation.at(1)], start())
+    _, state = train(algorithm, simulation, X, 1)[0]
     before = [part.clone() for part in state[:3]]
     found = algorithm.personal(state, simulation.at(1))
     for i in range(N):
         row = state.w[i]
         for k in range(2):
             eta = (state.b[i] / state.g[i]).sqrt()
-            row = row - eta * gradient(simulation, row, 1, i, k)
+            row = row - eta * asked(simulation, row, 1, i, k)
         assert_close(found[i], row, **EXACT)
     assert all(map(torch.equal, before, state[:3]))
 
@@ -183,13 +156,13 @@ def test_it_is_tuned_with_the_learnt_steps_and_nothing_is_learnt_in_use(classifi
 def test_newcomers_tune_the_global_model_on_their_own_training_data(classification):
     four = aruba(SIZES[:4], lr=0.3)
     five = aruba(SIZES[[0, 1, 2, 3, 5]], lr=0.3, tune_steps=2)
-    state = begun(four, start()[:4])
+    state = begun(four, X[:4])
     newcomer = simulate(classification.only(5))
     assert five.welcome is not None
     found = five.welcome(state, newcomer.at(1, purpose="use"))
     row, everybody = state.w[0], simulate(classification)
     for k in range(2):
-        row = row - 0.3 * gradient(everybody, row, 1, 5, k)
+        row = row - 0.3 * asked(everybody, row, 1, 5, k)
     assert_close(found, row[None], **EXACT)
 
 
@@ -209,8 +182,7 @@ def scales(clients: int) -> Simulation:
     noise = 0.1 * torch.randn(len(owner), generator=rng, dtype=REAL)
     targets = (features * best[owner]).sum(1) + noise
     table = Table("scales", features, targets, "regression", 1)
-    module = models.build(lambda: models.linear((5,), 1, bias=False), 0, REAL)
-    return Simulation(federate(table, owner, role), module, batch_size=4, dtype=REAL)
+    return simulate(federate(table, owner, role), 4)
 
 
 def test_learnt_steps_help_where_directions_have_different_scales():

@@ -11,8 +11,8 @@ from coterie.algorithms.cobo import cobo
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.data import synthetic
-from coterie.data.federation import federate
 from coterie.graphs.families import matchings
+from support.federations import of_groups
 from support.oracles import begun, told, with_verbs
 from support.quadratics import (
     ACTIVE,
@@ -21,7 +21,6 @@ from support.quadratics import (
     STEPS,
     D,
     error,
-    gradients_of_a_step,
     hessians,
     quadratics,
     simulate,
@@ -179,20 +178,12 @@ def test_models_go_over_links_and_to_partners_whose_gradients_come_back():
     assert sent(first, some) == 3 * (6 + 2 + 2) * 2
 
 
-@pytest.mark.parametrize("meetings", [0, 2, 3])
-def test_a_step_costs_a_gradient_and_one_for_every_meeting(meetings):
-    found = gradients_of_a_step(cobo(steps=2, meetings=meetings))
-    assert_close(found, 2 * (1 + meetings) * 3 * ACTIVE.double())
-
-
 def clustered():
     """Twelve clients in two clusters that estimate means from five samples each."""
     table = synthetic.mean_estimation(
         clients=12, clusters=2, dimension=10, samples=7, spread=3.0, seed=1
     )
-    role = torch.tensor([0, 0, 0, 0, 0, 1, 2]).repeat(12)
-    clusters, optima = table.clusters, table.optima
-    return federate(table, table.group, role, clusters=clusters, optima=optima)
+    return of_groups(table)
 
 
 def test_cobo_finds_the_clusters_and_beats_local_and_fedavg():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.collaboration.divisions import OWN, RAW, TUNED
-from coterie.data.federation import Part
 from coterie.engine.rounds import participants
 from coterie.types import traffic_of
 from support.linear_groups import (
@@ -23,25 +21,23 @@ from support.linear_groups import (
     linear_clients,
     strangers,
     two_groups,
+    without_validation,
 )
 from support.oracles import begun
+from support.plain_clients import mine
 from support.quadratics import (
     ACTIVE,
     EXACT,
     REAL,
     STEPS,
     error,
-    mine,
     simulate,
     start,
     train,
+    zeros,
 )
 
 NEVER = {"sure": 1e9}  # groups divide
-
-
-def zeros(federation):
-    return torch.zeros(len(federation), federation.features.shape[1], dtype=REAL)
 
 
 def trained(federation, rounds, *, batch_size=0, active=None, **options):
@@ -49,17 +45,6 @@ def trained(federation, rounds, *, batch_size=0, active=None, **options):
     algorithm = coteries(federation.train.size, **options)
     simulation = simulate(federation, batch_size)
     return train(algorithm, simulation, zeros(federation), rounds, active)[0][-1]
-
-
-@pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
-def test_the_own_models_are_those_of_local_training_bit_by_bit(classification, active):
-    x, simulation = start(6, 26), simulate(classification, 3)
-    algorithm = coteries(classification.train.size, **STEPS, sure=0.05)
-    ours = train(algorithm, simulation, x, 6, active)[0]
-    theirs = train(local(**STEPS), simulation, x, 6, active)[0]
-    for here, there in zip(ours, theirs, strict=True):
-        assert torch.equal(here.own, there.x)
-        assert torch.equal(here.own_velocity, there.v)
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
@@ -185,20 +170,15 @@ def test_clients_of_one_or_two_samples_find_their_groups(validation, seed):
 
 def test_who_has_no_validation_data_is_of_a_group_and_uses_its_model():
     federation = two_groups(noise=0.5)
-    index, first, size = federation.validation
-    empty = Part(index, first, size.index_fill(0, torch.tensor([0, 7]), 0))
-    state = trained(replace(federation, validation=empty), 14, steps=4)
+    state = trained(without_validation(federation, 0, 7), 14, steps=4)
     assert are_found(state.standing.member, federation.clusters)
     assert state.standing.choice[[0, 7]].tolist() == [RAW, RAW]
     assert in_use(state).isfinite().all()
 
 
 def test_without_any_validation_data_it_says_so():
-    federation = two_groups()
-    index, first, size = federation.validation
-    none = replace(federation, validation=Part(index, first, 0 * size))
     with pytest.raises(InputError, match="coteries chooses by validation data, but no"):
-        trained(none, 1)
+        trained(without_validation(two_groups()), 1)
 
 
 def test_what_cannot_be_meant_is_refused():

@@ -17,7 +17,7 @@ from support.linear_groups import (
     linear_clients,
     two_groups,
 )
-from support.quadratics import REAL, error, simulate
+from support.quadratics import REAL, error, simulate, zeros
 
 # Sums in another order, over a hundred steps in double precision.
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
@@ -25,8 +25,8 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
 def begun(federation, paces, *, batch_size=4, **options) -> Run:
     algorithm = coteries(federation.train.size, **options)
-    x = torch.zeros(len(federation), federation.features.shape[1], dtype=REAL)
-    return Run(algorithm, simulate(federation, batch_size), x, clock=paces)
+    simulation, x = simulate(federation, batch_size), zeros(federation)
+    return Run(algorithm, simulation, x, clock=paces)
 
 
 def alike():
@@ -45,11 +45,8 @@ def test_without_delays_it_is_the_method_of_rounds_through_divisions(
     federation = made()
     n, options = len(federation), {"steps": 2, "sure": sure}
     run = begun(federation, clock("constant(1)"), **options)
-    algorithm, simulation = (
-        coteries(federation.train.size, **options),
-        simulate(federation, 4),
-    )
-    x, seen, time = torch.zeros(n, 3, dtype=REAL), [1], 0.0
+    algorithm = coteries(federation.train.size, **options)
+    simulation, x, seen, time = simulate(federation, 4), zeros(federation), [1], 0.0
     for r in run_rounds(algorithm, simulation, x, rounds=12):
         # A gradient takes a second; on probation there are half as many more.
         time += 2 * (2 + (int(run.state.standing.probation[0]) >= 0))

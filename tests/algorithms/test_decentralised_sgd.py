@@ -29,7 +29,6 @@ from support.quadratics import (
     hessians,
     quadratics,
     simulate,
-    start,
     train,
 )
 
@@ -39,11 +38,6 @@ LINE = gossip_matrix(edges_of("line", 6), 6)
 SIZES = torch.ones(6)
 d_squared = functools.partial(extra, form="d2")
 EXACT_ONES = (gradient_tracking, extra, d_squared)
-
-
-@pytest.fixture(scope="module")
-def x():
-    return start()
 
 
 def models(method, simulation, x, rounds=6, active=None):

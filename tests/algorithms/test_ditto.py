@@ -18,13 +18,9 @@ from support.quadratics import (
     STEPS,
     D,
     drawn,
-    error,
-    gradients_of_a_step,
     hessians,
-    least_error,
     loss,
     quadratics,
-    similar_clients,
     simulate,
     solve,
     start,
@@ -129,21 +125,6 @@ def test_personal_models_of_clients_that_take_no_part_stay_and_go_on_later():
     g = torch.einsum("nij,nj->ni", a, start()) - b + (start() - states[-1].w)
     assert_close(later.v[~ACTIVE], (start() - 0.1 * g)[~ACTIVE], **EXACT)
     assert infos[0]["sent"] == 2 * 4 * D
-
-
-def test_a_step_costs_two_gradients():
-    found = gradients_of_a_step(ditto(SAMPLES, steps=4))
-    assert_close(found, 2 * 4 * 3 * ACTIVE.double())
-
-
-def test_ditto_beats_local_and_fedavg_where_clients_are_similar_and_have_few_samples():
-    federation = similar_clients()
-    simulation, sizes = simulate(federation), federation.train.size
-    x = torch.zeros(12, 10, dtype=REAL)
-    # The Hessians are 2 I, so that lam = 2 goes half the way to the global model.
-    ours = train(ditto(sizes, lam=2.0, lr=0.3), simulation, x, 30)[0][-1].v
-    # In expectation the squared error is half of either.
-    assert error(federation, ours) < 0.7 * least_error(federation, 30)
 
 
 def newcomers(algorithm, state):

@@ -43,11 +43,6 @@ from support.quadratics import (
 SOON = {"rel": 1e-12}  # sums of times in another order, in float64
 
 
-@pytest.fixture(scope="module")
-def x():
-    return start()
-
-
 class Agenda:
     """Who is at work, and until when: one time for every gradient of a task."""
 

@@ -15,11 +15,13 @@ from coterie.algorithms.local import local
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.best_fit import losses_of, training_losses
 from coterie.data import synthetic
-from coterie.data.federation import federate
 from coterie.optim.steps import sgd
 from coterie.study.config import study_of
 from coterie.study.setup import prepare
+from support.federations import of_groups
+from support.linear_groups import are_found
 from support.oracles import begun, with_verbs
+from support.plain_clients import mine
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -27,25 +29,15 @@ from support.quadratics import (
     SAMPLES,
     STEPS,
     D,
+    drawn,
     error,
-    gradients_of_a_step,
     hessians,
     loss,
-    mine,
     quadratics,
     simulate,
     start,
     train,
 )
-
-
-def minibatch(simulation, t, client, question):
-    """A client's samples in the second program of a round, after that of losses."""
-    stream = seeds.key(simulation.at(t).key("each", 1), question)
-    size = simulation.federation.train.size[client, None]
-    who = torch.tensor([client])
-    draws = seeds.below(size, stream, who, simulation.batch_size)[0]
-    return mine(simulation.federation, client)[draws]
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
@@ -72,7 +64,8 @@ def test_the_rounds_are_those_of_a_plain_loop(classification, active, weighting)
             optimiser = torch.optim.SGD([x], lr=0.3, weight_decay=0.01)
             for question in range(2):
                 optimiser.zero_grad()
-                index = minibatch(simulation, t, i, question)
+                # In the second program of a round, after that of losses.
+                index = drawn(simulation, t, i, question, program=1)
                 loss(classification, x, index).backward()
                 optimiser.step()
             trained[i] = x.detach()
@@ -171,23 +164,8 @@ def test_of_several_starts_the_one_is_kept_where_choosing_matters_most(active):
 
 def linear_clusters(seed):
     """Two clusters of six clients, who have few noisy samples of a linear response."""
-    table = synthetic.linear(
-        clients=12,
-        clusters=2,
-        dimension=5,
-        samples=14,
-        spread=3.0,
-        noise=1.0,
-        seed=seed,
-    )
-    role = torch.tensor([0] * 12 + [1, 2]).repeat(12)
-    clusters, optima = table.clusters, table.optima
-    return federate(table, table.group, role, clusters=clusters, optima=optima)
-
-
-def are_found(choice, clusters):
-    """Whether clients share a model exactly if they are of the same cluster."""
-    return torch.equal(choice[:, None] == choice, clusters[:, None] == clusters)
+    law = {"clusters": 2, "dimension": 5, "spread": 3.0, "noise": 1.0}
+    return of_groups(synthetic.linear(clients=12, samples=14, seed=seed, **law))
 
 
 def test_several_starts_make_it_rare_that_all_choose_the_same_model_for_good():
@@ -342,11 +320,6 @@ def test_all_models_go_down_and_one_comes_up():
         later,
         later,
     ]
-
-
-def test_choosing_costs_no_gradients():
-    found = gradients_of_a_step(ifca(SAMPLES, steps=4))
-    assert_close(found, 4 * 3 * ACTIVE.double())
 
 
 def test_newcomers_get_the_model_that_fits_them_best():

@@ -15,7 +15,7 @@ from coterie.algorithms.karula import State, karula
 from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.data import synthetic
-from coterie.data.federation import federate
+from support.federations import of_groups
 from support.projected import excess, excess_of, general_solver
 from support.quadratics import (
     ACTIVE,
@@ -252,20 +252,9 @@ def test_it_finds_the_minimum_of_the_constrained_problem():
 
 def clustered(seed: int):
     """Twelve clients in three clusters with twelve noisy samples of ten features."""
-    table = synthetic.linear(
-        clients=12,
-        clusters=3,
-        dimension=10,
-        samples=14,
-        spread=1.0,
-        variation=0.1,
-        noise=1.0,
-        seed=seed,
-    )
-    role = torch.tensor([0] * 12 + [1, 2]).repeat(12)
-    return federate(
-        table, table.group, role, clusters=table.clusters, optima=table.optima
-    )
+    law = {"clusters": 3, "dimension": 10, "spread": 1.0, "variation": 0.1}
+    table = synthetic.linear(clients=12, samples=14, noise=1.0, seed=seed, **law)
+    return of_groups(table)
 
 
 def test_small_clients_in_clusters_are_better_off_than_alone_and_than_with_all():

@@ -42,11 +42,6 @@ def test_sparse_and_dense_matrices_are_the_same(simulation, x):
     assert torch.equal(runs[0].personal(), runs[1].personal())
 
 
-@pytest.fixture(scope="module")
-def x():
-    return start()
-
-
 @pytest.mark.parametrize("text", ["ring", "star", "complete"])
 def test_events_are_the_exchanges_that_networks_admit_and_updates_are_5_7(
     simulation, x, text

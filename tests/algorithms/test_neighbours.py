@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.testing import assert_close
@@ -14,29 +12,30 @@ from coterie.algorithms.neighbours import in_use, neighbours
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.evidence import surely_above_zero
-from coterie.data.federation import Part
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build, linear
 from coterie.types import traffic_of
-from support.linear_groups import linear_clients, strangers, two_groups
+from support.linear_groups import (
+    linear_clients,
+    strangers,
+    two_groups,
+    without_validation,
+)
 from support.oracles import begun
+from support.plain_clients import mine
 from support.quadratics import (
     ACTIVE,
     EXACT,
     REAL,
     STEPS,
     error,
-    mine,
     simulate,
     start,
     train,
+    zeros,
 )
 
 NEVER = {"sure": 1e9}  # is a link dropped
-
-
-def zeros(federation):
-    return torch.zeros(len(federation), federation.features.shape[1], dtype=REAL)
 
 
 def on(graph, n, **options):
@@ -58,16 +57,6 @@ def joined_by(info):
 # What a round does.
 
 
-@pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
-def test_the_own_models_are_those_of_local_training_bit_by_bit(classification, active):
-    x, simulation = start(6, 26), simulate(classification, 3)
-    ours = train(on("ring", 6, **STEPS, sure=0.05), simulation, x, 6, active)[0]
-    theirs = train(local(**STEPS), simulation, x, 6, active)[0]
-    for here, there in zip(ours, theirs, strict=True):
-        assert torch.equal(here.own, there.x)
-        assert torch.equal(here.own_velocity, there.v)
-
-
 def test_on_a_complete_graph_shared_models_are_those_of_fedavg(classification):
     """With full batches, as its minibatches come after those of the own model."""
     x, simulation = start(6, 26).mean(0).repeat(6, 1), simulate(classification)
@@ -80,8 +69,7 @@ def test_on_a_complete_graph_shared_models_are_those_of_fedavg(classification):
 
 
 def held_out_losses(federation, i, model, cap):
-    index, first, size = federation.validation
-    here = index[first[i] : first[i] + size[i]]
+    here = mine(federation, i, "validation")
     losses = (federation.features[here] @ model - federation.targets[here]).square()
     return losses.clamp(max=float(cap))
 
@@ -247,19 +235,14 @@ def test_personal_columns_stay_although_there_are_as_many_numbers():
 
 
 def test_without_any_validation_data_it_says_so():
-    federation = two_groups()
-    index, first, size = federation.validation
-    none = replace(federation, validation=Part(index, first, 0 * size))
     with pytest.raises(InputError, match="neighbours choose by validation data, but"):
-        trained(none, "ring", 1)
+        trained(without_validation(two_groups()), "ring", 1)
 
 
 def test_who_has_no_validation_data_goes_by_what_its_neighbours_find():
     federation = two_groups(noise=0.5, validation=30)
-    index, first, size = federation.validation
-    empty = Part(index, first, size.index_fill(0, torch.tensor([0, 7]), 0))
     same = federation.clusters[:, None] == federation.clusters
-    few = replace(federation, validation=empty)
+    few = without_validation(federation, 0, 7)
     states, infos = trained(few, "complete", 10, steps=4)
     joined = joined_by(infos[-1])
     joined[0, 7] = joined[7, 0] = False  # of whom nobody knows anything

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.testing import assert_close
 
 from coterie.algorithms.neighbours import in_use, neighbours
 from coterie.checks import InputError
-from coterie.data.federation import Part
 from coterie.engine import Run, clock
 from coterie.graphs import edges_of, gossip_matrix
-from support.linear_groups import two_groups
-from support.quadratics import EXACT, REAL, simulate, train
+from support.linear_groups import two_groups, without_validation
+from support.quadratics import EXACT, REAL, simulate, train, zeros
 
 N = 6
 
@@ -24,18 +21,15 @@ def on(graph, **options):
 
 
 def run_of(algorithm, federation, paces):
-    return Run(algorithm, simulate(federation, 4), zeros(), clock=clock(*paces))
-
-
-def zeros():
-    return torch.zeros(N, 3, dtype=REAL)
+    x = zeros(federation)
+    return Run(algorithm, simulate(federation, 4), x, clock=clock(*paces))
 
 
 @pytest.mark.parametrize("graph", ["complete", "grid"])
 def test_where_nobody_is_late_models_links_and_bytes_are_those_of_rounds(graph):
     federation = two_groups(N, noise=0.1)
     algorithm = on(graph, lr=0.05, steps=3, momentum=0.5)
-    states, infos = train(algorithm, simulate(federation, 4), zeros(), 6)
+    states, infos = train(algorithm, simulate(federation, 4), zeros(federation), 6)
     run, sent = run_of(algorithm, federation, ["constant(1)"]), 0.0
     for t, (wanted, info) in enumerate(zip(states[1:], infos, strict=True), 1):
         while run.updates < 2 * N * t:  # each trains, and compares
@@ -87,9 +81,7 @@ def test_options_of_rounds_are_refused_in_time():
 
 
 def test_without_validation_data_there_is_one_sentence():
-    federation = two_groups(N)
-    index, first, size = federation.validation
-    none = replace(federation, validation=Part(index, first, 0 * size))
+    none = without_validation(two_groups(N))
     run = run_of(on("ring"), none, ["lognormal(1, 0.5)"])
     with pytest.raises(InputError, match="choose by validation data"):
         for _ in range(4 * N):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.testing import assert_close
@@ -15,104 +12,61 @@ from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.best_fit import mean_of_partners, training_losses
 from coterie.collaboration.weights import collaboration_weights, continuous
-from coterie.conformance.cases import Case, Setting, leaves, starting_rows
+from coterie.conformance.cases import Case, Setting, starting_rows
 from coterie.conformance.federations import small_federation
-from coterie.data.federation import Federation
-from coterie.engine.rounds import run_rounds
 from coterie.models import build
 from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.newcomers import models_for
 from coterie.types import Algorithm
-from support.methods import IN_ROUNDS
 from support.newcomer_studies import trained_by
+from support.quadratics import STEPS
 from support.recipes import weights
 
-
-@pytest.mark.parametrize("name", IN_ROUNDS)
-def test_every_algorithm_gives_every_newcomer_a_model_of_its_own(name):
-    """It is finite, its making modifies nothing, and data of others do not matter."""
-    everybody = small_federation(8)
-    trained = everybody.select(torch.arange(6))
-    setting, case = Setting(), Case(ALGORITHMS[name])
-    module = build(setting.module, 0, torch.float64)
-    options = {"batch_size": 4, "dtype": torch.float64}
-    clients = Simulation(trained, module, **options)
-    algorithm, x = case.build(trained), starting_rows(trained, setting)
-    *_, last = run_rounds(algorithm, clients, x, rounds=3)
-    personal = algorithm.personal(last.state, clients.at(3, purpose="use"))
-    before = copy.deepcopy(leaves(last.state))
-
-    def models_with(features: torch.Tensor) -> torch.Tensor:
-        later = replace(everybody, features=features).select(torch.tensor([6, 7]))
-        oracle = Simulation(later, module, **options).at(3, purpose="welcome")
-        return models_for(case.build(everybody).welcome, last.state, personal, oracle)
-
-    here = models_with(everybody.features)
-    assert here.shape == (2, x.shape[1])
-    assert here.dtype == torch.float64
-    assert here.isfinite().all()
-    for key, value in leaves(last.state).items():
-        same = torch.equal if isinstance(value, torch.Tensor) else lambda a, b: a == b
-        assert same(value, before[key]), key
-    other = everybody.features.clone()
-    start, size = everybody.train.start[6], everybody.train.size[6]
-    other[everybody.train.index[start : start + size]] *= -3
-    assert torch.equal(models_with(other)[1], here[1])
+EVERYBODY = small_federation(8)
+TRAINED, LATER = EVERYBODY.select(torch.arange(6)), EVERYBODY.select(torch.arange(6, 8))
 
 
-def newcomers_of(federation: Federation, first: int, batch_size: int = 0):
-    """The oracle of all clients from the first on, with full gradients."""
-    later = federation.select(torch.arange(first, len(federation)))
+def newcomers():
+    """The oracle of the last two of all clients, with full gradients."""
     module = build(Setting().module, 0, torch.float64)
-    simulation = Simulation(later, module, batch_size=batch_size, dtype=torch.float64)
+    simulation = Simulation(LATER, module, batch_size=0, dtype=torch.float64)
     return simulation.at(4, purpose="welcome")
 
 
 def test_alone_a_newcomer_gets_what_it_would_have_learned_from_the_beginning():
-    options = {
-        "steps": 3,
-        "momentum": 0.5,
-        "weight_decay": 0.01,
-        "schedule": "inverse(5)",
-    }
-    everybody = small_federation(8)
-    state = trained_by("local", everybody.select(torch.arange(6)), **options)
-    welcome = Case(ALGORITHMS["local"], options).build(everybody).welcome
-    found = welcome(state, newcomers_of(everybody, 6))
-    expected = trained_by("local", everybody, **options).x[6:]
+    state = trained_by("local", TRAINED, **STEPS)
+    welcome = Case(ALGORITHMS["local"], STEPS).build(EVERYBODY).welcome
+    found = welcome(state, newcomers())
+    expected = trained_by("local", EVERYBODY, **STEPS).x[6:]
     # Means of equal numbers, and sums in the order of another number of rows.
     assert_close(found, expected, rtol=1e-10, atol=1e-12)
     assert not torch.equal(found, state.start[:1].repeat(2, 1))
 
 
 def test_alone_a_newcomer_begins_at_the_mean_where_starts_differ():
-    everybody = small_federation(8)
-    trained = everybody.select(torch.arange(6))
-    state = trained_by("local", trained, alike=False)
-    assert torch.equal(state.start, starting_rows(trained, Setting()))
+    state = trained_by("local", TRAINED, alike=False)
+    assert torch.equal(state.start, starting_rows(TRAINED, Setting()))
     still = state._replace(t=0)
-    found = ALGORITHMS["local"]().welcome(still, newcomers_of(everybody, 6))
+    found = ALGORITHMS["local"]().welcome(still, newcomers())
     assert_close(found, state.start.mean(0).repeat(2, 1))
 
 
 def test_fedavg_gives_newcomers_the_global_model():
-    everybody = small_federation(8)
-    state = trained_by("fedavg", everybody.select(torch.arange(6)))
-    algorithm = Case(ALGORITHMS["fedavg"]).build(everybody)
-    found = algorithm.welcome(state, newcomers_of(everybody, 6))
+    state = trained_by("fedavg", TRAINED)
+    algorithm = Case(ALGORITHMS["fedavg"]).build(EVERYBODY)
+    found = algorithm.welcome(state, newcomers())
     assert torch.equal(found, state.x[:2])
 
 
 def test_fine_tuning_takes_its_steps_on_the_newcomers_data():
-    everybody = small_federation(8)
-    state = trained_by("fedavg_finetune", everybody.select(torch.arange(6)))
-    algorithm = fedavg_finetune(everybody.train.size, tune_steps=3, tune_lr=0.2)
-    found = algorithm.welcome(state, newcomers_of(everybody, 6))
+    state = trained_by("fedavg_finetune", TRAINED)
+    algorithm = fedavg_finetune(EVERYBODY.train.size, tune_steps=3, tune_lr=0.2)
+    found = algorithm.welcome(state, newcomers())
     x = state.x[:2]
     for _ in range(3):
-        x = x - 0.2 * newcomers_of(everybody, 6).grads(x)
+        x = x - 0.2 * newcomers().grads(x)
     assert_close(found, x)
     assert not torch.equal(found, state.x[:2])
 
@@ -127,42 +81,38 @@ def blended_by_hand(x, alpha, losses) -> torch.Tensor:
 
 
 def test_all_for_one_gives_the_mean_of_whom_the_most_alike_client_learned_with():
-    everybody = small_federation(8)
-    state = trained_by("all_for_one", everybody.select(torch.arange(6)), alike=False)
-    algorithm = Case(ALGORITHMS["all_for_one"]).build(everybody)
-    found = algorithm.welcome(state, newcomers_of(everybody, 6))
-    alpha = weights("clusters", everybody.select(torch.arange(6))).double()
-    losses = training_losses(newcomers_of(everybody, 6), state.x.expand(2, -1, -1))
+    state = trained_by("all_for_one", TRAINED, alike=False)
+    algorithm = Case(ALGORITHMS["all_for_one"]).build(EVERYBODY)
+    found = algorithm.welcome(state, newcomers())
+    alpha = weights("clusters", TRAINED).double()
+    losses = training_losses(newcomers(), state.x.expand(2, -1, -1))
     assert_close(found, blended_by_hand(state.x, alpha, losses))
     # Weights on newcomers themselves are nobody's who could have learned.
     given = torch.rand(8, 8, generator=generator("weights"), dtype=torch.float64)
     given[:, 6:] *= 100
-    found = ALGORITHMS["all_for_one"](given).welcome(state, newcomers_of(everybody, 6))
+    found = ALGORITHMS["all_for_one"](given).welcome(state, newcomers())
     assert_close(found, blended_by_hand(state.x, given[:6, :6], losses))
 
 
 @pytest.mark.parametrize("rule", ["paper", "normalised"])
 def test_adaptive_collaboration_uses_the_weights_that_it_believes_in(rule):
-    everybody = small_federation(8)
     options = {"criterion": "continuous", "rule": rule}
-    trained = everybody.select(torch.arange(6))
-    state = trained_by("adaptive_all_for_one", trained, alike=False, **options)
+    state = trained_by("adaptive_all_for_one", TRAINED, alike=False, **options)
     rng = generator("ratios")
     ratio = torch.rand(6, 6, generator=rng, dtype=torch.float64)
     ratio = torch.where(torch.eye(6, dtype=torch.bool), 1.0, ratio)
     state = state._replace(belief=state.belief._replace(ratio=ratio))
-    algorithm = Case(ALGORITHMS["adaptive_all_for_one"], options).build(everybody)
-    found = algorithm.welcome(state, newcomers_of(everybody, 6))
-    size = everybody.train.size[:6].double()
+    algorithm = Case(ALGORITHMS["adaptive_all_for_one"], options).build(EVERYBODY)
+    found = algorithm.welcome(state, newcomers())
+    size = EVERYBODY.train.size[:6].double()
     alpha = collaboration_weights(ratio, size, continuous)
-    losses = training_losses(newcomers_of(everybody, 6), state.x.expand(2, -1, -1))
+    losses = training_losses(newcomers(), state.x.expand(2, -1, -1))
     assert_close(found, blended_by_hand(state.x, alpha, losses))
 
 
 def test_partners_are_those_of_the_best_fit_and_scale_does_not_matter():
-    everybody = small_federation(8)
-    x = starting_rows(everybody.select(torch.arange(6)), Setting())
-    oracle = newcomers_of(everybody, 6)
+    x = starting_rows(TRAINED, Setting())
+    oracle = newcomers()
     alone = mean_of_partners(oracle, x, torch.eye(6, dtype=torch.float64))
     best = training_losses(oracle, x.expand(len(oracle.active), -1, -1)).argmin(1)
     assert_close(alone, x[best])
@@ -173,15 +123,14 @@ def test_partners_are_those_of_the_best_fit_and_scale_does_not_matter():
 
 
 def test_without_a_welcome_a_newcomer_takes_the_model_that_fits_best():
-    everybody = small_federation(8)
-    x = starting_rows(everybody.select(torch.arange(6)), Setting())
+    x = starting_rows(TRAINED, Setting())
     plain = Algorithm(lambda x: x, lambda state, oracle, rng: (state, {}))
-    found = models_for(plain.welcome, None, x, newcomers_of(everybody, 6))
-    best = training_losses(newcomers_of(everybody, 6), x.expand(2, -1, -1)).argmin(1)
+    found = models_for(plain.welcome, None, x, newcomers())
+    best = training_losses(newcomers(), x.expand(2, -1, -1)).argmin(1)
     assert torch.equal(found, x[best])
     wrong = plain._replace(welcome=lambda state, oracle: x)
     with pytest.raises(InputError, match=r"shape \(2, 19\), got \(6, 19\)"):
-        models_for(wrong.welcome, None, x, newcomers_of(everybody, 6))
+        models_for(wrong.welcome, None, x, newcomers())
 
 
 def test_newcomers_learn_more_from_those_who_are_like_them(tmp_path):

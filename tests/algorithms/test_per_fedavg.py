@@ -22,60 +22,30 @@ from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.engine.rounds import run_rounds
 from coterie.optim.hessians import hessian_times
-from support.oracles import begun, told
+from support import federations
+from support.oracles import begun
+from support.plain_clients import mine, module, simulate
+from support.quadratics import ACTIVE, EXACT, REAL, drawn, train
 
-REAL = torch.float64
-# Some dozen steps in double precision, with the operations in another order.
-EXACT = {"rtol": 1e-10, "atol": 1e-12}
 N = 6
-SIZES = torch.tensor([7, 4, 9, 5, 8, 6])
-ACTIVE = torch.tensor([True, False, True, True, False, True])
+SIZES = torch.tensor(federations.SIZES)
 VARIANTS = ("exact", "hf", "fo")
 
 
-def curved() -> nn.Module:
-    return models.build(
-        lambda: models.mlp((12,), 2, hidden=(3,), activation="tanh"), 0, REAL
-    )
-
-
-def straight() -> nn.Module:
-    return models.build(lambda: models.linear((5,), 1, bias=False), 0, REAL)
-
-
-def start(module: nn.Module) -> torch.Tensor:
+def start(federation) -> torch.Tensor:
     """Different models of all clients; the method begins with their mean."""
     rng = torch.Generator().manual_seed(0)
-    row = models.ravel(module)
+    row = models.ravel(module(federation))
     noise = torch.randn(N, len(row), generator=rng, dtype=REAL)
     return row + noise / 2
-
-
-def simulate(federation, module, batch_size: int = 0, dtype=REAL) -> Simulation:
-    return Simulation(federation, module, batch_size=batch_size, dtype=dtype)
-
-
-def train(algorithm, simulation, x, rounds, active=None):
-    """The state after these rounds and the info of the last."""
-    state, info = begun(algorithm, x), {}
-    for t in range(1, rounds + 1):
-        oracle = simulation.at(t, active)
-        state, info = algorithm.step(state, oracle, seeds.generator(0, t))
-        info = told(info, oracle)
-    return state, info
-
-
-def mine(federation, client: int) -> torch.Tensor:
-    index, first, size = federation.train
-    return index[first[client] : first[client] + size[client]]
 
 
 class Losses:
     """The losses of single clients as functions of a vector, by autograd alone."""
 
-    def __init__(self, federation, module: nn.Module) -> None:
-        self.federation, self.module = federation, module
-        self.shapes = [(n, p.shape) for n, p in module.named_parameters()]
+    def __init__(self, federation) -> None:
+        self.federation, self.module = federation, module(federation)
+        self.shapes = [(n, p.shape) for n, p in self.module.named_parameters()]
 
     def at(self, w: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         parts = w.split([shape.numel() for _, shape in self.shapes])
@@ -96,19 +66,9 @@ class Losses:
         return torch.func.jvp(lambda p: self.grad(p, index), (w,), (u,))[1]
 
 
-def drawn(simulation, t: int, client: int, question: int) -> torch.Tensor:
-    """The samples of a question of a client program in round t, drawn by hand."""
-    here = mine(simulation.federation, client)
-    if simulation.batch_size == 0:
-        return here
-    stream = seeds.key(simulation.at(t).key("each", 0), question)
-    size, name = torch.tensor([len(here)]), torch.tensor([client])
-    return here[seeds.below(size, stream, name, simulation.batch_size)[0]]
-
-
-def by_hand(simulation, module, w, rounds, *, alpha, lr, steps, variant, delta=1e-3):
+def by_hand(simulation, w, rounds, *, alpha, lr, steps, variant, delta=1e-3):
     """Algorithm 1 in plain loops over clients and steps, uniform over ACTIVE."""
-    losses = Losses(simulation.federation, module)
+    losses = Losses(simulation.federation)
     for t in range(1, rounds + 1):
         copies = []
         for i in ACTIVE.nonzero()[:, 0].tolist():
@@ -132,28 +92,25 @@ def by_hand(simulation, module, w, rounds, *, alpha, lr, steps, variant, delta=1
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_is_algorithm_1_on_three_minibatches_a_step(classification, variant):
-    module = curved()
-    simulation = simulate(classification, module, 3)
+    simulation = simulate(classification)
     options = {"alpha": 0.5, "lr": 0.3, "steps": 3, "variant": variant}
-    state, info = train(
-        per_fedavg(SIZES, **options), simulation, start(module), 2, ACTIVE
-    )
-    expected = by_hand(simulation, module, start(module).mean(0), 2, **options)
+    x = start(classification)
+    states, infos = train(per_fedavg(SIZES, **options), simulation, x, 2, ACTIVE)
+    expected = by_hand(simulation, x.mean(0), 2, **options)
     # Rounding of the differences is a thousand times larger, as delta = 1e-3.
     exact = {"rtol": 1e-7, "atol": 1e-9} if variant == "hf" else EXACT
-    assert_close(state.x, expected.repeat(N, 1), **exact)
+    assert_close(states[-1].x, expected.repeat(N, 1), **exact)
     # The model goes down to the four who take part, and up again.
-    assert info["sent"] == 2 * 4 * len(expected)
+    assert infos[-1]["sent"] == 2 * 4 * len(expected)
 
 
 def test_the_step_has_the_hessian_term(classification):
-    module = curved()
-    simulation = simulate(classification, module, 3)
-    found = {}
+    simulation = simulate(classification)
+    x, found = start(classification), {}
     for variant in VARIANTS:
         algorithm = per_fedavg(SIZES, alpha=0.5, lr=0.3, steps=3, variant=variant)
-        found[variant] = train(algorithm, simulation, start(module), 2)[0].x
-    moved = (found["exact"] - start(module).mean(0)).norm()
+        found[variant] = train(algorithm, simulation, x, 2)[0][-1].x
+    moved = (found["exact"] - x.mean(0)).norm()
     assert (found["fo"] - found["exact"]).norm() > 0.01 * moved
     # Differences at a distance of 1e-3 are wrong by about its square.
     assert (found["hf"] - found["exact"]).norm() < 1e-5 * moved
@@ -161,27 +118,26 @@ def test_the_step_has_the_hessian_term(classification):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_without_a_step_inside_it_is_fedavg(classification, variant):
-    module = curved()
-    simulation = simulate(classification, module)
+    simulation = simulate(classification, batch_size=0)
     options = {"lr": 0.3, "steps": 3, "momentum": 0.5, "weight_decay": 0.1}
     ours = per_fedavg(SIZES, alpha=0.0, variant=variant, **options)
     theirs = fedavg(SIZES, weighting="uniform", **options)
-    state, info = train(ours, simulation, start(module), 3, ACTIVE)
-    expected, known = train(theirs, simulation, start(module), 3, ACTIVE)
-    assert_close(state.x, expected.x, **EXACT)
-    assert_close(state.v, expected.v, **EXACT)
-    assert info["sent"] == known["sent"]
+    x = start(classification)
+    states, infos = train(ours, simulation, x, 3, ACTIVE)
+    expected, known = train(theirs, simulation, x, 3, ACTIVE)
+    assert_close(states[-1].x, expected[-1].x, **EXACT)
+    assert_close(states[-1].v, expected[-1].v, **EXACT)
+    assert infos[-1]["sent"] == known[-1]["sent"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_without_a_step_inside_it_is_fedavg_on_the_second_minibatches(
     classification, variant
 ):
-    module = curved()
-    simulation = simulate(classification, module, 3)
+    simulation = simulate(classification)
     algorithm = per_fedavg(SIZES, alpha=0.0, lr=0.3, steps=2, variant=variant)
-    state, _ = train(algorithm, simulation, start(module), 2)
-    losses, w = Losses(classification, module), start(module).mean(0)
+    states, _ = train(algorithm, simulation, start(classification), 2)
+    losses, w = Losses(classification), start(classification).mean(0)
     for t in (1, 2):
         copies = [w.clone() for _ in range(N)]
         for i in range(N):
@@ -189,20 +145,20 @@ def test_without_a_step_inside_it_is_fedavg_on_the_second_minibatches(
                 batch = drawn(simulation, t, i, 3 * k + 1)
                 copies[i] = copies[i] - 0.3 * losses.grad(copies[i], batch)
         w = torch.stack(copies).mean(0)
-    assert_close(state.x, w.repeat(N, 1), **EXACT)
+    assert_close(states[-1].x, w.repeat(N, 1), **EXACT)
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_one_step_of_everybody_is_gradient_descent_on_the_loss_after_tuning(
     classification, weighting
 ):
-    module = curved()
     alpha, lr = 0.7, 0.4
     algorithm = per_fedavg(
         SIZES, alpha=alpha, lr=lr, variant="exact", weighting=weighting
     )
-    state, _ = train(algorithm, simulate(classification, module), start(module), 4)
-    losses = Losses(classification, module)
+    x, simulation = start(classification), simulate(classification, batch_size=0)
+    states, _ = train(algorithm, simulation, x, 4)
+    losses = Losses(classification)
     p = (SIZES if weighting == "samples" else torch.ones(N)).to(REAL)
     p = p / p.sum()
 
@@ -211,24 +167,23 @@ def test_one_step_of_everybody_is_gradient_descent_on_the_loss_after_tuning(
         each = [losses.at(w - alpha * losses.grad(w, h), h) for h in here]
         return p @ torch.stack(each)
 
-    w = start(module).mean(0)
+    w = x.mean(0)
     for _ in range(4):
         w = w - lr * grad(after_tuning)(w)
-    assert_close(state.x, w.repeat(N, 1), **EXACT)
+    assert_close(states[-1].x, w.repeat(N, 1), **EXACT)
 
 
 def test_on_quadratics_differences_are_exact_and_first_order_lacks_alpha_h_u(
     regression,
 ):
-    module = straight()
-    simulation = simulate(regression, module, 3)
+    simulation = simulate(regression)
     alpha, lr = 0.05, 0.1
     found = {}
     for variant in VARIANTS:
         algorithm = per_fedavg(SIZES, alpha=alpha, lr=lr, variant=variant)
-        found[variant] = train(algorithm, simulation, start(module), 1)[0].x
+        found[variant] = train(algorithm, simulation, start(regression), 1)[0][-1].x
     assert_close(found["hf"], found["exact"], rtol=0, atol=1e-6)
-    w, lacking = start(module).mean(0), []
+    w, lacking = start(regression).mean(0), []
     for i in range(N):
         d1, d2, d3 = (drawn(simulation, 1, i, j) for j in range(3))
 
@@ -251,8 +206,7 @@ def bowls(curvatures, centres) -> Simulation:
     owner = torch.arange(clients).repeat_interleave(samples)
     role = torch.tensor([0, 0, 1, 2]).repeat(clients)
     table = Table("bowls", feature[owner, None], target[owner], "regression", 1)
-    module = models.build(lambda: models.linear((1,), 1, bias=False), 0, REAL)
-    return Simulation(federate(table, owner, role), module, batch_size=0, dtype=REAL)
+    return simulate(federate(table, owner, role), batch_size=0)
 
 
 A = torch.tensor([0.5, 1.0, 1.9], dtype=REAL)
@@ -273,8 +227,8 @@ def end_of(method: str):
         algorithm = fedavg_finetune(sizes, lr=lr, **update)
     else:
         algorithm = per_fedavg(sizes, alpha=ALPHA, lr=lr, variant=method)
-    state, _ = train(algorithm, simulation, torch.zeros(3, 1, dtype=REAL), 12)
-    return algorithm, simulation, state
+    states, _ = train(algorithm, simulation, torch.zeros(3, 1, dtype=REAL), 12)
+    return algorithm, simulation, states[-1]
 
 
 @pytest.mark.parametrize("method", POWER)
@@ -353,12 +307,11 @@ def test_differences_as_printed_in_section_5_are_not_the_hessian_times_u(loss):
 def test_differences_are_good_in_single_precision_for_gradients_of_any_length(
     classification, scale
 ):
-    module = curved()
-    w = start(module)
-    u = scale * Losses(classification, module).grad(w[0], mine(classification, 0))
+    w = start(classification)
+    u = scale * Losses(classification).grad(w[0], mine(classification, 0))
 
     def asked(program, dtype):
-        simulation = simulate(classification, curved(), 0, dtype)
+        simulation = simulate(classification, batch_size=0, dtype=dtype)
         return simulation.at(1).each(program, w.to(dtype), u.expand_as(w).to(dtype))[0]
 
     right = asked(product_exact, REAL)
@@ -390,21 +343,20 @@ def test_at_a_stationary_point_differences_are_zero():
 
 
 def test_gradients_are_counted_as_documented(classification):
-    module = curved()
     for variant, each in (("fo", 2), ("exact", 4), ("hf", 4)):
-        oracle = simulate(classification, module, 3).at(1, ACTIVE)
+        oracle = simulate(classification).at(1, ACTIVE)
         algorithm = per_fedavg(SIZES, steps=5, variant=variant)
-        algorithm.step(begun(algorithm, start(module)), oracle, seeds.generator(0))
+        begin = begun(algorithm, start(classification))
+        algorithm.step(begin, oracle, seeds.generator(0))
         assert torch.equal(oracle.gradients, each * 5 * 3 * ACTIVE.double())
 
 
 def test_it_is_tuned_with_steps_of_alpha_on_fresh_training_minibatches(classification):
-    module = curved()
-    simulation = simulate(classification, module, 3)
+    simulation = simulate(classification)
     algorithm = per_fedavg(SIZES, alpha=0.7, tune_steps=2)
-    state = begun(algorithm, start(module))
+    state = begun(algorithm, start(classification))
     found = algorithm.personal(state, simulation.at(1))
-    losses = Losses(classification, module)
+    losses = Losses(classification)
     for i in range(N):
         row = state.x[i]
         for k in range(2):
@@ -413,37 +365,35 @@ def test_it_is_tuned_with_steps_of_alpha_on_fresh_training_minibatches(classific
 
 
 def test_tuning_sees_no_validation_or_test_data(classification):
-    module = curved()
     algorithm = per_fedavg(SIZES, alpha=0.7)
-    state = begun(algorithm, start(module))
+    state = begun(algorithm, start(classification))
     kept = torch.cat([mine(classification, i) for i in range(N)])
     features = torch.full_like(classification.features, torch.nan)
     features[kept] = classification.features[kept]
     blind = replace(classification, features=features)
     seen, unseen = (
-        algorithm.personal(state, simulate(federation, module).at(1))
+        algorithm.personal(state, simulate(federation, batch_size=0).at(1))
         for federation in (classification, blind)
     )
     assert torch.equal(seen, unseen)
 
 
 def test_without_tuning_everybody_uses_the_common_start(classification):
-    module = curved()
     algorithm = per_fedavg(SIZES, tune_steps=0)
-    state, _ = train(algorithm, simulate(classification, module), start(module), 2)
-    found = algorithm.personal(state, simulate(classification, module).at(2))
-    assert torch.equal(found, state.x)
+    simulation = simulate(classification, batch_size=0)
+    states, _ = train(algorithm, simulation, start(classification), 2)
+    found = algorithm.personal(states[-1], simulation.at(2))
+    assert torch.equal(found, states[-1].x)
 
 
 def test_newcomers_tune_the_common_start_on_their_own_training_data(classification):
-    module = curved()
     algorithm = per_fedavg(SIZES, alpha=0.7, tune_steps=2)
     four = per_fedavg(SIZES[:4], alpha=0.7)
-    state = begun(four, start(module)[:4])
-    newcomers = simulate(classification.only(5), module)
+    state = begun(four, start(classification)[:4])
+    newcomers = simulate(classification.only(5), batch_size=0)
     assert algorithm.welcome is not None
     found = algorithm.welcome(state, newcomers.at(3, purpose="use"))
-    losses, row = Losses(classification, module), state.x[0]
+    losses, row = Losses(classification), state.x[0]
     for _ in range(2):
         row = row - 0.7 * losses.grad(row, mine(classification, 5))
     assert_close(found, row[None], **EXACT)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie import seeds
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.pfedme import pfedme
 from support.quadratics import (
@@ -16,13 +15,9 @@ from support.quadratics import (
     SAMPLES,
     D,
     drawn,
-    error,
-    gradients_of_a_step,
     hessians,
-    least_error,
     loss,
     quadratics,
-    similar_clients,
     simulate,
     solve,
     start,
@@ -159,37 +154,6 @@ def test_clients_weigh_the_same_unless_asked_otherwise():
     states, _ = train(weighted, simulation, start(), 1)
     p = SAMPLES.to(REAL) / SAMPLES.sum()
     assert_close(states[1].w, (p @ copies).repeat(6, 1), **EXACT)
-
-
-def test_clients_that_take_no_part_keep_their_models():
-    simulation = simulate(quadratics())
-    algorithm = pfedme(SAMPLES, momentum=0.9)
-    states, infos = train(algorithm, simulation, start(), 2, ACTIVE)
-    assert torch.equal(states[-1].theta[~ACTIVE], start()[~ACTIVE])
-    first, _ = train(algorithm, simulation, start(), 1)
-    oracle = simulation.at(2, ACTIVE)
-    after, _ = algorithm.step(first[-1], oracle, seeds.generator(0))
-    for name in ("theta", "v"):
-        old, new = getattr(first[-1], name), getattr(after, name)
-        assert torch.equal(new[~ACTIVE], old[~ACTIVE])
-        assert (new[ACTIVE] != old[ACTIVE]).any(1).all()
-    assert infos[0]["sent"] == 2 * 4 * D
-
-
-def test_a_local_round_costs_as_many_gradients_as_inner_steps():
-    found = gradients_of_a_step(pfedme(SAMPLES, steps=4, inner_steps=5))
-    assert_close(found, 4 * 5 * 3 * ACTIVE.double())
-
-
-def test_pfedme_beats_local_and_fedavg_where_clients_are_similar_and_have_few_samples():
-    federation = similar_clients()
-    simulation, sizes = simulate(federation), federation.train.size
-    x = torch.zeros(12, 10, dtype=REAL)
-    # The Hessians are 2 I, so that lam = 2 goes half the way to the global model.
-    algorithm = pfedme(sizes, lam=2.0, lr=0.5, inner_lr=0.2)
-    ours = train(algorithm, simulation, x, 30)[0][-1].theta
-    # In expectation the squared error is half of either.
-    assert error(federation, ours) < 0.7 * least_error(federation, 30)
 
 
 @pytest.mark.parametrize("steps", [1, 2])

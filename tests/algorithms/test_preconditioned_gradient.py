@@ -15,13 +15,13 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.preconditioned_gradient import preconditioned_gradient
 from coterie.algorithms.spag import spag
 from coterie.checks import InputError
-from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.study.ingredients import RECIPES, Context, is_told
 from coterie.theory.curvature.preconditioning import relative_condition
 from coterie.types import traffic_of
+from support.plain_clients import mine
+from support.quadratics import REAL, simulate
 
-REAL = torch.float64
 N, D, LAM = 3, 4, 0.05
 SIZES = torch.tensor([30, 10, 20])
 FIRST = torch.tensor([True, False, False])
@@ -43,11 +43,6 @@ def federation(kind: str = "regression", same: bool = False):
     role = torch.arange(3).repeat_interleave(len(x))
     table = Table("toy", x.repeat(3, 1), y.repeat(3), kind, 1)
     return federate(table, owner.repeat(3), role)
-
-
-def simulate(data) -> Simulation:
-    module = models.build(lambda: models.linear((D,), 1, bias=False), 0, REAL)
-    return Simulation(data, module, batch_size=0, dtype=REAL)
 
 
 def mean_loss(simulation, sizes, x) -> float:
@@ -72,7 +67,7 @@ def hessians(data):
     """H_k of |x'a - y|^2 and the minimum of the mean with LAM."""
     found, slopes = [], []
     for k in range(N):
-        here = data.train.index[data.train.start[k] :][: data.train.size[k]]
+        here = mine(data, k)
         a, y = data.features[here], data.targets[here].to(REAL)
         found.append(2 * a.T @ a / len(a))
         slopes.append(2 * a.T @ y / len(a))
@@ -143,10 +138,7 @@ def test_a_large_mu_is_gradient_descent_with_its_inverse_as_step():
 def test_logistic_losses_obey_the_rate_where_mu_covers_the_hessians():
     """mu is above all deviations: l'' <= 1/4, and |x| is small here."""
     data = federation("binary")
-    a = [
-        data.features[data.train.index[data.train.start[k] :][: data.train.size[k]]]
-        for k in range(N)
-    ]
+    a = [data.features[mine(data, k)] for k in range(N)]
     whole = torch.cat(a)
     off = torch.linalg.matrix_norm(a[0].T @ a[0] / 30 - whole.T @ whole / 60, 2)
     mu = float(0.25 * off + 0.05)
@@ -214,8 +206,7 @@ def test_spag_refuses_a_round_whose_gain_was_too_small_and_doubles_it():
     """Logistic losses, phi = f_ref + (LAM + mu) / 2 |.|^2: D(x+, y) is above its bound
     in some rounds; the mirror step is solved here by Newton's method to the end."""
     data, mu = federation("binary"), 0.1
-    features = data.features[data.train.index[: SIZES[0]]]
-    labels = data.targets[data.train.index[: SIZES[0]]]
+    features, labels = data.features[mine(data, 0)], data.targets[mine(data, 0)]
     ridge, sigma = LAM + mu, LAM / (LAM + 2 * mu)
 
     def phi(x):

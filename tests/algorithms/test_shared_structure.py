@@ -29,14 +29,15 @@ from coterie.structure.factors import (
     first_factors,
     of_factors,
 )
+from support import federations, quadratics
 from support.oracles import Everybody
-from support.quadratics import train
+from support.plain_clients import mine
 from support.shared_models import error, shared
 
 REAL = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 N = 6
-SIZES = torch.tensor([7, 4, 9, 5, 8, 6])
+SIZES = torch.tensor(federations.SIZES)
 
 
 def net() -> nn.Module:
@@ -51,34 +52,34 @@ HEAD = models.columns(net(), ["head"])
 LAYERS = models.matrices(net())
 
 
-def simulate(federation, module=None, batch_size=0) -> Simulation:
-    return Simulation(federation, module or net(), batch_size=batch_size, dtype=REAL)
+def simulate(federation) -> Simulation:
+    return Simulation(federation, net(), batch_size=0, dtype=REAL)
 
 
 def gradient(federation, row, client) -> torch.Tensor:
-    index, first, size = federation.train
-    mine = index[first[client] : first[client] + size[client]]
+    index = mine(federation, client)
     twin = models.with_row(net(), row)
-    outputs = twin(federation.features[mine])
-    nn.functional.cross_entropy(outputs, federation.targets[mine]).backward()
+    outputs = twin(federation.features[index])
+    nn.functional.cross_entropy(outputs, federation.targets[index]).backward()
     return torch.cat([p.grad.flatten() for p in twin.parameters()])
+
+
+def stepped(federation, row, client, part) -> torch.Tensor:
+    """After a step of 0.2 of these parameters."""
+    return row - 0.2 * torch.where(part, gradient(federation, row, client), 0)
 
 
 def test_fedrep_is_its_loop_over_clients(classification):
     algorithm = fedrep(SIZES, HEAD, lr=0.2, steps=2, head_steps=3)
     simulation = simulate(classification)
-    states, infos = train(algorithm, simulation, start(), 2)
+    states, infos = quadratics.train(algorithm, simulation, start(), 2)
     rows = list(start())
-
-    def moved(part, row, i):
-        return 0.2 * torch.where(part, gradient(classification, row, i), 0)
-
     for _ in range(2):
         for i in range(N):
             for _ in range(3):
-                rows[i] = rows[i] - moved(HEAD, rows[i], i)
+                rows[i] = stepped(classification, rows[i], i, HEAD)
             for _ in range(2):
-                rows[i] = rows[i] - moved(~HEAD, rows[i], i)
+                rows[i] = stepped(classification, rows[i], i, ~HEAD)
         body = (SIZES.to(REAL) / SIZES.sum()) @ torch.stack(rows)
         rows = [torch.where(HEAD, row, body) for row in rows]
     found = algorithm.personal(states[-1], simulation.at(2, purpose="use"))
@@ -90,24 +91,20 @@ def test_fedrep_is_its_loop_over_clients(classification):
 def test_newcomers_of_fedrep_train_a_head_on_the_body_as_it_is(classification):
     algorithm = fedrep(SIZES, HEAD, lr=0.2, head_steps=2)
     simulation = simulate(classification)
-    states, _ = train(algorithm, simulation, start(), 3)
+    states, _ = quadratics.train(algorithm, simulation, start(), 3)
     w = states[-1].w[0]
     found = algorithm.welcome(states[-1], simulation.at(4, purpose="welcome"))
     assert_close(found[:, ~HEAD], w[~HEAD].expand(N, -1), **EXACT)
     row = w
-
-    def moved(part, row, i):
-        return 0.2 * torch.where(part, gradient(classification, row, i), 0)
-
     for _ in range(3 * 2):
-        row = row - moved(HEAD, row, 0)
+        row = stepped(classification, row, 0, HEAD)
     assert_close(found[0], row, **EXACT)
 
 
 def test_momentum_of_one_part_does_not_move_the_other(classification):
     algorithm = fedrep(SIZES, HEAD, lr=0.1, momentum=0.9, head_steps=1)
     simulation = simulate(classification)
-    states, _ = train(algorithm, simulation, start(), 1)
+    states, _ = quadratics.train(algorithm, simulation, start(), 1)
     row, v = start()[0], torch.zeros_like(start()[0])
     for part in (HEAD, ~HEAD):
         v = torch.where(part, gradient(classification, row, 0) + 0.9 * v, v)
@@ -156,7 +153,7 @@ def test_corrections_stay_at_home_and_differ_from_the_shared_model_by_low_rank(
 ):
     algorithm = low_rank_corrections(SIZES, LAYERS, rank=1, lr=0.2)
     simulation = simulate(classification)
-    states, infos = train(algorithm, simulation, start(), 3)
+    states, infos = quadratics.train(algorithm, simulation, start(), 3)
     x = algorithm.personal(states[-1], simulation.at(3, purpose="use"))
     begin, o, i = LAYERS[0].tolist()
     change = (x - states[-1].w)[:, begin : begin + o * i].view(N, o, i)
@@ -164,22 +161,20 @@ def test_corrections_stay_at_home_and_differ_from_the_shared_model_by_low_rank(
     assert all(info["sent"] == 2 * N * 47 for info in infos)
 
 
-def linear_clients(truth) -> tuple[Simulation, int]:
+def linear_clients(truth) -> Simulation:
     """Clients with the samples of a shared truth, and linear models without bias."""
     features, targets = truth.data[:2]
-    n, m, d = features.shape
+    n, m, _ = features.shape
     owner = torch.arange(n).repeat_interleave(m).repeat(3)
     part = torch.arange(3).repeat_interleave(n * m)
     flat = features.flatten(0, 1).repeat(3, 1), targets.flatten().repeat(3)
     table = Table("samples", *flat, "regression", 1)
-    module = models.build(lambda: models.linear((d,), 1, bias=False), 0, REAL)
-    return simulate(federate(table, owner, part), module), d
+    return quadratics.simulate(federate(table, owner, part))
 
 
-def followed(algorithm, simulation, rounds, d):
-    state = algorithm.init(
-        torch.zeros(len(simulation), d, dtype=REAL), simulation.at(0)
-    )
+def followed(algorithm, simulation, rounds):
+    x = torch.zeros(len(simulation), simulation.kernel.parameters, dtype=REAL)
+    state = algorithm.init(x, simulation.at(0))
     for t in range(1, rounds + 1):
         oracle = simulation.at(t)
         state, info = algorithm.step(state, oracle, seeds.generator("rounds", t))
@@ -189,23 +184,23 @@ def followed(algorithm, simulation, rounds, d):
 def test_shared_subspace_recovers_models_without_noise():
     """With fewer samples of each than dimensions; losses are twice those of tasks."""
     truth = shared(30, 8, 2, 6)
-    simulation, d = linear_clients(truth)
+    simulation = linear_clients(truth)
     method = shared_subspace(rank=2, cap=2.0, lr=0.2)
-    state, _, oracle = followed(method, simulation, 35, d)
+    state, _, oracle = followed(method, simulation, 35)
     assert error(method.personal(state, oracle), truth.x) < 1e-4
     assert squared_distance(state.u[0].T, truth.basis) < 1e-4
     # A newcomer needs samples for its coordinates alone: 2, where D is 8.
     late = shared(30, 8, 2, 3)
-    newcomers, _ = linear_clients(late)
+    newcomers = linear_clients(late)
     found = method.welcome(state, newcomers.at(99, purpose="welcome"))
     assert error(found, late.x) < 0.05
 
 
 def test_shared_subspace_arrives_where_the_estimator_does():
     truth = shared(30, 8, 2, 10, noise=0.3)
-    simulation, d = linear_clients(truth)
+    simulation = linear_clients(truth)
     method = shared_subspace(rank=2, cap=1.0, lr=0.1)
-    state, _, oracle = followed(method, simulation, 35, d)
+    state, _, oracle = followed(method, simulation, 35)
     best = burer_monteiro(truth.data, rank=2, cap=1.0, steps=300, tolerance=1e-12)
     x = method.personal(state, oracle)
     assert error(x, best.x) < 1e-3
@@ -213,19 +208,19 @@ def test_shared_subspace_arrives_where_the_estimator_does():
 
 
 def test_a_subspace_of_more_dimensions_than_clients_is_refused():
-    simulation, d = linear_clients(shared(3, 8, 2, 4))
+    simulation = linear_clients(shared(3, 8, 2, 4))
     with pytest.raises(InputError, match="`rank` must be at most"):
-        shared_subspace(rank=4).init(torch.zeros(3, d, dtype=REAL), simulation.at(0))
+        shared_subspace(rank=4).init(torch.zeros(3, 8, dtype=REAL), simulation.at(0))
 
 
 def test_nuclear_norm_by_averages_of_vectors_agrees_with_fista_and_certifies_it():
     truth = shared(20, 6, 2, 10, noise=0.3)
-    simulation, d = linear_clients(truth)
+    simulation = linear_clients(truth)
     radius = nuclear_radius(0.6, 20, 2)
     best = fista(truth.data, radius=radius, tolerance=1e-8, steps=5000)
-    options = {"rank": 2, "cap": 0.6, "lr": 0.1, "exchanges": d, "width": d}
+    options = {"rank": 2, "cap": 0.6, "lr": 0.1, "exchanges": 6, "width": 6}
     method = nuclear_norm(atoms=2, corrections=20, **options)
-    state, info, oracle = followed(method, simulation, 8, d)
+    state, info, oracle = followed(method, simulation, 8)
     # Squared errors without a half.
     assert info["loss"] == pytest.approx(2 * best.loss, rel=1e-3)
     # The reference is itself within 1e-8 of the least.
@@ -234,7 +229,7 @@ def test_nuclear_norm_by_averages_of_vectors_agrees_with_fista_and_certifies_it(
     assert least <= info["loss"] * (1 + 1e-7)
     assert info["relative_gap"] < 1e-2
     assert float(torch.linalg.svdvals(state.w).sum()) <= radius * (1 + 1e-6)
-    assert max(sent.values for sent in oracle.sent) <= d + 2
+    assert max(sent.values for sent in oracle.sent) <= 6 + 2
     assert {sent.verb for sent in oracle.sent} == {"average"}
     near = squared_distance(top_subspace(state.w, 2), top_subspace(best.x, 2))
     assert near < 1e-2
@@ -242,10 +237,10 @@ def test_nuclear_norm_by_averages_of_vectors_agrees_with_fista_and_certifies_it(
 
 def test_with_one_atom_and_one_correction_the_gap_falls_as_in_frank_wolfe():
     truth = shared(20, 6, 2, 10, noise=0.3)
-    simulation, d = linear_clients(truth)
-    options = {"rank": 2, "cap": 0.6, "lr": 0.1, "exchanges": d, "width": d}
+    simulation = linear_clients(truth)
+    options = {"rank": 2, "cap": 0.6, "lr": 0.1, "exchanges": 6, "width": 6}
     method = nuclear_norm(atoms=1, corrections=1, **options)
-    gaps = [followed(method, simulation, t, d)[1]["gap"] for t in (2, 20)]
+    gaps = [followed(method, simulation, t)[1]["gap"] for t in (2, 20)]
     assert gaps[1] < 0.2 * gaps[0]
 
 

@@ -12,8 +12,9 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.algorithms.wga_bc import wga_bc
 from coterie.data import synthetic
-from coterie.data.federation import federate
+from support.federations import of_groups
 from support.oracles import begun, told, with_verbs
+from support.plain_clients import mine
 from support.quadratics import (
     ACTIVE,
     EXACT,
@@ -22,7 +23,6 @@ from support.quadratics import (
     STEPS,
     D,
     error,
-    gradients_of_a_step,
     hessians,
     quadratics,
     simulate,
@@ -83,16 +83,15 @@ def shifted(samples=40):
     table = synthetic.mean_estimation(
         clients=6, clusters=1, dimension=4, samples=samples, variation=1.0
     )
-    role = torch.arange(samples).clamp(max=2)
-    role = torch.where(role == 2, 0, role + 1).repeat(6)
-    return federate(table, table.group, role, optima=table.optima)
+    return of_groups(table)
 
 
 def own_means(federation):
     """Where the training loss of each client is least."""
-    index, first, size = federation.train
-    spans = zip(first.tolist(), size.tolist(), strict=True)
-    return torch.stack([federation.targets[index[f : f + s]].mean(0) for f, s in spans])
+    clients = range(len(federation))
+    return torch.stack(
+        [federation.targets[mine(federation, i)].mean(0) for i in clients]
+    )
 
 
 def test_a_constant_bias_is_found_at_the_rate_of_the_memory():
@@ -190,22 +189,3 @@ def test_a_client_without_others_takes_local_steps_and_keeps_what_it_knows():
     assert before.c.any()
     assert told(info, oracle)["sent"] == 0
     assert torch.equal(info["weights"], torch.diag(only.to(REAL)))
-
-
-def test_clients_that_take_no_part_keep_everything():
-    simulation = simulate(quadratics())
-    algorithm = wga_bc(SAMPLES, **STEPS)
-    before = train(algorithm, simulation, start(), 2)[0][-1]
-    oracle = simulation.at(3, ACTIVE)
-    after, info = algorithm.step(before, oracle, seeds.generator(0))
-    for name in ("x", "v", "c"):
-        old, new = getattr(before, name), getattr(after, name)
-        assert torch.equal(new[~ACTIVE], old[~ACTIVE])
-        assert (new[ACTIVE] != old[ACTIVE]).all()
-    # In each of 3 steps 4 clients send a model to 3 others and get a gradient back.
-    assert told(info, oracle)["sent"] == 3 * 4 * 3 * 2 * D
-
-
-def test_a_step_costs_a_gradient_of_ones_own_and_one_for_each_of_the_others():
-    found = gradients_of_a_step(wga_bc(SAMPLES, steps=2))
-    assert_close(found, 2 * (1 + 3) * 3 * ACTIVE.double())

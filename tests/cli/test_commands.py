@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -30,7 +29,7 @@ from coterie.report import summary
 from coterie.study import experiment
 from coterie.study.config import read_study
 from coterie.study.ingredients import RECIPES
-from support.called import called
+from support.called import called, refused
 from support.made_records import make_records
 from support.run_folders import folder_of
 
@@ -79,26 +78,6 @@ def done(here, ran) -> Path:
 
 def write(name: str = "study.toml", **tables: object) -> None:
     Path(name).write_text(tomli_w.dumps({**TABLES, **tables}))
-
-
-def refused(capsys, monkeypatch, *words: str) -> str:
-    """The one sentence of a command that fails; raises unless it is one, on stderr."""
-    before = sorted(Path().rglob("*"))
-    monkeypatch.setattr(sys, "argv", ["coterie", *words])
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
-    written = capsys.readouterr()
-    assert caught.value.code == 2
-    assert written.out == ""
-    lines = written.err.strip().splitlines()
-    assert len(lines) == 1, written.err
-    message = lines[0].removeprefix("Error: ")
-    assert "Traceback" not in message
-    assert message.endswith((".", "?"))
-    # A suggestion is a second sentence; there is no other.
-    assert not re.search(r"\w\. [A-Z]", message.split(" Did you mean")[0]), message
-    assert sorted(Path().rglob("*")) == before, "something was written"
-    return message
 
 
 def test_run_prints_a_table_and_writes_a_report(here, done, ran):

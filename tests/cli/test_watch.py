@@ -13,6 +13,7 @@ from coterie.records import locked
 from coterie.records.files import in_use
 from coterie.records.standings import standings_of
 from coterie.study.experiment import Progress, run_study
+from support import study_runs
 from support.called import called
 from support.made_records import usual_page
 from support.tiny_studies import made
@@ -25,13 +26,7 @@ STUDY = made(algorithm=ENTRIES, name="a study")
 @pytest.fixture
 def stopped(tmp_path) -> Path:
     """The folder of a run that stopped after two of the second algorithm's rounds."""
-
-    def stop(p: Progress) -> None:
-        if (p.label, p.t) == (LABEL, 2):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(STUDY, runs=tmp_path, progress=stop)
+    study_runs.stopped(STUDY, lambda p: (p.label, p.t) == (LABEL, 2), runs=tmp_path)
     (folder,) = tmp_path.iterdir()
     return folder
 

@@ -22,6 +22,7 @@ from coterie.collaboration.divisions import (
     proposed,
 )
 from coterie.collaboration.evidence import moments
+from support.draws import rng
 
 REAL = torch.float64
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
@@ -30,15 +31,11 @@ SHARES = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=REAL)
 FIRST, SECOND = torch.arange(N) < 4, torch.arange(N) >= 4
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def planted(side=SECOND, noise=0.1) -> torch.Tensor:
     """Updates along one axis or the other, of different lengths, with some noise."""
     axes = torch.eye(5, dtype=REAL)[:2]
     length = torch.tensor([1.0, 9.0, 2.0, 0.5, 3.0, 0.1], dtype=REAL)
-    extra = noise * torch.randn(N, 5, generator=generator(), dtype=REAL)
+    extra = noise * torch.randn(N, 5, generator=rng(), dtype=REAL)
     return length[:, None] * (axes[side.long()] + extra)
 
 
@@ -58,14 +55,14 @@ def test_halves_do_not_depend_on_the_order_of_clients(side):
     update = planted(side)
     there = halves(update, SHARES)
     for seed in range(5):
-        order = torch.randperm(N, generator=generator(seed))
+        order = torch.randperm(N, generator=rng(seed))
         found = halves(update[order], SHARES[order])
         assert_close(found, there, **EXACT)
 
 
 def test_of_two_clients_each_is_a_half():
     for seed in range(8):
-        update = torch.randn(2, 5, generator=generator(seed), dtype=REAL)
+        update = torch.randn(2, 5, generator=rng(seed), dtype=REAL)
         found = halves(update, SHARES[:2])
         same = (found[:, None] == update).all(2)
         assert same.sum(0).tolist() == same.sum(1).tolist() == [1, 1]
@@ -74,7 +71,7 @@ def test_of_two_clients_each_is_a_half():
 def test_which_of_two_alike_halves_is_the_first_is_no_matter_of_rounding():
     """Who was away goes with the first, on every machine the same."""
     for seed in range(20):
-        rng = generator(seed)
+        rng = torch.Generator().manual_seed(seed)
         update = torch.randn(2, 5, generator=rng, dtype=REAL)
         there = halves(update, SHARES[:2])
         rounded = 1 + 1e-12 * torch.randn(2, 5, generator=rng, dtype=REAL)
@@ -91,14 +88,14 @@ def test_two_sides_of_the_same_size_are_two_halves():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_updates_of_one_direction_give_no_halves(dtype):
-    axis = torch.randn(1, 5, generator=generator(), dtype=dtype)
+    axis = torch.randn(1, 5, generator=rng(), dtype=dtype)
     length = torch.tensor([[1.0], [7.0], [0.3], [2.0], [1.1], [4.0]], dtype=dtype)
     assert halves(length * axis, SHARES.to(dtype)) is None
     assert halves(torch.zeros(N, 5, dtype=dtype), SHARES.to(dtype)) is None
 
 
 def test_proposals_are_made_group_by_group_from_those_who_were_heard():
-    update = torch.randn(N, 5, generator=generator(3), dtype=REAL)
+    update = torch.randn(N, 5, generator=rng(3), dtype=REAL)
     member = torch.tensor([3, 3, 0, 3, 0, 1])
     heard = torch.tensor([True, True, True, False, True, True])
     changes, trial = proposed(update, SHARES, heard, member)
@@ -130,7 +127,7 @@ def told(samples=20, n=N, noise=0.1, **losses):
     centre = torch.ones(n, MODELS, dtype=REAL)
     for name, value in losses.items():
         centre[:, names[name]] = torch.as_tensor(value, dtype=REAL)
-    draws = torch.randn(n, MODELS, samples, generator=generator(5), dtype=REAL)
+    draws = torch.randn(n, MODELS, samples, generator=rng(5), dtype=REAL)
     draws = draws - draws.mean(2, keepdim=True)  # so that means are as said
     return moments(centre[:, :, None] + noise * draws)
 
@@ -369,7 +366,7 @@ def test_on_probation_all_together_may_be_used_where_it_is_better_on_the_whole()
 
 
 def test_names_stay_below_the_number_of_clients_however_often_groups_divide():
-    rng = generator(2)
+    rng = torch.Generator().manual_seed(2)
     n = 9
     yes = torch.ones(n, dtype=torch.bool)
     old = standing(n, settled=yes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import pytest
@@ -16,11 +17,7 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import State, local
 from coterie.checks import InputError, integer
 from coterie.clients.oracles import SimulatedOracle
-from coterie.conformance.cases import (
-    Case,
-    NotApplicable,
-    leaves,
-)
+from coterie.conformance.cases import Case, NotApplicable, leaves
 from coterie.conformance.federations import common_optimum, small_federation
 from coterie.conformance.suite import CHECKS, Finding, check_algorithm, faces_of
 from coterie.optim.steps import Descent, velocity
@@ -107,77 +104,71 @@ def one_step(clients, x, *, lr: float):
     return x - lr * clients.grad(x)
 
 
-def around(change) -> Algorithm:
-    """Local training whose step is wrapped by change(step)."""
+def around(step) -> Algorithm:
+    """Local training with another step, which gets the right one as its first argument.
+
+    That takes nothing but the state, and says what comes after it.
+    """
     inner = local()
-    return inner._replace(step=change(inner.step))
+
+    def wrong(state, oracle, rng):
+        return step(lambda now: inner.step(now, oracle, rng), state, oracle, rng)
+
+    return inner._replace(step=wrong)
 
 
 def modifies_its_input() -> Algorithm:
-    def change(step):
-        def wrong(state, oracle, rng):
-            new, info = step(state, oracle, rng)
-            state.x.copy_(new.x)
-            return new, info
+    def wrong(right, state, oracle, rng):
+        new, info = right(state)
+        state.x.copy_(new.x)
+        return new, info
 
-        return wrong
-
-    return around(change)
+    return around(wrong)
 
 
 def modifies_its_ingredient(sizes) -> Algorithm:
-    def change(step):
-        def wrong(state, oracle, rng):
-            sizes.add_(1)
-            return step(state, oracle, rng)
+    def wrong(right, state, oracle, rng):
+        sizes.add_(1)
+        return right(state)
 
-        return wrong
-
-    return around(change)
+    return around(wrong)
 
 
-def noisy(draw):
-    def change(step):
-        def wrong(state, oracle, rng):
-            new, info = step(state, oracle, rng)
-            noise = torch.as_tensor(draw(new.x, rng)).to(new.x)
-            return new._replace(x=new.x + 1e-3 * noise), info
+def moved(move) -> Algorithm:
+    """Local training after each round of which models are moved."""
 
-        return wrong
+    def wrong(right, state, oracle, rng):
+        new, info = right(state)
+        return new._replace(x=move(new.x, rng)), info
 
-    return change
+    return around(wrong)
+
+
+def noisy(draw) -> Algorithm:
+    return moved(lambda x, rng: x + 1e-3 * torch.as_tensor(draw(x, rng)).to(x))
 
 
 def draws_from_torch() -> Algorithm:
-    return around(noisy(lambda x, rng: torch.rand(x.shape)))
+    return noisy(lambda x, rng: torch.rand(x.shape))
 
 
 def draws_from_numpy() -> Algorithm:
     import numpy
 
-    return around(noisy(lambda x, rng: numpy.random.rand(*x.shape)))  # noqa: NPY002
+    return noisy(lambda x, rng: numpy.random.rand(*x.shape))  # noqa: NPY002
 
 
 def depends_on_the_order() -> Algorithm:
-    return around(noisy(lambda x, rng: torch.arange(len(x))[:, None]))
+    return noisy(lambda x, rng: torch.arange(len(x))[:, None])
 
 
 def draws_one_number_per_row() -> Algorithm:
-    return around(noisy(lambda x, rng: torch.rand(len(x), 1, generator=rng)))
+    return noisy(lambda x, rng: torch.rand(len(x), 1, generator=rng))
 
 
 def hides_its_state() -> Algorithm:
-    rounds = [0]
-
-    def change(step):
-        def wrong(state, oracle, rng):
-            rounds[0] += 1
-            new, info = step(state, oracle, rng)
-            return new._replace(x=new.x / rounds[0]), info
-
-        return wrong
-
-    return around(change)
+    rounds = itertools.count(1)
+    return moved(lambda x, rng: x / next(rounds))
 
 
 class Growing(NamedTuple):
@@ -227,10 +218,7 @@ def never_moves() -> Algorithm:
 
 
 def tells(**info) -> Algorithm:
-    def change(step):
-        return lambda state, oracle, rng: (step(state, oracle, rng)[0], info)
-
-    return around(change)
+    return around(lambda right, state, oracle, rng: (right(state)[0], info))
 
 
 def tells_what_is_no_number() -> Algorithm:
@@ -242,15 +230,7 @@ def tells_weights_of_a_single_client() -> Algorithm:
 
 
 def needs_company() -> Algorithm:
-    def change(step):
-        def wrong(state, oracle, rng):
-            new, info = step(state, oracle, rng)
-            others = (new.x.sum(0) - new.x) / (len(new.x) - 1)
-            return new._replace(x=(new.x + others) / 2), info
-
-        return wrong
-
-    return around(change)
+    return moved(lambda x, rng: (x + (x.sum(0) - x) / (len(x) - 1)) / 2)
 
 
 def ignores_its_weights(weights, *, lr: float = 0.1) -> Algorithm:
@@ -273,92 +253,62 @@ def mixing_program(clients, x):
 
 def averages_by_itself(sizes) -> Algorithm:
     """The mean of the rows at hand is that of all clients only if all are here."""
-
-    def change(step):
-        def wrong(state, oracle, rng):
-            new, info = step(state, oracle, rng)
-            return new._replace(x=new.x.mean(0).expand_as(new.x)), info
-
-        return wrong
-
-    return around(change)
+    return moved(lambda x, rng: x.mean(0).expand_as(x))
 
 
 def sends_as_many_as_there_are_rows() -> Algorithm:
     """The models are right, and a process sends more if it holds more clients."""
 
-    def change(step):
-        def wrong(state, oracle, rng):
-            n = len(state.x)
-            oracle.average(state.x.new_ones(n), state.x[:, :n])
-            return step(state, oracle, rng)
+    def wrong(right, state, oracle, rng):
+        n = len(state.x)
+        oracle.average(state.x.new_ones(n), state.x[:, :n])
+        return right(state)
 
-        return wrong
-
-    return around(change)
+    return around(wrong)
 
 
 def welcomes_all_with_one_model() -> Algorithm:
     return local()._replace(welcome=lambda state, oracle: state.x[:1])
 
 
-def welcomes_with_rounded_models() -> Algorithm:
+def welcomes(made=lambda x: x, meanwhile=lambda state: None) -> Algorithm:
+    """Local training; of the right models for newcomers something else is made."""
     inner = local()
 
     def welcome(state, oracle):
-        return inner.welcome(state, oracle).to(torch.float32)
+        meanwhile(state)
+        return made(inner.welcome(state, oracle))
 
     return inner._replace(welcome=welcome)
+
+
+def welcomes_with_rounded_models() -> Algorithm:
+    return welcomes(lambda x: x.to(torch.float32))
 
 
 def welcomes_with_nothing() -> Algorithm:
-    inner = local()
-
-    def welcome(state, oracle):
-        return inner.welcome(state, oracle) / 0
-
-    return inner._replace(welcome=welcome)
+    return welcomes(lambda x: x / 0)
 
 
 def averages_newcomers() -> Algorithm:
-    inner = local()
-
-    def welcome(state, oracle):
-        x = inner.welcome(state, oracle)
-        return x.mean(0).expand_as(x)
-
-    return inner._replace(welcome=welcome)
+    return welcomes(lambda x: x.mean(0).expand_as(x))
 
 
 def trains_on_while_it_welcomes() -> Algorithm:
-    inner = local()
-
-    def welcome(state, oracle):
-        state.x.add_(1)
-        return inner.welcome(state, oracle)
-
-    return inner._replace(welcome=welcome)
+    return welcomes(meanwhile=lambda state: state.x.add_(1))
 
 
 def uses_up_its_ingredient_in_welcome(sizes) -> Algorithm:
-    inner = local()
-
-    def welcome(state, oracle):
-        sizes.zero_()
-        return inner.welcome(state, oracle)
-
-    return inner._replace(welcome=welcome)
+    return welcomes(meanwhile=lambda state: sizes.zero_())
 
 
 def knows_whom_it_asks() -> Algorithm:
-    inner = local()
-
-    def step(state, oracle, rng):
-        new, info = inner.step(state, oracle, rng)
+    def wrong(right, state, oracle, rng):
+        new, info = right(state)
         plain = isinstance(oracle, SimulatedOracle)
         return (new if plain else new._replace(x=2 * new.x)), info
 
-    return inner._replace(step=step)
+    return around(wrong)
 
 
 CULPRITS = [

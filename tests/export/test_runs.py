@@ -16,8 +16,9 @@ from coterie.data import raw_columns
 from coterie.data.preparation import Preparation
 from coterie.models import ravel, with_row
 from coterie.study.setup import prepare
-from support.hospital_runs import own_module, run, tables_of
+from support.hospital_runs import damage, own_module, run, tables_of
 from support.hospitals import HOSPITALS
+from support.study_runs import stopped
 from support.tiny_studies import LINEAR, made
 
 
@@ -149,18 +150,7 @@ def test_whatever_happens_to_the_file_of_a_model_ends_in_a_model_or_a_sentence(
     hospitals, tmp_path
 ):
     found, rng = copied(hospitals[0], tmp_path), random.Random(4)
-    path = found.folder / "model-0.json"
-    whole, refused = path.read_bytes(), 0
-    for _ in range(60):
-        at = rng.randrange(len(whole))
-        new = rng.choice((b"", b"0", b"]", b'"', b"-1", whole[at : at + 9] * 2))
-        path.write_bytes(whole[:at] + new + whole[at + rng.choice((1, 1, 5, 60)) :])
-        try:
-            found.model("Chur")
-        except InputError as error:
-            assert "\n" not in str(error)
-            refused += 1
-    assert refused > 20
+    damage(found.folder / "model-0.json", lambda: found.model("Chur"), rng)
 
 
 def test_running_the_study_again_adds_what_an_old_folder_lacks(tmp_path):
@@ -173,15 +163,8 @@ def test_running_the_study_again_adds_what_an_old_folder_lacks(tmp_path):
 
 
 def test_a_stopped_run_is_read_and_says_what_it_has(tmp_path):
-    seen = []
-
-    def stop(p):
-        seen.append(p.label)
-        if "fedavg" in seen:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, tables_of(tmp_path), progress=stop)
+    study, silent = co.study_of(tables_of(tmp_path)), {"notice": lambda line: None}
+    stopped(study, lambda p: p.label == "fedavg", runs=tmp_path / "runs", **silent)
     (folder,) = (tmp_path / "runs").iterdir()
     found = co.load(folder)
     assert found.ended() == [("local", 0)]

@@ -10,6 +10,7 @@ from scipy.integrate import solve_ivp
 
 from coterie.checks import InputError
 from coterie.optim import continuized as co
+from support.draws import rng
 
 REAL = torch.float64
 L, MU = 4.0, 0.25
@@ -32,10 +33,6 @@ EXACT = {"rtol": 1e-12, "atol": 1e-13}
 
 def time(value):
     return torch.tensor(value, dtype=REAL)
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def quadratic(d=6, seed=0):

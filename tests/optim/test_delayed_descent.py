@@ -19,13 +19,10 @@ from coterie.optim.delayed_descent import (
     ticks,
 )
 from coterie.theory.decentralised import descent
+from support.draws import rng
 
 REAL = torch.float64
 SIGMA = 0.5
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def network(scale=1.0):

@@ -19,18 +19,11 @@ from coterie.optim.dual_descent import (
 )
 from coterie.optim.meetings import incidence, meetings
 from coterie.theory.decentralised.continuized import second_moment_rate
+from support.draws import rng
+from support.gossip_loops import uniform
 
 REAL = torch.float64
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def uniform(text, n):
-    edges = edges_of(text, n)
-    return edges, torch.full((len(edges),), 1 / len(edges), dtype=REAL)
 
 
 def problem(n, d=3, kappa=10.0):

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from coterie.checks import InputError
-from coterie.conformance.divided import divided
 from coterie.records.sinks import SINKS
-from coterie.study.experiment import Progress, run_study
+from coterie.study.experiment import run_study
 from coterie.study.identity import identity_of
+from support.study_runs import refused, stopped, together
 from support.tiny_studies import ROUNDS, made
 
 LABELS = ("local", "fedavg")
@@ -115,7 +115,7 @@ def test_nothing_depends_on_who_is_told(tmp_path, monkeypatch):
 
 def test_of_several_processes_the_first_one_tells(tmp_path, monkeypatch):
     heard, study = Heard(monkeypatch), made(log="tensorboard")
-    divided(lambda group: run_study(study, runs=tmp_path, group=group), 2)
+    together(study, 2, tmp_path)
     assert heard.begun == heard.ended == ["local-0", "fedavg-0"]
     steps = [step for _, key, _, step in heard.points if key == "test_loss"]
     assert steps == 2 * list(range(ROUNDS + 1))
@@ -125,13 +125,7 @@ def test_a_finished_run_tells_nothing_and_one_that_goes_on_tells_the_rest(
     tmp_path, monkeypatch
 ):
     heard, study = Heard(monkeypatch), made(log="tensorboard")
-
-    def stop(p: Progress) -> None:
-        if (p.label, p.t) == ("fedavg", 2):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(study, runs=tmp_path, progress=stop)
+    stopped(study, lambda p: (p.label, p.t) == ("fedavg", 2), runs=tmp_path)
     assert heard.ended == ["local-0", "fedavg-0"]
     heard.points.clear()
     run_study(study, runs=tmp_path)
@@ -159,13 +153,10 @@ def test_a_package_that_is_not_there_is_named_before_any_work(
     package = SINKS[name][1]
     if importlib.util.find_spec(package) is not None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(InputError) as caught:
-        run_study(made(log=name), runs=tmp_path)
-    assert str(caught.value) == (
+    assert refused(made(log=name), tmp_path) == (
         f"`run.log` {name} needs the package {package}, which is not installed: "
         f"pip install {package}."
     )
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -256,26 +256,14 @@ def test_a_browser_draws_a_study_in_virtual_time(
 ) -> None:
     records = make_timed(labels=("local", "fedavg", "asgd"), seeds=1)
     path = report.write_report(records, tmp_path / "report.html")
-    act = """<script>
-    (async () => {
-      await new Promise((done) => setTimeout(done, 2000));
-      const plot = document.getElementById("timeline-figure-plot");
-      const button = plot.layout.updatemenus[0].buttons[2];
-      await Plotly.update(plot, button.args[0], button.args[1]);
-      const bars = plot.querySelectorAll(".trace.bars .point").length;
-      document.body.dataset.bars = bars;
-      document.body.dataset.heading =
-        document.querySelector("#timeline-figure figcaption").textContent;
-    })();
-    </script></body>"""
-    path.write_text(path.read_text("utf-8").replace("</body>\n", act), "utf-8")
-    browser.open(path, height=2000)
+    probe = f"""{_PLAY}
+    await press("timeline-figure", 2);
+    const bars = plot("timeline-figure").querySelectorAll(".trace.bars .point");
+    return [bars.length, caption("timeline-figure")]"""
+    # A grey bar for each of twelve clients; eleven compute 16 times and one four times.
+    wanted = [12 + 11 * 16 + 4, "asgd: idle 0 % of the time"]
+    assert browser.seen(path, probe) == wanted
     document = browser.document()
     assert 'class="notice script-error"' not in document
-    assert not browser.spoken()
-    found = dict(re.findall(r'data-(\w+)="([^"]*)"', document))
-    # A grey bar for each of twelve clients; eleven compute 16 times and one four times.
-    assert int(found["bars"]) == 12 + 11 * 16 + 4
-    assert found["heading"] == "asgd: idle 0 % of the time"
     delays = document[document.index('<figure id="delays-figure"') :]
     assert "How late answers arrived" in delays[: delays.index("</figure>")]

@@ -16,12 +16,14 @@ from support.made_records import make_records, make_timed
 LABELS = ("local", "fedavg", "asgd")
 
 
-def scored(records: Records, curves: dict[str, list[float]]) -> Records:
+def scored(
+    records: Records, curves: dict[str, list[float]], column: str = "test_accuracy"
+) -> Records:
     """The records with these mean scores at rounds 0, 1, ... for all clients."""
     table = records.metrics.copy()
     for label, curve in curves.items():
         mine = table["algorithm"] == label
-        table.loc[mine, "test_accuracy"] = np.array(curve)[table.loc[mine, "round"]]
+        table.loc[mine, column] = np.array(curve)[table.loc[mine, "round"]]
     return replace(records, metrics=table)
 
 
@@ -70,11 +72,7 @@ def test_time_to_the_best_score_that_all_reach() -> None:
 def test_of_a_loss_the_lowest_that_all_reach_counts() -> None:
     records = make_timed(labels=("fedavg", "asgd"), task="regression", seeds=2)
     losses = {"fedavg": [2.0, 1.5, 1.0, 0.9, 0.8], "asgd": [2.0, 0.7, 0.6, 0.5, 0.5]}
-    table = records.metrics.copy()
-    for label, curve in losses.items():
-        mine = table["algorithm"] == label
-        table.loc[mine, "test_loss"] = np.array(curve)[table.loc[mine, "round"]]
-    records = replace(records, metrics=table)
+    records = scored(records, losses, "test_loss")
     assert waits.common_score(records) == pytest.approx(0.8)
     assert list(report.wait_summary(records)["reached"]) == [16, 4]
 

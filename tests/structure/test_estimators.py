@@ -29,13 +29,10 @@ from coterie.structure import (
     tasks,
     top_subspace,
 )
+from support.draws import rng
 from support.shared_models import error, grouped, shared
 
 REAL = torch.float64
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("kind", ["squared", "logistic"])

@@ -9,18 +9,11 @@ from coterie.checks import InputError
 from coterie.engine.clocks import trace
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
+from support.study_runs import refused
 from support.tiny_studies import LINEAR, changed
 
 len_of = int.bit_length  # pytest cannot print the longest of them
 LOCAL = {"name": "local", "lr": 0.1}
-
-
-def refused(tables: dict, folder, message: str) -> None:
-    """Raises unless the study is refused with this message and leaves nothing."""
-    with pytest.raises(InputError, match=message) as caught:
-        run_study(study_of(tables), runs=folder / "runs")
-    assert len(str(caught.value)) < 300
-    assert not (folder / "runs").exists()
 
 
 def test_complex_weights_are_refused(tmp_path):
@@ -63,7 +56,7 @@ def test_a_device_that_does_not_exist_is_refused(tmp_path, device):
 def test_numbers_beyond_64_bits_are_refused(tmp_path, where, value):
     name = where.replace(".0", "")
     message = f"`{name}` must be a number of at most 64 bits, got "
-    refused(changed(LINEAR, where, value), tmp_path, message)
+    assert len(refused(changed(LINEAR, where, value), tmp_path, message)) < 300
 
 
 @pytest.mark.parametrize(
@@ -86,7 +79,8 @@ def test_numbers_beyond_reason_in_recipes_are_refused(tmp_path, entry, message):
 
 @pytest.mark.parametrize("law", ["lognormal(1e999, 1)", "constant(" + "9" * 400 + ")"])
 def test_laws_beyond_reason_are_refused(tmp_path, law):
-    refused({**LINEAR, "time": {"law": law}}, tmp_path, "`time.law .* finite number")
+    message = "`time.law .* finite number"
+    assert len(refused({**LINEAR, "time": {"law": law}}, tmp_path, message)) < 300
 
 
 def test_a_schedule_that_grows_beyond_all_numbers_stops_training(tmp_path):
@@ -106,7 +100,8 @@ def test_a_schedule_that_grows_beyond_all_numbers_stops_training(tmp_path):
     ],
 )
 def test_a_search_without_end_is_refused(tmp_path, tune, message):
-    refused({**LINEAR, "algorithm": [LOCAL], "tune": tune}, tmp_path, message)
+    tables = {**LINEAR, "algorithm": [LOCAL], "tune": tune}
+    assert len(refused(tables, tmp_path, message)) < 300
 
 
 def test_a_grid_of_a_trillion_settings_is_sampled(tmp_path):

@@ -9,6 +9,7 @@ import coterie as co
 from coterie.checks import InputError
 from coterie.report import sharpness, write_report
 from coterie.study.setup import prepare
+from support.plain_clients import mine
 
 TABLES = {
     "data": {"name": "linear", "clients": 3, "samples": 30, "dimension": 3},
@@ -36,12 +37,11 @@ def test_sharpness_of_linear_regression_is_the_largest_eigenvalue(ran):
     federation = prepare(co.study_of(tables()), 0).federation
     metrics = ran[1].metrics
     for client in range(3):
-        first, size = federation.train.start[client], federation.train.size[client]
-        a = federation.features[federation.train.index[first : first + size]].double()
-        top = float(torch.linalg.eigvalsh(2 * a.T @ a / size)[-1])
-        mine = metrics[(metrics["client"] == client) & metrics["sharpness"].notna()]
-        assert sorted(set(mine["round"])) == [0, 2, 4]  # every second evaluation
-        assert mine["sharpness"].to_numpy() == pytest.approx(top, rel=1e-2)
+        a = federation.features[mine(federation, client)].double()
+        top = float(torch.linalg.eigvalsh(2 * a.T @ a / len(a))[-1])
+        rows = metrics[(metrics["client"] == client) & metrics["sharpness"].notna()]
+        assert sorted(set(rows["round"])) == [0, 2, 4]  # every second evaluation
+        assert rows["sharpness"].to_numpy() == pytest.approx(top, rel=1e-2)
 
 
 def test_what_is_stable_is_below_2_over_the_step(ran):

@@ -15,6 +15,7 @@ from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.divided import Division, read_once
 from coterie.study.experiment import run_study
+from support.study_runs import together
 
 TABLES = {
     "name": "together",
@@ -71,12 +72,10 @@ def alone(tmp_path_factory):
 
 @pytest.mark.parametrize("processes", [2, 5])
 def test_a_divided_study_has_the_same_records(alone, tmp_path, processes):
-    together = divided(
-        lambda group: run_study(alone.study, runs=tmp_path, group=group), processes
-    )
-    for result in (together[0], together[-1]):
+    first, *_, last = together(alone.study, processes, tmp_path)
+    for result in (first, last):
         same_records(result, alone)
-    weights, own = together[0].records.weights, alone.records.weights
+    weights, own = first.records.weights, alone.records.weights
     assert weights.keys() == own.keys()
     for key, snapshots in weights.items():
         assert abs(snapshots.matrices - own[key].matrices).max() < 1e-6
@@ -92,10 +91,7 @@ def test_tuning_newcomers_and_personal_columns_are_the_same_when_divided(tmp_pat
     ):
         study = study_of(tables(name=name, **more))
         alone = run_study(study, runs=tmp_path / "alone")
-        together = divided(
-            lambda group, study=study: run_study(study, runs=tmp_path, group=group), 2
-        )
-        same_records(together[0], alone)
+        same_records(together(study, 2, tmp_path)[0], alone)
 
 
 def test_what_was_interrupted_goes_on_with_another_number_of_processes(tmp_path):
@@ -110,15 +106,9 @@ def test_what_was_interrupted_goes_on_with_another_number_of_processes(tmp_path)
             raise Lost
 
     with pytest.raises(Lost):
-        divided(
-            lambda group: run_study(study, runs=tmp_path, group=group, progress=stops),
-            2,
-        )
+        together(study, 2, tmp_path, progress=stops)
     for processes in (3, 1):
-        going_on = divided(
-            lambda group: run_study(study, runs=tmp_path, group=group), processes
-        )
-        same_records(going_on[0], whole)
+        same_records(together(study, processes, tmp_path)[0], whole)
 
 
 def test_what_diverges_stops_all_processes_with_the_client_that_did(tmp_path):
@@ -126,20 +116,20 @@ def test_what_diverges_stops_all_processes_with_the_client_that_did(tmp_path):
     with pytest.raises(
         TrainingError, match=r"client \d has a model that is not finite"
     ):
-        divided(lambda group: run_study(study, runs=tmp_path, group=group), 2)
+        together(study, 2, tmp_path)
 
 
 def test_a_study_of_time_stays_in_one_process(tmp_path):
     study = study_of(tables(time={"law": "constant(1)"}))
     with pytest.raises(InputError, match=r"\[time\] runs in one process, got 2"):
-        divided(lambda group: run_study(study, runs=tmp_path, group=group), 2)
+        together(study, 2, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_there_are_at_most_as_many_processes_as_clients(tmp_path):
     study = study_of(tables())
     with pytest.raises(InputError, match="as many processes as clients, 5, got 6"):
-        divided(lambda group: run_study(study, runs=tmp_path, group=group), 6)
+        together(study, 6, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -11,12 +11,13 @@ from torch import nn
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.records import Folder
-from coterie.study import loops as training
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, Result, run_study
 from coterie.study.setup import federation_of, prepare
 from support.methods import IN_ROUNDS
+from support.plain_clients import mine
 from support.run_folders import folder_of
+from support.study_runs import refuse_training, refused, stopped
 from support.tiny_studies import ADAPTIVE, CLIENTS, LINEAR, ROUNDS, made
 
 FEW = ("local", "fedavg", "fedavg_finetune", "ditto", "all_for_one", "ifca", "cobo")
@@ -90,13 +91,8 @@ def test_going_on_after_an_interruption_equals_not_stopping(finished, tmp_path, 
     # One is finished when the second stops, and one has not begun.
     entries = [{"name": "local"}, ADAPTIVE, {"name": "fedavg"}]
     three = made(algorithm=entries, checkpoint_seconds=0.0)
-
-    def interrupt(p: Progress) -> None:
-        if (p.label, p.t) == ("adaptive_all_for_one", stop):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(three, runs=tmp_path, progress=interrupt)
+    place = ("adaptive_all_for_one", stop)
+    stopped(three, lambda p: (p.label, p.t) == place, runs=tmp_path)
     cell = Folder(folder_of(three, tmp_path)).cell("adaptive_all_for_one", 0)
     assert (cell.t, cell.done) == (stop, False)
     resumed = run_study(three, runs=tmp_path)
@@ -146,10 +142,7 @@ def test_an_interruption_during_a_checkpoint_leaves_the_one_before(
 
 
 def test_a_finished_study_is_not_run_again(finished, monkeypatch):
-    def refuse(*args, **options):
-        raise AssertionError("training began again")
-
-    monkeypatch.setattr(training, "run_rounds", refuse)
+    refuse_training(monkeypatch)
     seen: list[Progress] = []
     again = run_study(finished.study, resume=finished.folder, progress=seen.append)
     pd.testing.assert_frame_equal(again.records.metrics, finished.records.metrics)
@@ -174,12 +167,7 @@ def test_a_folder_without_a_run_is_not_resumed_and_left_alone(tmp_path):
 
 def test_a_checkpoint_of_another_state_is_refused(tmp_path):
     first = made(algorithm=[{"name": "local"}])
-
-    def interrupt(p: Progress) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(first, runs=tmp_path, progress=interrupt)
+    stopped(first, lambda p: True, runs=tmp_path)
     folder = Folder(folder_of(first, tmp_path))
     cell = folder.cell("local", 0)
     cell.state = {"x": cell.state["x"]}
@@ -203,11 +191,10 @@ def loop_over_clients(result: Result, label: str, part: str) -> list[tuple]:
     for client in range(len(federation)):
         module = result.model(client, label)
         assert isinstance(module, nn.Module)
-        index, start, size = federation.part(part)
-        mine = index[start[client] : start[client] + size[client]]
+        index = mine(federation, client, part)
         with torch.no_grad():
-            outputs = module(federation.features[mine])
-        targets = federation.targets[mine]
+            outputs = module(federation.features[index])
+        targets = federation.targets[index]
         right = (outputs.argmax(1) == targets).float().mean()
         loss = nn.functional.cross_entropy(outputs, targets)
         values.append((float(loss), float(right)))
@@ -351,6 +338,4 @@ def test_a_study_of_one_client_is_refused(tmp_path):
         "split": {"name": "iid", "clients": 1},
         "algorithm": [{"name": "local"}],
     }
-    with pytest.raises(InputError, match="at least two clients, `digits` has one"):
-        run_study(study_of(tables), runs=tmp_path)
-    assert not list(tmp_path.iterdir())
+    refused(tables, tmp_path, "at least two clients, `digits` has one")

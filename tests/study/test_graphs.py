@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from coterie.study.experiment import run_study
 from coterie.study.identity import settings_read
 from coterie.study.newcomers import hold_out
 from coterie.study.setup import federation_of, prepare
+from support.study_runs import refused
 from support.tiny_studies import CLIENTS, TABLES
 
 RING = np.array([[1, 1, 0, 1], [1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 1, 1]]) / 3
@@ -46,14 +46,6 @@ def edges_file(path, *pairs) -> str:
 def weights_file(path, matrix) -> str:
     np.save(path, np.asarray(matrix))
     return str(path)
-
-
-def refused(study, tmp_path) -> str:
-    """What a study is refused with, before anything is written."""
-    with pytest.raises(InputError) as refusal:
-        run_study(study, runs=tmp_path / "runs")
-    assert not (tmp_path / "runs").exists()
-    return str(refusal.value)
 
 
 # What is made from it.
@@ -213,31 +205,6 @@ def test_a_graph_that_falls_apart_without_newcomers_is_refused(tmp_path):
     star = edges_file(tmp_path / "g.csv", (new, a), (new, b), (new, c))
     said = refused(on_graph([{"name": "local"}], star, newcomers=1), tmp_path)
     assert "`graph without newcomers` must join all 3 nodes" in said
-
-
-# What identifies a run.
-
-
-def test_another_content_of_the_file_is_another_run(tmp_path):
-    file = tmp_path / "g.csv"
-    edges_file(file, (0, 1), (1, 2), (2, 3))
-    study = on_graph([{"name": "local"}], str(file), time=False)
-    assert set(settings_read(study)) == {f"`graph.edges` {file}"}
-    first = run_study(study, runs=tmp_path / "runs")
-    read = json.loads((first.folder / "read.json").read_text())
-    assert f"`graph.edges` {file}" in read
-    edges_file(file, (0, 1), (1, 2), (0, 3))
-    second = run_study(study, runs=tmp_path / "runs")
-    assert second.folder != first.folder
-    with pytest.raises(InputError, match=r"other content of `graph\.edges`"):
-        run_study(study, resume=first.folder)
-
-
-def test_a_graph_is_found_in_ones_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    edges_file(tmp_path / "g.csv", (0, 1), (1, 2), (2, 3))
-    study = on_graph([{"name": "agraf"}], "~/g.csv")
-    assert len(run_study(study, runs=tmp_path / "runs").models()) == CLIENTS
 
 
 # What is refused.

@@ -14,12 +14,13 @@ import torch
 from coterie.checks import InputError
 from coterie.data.datasets import load
 from coterie.records import Folder
-from coterie.study import ingredients, loops, setup, training
+from coterie.study import ingredients, setup, training
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, Result, run_study
 from coterie.study.identity import content_of, settings_read
 from coterie.study.setup import data_of
 from support.run_folders import folder_of
+from support.study_runs import refuse_training, stopped
 from support.tiny_studies import ADAPTIVE, CLIENTS, LINEAR, made
 
 LOCAL = [{"name": "local", "lr": 0.3}]
@@ -125,7 +126,7 @@ def test_drawn_data_are_read_for_every_seed_and_others_once(own):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A home with a table of data, weights and times."""
+    """A home with a table of data, weights, a graph and times."""
     monkeypatch.setenv("HOME", str(tmp_path))
     rows = [f"{i % 4},{i % 7 / 2},{i % 3}" for i in range(40)]
     (tmp_path / "d.csv").write_text("\n".join(["client,x,target", *rows]))
@@ -143,16 +144,13 @@ IN_HOME = {
     "d.csv": ({"data": TABLE, "split": {"name": "natural"}}, "the data file d.csv"),
     "w.csv": ({"algorithm": WEIGHTED}, "`weights` ~/w.csv"),
     "t.csv": ({"time": {"trace": "~/t.csv"}}, "`time.trace` ~/t.csv"),
+    "g.csv": ({"graph": {"edges": "~/g.csv"}}, "`graph.edges` ~/g.csv"),
 }
 
 
 def of_home(file: str):
-    tables = {"algorithm": LOCAL, **IN_HOME[file][0]}
-    time = tables.pop("time", None)
-    study = made(rounds=1, **tables)
-    if time is not None:
-        study = study_of({**study.resolved(), "time": time})
-    return study
+    plain = made(rounds=1, algorithm=LOCAL).resolved()
+    return study_of({**plain, **IN_HOME[file][0]})
 
 
 @pytest.mark.parametrize("file", IN_HOME)
@@ -224,13 +222,7 @@ def test_going_on_under_another_version_says_so_once_and_records_both(
     tmp_path, monkeypatch
 ):
     study = made(algorithm=[*LOCAL, {"name": "fedavg"}])
-
-    def interrupt(p: Progress) -> None:
-        if (p.label, p.t) == ("fedavg", 2):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(study, runs=tmp_path, progress=interrupt)
+    stopped(study, lambda p: (p.label, p.t) == ("fedavg", 2), runs=tmp_path)
     old, said = training.versions, []
     monkeypatch.setattr(training, "versions", lambda *a: old(*a) | {"torch": "9"})
     result = run_study(study, runs=tmp_path, notice=said.append)
@@ -304,13 +296,6 @@ def test_recipes_see_the_federation_the_layout_and_the_seed(tmp_path, monkeypatc
 
 
 # Damage
-
-
-def refuse_training(monkeypatch):
-    def refuse(*args, **options):
-        raise AssertionError("training began again")
-
-    monkeypatch.setattr(loops, "run_rounds", refuse)
 
 
 @pytest.fixture(scope="module")

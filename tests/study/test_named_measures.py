@@ -10,13 +10,13 @@ import pytest
 import torch
 from sklearn import metrics
 
-from coterie.checks import InputError
-from coterie.conformance.divided import divided
 from coterie.records import load_records
 from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.setup import federation_of, module_of
+from support.plain_clients import mine as samples_of
+from support.study_runs import refused, together
 from support.tiny_studies import LINEAR, TABLES, made
 
 OWN = """
@@ -74,8 +74,7 @@ def by_client(study, result, label):
     federation = federation_of(study, 0)
     module = module_of(study, federation, 0)
     for place, client in enumerate(federation.clients.tolist()):
-        index, start, size = federation.test
-        mine = index[start[place] : start[place] + size[place]]
+        mine = samples_of(federation, place, "test")
         model = result.model(client, label)
         assert type(model) is type(module)
         with torch.no_grad():
@@ -193,10 +192,7 @@ def test_a_score_that_nobody_has_is_refused(tmp_path):
     table = pd.read_csv(tmp_path / "mine.csv")
     table["target"] = table["client"] % 2
     table.to_csv(tmp_path / "mine.csv", index=False)
-    with pytest.raises(
-        InputError, match="'auc' is undefined on the validation data of"
-    ):
-        run_study(study_of(tables), runs=tmp_path / "runs")
+    refused(tables, tmp_path, "'auc' is undefined on the validation data of")
 
 
 def test_choosing_goes_down_where_lower_is_better(own, tmp_path):
@@ -220,11 +216,9 @@ def test_a_divided_study_measures_and_counts_the_same(tmp_path):
     tables = {**TABLES, "model": model, "run": run}
     study = study_of(tables)
     alone = run_study(study, runs=tmp_path / "alone")
-    together = divided(
-        lambda group: run_study(study, runs=tmp_path / "together", group=group), 3
-    )
+    several, *_ = together(study, 3, tmp_path / "together")
     for name in ("metrics", "confusion", "calibration"):
-        mine, theirs = (getattr(r.records, name) for r in (together[0], alone))
+        mine, theirs = (getattr(r.records, name) for r in (several, alone))
         pd.testing.assert_frame_equal(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
@@ -241,8 +235,7 @@ def test_ten_steps_follow_the_gradient_of_a_named_loss(own, tmp_path):
         study = study_of(tables)
         result = run_study(study, runs=tmp_path / text.partition("(")[0][:3])
         federation = federation_of(study, 0)
-        index, start, size = federation.train
-        mine = index[start[1] : start[1] + size[1]]
+        mine = samples_of(federation, 1)
         features = federation.features[mine].double()
         targets, theta = federation.targets[mine].double(), torch.zeros(3).double()
         for _ in range(10):
@@ -287,8 +280,4 @@ def test_ten_steps_follow_the_gradient_of_a_named_loss(own, tmp_path):
 def test_what_cannot_be_measured_is_refused_before_anything_is_written(
     own, tmp_path, model, message
 ):
-    runs = tmp_path / "runs"
-    with pytest.raises(InputError, match=message) as refusal:
-        run_study(study_of(measured(LINEAR, **model)), runs=runs)
-    assert "\n" not in str(refusal.value)
-    assert not runs.exists()
+    refused(measured(LINEAR, **model), tmp_path, message)

@@ -17,7 +17,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError, TrainingError
 from coterie.clients.simulation import Simulation
 from coterie.conformance.federations import small_federation
-from coterie.data.federation import Federation
+from coterie.data.federation import PARTS, Federation
 from coterie.engine.rounds import run_rounds
 from coterie.models import ravel
 from coterie.records import Folder, load_records
@@ -30,7 +30,9 @@ from coterie.study.newcomers import hold_out
 from coterie.study.setup import federation_of
 from support.methods import IN_ROUNDS
 from support.newcomer_studies import CLIENTS, HELD_OUT, ROUNDS, made, trained_by
+from support.plain_clients import mine
 from support.recipes import built, precision, weights
+from support.study_runs import refused
 
 # Of a round of some clients, the reference may not be one.
 TRAINED = [n for n in IN_ROUNDS if n not in ("preconditioned_gradient", "spag")]
@@ -65,9 +67,9 @@ def parted(result: Result, seed: int = 0) -> tuple[Federation, list[int], list[i
 def without_samples_of(federation: Federation, clients: list[int]) -> Federation:
     """The federation with NaN for all features of these clients."""
     features = federation.features.clone()
-    for part in (federation.train, federation.validation, federation.test):
+    for part in PARTS:
         for i in clients:
-            features[part.index[part.start[i] : part.start[i] + part.size[i]]] = np.nan
+            features[mine(federation, i, part)] = np.nan
     return replace(federation, features=features)
 
 
@@ -89,9 +91,7 @@ def test_who_is_held_out_follows_from_the_seed_and_grows_with_the_number(
 @pytest.mark.parametrize("count", [5, 6, 100])
 def test_at_least_two_clients_must_be_left_to_train(tmp_path, count):
     message = f"leave at least two clients .* has 6 clients and {count} were to be held"
-    with pytest.raises(InputError, match=message):
-        run_study(made(newcomers=count), runs=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    refused(made(newcomers=count), tmp_path, message)
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,10 @@ def test_newcomers_are_evaluated_with_their_own_models_on_their_own_data(finishe
             module = finished.model(client, label)
             assert torch.equal(ravel(module), rows[j])
             for name in ("train", "validation", "test"):
-                index, start, size = everybody.part(name)
-                mine = index[start[client] : start[client] + size[client]]
+                index = mine(everybody, client, name)
                 with torch.no_grad():
-                    outputs = module(everybody.features[mine])
-                targets = everybody.targets[mine]
+                    outputs = module(everybody.features[index])
+                targets = everybody.targets[index]
                 loss = torch.nn.functional.cross_entropy(outputs, targets)
                 right = (outputs.argmax(1) == targets).float().mean()
                 found = table.iloc[j][[f"{name}_loss", f"{name}_accuracy"]]

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.conformance.divided import divided
 from coterie.records.files import file_name
 from coterie.report.tables import newcomer_summary
 from coterie.scores import gain_of
 from coterie.study.experiment import run_study
 from coterie.study.setup import federation_of
+from support.study_runs import together
 from support.tiny_studies import LINEAR, made
 
 
@@ -60,11 +60,9 @@ def test_data_drawn_anew_for_every_seed_share_no_sample(tmp_path):
 def test_several_processes_keep_the_same_outcomes(tmp_path):
     study = made(LINEAR, rounds=2)
     alone = run_study(study, runs=tmp_path / "alone")
-    together = divided(
-        lambda group: run_study(study, runs=tmp_path / "together", group=group), 3
-    )
+    several, *_ = together(study, 3, tmp_path / "together")
     for key, own in alone.records.outcomes.items():
-        other = together[0].records.outcomes[key]
+        other = several.records.outcomes[key]
         assert np.array_equal(own.client, other.client)
         assert np.array_equal(own.sample, other.sample)
         np.testing.assert_allclose(own.measures["loss"], other.measures["loss"], 1e-5)

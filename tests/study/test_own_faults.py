@@ -11,6 +11,7 @@ from coterie.checks import InputError
 from coterie.records import Folder
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
+from support.study_runs import refused
 from support.tiny_studies import LINEAR
 
 FAULTY = """
@@ -79,16 +80,6 @@ def tables(where: str, value: str) -> dict:
         "criterion": {"algorithm": [adaptive]},
     }
     return {**LINEAR, **changes[where]}
-
-
-def refused(tables: dict, folder) -> str:
-    """The sentence with which a study is refused; raises if it leaves anything."""
-    with pytest.raises(InputError) as caught:
-        run_study(study_of(tables), runs=folder / "runs")
-    assert not (folder / "runs").exists()
-    message = str(caught.value)
-    assert message.endswith(".") and "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize("where", WHERE)

@@ -17,6 +17,7 @@ from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.setup import federation_of, prepare
 from support.hospitals import HOSPITALS, write_hospitals
+from support.study_runs import stopped
 
 RUN = {"rounds": 2, "batch_size": 8, "checkpoint_seconds": 0.0}
 
@@ -61,15 +62,11 @@ def test_clients_features_and_classes_keep_their_names_in_records(result):
 def test_names_stand_in_metrics_also_while_a_stopped_run_goes_on(tmp_path):
     made, seen = study(tmp_path), []
 
-    def stop(p):
-        raise KeyboardInterrupt
-
     def look(p):
         (path,) = tmp_path.glob("runs/*/metrics.csv")
         seen.append(set(pd.read_csv(path)["name"]))
 
-    with pytest.raises(KeyboardInterrupt):
-        run(made, tmp_path, progress=stop)
+    stopped(made, lambda p: True, runs=tmp_path / "runs", notice=lambda line: None)
     run(made, tmp_path, progress=look)
     assert seen and all(names == set(HOSPITALS) for names in seen)
 

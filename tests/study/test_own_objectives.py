@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from coterie import report
-from coterie.checks import InputError
 from coterie.records import load_records
 from coterie.scores.finals import score_of
 from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
+from coterie.study.setup import federation_of
+from support.plain_clients import mine
+from support.study_runs import refused
 from support.tiny_studies import LINEAR, made
 
 OWN = """
@@ -51,16 +53,16 @@ def own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def linear(objective: str, **tables):
+def linear(objective: str, **tables) -> dict:
     model = {**LINEAR["model"], "objective": objective}
-    return study_of({**LINEAR, "model": model, **tables})
+    return {**LINEAR, "model": model, **tables}
 
 
 def test_a_study_minimises_compares_and_reports_by_an_objective_of_ones_own(
     own, tmp_path
 ):
     run = {**LINEAR["run"], "rounds": 2}
-    study = linear("own_losses:quantile", run=run)
+    study = study_of(linear("own_losses:quantile", run=run))
     result = run_study(study, runs=tmp_path)
     records = load_records(result.folder)
     assert (records.score, records.higher_is_better) == ("worst", False)
@@ -77,19 +79,16 @@ def test_a_study_minimises_compares_and_reports_by_an_objective_of_ones_own(
 def test_ten_steps_follow_the_gradient_of_that_objective(own, tmp_path):
     steps = [{"name": "local", "lr": 0.05, "steps": 10}]
     run = {**LINEAR["run"], "rounds": 1}
-    study = linear("own_losses:quantile", run=run, algorithm=steps)
+    study = study_of(linear("own_losses:quantile", run=run, algorithm=steps))
     result = run_study(study, runs=tmp_path)
-    from coterie.study.setup import federation_of
-
     federation = federation_of(study, 0)
-    index, start, size = federation.train
     for client in range(4):
-        mine = index[start[client] : start[client] + size[client]]
-        features = federation.features[mine].double()
-        targets, theta = federation.targets[mine].double(), torch.zeros(3).double()
+        index = mine(federation, client)
+        features = federation.features[index].double()
+        targets, theta = federation.targets[index].double(), torch.zeros(3).double()
         for _ in range(10):
             share = torch.where(targets > features @ theta, -0.9, 0.1).double()
-            theta = theta - 0.05 * share @ features / len(mine)
+            theta = theta - 0.05 * share @ features / len(index)
         torch.testing.assert_close(result.models()[client], theta)
 
 
@@ -98,7 +97,7 @@ def test_a_search_goes_the_way_the_objective_points(own, tmp_path):
     run = {**LINEAR["run"], "rounds": 20}
     entry = [{"name": "local", "steps": 5}]
     study = linear("own_losses:quantile", run=run, tune=tune, algorithm=entry)
-    result = run_study(study, runs=tmp_path)
+    result = run_study(study_of(study), runs=tmp_path)
     assert result.chosen()["lr"].item() == 0.2
 
 
@@ -121,11 +120,7 @@ def test_a_search_goes_the_way_the_objective_points(own, tmp_path):
 def test_an_objective_that_cannot_be_used_is_refused_before_anything_is_written(
     own, tmp_path, objective, message
 ):
-    runs = tmp_path / "runs"
-    with pytest.raises(InputError, match=message) as refusal:
-        run_study(linear(objective), runs=runs)
-    assert "\n" not in str(refusal.value)
-    assert not runs.exists()
+    refused(linear(objective), tmp_path, message)
 
 
 def test_an_unknown_task_of_ones_own_data_is_refused_in_a_sentence(
@@ -138,8 +133,7 @@ def test_an_unknown_task_of_ones_own_data_is_refused_in_a_sentence(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     tables = {**LINEAR, "data": {"name": "own_table:data"}}
-    with pytest.raises(InputError, match=r"`task` must be one of .*'regression'"):
-        run_study(study_of(tables), runs=tmp_path / "runs")
+    refused(tables, tmp_path, r"`task` must be one of .*'regression'")
 
 
 def test_a_client_with_one_class_has_no_auc_and_breaks_nothing(tmp_path):

@@ -17,6 +17,7 @@ from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm
+from support.study_runs import refused
 from support.tiny_studies import ADAPTIVE, ROUNDS, made
 
 
@@ -109,16 +110,13 @@ def test_a_model_that_cannot_be_used_is_refused_before_anything_is_written(
     tmp_path, monkeypatch, name, message
 ):
     monkeypatch.setitem(models.MODELS, name, MODELS[name])
-    with pytest.raises(InputError, match=message):
-        run_study(made(model={"name": name}), runs=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    refused(made(model={"name": name}), tmp_path, message)
 
 
 def test_a_factory_must_return_an_algorithm(tmp_path, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "wrong", lambda *, lr=0.1: lr)
-    with pytest.raises(InputError, match="wrong must return a coterie Algorithm, got"):
-        run_study(made(algorithm=[{"name": "wrong"}]), runs=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    message = "wrong must return a coterie Algorithm, got"
+    refused(made(algorithm=[{"name": "wrong"}]), tmp_path, message)
 
 
 def test_a_method_may_keep_its_models_under_another_name(tmp_path, monkeypatch):

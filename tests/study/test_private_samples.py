@@ -9,7 +9,6 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.conformance.divided import divided
 from coterie.engine.rounds import beginning, participants
 from coterie.privacy import PrivateSimulation, sampled_epsilon
 from coterie.privacy.subsampled import least, quick_epsilons
@@ -28,6 +27,7 @@ from coterie.study.experiment import run_study
 from coterie.study.private import releases
 from coterie.types import PEERS, SERVER, Algorithm
 from support.plain_clients import rows, simulate
+from support.study_runs import refused, stopped, together
 
 TABLES = {
     "name": "guarded",
@@ -127,13 +127,7 @@ def test_fine_tuning_is_clipped_and_noised_as_training_is(tmp_path):
 def test_resuming_equals_not_stopping(tmp_path, privacy):
     guarded = study(**privacy)
     whole = run_study(guarded, runs=tmp_path / "whole")
-
-    def stop(progress) -> None:
-        if progress.t == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(guarded, runs=tmp_path / "parts", progress=stop)
+    stopped(guarded, lambda p: p.t == 2, runs=tmp_path / "parts")
     parts = run_study(guarded, runs=tmp_path / "parts")
     assert torch.equal(whole.models(), parts.models())
     assert whole.records.releases.equals(parts.records.releases)
@@ -150,24 +144,22 @@ def test_without_noise_and_bound_whole_batches_give_the_ordinary_run(tmp_path):
         assert float(gap.abs().max()) < 1e-12
 
 
+def assert_counts_the_same(alone, several) -> None:
+    assert float((alone.models() - several.models()).abs().max()) < 1e-9
+    assert alone.records.releases.equals(several.records.releases)
+
+
 def test_processes_that_divide_the_clients_count_the_same(tmp_path):
     # One of three takes part, so that one process has nobody.
     guarded = study(epsilon=2.0, run={"participation": 0.3})
     alone = run_study(guarded, runs=tmp_path / "alone")
-    together = divided(
-        lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
-    )[0]
-    assert float((alone.models() - together.models()).abs().max()) < 1e-9
-    assert alone.records.releases.equals(together.records.releases)
+    assert_counts_the_same(alone, together(guarded, 2, tmp_path / "together")[0])
 
 
 def test_what_asks_for_hessians_is_refused_by_name_before_training(tmp_path):
     message = "per_fedavg cannot be trained privately: .* asks for Hessian"
-    with pytest.raises(InputError, match=message):
-        run_study(
-            study({"name": "per_fedavg", "variant": "exact"}, noise=1.5), runs=tmp_path
-        )
-    assert not list(tmp_path.iterdir())
+    entry = {"name": "per_fedavg", "variant": "exact"}
+    refused(study(entry, noise=1.5), tmp_path, message)
 
 
 def test_a_method_that_chooses_by_losses_keeps_to_its_epsilon(tmp_path):
@@ -176,11 +168,7 @@ def test_a_method_that_chooses_by_losses_keeps_to_its_epsilon(tmp_path):
     alone = run_study(guarded, runs=tmp_path / "alone")
     spent = alone.records.metrics["epsilon"]
     assert 0.3 * 3.0 < spent.max() <= 3.0
-    together = divided(
-        lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
-    )[0]
-    assert float((alone.models() - together.models()).abs().max()) < 1e-9
-    assert alone.records.releases.equals(together.records.releases)
+    assert_counts_the_same(alone, together(guarded, 2, tmp_path / "together")[0])
     said = privacy_section(alone.records)
     assert "cost at most epsilon 3; losses that were asked for were bounded" in said
 
@@ -380,16 +368,14 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
 def test_budgets_that_cannot_be_kept_are_refused_before_training(
     tmp_path, privacy, message
 ):
-    with pytest.raises(InputError, match=message):
-        run_study(study(**privacy), runs=tmp_path)
-    assert not list(tmp_path.iterdir())
+    refused(study(**privacy), tmp_path, message)
 
 
 def test_a_method_that_knows_its_columns_needs_the_noise(tmp_path):
     entry = {"name": "fedrep"}
     model = {"name": "mlp", "hidden": [4]}
-    with pytest.raises(InputError, match="what fedrep asks cannot be counted before"):
-        run_study(study(entry, model=model, epsilon=2.0), runs=tmp_path)
+    message = "what fedrep asks cannot be counted before"
+    refused(study(entry, model=model, epsilon=2.0), tmp_path, message)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import torch
 
 from coterie.algorithms.local import local
 from coterie.checks import InputError
-from coterie.conformance.divided import divided
 from coterie.conformance.federations import small_federation
 from coterie.data.federation import places_of
 from coterie.privacy import epsilon_of, mu_of
@@ -21,6 +20,7 @@ from coterie.study.audits import audit_study
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm, Arrivals
+from support.study_runs import refused, stopped, together
 
 TABLES = {
     "name": "guarded",
@@ -46,6 +46,12 @@ def study(privacy=None, **changed):
     tables["privacy"] = {**TABLES["privacy"], **(privacy or {})}
     tables["privacy"] = {k: v for k, v in tables["privacy"].items() if v is not None}
     return study_of({**tables, **changed.get("tables", {})})
+
+
+def free(**tables):
+    """The study without [privacy]."""
+    open_ = {name: table for name, table in TABLES.items() if name != "privacy"}
+    return study_of({**open_, **tables})
 
 
 def epsilons(result) -> list[float]:
@@ -80,8 +86,7 @@ def test_without_noise_and_clipping_models_are_those_of_the_study_without(tmp_pa
         {"name": name}
         for name in ("local", "fedavg", "decentralised_sgd", "adaptive_all_for_one")
     ]
-    free = {k: v for k, v in TABLES.items() if k != "privacy"}
-    plain = run_study(study_of({**free, "algorithm": algorithms}), runs=tmp_path)
+    plain = run_study(free(algorithm=algorithms), runs=tmp_path)
     privacy = {"noise": 0.0, "clip": math.inf}
     quiet = run_study(study(privacy, algorithm=algorithms), runs=tmp_path)
     for entry in algorithms:
@@ -150,13 +155,7 @@ def test_a_budget_of_a_method_that_releases_nothing_is_never_spent(tmp_path):
 
 def test_resuming_a_private_run_equals_not_stopping(tmp_path):
     whole = run_study(study(), runs=tmp_path / "whole")
-
-    def stop(progress) -> None:
-        if progress.t == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(study(), runs=tmp_path / "parts", progress=stop)
+    stopped(study(), lambda p: p.t == 2, runs=tmp_path / "parts")
     parts = run_study(study(), runs=tmp_path / "parts")
     assert torch.equal(whole.models(), parts.models())
     assert epsilons(whole) == epsilons(parts)
@@ -167,13 +166,11 @@ def test_processes_that_divide_the_clients_draw_the_same_noise(tmp_path):
     algorithms = [{"name": "fedavg"}, {"name": "all_for_one", "weights": "uniform"}]
     guarded = study(algorithm=algorithms, participation=0.6)
     alone = run_study(guarded, runs=tmp_path / "alone")
-    together = divided(
-        lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
-    )[0]
+    several, _ = together(guarded, 2, tmp_path / "together")
     for entry in algorithms:
-        gap = alone.models(entry["name"]) - together.models(entry["name"])
+        gap = alone.models(entry["name"]) - several.models(entry["name"])
         assert float(gap.abs().max()) < 1e-9
-    assert epsilons(alone) == epsilons(together)
+    assert epsilons(alone) == epsilons(several)
 
 
 def test_progress_tells_the_epsilon_of_the_worst_client(tmp_path):
@@ -193,11 +190,8 @@ def test_personal_columns_do_not_leave_and_cost_nothing(tmp_path):
     quiet = run_study(
         study(privacy, tables=tables, algorithm=algorithms), runs=tmp_path
     )
-    free = {k: v for k, v in TABLES.items() if k != "privacy"} | tables
-    start = run_study(
-        study_of({**free, "algorithm": [{"name": "local", "lr": 1e-12}]}),
-        runs=tmp_path,
-    )
+    still = free(algorithm=[{"name": "local", "lr": 1e-12}], **tables)
+    start = run_study(still, runs=tmp_path)
     # Shared columns hardly move, personal ones learn.
     head = 4 * 10 + 10
     for entry in algorithms:
@@ -212,8 +206,8 @@ def test_fedrep_releases_bodies_and_uses_its_epsilon_up(tmp_path):
     guarded = study({"noise": None, "epsilon": 3.0}, tables=tables, algorithm=algorithm)
     assert epsilons(run_study(guarded, runs=tmp_path))[-1] == pytest.approx(3.0)
     kept = {"model": {**tables["model"], "personal": ["head"]}}
-    with pytest.raises(InputError, match="`personal` must name no parameters"):
-        run_study(study(tables=kept, algorithm=algorithm), runs=tmp_path)
+    with_kept = study(tables=kept, algorithm=algorithm)
+    refused(with_kept, tmp_path / "kept", "`personal` must name no parameters")
 
 
 @pytest.mark.parametrize(
@@ -303,9 +297,7 @@ def test_an_epsilon_that_takes_more_noise_than_there_can_be_is_refused():
 def test_what_cannot_be_private_is_refused_before_training(
     tmp_path, privacy, algorithm, message
 ):
-    with pytest.raises(InputError, match=message):
-        run_study(study(privacy, algorithm=[{"name": algorithm}]), runs=tmp_path)
-    assert not list(tmp_path.iterdir())
+    refused(study(privacy, algorithm=[{"name": algorithm}]), tmp_path, message)
 
 
 @pytest.mark.parametrize(
@@ -357,10 +349,12 @@ def test_tables_that_would_release_more_are_refused(tables, message):
         study(tables=tables)
 
 
+TIME = {"law": "exponential(1)", "period": 5.0}
+
+
 def timed(algorithm, **privacy):
     """The study in time."""
-    tables = {"time": {"law": "exponential(1)", "period": 5.0}}
-    return study(privacy, tables=tables, algorithm=[algorithm])
+    return study(privacy, tables={"time": TIME}, algorithm=[algorithm])
 
 
 @pytest.mark.parametrize("name", ["token_sgd", "token_sag", "agraf", "server_sgd"])
@@ -393,9 +387,7 @@ def test_in_time_training_alone_sends_nothing_and_is_free(tmp_path, privacy):
     guarded = run_study(timed(entry, **privacy), runs=tmp_path)
     assert epsilons(guarded) == [0.0] * 5
     assert guarded.records.releases.empty
-    tables = {k: v for k, v in TABLES.items() if k != "privacy"}
-    tables |= {"algorithm": [entry], "time": {"law": "exponential(1)", "period": 5.0}}
-    plain = run_study(study_of(tables), runs=tmp_path)
+    plain = run_study(free(algorithm=[entry], time=TIME), runs=tmp_path)
     assert torch.equal(guarded.models(), plain.models())
 
 
@@ -422,9 +414,7 @@ def test_in_time_who_says_that_nothing_is_sent_may_send_nothing():
 def test_in_time_no_noise_gives_the_walk_without_privacy(tmp_path):
     entry = {"name": "token_sgd", "lr": 0.01, "wait": 2}
     quiet = run_study(timed(entry, noise=0.0, clip=math.inf), runs=tmp_path)
-    tables = {k: v for k, v in TABLES.items() if k != "privacy"}
-    tables |= {"algorithm": [entry], "time": {"law": "exponential(1)", "period": 5.0}}
-    plain = run_study(study_of(tables), runs=tmp_path)
+    plain = run_study(free(algorithm=[entry], time=TIME), runs=tmp_path)
     assert torch.equal(quiet.models(), plain.models())
 
 
@@ -459,5 +449,4 @@ def test_a_token_passes_by_a_client_whose_budget_is_spent(tmp_path):
 def test_what_cannot_be_private_in_time_is_refused(
     tmp_path, algorithm, privacy, message
 ):
-    with pytest.raises(InputError, match=message):
-        run_study(timed(algorithm, **privacy), runs=tmp_path)
+    refused(timed(algorithm, **privacy), tmp_path, message)

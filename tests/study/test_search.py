@@ -13,7 +13,8 @@ from coterie.checks import InputError, TrainingError
 from coterie.records import Rung, Search, Step, rungs
 from coterie.seeds import generator
 from coterie.study.search import Tune, choose, folded, settings_of
-from support.tuning_studies import LOG, of
+from support.plain_clients import mine
+from support.tuning_studies import LOG
 
 # The schedule.
 
@@ -129,6 +130,10 @@ def test_written_values_are_tried_first_and_only_once(space):
 
 
 # The folds.
+
+
+def of(federation, name, client) -> list[int]:
+    return mine(federation, client, name).tolist()
 
 
 @pytest.mark.parametrize("folds", [2, 3, 5])

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 import torch
 from torch import nn
 
-from coterie.checks import InputError
 from coterie.models import ravel
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.setup import federation_of, module_of
+from support.hospital_runs import OWN
+from support.plain_clients import mine
+from support.study_runs import refused
 
-OWN = """
-import torch
-from torch import nn
-from coterie import Table
-
-def data(*, clients: int = 3, seed: int = 0):
-    # Whether the first word of a sentence is one of the later half of the words.
-    rng = torch.Generator().manual_seed(seed)
-    words = torch.randint(1, 9, (30 * clients, 4), generator=rng)
-    group = torch.arange(30 * clients) // 30
-    return Table("words", words, (words[:, 0] > 4).long(), "binary", 1, group=group)
-
-class Reader(nn.Module):
-    def __init__(self, outputs, width, kind):
-        super().__init__()
-        self.words = nn.Embedding(9, width)
-        self.recurrent = kind(width, width, batch_first=True)
-        self.head = nn.Linear(width, outputs)
-
-    def forward(self, sentences):
-        return self.head(self.recurrent(self.words(sentences))[0][:, -1])
-
-def gru(shape, outputs, *, width: int = 4):
-    return Reader(outputs, width, nn.GRU)
-
+MORE = """
 def lstm(shape, outputs, *, width: int = 4):
     return Reader(outputs, width, nn.LSTM)
 
@@ -60,10 +36,10 @@ def linear(shape, outputs):
 
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
-    (tmp_path / "own_sequences.py").write_text(textwrap.dedent(OWN))
+    (tmp_path / "own_sequences.py").write_text(OWN + MORE)
     monkeypatch.syspath_prepend(str(tmp_path))
     return {
-        "data": {"name": "own_sequences:data"},
+        "data": {"name": "own_sequences:sentences"},
         "model": {"name": "own_sequences:gru"},
         "algorithm": [{"name": "local", "lr": 0.5, "steps": 3}],
         "run": {"rounds": 2, "batch_size": 0, "dtype": "float64"},
@@ -78,13 +54,12 @@ def test_a_study_of_sentences_trains_as_a_loop_over_modules_does(
     study = study_of(tables)
     result = run_study(study, runs=tmp_path)
     federation = federation_of(study, 0)
-    index, start, size = federation.train
     for client in range(3):
-        mine = index[start[client] : start[client] + size[client]]
+        index = mine(federation, client)
         model = module_of(study, federation, 0)
         for _ in range(6):
-            outputs = model(federation.features[mine])[:, 0]
-            truth = federation.targets[mine].double()
+            outputs = model(federation.features[index])[:, 0]
+            truth = federation.targets[index].double()
             loss = nn.functional.binary_cross_entropy_with_logits(outputs, truth)
             grads = torch.autograd.grad(loss, list(model.parameters()))
             with torch.no_grad():
@@ -94,7 +69,7 @@ def test_a_study_of_sentences_trains_as_a_loop_over_modules_does(
         found, expected = result.models()[client], ravel(model)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
         trained = result.model(client)
-        right = (trained(federation.features[mine])[:, 0] > 0) == (truth > 0.5)
+        right = (trained(federation.features[index])[:, 0] > 0) == (truth > 0.5)
         last = result.records.metrics.query(f"round == 2 and client == {client}")
         assert last["train_accuracy"].item() == pytest.approx(right.double().mean())
 
@@ -119,7 +94,4 @@ def test_debug_mode_gives_the_same(tables, tmp_path):
 )
 def test_models_that_cannot_read_sentences_are_refused(tables, tmp_path, name, message):
     tables["model"] = {"name": f"own_sequences:{name}"}
-    runs = tmp_path / "runs"
-    with pytest.raises(InputError, match=message):
-        run_study(study_of(tables), runs=runs)
-    assert not runs.exists()
+    refused(tables, tmp_path, message)

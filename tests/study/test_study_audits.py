@@ -30,6 +30,7 @@ from coterie.study.audits.inversions import inversion_of
 from coterie.study.config import study_of
 from coterie.study.private import guarded
 from coterie.study.setup import prepare, simulation_of
+from support.plain_clients import mine
 
 TABLES = {
     "name": "audited",
@@ -334,9 +335,7 @@ def test_losses_with_a_canary_and_without_are_those_of_a_loop(unit, held_out):
     gaps = gaps * float(objective)
 
     def told(federation, client):
-        some = federation.validation if held_out else federation.train
-        start = int(some.start[client])
-        return gaps[some.index[start : start + int(some.size[client])]]
+        return gaps[mine(federation, client, "validation" if held_out else "train")]
 
     for j, client in enumerate(canaries.clients.tolist()):
         coin = torch.zeros(len(canaries.clients), dtype=torch.bool)

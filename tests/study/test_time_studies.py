@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.cli.commands import main
 from coterie.records import Folder, load_records
 from coterie.study.config import read_study, study_of
 from coterie.study.experiment import Progress, Result, run_study
+from support import study_runs
+from support.called import refused
 from support.run_folders import folder_of
 from support.tiny_studies import CLIENTS, TABLES
 
@@ -407,10 +408,7 @@ def test_what_a_face_does_not_use_is_refused(tmp_path, entry, in_time, words):
     tables = timed([entry], {})
     if not in_time:
         del tables["time"]
-    with pytest.raises(InputError) as refused:
-        run_study(study_of(tables), runs=tmp_path / "r")
-    assert words in str(refused.value)
-    assert not (tmp_path / "r").exists()
+    assert words in study_runs.refused(tables, tmp_path)
 
 
 def test_shared_ranges_are_searched_by_those_who_use_the_option():
@@ -439,15 +437,8 @@ def test_mistakes_give_one_sentence_and_nothing_is_written(
         pairs = ", ".join(f"{key} = {value!r}" for key, value in time.items())
         lines.append(f"time = {{{pairs}}}")
     (tmp_path / "study.toml").write_text("\n".join(lines))
-    monkeypatch.setattr(sys, "argv", ["coterie", "run", "study.toml", "--quiet"])
-    before = {path.name for path in tmp_path.iterdir()} | {"__pycache__"}
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    said = capsys.readouterr().err
+    assert words in refused(capsys, monkeypatch, "run", "study.toml", "--quiet")
     sys.modules.pop("bad_time", None)
-    assert stopped.value.code == 2
-    assert words in said and said.count("\n") == 1
-    assert {path.name for path in tmp_path.iterdir()} <= before
 
 
 def test_what_takes_no_time_ends_with_a_sentence(tmp_path, monkeypatch):

@@ -14,9 +14,10 @@ import pytest
 from coterie import report
 from coterie.records import Search, load_records, rungs
 from coterie.study.config import study_of
-from coterie.study.experiment import Progress, run_study
+from coterie.study.experiment import run_study
 from coterie.study.search import Tune
 from support.run_folders import folder_of
+from support.study_runs import stopped
 from support.tuning_studies import TABLES, made, searches
 
 
@@ -107,13 +108,7 @@ def test_values_of_other_kinds_have_an_axis_of_names(tmp_path):
 
 def test_an_interrupted_search_is_reported(tmp_path):
     asked = made({"halving": 2}, run=TABLES["run"] | {"seeds": [0], "rounds": 2})
-
-    def interrupt(p: Progress) -> None:
-        if p.label == "fedavg (tuning 3/5)":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(asked, runs=tmp_path, progress=interrupt)
+    stopped(asked, lambda p: p.label == "fedavg (tuning 3/5)", runs=tmp_path)
     records = load_records(folder_of(asked, tmp_path))
     waiting = records.trials[records.trials["algorithm"] == "fedavg"]
     assert list(waiting["status"]) == ["waiting", "waiting"]

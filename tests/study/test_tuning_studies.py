@@ -19,16 +19,17 @@ from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
 from coterie.records import Folder, Rung
 from coterie.seeds import generator
-from coterie.study import loops as training
 from coterie.study import setup as setups
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, Result, run_study
 from coterie.study.newcomers import hold_out
 from coterie.study.search import folded
 from coterie.study.setup import prepare
+from support.plain_clients import mine
 from support.recipes import built
 from support.run_folders import folder_of
-from support.tuning_studies import TABLES, made, of, searches
+from support.study_runs import refuse_training, stopped
+from support.tuning_studies import TABLES, made, searches
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +153,8 @@ def test_newcomers_take_no_part_in_the_search(tmp_path, monkeypatch):
     def other(study, table, seed):
         federation = original(study, table, seed)
         _, (held,) = hold_out(federation, 1, seed)
-        train, validation = (
-            of(federation, part, int(held)) for part in ("train", "validation")
-        )
-        return garbled(federation, torch.tensor(train + validation))
+        parts = [mine(federation, held, part) for part in ("train", "validation")]
+        return garbled(federation, torch.cat(parts))
 
     monkeypatch.setattr(setups, "divided", other)
     after = run_study(asked, runs=tmp_path / "after")
@@ -211,15 +210,13 @@ def short(tmp_path_factory) -> Result:
 def test_a_search_that_was_stopped_anywhere_goes_on_and_ends_the_same(short, tmp_path):
     # In the second fold, between two rungs, at the end of the search and behind it.
     for place in (3, 15, 23, 25):
-        seen = iter(range(100))
+        seen, runs = iter(range(100)), tmp_path / str(place)
 
-        def interrupt(p: Progress, stop=place, seen=seen) -> None:
-            if next(seen) == stop:
-                raise KeyboardInterrupt
+        def stop(p: Progress, place=place, seen=seen) -> bool:
+            return next(seen) == place
 
-        with pytest.raises(KeyboardInterrupt):
-            run_study(short.study, runs=tmp_path / str(place), progress=interrupt)
-        resumed = run_study(short.study, resume=folder_in(tmp_path / str(place)))
+        stopped(short.study, stop, runs=runs)
+        resumed = run_study(short.study, resume=folder_in(runs))
         assert searches(resumed) == searches(short)
         assert torch.equal(resumed.models(), short.models())
         assert states(resumed.folder) == []
@@ -232,14 +229,8 @@ def folder_in(runs: Path) -> Path:
 
 def test_finished_trials_are_not_trained_again(tmp_path):
     asked = made({"halving": 2, "trials": 4}, **SHORT)
-
-    def interrupt(p: Progress) -> None:
-        # In the second of the two that go on, after all four and the first of these.
-        if p.done == 4 * 2 + 2 + 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_study(asked, runs=tmp_path, progress=interrupt)
+    # In the second of the two that go on, after all four and the first of these.
+    stopped(asked, lambda p: p.done == 4 * 2 + 2 + 1, runs=tmp_path)
     again: list[Progress] = []
     run_study(asked, resume=folder_in(tmp_path), progress=again.append)
     assert [p.done for p in again if "tuning" in p.label] == [11, 12]
@@ -286,10 +277,7 @@ def test_only_trials_that_may_go_on_keep_their_state(tmp_path):
 
 
 def test_a_finished_search_is_not_made_again(tuned, monkeypatch):
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(training, "run_rounds", refuse)
+    refuse_training(monkeypatch)
     again = run_study(tuned.study, resume=tuned.folder)
     assert searches(again) == searches(tuned)
 

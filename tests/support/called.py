@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+
+import pytest
 from typer.testing import CliRunner
 
 from coterie.cli import commands as cli
@@ -13,3 +18,30 @@ def called(*words: str) -> tuple[int, str, str]:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr
+
+
+def refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
+) -> str:
+    """The one sentence of a command that fails; raises unless it is one, on stderr."""
+    before = _files()
+    monkeypatch.setattr(sys, "argv", ["coterie", *words])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    written = capsys.readouterr()
+    assert caught.value.code == 2
+    assert written.out == ""
+    lines = written.err.strip().splitlines()
+    assert len(lines) == 1, written.err
+    message = lines[0].removeprefix("Error: ")
+    assert "Traceback" not in message
+    assert message.endswith((".", "?"))
+    # A suggestion is a second sentence; there is no other.
+    assert not re.search(r"\w\. [A-Z]", message.split(" Did you mean")[0]), message
+    assert _files() == before, "something was written"
+    return message
+
+
+def _files() -> list[Path]:
+    """All below this folder, but for what Python keeps of modules that it imports."""
+    return sorted(path for path in Path().rglob("*") if "__pycache__" not in path.parts)

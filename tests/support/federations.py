@@ -20,5 +20,14 @@ def divided(
     return federate(table, torch.tensor(owner), torch.tensor(role), clusters=clusters)
 
 
+def of_groups(table: Table) -> Federation:
+    """The groups of a synthetic table are clients: two samples to validate and test."""
+    clients = int(table.group.max()) + 1
+    each = len(table.group) // clients
+    role = torch.tensor([0] * (each - 2) + [1, 2]).repeat(clients)
+    clusters, optima = table.clusters, table.optima
+    return federate(table, table.group, role, clusters=clusters, optima=optima)
+
+
 def samples(sizes=SIZES) -> int:
     return sum(sizes) + 3 * len(sizes)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from coterie.checks import InputError
 from coterie.study.config import study_of
 from coterie.study.experiment import Result, run_study
 from support.hospitals import HOSPITALS, write_hospitals
@@ -16,6 +19,7 @@ from torch import nn
 from coterie import Table
 
 def sentences(*, clients: int = 3, seed: int = 0):
+    # Whether the first word of a sentence is one of the later half of the words.
     rng = torch.Generator().manual_seed(seed)
     words = torch.randint(1, 9, (30 * clients, 4), generator=rng)
     group = torch.arange(30 * clients) // 30
@@ -29,17 +33,17 @@ def pictures(*, clients: int = 2, seed: int = 0):
     return Table("pictures", images, labels, "classification", 3, group=group)
 
 class Reader(nn.Module):
-    def __init__(self, outputs, width):
+    def __init__(self, outputs, width, kind):
         super().__init__()
         self.words = nn.Embedding(9, width)
-        self.recurrent = nn.GRU(width, width, batch_first=True)
+        self.recurrent = kind(width, width, batch_first=True)
         self.head = nn.Linear(width, outputs)
 
     def forward(self, sentences):
         return self.head(self.recurrent(self.words(sentences))[0][:, -1])
 
 def gru(shape, outputs, *, width: int = 4):
-    return Reader(outputs, width)
+    return Reader(outputs, width, nn.GRU)
 
 class Reshaping(nn.Module):
     # Layers whose code asks for the number of samples.
@@ -96,6 +100,21 @@ def run(folder: Path, tables: dict[str, Any], **options: Any) -> Result:
     """The result of a study, of whose odd data nothing is said."""
     study = study_of(tables)
     return run_study(study, runs=folder / "runs", notice=lambda _: None, **options)
+
+
+def damage(path: Path, read: Callable[[], object], rng: random.Random) -> None:
+    """Raises unless a file can be read, or is refused in a sentence, however broken."""
+    whole, refused = path.read_bytes(), 0
+    for _ in range(60):
+        at = rng.randrange(len(whole))
+        new = rng.choice((b"", b"0", b"]", b'"', b"-1", whole[at : at + 9] * 2))
+        path.write_bytes(whole[:at] + new + whole[at + rng.choice((1, 1, 5, 60)) :])
+        try:
+            read()
+        except InputError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 20
 
 
 def own_module(folder: Path, name: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
 from coterie.collaboration.divisions import Standing
-from coterie.data.federation import Federation, Table, federate
+from coterie.data.federation import Federation, Part, Table, federate
 
 REAL = torch.float64
 
@@ -60,6 +62,13 @@ def strangers(**options) -> Federation:
     """Six clients whose best models are as far from each other as can be."""
     axes = 5 * torch.eye(3, dtype=REAL)
     return linear_clients(torch.cat([axes, -axes]), **options)
+
+
+def without_validation(federation: Federation, *clients: int) -> Federation:
+    """Where these, or all, have no validation data."""
+    index, first, size = federation.validation
+    left = size.index_fill(0, torch.tensor(clients), 0) if clients else 0 * size
+    return replace(federation, validation=Part(index, first, left))
 
 
 def are_found(member: Tensor, clusters: Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 
 import torch
 
@@ -12,7 +12,7 @@ from coterie.conformance.cases import Case, Setting, starting_rows
 from coterie.data.federation import Federation
 from coterie.engine.rounds import run_rounds
 from coterie.models import build
-from coterie.study.config import study_of
+from support import tiny_studies
 
 CLIENTS, HELD_OUT, ROUNDS = 6, 2, 2
 TABLES = {
@@ -31,15 +31,7 @@ TABLES = {
 }
 
 
-def made(**changes: object):
-    """The study above with tables replaced, or settings of [run] changed."""
-    tables = copy.deepcopy(TABLES)
-    for name, value in changes.items():
-        if name in tables:
-            tables[name] = value
-        else:
-            tables["run"][name] = value
-    return study_of(tables)
+made = functools.partial(tiny_studies.made, TABLES)
 
 
 def trained_by(name: str, federation: Federation, alike: bool = True, **options):

@@ -123,8 +123,10 @@ def gradient(federation: Federation, row: Tensor, index: Tensor) -> Tensor:
 
 
 def draws(federation: Federation, client: int, size: int, stream: int) -> Tensor:
-    """The minibatch of a client in a stream."""
+    """The minibatch of a client in a stream, or all of its samples if `size` is 0."""
     here = mine(federation, client)
+    if size == 0:
+        return here
     limit = torch.tensor([len(here)])
     return here[seeds.below(limit, stream, federation.clients[[client]], size)[0]]
 

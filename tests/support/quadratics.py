@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from coterie import models, seeds
-from coterie.algorithms.fedavg import fedavg
-from coterie.algorithms.local import local
 from coterie.clients.simulation import Simulation
 from coterie.data import synthetic
 from coterie.data.federation import PARTS, Federation, Table, federate
+from support.federations import of_groups
 from support.oracles import begun, told
+from support.plain_clients import draws, mine
 
 REAL = torch.float64
 # Some hundred steps in double precision, with the operations in another order.
@@ -67,12 +67,6 @@ def hessians(federation: Federation) -> tuple[Tensor, Tensor]:
     return torch.stack(a), torch.stack(b)
 
 
-def mine(federation: Federation, client: int) -> Tensor:
-    """Where the training samples of a client are."""
-    index, first, size = federation.train
-    return index[first[client] : first[client] + size[client]]
-
-
 def solve(a: Tensor, b: Tensor) -> Tensor:
     """The solutions (N, D) of a_i x_i = b_i."""
     return torch.linalg.solve(a, b[..., None])[..., 0]
@@ -88,8 +82,7 @@ def similar_clients() -> Federation:
     table = synthetic.mean_estimation(
         clients=12, clusters=1, samples=7, variation=0.2**0.5, noise=1.0, seed=1
     )
-    role = torch.tensor([0, 0, 0, 0, 0, 1, 2]).repeat(12)
-    return federate(table, table.group, role, optima=table.optima)
+    return of_groups(table)
 
 
 def error(federation: Federation, x: Tensor) -> float:
@@ -103,6 +96,11 @@ def simulate(federation: Federation, batch_size: int = 0) -> Simulation:
     bias = federation.task == "classification"
     module = models.build(lambda: models.linear((size,), outputs, bias=bias), 0, REAL)
     return Simulation(federation, module, batch_size=batch_size, dtype=REAL)
+
+
+def zeros(federation: Federation) -> Tensor:
+    """Models of linear regression that are all zero."""
+    return torch.zeros(len(federation), federation.features.shape[1], dtype=REAL)
 
 
 def start(n: int = 6, d: int = D) -> Tensor:
@@ -122,35 +120,12 @@ def train(algorithm, simulation, x, rounds=4, active=None):
     return states, infos
 
 
-def gradients_of_a_step(algorithm) -> Tensor:
-    """Gradients of samples that each client evaluates, with minibatches of three."""
-    oracle = simulate(quadratics(), 3).at(1, ACTIVE)
-    algorithm.step(begun(algorithm, start()), oracle, seeds.generator(0))
-    return oracle.gradients
-
-
-def least_error(federation: Federation, rounds: int) -> float:
-    """The error of training alone or of one model for all, whichever is smaller."""
-    simulation, x = simulate(federation), torch.zeros_like(federation.optima)
-    usual = local(lr=0.3), fedavg(federation.train.size, lr=0.3)
-    found = [train(method, simulation, x, rounds)[0][-1].x for method in usual]
-    return min(error(federation, x) for x in found)
-
-
-def drawn(simulation: Simulation, t: int, client: int, question: int) -> Tensor:
-    """The samples of a client's minibatch number `question` in the program of round t.
-
-    Args:
-        simulation: whose clients keep their numbers as identities.
-        t: the round.
-        client: who is asked.
-        question: how many minibatches were drawn before.
-    """
-    stream = seeds.key(simulation.at(t).key("each", 0), question)
-    size = simulation.federation.train.size[client, None]
-    who = torch.tensor([client])
-    draws = seeds.below(size, stream, who, simulation.batch_size)[0]
-    return mine(simulation.federation, client)[draws]
+def drawn(
+    simulation: Simulation, t: int, client: int, question: int, program: int = 0
+) -> Tensor:
+    """The samples of a client's minibatch number `question` in a program of round t."""
+    stream = seeds.key(simulation.at(t).key("each", program), question)
+    return draws(simulation.federation, client, simulation.batch_size, stream)
 
 
 def loss(federation: Federation, row: Tensor, index: Tensor) -> Tensor:
@@ -159,3 +134,8 @@ def loss(federation: Federation, row: Tensor, index: Tensor) -> Tensor:
     weight, bias = row[: size * outputs].view(outputs, size), row[size * outputs :]
     scores = federation.features[index] @ weight.T + bias
     return nn.functional.cross_entropy(scores, federation.targets[index])
+
+
+def gradient(federation: Federation, row: Tensor, index: Tensor) -> Tensor:
+    """The gradient of that loss."""
+    return torch.func.grad(loss, argnums=1)(federation, row, index)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 
-from coterie.data.federation import Federation
 from coterie.records import Search, search_of
 from coterie.study.config import study_of
 from coterie.study.experiment import Result
@@ -37,9 +36,3 @@ def searches(result: Result) -> dict[tuple[str, int], Search]:
     files = sorted((result.folder / "tuning").iterdir())
     found = [search_of(json.loads(file.read_text())) for file in files]
     return {(search.label, search.seed): search for search in found}
-
-
-def of(federation: Federation, name: str, client: int) -> list[int]:
-    """The samples of a client in a part."""
-    index, start, size = federation.part(name)
-    return index[start[client] : start[client] + size[client]].tolist()

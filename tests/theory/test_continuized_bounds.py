@@ -11,15 +11,12 @@ import torch
 from coterie.checks import InputError
 from coterie.optim import continuized as co
 from coterie.theory.decentralised import continuized as bounds
+from support.draws import rng
 
 REAL = torch.float64
 RUNS, STEPS, D = 500, 60, 20
 L, MU = 1.0, 1e-2
 H = torch.logspace(-2, 0, D, dtype=REAL)
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 START = torch.randn(D, generator=rng(9), dtype=REAL)

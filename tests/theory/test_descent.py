@@ -13,13 +13,10 @@ from coterie.optim.delayed_descent import Network, ddo, quadratic_phi, ticks
 from coterie.optim.meetings import Meetings, meetings
 from coterie.theory.decentralised import descent
 from coterie.theory.rates import Convex
+from support.draws import rng
 
 REAL = torch.float64
 E = math.e
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def random_network(n=6, seed=0):

@@ -19,14 +19,11 @@ from coterie.structure import (
     top_subspace,
 )
 from coterie.theory.structure import one_sample, rates, shells
+from support.draws import rng
 from support.shared_models import error, shared
 
 REAL = torch.float64
 SETTING = rates.Setting(200, 30, 3, 40)
-
-
-def rng(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def test_rates_are_those_of_the_table():

@@ -1,0 +1,63 @@
+"""Studies that are refused, stopped on the way, or run by several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.checks import InputError
+from coterie.conformance.divided import divided
+from coterie.study import loops
+from coterie.study.config import Study, study_of
+from coterie.study.experiment import Progress, Result, run_study
+
+
+def refused(
+    study: Study | dict[str, Any], folder: Path, match: str | None = None
+) -> str:
+    """The sentence with which a study is refused; raises if it leaves anything.
+
+    Args:
+        study: or its tables.
+        folder: below which it would be run.
+        match: what the sentence says.
+    """
+    with pytest.raises(InputError, match=match) as refusal:
+        made = study_of(study) if isinstance(study, dict) else study
+        run_study(made, runs=folder / "runs")
+    assert not (folder / "runs").exists()
+    message = str(refusal.value)
+    assert message.endswith((".", "?", ".)")) and "\n" not in message
+    return message
+
+
+def stopped(study: Study, when: Callable[[Progress], bool], **options: Any) -> None:
+    """Runs a study until somebody stops it, at the first progress that is meant."""
+
+    def stop(progress: Progress) -> None:
+        if when(progress):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, progress=stop, **options)
+
+
+def together(study: Study, processes: int, runs: Path, **options: Any) -> list[Result]:
+    """What each of several processes has of a study; here they are threads."""
+
+    def run(group):
+        return run_study(study, runs=runs, group=group, **options)
+
+    return divided(run, processes)
+
+
+def refuse_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever trains from now on, fails."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError("training began again")
+
+    monkeypatch.setattr(loops, "run_rounds", refuse)
