@@ -191,13 +191,9 @@ class Kernel:
     def _measured(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The measures of one chunk of rows."""
         everyone, wholes = slice(None), self.objective.of_client
-        sums, outputs = zip(
-            *(
-                self._run("measure", (everyone, piece), points)
-                for piece in batch.pieces(_EVALUATED_AT_ONCE)
-            ),
-            strict=True,
-        )
+        pieces = batch.pieces(_EVALUATED_AT_ONCE)
+        parts = [self._run("measure", (everyone, piece), points) for piece in pieces]
+        sums, outputs = zip(*parts, strict=True)
         found = {name: sum(some[name] for some in sums) for name in sums[0]}
         rows = self._of_rows(torch.cat(outputs, 1), batch) if wholes else []
         for name, of in wholes.items():
