@@ -190,10 +190,8 @@ class Kernel:
 
     def _measured(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The measures of one chunk of rows."""
-        everyone, wholes = slice(None), self.objective.of_client
-        pieces = batch.pieces(_EVALUATED_AT_ONCE)
-        parts = [self._run("measure", (everyone, piece), points) for piece in pieces]
-        sums, outputs = zip(*parts, strict=True)
+        wholes = self.objective.of_client
+        sums, outputs = zip(*self._in_pieces(points, batch), strict=True)
         found = {name: sum(some[name] for some in sums) for name in sums[0]}
         rows = self._of_rows(torch.cat(outputs, 1), batch) if wholes else []
         for name, of in wholes.items():
@@ -208,12 +206,16 @@ class Kernel:
         """Outputs and targets of each row's samples that have a weight, on the CPU."""
         found: list[tuple[Tensor, Tensor]] = []
         for rows, some in self._chunks(batch, self.evaluated_at_once(batch.width)):
-            pieces = [
-                self._run("measure", (slice(None), piece), points[rows])[1]
-                for piece in some.pieces(_EVALUATED_AT_ONCE)
-            ]
+            pieces = [outputs for _, outputs in self._in_pieces(points[rows], some)]
             found += self._of_rows(torch.cat(pieces, 1), some)
         return found
+
+    def _in_pieces(
+        self, points: Tensor, batch: Batch
+    ) -> list[tuple[dict[str, Tensor], Tensor]]:
+        """Sums of measures, and outputs, of so many samples of a row at once."""
+        pieces = batch.pieces(_EVALUATED_AT_ONCE)
+        return [self._run("measure", (slice(None), each), points) for each in pieces]
 
     def _of_rows(self, outputs: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """Outputs and targets row by row, without padding."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from ...checks import InputError
-from ...study.audits import Findings, Inversion, Proof, audit_study
 from ..beside import read_beside
 from ..progress import plain_progress
 from ..tables import err, out, print_json
 from ..terminal import interruptible
 from .options import Json, Overrides, Quiet
+
+if TYPE_CHECKING:
+    from ...study.audits import Findings, Inversion, Proof
 
 _MEANING = (
     "epsilon at least: what the right guesses prove; could prove: if all were right; "
@@ -40,6 +42,8 @@ def audit(
 
     Exits with 1 where an attack proves more than the accountant allows.
     """
+    from ...study.audits import audit_study  # scipy.stats takes a second
+
     if path.is_dir():
         path = path / "study.toml"
         if not path.is_file():
