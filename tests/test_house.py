@@ -73,7 +73,13 @@ def imported_rooms(path: Path, room: str) -> set[str]:
 
 
 FILES = [(room, path) for room in ROOMS for path in (PACKAGE / room).rglob("*.py")]
-NAMES = [str(path.relative_to(PACKAGE).with_suffix("")) for _, path in FILES]
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(PACKAGE).with_suffix(""))
+
+
+NAMES = [relative(path) for _, path in FILES]
 
 
 @pytest.mark.parametrize(("room", "path"), FILES, ids=NAMES)
@@ -100,6 +106,22 @@ def test_every_module_stands_in_a_room_and_rooms_are_of_a_readable_size():
     assert rooms == set(ROOMS)
     for room in rooms - {"algorithms"}:
         assert 1 <= len(list((PACKAGE / room).glob("*.py"))) - 1 <= 12, room
+
+
+def is_factory(function: ast.FunctionDef) -> bool:
+    """Whether it makes a method of functions inside it, which share what it knows."""
+    made = function.returns is not None and ast.unparse(function.returns)
+    return made in ("Algorithm", "Flow")
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=relative)
+def test_files_and_functions_are_short(path):
+    """At most 400 and 60 lines, factories of methods aside."""
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and not is_factory(node):
+            assert node.end_lineno - node.lineno < 60, node.name
 
 
 def code_lines(path: Path) -> int:

@@ -56,8 +56,9 @@ def named(
     )
 
 
-def photograph(figure: go.Figure, path: Path) -> None:
-    """Takes a picture of the figure with headless Chromium."""
+def photograph(figure: go.Figure, script: str) -> None:
+    """Takes a picture of the figure, beside its script, with headless Chromium."""
+    path = Path(script).with_suffix(".png")
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         raise SystemExit("chromium is needed to take the picture.")
@@ -76,3 +77,4 @@ def photograph(figure: go.Figure, path: Path) -> None:
         subprocess.run(
             [*command, page.as_uri()], check=True, capture_output=True, timeout=120
         )
+    print(path)

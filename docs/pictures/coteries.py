@@ -9,7 +9,6 @@ different sizes; one federation of the bench of structures. Every point is measu
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
@@ -20,8 +19,6 @@ import coterie as co
 from coterie.cli import items_of
 from coterie.data import load
 from coterie.models import build, ravel
-
-HERE = Path(__file__).parent
 
 items_of("coterie")
 bench = sys.modules["reproduce_coterie.bench"]
@@ -103,5 +100,4 @@ def looks(figure: go.Figure) -> go.Figure:
 
 
 if __name__ == "__main__":
-    photograph(drawn(), HERE / "coteries.png")
-    print(HERE / "coteries.png")
+    photograph(drawn(), __file__)

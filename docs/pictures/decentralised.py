@@ -9,8 +9,6 @@ second, eight seeds. Every point is measured.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import plotly.graph_objects as go
 import torch
 from canvas import captioned, laid_out, named, photograph
@@ -22,8 +20,6 @@ from coterie.engine.clocks import Rings, clock
 from coterie.engine.events import Run
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build
-
-HERE = Path(__file__).parent
 
 REAL = torch.float64
 ROUNDS, SECONDS, SEEDS = 150, 120, 8
@@ -137,5 +133,4 @@ def looks(figure: go.Figure) -> go.Figure:
 
 
 if __name__ == "__main__":
-    photograph(drawn(), HERE / "decentralised.png")
-    print(HERE / "decentralised.png")
+    photograph(drawn(), __file__)

@@ -9,11 +9,11 @@ studies let them. Every point is measured.
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
 
 import plotly.graph_objects as go
 import torch
-from canvas import captioned, laid_out, photograph
+from canvas import captioned, laid_out, named, photograph
 from decentralised import REAL, optimum, regressions
 from plotly.subplots import make_subplots
 
@@ -21,8 +21,6 @@ import coterie as co
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import Run
 from coterie.graphs import edges_of, gossip_matrix
-
-HERE = Path(__file__).parent
 
 N, POINTS = 8, 40
 SECONDS = {1: 2000, 2: 8000}  # left and right
@@ -68,17 +66,8 @@ def drawn() -> go.Figure:
             place = {"row": 1, "col": panel}
             line = {"color": colour, "width": 2.5}
             figure.add_scatter(x=times, y=values, mode="lines", line=line, **place)
-            figure.add_annotation(
-                x=seconds,
-                y=torch.tensor(values[-1]).log10().item(),
-                text=label,
-                showarrow=False,
-                xanchor="left",
-                xshift=8,
-                yshift=12 if name == "loss_network" else -4,
-                font={"color": colour, "size": 14},
-                **place,
-            )
+            place |= {"xshift": 8, "yshift": 12 if name == "loss_network" else -4}
+            named(figure, label, colour, seconds, math.log10(values[-1]), **place)
         figure.update_xaxes(title="seconds", range=[0, seconds], col=panel)
     return looks(figure)
 
@@ -101,5 +90,4 @@ def looks(figure: go.Figure) -> go.Figure:
 
 
 if __name__ == "__main__":
-    photograph(drawn(), HERE / "dual.png")
-    print(HERE / "dual.png")
+    photograph(drawn(), __file__)

@@ -22,8 +22,7 @@ from coterie.records import Records, load_records
 from coterie.report import partner_counts
 from coterie.scores import mean_scores
 
-HERE = Path(__file__).parent
-STUDY = HERE.parents[1] / "examples" / "digits.toml"
+STUDY = Path(__file__).parents[2] / "examples" / "digits.toml"
 TOP_PARTNERS = 10  # upper end of the left axis
 LOWEST = 0.6  # lower end of the right axis, which shows the end of training
 
@@ -162,8 +161,7 @@ def main() -> None:
         records = load_records(sys.argv[1])
     else:
         records = co.run_study(co.read_study(STUDY)).records
-    photograph(drawn(records), HERE / "estimators.png")
-    print(HERE / "estimators.png")
+    photograph(drawn(records), __file__)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ is a hundred times slower. Every point is measured, in one run of each.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import plotly.graph_objects as go
 import torch
 from canvas import laid_out, named, photograph
@@ -17,8 +15,6 @@ from plotly.subplots import make_subplots
 
 from coterie import gossip
 from coterie.graphs import edges_of, gossip_matrix
-
-HERE = Path(__file__).parent
 
 REAL = torch.float64
 SLOW, FAST = "#D55E00", "#0072B2"
@@ -117,5 +113,4 @@ def _log(value: float) -> float:
 
 
 if __name__ == "__main__":
-    photograph(drawn(), HERE / "gossip.png")
-    print(HERE / "gossip.png")
+    photograph(drawn(), __file__)

@@ -7,11 +7,9 @@ Numbers are the gaps rho of Metropolis weights, computed as the picture is drawn
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import plotly.graph_objects as go
-from canvas import photograph
+from canvas import laid_out, photograph
 from plotly.subplots import make_subplots
 
 from coterie.graphs import edges_of, gossip_matrix, places, spectral_gap
@@ -55,15 +53,8 @@ def picture() -> go.Figure:
         )
     figure.update_xaxes(visible=False, range=[-1.15, 1.15])
     figure.update_yaxes(visible=False, range=[-1.15, 1.15])
-    return figure.update_layout(
-        template="none",
-        showlegend=False,
-        width=1100,
-        height=480,
-        margin={"l": 10, "r": 10, "t": 50, "b": 10},
-        font={"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
-    )
+    return laid_out(figure, l=10, r=10, t=50, b=10)
 
 
 if __name__ == "__main__":
-    photograph(picture(), Path(__file__).with_suffix(".png"))
+    photograph(picture(), __file__)

@@ -9,7 +9,6 @@ Every point is the mean over all nodes at so many steps.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import plotly.graph_objects as go
 import torch
@@ -26,8 +25,6 @@ from coterie.privacy import (
     printed_losses,
 )
 from coterie.theory.decentralised import muffliato as theory
-
-HERE = Path(__file__).parent
 
 PRINTED, EXACT = "#D55E00", "#0072B2"
 GRAPHS = {"hypercube": 512, "ring": 64, "grid": 400}
@@ -84,5 +81,4 @@ def drawn() -> go.Figure:
 
 
 if __name__ == "__main__":
-    photograph(drawn(), HERE / "losses.png")
-    print(HERE / "losses.png")
+    photograph(drawn(), __file__)

@@ -9,7 +9,6 @@ federation "two groups" of the bench of structures. Every point is measured.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
@@ -22,8 +21,6 @@ from coterie.cli import items_of
 from coterie.data import load
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build, ravel
-
-HERE = Path(__file__).parent
 
 items_of("coterie")
 bench = sys.modules["reproduce_coterie.bench"]
@@ -125,5 +122,4 @@ def looks(figure: go.Figure) -> go.Figure:
 
 
 if __name__ == "__main__":
-    photograph(drawn(), HERE / "neighbours.png")
-    print(HERE / "neighbours.png")
+    photograph(drawn(), __file__)

@@ -10,7 +10,6 @@ by rounds. Every point is measured.
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 import plotly.graph_objects as go
 import torch
@@ -18,8 +17,6 @@ from canvas import SIZE, photograph
 from plotly.subplots import make_subplots
 
 from coterie.cli import items_of
-
-HERE = Path(__file__).parent
 
 items_of("even2024")
 chapter10 = import_module("reproduce_even2024.preconditioning")
@@ -68,5 +65,4 @@ def drawn() -> go.Figure:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    photograph(drawn(), HERE / "preconditioning.png")
-    print(HERE / "preconditioning.png")
+    photograph(drawn(), __file__)

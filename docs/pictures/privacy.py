@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,8 +17,6 @@ from canvas import laid_out, photograph
 from plotly.subplots import make_subplots
 
 import coterie as co
-
-HERE = Path(__file__).parent
 
 COLOURS = {
     "local": "#555555",
@@ -95,5 +92,4 @@ def drawn(folder: str) -> go.Figure:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        photograph(drawn(place), HERE / "privacy.png")
-    print(HERE / "privacy.png")
+        photograph(drawn(place), __file__)

@@ -8,8 +8,6 @@ point is measured, mean squared errors of models.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import plotly.graph_objects as go
 import torch
 from canvas import SIZE, photograph
@@ -24,8 +22,6 @@ from coterie.structure import (
     tasks,
 )
 from coterie.structure import single as one_model
-
-HERE = Path(__file__).parent
 
 N, D, R, NOISE = 200, 30, 3, 0.5
 SAMPLES = (4, 6, 8, 10, 14, 20, 28, 40, 56, 80)
@@ -107,7 +103,7 @@ def main() -> None:
     legend = {"orientation": "h", "y": -0.2}
     layout = {"width": SIZE[0], "height": SIZE[1], "font": {"size": 15}}
     figure.update_layout(template="plotly_white", legend=legend, **layout)
-    photograph(figure, HERE / "structure.png")
+    photograph(figure, __file__)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ models sent. Every point is measured.
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
@@ -21,8 +20,6 @@ from plotly.subplots import make_subplots
 from coterie.cli import items_of
 from coterie.graphs import edges_of, walk_on
 from coterie.seeds import generator
-
-HERE = Path(__file__).parent
 
 items_of("even2024")
 races = import_module("reproduce_even2024.token_races")
@@ -124,5 +121,4 @@ def looks(figure: go.Figure) -> go.Figure:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    photograph(drawn(), HERE / "tokens.png")
-    print(HERE / "tokens.png")
+    photograph(drawn(), __file__)

@@ -37,9 +37,6 @@ as its mean over clients.
 SERVER = -1
 """Stands for the server, where a link names two clients by their positions."""
 
-PEERS = -2
-"""Stands for all other clients, where there are too many to name pairs of them."""
-
 
 class Sent(NamedTuple):
     """What a verb sent: so many values over each of these links."""
@@ -302,10 +299,8 @@ class Flow(NamedTuple):
     task: Callable[[State, int, float], Task]
     """What a client that begins at that time is asked."""
     arrive: Callable[[State, Arrivals], Iterable[int]]
-    """Takes answers in; returns who gets a new task, also one who is still busy.
-
-    It may be somebody else: so a token walks.
-    """
+    """Takes answers in; returns who gets a new task, also one who is still busy or has
+    not answered: so a token walks."""
     personal: Callable[[State], Float[Tensor, "n d"]] = lambda state: state.x
     welcome: Callable[[State, Oracle], Tensor] | None = None
     """As of an `Algorithm`: models for clients that were not there in training."""
@@ -327,9 +322,7 @@ class Flow(NamedTuple):
 
 
 def _no_rounds(*_: Any) -> NoReturn:
-    raise InputError(
-        "the method has no rounds: it reacts to answers as they arrive, in time."
-    )
+    raise InputError("the method has no rounds: it reacts to answers, in time.")
 
 
 class Algorithm(NamedTuple):

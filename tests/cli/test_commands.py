@@ -19,7 +19,7 @@ import torch
 from coterie.algorithms import ALGORITHMS
 from coterie.cli import commands as cli
 from coterie.cli import tables
-from coterie.cli.listings import reference_of
+from coterie.cli.commands.listings import reference_of
 from coterie.data.datasets import DATASETS
 from coterie.data.splits import SPLITS
 from coterie.graphs.families import GRAPHS
@@ -475,7 +475,7 @@ def test_ctrl_c_says_how_to_go_on(here, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiment, "run_study", interrupted)
+    monkeypatch.setattr(cli.runs, "run_study", interrupted)
     code, _, errors = called("run", "study.toml", "--quiet")
     assert code == 130
     assert "run the same command again" in errors

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from coterie.checks import InputError
-from coterie.cli.comparisons import compared
+from coterie.cli.commands.comparisons import compared
 from coterie.study.experiment import run_study
 from support.called import called
 from support.tiny_studies import made

@@ -12,7 +12,7 @@ import tomli_w
 
 import coterie as co
 from coterie.algorithms import ALGORITHMS
-from coterie.cli.listings import KINDS
+from coterie.cli.commands.listings import KINDS
 from coterie.records import load_records
 from coterie.study.ingredients import RECIPES, ingredients_of
 from support.called import called
@@ -81,7 +81,7 @@ def test_plan_gives_a_row_for_each_client(here):
 
 def test_list_gives_defaults_and_who_takes_which_ingredient():
     found = answered("list")
-    assert tuple(found) == KINDS
+    assert tuple(found) == tuple(KINDS)
     by_name = {item["name"]: item for item in found["algorithms"]}
     assert by_name.keys() == ALGORITHMS.keys()
     assert by_name["fedavg"]["options"]["lr"] == 0.1

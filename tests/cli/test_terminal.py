@@ -161,9 +161,9 @@ def test_other_commands_end_with_a_sentence_too(here, monkeypatch, words, senten
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     for name in (
         "coterie.planning.plans.plan_study",
-        "coterie.conformance.suite.check_algorithm",
+        "coterie.cli.commands.checks.check_algorithm",
         "coterie.records.load_records",
-        "coterie.study.read_study",
+        "coterie.cli.beside.read_study",
     ):
         if words[0] != "plan" or not name.endswith("read_study"):
             monkeypatch.setattr(name, interrupted)

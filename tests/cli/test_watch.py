@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import watching
+from coterie.cli.commands import watching
 from coterie.records import locked
 from coterie.records.files import in_use
 from coterie.records.standings import standings_of

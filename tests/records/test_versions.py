@@ -88,7 +88,7 @@ def test_the_source_of_a_method_is_what_it_imports_and_no_other_method():
         ("algorithms/ditto.py", False),
         ("report/pages.py", False),
         ("report/privacy/section.py", False),
-        ("cli/commands.py", False),
+        ("cli/commands/runs.py", False),
     ],
 )
 def test_the_source_is_another_where_what_makes_a_cell_is(

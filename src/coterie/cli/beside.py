@@ -17,6 +17,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
+from ..study import Study, read_study
+
 _OWN = re.compile(r"""["'=\s]*(\w+)[\w.]*:\w+["'\s]*""")
 
 
@@ -50,13 +52,16 @@ def look_beside(folder: Path, texts: Sequence[str]) -> None:
         sys.path.append(place)
 
 
-def texts_of(study: Path, overrides: Sequence[str]) -> list[str]:
-    """All texts of a study's file and of overrides that may name a module."""
+def read_beside(path: Path, overrides: Sequence[str] | None) -> Study:
+    """A study, with modules that it or an override names found beside its file."""
+    overrides = overrides or []
     try:
-        tables = tomllib.loads(study.read_text(encoding="utf-8-sig"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):  # of which reading it will tell
         tables = {}
-    return [*_texts(tables), *(text.partition("=")[2] for text in overrides)]
+    named = (text.partition("=")[2] for text in overrides)
+    look_beside(path.parent, [*_texts(tables), *named])
+    return read_study(path, overrides)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -1,10 +1,14 @@
-"""What the terminal shows: tables of runs and plans."""
+"""What the terminal shows: tables of runs and plans, or one object for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
+import typer
 from rich import box
 from rich.cells import cell_len
 from rich.table import Table
@@ -13,7 +17,43 @@ from rich.text import Text
 from ..scores.finals import marked
 from .terminal import console
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 out, err = console(), console(stderr=True)
+
+SPEAKS = os.environ.get("RANK", "0") == "0"
+"""Of several processes that torchrun started, the first one speaks for all."""
+
+
+def notice(line: str) -> None:
+    """Prints a line beside what was asked for."""
+    if SPEAKS:
+        err.print(line, soft_wrap=True)
+
+
+def print_json(answer: Mapping[str, Any]) -> None:
+    """Prints one object; what is not a finite number is null."""
+    typer.echo(json.dumps(_in_json(answer), indent=2, allow_nan=False))
+
+
+def _in_json(value: Any) -> Any:
+    """The value in types of JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): _in_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_json(inner) for inner in value]
+    item = getattr(value, "item", None)  # a number of NumPy
+    value = value if item is None else item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | None) else str(value)
+
+
+def rows_of(table: pd.DataFrame, *, index: bool = True) -> list[dict[str, Any]]:
+    """A table as one object for each row."""
+    rows = (table.reset_index() if index else table).to_dict("records")
+    return [{str(key): value for key, value in row.items()} for row in rows]
 
 
 def print_headline(answers: dict[str, str]) -> None:
@@ -43,18 +83,6 @@ def print_summary(summary: Any) -> None:
     _print_rows(title, columns, summary)
     if summary["gain"].notna().any():
         out.print("+/-/?: clients that gain, that lose, for whom one cannot tell")
-
-
-def print_findings(factory: str, findings: Sequence[Any]) -> None:
-    """Prints what the conformance suite found of an algorithm, check by check."""
-    table = Table(title=f"conformance of {factory}")
-    for column in ("check", "in", "result"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("what was found", overflow="fold")
-    for finding in findings:
-        row = (finding.check, finding.face, finding.outcome, finding.message)
-        table.add_row(*row)
-    out.print(table)
 
 
 _SHOWN = 30
@@ -87,7 +115,7 @@ def print_plan(plan: Any) -> None:
         out.print(f"... and {len(shown) - _SHOWN} more")
 
 
-def _few(names: list[str], most: int = 5) -> str:
+def _few(names: list[str], most: int) -> str:
     """The first names, and how many more there are.
 
     >>> _few(["3", "1", "4"], most=2)
@@ -111,14 +139,12 @@ def print_newcomers(summary: Any) -> None:
     _print_rows(title, columns, summary)
 
 
-def print_chosen(records: Any) -> None:
-    """Prints the options that [tune] chose, where it did."""
-    from ..report.tables import chosen, setting_text
+def print_chosen(chosen: Any) -> None:
+    """Prints the options that [tune] chose."""
+    from ..report.tables import setting_text
 
-    if records.trials.empty or not records.trials["chosen"].any():
-        return
     out.print("\nchosen on validation data:")
-    for label, table in chosen(records).groupby("algorithm", sort=False):
+    for label, table in chosen.groupby("algorithm", sort=False):
         seeds: dict[str, list[str]] = {}
         for seed, setting in table.droplevel("algorithm").iterrows():
             seeds.setdefault(setting_text(setting), []).append(str(seed))

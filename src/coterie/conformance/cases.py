@@ -339,10 +339,10 @@ def agree(first: State, second: State, why: str) -> None:
         assert same(value, two[name]), f"{why}: `{name}` differs."
 
 
-def close(first: Tensor, second: Tensor, why: str, tolerance: float = _CLOSE) -> None:
+def close(first: Tensor, second: Tensor, why: str) -> None:
     """Raises AssertionError when models differ by more than rounding."""
     gap = float((first - second).abs().max() / second.abs().max().clamp(min=1))
-    assert gap <= tolerance, f"{why}: models differ by {gap:.2g}."
+    assert gap <= _CLOSE, f"{why}: models differ by {gap:.2g}."
 
 
 def shared(rows: Tensor) -> bool:

@@ -21,9 +21,9 @@ from ..data.federation import Federation, full_name, short_name
 from ..models import Objective
 from ..models.losses import squared_error
 from ..records import replacing
-from ..study import Study, data_of, prepare, simulation_of
+from ..study import Setup, Study, data_of, prepare, simulation_of
 from .expectations import WORTHWHILE, Outlook, outlook_of
-from .pilot import Training, run_pilot
+from .pilot import Pilot, Training, run_pilot
 from .prospects import Findings, Prospects, prospects_of
 from .trials import SHARE, Trial, run_trial
 
@@ -287,29 +287,16 @@ def plan_study(
         progress: called with the rounds that are done and their number.
     """
     seed = study.run.seeds[0] if seed is None else integer("seed", seed, at_least=0)
-    usual = _steps_of(study)
-    lr = number("lr", usual[0] if lr is None else lr, above=0)
-    steps = integer("steps", usual[1] if steps is None else steps, at_least=1)
-    rounds = study.run.rounds if rounds is None else rounds
-    integer("rounds", rounds, at_least=1)
+    lr, steps, rounds = _training_of(study, lr, steps, rounds)
     integer("samples", samples, at_least=0)
     asked = replace(study, run=replace(study.run, newcomers=0, seeds=(seed,)))
     data = data_of(asked)
     setup = prepare(asked, seed, data.federations[seed])
-    federation = setup.federation
-
-    def simulate(part: Federation) -> Simulation:
-        clients = simulation_of(study, part, setup.module, seed)
-        clients.kernel = setup.simulation.kernel  # which may be compiled
-        return clients
-
     train = Training(
         setup.x[0], lr, steps, rounds, seed, _counted(progress, 16 * rounds)
     )
-    pilot = run_pilot(federation, simulate, train)
+    pilot, trial = _trained(setup, train)
     sizes = pilot.findings.sizes
-    first, second = (tried(half).likely.weights for half in pilot.halves)
-    trial = run_trial(federation, simulate, (first, second), train)
     measure, cost = measure_of(setup.simulation.objective, trial)
     planned = np.full(len(sizes), float(samples)) if samples else sizes
     then = prospects_of(pilot.findings._replace(sizes=planned))
@@ -320,8 +307,8 @@ def plan_study(
         study,
         data.read,
         seed,
-        federation.clients.tolist(),
-        federation.names,
+        setup.federation.clients.tolist(),
+        setup.federation.names,
         {"lr": lr, "steps": steps, "rounds": rounds},
         measure,
         planned,
@@ -329,6 +316,19 @@ def plan_study(
         outlook,
         np.where(outlook.helped[:, None], then.likely.weights, np.eye(len(sizes))),
     )
+
+
+def _trained(setup: Setup, train: Training) -> tuple[Pilot, dict[str, Trial]]:
+    """A pilot, and a trial of the weights that its halves would give."""
+
+    def simulate(part: Federation) -> Simulation:
+        clients = simulation_of(setup.study, part, setup.module, setup.seed)
+        clients.kernel = setup.simulation.kernel  # which may be compiled
+        return clients
+
+    pilot = run_pilot(setup.federation, simulate, train)
+    first, second = (tried(half).likely.weights for half in pilot.halves)
+    return pilot, run_trial(setup.federation, simulate, (first, second), train)
 
 
 def tried(found: Findings) -> Prospects:
@@ -345,6 +345,18 @@ def _counted(progress: Callable[[int, int], None], rounds: int) -> Callable[[], 
         progress(now, -(-now // rounds) * rounds)
 
     return tick
+
+
+def _training_of(
+    study: Study, lr: float | None, steps: int | None, rounds: int | None
+) -> tuple[float, int, int]:
+    """Step size, steps and rounds of the pilot's training, where not given: usual."""
+    usual = _steps_of(study)
+    return (
+        number("lr", usual[0] if lr is None else lr, above=0),
+        integer("steps", usual[1] if steps is None else steps, at_least=1),
+        integer("rounds", study.run.rounds if rounds is None else rounds, at_least=1),
+    )
 
 
 def _steps_of(study: Study) -> tuple[float, int]:

@@ -167,14 +167,7 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
     study, about = read_toml(path / "study.toml"), read_json(path / "task.json")
     shapes.sound_study(path / "study.toml", study)
     order = [entry["label"] for entry in study["algorithm"]]
-    loaded = list(cells)
-    for label, seed in [(cell.label, cell.seed) for cell in loaded]:
-        if label not in order:
-            raise InputError(
-                f"{path / 'cells' / file_name(label, seed)}.pt is of an algorithm "
-                f"{label!r}, which the study does not have: move it elsewhere."
-            )
-    loaded.sort(key=lambda cell: (order.index(cell.label), cell.seed))
+    loaded = _in_order(path, cells, order)
     shapes.sound_task(path / "task.json", about, loaded)
     files = path.glob("clients-*.csv")
     clients = _concatenated([_read_clients(file, loaded) for file in files])
@@ -198,17 +191,11 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
             for cell in loaded
             if cell.snapshots
         },
-        outcomes={
-            (c.label, c.seed): _outcomes(c.outcomes) for c in loaded if c.outcomes
-        },
+        outcomes=_outcomes((cell, cell.outcomes) for cell in loaded),
         oracles=tuple(about.get("oracles", ())),
         graph=_joined([_read_graph(f, clients) for f in path.glob("graph-*.csv")]),
         newcomers=_table((cell, cell.newcomers) for cell in loaded),
-        newcomer_outcomes={
-            (c.label, c.seed): _outcomes(c.newcomer_outcomes)
-            for c in loaded
-            if c.newcomer_outcomes
-        },
+        newcomer_outcomes=_outcomes((c, c.newcomer_outcomes) for c in loaded),
         confusion=_table((cell, cell.confusion) for cell in loaded),
         calibration=_table((cell, cell.calibration) for cell in loaded),
         releases=_table((cell, cell.releases) for cell in loaded),
@@ -228,6 +215,19 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
     for name in ("clients", "metrics", "newcomers", "spans", "work", "releases"):
         named(getattr(records, name), names)
     return records
+
+
+def _in_order(path: Path, cells: Iterable[Cell], order: list[str]) -> list[Cell]:
+    """The cells of these algorithms, and of no other."""
+    loaded = list(cells)
+    for cell in loaded:
+        if cell.label not in order:
+            file = path / "cells" / file_name(cell.label, cell.seed)
+            raise InputError(
+                f"{file}.pt is of an algorithm {cell.label!r}, which the study does "
+                "not have: move it elsewhere."
+            )
+    return sorted(loaded, key=lambda cell: (order.index(cell.label), cell.seed))
 
 
 def named(table: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
@@ -293,10 +293,17 @@ def last_metrics(cell: Cell, names: tuple[str, ...]) -> Iterator[list[Any]]:
         yield [*mine, client, full_name(names, client), *known]
 
 
-def _outcomes(columns: dict[str, Tensor]) -> Outcomes:
-    """What became of every test sample of a finished cell."""
-    arrays = {name: values.numpy() for name, values in columns.items()}
-    return Outcomes(arrays.pop("client"), arrays.pop("sample"), arrays)
+def _outcomes(
+    found: Iterable[tuple[Cell, dict[str, Tensor]]],
+) -> dict[tuple[str, int], Outcomes]:
+    """What became of every test sample of the finished cells."""
+    outcomes = {}
+    for cell, columns in found:
+        if columns:
+            arrays = {name: values.numpy() for name, values in columns.items()}
+            whose = arrays.pop("client"), arrays.pop("sample")
+            outcomes[cell.label, cell.seed] = Outcomes(*whose, arrays)
+    return outcomes
 
 
 def _table(found: Iterable[tuple[Cell, Mapping[str, ArrayLike]]]) -> pd.DataFrame:

@@ -38,7 +38,7 @@ def gaps_of(
     variance: Float[Tensor, "n c"],
     own: Float[Tensor, "n d"],
     candidates: Float[Tensor, "n c d"],
-    batches: int = 8,
+    batches: int,
 ) -> tuple[Tensor, Tensor]:
     """A client program: how much worse candidates are than one's own model.
 

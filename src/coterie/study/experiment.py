@@ -38,7 +38,7 @@ from .setup import (
     prepare,
     wants_compiling,
 )
-from .training import Tell, run_cell
+from .training import AnyFolder, Say, Tell, run_cell
 from .trials import refuse_settings, search_for, tuned
 
 if TYPE_CHECKING:
@@ -157,22 +157,11 @@ def run_study(
     say = functools.cache(notice or (lambda line: None))  # nothing twice
     refuse_others(group, identity_of(study, {}))
     data = data_of(study, group)
-    seed = study.run.seeds[0]
-    setup = _prepared(study, seed, data, group)
+    setup = _prepared(study, study.run.seeds[0], data, group)
     _refuse(setup, data)
-    for line in doubts(setup.federation) if group.rank == 0 else ():
-        (notice or _warn)(line)
-    if study.privacy is not None and setup.federation.raw is not None:
-        say(
-            "features were scaled with means of all clients' data, which [privacy] "
-            "does not count."
-        )
-    device = setup.x.device
-    if wants_compiling(study, device) and not can_compile(device):
-        say("no C++ compiler was found, so gradients are not compiled.")
+    _say_beforehand(setup, say, notice or _warn)
     read = data.read | settings_read(study)
-    identity = identity_of(study, read)
-    refuse_others(group, identity)
+    refuse_others(group, identity := identity_of(study, read))
     own = Folder(Path(resume) if resume else Path(runs) / identity)
     with contextlib.ExitStack() as stack:
         first(group, lambda: stack.enter_context(locked(own.path)))
@@ -187,14 +176,7 @@ def run_study(
             if seed != setup.seed:
                 setup = _prepared(study, seed, data, group)
             folder = SharedFolder(own, setup.division) if group.size > 1 else own
-            objective = setup.simulation.objective
-            folder.describe(seed, setup.federation, objective, _oracles(study))
-            about = (seed, setup.federation, setup.module)
-            first(group, functools.partial(own.describe_model, *about))
-            if study.graph is not None:
-                edges = edges_between(study.graph.edges, setup.federation)
-                joins = (seed, setup.federation.clients, edges)
-                first(group, functools.partial(own.describe_graph, *joins))
+            _describe(setup, own, folder)
             shows = functools.partial(_teller, progress, setup, total)
             for entry in study.algorithms:
                 search = searches[entry.label, seed]
@@ -208,13 +190,39 @@ def run_study(
         return Result(own.path, first(group, lambda: own.export(cells)), study)
 
 
+def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
+    """What is to know before training, and what is odd about data."""
+    study, device = setup.study, setup.x.device
+    first_of_all = setup.simulation.group.rank == 0
+    for line in doubts(setup.federation) if first_of_all else ():
+        doubt(line)
+    if study.privacy is not None and setup.federation.raw is not None:
+        say(
+            "features were scaled with means of all clients' data, which [privacy] "
+            "does not count."
+        )
+    if wants_compiling(study, device) and not can_compile(device):
+        say("no C++ compiler was found, so gradients are not compiled.")
+
+
+def _describe(setup: Setup, own: Folder, folder: AnyFolder) -> None:
+    """Writes about clients, model and graph of a seed, by all or by the first."""
+    study, seed, federation = setup.study, setup.seed, setup.federation
+    group = setup.simulation.group
+    folder.describe(seed, federation, setup.simulation.objective, _oracles(study))
+    first(group, lambda: own.describe_model(seed, federation, setup.module))
+    if study.graph is not None:
+        edges = edges_between(study.graph.edges, federation)
+        first(group, lambda: own.describe_graph(seed, federation.clients, edges))
+
+
 def _prepared(study: Study, seed: int, data: Data, group: Group) -> Setup:
     setup = prepare(study, seed, data.federations[seed], group)
     return replace(setup, read=data.read)
 
 
 def _warn(line: str) -> None:
-    warnings.warn(line, stacklevel=3)
+    warnings.warn(line, stacklevel=4)
 
 
 def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None:

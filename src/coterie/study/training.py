@@ -38,26 +38,22 @@ Tell = Callable[..., None]
 Say = Callable[[str], None]
 """Called with one line where there is something to know."""
 
+Log = Callable[[Cell], None]
+"""Called after every evaluation."""
+
 AnyFolder = Folder | SharedFolder
 """Where a run is kept, by this process or by the first of several."""
 
 
 def run_cell(
-    setup: Setup,
-    entry: Entry,
-    folder: AnyFolder,
-    tell: Tell,
-    say: Say,
-    log: Callable[[Cell], None],
+    setup: Setup, entry: Entry, folder: AnyFolder, tell: Tell, say: Say, log: Log
 ) -> Cell:
     """Runs one algorithm on one seed from where it stands to its end, which comes back.
 
-    That is without its state, which is in the folder. `log` is called after every
-    evaluation.
+    That is without its state, which is in the folder.
     """
     run, simulation = setup.study.run, setup.simulation
-    group = simulation.group
-    cell = _begun(setup, entry, folder, say)
+    group, cell = simulation.group, _begun(setup, entry, folder, say)
     if cell.done:
         _keep_models(cell, setup, entry, folder, say)
         tell(run.rounds, None)

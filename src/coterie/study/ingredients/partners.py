@@ -91,9 +91,9 @@ def weights(choice: str, context: Context) -> Tensor:
         return interpolation(alpha, n)
     if name == "biases":
         threshold = number("weights", arguments[0], at_least=0)
-        return within(_distances(federation), threshold)
+        return within(_distances("weights", federation), threshold)
     c = number("weights", arguments[0], above=0)
-    return water_filling(_distances(federation).square() / 2, c)
+    return water_filling(_distances("weights", federation).square() / 2, c)
 
 
 def _estimated(
@@ -135,13 +135,8 @@ def biases(choice: str, context: Context) -> Tensor:
         raise InputError(f"`biases` {name} takes one number at most, got {choice!r}.")
     scale = number("biases", arguments[0] if arguments else 1.0, above=0)
     if name == "clusters":
-        label = _clusters("biases", federation)
-        return scale * (label[:, None] != label[None, :]).to(torch.float32)
-    if federation.optima is None:
-        raise InputError(
-            f"`biases` optima needs known optima, but `{federation.name}` has none."
-        )
-    return scale * _distances(federation).square() / 2
+        return scale * _across_clusters("biases", federation)
+    return scale * _distances("biases", federation).square() / 2
 
 
 def radius(choice: str, context: Context) -> Tensor:
@@ -163,14 +158,9 @@ def radius(choice: str, context: Context) -> Tensor:
     if len(arguments) > (2 if name in ("transport", "cosine") else 0):
         raise InputError(f"`radius` {name} takes fewer numbers, got {choice!r}.")
     if name == "clusters":
-        label = _clusters("radius", federation)
-        return (label[:, None] != label[None, :]).to(torch.float32)
+        return _across_clusters("radius", federation)
     if name == "optima":
-        if federation.optima is None:
-            raise InputError(
-                f"`radius` optima needs known optima, but `{federation.name}` has none."
-            )
-        return _distances(federation).square()
+        return _distances("radius", federation).square()
     size, most = (*arguments, *(100.0, 0.0)[len(arguments) :])
     if size % 1 or most % 1:
         raise InputError(f"`radius` {name} takes whole numbers, got {choice!r}.")
@@ -191,9 +181,18 @@ def _clusters(name: str, federation: Federation) -> Tensor:
     return federation.clusters
 
 
-def _distances(federation: Federation) -> Tensor:
+def _across_clusters(name: str, federation: Federation) -> Tensor:
+    """(N, N) 0 within a known cluster and 1 between two."""
+    label = _clusters(name, federation)
+    return (label[:, None] != label[None, :]).to(torch.float32)
+
+
+def _distances(name: str, federation: Federation) -> Tensor:
     """(N, N) distances between known optima, exactly 0 where these are the same."""
-    assert federation.optima is not None  # the caller has refused that
+    if federation.optima is None:
+        raise InputError(
+            f"`{name}` optima needs known optima, but `{federation.name}` has none."
+        )
     mode = "donot_use_mm_for_euclid_dist"
     return torch.cdist(federation.optima, federation.optima, compute_mode=mode)
 

@@ -20,9 +20,12 @@ from ...privacy.training import (
     spent_on_samples,
 )
 from ...records import SNAPSHOT_CLIENTS, Cell
-from ...types import PEERS, SERVER
+from ...types import SERVER
 from ..config import Study
 from ..setup import Setup
+
+PEERS = -2
+"""Stands for all other clients, where there are too many to name pairs of them."""
 
 
 def spent_of(state: Any, study: Study) -> dict[str, Tensor]:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import typer
 from rich import box
 from rich.table import Table
 
-from ..checks import InputError
-from ..records.folders import leaves_of
-from .answers import rows_of
-from .tables import bytes_text, count_text, out
+from ...checks import InputError
+from ...records.folders import leaves_of
+from ..tables import bytes_text, count_text, out, print_json, rows_of
+from .options import Json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..records import Records
+    from ...records import Records
 
 
 class Run(NamedTuple):
@@ -38,6 +39,20 @@ class Comparison(NamedTuple):
     same: bool
     sentence: str
     settings: dict[str, list[Any]]  # that differ, of each run
+
+
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN", help="Two or more run folders.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show several runs side by side, and say whether their scores compare."""
+    found = compared(folders)
+    if as_json:
+        print_json(_answer(found))
+    else:
+        _print(found)
 
 
 def compared(folders: Sequence[Path]) -> Comparison:
@@ -66,9 +81,9 @@ def compared(folders: Sequence[Path]) -> Comparison:
 
 
 def _run(sign: str, folder: Path) -> Run:
-    from ..records import load_records
-    from ..records.files import read_json
-    from ..report import summary
+    from ...records import load_records
+    from ...records.files import read_json
+    from ...report import summary
 
     records = load_records(folder)
     table = summary(records)
@@ -114,7 +129,7 @@ def _differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
     return {k: some for k, some in values.items() if any(v != some[0] for v in some)}
 
 
-def answer(found: Comparison) -> dict[str, Any]:
+def _answer(found: Comparison) -> dict[str, Any]:
     """The comparison for programs."""
     return {
         "same_data": found.same,
@@ -135,7 +150,7 @@ def answer(found: Comparison) -> dict[str, Any]:
     }
 
 
-def print_comparison(found: Comparison) -> None:
+def _print(found: Comparison) -> None:
     """Prints what is compared, and a table each of scores, costs and settings."""
     for run in found.runs:
         versions = run.records.versions
@@ -152,12 +167,14 @@ def print_comparison(found: Comparison) -> None:
     first = found.runs[0].records
     way = "higher" if first.higher_is_better else "lower"
     scored = f"test {first.score}, {way} is better: mean ± standard error"
-    _print(scored, "algorithm", found, {a: _each(found, a, _score) for a in labels})
+    _print_rows(
+        scored, "algorithm", found, {a: _each(found, a, _score) for a in labels}
+    )
     costs = {a: _each(found, a, _cost) for a in labels}
-    _print("gradients, bytes sent, seconds", "algorithm", found, costs)
+    _print_rows("gradients, bytes sent, seconds", "algorithm", found, costs)
     if found.settings:
         texts = {k: [str(v) for v in some] for k, some in found.settings.items()}
-        _print("settings that differ", "setting", found, texts)
+        _print_rows("settings that differ", "setting", found, texts)
 
 
 def _each(found: Comparison, label: str, text: Any) -> list[str]:
@@ -169,7 +186,7 @@ def _each(found: Comparison, label: str, text: Any) -> list[str]:
 
 
 def _score(run: Run, row: Any) -> str:
-    from ..scores.finals import score_of
+    from ...scores.finals import score_of
 
     score = score_of(run.records)
     error = row["standard_error"]
@@ -183,7 +200,7 @@ def _cost(run: Run, row: Any) -> str:
     return ", ".join((*parts, f"{row['seconds']:.3g} s"))
 
 
-def _print(
+def _print_rows(
     title: str, first: str, found: Comparison, rows: dict[str, list[str]]
 ) -> None:
     """Prints a row for each name, with a column for each run; nothing is cut."""

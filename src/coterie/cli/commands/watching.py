@@ -7,20 +7,23 @@ import time
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich import box
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..records import replacing
-from ..records.files import in_use
-from ..records.standings import Standing, Standings, standings_of
-from ..report.html import document
-from ..scores.finals import score_named
-from .tables import err, out
-from .terminal import plain
+from ...records import replacing
+from ...records.files import in_use
+from ...records.standings import Standing, Standings, standings_of
+from ...report.html import document
+from ...scores.finals import score_named
+from ..tables import err, out
+from ..terminal import plain, stop_code
+from .options import Run
 
 _EVERY = 2.0
 """Seconds between two looks."""
@@ -31,7 +34,21 @@ _POINTS = 10
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def watch_run(folder: Path, *, page: bool) -> None:
+def watch(
+    folder: Run,
+    page: Annotated[
+        bool, typer.Option("--page", help="Also write RUN/watch.html, which reloads.")
+    ] = False,
+) -> None:
+    """Show where a run stands, until it ends."""
+    try:
+        _watch(folder, page=page)
+    except KeyboardInterrupt as stopped:
+        err.print("Stopped watching; the run itself goes on.")
+        raise typer.Exit(stop_code(stopped)) from None
+
+
+def _watch(folder: Path, *, page: bool) -> None:
     """Shows where a run stands until it ends.
 
     Raises:

@@ -1,16 +1,26 @@
-"""Lists of what a study can name, with texts, options and their defaults."""
+"""The command `list`: what a study can name, with options and their defaults."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import typer
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..checks import parameters_of
+from ...algorithms import ALGORITHMS
+from ...checks import one_of, parameters_of
+from ...conformance import faces_of
+from ...data.datasets import DATASETS
+from ...data.splits import SPLITS
+from ...graphs.families import GRAPHS
+from ...models import LOSSES, MEASURES, MODELS, OfClient
+from ...study import RECIPES, ingredients_of
+from ..tables import out, print_json
+from .options import Json
 
 
 class Item(NamedTuple):
@@ -26,47 +36,39 @@ class Item(NamedTuple):
     used_by: tuple[str, ...] = ()  # an ingredient: algorithms
 
 
-def listed(what: str = "") -> dict[str, list[Item]]:
-    """All items by kind; `what` is one kind, or empty for all."""
-    kinds = {
-        "algorithms": _algorithms,
-        "ingredients": _ingredients,
-        "datasets": _datasets,
-        "splits": _splits,
-        "models": _models,
-        "graphs": _graphs,
-        "measures": _measures,
-        "losses": _losses,
-    }
-    return {name: make() for name, make in kinds.items() if what in ("", name)}
-
-
-KINDS = (
-    *("algorithms", "ingredients", "datasets", "splits"),
-    *("models", "graphs", "measures", "losses"),
-)
-"""What can be listed."""
+def list_(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="algorithms, ingredients, datasets, splits, models, graphs, measures "
+            "or losses."
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """List what a study can name, with options and their defaults."""
+    if what:
+        one_of("what", what, KINDS)
+    known = {kind: KINDS[kind]() for kind in ([what] if what else KINDS)}
+    if as_json:
+        of = {kind: [item._asdict() for item in some] for kind, some in known.items()}
+        return print_json(of)
+    for title, items in known.items():
+        out.print(_listing(title, items))
 
 
 def _algorithms() -> list[Item]:
-    from ..algorithms import ALGORITHMS
-    from ..conformance import faces_of
-
-    items = _items(ALGORITHMS)
     return [
         item._replace(
             reference=reference_of(ALGORITHMS[item.name]),
             ingredients=_taken(ALGORITHMS[item.name]),
             goes_by=faces_of(ALGORITHMS[item.name]),
         )
-        for item in items
+        for item in _items(ALGORITHMS)
     ]
 
 
 def _ingredients() -> list[Item]:
-    from ..algorithms import ALGORITHMS
-    from ..study import RECIPES
-
     taken = {label: _taken(factory) for label, factory in sorted(ALGORITHMS.items())}
     return [
         Item(
@@ -82,8 +84,6 @@ def _ingredients() -> list[Item]:
 
 
 def _measures() -> list[Item]:
-    from ..models import MEASURES, OfClient
-
     return _items(
         {
             name: of.measure if isinstance(of, OfClient) else of
@@ -92,34 +92,17 @@ def _measures() -> list[Item]:
     )
 
 
-def _losses() -> list[Item]:
-    from ..models import LOSSES
-
-    return _items({name: loss.make for name, loss in LOSSES.items()})
-
-
-def _datasets() -> list[Item]:
-    from ..data.datasets import DATASETS
-
-    return _items(DATASETS, hidden=0)
-
-
-def _splits() -> list[Item]:
-    from ..data.splits import SPLITS
-
-    return _items(SPLITS)
-
-
-def _models() -> list[Item]:
-    from ..models import MODELS
-
-    return _items(MODELS)
-
-
-def _graphs() -> list[Item]:
-    from ..graphs.families import GRAPHS
-
-    return _items(GRAPHS)
+KINDS: dict[str, Callable[[], list[Item]]] = {
+    "algorithms": _algorithms,
+    "ingredients": _ingredients,
+    "datasets": lambda: _items(DATASETS, hidden=0),
+    "splits": lambda: _items(SPLITS),
+    "models": lambda: _items(MODELS),
+    "graphs": lambda: _items(GRAPHS),
+    "measures": _measures,
+    "losses": lambda: _items({name: loss.make for name, loss in LOSSES.items()}),
+}
+"""What can be listed."""
 
 
 def _items(
@@ -138,8 +121,6 @@ def _items(
 
 def _taken(factory: Callable[..., Any]) -> dict[str, str]:
     """The ingredients of an algorithm, and what they are made from by default."""
-    from ..study import RECIPES, ingredients_of
-
     return {name: RECIPES[name][1] for name in ingredients_of(factory)}
 
 
@@ -150,7 +131,7 @@ def reference_of(function: Callable[..., Any]) -> str:
     return " ".join(line.strip() for line in rest.partition("\n\n")[0].splitlines())
 
 
-def listing(title: str, items: list[Item]) -> Table:
+def _listing(title: str, items: list[Item]) -> Table:
     """The items as a table for the terminal, in which no name is cut."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("name", no_wrap=True)

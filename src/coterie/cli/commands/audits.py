@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.table import Table
 
 from ...checks import InputError
-from ...study import read_study
-from ...study.audits import Findings, Inversion, Proof, audit_study
-from ..answers import print_json
-from ..beside import look_beside, texts_of
+from ..beside import read_beside
 from ..progress import plain_progress
-from ..tables import err, out
+from ..tables import err, out, print_json
+from ..terminal import interruptible
+from .options import Json, Overrides, Quiet
+
+if TYPE_CHECKING:
+    from ...study.audits import Findings, Inversion, Proof
 
 _MEANING = (
     "epsilon at least: what the right guesses prove; could prove: if all were right; "
@@ -23,31 +25,40 @@ _MEANING = (
 )
 
 
-def show_audit(
-    path: Path,
-    overrides: Sequence[str],
-    runs: int,
-    confidence: float,
-    *,
-    quiet: bool,
-    as_json: bool,
-) -> bool:
-    """Audits a study, or that of a run, and prints it; whether no promise is broken."""
+@interruptible(err, "nothing was proved.")
+def audit(
+    path: Annotated[
+        Path, typer.Argument(metavar="STUDY", help="A TOML file, or a run folder.")
+    ],
+    overrides: Overrides = None,
+    runs: Annotated[int, typer.Option(help="Trainings of each algorithm.")] = 32,
+    confidence: Annotated[
+        float, typer.Option(help="That all lower bounds hold together.")
+    ] = 0.95,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Attack a study's training: is it as private as its [privacy] says?
+
+    Exits with 1 where an attack proves more than the accountant allows.
+    """
+    from ...study.audits import audit_study  # scipy.stats takes a second
+
     if path.is_dir():
         path = path / "study.toml"
         if not path.is_file():
             raise InputError(
                 f"there is no run to audit in {path.parent}: it has no study.toml."
             )
-    look_beside(path.parent, texts_of(path, overrides))
-    study = read_study(path, overrides)
+    study = read_beside(path, overrides)
     with plain_progress(err, f"{study.name}, audit", quiet=quiet) as show:
         found = audit_study(study, runs=runs, confidence=confidence, progress=show)
     if as_json:
         print_json(_answer(found, study.name, runs, confidence))
     else:
         _print(found, confidence)
-    return not found.broken
+    if found.broken:
+        raise typer.Exit(1)
 
 
 def _print(found: Findings, confidence: float) -> None:

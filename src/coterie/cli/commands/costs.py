@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
 
 from rich.table import Table
 
-from ...planning.private import plan_privacy
-from ...study import read_study
-from ..answers import print_json
-from ..beside import look_beside, texts_of
+from ...study import Study
 from ..progress import plain_progress
-from ..tables import err, out
+from ..tables import err, out, print_json
 
 _COSTS = {
     "client": "noise: standard deviation of every coordinate of what is sent; "
@@ -25,24 +20,20 @@ _DOUBT = " A trial looks at its data without noise to judge: take pilot data."
 
 
 def show_costs(
-    path: Path,
-    overrides: Sequence[str],
+    study: Study,
     epsilon: float | None,
     delta: float | None,
     *,
     quiet: bool,
     as_json: bool,
-) -> bool:
-    """Prints what noise an epsilon needs and costs; whether that was the question."""
-    look_beside(path.parent, texts_of(path, overrides))
-    study = read_study(path, overrides)
-    if epsilon is None and study.privacy is None:
-        return False
+) -> None:
+    """Prints what noise an epsilon needs and costs."""
+    from ...planning.private import plan_privacy
+
     with plain_progress(err, f"{study.name}, trials", quiet=quiet) as show:
         found = plan_privacy(study, epsilon=epsilon, delta=delta, progress=show)
     if as_json:
-        print_json({"costs": [cost._asdict() for cost in found]})
-        return True
+        return print_json({"costs": [cost._asdict() for cost in found]})
     unit = "client" if study.privacy is None else study.privacy.unit
     table = Table(caption=_COSTS[unit] + _DOUBT)
     for column in ("algorithm", "epsilon", "noise", "releases", "validation score"):
@@ -56,4 +47,3 @@ def show_costs(
     for cost in found:
         if cost.reason:
             out.print(cost.reason)
-    return True

@@ -1,0 +1,20 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a setting: table.key=value (repeatable)."),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object in place of tables.")
+]
+Quiet = Annotated[bool, typer.Option(help="No progress bar.")]
+STUDY = typer.Argument(metavar="STUDY", help="A TOML file.")
+Study = Annotated[Path, STUDY]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]

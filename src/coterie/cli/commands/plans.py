@@ -1,0 +1,169 @@
+"""The command `plan`: of a study, and of a graph, as tables or one object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ...checks import InputError
+from ...data.federation import called
+from ...engine.clocks import trace
+from ...study import identity_of
+from ..beside import read_beside
+from ..progress import plain_progress
+from ..tables import err, out, print_json, print_plan, rows_of
+from ..terminal import interruptible
+from .costs import show_costs
+from .options import STUDY, Json, Overrides, Quiet
+
+if TYPE_CHECKING:
+    from ...planning.links import LinkPlan, Speed
+    from ...planning.plans import Plan
+
+_SHOWN = 20
+"""So many links are listed; --json has them all."""
+
+
+@interruptible(err, "no plan was written.")
+def plan(
+    path: Annotated[Path | None, STUDY] = None,
+    overrides: Overrides = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Which of the study's federations.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Step size of the pilot's common model.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Its steps in a round.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of its training.")] = None,
+    samples: Annotated[
+        int, typer.Option(help="Plan for so many samples of each client.")
+    ] = 0,
+    times: Annotated[
+        Path | None,
+        typer.Option(help="Measured compute times, a CSV: client, number, seconds."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Where the plan is written.")
+    ] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option(help="In place of a study: a CSV with v, w, or a name: torus(2)."),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Of a graph by name.")] = None,
+    delays: Annotated[
+        Path | None, typer.Option(help="Of its links, a CSV: v, w, delay in seconds.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="What noise it needs, and what that costs.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="With --epsilon.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Say how much learning together can help each client, before training.
+
+    With --graph: which links to leave out so that everybody agrees sooner. With
+    --epsilon, or [privacy]: what noise it takes, and what accuracy that would cost.
+    """
+    if (path is None) == (graph is None):
+        raise InputError("`plan` needs a study or --graph, and not both.")
+    from ...planning import plans
+
+    if path is None:
+        return _show_links(graph or "", nodes, delays, seed or 0, as_json=as_json)
+    if nodes is not None or delays is not None:
+        raise InputError("--nodes and --delays are for --graph.")
+    study = read_beside(path, overrides)
+    if epsilon is not None or study.privacy is not None:
+        return show_costs(study, epsilon, delta, quiet=quiet, as_json=as_json)
+    if times is not None:
+        trace(times)  # refused before any work
+    pilot: dict[str, Any] = {"seed": seed, "lr": lr, "steps": steps, "rounds": rounds}
+    with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
+        found = plans.plan_study(study, **pilot, samples=samples, progress=show)
+    _show_plan(found, folder, times, as_json=as_json)
+
+
+def _show_plan(
+    found: Plan, folder: Path | None, times: Path | None, *, as_json: bool
+) -> None:
+    """Writes a plan into a folder, by default of the study's name, and prints it."""
+    from ...planning.waiting import in_words, waiting_of
+
+    folder = folder or Path("runs") / f"plan-{identity_of(found.study, found.read)}"
+    lines = found.summary()
+    if times is not None:
+        count = len(found.clients)
+        names = [called(found.names, client) for client in found.clients]
+        lines += in_words(waiting_of(trace(times, clients=count), count), names)
+    found.write(folder)
+    page, weights = folder / "plan.html", folder / "weights.csv"
+    if as_json:
+        return print_json(
+            {
+                "folder": str(folder),
+                "page": str(page),
+                "weights": str(weights),
+                "study": found.study.name,
+                "summary": lines,
+                "clients": rows_of(found.table(), index=False),
+            }
+        )
+    for line in lines:
+        out.print(line)
+    print_plan(found)
+    out.print(f"plan: {page}", soft_wrap=True)
+    out.print(f"weights for a study: {weights}", soft_wrap=True)
+
+
+def _show_links(
+    graph: str, nodes: int | None, delays: Path | None, seed: int, *, as_json: bool
+) -> None:
+    """Prints what leaving links out would bring."""
+    from ...planning.links import network_of, plan_links
+
+    found = plan_links(network_of(graph, nodes, delays, seed))
+    if as_json:
+        return print_json(_answer(found))
+    out.print(found.summary())
+    table = Table()
+    for column in ("", "links", "exchanges per second", "eigengap", "rate per second"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("as it is", *_cells(found.before))
+    if found.removed:
+        table.add_row("without them", *_cells(found.after))
+    out.print(table)
+    if not found.removed:
+        return
+    links = Table(title="links to leave out")
+    for column in ("between", "and", "seconds"):
+        links.add_column(column, justify="right" if column == "seconds" else "left")
+    for v, w, delay in found.removed[:_SHOWN]:
+        links.add_row(v, w, f"{delay:g}")
+    out.print(links)
+    if len(found.removed) > _SHOWN:
+        out.print(f"and {len(found.removed) - _SHOWN} more; --json has them all.")
+
+
+def _cells(speed: Speed) -> list[str]:
+    numbers = (speed.messages, speed.gap, speed.rate)
+    return [str(speed.links), *(f"{value:.3g}" for value in numbers)]
+
+
+def _answer(found: LinkPlan) -> dict[str, object]:
+    edges, delays, names = found.network
+    kept = zip(edges.tolist(), delays.tolist(), found.rates.tolist(), strict=True)
+    return {
+        "summary": found.summary(),
+        "before": found.before._asdict(),
+        "after": found.after._asdict(),
+        "removed": [{"v": v, "w": w, "delay": d} for v, w, d in found.removed],
+        "links": [
+            {"v": names[v], "w": names[w], "delay": delay, "rate": rate}
+            for (v, w), delay, rate in kept
+        ],
+    }

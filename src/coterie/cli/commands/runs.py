@@ -1,0 +1,105 @@
+"""The commands `run` and `report`: a study is run, and what came of it is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...deploy import joined
+from ...study.experiment import run_study
+from ..beside import read_beside
+from ..progress import study_progress
+from ..tables import (
+    SPEAKS,
+    err,
+    notice,
+    out,
+    print_chosen,
+    print_headline,
+    print_json,
+    print_newcomers,
+    print_summary,
+    rows_of,
+)
+from ..terminal import interruptible, stop_code
+from .options import Json, Overrides, Quiet, Run, Study
+
+if TYPE_CHECKING:
+    from ...records import Records
+
+
+@interruptible(err, "nothing was begun.")
+def run(
+    path: Study,
+    overrides: Overrides = None,
+    runs: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path(
+        "runs"
+    ),
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on in this run folder.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Compare the algorithms of a study, and write a report."""
+    study = read_beside(path, overrides)
+    group = joined(study.run.device)  # with torchrun, several processes
+    try:
+        with study_progress(err, study.name, quiet=quiet or not SPEAKS) as show:
+            result = run_study(
+                study,
+                runs=runs,
+                resume=resume,
+                progress=show,
+                notice=notice,
+                group=group,
+            )
+    except KeyboardInterrupt as stopped:
+        notice("Interrupted: run the same command again to go on.")
+        raise typer.Exit(stop_code(stopped)) from None
+    if SPEAKS:
+        _report(result.records, result.folder, as_json=as_json)
+
+
+@interruptible(err, "no report was written.")
+def report(folder: Run, as_json: Json = False) -> None:
+    """Write the report of a run anew, also of one that was interrupted."""
+    from ...records import load_records
+
+    _report(load_records(folder), folder, as_json=as_json)
+
+
+def _report(records: Records, folder: Path, *, as_json: bool) -> None:
+    """Prints the tables of a run, or one object, and writes its page."""
+    from ...report import chosen, headline, newcomer_summary, summary, write_report
+    from ...scores.keeping import keeping
+
+    records = keeping(records)  # the page and the tables ask the same
+    path = write_report(records, folder / "report.html")
+    table = summary(records)
+    newcomers = None if records.newcomers.empty else newcomer_summary(records)
+    tuned = not records.trials.empty and records.trials["chosen"].any()
+    found = chosen(records) if tuned else None
+    if as_json:
+        return print_json(
+            {
+                "folder": str(folder),
+                "report": str(path),
+                "study": records.study["name"],
+                "measure": records.score,
+                "higher_is_better": records.higher_is_better,
+                "algorithms": rows_of(table),
+                "newcomers": [] if newcomers is None else rows_of(newcomers),
+                "chosen": [] if found is None else rows_of(found),
+                "versions": records.versions,
+            }
+        )
+    print_headline(headline(records, table))
+    print_summary(table)
+    if newcomers is not None:
+        print_newcomers(newcomers)
+    if found is not None:
+        print_chosen(found)
+    out.print(f"report: {path}", soft_wrap=True)

@@ -1,1 +1,0 @@
-"""Commands about privacy: what it costs before training, and whether it holds."""
