@@ -232,23 +232,14 @@ def most_above_own(deviation: float, samples: float, *, caution: float = 1.0) ->
         samples: n, that are held out.
         caution: standard errors by which one's own model must be better to be used.
     """
-    return _most(deviation, samples, caution)
-
-
-def most_above_shared(
-    deviation: float, samples: float, *, caution: float = 1.0
-) -> float:
-    """The same for who leaves a shared model by chance: e max_z z Phi(-caution - z)."""
-    return _most(deviation, samples, -caution)
-
-
-def _most(deviation: float, samples: float, shift: float) -> float:
     from scipy.optimize import minimize_scalar
     from scipy.special import ndtr
 
     number("deviation", deviation, at_least=0)
     number("samples", samples, above=0)
     found = minimize_scalar(
-        lambda z: -z * ndtr(shift - z), bounds=(0, 10 + abs(shift)), method="bounded"
+        lambda z: -z * ndtr(caution - z),
+        bounds=(0, 10 + abs(caution)),
+        method="bounded",
     )
     return float(-found.fun) * deviation / samples**0.5

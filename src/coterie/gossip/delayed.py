@@ -39,8 +39,9 @@ from torch import Tensor
 
 from .. import checks
 from ..graphs.capacities import RingTimes
+from ..graphs.families import not_negative
 from ..graphs.intensities import slowed
-from .rings import by_level, not_negative, pieces, rows, until_each
+from .rings import by_level, pieces, rows, until_each
 
 
 def shares(

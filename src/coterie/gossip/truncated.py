@@ -29,8 +29,7 @@ from torch import Tensor
 
 from ..checks import integer
 from ..graphs.capacities import RingTimes
-from ..graphs.families import nodes_of
-from .rings import not_negative
+from ..graphs.families import nodes_of, not_negative
 
 
 def truncated(

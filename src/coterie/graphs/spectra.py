@@ -19,9 +19,8 @@ from scipy.sparse.csgraph import connected_components, laplacian
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 from torch import Tensor
 
-from .. import checks
 from ..checks import InputError
-from .families import nodes_of
+from .families import nodes_of, not_negative
 
 _DENSE = 500
 """Nodes up to which matrices are dense."""
@@ -36,13 +35,7 @@ def eigengap(edges: Int[Tensor, "e 2"], weights: Float[Tensor, " e"]) -> float:
         InputError: if edges of positive weight do not connect all nodes.
     """
     nodes = nodes_of(edges)
-    if weights.shape != (len(edges),):
-        raise InputError(
-            f"`weights` must have shape ({len(edges)},), one entry per edge, "
-            f"got {tuple(weights.shape)}."
-        )
-    if (checks.finite("weights", weights) < 0).any():
-        raise InputError(f"`weights` must be non-negative, got {float(weights.min())}.")
+    not_negative("weights", weights, len(edges))
     used = weights > 0
     ends, values = edges[used].cpu().numpy().T, weights[used].double().cpu().numpy()
     links = coo_array((values, tuple(ends)), shape=(nodes, nodes))

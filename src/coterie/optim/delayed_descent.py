@@ -38,7 +38,7 @@ from torch import Tensor
 
 from .. import checks
 from ..graphs.capacities import RingTimes
-from ..graphs.families import nodes_of, refuse_apart
+from ..graphs.families import nodes_of, not_negative, refuse_apart
 from .dual_descent import DualGradient
 
 
@@ -56,12 +56,8 @@ class Network(NamedTuple):
         n, e = nodes_of(self.edges), len(self.edges)
         checks.positive("rates", self.rates, e)
         checks.positive("computing", self.computing, n)
-        for name, values in {"delays": self.delays, "lengths": self.lengths}.items():
-            if not ((values >= 0) & values.isfinite()).all():
-                worst = float(values.nan_to_num(-1, -1, -1).min())
-                raise checks.InputError(
-                    f"`{name}` must be finite and at least 0, got {worst:g}."
-                )
+        not_negative("delays", self.delays, e)
+        not_negative("lengths", self.lengths, n, of="node")
         refuse_apart("edges", self.edges, n)
         return self
 
