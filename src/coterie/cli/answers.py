@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..export.predictions import Predictions
     from ..planning.plans import Plan
     from ..records import Records
-    from .listings import Item
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
@@ -86,11 +85,6 @@ def predict_answer(found: Predictions, file: Path | None) -> dict[str, Any]:
         "notes": found.notes,
         "predictions": rows_of(found.table, index=False) if file is None else [],
     }
-
-
-def list_answer(known: Mapping[str, Sequence[Item]]) -> dict[str, Any]:
-    """What a study can name, by kind."""
-    return {kind: [item._asdict() for item in items] for kind, items in known.items()}
 
 
 def check_answer(factory: str, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from ..deploy import joined
 from ..study import experiment
 from .answers import (
     check_answer,
-    list_answer,
     predict_answer,
     print_json,
     run_answer,
@@ -212,7 +211,7 @@ def list_(
         one_of("what", what, KINDS)
     known = listed(what)
     if as_json:
-        print_json(list_answer(known))
+        print_json({k: [item._asdict() for item in v] for k, v in known.items()})
         return
     for title, items in known.items():
         out.print(listing(title, items))

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..checks import parameters_of
+from ..checks import imported, parameters_of
 
 
 class Item(NamedTuple):
@@ -28,24 +28,7 @@ class Item(NamedTuple):
 
 def listed(what: str = "") -> dict[str, list[Item]]:
     """All items by kind; `what` is one kind, or empty for all."""
-    kinds = {
-        "algorithms": _algorithms,
-        "ingredients": _ingredients,
-        "datasets": _datasets,
-        "splits": _splits,
-        "models": _models,
-        "graphs": _graphs,
-        "measures": _measures,
-        "losses": _losses,
-    }
-    return {name: make() for name, make in kinds.items() if what in ("", name)}
-
-
-KINDS = (
-    *("algorithms", "ingredients", "datasets", "splits"),
-    *("models", "graphs", "measures", "losses"),
-)
-"""What can be listed."""
+    return {name: make() for name, make in _MAKERS.items() if what in ("", name)}
 
 
 def _algorithms() -> list[Item]:
@@ -98,28 +81,24 @@ def _losses() -> list[Item]:
     return _items({name: loss.make for name, loss in LOSSES.items()})
 
 
-def _datasets() -> list[Item]:
-    from ..data.datasets import DATASETS
-
-    return _items(DATASETS, hidden=0)
-
-
-def _splits() -> list[Item]:
-    from ..data.splits import SPLITS
-
-    return _items(SPLITS)
+def _registry(place: str, *, hidden: int | None = None) -> Callable[[], list[Item]]:
+    """Makes the items of a registry, which is imported only then."""
+    return lambda: _items(imported("registry", f"coterie.{place}"), hidden=hidden)
 
 
-def _models() -> list[Item]:
-    from ..models import MODELS
+_MAKERS: dict[str, Callable[[], list[Item]]] = {
+    "algorithms": _algorithms,
+    "ingredients": _ingredients,
+    "datasets": _registry("data.datasets:DATASETS", hidden=0),
+    "splits": _registry("data.splits:SPLITS"),
+    "models": _registry("models:MODELS"),
+    "graphs": _registry("graphs.families:GRAPHS"),
+    "measures": _measures,
+    "losses": _losses,
+}
 
-    return _items(MODELS)
-
-
-def _graphs() -> list[Item]:
-    from ..graphs.families import GRAPHS
-
-    return _items(GRAPHS)
+KINDS = tuple(_MAKERS)
+"""What can be listed."""
 
 
 def _items(
