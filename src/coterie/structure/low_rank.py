@@ -135,26 +135,34 @@ def _better_subspace(data: Tasks, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]
     return u, turned
 
 
-def hard_thresholding(data: Tasks, *, rank: int, cap: float) -> LowRank:
+def hard_thresholding(
+    data: Tasks,
+    *,
+    rank: int,
+    cap: float,
+    steps: int = 500,
+    tolerance: float = 1e-9,
+) -> LowRank:
     """Models of the given rank by gradient steps, each cut to that rank.
 
-    The step is 1 over the largest curvature of a client's loss. It ends when the loss
-    hardly changes, after 500 steps at most.
+    A step is 1 over the largest curvature of a client's loss.
 
     Args:
         data: samples of all clients.
         rank: of the models.
         cap: the longest that a model may be.
+        steps: at most.
+        tolerance: it ends when the loss changes by less, relatively.
     """
     _refuse(data, rank, cap)
     n, _ = data.shape
     eta = 1 / largest_curvature(data)
     x = data.features.new_zeros(data.shape)
     before, t = loss(data, x), 0
-    for t in range(1, 501):  # noqa: B007
+    for t in range(1, integer("steps", steps, at_least=1) + 1):  # noqa: B007
         x = capped(cut(x - eta * n * gradients(data, x), rank), cap)
         now = loss(data, x)
-        if abs(before - now) <= 1e-9 * before:
+        if abs(before - now) <= tolerance * before:
             break
         before = now
     basis = top_subspace(x, rank)
