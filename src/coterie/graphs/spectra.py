@@ -66,7 +66,7 @@ def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
         for matrix in matrices:
             product = matrix.to_dense().double() @ product
         return float(torch.linalg.matrix_norm(product - 1 / n, ord=2))
-    steps = [_as_scipy(matrix) for matrix in matrices]
+    steps = [as_scipy(matrix) for matrix in matrices]
     ways = [*steps, *(step.T.tocsr() for step in reversed(steps))]  # W, then W'
 
     def moved(x: np.ndarray) -> np.ndarray:
@@ -103,11 +103,14 @@ def swaps(edges: Int[Tensor, "e 2"], n: int) -> bool:
     return bool(connected_components(twice, return_labels=False) > 1)
 
 
-def _as_scipy(matrix: Tensor) -> csr_array:
-    entries = matrix.to_sparse().coalesce()
-    places = tuple(entries.indices().cpu().numpy())
-    values = entries.values().double().cpu().numpy()
-    return coo_array((values, places), shape=tuple(matrix.shape)).tocsr()
+def as_scipy(matrix: Float[Tensor, "n n"]) -> csr_array:
+    """The same matrix, sparse, without zeros that are written down."""
+    entries = matrix.to_sparse().coalesce().cpu()
+    places = tuple(entries.indices().numpy())
+    values = entries.values().double().numpy()
+    found = coo_array((values, places), shape=tuple(matrix.shape)).tocsr()
+    found.eliminate_zeros()
+    return found
 
 
 def _second(
