@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -35,6 +34,8 @@ from coterie.structure import (
     top_subspace,
 )
 from coterie.theory.structure import one_sample, rates
+
+from .walks import slope
 
 REAL = torch.float64
 N, D, RANK, NOISE = 200, 30, 3, 0.5
@@ -79,11 +80,6 @@ def sampled(
 def error(found: Tensor, x: Tensor) -> float:
     """(1/N) |W - W*|_F^2."""
     return float((found - x).square().sum(1).mean())
-
-
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of ln y over ln x, by least squares."""
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def regression_claims(share: float, seed: int) -> list[Claim]:

@@ -22,7 +22,8 @@ from coterie.graphs import (
     transition,
 )
 
-from .tokens import random, slope, walked
+from .tokens import random, walked
+from .walks import slope
 
 Gradient = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Of these clients (R,) at points (R, D)."""

@@ -8,7 +8,6 @@ recursions with many runs along the last axis; methods themselves are compared i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -30,16 +29,12 @@ from coterie.graphs import (
 from coterie.seeds import generator, key
 
 from .problems import quadratic
+from .walks import slope
 
 
 def random(seed: int, *names: str) -> np.random.Generator:
     """A stream of these names."""
     return np.random.default_rng(key(seed, "chapter7", *names) & (2**63 - 1))
-
-
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of ln y over ln x, by least squares."""
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def torus(side: int) -> torch.Tensor:

@@ -151,7 +151,7 @@ def test_bad_input_is_refused_in_a_sentence():
     edges, rates = uniform("line", 4)
     with pytest.raises(InputError, match="connect all"):
         pace(torch.tensor([[0, 1], [2, 3]]), torch.ones(2))
-    with pytest.raises(InputError, match="non-negative"):
+    with pytest.raises(InputError, match="`weights` must be at least 0"):
         pace(edges, -rates)
     with pytest.raises(InputError, match="column"):
         accelerated(normal(4, 0), edges, drawn(rates, 1.0), times(1.0), Pace(1.0, 1.0))

@@ -246,7 +246,7 @@ def test_with_capacities_it_arrives_too():
         ({"rates": torch.zeros(10, dtype=REAL)}, "`rates` must be positive"),
         (
             {"delays": torch.full((10,), -1.0, dtype=REAL)},
-            "`delays` must be finite and",
+            "`delays` must be at least 0, but",
         ),
         ({"computing": torch.ones(3, dtype=REAL)}, "`computing` must have shape"),
     ],

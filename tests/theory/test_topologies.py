@@ -56,6 +56,10 @@ def test_diameters_have_their_closed_forms():
         edges = edges_of(text, n)
         assert time_diameter(edges, torch.ones(len(edges))) == expected
     assert time_diameter(edges_of("ring", 600), torch.ones(600)) == 300
+    own = torch.tensor([0.5, 9.0, 0.25, 1.0], dtype=REAL)
+    # From node 1, which computes for 9, over 2 and 5 to node 3.
+    line = time_diameter(edges_of("line", 4), torch.tensor([1.0, 2.0, 5.0]), own)
+    assert line == pytest.approx(9 + 2 + 5 + 1)
 
 
 def test_a_slow_link_beside_fast_ones_costs_only_those_who_wait():

@@ -122,13 +122,7 @@ def welcomed(
 ) -> Float[Tensor, "m d"]:
     """Models for newcomers: of the group that fits best, used as its members do.
 
-    Args:
-        oracle: asks the newcomers.
-        group: the group's model of each client that trained.
-        standing: of those.
-        rule: of local steps.
-        steps: in a round.
-        taken: by everybody so far.
+    `group` and `standing` are of those who trained, with `taken` steps so far.
     """
     member, choice = standing.member, standing.choice
     labels = member.unique()

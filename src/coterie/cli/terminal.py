@@ -79,10 +79,6 @@ def show_any_sign() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 @contextlib.contextmanager
 def _told_to_stop() -> Iterator[None]:
     """Meanwhile, SIGTERM stops what is under way as Ctrl-C does: once, to save.
@@ -101,9 +97,10 @@ def _told_to_stop() -> Iterator[None]:
         os.write(2, b"Ending: what is under way is saved; once more ends at once.\n")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
+    on_main = threading.current_thread() is threading.main_thread()
     # Several processes end each other by signals, and would wait for each other here;
     # and only the main thread may say what signals do.
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or not _is_main_thread():
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or not on_main:
         numbers = []
     before = {
         number: signal.signal(number, stop)

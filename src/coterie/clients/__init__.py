@@ -1,13 +1,12 @@
 """Who answers: kernels, minibatches, simulated clients, oracles that wrap oracles."""
 
-from .compiling import can_compile
 from .groups import Alone, Group, block, blocks
 from .kernels import Kernel
 from .oracles import SimulatedOracle
 from .personal import PersonalOracle
 from .samples import Batch
 from .simulation import Simulation
-from .traffic import between, upwards
+from .traffic import between
 
 __all__ = [
     "Alone",
@@ -20,6 +19,4 @@ __all__ = [
     "between",
     "block",
     "blocks",
-    "can_compile",
-    "upwards",
 ]

@@ -1,23 +1,16 @@
 """Whom to trust: weights, what is believed of others, and whose model fits best."""
 
 from .beliefs import (
-    Belief,
     Halves,
     Trust,
     estimate,
-    estimated_precision,
     learn,
-    no_belief,
-    of_each,
     of_pairs,
 )
-from .best_fit import mean_of_partners, training_losses
-from .evidence import choices, most_above_own, most_above_shared
+from .evidence import choices, most_above_own
 from .rows import alike
 from .weights import (
-    Criterion,
     among,
-    among_neighbours,
     binary,
     collaboration_radius,
     collaboration_weights,
@@ -29,22 +22,16 @@ from .weights import (
     noise_variance,
     normalised,
     same_cluster,
-    shares_of,
-    similarity_ratio,
     spectral_radius,
-    valid_criterion,
     water_filling,
     within,
 )
 
 __all__ = [
-    "Belief",
-    "Criterion",
     "Halves",
     "Trust",
     "alike",
     "among",
-    "among_neighbours",
     "binary",
     "choices",
     "collaboration_radius",
@@ -52,25 +39,16 @@ __all__ = [
     "continuous",
     "effective_variance",
     "estimate",
-    "estimated_precision",
     "interpolation",
     "learn",
     "links",
-    "mean_of_partners",
     "metropolis",
     "most_above_own",
-    "most_above_shared",
-    "no_belief",
     "noise_variance",
     "normalised",
-    "of_each",
     "of_pairs",
     "same_cluster",
-    "shares_of",
-    "similarity_ratio",
     "spectral_radius",
-    "training_losses",
-    "valid_criterion",
     "water_filling",
     "within",
 ]

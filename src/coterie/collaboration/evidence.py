@@ -110,18 +110,17 @@ def surely_above_zero(
     return torch.where(samples > 1, z * total.sign(), 0)
 
 
-def cautious_choices(of: Moments, *, caution: float = 1.0) -> Int[Tensor, " n"]:
+def cautious_choices(of: Moments) -> Int[Tensor, " n"]:
     """Which model everybody should use by its own moments; the first is alone.
 
-    The best of the others, unless the first is better than that by `caution`
-    standard errors.
+    The best of the others, unless the first is surely better: by a standard error.
     """
     r = 1 + of.sums[:, 1:].argmin(1)
     leave = torch.zeros_like(r, dtype=torch.bool)
     for k in range(1, of.sums.shape[1]):
         total = of.sums[:, k] - of.sums[:, 0]
         z = surely_above_zero(of.samples, total, of.squares[:, 0, k])
-        leave |= (r == k) & (z > caution)
+        leave |= (r == k) & (z > 1)
     return torch.where(leave, 0, r)
 
 
@@ -230,25 +229,17 @@ def most_above_own(deviation: float, samples: float, *, caution: float = 1.0) ->
     Args:
         deviation: s, of the differences of losses on single samples.
         samples: n, that are held out.
-        caution: standard errors by which one's own model must be better to be used.
+        caution: standard errors by which one's own model must be better to be used;
+            negative, it is about who leaves a shared model by chance.
     """
-    return _most(deviation, samples, caution)
-
-
-def most_above_shared(
-    deviation: float, samples: float, *, caution: float = 1.0
-) -> float:
-    """The same for who leaves a shared model by chance: e max_z z Phi(-caution - z)."""
-    return _most(deviation, samples, -caution)
-
-
-def _most(deviation: float, samples: float, shift: float) -> float:
     from scipy.optimize import minimize_scalar
     from scipy.special import ndtr
 
     number("deviation", deviation, at_least=0)
     number("samples", samples, above=0)
     found = minimize_scalar(
-        lambda z: -z * ndtr(shift - z), bounds=(0, 10 + abs(shift)), method="bounded"
+        lambda z: -z * ndtr(caution - z),
+        bounds=(0, 10 + abs(caution)),
+        method="bounded",
     )
     return float(-found.fun) * deviation / samples**0.5

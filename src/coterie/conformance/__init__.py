@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from .cases import Case, NotApplicable, Setting
-from .suite import CHECKS, Check, Finding, check_algorithm, faces_of
+from .cases import Setting
+from .suite import Check, Finding, check_algorithm, faces_of
 
 __all__ = [
-    "CHECKS",
-    "Case",
     "Check",
     "Finding",
-    "NotApplicable",
     "Setting",
     "check_algorithm",
     "faces_of",

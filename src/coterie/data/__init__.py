@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import late_names
-from .federation import PARTS, Federation, Part, PartName, Table, federate
-from .preparation import Column, Preparation, Preparations, Schema
+from .federation import Federation, Part, Table, federate
+from .preparation import Column, Preparation, Schema
 from .splits import SPLITS, Assignment, divide
 
 if TYPE_CHECKING:
@@ -21,15 +21,12 @@ __getattr__ = late_names(
 
 __all__ = [
     "DATASETS",
-    "PARTS",
     "SPLITS",
     "Assignment",
     "Column",
     "Federation",
     "Part",
-    "PartName",
     "Preparation",
-    "Preparations",
     "Schema",
     "Table",
     "divide",

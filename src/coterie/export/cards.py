@@ -41,13 +41,7 @@ def written(text: object) -> str:
 
 
 def card(records: Records, trained: Trained, about: dict[str, Any]) -> str:
-    """The page of one model.
-
-    Args:
-        records: of its run.
-        trained: the model.
-        about: what model.json says.
-    """
+    """The page of one model, of which model.json says what it is `about`."""
     records = keeping(records)  # until the page is made
     sections = {
         "What it predicts": _task_lines(about),

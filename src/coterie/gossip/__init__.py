@@ -1,13 +1,12 @@
 """Averaging over a graph: in rounds, by random pairs, accelerated, or with delays."""
 
-from ..graphs.capacities import RingTimes
+from ..graphs.capacities import RingTimes, accepted, truncated
 from .accelerated import Pace, Pairs, accelerated, moved, pace, pace_of
 from .delayed import delayed, shares, trajectory_means
 from .mean_paths import local_margin, mean_path, stability_margin
 from .randomised import randomised
 from .rings import layers, poisson_rings
 from .synchronous import chebyshev, chebyshev_factor, plain, time_varying
-from .truncated import accepted, truncated
 
 __all__ = [
     "Pace",

@@ -39,8 +39,9 @@ from torch import Tensor
 
 from .. import checks
 from ..graphs.capacities import RingTimes
+from ..graphs.families import not_negative
 from ..graphs.intensities import slowed
-from .rings import by_level, not_negative, pieces, rows, until_each
+from .rings import by_level, pieces, rows, until_each
 
 
 def shares(
@@ -91,14 +92,7 @@ def trajectory_means(
 ) -> Float[Tensor, "k n d"]:
     """Averages of the past with weights e^{gamma s}, instead of `delayed` rows.
 
-    Args:
-        x: the first rows.
-        edges: pairs of positions of rows.
-        rings: when edges write, ascending, and positions of edges.
-        at: times, ascending and above 0.
-        delays: tau_e, from reading to writing.
-        shares: s_e, as of `shares`.
-        gamma: how fast the past is forgotten.
+    `at` must be above 0; the rest is as for `delayed`.
     """
     checks.number("gamma", gamma, above=0)
     checks.number("at", float(at.min()), above=0)

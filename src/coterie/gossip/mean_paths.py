@@ -30,8 +30,8 @@ from torch import Tensor
 
 from .. import checks
 from ..checks import InputError
-from ..graphs.families import nodes_of
-from .rings import not_negative, rows
+from ..graphs.families import nodes_of, not_negative
+from .rings import rows
 
 _DENSE = 500
 """Nodes up to which matrices are dense."""

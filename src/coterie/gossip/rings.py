@@ -22,7 +22,7 @@ from torch import Tensor
 from .. import checks
 from ..checks import InputError
 from ..graphs.capacities import RingTimes
-from ..graphs.families import nodes_of
+from ..graphs.families import nodes_of, not_negative
 
 
 def poisson_rings(
@@ -104,21 +104,6 @@ def rows(x: Float[Tensor, "n d"], edges: Int[Tensor, "e 2"]) -> Float[Tensor, "n
     return checks.finite("x", x).clone()
 
 
-def not_negative(name: str, values: Tensor, edges: int) -> Tensor:
-    """Returns values if there is one for each edge, finite and not below 0."""
-    if values.shape != (edges,):
-        raise InputError(
-            f"`{name}` must have shape ({edges},), one entry per edge, got "
-            f"{tuple(values.shape)}."
-        )
-    if (checks.finite(name, values) < 0).any():
-        row = int((values < 0).nonzero()[0])
-        raise InputError(
-            f"`{name}` must be at least 0, but entry {row} is {float(values[row]):g}."
-        )
-    return values
-
-
 def until_each(
     edges: Int[Tensor, "e 2"], rings: RingTimes, at: Float64[Tensor, " k"]
 ) -> Iterator[slice]:
@@ -130,7 +115,8 @@ def until_each(
             "times of `rings` and `at` must be ascending, and `at` finite and at least "
             f"0, got {at.tolist()[:5]}."
         )
-    if len(times) != len(which) or (len(which) and not _named(which, len(edges))):
+    known = (which >= 0) & (which < len(edges))
+    if len(times) != len(which) or not known.all():
         raise InputError(
             f"`rings` must name one of edges 0 to {len(edges) - 1} for each time."
         )
@@ -138,7 +124,3 @@ def until_each(
     for stop in torch.searchsorted(times, at.to(times), right=True).tolist():
         yield slice(last, stop)
         last = stop
-
-
-def _named(which: Tensor, edges: int) -> bool:
-    return 0 <= int(which.min()) and int(which.max()) < edges

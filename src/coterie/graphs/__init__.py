@@ -18,7 +18,6 @@ from .families import (
     degrees,
     edges_of,
     matchings,
-    nodes_of,
     refuse_apart,
 )
 from .fastest import MIXINGS, fastest_mixing
@@ -41,9 +40,7 @@ from .resistances import resistances
 from .spectra import contraction, eigengap, spectral_gap
 from .walks import (
     WALKS,
-    Token,
     Visits,
-    Walk,
     oldest,
     oldest_by_epochs,
     transition,
@@ -58,9 +55,7 @@ __all__ = [
     "Gossip",
     "Mixing",
     "RingTimes",
-    "Token",
     "Visits",
-    "Walk",
     "admitted",
     "among_present",
     "circles",
@@ -85,7 +80,6 @@ __all__ = [
     "met",
     "mixing_time",
     "neighbouring",
-    "nodes_of",
     "oldest",
     "oldest_by_epochs",
     "paths",

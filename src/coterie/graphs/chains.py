@@ -24,13 +24,13 @@ import math
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int
-from scipy.sparse import coo_array, csr_array, diags_array, eye_array
+from scipy.sparse import csr_array, diags_array, eye_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 from scipy.sparse.linalg import splu
 from torch import Tensor
 
 from ..checks import InputError, integer, number, stochastic
-from .spectra import contraction
+from .spectra import as_scipy, contraction
 from .walks import Walk, transition
 
 Chain = Float[Tensor, "n n"]
@@ -94,7 +94,7 @@ def hitting_time_of(walk: Walk) -> float:
 
 def _time_to(chain: Tensor, there: np.ndarray) -> float:
     """The longest mean time to be in one of several states, from any."""
-    matrix = _as_scipy(chain)
+    matrix = as_scipy(chain)
     away = matrix @ diags_array((~there).astype(float))
     system = (eye_array(len(there)) - away).tocsc()
     return float(splu(system).solve(np.ones(len(there))).max())
@@ -204,7 +204,7 @@ def cover_time(chain: Chain, rng: torch.Generator, *, runs: int = 400) -> float:
 
 def _irreducible(chain: Tensor) -> csr_array:
     """The chain, if it leads from every state to every other."""
-    matrix = _as_scipy(stochastic("chain", chain, len(chain)))
+    matrix = as_scipy(stochastic("chain", chain, len(chain)))
     parts, part = connected_components(matrix, connection="strong")
     if parts > 1:
         other = int((part != part[0]).argmax())
@@ -212,13 +212,4 @@ def _irreducible(chain: Tensor) -> csr_array:
             "`chain` must lead from every state to every other, but there is no way "
             f"from 0 to {other} and back."
         )
-    return matrix
-
-
-def _as_scipy(chain: Tensor) -> csr_array:
-    entries = chain.to_sparse().coalesce().cpu()
-    values = entries.values().double().numpy()
-    places = tuple(entries.indices().numpy())
-    matrix = coo_array((values, places), shape=tuple(chain.shape)).tocsr()
-    matrix.eliminate_zeros()
     return matrix

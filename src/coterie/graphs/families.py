@@ -291,6 +291,21 @@ def nodes_of(edges: Int[Tensor, "e 2"]) -> int:
     return n
 
 
+def not_negative(name: str, values: Tensor, count: int, *, of: str = "edge") -> Tensor:
+    """Returns values if there is one for each edge, finite and not below 0."""
+    if values.shape != (count,):
+        raise InputError(
+            f"`{name}` must have shape ({count},), one entry per {of}, got "
+            f"{tuple(values.shape)}."
+        )
+    if (checks.finite(name, values) < 0).any():
+        row = int((values < 0).nonzero()[0])
+        raise InputError(
+            f"`{name}` must be at least 0, but entry {row} is {float(values[row]):g}."
+        )
+    return values
+
+
 def _refuse_loops(edges: Tensor) -> None:
     wrong = (edges < 0).any(1) | (edges[:, 0] == edges[:, 1])
     if wrong.any():

@@ -58,7 +58,7 @@ def fastest_mixing(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
         )
     start = gossip_matrix(edges, n)
     ends = edges.cpu().numpy()
-    w = _least(ends, n, _shares(start.to_dense().cpu().numpy(), ends))
+    w = _least(ends, n, start.to_dense().cpu().numpy()[ends[:, 0], ends[:, 1]])
     share = torch.from_numpy(w).to(edges.device)
     found = [weighted_gossip(edges, share, n), start, max_degree(edges, n)]
     return min(found, key=lambda matrix: contraction([matrix]))
@@ -81,10 +81,6 @@ def mixing_of(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "
             "into two halves that only swap: use lazy or metropolis."
         )
     return MIXINGS[kind](edges, n)
-
-
-def _shares(matrix: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    return matrix[ends[:, 0], ends[:, 1]]
 
 
 def _least(ends: np.ndarray, n: int, w: np.ndarray) -> np.ndarray:

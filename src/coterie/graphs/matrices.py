@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Real
 from torch import Tensor
 
-from ..checks import InputError, doubly_stochastic, finite, stochastic
-from .families import nodes_of, refuse_apart
+from ..checks import InputError, doubly_stochastic, stochastic
+from .families import nodes_of, not_negative, refuse_apart
 
 
 def gossip_matrix(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
@@ -76,14 +76,7 @@ def laplacian_matrix(
         InputError: if a weight is negative, or there is not one for each edge.
     """
     _degrees(edges, n)
-    if weights.shape != (len(edges),):
-        raise InputError(
-            f"`weights` must have shape ({len(edges)},), one entry per edge, "
-            f"got {tuple(weights.shape)}."
-        )
-    if (finite("weights", weights) < 0).any():
-        raise InputError(f"`weights` must be non-negative, got {float(weights.min())}.")
-    values = weights.double()
+    values = not_negative("weights", weights, len(edges)).double()
     return _symmetric(edges, -values, _sums(edges, values, n))
 
 

@@ -19,9 +19,8 @@ from scipy.sparse.csgraph import connected_components, laplacian
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 from torch import Tensor
 
-from .. import checks
 from ..checks import InputError
-from .families import nodes_of
+from .families import nodes_of, not_negative
 
 _DENSE = 500
 """Nodes up to which matrices are dense."""
@@ -36,13 +35,7 @@ def eigengap(edges: Int[Tensor, "e 2"], weights: Float[Tensor, " e"]) -> float:
         InputError: if edges of positive weight do not connect all nodes.
     """
     nodes = nodes_of(edges)
-    if weights.shape != (len(edges),):
-        raise InputError(
-            f"`weights` must have shape ({len(edges)},), one entry per edge, "
-            f"got {tuple(weights.shape)}."
-        )
-    if (checks.finite("weights", weights) < 0).any():
-        raise InputError(f"`weights` must be non-negative, got {float(weights.min())}.")
+    not_negative("weights", weights, len(edges))
     used = weights > 0
     ends, values = edges[used].cpu().numpy().T, weights[used].double().cpu().numpy()
     links = coo_array((values, tuple(ends)), shape=(nodes, nodes))
@@ -73,7 +66,7 @@ def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
         for matrix in matrices:
             product = matrix.to_dense().double() @ product
         return float(torch.linalg.matrix_norm(product - 1 / n, ord=2))
-    steps = [_as_scipy(matrix) for matrix in matrices]
+    steps = [as_scipy(matrix) for matrix in matrices]
     ways = [*steps, *(step.T.tocsr() for step in reversed(steps))]  # W, then W'
 
     def moved(x: np.ndarray) -> np.ndarray:
@@ -110,11 +103,14 @@ def swaps(edges: Int[Tensor, "e 2"], n: int) -> bool:
     return bool(connected_components(twice, return_labels=False) > 1)
 
 
-def _as_scipy(matrix: Tensor) -> csr_array:
-    entries = matrix.to_sparse().coalesce()
-    places = tuple(entries.indices().cpu().numpy())
-    values = entries.values().double().cpu().numpy()
-    return coo_array((values, places), shape=tuple(matrix.shape)).tocsr()
+def as_scipy(matrix: Float[Tensor, "n n"]) -> csr_array:
+    """The same matrix, sparse, without zeros that are written down."""
+    entries = matrix.to_sparse().coalesce().cpu()
+    places = tuple(entries.indices().numpy())
+    values = entries.values().double().numpy()
+    found = coo_array((values, places), shape=tuple(matrix.shape)).tocsr()
+    found.eliminate_zeros()
+    return found
 
 
 def _second(

@@ -26,7 +26,7 @@ from .objectives import (
     target_values,
     value_of,
 )
-from .predictions import Tally, tally
+from .predictions import tally
 from .zoo import MODELS, cnn, diagonal, lenet, linear, logistic, mlp, unet3d
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "Measure",
     "Objective",
     "OfClient",
-    "Tally",
     "adapted",
     "build",
     "cnn",

@@ -317,15 +317,8 @@ def coordinate_descent(
 ) -> Iterator[Points]:
     """Continuized accelerated coordinate descent; (2.44) to (2.46).
 
-    z moves by gamma' g_i / P_i in coordinate i, x by gamma (R_ii / P_i) g_i / P_i.
-
-    Args:
-        gradient: of f.
-        drawn: which coordinates, with which L.
-        schedule: for that L.
-        x: the start.
-        times: of gradients.
-        rng: draws coordinates.
+    z moves by gamma' g_i / P_i in coordinate i, x by gamma (R_ii / P_i) g_i / P_i; the
+    schedule is for the L of what is drawn.
     """
 
     def one(x: Tensor, rng: torch.Generator) -> Tensor:

@@ -37,8 +37,8 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from .. import checks
-from ..graphs.capacities import RingTimes
-from ..graphs.families import nodes_of, refuse_apart
+from ..graphs.capacities import RingTimes, truncated
+from ..graphs.families import nodes_of, not_negative, refuse_apart
 from .dual_descent import DualGradient
 
 
@@ -56,12 +56,8 @@ class Network(NamedTuple):
         n, e = nodes_of(self.edges), len(self.edges)
         checks.positive("rates", self.rates, e)
         checks.positive("computing", self.computing, n)
-        for name, values in {"delays": self.delays, "lengths": self.lengths}.items():
-            if not ((values >= 0) & values.isfinite()).all():
-                worst = float(values.nan_to_num(-1, -1, -1).min())
-                raise checks.InputError(
-                    f"`{name}` must be finite and at least 0, got {worst:g}."
-                )
+        not_negative("delays", self.delays, e)
+        not_negative("lengths", self.lengths, n, of="node")
         refuse_apart("edges", self.edges, n)
         return self
 
@@ -176,27 +172,26 @@ def admissible(
 ) -> Bool[Tensor, " m"]:
     """Which ticks are kept: those that few enough ticks of the same kind precede.
 
-    Those within tau before are counted, dropped ones too, which is what the proof of
-    Theorem 4.4 needs: of the edge, of all edges at each end within the longest of their
-    delays, or of the computations of the node.
+    As of `coterie.graphs.capacities.truncated`: of the edge, of all edges at each end,
+    or of the computations of the node.
     """
     for name, value in limits._asdict().items():
         if value is not None:
             checks.integer(name, value, at_least=1)
-    e, n = len(network.edges), len(network.computing)
-    kept = torch.ones(len(when.which), dtype=torch.bool)
-
-    def limit(here: Tensor, window: float, most: int | None) -> None:
-        if most is not None:
-            times = when.times[here]
-            first = torch.searchsorted(times, times - window)
-            kept[here] &= torch.arange(len(times)) - first < most
-
-    for k in range(e):
-        limit(when.which == k, float(network.delays[k]), limits.link)
-    for v in range(n):
-        at = (network.edges == v).any(1)
-        here = torch.cat([at, torch.zeros(n, dtype=torch.bool)])[when.which]
-        limit(here, float(network.delays[at].max()), limits.node)
-        limit(when.which == e + v, float(network.lengths[v]), limits.computing)
+    n, e = len(network.computing), len(network.edges)
+    own = torch.stack([torch.arange(n), n + torch.arange(n)], 1)  # to who computes
+    sent = when.which < e
+    messages = RingTimes(when.times[sent], when.which[sent])
+    computed = RingTimes(when.times[~sent], when.which[~sent] - e)
+    kept = torch.empty(len(sent), dtype=torch.bool)
+    kept[sent] = truncated(
+        network.edges,
+        messages,
+        network.delays,
+        capacity=limits.node,
+        edge_capacity=limits.link,
+    )
+    kept[~sent] = truncated(
+        own, computed, network.lengths, edge_capacity=limits.computing
+    )
     return kept

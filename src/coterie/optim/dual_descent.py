@@ -98,7 +98,9 @@ def dual_accelerated(
         start: dual points to begin with, which sum to 0, such as zeros.
         until: that time.
     """
-    _refuse_sum(start)
+    total = float(start.sum(0).abs().max())
+    if total > 1e-6 * max(1.0, float(start.abs().max())):
+        raise InputError(f"`start` must sum to 0 over nodes, got {total:g}.")
     duals, still = companions(start, steps.eta), torch.zeros_like(start[0])
     pairs, shares = edges.tolist(), steps.shares.tolist()
     for time, e in zip(rings.times.tolist(), rings.which.tolist(), strict=True):
@@ -111,12 +113,6 @@ def dual_accelerated(
     for v in range(len(start)):
         duals.move(v, until, still, still)
     return Duals(duals.x, duals.z)
-
-
-def _refuse_sum(start: Tensor) -> None:
-    total = float(start.sum(0).abs().max())
-    if total > 1e-6 * max(1.0, float(start.abs().max())):
-        raise InputError(f"`start` must sum to 0 over nodes, got {total:g}.")
 
 
 # Dual gradients of common losses.

@@ -32,7 +32,7 @@ from ..scores.finals import (
     undefined_for,
 )
 from ..scores.summaries import favourite_of, ranking
-from ..scores.words import joined, large, percent
+from ..scores.words import joined, large, percent, some_of
 from .figures import clients, newcomers
 from .html import choice, counts_table, table_of
 from .matrices import reliability
@@ -178,7 +178,8 @@ def _measures_part(records: Records) -> str:
     for name in names:
         without = undefined_for(records, name)
         if without:
-            text.append(f"{name} is undefined for {_clients(records, without)}.")
+            who = some_of([records.name_of(client) for client in without])
+            text.append(f"{name} is undefined for {who}.")
     if text:
         text.append("Their test samples have no such measure, whatever the model.")
     caption = (
@@ -187,12 +188,6 @@ def _measures_part(records: Records) -> str:
     )
     said = f"<p>{escape(' '.join(text))}</p>" if text else ""
     return said + table_of(["algorithm", *headers], rows, caption)
-
-
-def _clients(records: Records, clients: list[int]) -> str:
-    """The clients in a sentence; of many, the first."""
-    names = [records.name_of(client) for client in clients]
-    return joined(names if len(names) <= 6 else [*names[:5], f"{len(names) - 5} more"])
 
 
 def _reliability_part(records: Records) -> str:

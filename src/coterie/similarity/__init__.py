@@ -5,14 +5,9 @@ Distances between clients' data with standard errors (`distances`, `projected`,
 partners (`partners`, from the chosen `samples`).
 """
 
-from .distances import Distances, median_distance, mmd_distances, moment_distances
+from .distances import Distances, mmd_distances, moment_distances
 from .models import generalisation_gaps, gradient_distances
 from .partners import (
-    ESTIMATES,
-    FAR,
-    NEAR,
-    UNDECIDED,
-    estimated_weights,
     filled_weights,
     gap_threshold,
     samples_needed,
@@ -24,22 +19,16 @@ from .samples import Samples, dealt, samples_of, split_for_partners
 from .transport import dissimilarities
 
 __all__ = [
-    "ESTIMATES",
-    "FAR",
-    "NEAR",
-    "UNDECIDED",
     "Distances",
     "Samples",
     "dealt",
     "dissimilarities",
-    "estimated_weights",
     "exact_wasserstein",
     "filled_weights",
     "fourier_distances",
     "gap_threshold",
     "generalisation_gaps",
     "gradient_distances",
-    "median_distance",
     "mmd_distances",
     "moment_distances",
     "samples_needed",

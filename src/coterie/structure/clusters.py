@@ -44,7 +44,6 @@ def clustered(
     cap: float,
     rng: torch.Generator,
     starts: int = 5,
-    steps: int = 100,
 ) -> Clustered:
     """The models of so many groups, the best of several starts.
 
@@ -54,7 +53,6 @@ def clustered(
         cap: the longest that a model may be.
         rng: draws starts.
         starts: how many.
-        steps: alternations at most, from each.
     """
     n, d = data.shape
     integer("groups", groups, at_least=1)
@@ -64,18 +62,14 @@ def clustered(
     what = f"{groups} centres (Theorem 9.2)"
     warn_of_few(data, what, samples=groups * d, each=1)
     integer("starts", starts, at_least=1)
-    points = _projected(gradients(data, data.features.new_zeros(n, d)), groups)
+    g = gradients(data, data.features.new_zeros(n, d))
+    # In their longest directions, as many as groups if there are.
+    points = g @ torch.linalg.eigh(g.T @ g)[1][:, -groups:]
     runs = [
-        _alternated(data, _means(points, groups, rng), groups, cap, steps)
+        _alternated(data, _means(points, groups, rng), groups, cap)
         for _ in range(starts)
     ]
     return min(runs, key=lambda run: run.loss)
-
-
-def _projected(g: Tensor, groups: int) -> Tensor:
-    """Rows in their longest directions, as many as groups if there are."""
-    basis = torch.linalg.eigh(g.T @ g)[1][:, -groups:]
-    return g @ basis
 
 
 def _means(points: Tensor, groups: int, rng: torch.Generator) -> Tensor:
@@ -95,12 +89,10 @@ def _means(points: Tensor, groups: int, rng: torch.Generator) -> Tensor:
     return torch.cdist(points, centres).argmin(1)
 
 
-def _alternated(
-    data: Tasks, member: Tensor, groups: int, cap: float, steps: int
-) -> Clustered:
+def _alternated(data: Tasks, member: Tensor, groups: int, cap: float) -> Clustered:
     centres = data.features.new_zeros(groups, data.shape[1])
     losses: list[float] = []
-    for _ in range(steps):
+    for _ in range(100):
         centres = _centres(data, member, centres, cap)
         costs = costs_of(data, centres)  # (N, r)
         losses.append(float(costs.gather(1, member[:, None]).sum()))

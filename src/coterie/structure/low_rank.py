@@ -44,6 +44,9 @@ from .tasks import (
     warn_of_few,
 )
 
+_INNER = 8
+"""Steps of conjugate gradients on the subspace between two looks at the heads."""
+
 
 class LowRank(NamedTuple):
     """Models of low rank."""
@@ -69,31 +72,27 @@ def burer_monteiro(
     rank: int,
     cap: float,
     steps: int = 50,
-    inner: int = 8,
     tolerance: float = 1e-7,
-    basis: Float[Tensor, "d r"] | None = None,
 ) -> LowRank:
     """Models of the given rank by alternating between heads and subspace.
+
+    It begins with the longest directions of -grad L(0).
 
     Args:
         data: samples of all clients.
         rank: dimensions of the subspace.
         cap: the longest that a model may be.
         steps: alternations at most.
-        inner: steps of conjugate gradients on the subspace in each of them.
         tolerance: it ends when the loss falls by less, relatively.
-        basis: to begin with; None: the longest directions of -grad L(0).
     """
     _refuse(data, rank, cap)
     integer("steps", steps, at_least=1)
-    integer("inner", inner, at_least=1)
-    if basis is None:
-        basis = top_subspace(gradients(data, data.features.new_zeros(data.shape)), rank)
-    u = torch.linalg.qr(basis.to(data.features))[0]
+    first = gradients(data, data.features.new_zeros(data.shape))
+    u = torch.linalg.qr(top_subspace(first, rank).to(data.features))[0]
     v = heads_of(data, u, cap)
     before, t = loss(data, v @ u.T), 0
     for t in range(1, steps + 1):  # noqa: B007
-        u, turned = _better_subspace(data, u, v, inner)
+        u, turned = _better_subspace(data, u, v)
         v = heads_of(data, u, cap, v @ turned.T)
         now = loss(data, v @ u.T)
         if before - now <= tolerance * before:
@@ -114,9 +113,7 @@ def heads_of(
     return least(z, data.targets, data.weights, data.loss, cap, start)
 
 
-def _better_subspace(
-    data: Tasks, u: Tensor, v: Tensor, inner: int
-) -> tuple[Tensor, Tensor]:
+def _better_subspace(data: Tasks, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Conjugate gradients from u on a quadratic above L(V U'), then `U R = qr(U)`."""
     c = CURVATURES[data.loss]
 
@@ -126,7 +123,7 @@ def _better_subspace(
     step = torch.zeros_like(u)
     rest = -gradients(data, v @ u.T).T @ v  # (D, r)
     way, size = rest, rest.square().sum()
-    for _ in range(inner):
+    for _ in range(_INNER):
         if not size > 0:
             break
         bent = curved(way)
@@ -143,23 +140,23 @@ def hard_thresholding(
     *,
     rank: int,
     cap: float,
-    lr: float | None = None,
     steps: int = 500,
     tolerance: float = 1e-9,
 ) -> LowRank:
     """Models of the given rank by gradient steps, each cut to that rank.
 
+    A step is 1 over the largest curvature of a client's loss.
+
     Args:
         data: samples of all clients.
         rank: of the models.
         cap: the longest that a model may be.
-        lr: eta; None: 1 over the largest curvature of a client's loss.
         steps: at most.
         tolerance: it ends when the loss changes by less, relatively.
     """
     _refuse(data, rank, cap)
     n, _ = data.shape
-    eta = 1 / largest_curvature(data) if lr is None else number("lr", lr, above=0)
+    eta = 1 / largest_curvature(data)
     x = data.features.new_zeros(data.shape)
     before, t = loss(data, x), 0
     for t in range(1, integer("steps", steps, at_least=1) + 1):  # noqa: B007

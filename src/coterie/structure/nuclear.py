@@ -99,7 +99,6 @@ def fista(
     radius: float,
     steps: int = 1000,
     tolerance: float = 1e-4,
-    every: int = 10,
 ) -> Nuclear:
     """The best models in the ball, to a certified relative gap, by FISTA.
 
@@ -107,8 +106,7 @@ def fista(
         data: samples of all clients.
         radius: R; see `nuclear_radius`.
         steps: at most.
-        tolerance: it ends at a gap of this times the loss.
-        every: steps between two looks at the gap.
+        tolerance: it ends at a gap of this times the loss, seen every ten steps.
     """
     number("radius", radius, above=0)
     integer("steps", steps, at_least=1)
@@ -122,7 +120,7 @@ def fista(
             momentum = 1.0  # it went too far: begin anew (O'Donoghue, Candes)
         after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         y, x, momentum = new + (momentum - 1) / after * (new - x), new, after
-        if t % every == 0 or t == steps:
+        if t % 10 == 0 or t == steps:
             now, gap = loss(data, x), duality_gap(x, gradients(data, x), radius)
             if gap <= tolerance * now:
                 break

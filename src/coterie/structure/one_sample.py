@@ -64,7 +64,6 @@ def one_sample_subspace(
     cap: float,
     rng: torch.Generator,
     starts: int = 20,
-    steps: int = 500,
 ) -> Subspace:
     """An admissible subspace for clients with one noiseless sample each, or nearly so.
 
@@ -75,7 +74,6 @@ def one_sample_subspace(
         rng: draws the starts.
         starts: at most; the first that is admissible ends the search, as others are
             local minima.
-        steps: of L-BFGS at most, from each.
     """
     n, d = data.shape
     refuse_rank(rank, n, d)
@@ -93,20 +91,18 @@ def one_sample_subspace(
     runs: list[Subspace] = []
     for _ in range(starts):
         start = torch.randn(d, rank, generator=rng, dtype=torch.float64).to(x.device)
-        runs.append(
-            _descended(start, x / y.abs().mean(), y / y.abs().mean(), cap, steps)
-        )
+        runs.append(_descended(start, x / y.abs().mean(), y / y.abs().mean(), cap))
         if runs[-1].loss <= _ZERO:
             break
     best = min(runs, key=lambda run: run.loss)
     return Subspace(best.basis.to(data.features), best.loss)
 
 
-def _descended(start: Tensor, x: Tensor, y: Tensor, cap: float, steps: int) -> Subspace:
+def _descended(start: Tensor, x: Tensor, y: Tensor, cap: float) -> Subspace:
     a = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS(
         [a],
-        max_iter=steps,
+        max_iter=500,
         tolerance_grad=0,
         tolerance_change=1e-18,
         history_size=20,

@@ -240,7 +240,7 @@ def _evaluated(
     """The cell with a record of the personal models on their own clients' parts."""
     study, simulation = setup.study, setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
-    refuse_nonfinite(x, "a personal model", cell, setup)
+    refuse_nonfinite(x, cell, setup)
     values = measures_of(study, simulation, x) | spent_of(cell.state, study)
     values |= diagnosed(cell, setup, x)
     info = setup.division.told(info)
@@ -373,9 +373,10 @@ def _tensors(state: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def refuse_nonfinite(x: Tensor, what: str, cell: Cell, setup: Setup) -> None:
-    """Stops training where a row is not finite, and says whose."""
-    refuse_any(setup.simulation.group, _nonfinite(x, what, cell, setup))
+def refuse_nonfinite(x: Tensor, cell: Cell, setup: Setup) -> None:
+    """Stops training where a personal model is not finite, and says whose."""
+    found = _nonfinite(x, "a personal model", cell, setup)
+    refuse_any(setup.simulation.group, found)
 
 
 def _nonfinite(x: Tensor, what: str, cell: Cell, setup: Setup) -> str:

@@ -134,7 +134,7 @@ def _validated(cell: Cell, training: Training, setup: Setup) -> float:
     """The mean validation score of the personal models; nothing else is looked at."""
     simulation = setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
-    refuse_nonfinite(x, "a personal model", cell, setup)
+    refuse_nonfinite(x, cell, setup)
     found = simulation.evaluate(x, "validation").items()
     joined = {name: setup.division.joined(values) for name, values in found}
     name, score = simulation.objective.score, mean_score(simulation.objective, joined)

@@ -143,19 +143,6 @@ def run_agents(
     return Log(start, theta, move)
 
 
-def window_step(kernel: AgentKernel, theta: Float[Tensor, "a p"], beta: float) -> float:
-    """The step size `1 / (beta max w(theta, theta))`, about the volume of a window.
-
-    Args:
-        kernel: w.
-        theta: the agents that may wake.
-        beta: smoothness of their losses.
-    """
-    number("beta", beta, above=0.0)
-    own = [kernel(some, some).diagonal() for some in theta.split(1000)]
-    return 1 / (beta * float(torch.cat(own).max()))
-
-
 def one_agents_calls(
     eps: float,
     *,

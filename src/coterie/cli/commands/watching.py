@@ -152,7 +152,9 @@ def _write_page(found: Standings, folder: Path, *, goes_on: bool) -> None:
 
 
 def _document(found: Standings, folder: Path, *, goes_on: bool) -> str:
-    words = f"{_heading(found)}." if goes_on else f"{_heading(found)}. {_word(found)}"
+    words = f"{_heading(found)}."
+    if not goes_on:
+        words += f" The run has {'ended' if found.finished else 'stopped'}."
     more = (folder / "report.html").exists() and found.finished and not goes_on
     link = '<p><a href="report.html">The report</a></p>' if more else ""
     low, high = _limits(found)
@@ -173,10 +175,6 @@ def _document(found: Standings, folder: Path, *, goes_on: bool) -> str:
 <thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"""
     title = f"{found.name}: coterie watch"
     return document(title, body, reload=round(_EVERY) if goes_on else 0)
-
-
-def _word(found: Standings) -> str:
-    return "The run has ended." if found.finished else "The run has stopped."
 
 
 def _curve(cell: Standing, found: Standings, low: float, high: float) -> str:

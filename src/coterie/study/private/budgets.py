@@ -64,15 +64,7 @@ def _or_nothing(cheapest: Tensor) -> Tensor:
 def refuse_spent(
     setup: Setup, entry: Entry, limits: Limits, least: Least, *, what: str = "round"
 ) -> None:
-    """Refuses budgets with which nothing, or nothing of a client, could be released.
-
-    Args:
-        setup: of the seed.
-        entry: of the study.
-        limits: of [privacy].
-        least: what is spent then.
-        what: is released at once.
-    """
+    """Refuses budgets with which nothing, or nothing of a client, could be released."""
     privacy, federation = setup.study.privacy, setup.federation
     assert privacy is not None  # asked of studies that have it
     enough = 1 + 1e-9  # a budget that was planned to be used up

@@ -1,4 +1,4 @@
-"""Descent without a server: rates, gains, conditions and lower bounds.
+"""Descent without a server: rates, gains and conditions.
 
 The methods are `coterie.algorithms.decentralised_sgd` and its kin,
 `coterie.optim.dual_descent` (Theorem 2.6) and `coterie.optim.delayed_descent` (DDO,
@@ -7,9 +7,10 @@ decentralised SGD are in `coterie.theory.agraf`, of which it is the case without
 
 Bounds of chapter 4 are on weighted means over time,
 
-    int_0^T e^{gamma t} E h(t) dt / int_0^T e^{gamma t} h(0) dt <= `delayed_bound`,
+    int_0^T e^{gamma t} E h(t) dt / int_0^T e^{gamma t} h(0) dt <= `delayed_bound`
 
-where h is the excess of the dual problem, or for DDO the squared distance of models.
+of `coterie.theory.decentralised.gossip`, where h is the excess of the dual problem, or
+for DDO the squared distance of models.
 
 References are those of the methods, and:
     Koloskova, Loizou, Boreiri, Jaggi, Stich, "A unified theory of decentralized SGD
@@ -24,11 +25,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import shortest_path
 from torch import Tensor
 
 from ... import checks
@@ -36,6 +34,7 @@ from ...graphs.spectra import eigengap
 from ...optim.delayed_descent import Gains, Network
 from ...optim.meetings import Meetings
 from ..rates import Convex, convex_sgd_bound
+from .gossip import CAPACITY, delayed_bound
 
 # Rounds: chapter 1.
 
@@ -60,23 +59,10 @@ def decentralised_rate(rounds: int, clients: int, rho: float, losses: Convex) ->
     """The order of decentralised SGD on matrices with E|W y|^2 <= (1 - rho) |y|^2; 1.8.
 
     `L B^2 / (rho K) + (sqrt(L) sigma B^2 / (rho K))^{2/3} + sqrt(sigma^2 B^2 / (n K))`:
-    after enough rounds the graph does not matter (`linear_speedup_from`).
+    after enough rounds the graph does not matter.
     """
     checks.number("rho", rho, above=0, at_most=1)
     return _rate(rounds, clients, rho, losses)
-
-
-def linear_speedup_from(clients: int, rho: float, losses: Convex) -> float:
-    """Rounds from which on the last term of `decentralised_rate` is the largest.
-
-    >>> linear_speedup_from(10, 0.5, Convex(radius=1.0, beta=1.0, variance=1.0))
-    16000.0
-    """
-    radius, beta, variance = losses
-    checks.number("variance", variance, above=0)
-    graph = beta**2 * radius**2 * clients / (rho**2 * variance)
-    noise = beta**2 * radius**2 * clients**3 / (rho**4 * variance)
-    return max(graph, noise)
 
 
 def _rate(rounds: int, samples: int, rho: float, losses: Convex) -> float:
@@ -147,13 +133,6 @@ def _patience(*delays: Tensor) -> float:
     return 1 / longest if longest else math.inf
 
 
-def delayed_bound(time: float, gamma: float, longest: float) -> float:
-    """`e^{-gamma T / 2} (1 + tau_max / T) / (1 - gamma tau_max)`; (4.12), (4.23)."""
-    checks.number("time", time, above=0)
-    checks.number("gamma tau_max", gamma * longest, at_least=0, below=1)
-    return math.exp(-gamma * time / 2) * (1 + longest / time) / (1 - gamma * longest)
-
-
 class Augmented(NamedTuple):
     """The graph of DDO: every node v has one more, n + v, that computes."""
 
@@ -214,18 +193,14 @@ def ddo_rate(
 
 
 def ddo_bound(
-    time: float, gamma: float, longest: float, *, smoothness: float, curvature: float
+    gamma: float, time: float, longest: float, *, smoothness: float, curvature: float
 ) -> float:
     """`2 L / sigma` times `delayed_bound`: (4.29), in the form that its proof gives.
 
     It is on the weighted mean of E sum_v |x_v(t) - x*|^2 over
     `sum_v |x_v(0) - x*|^2 + sum_v |grad phi_v^*(y_v(0)) - x*|^2`.
     """
-    return 2 * smoothness / curvature * delayed_bound(time, gamma, longest)
-
-
-CROWD = 1 / (1 - math.sqrt(math.log(6) / 2))
-"""c = 18.69 of (4.33): a process may fill 1 / c of a capacity."""
+    return 2 * smoothness / curvature * delayed_bound(gamma, time, longest)
 
 
 def limited_rates(
@@ -243,40 +218,13 @@ def limited_rates(
     """
     edges, rates, delays, clients, lengths = network.checked()
     if link is not None:
-        rates = rates.minimum(link / (CROWD * delays))
+        rates = rates.minimum(link / (CAPACITY * delays))
     if node is not None:
         at = [(edges == v).any(1) for v in range(len(clients))]
         longest = torch.stack([delays[here].max() for here in at])
         load = torch.stack([rates[here].sum() for here in at])
-        share = (node / (CROWD * longest * load)).clamp(max=1)
+        share = (node / (CAPACITY * longest * load)).clamp(max=1)
         rates = rates * share[edges].amin(1)
     if computing is not None:
-        clients = clients.minimum(computing / (CROWD * lengths))
+        clients = clients.minimum(computing / (CAPACITY * lengths))
     return Network(edges, rates, delays, clients, lengths)
-
-
-# Lower bounds.
-
-
-def time_diameter(network: Network) -> float:
-    """`max_{v, w} tau_v + tau_w + the fastest way from v to w`; no method is faster."""
-    edges, _, delays, _, lengths = network.checked()
-    n = len(lengths)
-    far = shortest_path(
-        coo_array((delays.numpy() + 1e-300, tuple(edges.numpy().T)), shape=(n, n)),
-        directed=False,
-    )
-    ends = lengths.numpy()
-    apart = far + ends[:, None] + ends[None, :]
-    return float(apart[~np.eye(n, dtype=bool)].max())
-
-
-def lower_bound(diameter: float, kappa: float, precision: float) -> float:
-    """The order of seconds that any method takes: `D sqrt(kappa) ln(1 / eps)`; (4.3).
-
-    For synchronous ones, D is the longest delay times the diameter in edges; (4.2).
-    """
-    checks.number("kappa", kappa, at_least=1)
-    checks.number("precision", precision, above=0, below=1)
-    checks.number("diameter", diameter, at_least=0)
-    return diameter * math.sqrt(kappa) * math.log(1 / precision)

@@ -34,8 +34,7 @@ from torch import Tensor
 from ... import checks
 from ...checks import InputError
 from ...gossip.accelerated import Pace, pace
-from ...gossip.rings import not_negative
-from ...graphs.families import nodes_of
+from ...graphs.families import nodes_of, not_negative
 from ...graphs.spectra import eigengap
 
 CAPACITY = 1 / (1 - math.sqrt(math.log(6) / 2))  # 18.6948
@@ -198,17 +197,18 @@ def delayed_rate(
 
 
 def delayed_bound(gamma: float, time: float, longest: float) -> float:
-    """The right side of (4.12), `e^{-gamma T/2} (1 + tau/T) / (1 - gamma tau)`.
+    """`e^{-gamma T/2} (1 + tau/T) / (1 - gamma tau)`, on the right of (4.12), (4.23).
 
-    It bounds the mean of E |x(t) - x_bar|^2 over [0, T] with weights e^{gamma t}, and
-    that of the average of the past (Corollary 4.2.1), over |x(0) - x_bar|^2.
+    Of gossip, it bounds the mean of E |x(t) - x_bar|^2 over [0, T] with weights
+    e^{gamma t}, and that of the average of the past (Corollary 4.2.1), over
+    |x(0) - x_bar|^2.
 
     Args:
         gamma: at most `delayed_rate`, and below 1 / tau.
         time: T.
         longest: tau, the longest delay.
     """
-    checks.number("gamma", gamma, above=0)
+    checks.number("gamma", gamma, at_least=0)
     checks.number("time", time, above=0)
     checks.number("longest", longest, at_least=0)
     if not gamma * longest < 1:
