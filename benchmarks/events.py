@@ -23,7 +23,7 @@ from coterie import Simulation
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.data import Federation, Table, divide, federate, load
 from coterie.engine.clocks import clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.models import build, linear, mlp, ravel
 
 TURNS = 5
@@ -49,7 +49,7 @@ def speeds(clients: int, spread: float = 10.0) -> list[float]:
     return torch.logspace(0, math.log10(spread), clients).tolist()
 
 
-def advance(run: Run, events: int, device: str) -> float:
+def advance(run: EventLoop, events: int, device: str) -> float:
     goal, start = run.updates + events, time.perf_counter()
     while run.updates < goal:
         run.step()
@@ -73,7 +73,9 @@ def grouped_and_single(
         )
         if not grouped:
             clients.width = lambda count: count  # type: ignore[method-assign]
-        runs.append(Run(server_sgd(lr=0.01), clients, x, clock=paces, grouped=grouped))
+        runs.append(
+            EventLoop(server_sgd(lr=0.01), clients, x, clock=paces, grouped=grouped)
+        )
     for run in runs:
         advance(run, 200, device)
     turns = [[advance(run, events, device) for run in runs] for _ in range(TURNS)]
@@ -94,7 +96,7 @@ def million(events: int) -> None:
     clients = Simulation(data, module, batch_size=1)
     x = ravel(module).repeat(1000, 1)
     paces = clock("lognormal(1, 0.3)", speeds=speeds(1000))
-    run = Run(server_sgd(lr=1e-4), clients, x, clock=paces)
+    run = EventLoop(server_sgd(lr=1e-4), clients, x, clock=paces)
     spent = advance(run, events, "cpu")
     print(f"linear model, N=1,000: {events:,} events in {spent:.1f} s")
 

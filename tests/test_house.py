@@ -124,6 +124,17 @@ def test_files_and_functions_are_short(path):
             assert node.end_lineno - node.lineno < 60, node.name
 
 
+def test_a_class_has_a_name_of_its_own():
+    """Methods aside, each of which has a `State` of its own."""
+    found: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent.name != "algorithms":
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(relative(path))
+    assert not {name: where for name, where in found.items() if len(where) > 1}
+
+
 def code_lines(path: Path) -> int:
     """Lines that are neither blank nor comment nor docstring."""
     text = path.read_text(encoding="utf-8")

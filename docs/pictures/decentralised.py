@@ -17,7 +17,7 @@ from plotly.subplots import make_subplots
 import coterie as co
 from coterie.data import divide, load
 from coterie.engine.clocks import Rings, clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build
 
@@ -75,7 +75,9 @@ def disagreements(name: str, simulation: co.Simulation) -> list[float]:
     total = torch.zeros(SECONDS + 1, dtype=REAL)
     for seed in range(SEEDS):
         rings = Rings(edges, torch.ones(len(edges), dtype=REAL), seed=seed)
-        run = Run(method, simulation, x, clock=clock("constant(1e6)"), rings=rings)
+        run = EventLoop(
+            method, simulation, x, clock=clock("constant(1e6)"), rings=rings
+        )
         for second in range(SECONDS + 1):
             list(run.until(float(second)))
             total[second] += run.personal().square().mean() / SEEDS

@@ -19,7 +19,7 @@ from plotly.subplots import make_subplots
 
 import coterie as co
 from coterie.engine.clocks import Delays, Rings, clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.graphs import edges_of, gossip_matrix
 
 N, POINTS = 8, 40
@@ -44,7 +44,9 @@ def distances(
     rings = Rings(edges, torch.full((N,), rate, dtype=REAL))
     links = Delays(f"constant({travel})") if travel else None
     x = torch.ones(N, 5, dtype=REAL)
-    run = Run(method, clients, x, clock=clock("constant(1)"), rings=rings, links=links)
+    run = EventLoop(
+        method, clients, x, clock=clock("constant(1)"), rings=rings, links=links
+    )
     found = []
     for point in range(POINTS + 1):
         list(run.until(point * SECONDS[panel] / POINTS))

@@ -14,7 +14,7 @@ import coterie as co
 from coterie.cli import Claim, run_shown
 from coterie.data import Part, divide, load
 from coterie.models import build, ravel
-from coterie.planning import Training, prospects_of, run_pilot
+from coterie.planning import PilotTraining, prospects_of, run_pilot
 
 from .bench import structures
 
@@ -119,7 +119,7 @@ def promised_and_measured(
     found = run_pilot(
         federation,
         lambda some: co.Simulation(some, module, batch_size=0, seed=seed),
-        Training(ravel(module), lr=0.1, steps=1, rounds=60, seed=seed),
+        PilotTraining(ravel(module), lr=0.1, steps=1, rounds=60, seed=seed),
     )
     likely = prospects_of(found.findings).likely
     x = [federation.features[row].numpy() for row in rows]

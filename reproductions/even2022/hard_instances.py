@@ -47,7 +47,7 @@ def calls_to(
     else:
         row = torch.where(apart > 0, share / max(far, 1), (1 - share) / twins)
         rows = row.expand(size, size)
-    losses = rates.Losses(mu, mu, 1 / twins)  # sigma^2 is about 1
+    losses = rates.LossClass(mu, mu, 1 / twins)  # sigma^2 is about 1
     theory = rates.precision_step(hard.eps, losses)
     most = math.ceil(1 / (theory * mu))  # three times what the best step needs
     drawn = lower_bounds.hard_samples(

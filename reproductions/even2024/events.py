@@ -20,7 +20,7 @@ from coterie.algorithms.loss_network import loss_network
 from coterie.cli import Claim
 from coterie.data import Federation, divide, load
 from coterie.engine.clocks import Clock, Rings, clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build, mlp, ravel, with_row
 from coterie.theory import mixing
@@ -54,7 +54,7 @@ def follow(
     """Events one by one; the value of all models after every n gradients."""
     n, seen = len(x), 0
     trace = Trace([], [], None)
-    run = Run(method, simulation, x, clock=paces, rings=rings)
+    run = EventLoop(method, simulation, x, clock=paces, rings=rings)
     while run.updates < updates:
         event = run.step()
         if event.updates // n > seen:

@@ -77,7 +77,7 @@ def gossip_claims(share: float, seed: int) -> list[Claim]:
         edges = edges_of(row.graph, row.n)
         rates = uniform(edges)
         eta, gamma = gossip.pace(edges, rates)
-        twice = gossip.Pace(2 * eta, gamma)
+        twice = gossip.GossipPace(2 * eta, gamma)
         found = (
             theory.exact_randomised_rate(edges, rates),
             theory.exact_accelerated_rate(edges, rates),

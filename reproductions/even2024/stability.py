@@ -35,7 +35,7 @@ class Run(NamedTuple):
     beta: np.ndarray  # (R, d)
     u: np.ndarray
     v: np.ndarray
-    gains: implicit_bias.Gains  # (R, d) each
+    gains: implicit_bias.RunGains  # (R, d) each
     loss: np.ndarray  # (R,) infinite where a run diverges
     tests: np.ndarray  # (T, R) |beta - beta*|^2 along the run
     losses: np.ndarray  # (T, R)
@@ -100,7 +100,7 @@ def descend(
         minus += 2 * step - np.log((1 + step) ** 2)
         u, v = u - step * v, v - step * u
     loss = np.where(losses[-1] < 1e6, losses[-1], np.inf)
-    gains = implicit_bias.Gains(torch.from_numpy(plus), torch.from_numpy(minus))
+    gains = implicit_bias.RunGains(torch.from_numpy(plus), torch.from_numpy(minus))
     found = np.array(tests), np.array(losses), sums
     return Run(u * v, u, v, gains, loss, *found)
 
@@ -189,7 +189,7 @@ def limit_claims(found: dict[str, Run], seed: int) -> list[Claim]:
     worst = 0.0
     for run in found.values():
         for j in np.flatnonzero(run.loss <= DONE):
-            gains = implicit_bias.Gains(run.gains.plus[j], run.gains.minus[j])
+            gains = implicit_bias.RunGains(run.gains.plus[j], run.gains.minus[j])
             solved = implicit_bias.limit(features, targets, alpha, gains).numpy()
             worst = max(worst, float(np.abs(solved - run.beta[j]).max()))
     low, high = implicit_bias.batch_curvatures(features, 20)

@@ -87,7 +87,7 @@ def regression_claims(share: float, seed: int) -> list[Claim]:
     n = max(60, round(share * N))
     x, basis = subspace(n, D, RANK, random(seed, "E9.1"))
     radius = nuclear_radius(1.0, n, RANK)
-    s = rates.truncation(rates.Setting(n, D, RANK, 1))
+    s = rates.truncation(rates.ProblemSizes(n, D, RANK, 1))
     claims, rows = [], {}
     for m in SAMPLES:
         data = sampled(x, m, random(seed, "E9.1", m))
@@ -197,7 +197,7 @@ def newcomer_claims(share: float, seed: int) -> list[Claim]:
     rng = random(seed, "E9.3")
     x, basis = subspace(n, D, RANK, rng)
     found = burer_monteiro(sampled(x, 20, rng), rank=RANK, cap=1.0).basis
-    setting = rates.Setting(n, D, RANK, 20)
+    setting = rates.ProblemSizes(n, D, RANK, 20)
     bias = rates.few_shot_bias(found, basis, setting)
     heads = torch.randn(n, RANK, generator=rng, dtype=REAL)
     later = heads / heads.norm(dim=1, keepdim=True) @ basis.T
@@ -273,7 +273,7 @@ def logistic_claims(share: float, seed: int) -> list[Claim]:
         data = sampled(x, m, random(seed, "E9.5", m), scale=scale)
         low = burer_monteiro(data, rank=RANK, cap=scale)
         relaxed = fista(data, radius=radius, tolerance=1e-2, steps=1000)
-        kept = cut(relaxed.x, rates.truncation(rates.Setting(n, D, RANK, m)))
+        kept = cut(relaxed.x, rates.truncation(rates.ProblemSizes(n, D, RANK, m)))
         own = alone(data, cap=scale)
         far = squared_distance(low.basis, basis) / RANK
         rows[m] = [error(w, scale * x) / scale**2 for w in (own, low.x, kept)], far

@@ -16,7 +16,7 @@ import coterie.theory.decentralised.tokens as theory
 from coterie.algorithms.token_sgd import token_sgd
 from coterie.cli import Claim
 from coterie.engine.clocks import Delays, clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.graphs import (
     edges_of,
     gossip_matrix,
@@ -262,7 +262,7 @@ def engine_time(updates: int, seed: int) -> tuple[float, float]:
     n, edges = 9, edges_of("grid", 9)
     paces = [5.0] + [1.0] * (n - 1)
     problem = quadratic(torch.ones(1, dtype=torch.float64), n)
-    run = Run(
+    run = EventLoop(
         token_sgd(gossip_matrix(edges, n)),
         problem.simulation,
         torch.zeros(n, 1, dtype=torch.float64),

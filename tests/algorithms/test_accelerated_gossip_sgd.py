@@ -12,7 +12,7 @@ from coterie.algorithms.agraf import agraf
 from coterie.clients.simulation import Simulation
 from coterie.conformance.federations import common_optimum
 from coterie.engine.clocks import Rings
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import linear
 from coterie.optim.meetings import meetings, resistances
@@ -30,7 +30,8 @@ def test_without_acceleration_it_is_agraf_by_pairs(simulation, x):
         agraf(RING, lr=0.1, mix="pairs"),
     )
     ours, theirs = (
-        Run(method, simulation, x, clock=UNEVEN, rings=RINGS) for method in methods
+        EventLoop(method, simulation, x, clock=UNEVEN, rings=RINGS)
+        for method in methods
     )
     for _ in range(60):
         assert ours.step()[:4] == theirs.step()[:4]
@@ -43,7 +44,7 @@ def test_lazy_mixing_is_the_whole_flow_between_all_events(simulation, x):
     lr, graph = 0.05, meetings(EDGES, RINGS.rates)
     eta, alpha = graph.eta, graph.alpha
     method = accelerated_gossip_sgd(RING, lr=lr)
-    run = Run(method, simulation, x, clock=UNEVEN, rings=RINGS)
+    run = EventLoop(method, simulation, x, clock=UNEVEN, rings=RINGS)
     rung = RINGS.until(40.0)
     meets = list(zip(rung.times.tolist(), rung.which.tolist(), strict=True))
     both, now, began = torch.stack([x, x]), 0.0, x.clone()
@@ -79,13 +80,15 @@ def test_a_run_tells_how_often_edges_ring(simulation, x):
     rings = Rings(EDGES[turned].flip(1), rates[turned])
     for chosen in ({}, {"eta": 0.25}, {"alpha": 0.75}):
         method = accelerated_gossip_sgd(RING, **chosen)
-        state = Run(method, simulation, x, clock=UNEVEN, rings=rings).state
+        state = EventLoop(method, simulation, x, clock=UNEVEN, rings=rings).state
         assert state.rows.eta == pytest.approx(chosen.get("eta", graph.eta))
         assert state.alpha == pytest.approx(chosen.get("alpha", graph.alpha))
 
 
 def test_means_of_models_and_companions_stay_one(simulation, x):
-    run = Run(accelerated_gossip_sgd(RING), simulation, x, clock=UNEVEN, rings=RINGS)
+    run = EventLoop(
+        accelerated_gossip_sgd(RING), simulation, x, clock=UNEVEN, rings=RINGS
+    )
     for _ in range(40):
         run.step()
         rows = run.state.rows
@@ -95,7 +98,9 @@ def test_means_of_models_and_companions_stay_one(simulation, x):
 
 def test_reading_models_changes_nothing(simulation, x):
     runs = [
-        Run(accelerated_gossip_sgd(RING), simulation, x, clock=UNEVEN, rings=RINGS)
+        EventLoop(
+            accelerated_gossip_sgd(RING), simulation, x, clock=UNEVEN, rings=RINGS
+        )
         for _ in range(2)
     ]
     for _ in range(20):
@@ -116,7 +121,7 @@ def test_disagreement_on_a_line_falls_faster():
     left = []
     for method in (agraf(matrix, mix="pairs"), accelerated_gossip_sgd(matrix)):
         asleep = Paces(*[1e9] * n, jitter=0.0)
-        run = Run(method, clients, rows, clock=asleep, rings=rings)
+        run = EventLoop(method, clients, rows, clock=asleep, rings=rings)
         list(run.until(80.0))
         left.append(float(run.personal().square().sum()))
     assert left[1] < left[0] / 100

@@ -11,7 +11,7 @@ from coterie.checks import InputError
 from coterie.conformance import cases
 from coterie.conformance.federations import small_federation
 from coterie.conformance.suite import CHECKS
-from coterie.engine import Run, clock
+from coterie.engine import EventLoop, clock
 from coterie.graphs import Mixing, edges_of, gossip_matrix, neighbouring
 from coterie.options import Count, Positive, Sizes, method
 from coterie.types import Algorithm, traffic_of
@@ -91,7 +91,7 @@ def test_in_time_only_neighbours_are_served():
     federation = small_federation()
     sizes = federation.train.size
     algorithm = adaptive_all_for_one(sizes, ring(), every=1, criterion="continuous")
-    run = cases.went_on(cases.begun(algorithm, federation), 60)
+    run = cases.went_on(cases.event_loop(algorithm, federation), 60)
     near = neighbouring(ring()) | torch.eye(6, dtype=torch.bool)
     assert ((run.state.alpha == 0) | near).all()
     assert (run.state.seen.cross[~near] == 0).all()
@@ -125,7 +125,7 @@ def test_in_time_messages_take_as_long_as_the_links_of_the_graph():
         federation.train.size, ring(), every=2, criterion="continuous"
     )
     paces = clock("lognormal(1, 0.5)")
-    run = Run(algorithm, simulate(federation), start(), clock=paces, links=links)
+    run = EventLoop(algorithm, simulate(federation), start(), clock=paces, links=links)
     for _ in range(80):
         run.step()
     assert links.asked == {frozenset(pair) for pair in edges_of("ring", 6).tolist()}

@@ -10,7 +10,7 @@ from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
 from coterie.engine.clocks import Rings, clock
-from coterie.engine.events import Run, run_events
+from coterie.engine.events import EventLoop, run_events
 from coterie.engine.rounds import run_rounds
 from support.paces import EQUAL, EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, D, hessians, quadratics, simulate, start
@@ -25,7 +25,7 @@ RINGS = Rings(EDGES, torch.full((6,), 1.5, dtype=torch.float64), seed=1)
 
 def test_all_together_with_j_is_minibatch_sgd(simulation, x):
     same = x.mean(0).repeat(6, 1)
-    run = Run(agraf(J, lr=0.1), simulation, same, clock=EQUAL)
+    run = EventLoop(agraf(J, lr=0.1), simulation, same, clock=EQUAL)
     for r in run_rounds(all_for_all(J, lr=0.1), simulation, same, rounds=15):
         run.step()
         torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
@@ -34,8 +34,8 @@ def test_all_together_with_j_is_minibatch_sgd(simulation, x):
 def test_one_by_one_with_j_is_asynchronous_sgd(simulation, x):
     """With a step n times as long."""
     same = x.mean(0).repeat(6, 1)
-    ours = Run(agraf(J, lr=0.3), simulation, same, clock=UNEVEN)
-    theirs = Run(server_sgd(lr=0.3 / 6), simulation, same, clock=UNEVEN)
+    ours = EventLoop(agraf(J, lr=0.3), simulation, same, clock=UNEVEN)
+    theirs = EventLoop(server_sgd(lr=0.3 / 6), simulation, same, clock=UNEVEN)
     for _ in range(50):
         a, b = ours.step(), theirs.step()
         assert (a.time, a.clients) == (b.time, b.clients)
@@ -44,7 +44,7 @@ def test_one_by_one_with_j_is_asynchronous_sgd(simulation, x):
 
 @pytest.mark.parametrize("order", ["step_then_mix", "mix_then_step"])
 def test_all_together_with_a_gossip_matrix_is_decentralised_sgd(simulation, x, order):
-    run = Run(agraf(RING, lr=0.1, order=order), simulation, x, clock=EQUAL)
+    run = EventLoop(agraf(RING, lr=0.1, order=order), simulation, x, clock=EQUAL)
     models = x.clone()
     for t in range(1, 16):
         g = simulation.at(t).grads(models)
@@ -59,7 +59,7 @@ def test_all_together_with_a_gossip_matrix_is_decentralised_sgd(simulation, x, o
 @pytest.mark.parametrize("every", [4, 9, 13])
 def test_models_mix_when_the_count_of_gradients_passes_a_multiple(simulation, x, every):
     """Six arrive together, and a multiple may lie among them and not at their end."""
-    run = Run(agraf(RING, lr=0.1, every=every), simulation, x, clock=EQUAL)
+    run = EventLoop(agraf(RING, lr=0.1, every=every), simulation, x, clock=EQUAL)
     models, mixed = x.clone(), 0
     for t in range(1, 10):
         models = models - 0.1 * simulation.at(t).grads(models)
@@ -75,7 +75,7 @@ def test_models_mix_when_the_count_of_gradients_passes_a_multiple(simulation, x,
 def test_mixing_now_and_then_is_local_sgd(simulation, x):
     """J at every third joint step: the average of copies after three local steps."""
     same = x.mean(0).repeat(6, 1)
-    run = Run(agraf(J, lr=0.1, every=18), simulation, same, clock=EQUAL)
+    run = EventLoop(agraf(J, lr=0.1, every=18), simulation, same, clock=EQUAL)
     models = same.clone()
     for t in range(1, 13):
         models = models - 0.1 * simulation.at(t).grads(models)
@@ -86,7 +86,7 @@ def test_mixing_now_and_then_is_local_sgd(simulation, x):
 
 
 def test_without_mixing_nodes_are_alone(simulation, x):
-    run = Run(agraf(J, lr=0.1, every=10**9), simulation, x, clock=UNEVEN)
+    run = EventLoop(agraf(J, lr=0.1, every=10**9), simulation, x, clock=UNEVEN)
     for _ in range(40):
         run.step()
     done = [client.tasks for client in run.moment().clients]
@@ -113,7 +113,7 @@ def test_sparse_and_dense_matrices_are_the_same_to_rounding(
     simulation, x, options, rings
 ):
     runs = [
-        Run(agraf(matrix, **options), simulation, x, clock=UNEVEN, rings=rings)
+        EventLoop(agraf(matrix, **options), simulation, x, clock=UNEVEN, rings=rings)
         for matrix in (RING, RING.to_sparse())
     ]
     for _ in range(25):
@@ -128,7 +128,7 @@ def test_the_mean_moves_by_a_share_of_every_gradient(simulation, x, options, rin
     """And the virtual mean is ahead of it by what is in flight."""
     lr = 0.05
     method = agraf(RING, lr=lr, **options)
-    run = Run(method, simulation, x, clock=UNEVEN, rings=rings)
+    run = EventLoop(method, simulation, x, clock=UNEVEN, rings=rings)
 
     def in_flight():
         now = run.moment()
@@ -151,7 +151,7 @@ def test_the_mean_moves_by_a_share_of_every_gradient(simulation, x, options, rin
 
 def test_pairs_meet_when_their_edges_ring(x):
     """Tasks that take for ever, but one at the end: pure randomised gossip."""
-    run = Run(
+    run = EventLoop(
         agraf(RING, mix="pairs"),
         simulate(quadratics()),
         x,
@@ -215,12 +215,12 @@ def test_a_matrix_whose_columns_do_not_sum_to_one_is_refused():
 
 def test_rings_must_fit_the_method_and_the_clients(simulation, x):
     with pytest.raises(InputError, match="needs `rings`"):
-        Run(agraf(RING, mix="pairs"), simulation, x, clock=EQUAL)
+        EventLoop(agraf(RING, mix="pairs"), simulation, x, clock=EQUAL)
     with pytest.raises(InputError, match="cannot use `rings`"):
-        Run(agraf(RING), simulation, x, clock=EQUAL, rings=RINGS)
+        EventLoop(agraf(RING), simulation, x, clock=EQUAL, rings=RINGS)
     far = Rings(torch.tensor([[0, 9]]), torch.ones(1, dtype=torch.float64))
     with pytest.raises(InputError, match="names client 9"):
-        Run(agraf(RING, mix="pairs"), simulation, x, clock=EQUAL, rings=far)
+        EventLoop(agraf(RING, mix="pairs"), simulation, x, clock=EQUAL, rings=far)
 
 
 @pytest.mark.parametrize("balanced", [0.0, 10.0])
@@ -243,7 +243,7 @@ def test_balanced_steps_make_slow_nodes_count_alike(balanced):
     target, other = (fair, paced) if balanced else (paced, fair)
     method = agraf(J, lr=0.02, balance=balanced)
     x = torch.zeros(6, D, dtype=REAL)
-    run = Run(method, full, x, clock=clock("lognormal(1, 0.1)", speeds=pace))
+    run = EventLoop(method, full, x, clock=clock("lognormal(1, 0.1)", speeds=pace))
     mean = torch.zeros(D, dtype=REAL)
     for k in range(600):
         run.step()
@@ -260,7 +260,7 @@ def test_balanced_steps_have_a_limit():
     full = simulate(quadratics())
     pace = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 100.0], dtype=REAL)
     x = torch.zeros(6, D, dtype=REAL)
-    run = Run(
+    run = EventLoop(
         agraf(J, lr=0.02, balance=5.0), full, x, clock=clock("constant(1)", speeds=pace)
     )
     sizes = [float(run.personal().norm()) for _ in range(140) if run.step()]

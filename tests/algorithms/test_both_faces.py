@@ -9,12 +9,12 @@ import torch
 
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError, parameters_of
-from coterie.conformance.cases import Case, Setting, begun, simulated
+from coterie.conformance.cases import Case, Setting, event_loop, simulated
 from coterie.conformance.cases import starting_rows as starts
 from coterie.conformance.federations import small_federation
 from coterie.conformance.suite import faces_of
 from coterie.engine.clocks import clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.engine.rounds import run_rounds
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.optim.delays import Late
@@ -75,7 +75,7 @@ def test_at_equal_times_an_answer_of_everybody_is_a_round(name, seconds):
     factory, twin, options = ROUNDS[name]
     answers = 12 if name == "neighbours" else 6
     paces = clock(f"constant({seconds})")
-    run = begun(Case(factory, options).build(federation), federation, paces=paces)
+    run = event_loop(Case(factory, options).build(federation), federation, paces=paces)
     simulation = simulated(federation, setting)
     algorithm, x = Case(twin).build(federation), starts(federation, setting)
     for r in run_rounds(algorithm, simulation, x, rounds=6):
@@ -95,7 +95,7 @@ def test_all_for_all_in_time_sends_as_in_rounds_also_with_neighbours_only():
     messages = {"direct": 4 * 6, "factored": 2 * 2 * 6}
     for form, graph in (("direct", None), ("factored", ring)):
         algorithm = ALGORITHMS["all_for_all"](ring, graph, form=form)
-        run = begun(algorithm, federation, paces=clock("constant(1)"))
+        run = event_loop(algorithm, federation, paces=clock("constant(1)"))
         for r in run_rounds(algorithm, simulation, x, rounds=3):
             while run.updates < r.t * 6:
                 run.step()
@@ -108,7 +108,7 @@ def test_all_for_all_in_time_sends_as_in_rounds_also_with_neighbours_only():
 def test_two_who_exchange_models_without_delay_take_the_mean_and_a_step():
     """x_v <- (x_v + x_w) / 2 - lr g_v(x_v), whatever the ring."""
     federation, setting = small_federation(2), Setting()
-    run = begun(Case(ALGORITHMS["loss_network"]).build(federation), federation)
+    run = event_loop(Case(ALGORITHMS["loss_network"]).build(federation), federation)
     x, simulation = starts(federation, setting), simulated(federation, setting)
     for t in range(1, 6):
         run.step()
@@ -128,7 +128,7 @@ def test_a_method_of_one_face_is_refused_by_the_other_loop():
     with pytest.raises(InputError, match="the method has no rounds"):
         next(run_rounds(in_time, simulation, x, rounds=1))
     with pytest.raises(InputError, match="the method has rounds only"):
-        Run(in_rounds, simulation, x, clock=clock("constant(1)"))
+        EventLoop(in_rounds, simulation, x, clock=clock("constant(1)"))
 
 
 LATE = sorted(name for name in ALGORITHMS if "late" in parameters_of(ALGORITHMS[name]))
@@ -141,7 +141,7 @@ def test_every_rule_for_late_answers_has_an_effect_of_its_own(name):
     paces = clock("lognormal(1, 0.5)", speeds=[9, 1, 1, 1, 1, 1])
     for late in get_args(Late):
         method = Case(ALGORITHMS[name], {"late": late}).build(federation)
-        run = begun(method, federation, paces=paces)
+        run = event_loop(method, federation, paces=paces)
         delays = [tau for _ in range(50) for tau in run.step().delays]
         assert max(delays) > len(federation)
         ends.append(run.personal())

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from coterie.algorithms.coteries import coteries, in_use
 from coterie.engine.clocks import clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.engine.rounds import run_rounds
 from coterie.types import Arrivals
 from support.linear_groups import (
@@ -23,10 +23,10 @@ from support.quadratics import REAL, error, simulate, zeros
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
 
-def begun(federation, paces, *, batch_size=4, **options) -> Run:
+def begun(federation, paces, *, batch_size=4, **options) -> EventLoop:
     algorithm = coteries(federation.train.size, **options)
     simulation, x = simulate(federation, batch_size), zeros(federation)
-    return Run(algorithm, simulation, x, clock=paces)
+    return EventLoop(algorithm, simulation, x, clock=paces)
 
 
 def alike():

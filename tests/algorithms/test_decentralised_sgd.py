@@ -16,7 +16,7 @@ from coterie.algorithms.gradient_tracking import gradient_tracking
 from coterie.checks import InputError
 from coterie.conformance.cases import Case
 from coterie.conformance.suite import CHECKS
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.gossip import chebyshev, plain
 from coterie.graphs import among_present, edges_of, gossip_matrix
 from support.gradient_oracles import Quadratics
@@ -80,7 +80,7 @@ def test_without_gradients_it_is_gossip_and_all_keep_the_mean(x):
 
 def test_it_is_agraf_where_all_finish_together(x):
     whole = simulate(quadratics())
-    run = Run(agraf(RING, lr=0.1), whole, x, clock=EQUAL)
+    run = EventLoop(agraf(RING, lr=0.1), whole, x, clock=EQUAL)
     for expected in models(decentralised_sgd(RING, lr=0.1), whole, x)[1:]:
         run.step()
         torch.testing.assert_close(run.personal(), expected, **EXACT)

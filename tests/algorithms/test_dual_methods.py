@@ -8,7 +8,7 @@ import torch
 from coterie.algorithms.ddo import ddo
 from coterie.algorithms.dual_accelerated import dual_accelerated
 from coterie.engine.clocks import Delays, Rings, clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.graphs import RingTimes, edges_of, gossip_matrix
 from coterie.optim import delayed_descent, dual_descent
 from coterie.theory.decentralised.descent import ddo_gains
@@ -45,7 +45,7 @@ def test_where_computing_takes_no_time_it_is_the_function_of_the_rings(
 ):
     edges, matrix, rings = network(text)
     method = dual_accelerated(matrix, accuracy=1e-12, **BOWL)
-    run = Run(method, full, start(), clock=AT_ONCE, rings=rings)
+    run = EventLoop(method, full, start(), clock=AT_ONCE, rings=rings)
     list(run.until(1.4))
     gradient = dual_descent.quadratic_duals(losses[0], solve(*losses))
     wanted = dual_descent.dual_accelerated(
@@ -68,7 +68,7 @@ def test_ddo_is_the_function_of_its_ticks(full, losses, text):
     edges, matrix, rings = network(text)
     method, delay, second = ddo(matrix, accuracy=1e-12, **BOWL), 0.25, 2.0**-7
     length, until = second * method.flow.kinds[0].passes, 2.1
-    run = Run(
+    run = EventLoop(
         method,
         full,
         torch.zeros(6, D, dtype=REAL),
@@ -107,7 +107,7 @@ def test_dual_points_sum_to_zero_where_computing_takes_time(full):
     _, matrix, rings = network("grid")
     paces = clock("lognormal(0.1, 0.5)")
     method = dual_accelerated(matrix, **BOWL)
-    run = Run(method, full, start(), clock=paces, rings=rings)
+    run = EventLoop(method, full, start(), clock=paces, rings=rings)
     for _ in range(40):
         run.step()
         now = [torch.stack(run.state.duals.at(v, run.time)) for v in range(6)]
@@ -121,7 +121,9 @@ def test_dual_points_sum_to_zero_where_computing_takes_time(full):
 def test_what_ddo_keeps_stays_zero(full):
     _, matrix, rings = network("grid")
     links, paces = Delays("uniform(0.1, 2)"), clock("lognormal(0.1, 0.5)")
-    run = Run(ddo(matrix, **BOWL), full, start(), clock=paces, rings=rings, links=links)
+    run = EventLoop(
+        ddo(matrix, **BOWL), full, start(), clock=paces, rings=rings, links=links
+    )
     for _ in range(60):
         run.step()
         kept = BOWL["curvature"] / 2 * run.state.x.sum(0) + run.state.y.sum(0)
@@ -135,7 +137,7 @@ def test_models_arrive_at_the_optimum_of_losses_that_differ(full, losses, name):
     edges = edges_of("complete", 6)
     rings = Rings(edges, torch.full((15,), 0.05, dtype=REAL))
     method = METHODS[name](gossip_matrix(edges, 6), **BOWL)
-    run = Run(method, full, start(), clock=clock("constant(1)"), rings=rings)
+    run = EventLoop(method, full, start(), clock=clock("constant(1)"), rings=rings)
     steps, off = {"dual_accelerated": (120, 1e-4), "ddo": (150, 0.2)}[name]
     for _ in range(steps):
         run.step()
@@ -149,7 +151,7 @@ def test_steps_are_for_how_often_pairs_meet(full, rate, until):
     edges, matrix, _ = network("ring")
     rings = Rings(edges, torch.full((6,), rate, dtype=REAL))
     method = dual_accelerated(matrix, **BOWL)
-    run = Run(method, full, start(), clock=clock("constant(1)"), rings=rings)
+    run = EventLoop(method, full, start(), clock=clock("constant(1)"), rings=rings)
     list(run.until(until))
     rung = len(rings.until(until).times)
     alone = dual_descent.dual_steps(edges, rings.rates, smoothness=3.2, curvature=1.2)
@@ -163,7 +165,7 @@ def test_steps_are_for_how_often_pairs_meet(full, rate, until):
 def test_a_task_takes_as_many_passes_as_it_has_steps(full, name):
     _, matrix, rings = network("ring")
     method = METHODS[name](matrix, **BOWL)
-    run = Run(method, full, start(), clock=clock("constant(1)"), rings=rings)
+    run = EventLoop(method, full, start(), clock=clock("constant(1)"), rings=rings)
     event = run.step()
     steps = method.flow.kinds[0].passes
     client, begin, end = event.spans[0]

@@ -24,7 +24,7 @@ from coterie.algorithms.loss_network import loss_network
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.data.federation import PARTS, Table, federate
 from coterie.engine.clocks import Delays, Rings, clock
-from coterie.engine.events import Run, run_events
+from coterie.engine.events import EventLoop, run_events
 from coterie.graphs import gossip_matrix
 from coterie.theory import asynchrony
 from support.paces import EXACT, UNEVEN, question
@@ -93,7 +93,7 @@ def test_ditto_moves_by_changes_of_what_a_client_began_with(
     counts = SAMPLES.double() if weighting == "samples" else torch.ones(6, dtype=REAL)
     p = counts / counts.sum()
     method = ditto(SAMPLES, lr=lr, steps=steps, lam=lam, late=rule, weighting=weighting)
-    run = Run(method, simulation, x, clock=UNEVEN)
+    run = EventLoop(method, simulation, x, clock=UNEVEN)
     agenda, w, v = Agenda(UNEVEN), x.mean(0), x.clone()
     began, since, numbers = [w] * 6, [0] * 6, [1] * 6
     most = 0
@@ -125,7 +125,7 @@ def test_the_mean_of_four_answers_is_a_step(simulation, x, rule, go_on):
     """Who answered waits for the step, or goes on from the model as it is."""
     lr, wait = 0.1, 4
     method = server_sgd(lr=lr, late=rule, wait=wait, go_on=go_on)
-    run = Run(method, simulation, x, clock=UNEVEN)
+    run = EventLoop(method, simulation, x, clock=UNEVEN)
     agenda, model, held = Agenda(UNEVEN), x.mean(0), []
     began, since, numbers = [model] * 6, [0] * 6, [1] * 6
     for i in range(6):
@@ -164,7 +164,7 @@ def test_agraf_on_a_graph_of_unlike_nodes_is_a_plain_loop(
 ):
     lr = 0.1
     method = agraf(MIXING, lr=lr, order=order, **options)
-    run = Run(method, simulation, x, clock=UNEVEN)
+    run = EventLoop(method, simulation, x, clock=UNEVEN)
     agenda, models = Agenda(UNEVEN), x.clone()
     began, since, numbers = list(x.clone()), [0] * 6, [1] * 6
 
@@ -198,7 +198,7 @@ def test_a_task_is_as_late_as_it_is_long_since_it_was_handed_out(simulation, x, 
     """Random workers with queues: a task keeps its model and its age while it waits."""
     lr, seed = 0.05, 4
     method = server_sgd(lr=lr, late=rule, assign="random")
-    run = Run(method, simulation, x, clock=UNEVEN, seed=seed)
+    run = EventLoop(method, simulation, x, clock=UNEVEN, seed=seed)
     agenda, model = Agenda(UNEVEN), x.mean(0)
     tasks = [[(0, model)] for _ in range(6)]  # of each worker, the first under way
     numbers, longest = [1] * 6, 0
@@ -228,7 +228,7 @@ def test_exchanges_last_as_long_as_the_message_of_their_ring(simulation, x):
     """The delay of an edge is another one at every ring, lost ones counted."""
     rates = torch.tensor([0.9, 0.5, 0.7, 0.4, 1.1, 0.3], dtype=REAL)
     rings, links = Rings(UNLIKE, rates, seed=5), Delays("exponential(0.7)", seed=2)
-    run = Run(
+    run = EventLoop(
         loss_network(MIXING, lr=0.1),
         simulation,
         x,
@@ -373,7 +373,7 @@ def test_theorem_3_1_holds_for_every_order_of_arrivals(order):
     assert loss(x[0]) - loss(best) > bound  # which the start does not meet
     clients = answering(workers_alike(WORKERS), gradient)
     method = server_sgd(lr=lr, average=True)
-    run = Run(method, clients, x, clock=Ordered(order, WORKERS))
+    run = EventLoop(method, clients, x, clock=Ordered(order, WORKERS))
     mean = torch.zeros(2, dtype=REAL)
     for k, worker in enumerate(order.tolist(), 1):
         event = run.step()
@@ -540,7 +540,7 @@ TWICE = Staggered(1.0, 1.0, 1.0, 2.0, 2.0, 2.0)
 PERIOD = 9  # answers
 
 
-def ends_at(method, federation, updates, read=Run.personal, clock=TWICE):
+def ends_at(method, federation, updates, read=EventLoop.personal, clock=TWICE):
     """What is read in the mean over six periods before so many updates, from zero."""
     a, b = hessians(federation)
 
@@ -548,7 +548,7 @@ def ends_at(method, federation, updates, read=Run.personal, clock=TWICE):
         return torch.einsum("nde,ne->nd", a[who], x) - b[who]
 
     clients = answering(simulate(federation), gradient)
-    run = Run(method, clients, torch.zeros(6, D, dtype=REAL), clock=clock)
+    run = EventLoop(method, clients, torch.zeros(6, D, dtype=REAL), clock=clock)
     total, count = 0.0, 0
     while run.updates < updates:
         run.step()

@@ -10,7 +10,7 @@ import torch
 from coterie.algorithms.loss_network import loss_network
 from coterie.checks import InputError, TrainingError
 from coterie.engine.clocks import Delays, Rings, clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.graphs.capacities import admitted
 from coterie.theory.mixing import busy_times, loss_rates
@@ -33,7 +33,7 @@ def network(text, *, seed=0, rate=None):
 def test_sparse_and_dense_matrices_are_the_same(simulation, x):
     matrix, rings, _ = network("grid")
     runs = [
-        Run(loss_network(given), simulation, x, clock=STEADY, rings=rings)
+        EventLoop(loss_network(given), simulation, x, clock=STEADY, rings=rings)
         for given in (matrix, matrix.to_dense())
     ]
     for _ in range(40):
@@ -49,7 +49,9 @@ def test_events_are_the_exchanges_that_networks_admit_and_updates_are_5_7(
     matrix, rings, busy = network(text)
     found = rings.until(60.0)
     kept = admitted(rings.edges, found, busy[found.which])
-    run = Run(loss_network(matrix, lr=0.1), simulation, x, clock=STEADY, rings=rings)
+    run = EventLoop(
+        loss_network(matrix, lr=0.1), simulation, x, clock=STEADY, rings=rings
+    )
     exchanges = sorted(
         (time + float(busy[edge]), time, *rings.edges[edge].tolist())
         for time, edge in zip(
@@ -87,7 +89,7 @@ def exchanges(run, count):
 def test_nobody_is_in_two_exchanges_at_once(simulation, x):
     matrix, rings, _ = network("complete", rate=3.0)
     links = Delays("exponential(0.7)", seed=2)
-    run = Run(
+    run = EventLoop(
         loss_network(matrix), simulation, x, clock=UNEVEN, rings=rings, links=links
     )
     free = [0.0] * 6
@@ -101,7 +103,7 @@ def test_nobody_is_in_two_exchanges_at_once(simulation, x):
 
 def test_a_star_has_one_exchange_at_a_time(simulation, x):
     matrix, rings, _ = network("star", rate=2.0)
-    run = Run(loss_network(matrix), simulation, x, clock=UNEVEN, rings=rings)
+    run = EventLoop(loss_network(matrix), simulation, x, clock=UNEVEN, rings=rings)
     last = 0.0
     for time, clients, spans in exchanges(run, 50):
         assert 0 in clients
@@ -111,7 +113,9 @@ def test_a_star_has_one_exchange_at_a_time(simulation, x):
 
 def test_the_mean_moves_by_a_share_of_every_gradient(simulation, x):
     matrix, rings, _ = network("ring")
-    run = Run(loss_network(matrix, lr=0.2), simulation, x, clock=UNEVEN, rings=rings)
+    run = EventLoop(
+        loss_network(matrix, lr=0.2), simulation, x, clock=UNEVEN, rings=rings
+    )
     mean = x.mean(0)
     for _ in range(40):
         event = run.step()
@@ -147,7 +151,7 @@ def test_nodes_reach_the_common_optimum():
     rings = Rings(edges, torch.full((15,), 0.1, dtype=REAL))
     paces = Paces(*[0.1] * 6, jitter=0.0)  # all take part equally often
     method = loss_network(gossip_matrix(edges, 6), lr=0.03)
-    run = Run(method, full, start(), clock=paces, rings=rings)
+    run = EventLoop(method, full, start(), clock=paces, rings=rings)
     models = []
     for k in range(650):
         run.step()
@@ -161,10 +165,12 @@ def test_nodes_reach_the_common_optimum():
 def test_going_on_from_a_moment_is_not_having_stopped(simulation, x):
     matrix, rings, _ = network("ring")
     options = {"clock": UNEVEN, "rings": rings, "links": Delays("uniform(0.1, 2)")}
-    whole = Run(loss_network(matrix), simulation, x, **options)
+    whole = EventLoop(loss_network(matrix), simulation, x, **options)
     for _ in range(15):
         whole.step()
-    rest = Run(loss_network(matrix), simulation, x, start=whole.moment(), **options)
+    rest = EventLoop(
+        loss_network(matrix), simulation, x, start=whole.moment(), **options
+    )
     for _ in range(25):
         assert whole.step()[:4] == rest.step()[:4]
     assert torch.equal(whole.personal(), rest.personal())
@@ -233,7 +239,7 @@ def averaged(edges, log):
 def test_messages_that_take_time_lengthen_exchanges(simulation, x):
     matrix, rings, _ = network("ring")
     links = Delays("constant(3)")
-    run = Run(
+    run = EventLoop(
         loss_network(matrix), simulation, x, clock=STEADY, rings=rings, links=links
     )
     computing = torch.tensor(PACES, dtype=REAL)
@@ -250,7 +256,7 @@ def test_a_slow_node_keeps_only_its_neighbours_waiting_now_and_then(simulation, 
     rates = torch.full((5,), 0.5, dtype=REAL)
     paces = clock("constant(1)", speeds=[1000.0, 1, 1, 1, 1, 1])
     method = loss_network(gossip_matrix(edges, 6))
-    run = Run(method, simulation, x, clock=paces, rings=Rings(edges, rates))
+    run = EventLoop(method, simulation, x, clock=paces, rings=Rings(edges, rates))
     times = [0] * 6
     for event in run.until(300.0):
         for client in event.clients:
@@ -260,7 +266,7 @@ def test_a_slow_node_keeps_only_its_neighbours_waiting_now_and_then(simulation, 
 
 def test_it_needs_rings(simulation, x):
     with pytest.raises(InputError, match="needs `rings`"):
-        Run(loss_network(network("ring")[0]), simulation, x, clock=UNEVEN)
+        EventLoop(loss_network(network("ring")[0]), simulation, x, clock=UNEVEN)
 
 
 class Away(Paces):
@@ -273,7 +279,9 @@ class Away(Paces):
 def test_who_is_off_blocks_nobody(simulation, x):
     """A ring that finds one of both off is lost."""
     matrix, rings, _ = network("complete")
-    run = Run(loss_network(matrix), simulation, x, clock=Away(*PACES), rings=rings)
+    run = EventLoop(
+        loss_network(matrix), simulation, x, clock=Away(*PACES), rings=rings
+    )
     done = [0] * 6
     for event in run.until(400.0):
         for client in event.clients:
@@ -295,7 +303,7 @@ class Hub(Paces):
 
 def test_a_hub_that_never_returns_is_said(simulation, x):
     matrix, rings, _ = network("star")
-    run = Run(loss_network(matrix), simulation, x, clock=Hub(*PACES), rings=rings)
+    run = EventLoop(loss_network(matrix), simulation, x, clock=Hub(*PACES), rings=rings)
     with pytest.raises(TrainingError, match="nothing will ever happen"):
         for _ in range(100):
             run.step()

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from coterie.algorithms.neighbours import in_use, neighbours
 from coterie.checks import InputError
-from coterie.engine import Run, clock
+from coterie.engine import EventLoop, clock
 from coterie.graphs import edges_of, gossip_matrix
 from support.linear_groups import two_groups, without_validation
 from support.quadratics import EXACT, REAL, simulate, train, zeros
@@ -22,7 +22,7 @@ def on(graph, **options):
 
 def run_of(algorithm, federation, paces):
     x = zeros(federation)
-    return Run(algorithm, simulate(federation, 4), x, clock=clock(*paces))
+    return EventLoop(algorithm, simulate(federation, 4), x, clock=clock(*paces))
 
 
 @pytest.mark.parametrize("graph", ["complete", "grid"])

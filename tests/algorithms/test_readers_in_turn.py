@@ -15,7 +15,7 @@ from coterie.checks import InputError
 from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.engine.clocks import clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.engine.rounds import run_rounds
 from coterie.models import build, linear
 from support.quadratics import SAMPLES, hessians, quadratics, simulate, start
@@ -45,7 +45,7 @@ def test_where_no_time_passes_it_is_that_of_rounds(criterion, estimator, samples
     method = adaptive_all_for_one(
         None, rule=rule, late="adaptive", **OPTIONS, **options
     )
-    run = Run(method, simulation, x, clock=clock("constant(0)"))
+    run = EventLoop(method, simulation, x, clock=clock("constant(0)"))
     gradients, sent = torch.zeros(6, dtype=REAL), 0.0
     for r in run_rounds(method, simulation, x, rounds=5):  # comparing in three
         while min(run.state.turns) < r.t:
@@ -83,7 +83,7 @@ def test_plain_weights_are_those_of_equation_1_at_any_pace():
     for seed in range(2):
         simulation = simulate(federation, batch_size=3)
         simulation.seed = seed
-        run = Run(method, simulation, x, clock=paces)
+        run = EventLoop(method, simulation, x, clock=paces)
         for _ in run.until(60.0):  # all have been compared at 50
             pass
         torch.testing.assert_close(run.state.alpha, expected, **EXACT)
@@ -206,7 +206,7 @@ def test_at_any_pace_clients_are_independent_processes():
         late="adaptive",
         **options,
     )
-    run = Run(method, simulation, x, clock=paces)
+    run = EventLoop(method, simulation, x, clock=paces)
     for _ in run.until(150.0):
         pass
     assert run.updates == plain.answers > 250
@@ -225,7 +225,7 @@ def test_a_slow_client_slows_nobody_and_groups_are_found():
     ended = []
     for slow in (1.0, 1000.0):
         paces = clock("lognormal(1, 0.2)", speeds=[slow, *[1.0] * 7], seed=1)
-        run = Run(method, simulation, x, clock=paces)
+        run = EventLoop(method, simulation, x, clock=paces)
         for _ in run.until(150.0):
             pass
         ended.append(run.state.turns)
@@ -243,7 +243,7 @@ def test_a_newcomer_gets_the_mean_of_its_best_fits_partners():
     simulation = twins()
     x = torch.zeros(6, 10, dtype=REAL)
     method = adaptive_all_for_one(None, lr=0.05, samples=8)
-    run = Run(method, simulation, x, clock=clock("constant(1)"))
+    run = EventLoop(method, simulation, x, clock=clock("constant(1)"))
     for _ in run.until(30.0):
         pass
     rows = method.flow.welcome(run.state, simulation.at(1, purpose="welcome"))
@@ -261,7 +261,7 @@ def test_a_single_sample_cannot_be_compared():
     size[3] = 1
     few = replace(federation, train=federation.train._replace(size=size))
     method = adaptive_all_for_one(None)
-    run = Run(method, simulate(few, 3), start(), clock=clock("constant(1)"))
+    run = EventLoop(method, simulate(few, 3), start(), clock=clock("constant(1)"))
     with pytest.raises(InputError, match=r"two training samples .* client 3 has one"):
         run.step()
 
@@ -274,4 +274,4 @@ def test_options_of_rounds_are_refused_in_time(options):
     (name,) = options
     method = adaptive_all_for_one(None, **options)
     with pytest.raises(InputError, match=f"`{name}` is for rounds"):
-        Run(method, simulate(quadratics()), start(), clock=clock("constant(1)"))
+        EventLoop(method, simulate(quadratics()), start(), clock=clock("constant(1)"))

@@ -11,7 +11,7 @@ from coterie.algorithms.token_sgd import token_sgd
 from coterie.checks import InputError
 from coterie.conformance.suite import check_algorithm
 from coterie.engine.clocks import Delays
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.graphs import WALKS, edges_of, gossip_matrix, hitting_time_of, walk_on
 from coterie.types import Algorithm
 from support.paces import EXACT, UNEVEN, question
@@ -37,8 +37,8 @@ def way(walk: str, text: str, steps: int, seed: int = 0) -> list[int]:
     return found
 
 
-def run_of(method: Algorithm, simulation, x, **options) -> Run:
-    return Run(method, simulation, x, clock=UNEVEN, **options)
+def run_of(method: Algorithm, simulation, x, **options) -> EventLoop:
+    return EventLoop(method, simulation, x, clock=UNEVEN, **options)
 
 
 @pytest.mark.parametrize("walk", WALKS)

@@ -14,7 +14,7 @@ from coterie.algorithms.local import local
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import number
 from coterie.cli.commands import main
-from coterie.conformance.cases import EVENTS, Case, NotApplicable, begun
+from coterie.conformance.cases import EVENTS, Case, NotApplicable, event_loop
 from coterie.conformance.federations import small_federation
 from coterie.conformance.suite import CHECKS, check_algorithm, faces_of
 from coterie.types import Algorithm, Flow, Kind, Task
@@ -338,7 +338,7 @@ def test_faces_are_read_from_what_a_factory_makes():
 
 
 def test_in_runs_of_the_checks_all_answer_at_unequal_pace():
-    run = begun(plain(), small_federation())
+    run = event_loop(plain(), small_federation())
     for _ in range(EVENTS):
         run.step()
     assert 1 <= run.tasks[0] < min(run.tasks[1:])

@@ -16,7 +16,7 @@ from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError, TrainingError
 from coterie.clients.simulation import Simulation
 from coterie.engine.clocks import Delays, Rings
-from coterie.engine.events import Run, run_events
+from coterie.engine.events import EventLoop, run_events
 from coterie.engine.rounds import run_rounds
 from coterie.records import pack, unpack
 from coterie.theory.asynchrony import practical_steps
@@ -75,7 +75,7 @@ def test_events_are_algorithm_3_1(simulation, x, rule):
 
 def test_delays_sum_to_updates_times_workers(simulation, x):
     """The delays of K answers and of what is in flight: K M, whatever the order."""
-    run = Run(server_sgd(), simulation, x, clock=ORDINARY)
+    run = EventLoop(server_sgd(), simulation, x, clock=ORDINARY)
     total = 0
     last = [0] * 6
     for _ in range(150):
@@ -106,7 +106,7 @@ def test_tasks_under_way_are_computed_together(simulation, x, monkeypatch):
 
 def test_a_barrier_takes_as_long_as_its_slowest_client(simulation, x):
     clock = Paces(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, jitter=0.0)
-    run = Run(server_sgd(wait=6), simulation, x, clock=clock)
+    run = EventLoop(server_sgd(wait=6), simulation, x, clock=clock)
     while run.updates < 18:
         run.step()
     assert run.time == 18.0  # three rounds of 6
@@ -117,7 +117,7 @@ def test_one_worker_is_sgd(x):
     alone = quadratics().select(torch.tensor([2]))
     clients = simulate(alone, batch_size=3)
     model = x[0].clone()
-    run = Run(server_sgd(lr=0.1), clients, x[:1], clock=Paces(9.0, 9.0, 9.0))
+    run = EventLoop(server_sgd(lr=0.1), clients, x[:1], clock=Paces(9.0, 9.0, 9.0))
     for t in range(1, 21):
         model = model - 0.1 * clients.at(t).grads(model[None])[0]
         assert run.step().delays == [1]
@@ -135,7 +135,7 @@ def test_equal_paces_are_round_robin_with_delay_m(simulation, x):
 def test_virtual_iterates_differ_by_what_is_in_flight(simulation, x):
     """x_k - x^_k = sum over workers, but the last, of steps that are under way."""
     lr = 0.07
-    run = Run(server_sgd(lr=lr), simulation, x, clock=ORDINARY)
+    run = EventLoop(server_sgd(lr=lr), simulation, x, clock=ORDINARY)
 
     def in_flight():
         now = run.moment()
@@ -166,10 +166,12 @@ def test_virtual_iterates_differ_by_what_is_in_flight(simulation, x):
     ids=["adaptive", "buffer", "random"],
 )
 def test_going_on_from_a_moment_is_not_having_stopped(simulation, x, method):
-    whole = Run(method, simulation, x, clock=ORDINARY, seed=3)
+    whole = EventLoop(method, simulation, x, clock=ORDINARY, seed=3)
     for _ in range(37):
         whole.step()
-    rest = Run(method, simulation, x, clock=ORDINARY, seed=3, start=whole.moment())
+    rest = EventLoop(
+        method, simulation, x, clock=ORDINARY, seed=3, start=whole.moment()
+    )
     for _ in range(30):
         a, b = whole.step(), rest.step()
         assert a[:4] == b[:4]
@@ -178,7 +180,7 @@ def test_going_on_from_a_moment_is_not_having_stopped(simulation, x, method):
 
 
 def test_a_moment_is_a_copy(simulation, x):
-    run = Run(server_sgd(), simulation, x, clock=ORDINARY)
+    run = EventLoop(server_sgd(), simulation, x, clock=ORDINARY)
     run.step()
     moment = run.moment()
     before = moment.state.x.clone()
@@ -190,10 +192,10 @@ def test_a_moment_is_a_copy(simulation, x):
 
 def test_who_never_returns_slows_nobody_but_a_barrier(simulation, x):
     clock = Paces(1.0, 1.0, 1.0, 1.0, 1.0, math.inf)
-    run = Run(server_sgd(), simulation, x, clock=clock)
+    run = EventLoop(server_sgd(), simulation, x, clock=clock)
     for _ in range(100):
         assert 5 not in run.step().clients
-    stuck = Run(server_sgd(wait=6), simulation, x, clock=clock)
+    stuck = EventLoop(server_sgd(wait=6), simulation, x, clock=clock)
     with pytest.raises(TrainingError, match=r"all wait for clients .*5"):
         for _ in range(100):
             stuck.step()
@@ -236,7 +238,7 @@ def test_the_average_is_that_of_models_weighted_by_applied_steps(
     simulation, x, updates
 ):
     """Section 3.2: sum_k gamma_hat_k x_k, with gradients on their way at the stop."""
-    run = Run(
+    run = EventLoop(
         server_sgd(lr=0.05, late="adaptive", average=True),
         simulation,
         x,
@@ -265,7 +267,7 @@ def test_all_for_all_moves_partners_by_stale_gradients(simulation, x, rule, most
     """One gradient after the other, written out; `most` is what is not yet late."""
     start = x * torch.arange(1, 7)[:, None]
     method = all_for_all(WEIGHTS, lr=0.1, late=rule, safe=False)
-    run = Run(method, simulation, start, clock=UNEVEN)
+    run = EventLoop(method, simulation, start, clock=UNEVEN)
     models = WEIGHTS @ start
     began, prev, numbers = models.clone(), [0] * 6, [1] * 6
     for k in range(1, 51):
@@ -282,8 +284,8 @@ def test_all_for_all_moves_partners_by_stale_gradients(simulation, x, rule, most
 def test_all_for_all_of_one_model_is_asynchronous_sgd(simulation, x, rule):
     everybody = torch.full((6, 6), 1 / 6, dtype=REAL)
     method = all_for_all(everybody, lr=0.3, late=rule)
-    run = Run(method, simulation, x, clock=UNEVEN)
-    server = Run(server_sgd(lr=0.3 / 6, late=rule), simulation, x, clock=UNEVEN)
+    run = EventLoop(method, simulation, x, clock=UNEVEN)
+    server = EventLoop(server_sgd(lr=0.3 / 6, late=rule), simulation, x, clock=UNEVEN)
     for _ in range(35):
         assert run.step().delays == server.step().delays
         torch.testing.assert_close(run.personal(), server.personal(), **EXACT)
@@ -295,7 +297,7 @@ def test_a_slow_client_slows_nobody(x, rule):
     full = simulate(quadratics())
     groups = torch.block_diag(torch.ones(3, 3), torch.ones(3, 3)).to(REAL) / 3
     clock = Paces(1.0, 1.1, 1.2, 1.3, 1.4, 500.0)
-    run = Run(all_for_all(groups, lr=0.05, late=rule), full, x, clock=clock)
+    run = EventLoop(all_for_all(groups, lr=0.05, late=rule), full, x, clock=clock)
     while run.time < 150:
         run.step()
     # The slow client has not answered: the optimum of those who have, by their rates.
@@ -322,13 +324,13 @@ def test_ditto_without_waiting_ends_near_what_rounds_end_at(x):
 
 def test_bad_runs_are_refused(simulation, x):
     with pytest.raises(InputError, match=r"`wait` must be .* 6"):
-        Run(server_sgd(wait=7), simulation, x, clock=EQUAL)
+        EventLoop(server_sgd(wait=7), simulation, x, clock=EQUAL)
     with pytest.raises(InputError, match="`x` must have 6 rows"):
-        Run(server_sgd(), simulation, x[:4], clock=EQUAL)
+        EventLoop(server_sgd(), simulation, x[:4], clock=EQUAL)
     with pytest.raises(InputError, match="`updates` must be"):
         next(run_events(server_sgd(), simulation, x, clock=EQUAL, updates=0))
     with pytest.raises(InputError, match="`capacity` must be at least 1, got 0"):
-        Run(server_sgd(), simulation, x, clock=EQUAL, capacity=0)
+        EventLoop(server_sgd(), simulation, x, clock=EQUAL, capacity=0)
 
 
 def test_a_method_may_be_a_program_of_many_steps(simulation, x):
@@ -349,7 +351,7 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
         arrive=arrive,
         kinds=(Kind(steps, "each"),),
     )
-    run = Run(method, simulation, x, clock=ORDINARY)
+    run = EventLoop(method, simulation, x, clock=ORDINARY)
     finished = [0] * 6
     history = [
         r.state.x for r in run_rounds(local(lr=0.1, steps=3), simulation, x, rounds=40)
@@ -391,7 +393,7 @@ STEADY = Paces(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, jitter=0.0)
 
 def test_messages_travel_to_a_client_and_back(simulation, x):
     links = Delays("constant(0.25)")
-    run = Run(server_sgd(), simulation, x, clock=STEADY, links=links)
+    run = EventLoop(server_sgd(), simulation, x, clock=STEADY, links=links)
     assert arrivals(run, 4) == [(1.5, 0), (2.5, 1), (3.0, 0), (3.5, 2)]
     # Client 0 computes from 0.25 to 1.25, and again from 1.75 to 2.75.
     assert run.idle[0] == pytest.approx(3.5 - 2 - 0.25)
@@ -399,7 +401,7 @@ def test_messages_travel_to_a_client_and_back(simulation, x):
 
 def test_messages_of_a_client_have_numbers_of_their_own(simulation, x):
     links = Delays("exponential(1)", seed=7)
-    run = Run(server_sgd(), simulation, x, clock=STEADY, links=links)
+    run = EventLoop(server_sgd(), simulation, x, clock=STEADY, links=links)
     names, none = torch.arange(6), torch.zeros(6, dtype=torch.long)
     drawn = links.relayed(names, none, 6).tolist()
     free, number = [0.0] * 6, [0] * 6
@@ -415,7 +417,7 @@ def test_messages_of_a_client_have_numbers_of_their_own(simulation, x):
 
 def test_with_one_place_everybody_has_its_turn(simulation, x):
     """SGD on the clients one after the other, with nothing late."""
-    run = Run(server_sgd(lr=0.1), simulation, x, clock=STEADY, capacity=1)
+    run = EventLoop(server_sgd(lr=0.1), simulation, x, clock=STEADY, capacity=1)
     model, time = x[0].clone(), 0.0
     for turn in range(1, 4):
         for i in range(6):
@@ -427,7 +429,7 @@ def test_with_one_place_everybody_has_its_turn(simulation, x):
 
 
 def test_places_are_taken_in_the_order_in_which_clients_wait(simulation, x):
-    run = Run(server_sgd(), simulation, x, clock=STEADY, capacity=2)
+    run = EventLoop(server_sgd(), simulation, x, clock=STEADY, capacity=2)
     # 0: 0-1, 1: 0-2, 2: 1-4, 3: 2-6, 4: 4-9, 5: 6-12, and 0 again: 9-10.
     found = arrivals(run, 7)
     assert found == [(1, 0), (2, 1), (4, 2), (6, 3), (9, 4), (10, 0), (12, 5)]
@@ -442,7 +444,7 @@ def test_never_more_are_at_work_than_there_are_places(simulation, x):
         local_steps(),
     ]
     for method in methods:
-        run = Run(method, simulation, x, clock=ORDINARY, capacity=3, seed=1)
+        run = EventLoop(method, simulation, x, clock=ORDINARY, capacity=3, seed=1)
         spans = []
         for _ in range(60):
             spans += run.step().spans
@@ -453,8 +455,8 @@ def test_never_more_are_at_work_than_there_are_places(simulation, x):
 
 def test_until_a_time_is_event_by_event(simulation, x):
     """Stopping at times changes nothing, and nothing after a time has happened."""
-    steps = Run(server_sgd(), simulation, x, clock=ORDINARY)
-    ticks = Run(server_sgd(), simulation, x, clock=ORDINARY)
+    steps = EventLoop(server_sgd(), simulation, x, clock=ORDINARY)
+    ticks = EventLoop(server_sgd(), simulation, x, clock=ORDINARY)
     for tick in range(1, 30):
         events = list(ticks.until(0.9 * tick))
         assert ticks.time == 0.9 * tick
@@ -468,7 +470,7 @@ def test_until_a_time_is_event_by_event(simulation, x):
 
 def test_what_ends_at_a_time_has_ended(simulation, x):
     clock = Paces(*[0.1] * 6, jitter=0.0)
-    run = Run(local_steps(), simulation, x, clock=clock)
+    run = EventLoop(local_steps(), simulation, x, clock=clock)
     for tick in range(1, 40):  # sums of 0.1 are larger or smaller than products
         list(run.until(tick * 0.1))
         assert run.tasks == [tick] * 6
@@ -483,14 +485,14 @@ def test_a_task_takes_as_long_as_its_work(simulation, x):
         kinds=(Kind(three, "each"),),
         task=lambda state, client, time: Task((state[client],), work=3),
     )
-    run = Run(method, simulation, x, clock=STEADY)
+    run = EventLoop(method, simulation, x, clock=STEADY)
     assert arrivals(run, 3) == [(3, 0), (6, 1), (6, 0)]
     assert run.gradients.tolist() == [18, 9, 0, 0, 0, 0]  # minibatches of three
     # Single samples that a task says beside: one more is a third of a minibatch.
     method = local_steps(
         task=lambda state, client, time: Task((state[client],), work=1, samples=1.0)
     )
-    run = Run(method, simulation, x, clock=STEADY)
+    run = EventLoop(method, simulation, x, clock=STEADY)
     assert arrivals(run, 1) == [(1 + 1 / 3, 0)]
     assert run.gradients.tolist() == [4, 0, 0, 0, 0, 0]
 
@@ -499,7 +501,7 @@ def test_a_task_may_name_the_round_whose_samples_it_uses(simulation, x):
     method = local_steps(
         task=lambda state, client, time: Task((state[client],), round=70 + client)
     )
-    run = Run(method, simulation, x, clock=STEADY)
+    run = EventLoop(method, simulation, x, clock=STEADY)
     run.step()
     g = question(simulation, 0, 70, x[0])
     torch.testing.assert_close(run.personal()[0], x[0] - 0.1 * g, **EXACT)
@@ -525,7 +527,7 @@ def test_kinds_have_their_own_programs_and_arrive_apart(simulation, x, grouped):
         arrive=arrive,
         together=True,
     )
-    run = Run(method, simulation, x, clock=EQUAL, grouped=grouped)
+    run = EventLoop(method, simulation, x, clock=EQUAL, grouped=grouped)
     models = x.clone()
     # In the order in which tasks were handed out, which is then that of the kinds.
     orders = [[0, 1, 2, 3, 4, 5], [3, 4, 5, 0, 1, 2], [3, 4, 5, 0, 1, 2]]
@@ -544,14 +546,16 @@ def test_tasks_that_wait_survive_a_file(simulation, x):
     """Tuples come back as lists, of which the tasks of a client are made again."""
     method = server_sgd(assign="random")
     options = {"clock": ORDINARY, "seed": 3, "capacity": 2}
-    whole = Run(method, simulation, x, **options)
+    whole = EventLoop(method, simulation, x, **options)
     while not whole.moment().queued or not any(
         client.waiting for client in whole.moment().clients
     ):
         whole.step()
     moment = whole.moment()
-    fresh = Run(method, simulation, x, **options).moment()
-    rest = Run(method, simulation, x, **options, start=unpack(pack(moment), fresh))
+    fresh = EventLoop(method, simulation, x, **options).moment()
+    rest = EventLoop(
+        method, simulation, x, **options, start=unpack(pack(moment), fresh)
+    )
     for _ in range(60):
         assert whole.step()[:4] == rest.step()[:4]
     assert torch.equal(whole.personal(), rest.personal())
@@ -559,7 +563,7 @@ def test_tasks_that_wait_survive_a_file(simulation, x):
 
 def test_a_buffer_takes_the_mean_of_its_answers_and_lets_all_go_on(simulation, x):
     """FedBuff: the server's model moves at every third answer, nobody waits."""
-    run = Run(
+    run = EventLoop(
         server_sgd(lr=0.1, wait=3, go_on=True), simulation, x, clock=UNEVEN, seed=1
     )
     began, numbers = [x[0].clone() for _ in range(6)], [1] * 6
@@ -596,7 +600,7 @@ def test_a_task_that_waits_travels_meanwhile(simulation, x):
         kinds=(Kind(lambda clients, rows: rows),),
     )
     paces = Paces(1.0, 1.0, 1.0, 1.0, 1.0, 0.0, jitter=0.0)
-    run = Run(method, simulation, x, clock=paces, links=Delays("constant(10)"))
+    run = EventLoop(method, simulation, x, clock=paces, links=Delays("constant(10)"))
     for _ in run.until(100.0):
         pass
     # Client 5 answers at 20; then client 0, which is free since 11, gets two tasks.
@@ -606,21 +610,21 @@ def test_a_task_that_waits_travels_meanwhile(simulation, x):
 @pytest.mark.parametrize("time", [math.nan, math.inf, -1.0])
 def test_a_time_to_stop_at_is_a_number(simulation, x, time):
     with pytest.raises(InputError, match="`time` must be"):
-        list(Run(server_sgd(), simulation, x, clock=EQUAL).until(time))
+        list(EventLoop(server_sgd(), simulation, x, clock=EQUAL).until(time))
 
 
 def test_who_gets_a_task_is_a_client(simulation, x):
     for wrong in (-1, 6):
         method = local_steps(arrive=lambda state, now, wrong=wrong: [wrong])
         with pytest.raises(InputError, match=f"from 0 to 5, got {wrong}"):
-            Run(method, simulation, x, clock=EQUAL).step()
+            EventLoop(method, simulation, x, clock=EQUAL).step()
 
 
 def test_rings_join_everybody_and_instant_messages_have_no_links(simulation, x):
     matrix = torch.full((6, 6), 1 / 6, dtype=REAL)
     apart = Rings(torch.tensor([[0, 1], [2, 3], [4, 5]]), torch.ones(3, dtype=REAL))
     with pytest.raises(InputError, match="no way from node 0 to 2"):
-        Run(agraf(matrix, mix="pairs"), simulation, x, clock=EQUAL, rings=apart)
+        EventLoop(agraf(matrix, mix="pairs"), simulation, x, clock=EQUAL, rings=apart)
     links = Delays("constant(5)")
     with pytest.raises(InputError, match="`links` cannot be set"):
-        Run(agraf(matrix), simulation, x, clock=EQUAL, links=links)
+        EventLoop(agraf(matrix), simulation, x, clock=EQUAL, links=links)

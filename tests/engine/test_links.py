@@ -13,7 +13,7 @@ from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.ditto import ditto
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
-from coterie.engine import Delays, Rings, Run, clock
+from coterie.engine import Delays, EventLoop, Rings, clock
 from coterie.records import pack, unpack
 from coterie.types import Algorithm, Flow, Kind, Task
 from support.paces import EXACT, UNEVEN, question
@@ -97,7 +97,7 @@ def read_and_written(x, step, until, travel):
 def test_late_gossip_writes_what_was_read_before(simulation, until):
     x, seen = start(), []
     method = gossip(0.3, seen)
-    run = Run(method, simulation, x, clock=UNEVEN, rings=RINGS, links=ByEdge())
+    run = EventLoop(method, simulation, x, clock=UNEVEN, rings=RINGS, links=ByEdge())
     assert list(run.until(until)) == []
     expected = read_and_written(x, 0.3, until, TRAVEL)
     torch.testing.assert_close(run.personal(), expected, **EXACT)
@@ -111,7 +111,7 @@ def test_late_gossip_writes_what_was_read_before(simulation, until):
 
 def test_gossip_without_links_is_written_when_it_is_read(simulation):
     x = start()
-    run = Run(gossip(0.5), simulation, x, clock=UNEVEN, rings=RINGS)
+    run = EventLoop(gossip(0.5), simulation, x, clock=UNEVEN, rings=RINGS)
     list(run.until(8.0))
     for _, edge in rung(8.0):
         pair = EDGES[edge]
@@ -128,12 +128,12 @@ def in_a_file(moment, like):
 
 def test_what_travels_survives_a_file(simulation):
     x, options = start(), {"clock": UNEVEN, "rings": RINGS, "links": ByEdge()}
-    whole = Run(gossip(0.3), simulation, x, **options)
+    whole = EventLoop(gossip(0.3), simulation, x, **options)
     list(whole.until(4.0))
     assert len(whole.moment().letters) > 2
-    like = Run(gossip(0.3), simulation, x, **options).moment()
+    like = EventLoop(gossip(0.3), simulation, x, **options).moment()
     kept = in_a_file(whole.moment(), like)
-    rest = Run(gossip(0.3), simulation, x, **options, start=kept)
+    rest = EventLoop(gossip(0.3), simulation, x, **options, start=kept)
     for run in (whole, rest):
         list(run.until(12.0))
     assert torch.equal(whole.personal(), rest.personal())
@@ -177,7 +177,7 @@ def test_meetings_know_their_time(simulation):
         send=send,
         meet=meet,
     )
-    run = Run(Algorithm(flow=flow), simulation, x, clock=UNEVEN, rings=RINGS)
+    run = EventLoop(Algorithm(flow=flow), simulation, x, clock=UNEVEN, rings=RINGS)
     list(run.until(6.0))
     z, last = x.clone(), 0.0
     for time, edge in rung(6.0):
@@ -227,7 +227,7 @@ def around(now):
 def test_a_token_walks_on_a_ring(simulation):
     """One client computes at a time; message number c of an edge is that of lap c."""
     links, x = Delays("exponential(0.5)", seed=3), start()
-    run = Run(walk(around), simulation, x, clock=UNEVEN, links=links)
+    run = EventLoop(walk(around), simulation, x, clock=UNEVEN, links=links)
     model, time, at = x.mean(0), 0.0, 0
     ring = torch.tensor([[i, (i + 1) % 6] for i in range(6)])
     none = torch.zeros(6, dtype=torch.long)
@@ -258,7 +258,7 @@ def lazy(now):
 
 def test_a_token_that_stays_sends_nothing_and_loses_no_time(simulation):
     x, links = start(), Delays("constant(10)")
-    run = Run(walk(lazy, 2), simulation, x, clock=UNEVEN, links=links, seed=4)
+    run = EventLoop(walk(lazy, 2), simulation, x, clock=UNEVEN, links=links, seed=4)
     time, at, hops, visits = 0.0, 2, 0, [0] * 6
     for k in range(30):
         who, number = torch.tensor([at]), torch.tensor([visits[at]])
@@ -277,12 +277,12 @@ def test_a_token_that_stays_sends_nothing_and_loses_no_time(simulation):
 def test_a_token_under_way_survives_a_file(simulation):
     x, links = start(), Delays("exponential(2)", seed=1)
     options = {"clock": UNEVEN, "links": links, "seed": 4}
-    whole = Run(walk(lazy), simulation, x, **options)
+    whole = EventLoop(walk(lazy), simulation, x, **options)
     for _ in range(9):
         whole.step()
-    like = Run(walk(lazy), simulation, x, **options).moment()
+    like = EventLoop(walk(lazy), simulation, x, **options).moment()
     kept = in_a_file(whole.moment(), like)
-    rest = Run(walk(lazy), simulation, x, **options, start=kept)
+    rest = EventLoop(walk(lazy), simulation, x, **options, start=kept)
     for _ in range(20):
         assert whole.step()[:4] == rest.step()[:4]
     assert torch.equal(whole.personal(), rest.personal())
@@ -333,7 +333,7 @@ def test_whoever_answers_can_be_asked():
 
         ready = staticmethod(paces.ready)
 
-    run = Run(server_sgd(lr=0.05), clients, x, clock=Unequal())
+    run = EventLoop(server_sgd(lr=0.05), clients, x, clock=Unequal())
     model, began = x.mean(0), [x.mean(0)] * 6
     ends = speeds.tolist()
     for _ in range(40):
@@ -348,12 +348,12 @@ def test_whoever_answers_can_be_asked():
 def test_personal_models_stay_at_home_and_gradients_go_to_partners(simulation):
     """Ditto sends w there and back; All-for-all a gradient to those who share."""
     x = start()
-    run = Run(ditto(SAMPLES), simulation, x, clock=UNEVEN)
+    run = EventLoop(ditto(SAMPLES), simulation, x, clock=UNEVEN)
     for _ in range(10):
         run.step()
     assert run.sent == ((6 + 2 * 10) * D, 0)
     pairs = torch.block_diag(*[torch.full((2, 2), 0.5, dtype=REAL)] * 3)
-    run = Run(all_for_all(pairs), simulation, x, clock=UNEVEN)
+    run = EventLoop(all_for_all(pairs), simulation, x, clock=UNEVEN)
     for _ in range(10):
         run.step()
     assert run.sent == (0, 10 * D)
@@ -362,13 +362,13 @@ def test_personal_models_stay_at_home_and_gradients_go_to_partners(simulation):
 def test_what_does_not_fit_is_refused(simulation):
     x, options = start(), {"clock": UNEVEN}
     with pytest.raises(InputError, match="needs `rings`"):
-        Run(gossip(0.5), simulation, x, **options)
+        EventLoop(gossip(0.5), simulation, x, **options)
     half = Algorithm(flow=gossip(0.5).flow._replace(send=None))
     with pytest.raises(InputError, match="both `send` and `meet`, or neither"):
-        Run(half, simulation, x, rings=RINGS, **options)
+        EventLoop(half, simulation, x, rings=RINGS, **options)
     nobody = Algorithm(flow=walk(around).flow._replace(starts=(6,)))
     with pytest.raises(InputError, match="clients from 0 to 5, got 6"):
-        Run(nobody, simulation, x, **options)
+        EventLoop(nobody, simulation, x, **options)
     lost = Algorithm(flow=walk(around).flow._replace(messages="pigeons"))
     with pytest.raises(InputError, match="`messages` must be one of"):
-        Run(lost, simulation, x, **options)
+        EventLoop(lost, simulation, x, **options)

@@ -15,7 +15,7 @@ from coterie.algorithms.local import local
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
 from coterie.engine.clocks import Delays, Rings, clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
 from coterie.engine.rounds import run_rounds
 from coterie.graphs import edges_of, gossip_matrix
@@ -285,7 +285,7 @@ def test_any_order_of_arrivals_keeps_the_books(simulation, number):
         rates = torch.full((len(flow.edges),), 0.1, dtype=REAL)
         options["rings"] = Rings(flow.edges, rates)
     together, alone = (
-        Run(method, simulation, start(), **options, grouped=way)
+        EventLoop(method, simulation, start(), **options, grouped=way)
         for way in (True, False)
     )
     begins, total, at = [0] * 6, 0, 0.0

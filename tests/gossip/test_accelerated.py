@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.gossip import (
-    Pace,
+    GossipPace,
     accelerated,
     pace,
     pace_of,
@@ -42,7 +42,7 @@ def test_without_flow_it_is_randomised_gossip_bit_by_bit():
     edges, rates = uniform("grid", 12)
     rings, x, at = drawn(rates, 100.0), normal(12, 3), times(40.0, 100.0)
     for gamma in (0.0, 0.5, 7.0):
-        found = accelerated(x, edges, rings, at, Pace(0.0, gamma))
+        found = accelerated(x, edges, rings, at, GossipPace(0.0, gamma))
         assert torch.equal(found.x, randomised(x, edges, rings, at))
 
 
@@ -125,7 +125,7 @@ def mean_left(name: str, n: int, until: float, runs: int, factor: float = 1.0):
         apart,
         drawn(rates.repeat(runs), until),
         times(until),
-        Pace(factor * eta, gamma),
+        GossipPace(factor * eta, gamma),
     )
     left = deviation(found.x[0].view(runs, n, 1)) / deviation(x)
     return float(left.mean()), float(left.std()) / math.sqrt(runs), eta
@@ -154,8 +154,12 @@ def test_bad_input_is_refused_in_a_sentence():
     with pytest.raises(InputError, match="`weights` must be at least 0"):
         pace(edges, -rates)
     with pytest.raises(InputError, match="column"):
-        accelerated(normal(4, 0), edges, drawn(rates, 1.0), times(1.0), Pace(1.0, 1.0))
+        accelerated(
+            normal(4, 0), edges, drawn(rates, 1.0), times(1.0), GossipPace(1.0, 1.0)
+        )
     with pytest.raises(InputError, match="eta"):
-        accelerated(normal(4, 1), edges, drawn(rates, 1.0), times(1.0), Pace(-1.0, 1.0))
+        accelerated(
+            normal(4, 1), edges, drawn(rates, 1.0), times(1.0), GossipPace(-1.0, 1.0)
+        )
     with pytest.raises(InputError, match="resistance"):
         pace_of(1.0, 0.0)

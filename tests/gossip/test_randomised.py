@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.gossip import (
-    Pace,
+    GossipPace,
     RingTimes,
     accelerated,
     delayed,
@@ -163,7 +163,7 @@ def test_without_rings_nothing_happens():
     none = RingTimes(torch.empty(0, dtype=REAL), torch.empty(0, dtype=torch.long))
     x, at = normal(3, 2), times(1.0, 2.0)
     assert torch.equal(randomised(x, edges, none, at), x.expand(2, 3, 2))
-    still = accelerated(x, edges, none, at, Pace(1.0, 1.0)).x
+    still = accelerated(x, edges, none, at, GossipPace(1.0, 1.0)).x
     assert torch.equal(still, x.expand(2, 3, 2))  # x and z are the same
     late = delayed(x, edges, none, at, delays=rates, shares=rates)
     assert torch.equal(late, x.expand(2, 3, 2))

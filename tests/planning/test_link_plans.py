@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from coterie.checks import InputError
 from coterie.cli.commands import app
 from coterie.graphs import edges_of
-from coterie.planning import Network, network_of, plan_links
+from coterie.planning import MessageNetwork, network_of, plan_links
 
 TOWNS = "v,w,delay\nBern,Chur,0.01\nChur,Thun,0.01\nThun,Visp,0.01\nVisp,Bern,5\n"
 
@@ -37,7 +37,7 @@ def test_where_all_links_are_alike_none_is_left_out():
     edges = edges_of("ring", 6)
     names = tuple("abcdef")
     delays = torch.ones(6, dtype=torch.float64)
-    found = plan_links(Network(edges, delays, names))
+    found = plan_links(MessageNetwork(edges, delays, names))
     assert found.removed == [] and found.before == found.after
     assert found.summary() == "Keep all 6 links: without any of them nothing is won."
 

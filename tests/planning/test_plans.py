@@ -20,7 +20,7 @@ from coterie.engine.clocks import clock
 from coterie.models import build, ravel
 from coterie.planning.pilot import (
     Look,
-    Training,
+    PilotTraining,
     combined,
     look,
     run_pilot,
@@ -28,18 +28,22 @@ from coterie.planning.pilot import (
     together,
 )
 from coterie.planning.plans import plan_study
-from coterie.planning.prospects import Findings, prospects_of, structure_of
+from coterie.planning.prospects import PilotFindings, prospects_of, structure_of
 from coterie.planning.waiting import waiting_of
 from coterie.similarity.samples import dealt
 from coterie.theory.asynchrony import speed_up
 from coterie.theory.collaboration import count_near
 
 
-def known(place: np.ndarray, *, noise: float = 1.0, floor: float = 1e-6) -> Findings:
+def known(
+    place: np.ndarray, *, noise: float = 1.0, floor: float = 1e-6
+) -> PilotFindings:
     """Findings without error about gradients at these places; samples: 1 each."""
     n = len(place)
     squared = ((place[:, None] - place) ** 2).sum(2)
-    return Findings(squared, np.full(n, floor), np.full(n, noise), 100.0, np.ones(n))
+    return PilotFindings(
+        squared, np.full(n, floor), np.full(n, noise), 100.0, np.ones(n)
+    )
 
 
 def test_equal_clients_gain_their_number():
@@ -107,7 +111,7 @@ def test_own_differences_bound_the_gain():
     np.testing.assert_allclose(gain, (1 + k) / k, rtol=0.03)
 
 
-def noisy(place: np.ndarray, dimension: int, seed: int, m: int = 50) -> Findings:
+def noisy(place: np.ndarray, dimension: int, seed: int, m: int = 50) -> PilotFindings:
     """Findings as from halves of m samples with unit covariance."""
     rng = np.random.default_rng(seed)
     n = len(place)
@@ -115,7 +119,7 @@ def noisy(place: np.ndarray, dimension: int, seed: int, m: int = 50) -> Findings
     a, b = theta + rng.normal(size=(2, n, dimension)) * np.sqrt(2 / m)
     products = a @ b.T
     own = products.diagonal()
-    return Findings(
+    return PilotFindings(
         own[:, None] + own - products - products.T,
         np.full(n, 2 / m * np.sqrt(dimension)),
         np.full(n, float(dimension)),
@@ -151,13 +155,13 @@ def regression(seed: int = 0, **options: float) -> Federation:
     return divide(table, "natural", seed=seed, validation=0.01, test=0.01)
 
 
-def looked_at(federation: Federation, seed: int = 0) -> Findings:
+def looked_at(federation: Federation, seed: int = 0) -> PilotFindings:
     d = federation.features.shape[1]
     module = build(lambda: torch.nn.Linear(d, 1, bias=False), seed)
     return run_pilot(
         federation,
         lambda part: co.Simulation(part, module, batch_size=0, seed=seed),
-        Training(ravel(module), lr=0.3, steps=1, rounds=8, seed=seed),
+        PilotTraining(ravel(module), lr=0.3, steps=1, rounds=8, seed=seed),
     ).findings
 
 

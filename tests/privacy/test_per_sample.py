@@ -14,7 +14,7 @@ from coterie.checks import InputError
 from coterie.conformance.cases import followed
 from coterie.conformance.divided import divided as in_threads
 from coterie.engine.clocks import clock
-from coterie.engine.events import Run
+from coterie.engine.events import EventLoop
 from coterie.privacy import PrivateSimulation
 from coterie.privacy.per_sample.clipping import ClippedKernel
 from coterie.privacy.subsampled import steps_of
@@ -139,7 +139,7 @@ def test_without_delays_noise_in_time_is_that_of_rounds(classification, name) ->
     algorithm = method(name, classification)
     wanted = models_after(algorithm, clients, x, rounds=3)
     timed = private(classification)
-    run = Run(algorithm, timed, x, clock=clock("constant(0)"))
+    run = EventLoop(algorithm, timed, x, clock=clock("constant(0)"))
     while not torch.allclose(run.personal(), wanted, **EXACT):
         run.step()
         assert run.updates <= 3 * 6  # answers of three rounds

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from coterie import Simulation
 from coterie.checks import InputError
 from coterie.collaboration.evidence import moments, surely_better
-from coterie.conformance.cases import Setting, followed, simulated, trace
+from coterie.conformance.cases import Setting, followed, simulated, trajectory
 from coterie.conformance.divided import divided
 from coterie.conformance.federations import CLIENTS
 from coterie.conformance.federations import small_federation as small
@@ -390,7 +390,7 @@ def test_zero_noise_and_no_bound_is_training_without_privacy(name):
     found, events = private_run(
         algorithm, Mechanism(math.inf, 0.0), rounds=ROUNDS, foreseen=foreseen
     )
-    expected = trace(algorithm, small(), Setting(), x=one_start(), rounds=ROUNDS)
+    expected = trajectory(algorithm, small(), Setting(), x=one_start(), rounds=ROUNDS)
     assert_close(found.personal, expected.personal, rtol=0, atol=1e-9)
     assert any(event.verb == LOSSES for event in events)
 

@@ -15,7 +15,7 @@ from coterie import seeds
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.decentralised_sgd import decentralised_sgd
 from coterie.checks import InputError
-from coterie.conformance.cases import Setting, followed, simulated, trace
+from coterie.conformance.cases import Setting, followed, simulated, trajectory
 from coterie.conformance.divided import divided
 from coterie.conformance.federations import CLIENTS
 from coterie.conformance.federations import small_federation as small
@@ -147,7 +147,7 @@ def test_a_body_is_clipped_and_noised_alone_and_heads_stay_as_they_are():
     assert [(e.verb, len(e.links), e.sensitivity) for e in events] == [
         ("average", CLIENTS, 2 * clip)
     ]
-    plain = trace(algorithm, small(), Setting(), x=x, rounds=1)
+    plain = trajectory(algorithm, small(), Setting(), x=x, rounds=1)
     assert torch.equal(run.personal[:, head], plain.personal[:, head])
     # Bodies as every client has trained them, before they are averaged.
     away = (plain.states[-1].x - x)[:, ~head]
@@ -278,7 +278,7 @@ def test_a_run_that_is_saved_and_loaded_goes_on_with_its_ledger():
 
 def test_models_are_those_of_the_released_rows_and_differ_from_the_private_ones():
     loud, _ = private_run(method("fedavg"), NOISY)
-    plain = trace(method("fedavg"), small(), Setting(), x=one_start())
+    plain = trajectory(method("fedavg"), small(), Setting(), x=one_start())
     assert float((loud.personal - plain.personal).abs().max()) > 0.01
     assert torch.equal(loud.personal[0], loud.personal[1])
 

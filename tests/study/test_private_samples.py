@@ -25,7 +25,8 @@ from coterie.report.privacy import privacy_section, told
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.private import releases
-from coterie.types import PEERS, SERVER, Algorithm
+from coterie.study.private.releases import PEERS
+from coterie.types import SERVER, Algorithm
 from support.plain_clients import rows, simulate
 from support.study_runs import refused, stopped, together
 

@@ -238,7 +238,7 @@ def test_a_sound_study_is_not_disproved(unit):
 
 def quieter(monkeypatch, factor: float) -> None:
     """Noise of both units is smaller than its ledger says."""
-    released, noised = of_clients.Mechanism.released, of_samples.Mechanism.noised
+    released, noised = of_clients.Mechanism.released, of_samples.SampleMechanism.noised
 
     def less(self, x, ref, stream, clients, share=1.0):
         return released(self, x, ref, stream, clients, share * factor)
@@ -247,7 +247,7 @@ def quieter(monkeypatch, factor: float) -> None:
         return noised(self, g, keys, who, samples / factor)
 
     monkeypatch.setattr(of_clients.Mechanism, "released", less)
-    monkeypatch.setattr(of_samples.Mechanism, "noised", less_of_samples)
+    monkeypatch.setattr(of_samples.SampleMechanism, "noised", less_of_samples)
 
 
 @pytest.mark.parametrize("unit", ["client", "sample"])
@@ -298,7 +298,7 @@ def with_losses_as_they_are(monkeypatch) -> None:
         return losses.nanmean(1), losses
 
     monkeypatch.setattr(telling.Questions, "released", of_client)
-    monkeypatch.setattr(of_samples.Mechanism, "noised_losses", of_samples_)
+    monkeypatch.setattr(of_samples.SampleMechanism, "noised_losses", of_samples_)
     monkeypatch.setattr(
         simulation, "ClippedKernel", lambda kernel, clip, _: ClippedKernel(kernel, clip)
     )

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from coterie.collaboration import weights
-from coterie.theory.rates import Losses
+from coterie.theory.rates import LossClass
 
 REAL = torch.float64
-ONE = Losses(mu=1.0, beta=1.0, variance=1.0)
+ONE = LossClass(mu=1.0, beta=1.0, variance=1.0)
 
 
 def generator(seed):
@@ -53,7 +53,7 @@ def quadratics(seed=0, n=6, d=2, spread=1.0, alike=False):
 
 def losses_of(matrices, variance):
     curvature = torch.linalg.eigvalsh(matrices)
-    return Losses(float(curvature.min()), float(curvature.max()), variance)
+    return LossClass(float(curvature.min()), float(curvature.max()), variance)
 
 
 def quadratic_gaps(matrices, best):

@@ -15,7 +15,7 @@ from coterie.checks import InputError
 from coterie.collaboration import weights
 from coterie.theory import collaboration as theory
 from coterie.theory import rates
-from coterie.theory.rates import Bounded, Convex, Losses
+from coterie.theory.rates import Bounded, Convex, LossClass
 from support.noisy_quadratics import (
     ONE,
     REAL,
@@ -90,7 +90,7 @@ def test_theorem_8_3_as_printed_fails_on_a_star_where_the_radius_is_not_one():
     matrices = torch.eye(1, dtype=REAL).expand(n, 1, 1)
     best = torch.zeros(n, 1, dtype=REAL)
     x = torch.ones(n, 1, dtype=REAL)
-    still = Losses(1.0, 1.0, 1e-6)
+    still = LossClass(1.0, 1.0, 1e-6)
     gap = quadratic_gaps(matrices, best)
     lr, printed = printed_theorem_8_3(lam, gap, 0.5, calls, still)
     curve = all_for_all_runs(lam, matrices, best, x, 1e-3, lr, calls, runs=3)
@@ -146,7 +146,7 @@ def test_the_last_term_of_theorem_8_3_has_its_indices_swapped_in_print():
 
 def test_the_report_s_exponent_in_3_b_does_not_depend_on_the_calls():
     # One noiseless call from F^0 = 1 with mu = 0.01, beta = 1.
-    flat = Losses(0.01, 1.0, 0.0)
+    flat = LossClass(0.01, 1.0, 0.0)
     printed = math.exp(-flat.beta / flat.mu / (2 * flat.beta))
     after = exact_excess(flat, 1.0, 0.5, 1)
     assert after > 1e6 * printed
@@ -202,7 +202,7 @@ def test_calls_of_corollary_8_5_1_reach_the_precision_on_a_line_of_clients():
     matrices = torch.ones(8, 1, 1, dtype=REAL)
     best = place[:, None]
     eps, sigma2 = 0.03, 0.5
-    losses = Losses(1.0, 1.0, sigma2)
+    losses = LossClass(1.0, 1.0, sigma2)
     lam = theory.all_for_all_weights(torch.cdist(best, best), eps, 1.0)
     assert 8 < int((lam > 0).sum()) < 64
     x = torch.full((8, 1), 2.0, dtype=REAL)

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from coterie.collaboration import weights
 from coterie.theory import collaboration as theory
 from coterie.theory import lower_bounds, rates
-from coterie.theory.rates import Bounded, Losses
+from coterie.theory.rates import Bounded, LossClass
 from support.noisy_quadratics import (
     REAL,
     all_for_one_runs,
@@ -54,7 +54,7 @@ def test_all_for_one_without_noise_and_bias_is_exactly_gradient_descent():
     lam = torch.full((4, 4), 0.25, dtype=REAL)
     start = torch.full((4,), 2.0, dtype=REAL)
     lr = torch.full((4,), 0.25, dtype=REAL)
-    still = Losses(1.0, 1.0, 0.0)
+    still = LossClass(1.0, 1.0, 0.0)
     none = torch.zeros(4, 4, dtype=REAL)
     bound = theory.all_for_one_bound(lam, none, start, lr, 6, still)
     assert bound.tolist() == pytest.approx([2 * 0.75**6] * 4)
@@ -64,7 +64,7 @@ def test_steps_and_bounds_have_all_digits_of_their_numbers():
     """Each client's is that of SGD with its variance, which is a Python number."""
     lam = torch.tensor([[0.7, 0.3], [0.1, 0.9]], dtype=REAL)
     b = torch.tensor([[0.0, 0.2], [0.3, 0.0]], dtype=REAL)
-    start, losses = torch.tensor([0.7, 1.3], dtype=REAL), Losses(0.3, 1.1, 0.9)
+    start, losses = torch.tensor([0.7, 1.3], dtype=REAL), LossClass(0.3, 1.1, 0.9)
     lr = theory.all_for_one_step(lam, start, 50, losses)
     bound = theory.all_for_one_bound(lam, b, start, lr, 50, losses)
     assert lr.dtype == bound.dtype == REAL
@@ -123,7 +123,7 @@ def test_all_for_one_needs_no_more_calls_than_predicted_and_an_nth_of_those_alon
 
 
 def test_calls_of_all_for_one_follow_their_formula():
-    losses = Losses(0.5, 2.0, 3.0)
+    losses = LossClass(0.5, 2.0, 3.0)
     eps, start = 0.1, torch.tensor([4.0, 2.0, 1.0], dtype=REAL)
     b = torch.tensor([[0, 0.1, 9], [0.1, 0, 9], [9, 9, 0]], dtype=REAL)
     found = theory.all_for_one_calls(b, eps, start, losses)
@@ -162,7 +162,7 @@ def test_the_printed_step_of_setting_2_has_the_weights_on_the_wrong_side():
     share = 1 / n
     assert math.log(start * calls / 100 * share) < 0  # as printed, sigma^2 = 100
     assert math.log(start * calls / 100 / share) > 0
-    noisy = Losses(1.0, 1.0, 100.0)
+    noisy = LossClass(1.0, 1.0, 100.0)
     steps = theory.all_for_one_step(lam, torch.ones(n, dtype=REAL), calls, noisy)
     expected = math.log(2 * calls / (100 * share)) / calls
     assert steps.tolist() == pytest.approx([expected] * n)

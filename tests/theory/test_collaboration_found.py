@@ -13,7 +13,7 @@ from coterie.collaboration import weights
 from coterie.theory import clusters as theory
 from coterie.theory import rates
 from coterie.theory.clusters import Clusters
-from coterie.theory.rates import Losses
+from coterie.theory.rates import LossClass
 from support.noisy_quadratics import REAL, generator, mean_and_error
 
 
@@ -185,7 +185,7 @@ def estimated_run(size, samples, calls, *, clusters=3, d=4, runs=40, separation=
         float(d),
         theory.cluster_threshold(separation),
     )
-    losses = Losses(1.0, 1.0, float(d))
+    losses = LossClass(1.0, 1.0, float(d))
     start = separation**2 / 4  # of x = 0
     own = replace(losses, variance=d * found.inverse_size)
     lr = rates.sgd_step(start, calls, own)

@@ -13,15 +13,15 @@ from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.theory import collaboration as theory
 from coterie.theory import lower_bounds
-from coterie.theory.rates import Bounded, Losses
+from coterie.theory.rates import Bounded, LossClass
 from support.noisy_quadratics import REAL, generator, line, quadratic_gaps
 
 
 def test_who_can_help_does_not_depend_on_the_unit_of_the_loss_as_the_text_would():
     b, mu, eps = line(), 0.5, 0.05
-    here = lower_bounds.lower_bound(b, eps, Losses(mu, mu, 1.0))
+    here = lower_bounds.lower_bound(b, eps, LossClass(mu, mu, 1.0))
     unit = 7.0  # all losses times 7: b, mu, eps and sigma too
-    losses = Losses(unit * mu, unit * mu, unit**2)
+    losses = LossClass(unit * mu, unit * mu, unit**2)
     there = lower_bounds.lower_bound(unit * b, unit * eps, losses)
     assert_close(here, there)
     printed = [theory.count_near((u * b) ** 2, u * eps) for u in (1.0, unit)]
@@ -31,7 +31,7 @@ def test_who_can_help_does_not_depend_on_the_unit_of_the_loss_as_the_text_would(
 def test_lower_bounds_follow_their_formulas():
     b, n = line(), 8
     eps, mu, variance, radius, bound = 0.01, 2.0, 3.0, 1.5, 0.7
-    losses, bounded = Losses(mu, mu, variance), Bounded(radius, bound)
+    losses, bounded = LossClass(mu, mu, variance), Bounded(radius, bound)
     near = [
         sum(float(b[i, j]) ** 2 <= 4 * mu * eps for j in range(n)) for i in range(n)
     ]

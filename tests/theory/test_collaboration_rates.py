@@ -13,11 +13,11 @@ import torch
 
 from coterie.checks import InputError
 from coterie.theory import rates
-from coterie.theory.rates import Losses
+from coterie.theory.rates import LossClass
 from support.noisy_quadratics import ONE, REAL, exact_excess, generator, mean_and_error
 
-STIFF = Losses(mu=0.2, beta=4.0, variance=0.5)
-CALM = Losses(mu=0.5, beta=1.0, variance=1e-3)
+STIFF = LossClass(mu=0.2, beta=4.0, variance=0.5)
+CALM = LossClass(mu=0.5, beta=1.0, variance=1e-3)
 every_loss = pytest.mark.parametrize(
     "losses", [ONE, STIFF, CALM], ids=["one", "stiff", "calm"]
 )
@@ -124,7 +124,7 @@ def test_rates_of_bounded_gradients_hold_for_the_average():
 
 def test_losses_that_cannot_be_are_refused():
     with pytest.raises(InputError, match=r"`mu` must be at most 1, got 2\.0"):
-        Losses(mu=2.0, beta=1.0, variance=1.0)
+        LossClass(mu=2.0, beta=1.0, variance=1.0)
     with pytest.raises(InputError, match=r"`lr` must be at most 1, got 1\.5"):
         rates.sgd_bound(1.0, 1.5, 3, ONE)
     with pytest.raises(InputError, match="`calls` must be at least 1, got 0"):

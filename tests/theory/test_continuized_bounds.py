@@ -218,7 +218,7 @@ def test_single_samples_are_below_theorem_2_4(t):
 
 def test_theorem_2_4_1_as_printed_is_half_of_what_its_energy_gives():
     """phi_0 / A_t, A_t = t^2 / (4 R^2 kappa), B = 1. We know no run that breaks it."""
-    constants = bounds.Samples(2.0, 3.0, 0.1)
+    constants = bounds.FeatureMoments(2.0, 3.0, 0.1)
     t, distance = 5.0, 7.0
     energy, weight = distance / 2, t**2 / (4 * 2.0 * 3.0)
     found = bounds.convex_samples_bound(t, distance, constants)

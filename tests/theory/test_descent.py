@@ -10,7 +10,7 @@ import torch
 from coterie.checks import InputError
 from coterie.graphs import edges_of, eigengap
 from coterie.optim.delayed_descent import Network, ddo, quadratic_phi, ticks
-from coterie.optim.meetings import Meetings, meetings
+from coterie.optim.meetings import MeetingRates, meetings
 from coterie.theory.decentralised import descent, gossip
 from coterie.theory.rates import Convex
 from support.draws import rng
@@ -75,7 +75,7 @@ def test_the_dual_rate_is_that_of_the_reference():
             found = descent.dual_rate(graph, kappa, 1.0)
             assert found == pytest.approx(expected, abs=6e-7)
     with pytest.raises(InputError, match="`curvature` must be at most 1, got 10"):
-        descent.dual_rate(Meetings(0.1, 1.0), 1.0, 10.0)
+        descent.dual_rate(MeetingRates(0.1, 1.0), 1.0, 10.0)
 
 
 def test_gains_on_a_regular_graph_have_a_closed_form():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.gossip import Pace, pace, truncated
+from coterie.gossip import GossipPace, pace, truncated
 from coterie.graphs import degrees, delayed_gains, edges_of, eigengap, resistances
 from coterie.theory.decentralised import gossip as theory
 from support.gossip_loops import REAL, drawn, times, uniform
@@ -51,7 +51,7 @@ def test_exact_accelerated_rates_are_those_of_the_table(row):
     graph = uniform(name, n)
     eta, gamma = pace(*graph)
     assert theory.exact_accelerated_rate(*graph) == near(exact)
-    twice = theory.exact_accelerated_rate(*graph, Pace(2 * eta, gamma))
+    twice = theory.exact_accelerated_rate(*graph, GossipPace(2 * eta, gamma))
     assert twice == pytest.approx(printed, rel=1e-3)
 
 
@@ -59,7 +59,7 @@ def test_the_printed_eta_diverges_in_mean_square_on_a_line_of_twenty():
     graph = uniform("line", 20)
     mu, most = eigengap(*graph), float(resistances(*graph).max())
     right = pace(*graph)
-    printed = Pace(math.sqrt(2 * mu / most), right.gamma)
+    printed = GossipPace(math.sqrt(2 * mu / most), right.gamma)
     assert theory.exact_accelerated_rate(*graph, printed) == pytest.approx(
         -0.00208, abs=1e-5
     )

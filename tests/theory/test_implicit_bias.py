@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.theory.curvature.implicit_bias import (
-    Gains,
+    RunGains,
     batch_curvatures,
     gain_bounds,
     hypentropy,
@@ -51,7 +51,7 @@ def descended(features, targets, lr: float, batch: int, steps: int, seed: int = 
     losses = (torch.stack(models) @ features.T - targets).square().mean(1) / 2
     g = torch.cat(slopes)
     each = tracked(no_gain(g), g, lr)  # those of all steps at once: they add up
-    gains = Gains(*(part.view(steps, d).sum(0) for part in each))
+    gains = RunGains(*(part.view(steps, d).sum(0) for part in each))
     return u, v, gains, lr * g.view(steps, d).sum(0), losses
 
 
@@ -73,7 +73,7 @@ def test_with_the_printed_sign_in_q_the_invariant_does_not_hold():
     for _ in range(40):  # q_+-(x) = +-2 x - ln((1 -+ x)^2)
         x = 0.05 * features.T @ (features @ (u2 * v2) - targets) / N
         u2, v2 = u2 - x * v2, v2 - x * u2
-        printed = Gains(
+        printed = RunGains(
             printed.plus + 2 * x - (1 - x).square().log(),
             printed.minus - 2 * x - (1 + x).square().log(),
         )
@@ -116,7 +116,7 @@ def test_small_steps_end_where_gradient_flow_does():
 def test_the_limit_minimises_the_tilted_potential_among_solutions():
     features, targets = problem()
     alpha = torch.linspace(0.2, 0.6, D, dtype=REAL)
-    gains = Gains(torch.linspace(0, 1, D, dtype=REAL), torch.zeros(D, dtype=REAL))
+    gains = RunGains(torch.linspace(0, 1, D, dtype=REAL), torch.zeros(D, dtype=REAL))
     best = limit(features, targets, alpha, gains)
     square, tilt = scales(alpha, gains)
     free = torch.linalg.svd(features)[2][N:]  # directions that change no prediction

@@ -12,7 +12,7 @@ from coterie.algorithms.all_for_all import all_for_all
 from coterie.checks import InputError
 from coterie.collaboration import weights
 from coterie.theory import infinite
-from coterie.theory.infinite import Log, models, nodes, run_agents, windows
+from coterie.theory.infinite import History, models, nodes, run_agents, windows
 from support.oracles import begun, with_verbs
 
 REAL = torch.float64
@@ -161,13 +161,13 @@ def test_models_do_not_depend_on_who_else_is_asked(monkeypatch):
 
 def test_before_anything_happens_everybody_has_the_first_model():
     start = torch.tensor([1.0, 2.0], dtype=REAL)
-    log = Log(start, torch.zeros(0, 1, dtype=REAL), torch.zeros(0, 2, dtype=REAL))
+    log = History(start, torch.zeros(0, 1, dtype=REAL), torch.zeros(0, 2, dtype=REAL))
     assert_close(models(log, agents(4), windows(0.1)), start.expand(4, 2))
 
 
 def test_who_shares_no_window_with_anybody_keeps_the_first_model():
     start = torch.zeros(1, dtype=REAL)
-    log = Log(start, torch.tensor([[0.1]]).double(), torch.ones(1, 1, dtype=REAL))
+    log = History(start, torch.tensor([[0.1]]).double(), torch.ones(1, 1, dtype=REAL))
     far = torch.tensor([[0.9], [0.2]], dtype=REAL)
     found = models(log, far, windows(0.1))
     assert float(found[0]) == 0

@@ -288,7 +288,7 @@ def test_muffliato_gd_obeys_theorem_6_8_on_every_graph_and_needs_its_exchanges()
     """Up to the logarithm of its step; four times the clients, a quarter of it."""
     steps, noise, found = 150, 2.0, {}
     for n in (16, 64):
-        problem = theory.Descent(n, steps, 2 * noise**2, 1.0, 1.0, 4.0)
+        problem = theory.PrivateDescent(n, steps, 2 * noise**2, 1.0, 1.0, 4.0)
         bound = theory.sgd_rate(problem) * math.log(n * steps / (2 * noise**2))
         on_two = [descended(g, n, noise, problem) for g in ("hypercube", "ring")]
         assert max(on_two) <= bound
@@ -311,14 +311,14 @@ def test_the_trade_off_of_theorem_6_9_follows_from_its_noise():
         sensitivity=sensitivity,
     )
     variance = dim * noise**2 + sampling
-    problem = theory.Descent(n, steps, variance, 0.0, mu, smoothness)
+    problem = theory.PrivateDescent(n, steps, variance, 0.0, mu, smoothness)
     private = alpha * dim * sensitivity**2 * degree / (n**2 * mu * loss * gap**0.5)
     expected = private / 2 + sampling / (n * smoothness)
     assert theory.sgd_rate(problem) == pytest.approx(expected)
 
 
 def test_weights_of_the_average_grow_by_the_same_factor_and_sum_to_one():
-    problem = theory.Descent(10, 30, 1.0, 1.0, 0.5, 2.0)
+    problem = theory.PrivateDescent(10, 30, 1.0, 1.0, 0.5, 2.0)
     weights = theory.sgd_weights(problem)
     assert float(weights.sum()) == pytest.approx(1)
     factor = 1 / (1 - theory.sgd_step(problem) * 0.5 / 2)
@@ -339,8 +339,11 @@ def test_noise_for_a_mean_loss_over_all_steps_is_that_of_its_messages():
         (lambda: theory.stopping_time(0.5, 10, -1.0), "`noise` must be greater than 0"),
         (lambda: theory.noise_for_mean(0.0, n=9, degree=2, gap=0.1), "`loss`"),
         (lambda: theory.secret_graph_loss(5, 5, 1), "`degree` must be at most 4"),
-        (lambda: theory.sgd_rate(theory.Descent(5, 0, 1.0)), "`steps`"),
-        (lambda: theory.sgd_step(theory.Descent(5, 9, 1.0, mu=2.0)), "at most `smooth"),
+        (lambda: theory.sgd_rate(theory.PrivateDescent(5, 0, 1.0)), "`steps`"),
+        (
+            lambda: theory.sgd_step(theory.PrivateDescent(5, 9, 1.0, mu=2.0)),
+            "at most `smooth",
+        ),
     ],
 )
 def test_bad_numbers_are_refused(call, said):

@@ -23,7 +23,7 @@ from support.draws import rng
 from support.shared_models import error, shared
 
 REAL = torch.float64
-SETTING = rates.Setting(200, 30, 3, 40)
+SETTING = rates.ProblemSizes(200, 30, 3, 40)
 
 
 def test_rates_are_those_of_the_table():
@@ -65,7 +65,7 @@ def test_the_nuclear_rate_is_of_the_order_of_the_general_bound_at_its_truncation
 
 def test_theorem_9_5_as_printed_does_not_grow_with_the_square_of_models():
     """Errors are squares of models' lengths; two of four printed terms are not."""
-    setting = rates.Setting(40, 10, 2, 25, mu=0.5, smoothness=3.0)
+    setting = rates.ProblemSizes(40, 10, 2, 25, mu=0.5, smoothness=3.0)
     a, top, s, kappa = 4 * 50 / (40 * 25), 3.0 + 10 / 25, 4, 1.5
 
     def by_hand(b, printed):
@@ -113,7 +113,7 @@ def test_few_shot_bias_holds_with_the_square_of_the_cap_and_fails_as_printed():
     """Proposition 9.3.1 without B^2 is false for models longer than 1."""
     cap = 5.0
     truth, data, basis = newcomers(cap)
-    setting = rates.Setting(40, 8, 2, 400, cap=cap)
+    setting = rates.ProblemSizes(40, 8, 2, 400, cap=cap)
     found = few_shot_head(basis, data, cap=2 * cap)
     worst = float((found - cap * truth.x).square().sum(1).max())
     bias = rates.few_shot_bias(basis, truth.basis, setting)
@@ -212,6 +212,6 @@ def test_the_last_shell_is_the_one_that_print_calls_zero():
 
 def test_rank_above_the_number_of_clients_is_refused():
     with pytest.raises(InputError, match="`rank` must be at most"):
-        rates.low_rank_rate(rates.Setting(2, 30, 3, 40))
+        rates.low_rank_rate(rates.ProblemSizes(2, 30, 3, 40))
     with pytest.raises(InputError, match="`mu`"):
         rates.nuclear_rate(SETTING._replace(mu=0.0))

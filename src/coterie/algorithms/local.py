@@ -27,7 +27,7 @@ class State(NamedTuple):
     t: int
 
 
-class Alone(NamedTuple):
+class WithStart(NamedTuple):
     """The same, and the models from which they began."""
 
     x: Rows  # (n, D)
@@ -47,15 +47,17 @@ def local(*, rule: Descent = Descent(), steps: Count = 1) -> Algorithm:
         steps: gradient steps in one round.
     """
 
-    def init(x: Tensor, oracle: Oracle) -> Alone:
-        return Alone(x, velocity(rule, x), 0, x)
+    def init(x: Tensor, oracle: Oracle) -> WithStart:
+        return WithStart(x, velocity(rule, x), 0, x)
 
-    def step(state: Alone, oracle: Oracle, rng: torch.Generator) -> tuple[Alone, Info]:
+    def step(
+        state: WithStart, oracle: Oracle, rng: torch.Generator
+    ) -> tuple[WithStart, Info]:
         x, v, t, start = state
         x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule)
-        return Alone(x, v, t + steps, start), {}
+        return WithStart(x, v, t + steps, start), {}
 
-    def welcome(state: Alone, oracle: Oracle) -> Tensor:
+    def welcome(state: WithStart, oracle: Oracle) -> Tensor:
         x = state.start.mean(0).repeat(len(oracle.active), 1)
         return train_alone(oracle, x, rule, state.t)
 

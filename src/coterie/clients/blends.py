@@ -15,7 +15,7 @@ from torch import Tensor
 from .samples import Batch
 
 
-class Plan:
+class BlendPlan:
     """Which readers ask whom: groups of rows that need about as many contributors.
 
     A column of weight zero costs nothing, except that rows of a group are filled up to

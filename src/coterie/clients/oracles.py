@@ -18,11 +18,11 @@ from torch import Tensor
 from .. import seeds
 from ..checks import InputError, integer
 from ..types import CentralProgram, Comparison, Option, Program, Sent
-from .blends import Plan, Release, as_it_is, blend, blended_by_pairs, with_own
+from .blends import BlendPlan, Release, as_it_is, blend, blended_by_pairs, with_own
 from .comparisons import Asked, HalfGrads, at_home, compared
 from .groups import Group, block, blocks, fetched, returned
 from .programs import Evaluator, SimulatedClients, only
-from .samples import Batch, FreshMinibatches, Samples
+from .samples import Batch, ClientSamples, FreshMinibatches
 from .traffic import Meter, Sending, Wrap
 
 Answer = TypeVar("Answer")
@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 class Held(NamedTuple):
     """The clients that a process holds, and how it reaches the others."""
 
-    samples: Samples
+    samples: ClientSamples
     kernel: Evaluator
     seed: int
     loop: bool  # debug mode: client after client, pair after pair
@@ -49,7 +49,7 @@ class SimulatedOracle:
         self._samples, self._kernel, self._seed, self._loop, self._group = held
         self._t, self._purpose = t, purpose
         self._asked: Counter[str] = Counter()
-        self._plan: Plan | None = None
+        self._plan: BlendPlan | None = None
         self.present = present
         self.mine = block(len(present), self._group)
         self.active = present[self.mine]
@@ -312,18 +312,18 @@ class SimulatedOracle:
             client = self._samples.federation.name_of(int(who[j]))
             raise RuntimeError(f"{client}, round {self._t}: {error}") from error
 
-    def _planned(self, weights: Tensor) -> Plan:
+    def _planned(self, weights: Tensor) -> BlendPlan:
         """Who asks the clients at hand: everybody, or who has a weight for them."""
         reading, rows = self.present, weights
         if self._group.size > 1:
             asks = weights[:, self.mine] * self.present[:, None] * self.active
             readers = (asks != 0).any(1)
             reading, rows = self.present[readers], weights[readers, self.mine]
-        plan = Plan(rows, reading, self.active, steady=self._kernel.compiled)
+        plan = BlendPlan(rows, reading, self.active, steady=self._kernel.compiled)
         plan.weights = weights
         return plan
 
-    def _blend(self, x: Tensor, plan: Plan, batch: Batch) -> Tensor:
+    def _blend(self, x: Tensor, plan: BlendPlan, batch: Batch) -> Tensor:
         """Row i is the part of reader i's blend that clients at hand contribute."""
         self.gradients += plan.readers * self._samples.counts
         if self._loop:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import seeds
-from .samples import Batch, FreshMinibatches, Samples
+from .samples import Batch, ClientSamples, FreshMinibatches
 
 
 @runtime_checkable
@@ -46,7 +46,7 @@ class SimulatedClients:
 
     def __init__(
         self,
-        samples: Samples,
+        samples: ClientSamples,
         kernel: Evaluator,
         gradients: Float[Tensor, " m"],
         who: Int[Tensor, " n"],
@@ -123,7 +123,7 @@ class SimulatedClients:
 
 
 def staggered(
-    samples: Samples,
+    samples: ClientSamples,
     kernel: Evaluator,
     seed: int,
     who: Int[Tensor, " m"],

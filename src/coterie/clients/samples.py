@@ -49,7 +49,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Samples:
+class ClientSamples:
     """The training data of a federation, as questions to clients use them."""
 
     federation: Federation
@@ -176,7 +176,7 @@ class FreshMinibatches:
 
     def __init__(
         self,
-        samples: Samples,
+        samples: ClientSamples,
         who: Tensor,
         stream: Callable[[int], int | list[int]],
     ) -> None:

@@ -26,7 +26,7 @@ from .kernels import Kernel
 from .oracles import Held, SimulatedOracle
 from .personal import PersonalOracle
 from .programs import SimulatedClients, staggered
-from .samples import Batch, Samples
+from .samples import Batch, ClientSamples
 
 
 class Simulation:
@@ -71,7 +71,7 @@ class Simulation:
         task = one_of("task", federation.task, OBJECTIVES)
         self.objective = objective or OBJECTIVES[task]
         self.federation = federation.to(device, dtype)
-        self.samples = Samples(self.federation, batch_size, dtype)
+        self.samples = ClientSamples(self.federation, batch_size, dtype)
         self.group = Alone() if group is None else group
         n = torch.tensor([len(federation)], device=device)
         self._clients = int(self.group.sum(n)[0])

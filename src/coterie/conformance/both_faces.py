@@ -26,16 +26,16 @@ from .cases import (
     NotApplicable,
     Setting,
     agree,
-    begun,
     close,
+    event_loop,
     flow_of,
     followed,
     leaves,
     same,
     simulated,
     starting_rows,
-    trace,
     traced,
+    trajectory,
     welcomed,
     went_on,
 )
@@ -50,9 +50,9 @@ def check_inputs_untouched(case: Case) -> None:
     before = {name: value.clone() for name, value in {**given, "x": x}.items()}
     algorithm = case.build(federation, instead=given)
     if case.face == "rounds":
-        trace(_with_step_watched(algorithm), federation, setting, x=x)
+        trajectory(_with_step_watched(algorithm), federation, setting, x=x)
     else:
-        run = went_on(begun(_with_arrive_watched(algorithm), federation, x=x))
+        run = went_on(event_loop(_with_arrive_watched(algorithm), federation, x=x))
         state = copy.deepcopy(run.state)
         run.personal()
         flow_of(algorithm).info(run.state)
@@ -162,7 +162,7 @@ def check_client_by_client(case: Case) -> None:
         found = traced(case, federation, in_turn).personal
         close(case.usual.personal, found, "all at once and one by one")
         return
-    run = begun(case.build(federation), federation, in_turn, grouped=False)
+    run = event_loop(case.build(federation), federation, in_turn, grouped=False)
     for event in case.usual.events:
         same_event = run.step()[:4] == event
         assert same_event, "together and one by one, others answer."
@@ -182,7 +182,7 @@ def check_resuming(case: Case) -> None:
         "the state of a later round has other parts than that of `init`."
     )
     state = _from_file(whole.states[half], start)
-    rest = trace(fresh, federation, setting, start=(half, state))
+    rest = trajectory(fresh, federation, setting, start=(half, state))
     agree(rest.states[-1], whole.states[-1], "resuming differs from not stopping")
     assert same(rest.personal, whole.personal), (
         "resuming gives other personal models than not stopping."
@@ -191,15 +191,15 @@ def check_resuming(case: Case) -> None:
 
 def _resumes_in_time(case: Case) -> None:
     federation, whole = small_federation(), case.usual
-    stopped = begun(case.build(federation), federation)
+    stopped = event_loop(case.build(federation), federation)
     fresh = case.build(federation)  # as in a new process
-    like = begun(fresh, federation).moment()
+    like = event_loop(fresh, federation).moment()
     for first, events in ((0, 1), (1, EVENTS // 2)):
         went_on(stopped, events - first)
         assert leaves(like.state).keys() == leaves(stopped.state).keys(), (
             "the state has other parts later than after `init`."
         )
-        rest = begun(fresh, federation, start=_from_file(stopped.moment(), like))
+        rest = event_loop(fresh, federation, start=_from_file(stopped.moment(), like))
         for event in whole.events[events:]:
             assert rest.step()[:4] == event, "after resuming, others answer."
         agree(rest.state, whole.states[-1], "resuming differs from not stopping")
@@ -308,7 +308,7 @@ def check_known_optimum(case: Case) -> None:
                 last = min(last, 2 * t)
         assert rest < 1e-3, f"after {t} rounds {rest:.2g} of the way is left."
         return
-    run = begun(algorithm, federation, setting, paces=clock("lognormal(1, 0.5)"))
+    run = event_loop(algorithm, federation, setting, paces=clock("lognormal(1, 0.5)"))
     rest = 1.0
     while rest >= 1e-3 and run.updates < 75 * CLIENTS**2:
         rest = left(went_on(run, CLIENTS).personal())

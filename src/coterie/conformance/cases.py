@@ -22,7 +22,7 @@ from ..clients.simulation import Simulation
 from ..data.federation import Federation
 from ..engine.checkpoints import Moment
 from ..engine.clocks import Clock, Rings, clock
-from ..engine.events import Run
+from ..engine.events import EventLoop
 from ..engine.times import usual_work
 from ..records import pack
 from ..study.ingredients import RECIPES, Context, ingredients_of
@@ -134,7 +134,7 @@ class Case:
     def partial(self) -> Trace:
         """The same in rounds, where only some take part."""
         federation = small_federation()
-        return trace(self.build(federation), federation, Setting(), active=ACTIVE)
+        return trajectory(self.build(federation), federation, Setting(), active=ACTIVE)
 
 
 class Trace(NamedTuple):
@@ -191,7 +191,7 @@ def simulated(
     )
 
 
-def trace(
+def trajectory(
     algorithm: Algorithm,
     federation: Federation,
     setting: Setting,
@@ -235,7 +235,7 @@ def flow_of(algorithm: Algorithm) -> Flow:
     return algorithm.flow
 
 
-def begun(
+def event_loop(
     algorithm: Algorithm,
     federation: Federation,
     setting: Setting | None = None,
@@ -244,7 +244,7 @@ def begun(
     paces: Clock = PACES,
     start: Moment | None = None,
     grouped: bool = True,
-) -> Run:
+) -> EventLoop:
     """A run in time; edges ring once a second, or in that of as many gradients."""
     setting, flow = setting or Setting(), flow_of(algorithm)
     clients, rings = simulated(federation, setting), None
@@ -255,10 +255,10 @@ def begun(
         rings = Rings(edges, torch.full((len(edges),), rate, dtype=torch.float64))
     x = starting_rows(federation, setting) if x is None else x
     options = {"clock": paces, "rings": rings, "start": start, "grouped": grouped}
-    return Run(algorithm, clients, x, **options)  # type: ignore[arg-type]
+    return EventLoop(algorithm, clients, x, **options)  # type: ignore[arg-type]
 
 
-def went_on(run: Run, events: int = EVENTS) -> Run:
+def went_on(run: EventLoop, events: int = EVENTS) -> EventLoop:
     """The run after so many more events."""
     for _ in range(events):
         run.step()
@@ -275,8 +275,8 @@ def traced(
     """A run of the face that is tested."""
     setting, algorithm = setting or Setting(), case.build(federation, instead=instead)
     if case.face == "rounds":
-        return trace(algorithm, federation, setting)
-    run, infos, events = begun(algorithm, federation, setting), [], []
+        return trajectory(algorithm, federation, setting)
+    run, infos, events = event_loop(algorithm, federation, setting), [], []
     for _ in range(EVENTS):
         events.append(run.step()[:4])
         infos.append(flow_of(algorithm).info(run.state))

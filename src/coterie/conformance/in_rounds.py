@@ -27,7 +27,7 @@ from .cases import (
     shared,
     simulated,
     starting_rows,
-    trace,
+    trajectory,
 )
 from .divided import Threads, divided
 from .federations import CLIENTS, small_federation
@@ -36,7 +36,7 @@ from .federations import CLIENTS, small_federation
 def check_identical_clients(case: Case) -> None:
     """Clients with the same data, draws and start keep the same model."""
     twins = small_federation().select(torch.tensor([2] * CLIENTS))
-    models_now = trace(case.build(twins), twins, Setting()).personal
+    models_now = trajectory(case.build(twins), twins, Setting()).personal
     close(models_now, models_now[:1], "identical clients drift apart")
 
 
@@ -59,8 +59,8 @@ def check_local_limit(case: Case) -> None:
     if not pairs:
         raise NotApplicable("nobody is alone on a graph.")
     for federation, algorithm in pairs:
-        ours = trace(algorithm, federation, setting).personal
-        theirs = trace(Case(local, shared).build(federation), federation, setting)
+        ours = trajectory(algorithm, federation, setting).personal
+        theirs = trajectory(Case(local, shared).build(federation), federation, setting)
         close(ours, theirs.personal, "without others it is not local training")
 
 
@@ -139,7 +139,7 @@ def check_inactive_data(case: Case) -> None:
         features[federation.train.index[first : first + size]] = math.nan
     without = replace(federation, features=features)
     # Ingredients are made before training, when all are there.
-    found = trace(case.build(federation), without, setting, active=ACTIVE)
+    found = trajectory(case.build(federation), without, setting, active=ACTIVE)
     assert found.personal.isfinite().all(), "data of inactive clients were used."
     close(found.personal, case.partial.personal, "data of inactive clients matter")
 

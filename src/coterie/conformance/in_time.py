@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..checks import TrainingError
 from ..engine.clocks import Clock, clock
-from ..engine.events import Run
+from ..engine.events import EventLoop
 from ..types import Kind
 from .cases import (
     EVENTS,
@@ -22,12 +22,12 @@ from .cases import (
     NotApplicable,
     Setting,
     agree,
-    begun,
     close,
+    event_loop,
     flow_of,
     simulated,
     starting_rows,
-    trace,
+    trajectory,
 )
 from .federations import CLIENTS, small_federation
 
@@ -41,7 +41,10 @@ def check_runs_do_not_meet(case: Case) -> None:
     federation = small_federation()
     algorithm = case.build(federation)
     x = starting_rows(federation, Setting())
-    one, other = begun(algorithm, federation), begun(algorithm, federation, x=5 + x)
+    one, other = (
+        event_loop(algorithm, federation),
+        event_loop(algorithm, federation, x=5 + x),
+    )
     for _ in range(EVENTS):
         one.step()
         other.step()
@@ -54,15 +57,15 @@ def check_without_delays(case: Case) -> None:
     algorithm = case.build(federation)
     if "rounds" not in algorithm.faces:
         raise NotApplicable("the method has no rounds.")
-    run = begun(algorithm, federation, paces=_NO_TIME)
+    run = event_loop(algorithm, federation, paces=_NO_TIME)
     simulation = simulated(federation, setting)
-    states = trace(algorithm, federation, setting, rounds=2 * ROUNDS).states
+    states = trajectory(algorithm, federation, setting, rounds=2 * ROUNDS).states
     for t, state in enumerate(states[1:], 1):
         wanted = algorithm.personal(state, simulation.at(t, purpose="use"))
         _arrive_at(run, wanted, t)
 
 
-def _arrive_at(run: Run, wanted: Tensor, t: int) -> None:
+def _arrive_at(run: EventLoop, wanted: Tensor, t: int) -> None:
     """Goes on until models are those; how many answers make a round is not said."""
     gap = math.inf
     for _ in range(_ALMOST):
@@ -93,7 +96,7 @@ def check_work(case: Case) -> None:
         return kind._replace(program=program)
 
     counted = flow._replace(kinds=tuple(counting(kind) for kind in flow.kinds))
-    run = begun(algorithm._replace(flow=counted), federation, grouped=False)
+    run = event_loop(algorithm._replace(flow=counted), federation, grouped=False)
     for _ in range(EVENTS):
         before, said = taken.clone(), run.gradients.clone()
         event = run.step()
@@ -128,7 +131,7 @@ def check_nobody_waits(case: Case) -> None:
     algorithm = case.build(federation)
     if flow_of(algorithm).starts is not None:
         raise NotApplicable("a token waits for the client that has it.")
-    run = begun(algorithm, federation, paces=_Gone(2))
+    run = event_loop(algorithm, federation, paces=_Gone(2))
     answered: set[int] = set()
     try:
         while run.updates < 12 * CLIENTS:

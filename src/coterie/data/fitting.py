@@ -36,7 +36,7 @@ class Agreed(NamedTuple):
     scale: Float[Tensor, " c"]
 
 
-class Training(NamedTuple):
+class TrainingValues(NamedTuple):
     """The raw training values of some clients, one below the other."""
 
     raw: Float[Tensor, "m c"]
@@ -188,7 +188,7 @@ def fit(federation: Federation, agreed: Agreed) -> Preparations:
     )
 
 
-def _filled(train: Training, agreed: Agreed) -> Float[Tensor, "n c"]:
+def _filled(train: TrainingValues, agreed: Agreed) -> Float[Tensor, "n c"]:
     """Each client's median or most frequent category of its training values."""
     fill = agreed.mean.repeat(train.clients, 1)
     order = train.owner.argsort(stable=True)
@@ -218,11 +218,11 @@ def samples_of(part: Part) -> tuple[Tensor, Tensor]:
     return index[mask], who.repeat_interleave(part.size)
 
 
-def _training(federation: Federation) -> Training:
+def _training(federation: Federation) -> TrainingValues:
     raw = federation.raw
     assert raw is not None
     index, owner = samples_of(federation.train)
-    return Training(raw[index].double(), owner, len(federation))
+    return TrainingValues(raw[index].double(), owner, len(federation))
 
 
 def _schema(federation: Federation) -> Schema:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .clocks import Clock, Delays, Links, Rings, clock, trace
-from .events import Event, Run, run_events
+from .clocks import Clock, Delays, LinkDelays, Rings, clock, trace
+from .events import Event, EventLoop, run_events
 from .periods import Pace
 from .rounds import Round, run_rounds
 
@@ -11,11 +11,11 @@ __all__ = [
     "Clock",
     "Delays",
     "Event",
-    "Links",
+    "EventLoop",
+    "LinkDelays",
     "Pace",
     "Rings",
     "Round",
-    "Run",
     "clock",
     "run_events",
     "run_rounds",

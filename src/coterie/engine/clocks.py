@@ -216,7 +216,7 @@ class Replayed:
 
 
 @runtime_checkable
-class Links(Protocol):
+class LinkDelays(Protocol):
     """How long messages travel."""
 
     def delays(

@@ -33,7 +33,7 @@ from ..graphs.families import refuse_apart
 from ..types import Algorithm, Meeting, Staggered, State, Task, Traffic
 from .answers import Answers
 from .checkpoints import Moment, Totals, beginning, copied, loaded
-from .clocks import Clock, Links, Rings
+from .clocks import Clock, LinkDelays, Rings
 from .messages import Messages, flow_of
 from .times import Times, places, tempo, work_of
 
@@ -57,7 +57,7 @@ class Event(NamedTuple):
     """Who has begun since the event before, and from when to when each computes."""
 
 
-class Run:
+class EventLoop:
     """Events one after the other; `moment` is a copy to resume from."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Run:
         *,
         clock: Clock,
         rings: Rings | None = None,
-        links: Links | None = None,
+        links: LinkDelays | None = None,
         capacity: int | None = None,
         seed: int = 0,
         start: Moment | None = None,
@@ -393,8 +393,8 @@ def run_events(
     seed: int = 0,
     **options: Any,
 ) -> Iterator[Event]:
-    """Yields events until so many answers have arrived; see `Run` for the options."""
+    """Yields events until so many answers have arrived; `EventLoop` has options."""
     integer("updates", updates, at_least=1)
-    run = Run(algorithm, clients, x, clock=clock, seed=seed, **options)
+    run = EventLoop(algorithm, clients, x, clock=clock, seed=seed, **options)
     while run.updates < updates:
         yield run.step()

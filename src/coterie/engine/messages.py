@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..checks import InputError, integer, one_of
 from ..types import Algorithm, Arrivals, Flow, Task
 from .checkpoints import Moment
-from .clocks import Links, Rings
+from .clocks import LinkDelays, Rings
 from .times import Times
 
 
@@ -76,7 +76,7 @@ class Messages:
 def flow_of(
     algorithm: Algorithm,
     rings: Rings | None,
-    links: Links | None,
+    links: LinkDelays | None,
     capacity: int | None,
 ) -> Flow:
     """The flow of an algorithm, if it fits the rest."""

@@ -28,8 +28,8 @@ from ..types import (
     traffic_of,
 )
 from .checkpoints import Moment
-from .clocks import Clock, Links, Rings
-from .events import ROUNDING, Run
+from .clocks import Clock, LinkDelays, Rings
+from .events import ROUNDING, EventLoop
 from .rounds import Lapse, Round, beginning, participants
 from .times import begins, refuse_seconds
 
@@ -68,13 +68,13 @@ class Pace(NamedTuple):
 
     clock: Clock
     period: float  # seconds of a round
-    links: Links | None = None
+    links: LinkDelays | None = None
     capacity: int | None = None
     rings: Rings | None = None
 
     @property
     def of_run(self) -> dict[str, Any]:
-        """What a `Run` is told of it."""
+        """What a `EventLoop` is told of it."""
         return {name: it for name, it in self._asdict().items() if name != "period"}
 
 
@@ -230,7 +230,7 @@ def run_without_waiting(
     """
     integer("rounds", rounds, at_least=1)
     done, moment = start if start is not None else (0, None)
-    run = Run(algorithm, simulation, x, **pace.of_run, seed=seed, start=moment)
+    run = EventLoop(algorithm, simulation, x, **pace.of_run, seed=seed, start=moment)
     flow = algorithm.flow
     assert flow is not None  # or else it could not have been begun
     everybody = torch.ones(len(simulation), dtype=torch.bool)
@@ -273,4 +273,4 @@ def begun(
     seed: int,
 ) -> Moment:
     """A flow whose first tasks have just begun."""
-    return Run(algorithm, simulation, x, **pace.of_run, seed=seed).moment()
+    return EventLoop(algorithm, simulation, x, **pace.of_run, seed=seed).moment()

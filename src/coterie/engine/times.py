@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..types import Flow, Kind, Staggered, Task, Tempo
-from .clocks import Clock, Links, Rings
+from .clocks import Clock, LinkDelays, Rings
 
 _DRAWN = 64
 """Durations of a client, or rings of an edge, that are drawn at once."""
@@ -21,7 +21,11 @@ class Times:
     """Draws of clocks, links and rings, by the positions of clients and edges."""
 
     def __init__(
-        self, clock: Clock, links: Links | None, rings: Rings | None, names: list[int]
+        self,
+        clock: Clock,
+        links: LinkDelays | None,
+        rings: Rings | None,
+        names: list[int],
     ) -> None:
         self._clock, self._links, self._rings = clock, links, rings
         self._names = names
@@ -87,7 +91,7 @@ def usual_work(flow: Flow, clients: Staggered) -> Float64[Tensor, " n"]:
 
 
 def tempo(
-    flow: Flow, clients: Staggered, clock: Clock, links: Links | None, rings: Rings
+    flow: Flow, clients: Staggered, clock: Clock, links: LinkDelays | None, rings: Rings
 ) -> Tempo:
     """How long things take on average, by the first draws of every client and edge.
 

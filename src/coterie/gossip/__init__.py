@@ -1,7 +1,7 @@
 """Averaging over a graph: in rounds, by random pairs, accelerated, or with delays."""
 
 from ..graphs.capacities import RingTimes, accepted, truncated
-from .accelerated import Pace, Pairs, accelerated, moved, pace, pace_of
+from .accelerated import GossipPace, RowPairs, accelerated, moved, pace, pace_of
 from .delayed import delayed, shares, trajectory_means
 from .mean_paths import local_margin, mean_path, stability_margin
 from .randomised import randomised
@@ -9,9 +9,9 @@ from .rings import layers, poisson_rings
 from .synchronous import chebyshev, chebyshev_factor, plain, time_varying
 
 __all__ = [
-    "Pace",
-    "Pairs",
+    "GossipPace",
     "RingTimes",
+    "RowPairs",
     "accelerated",
     "accepted",
     "chebyshev",

@@ -37,25 +37,25 @@ from torch import Tensor
 
 from .. import checks
 from ..graphs.capacities import RingTimes
-from ..optim.meetings import Meetings, flown, meetings
+from ..optim.meetings import MeetingRates, flown, meetings
 from .rings import layers, pieces, rows, until_each
 
 
-class Pace(NamedTuple):
+class GossipPace(NamedTuple):
     """How fast x and z flow together, and how far a meeting moves z."""
 
     eta: float
     gamma: float
 
 
-class Pairs(NamedTuple):
+class RowPairs(NamedTuple):
     """Both rows of all nodes, at several times."""
 
     x: Float[Tensor, "k n d"]
     z: Float[Tensor, "k n d"]
 
 
-def pace(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> Pace:
+def pace(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> GossipPace:
     """The pace of a connected graph, found from all of it.
 
     >>> eta, gamma = pace(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0.5, 0.5]))
@@ -65,12 +65,12 @@ def pace(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> Pace:
     return pace_of(*meetings(edges, rates))
 
 
-def pace_of(gap: float, resistance: float) -> Pace:
+def pace_of(gap: float, resistance: float) -> GossipPace:
     """The pace for an eigengap of at least `gap`, and resistances of at most that."""
     checks.number("gap", gap, above=0)
     checks.number("resistance", resistance, above=0)
-    found = Meetings(gap, resistance)
-    return Pace(found.eta, found.alpha)
+    found = MeetingRates(gap, resistance)
+    return GossipPace(found.eta, found.alpha)
 
 
 def accelerated(
@@ -78,8 +78,8 @@ def accelerated(
     edges: Int[Tensor, "e 2"],
     rings: RingTimes,
     at: Float64[Tensor, " k"],
-    pace: Pace,
-) -> Pairs:
+    pace: GossipPace,
+) -> RowPairs:
     """All rows at each of these times; arguments as for `randomised`.
 
     With `eta = 0`, x is that of `randomised`. Rows should be in double precision where
@@ -107,7 +107,7 @@ def accelerated(
         share = flown(now - seen, pace.eta).to(x)[:, None]
         way = share * (z - x)
         found.append((x + way, z - way))
-    return Pairs(*(torch.stack(each) for each in zip(*found, strict=True)))
+    return RowPairs(*(torch.stack(each) for each in zip(*found, strict=True)))
 
 
 def moved(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..checks import InputError, suggestion
 
 
-class Links(NamedTuple):
+class FileLinks(NamedTuple):
     """Rows of a file, in its order."""
 
     pairs: list[tuple[int, int]]
@@ -20,7 +20,7 @@ class Links(NamedTuple):
 
 def read_links(
     path: Path, names: Sequence[str] = (), column: str | None = None
-) -> Links:
+) -> FileLinks:
     """The links of a CSV file with the columns v and w.
 
     They name nodes as `names` does where all of them do, and else by number.
@@ -46,7 +46,7 @@ def read_links(
         (_node(path, row, pair[0], pair, place), _node(path, row, pair[1], pair, place))
         for row, pair in enumerate(ends, 1)
     ]
-    return Links(
+    return FileLinks(
         pairs, [_positive(path, row, text) for row, text in enumerate(given, 1)]
     )
 

@@ -38,7 +38,7 @@ from ..graphs.resistances import resistances
 from ..graphs.spectra import eigengap
 
 
-class Meetings(NamedTuple):
+class MeetingRates(NamedTuple):
     """What acceleration needs to know of a graph whose edges ring."""
 
     gap: float  # mu
@@ -55,7 +55,7 @@ class Meetings(NamedTuple):
         return 1 / math.sqrt(2 * self.gap * self.resistance)
 
 
-def meetings(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> Meetings:
+def meetings(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> MeetingRates:
     """The mu and R of a connected graph.
 
     >>> found = meetings(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0.5, 0.5]))
@@ -63,7 +63,7 @@ def meetings(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> Meetings:
     (0.5, 2.0, 0.353553)
     """
     gap, used = eigengap(edges, rates), rates > 0
-    return Meetings(gap, float(resistances(edges[used], rates[used]).max()))
+    return MeetingRates(gap, float(resistances(edges[used], rates[used]).max()))
 
 
 @dataclass

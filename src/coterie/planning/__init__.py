@@ -8,22 +8,22 @@ a network are better left out, and `private` what noise an epsilon needs and wha
 costs.
 """
 
-from .links import LinkPlan, Network, network_of, plan_links
-from .pilot import Training, run_pilot
+from .links import LinkPlan, MessageNetwork, network_of, plan_links
+from .pilot import PilotTraining, run_pilot
 from .plans import Plan, plan_study
 from .private import Cost, plan_privacy
-from .prospects import Findings, Prospect, Prospects, prospects_of
+from .prospects import PilotFindings, Prospect, Prospects, prospects_of
 from .waiting import Waiting, waiting_of
 
 __all__ = [
     "Cost",
-    "Findings",
     "LinkPlan",
-    "Network",
+    "MessageNetwork",
+    "PilotFindings",
+    "PilotTraining",
     "Plan",
     "Prospect",
     "Prospects",
-    "Training",
     "Waiting",
     "network_of",
     "plan_links",

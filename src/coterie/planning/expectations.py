@@ -42,7 +42,7 @@ _PARTS = np.linspace(-3.0, 0.99, 31)
 Values = Float[np.ndarray, " n"]
 
 
-class Estimate(NamedTuple):
+class Expectation(NamedTuple):
     """A value of each client, and of all on average, with standard errors."""
 
     value: Values
@@ -67,7 +67,7 @@ def errors_of(values: Float[np.ndarray, "4 n"], sizes: Values) -> Values:
     return np.sqrt(np.maximum((own + common) / 2 / len(values), 1e-24))
 
 
-def pooled(values: Values, errors: Values) -> Estimate:
+def pooled(values: Values, errors: Values) -> Expectation:
     """Values of clients, drawn to their mean as far as their errors explain."""
     middle_of_law = float(chdtri(len(values) - 1, 0.5))
 
@@ -88,7 +88,7 @@ def pooled(values: Values, errors: Values) -> Estimate:
     own = between / (between + errors**2)
     # What the mean leaves open counts as far as a client is drawn to it.
     variance = own * errors**2 + (1 - own) ** 2 / weight.sum()
-    return Estimate(
+    return Expectation(
         mean + own * (values - mean),
         np.sqrt(variance),
         mean,
@@ -156,7 +156,7 @@ def outlook_of(
     return Outlook(alone, together, worth, chance, np.maximum(times, 1.2), helped[:-1])
 
 
-def _estimate(values: Float[np.ndarray, "4 n"], sizes: Values) -> Estimate:
+def _estimate(values: Float[np.ndarray, "4 n"], sizes: Values) -> Expectation:
     return pooled(values.mean(0), errors_of(values, sizes))
 
 

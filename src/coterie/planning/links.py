@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..graphs.families import edges_of
-from ..graphs.files import Links, nodes_in, read_links
+from ..graphs.files import FileLinks, nodes_in, read_links
 from ..graphs.intensities import delayed_gap, tuned_rates
 
 
-class Network(NamedTuple):
+class MessageNetwork(NamedTuple):
     """Who can talk with whom, and how long a message takes."""
 
     edges: Int[Tensor, "e 2"]
@@ -36,7 +36,7 @@ class Speed(NamedTuple):
 class LinkPlan(NamedTuple):
     """What becomes of a network whose slow links are left out."""
 
-    network: Network
+    network: MessageNetwork
     rates: Float64[Tensor, " e"]  # exchanges in a second; 0: left out
     before: Speed  # every link is used again as soon as an exchange ends
     after: Speed
@@ -62,7 +62,7 @@ class LinkPlan(NamedTuple):
         return text + f"{after.messages / before.messages:.2g} times the messages."
 
 
-def plan_links(network: Network) -> LinkPlan:
+def plan_links(network: MessageNetwork) -> LinkPlan:
     """The links that slow the others down, found by tuning how often each is used."""
     edges, delays, _ = network
     usual = 1 / delays
@@ -73,7 +73,7 @@ def plan_links(network: Network) -> LinkPlan:
     return LinkPlan(network, rates, before, after)
 
 
-def _speed(network: Network, rates: Tensor) -> Speed:
+def _speed(network: MessageNetwork, rates: Tensor) -> Speed:
     edges, delays, _ = network
     gap, used = delayed_gap(edges, rates, delays), rates > 0
     rate = min(gap / 2, 1 / float(delays[used].max()))
@@ -82,7 +82,7 @@ def _speed(network: Network, rates: Tensor) -> Speed:
 
 def network_of(
     graph: str, nodes: int | None = None, delays: Path | None = None, seed: int = 0
-) -> Network:
+) -> MessageNetwork:
     """The network of a graph by name, or from a file, with delays from a file.
 
     Args:
@@ -105,7 +105,7 @@ def network_of(
         names = tuple(str(v) for v in range(nodes))
         edges = edges_of(graph, nodes, seed)
         known = None if delays is None else read_links(delays, (), "delay")
-        return Network(edges, _delays(edges, known, delays, names), names)
+        return MessageNetwork(edges, _delays(edges, known, delays, names), names)
     if nodes is not None:
         raise InputError(
             "`--nodes` is for graphs by name: a file has its nodes itself."
@@ -116,11 +116,11 @@ def network_of(
         known = read_links(delays, names, "delay")
     else:
         known = read_links(path, names, "delay") if "delay" in columns else None
-    return Network(edges, _delays(edges, known, delays or path, names), names)
+    return MessageNetwork(edges, _delays(edges, known, delays or path, names), names)
 
 
 def _delays(
-    edges: Tensor, known: Links | None, path: Path | None, names: Sequence[str]
+    edges: Tensor, known: FileLinks | None, path: Path | None, names: Sequence[str]
 ) -> Tensor:
     """(E,) the delay of each edge, 1 where no file says any."""
     if known is None:

@@ -30,7 +30,7 @@ from ..engine.rounds import run_rounds
 from ..optim.steps import Descent, sgd, velocity
 from ..similarity.samples import dealt
 from ..types import Algorithm, Clients, Federated, Info, Oracle
-from .prospects import Findings, structure_of
+from .prospects import PilotFindings, structure_of
 
 _FEWEST = 8
 """Training samples that every client of a pilot must have."""
@@ -44,11 +44,13 @@ Simulate = Callable[[Federation], Simulation]
 class Pilot(NamedTuple):
     """What the quarters say together, and what each half of them says alone."""
 
-    findings: Findings
-    halves: tuple[Findings, Findings]  # of the gradients of the last, the first half
+    findings: PilotFindings
+    halves: tuple[
+        PilotFindings, PilotFindings
+    ]  # of the gradients of the last, the first half
 
 
-class Training(NamedTuple):
+class PilotTraining(NamedTuple):
     """How the models of a pilot are trained."""
 
     x: Float[Tensor, " d"]  # at the start
@@ -74,7 +76,9 @@ class Training(NamedTuple):
         return models
 
 
-def run_pilot(federation: Federation, simulate: Simulate, train: Training) -> Pilot:
+def run_pilot(
+    federation: Federation, simulate: Simulate, train: PilotTraining
+) -> Pilot:
     """Noise and distances of the clients of a federation, from their training samples.
 
     Args:
@@ -112,7 +116,7 @@ def _fold(
     simulate: Simulate,
     learn: list[Federation],
     judge: list[Federation],
-    train: Training,
+    train: PilotTraining,
 ) -> Look:
     """Gradients on the quarters that judge, at models of those that learn.
 
@@ -236,7 +240,7 @@ def _between(
     return torch.where(groups[:, None] == groups, both, mean @ both @ mean)
 
 
-def groups_of(found: Findings) -> Int[np.ndarray, " n"]:
+def groups_of(found: PilotFindings) -> Int[np.ndarray, " n"]:
     """Clients that differ on average by less than the noise of their samples."""
     n = len(found.squared)
     if not structure_of(found).place.shape[1]:
@@ -247,13 +251,13 @@ def groups_of(found: Findings) -> Int[np.ndarray, " n"]:
     return fcluster(tree, 2 * noise, "distance").astype(np.int64)
 
 
-def combined(sizes: Int[Tensor, " n"], seen: list[Look]) -> Findings:
+def combined(sizes: Int[Tensor, " n"], seen: list[Look]) -> PilotFindings:
     """What one look or two independent ones at the same clients say together."""
     squared, floor, variance = (
         torch.stack(part).cpu().numpy()
         for part in zip(*(one[:3] for one in seen), strict=True)
     )
-    return Findings(
+    return PilotFindings(
         squared.mean(0),
         steadied(floor) / math.sqrt(len(seen)),
         steadied(variance),

@@ -23,8 +23,8 @@ from ..models.losses import squared_error
 from ..records import replacing
 from ..study import Setup, Study, data_of, prepare, simulation_of
 from .expectations import WORTHWHILE, Outlook, outlook_of
-from .pilot import Pilot, Training, run_pilot
-from .prospects import Findings, Prospects, prospects_of
+from .pilot import Pilot, PilotTraining, run_pilot
+from .prospects import PilotFindings, Prospects, prospects_of
 from .trials import SHARE, Trial, run_trial
 
 JOIN, ALONE, OPEN = "join", "do not join", "collect first"
@@ -49,9 +49,9 @@ class Plan:
     clients: list[int]
     names: tuple[str, ...]  # of the clients, by identity; () where they have none
     training: dict[str, float]  # how models were trained
-    measure: Measure
+    measure: ShownMeasure
     samples: Float[np.ndarray, " n"]  # that are planned for
-    findings: Findings
+    findings: PilotFindings
     outlook: Outlook
     weights: Float[np.ndarray, "n n"]  # how clients should weigh each other
 
@@ -168,7 +168,7 @@ class Plan:
             ) from error
 
 
-class Measure(NamedTuple):
+class ShownMeasure(NamedTuple):
     """What is shown of a score: costs of a trial, in the units of people."""
 
     name: str
@@ -199,7 +199,9 @@ class Measure(NamedTuple):
         return f"{value} ({least} to {most})"
 
 
-def measure_of(objective: Objective, trial: dict[str, Trial]) -> tuple[Measure, Trial]:
+def measure_of(
+    objective: Objective, trial: dict[str, Trial]
+) -> tuple[ShownMeasure, Trial]:
     """The score that people decide by, and the trial as costs.
 
     A score that is not known of every quarter (one class only) gives way to the loss.
@@ -212,7 +214,7 @@ def measure_of(objective: Objective, trial: dict[str, Trial]) -> tuple[Measure, 
     values = trial[name]
     share = name in ("accuracy", "auc", "dice")
     cost = Trial(*(-one for one in values)) if higher else values
-    return Measure("RMSE" if squared else name, higher, share, squared), cost
+    return ShownMeasure("RMSE" if squared else name, higher, share, squared), cost
 
 
 def verdict(least: float, most: float) -> str:
@@ -292,7 +294,7 @@ def plan_study(
     asked = replace(study, run=replace(study.run, newcomers=0, seeds=(seed,)))
     data = data_of(asked)
     setup = prepare(asked, seed, data.federations[seed])
-    train = Training(
+    train = PilotTraining(
         setup.x[0], lr, steps, rounds, seed, _counted(progress, 16 * rounds)
     )
     pilot, trial = _trained(setup, train)
@@ -318,7 +320,7 @@ def plan_study(
     )
 
 
-def _trained(setup: Setup, train: Training) -> tuple[Pilot, dict[str, Trial]]:
+def _trained(setup: Setup, train: PilotTraining) -> tuple[Pilot, dict[str, Trial]]:
     """A pilot, and a trial of the weights that its halves would give."""
 
     def simulate(part: Federation) -> Simulation:
@@ -331,7 +333,7 @@ def _trained(setup: Setup, train: Training) -> tuple[Pilot, dict[str, Trial]]:
     return pilot, run_trial(setup.federation, simulate, (first, second), train)
 
 
-def tried(found: Findings) -> Prospects:
+def tried(found: PilotFindings) -> Prospects:
     """What the findings promise for the samples of a trial."""
     return prospects_of(found._replace(sizes=SHARE * found.sizes))
 

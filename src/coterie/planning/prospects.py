@@ -37,7 +37,7 @@ _LEVERAGE = 0.5
 """Whose share in the directions that count is larger is explained by them."""
 
 
-class Findings(NamedTuple):
+class PilotFindings(NamedTuple):
     """What a pilot found out about N clients."""
 
     squared: Float[np.ndarray, "n n"]  # distances of gradients: unbiased, symmetric
@@ -71,7 +71,7 @@ class Prospects(NamedTuple):
     mean: tuple[float, float, float]  # least, likely and most gain of all on average
 
 
-def prospects_of(found: Findings) -> Prospects:
+def prospects_of(found: PilotFindings) -> Prospects:
     """What the findings promise, with 90 per cent intervals.
 
     All clients are taken to be alike in how much they differ from the rest.
@@ -91,7 +91,7 @@ def prospects_of(found: Findings) -> Prospects:
     return Prospects(made, least, most, (low, likely, high))
 
 
-def structure_of(found: Findings) -> Structure:
+def structure_of(found: PilotFindings) -> Structure:
     """Common directions and what is left, from noisy squared distances.
 
     The matrix C of products of gradients, less a mean, follows from their distances.

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from ..algorithms.all_for_one import all_for_one
 from ..data.federation import Federation
 from ..similarity.samples import dealt
-from .pilot import Simulate, Training, grouped, together
+from .pilot import PilotTraining, Simulate, grouped, together
 
 SHARE = 0.75
 """Of a client's training samples, that models of a trial learn from."""
@@ -39,7 +39,7 @@ def run_trial(
     federation: Federation,
     simulate: Simulate,
     proposed: tuple[Float[np.ndarray, "n n"], Float[np.ndarray, "n n"]],
-    train: Training,
+    train: PilotTraining,
 ) -> dict[str, Trial]:
     """What the clients' models reach on samples they have not seen, by measure.
 

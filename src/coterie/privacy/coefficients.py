@@ -28,7 +28,7 @@ class Columns(NamedTuple):
     noise: Float64[Tensor, " c"]
 
 
-class Sent(NamedTuple):
+class SentRows(NamedTuple):
     """Rows that went over links, at one moment."""
 
     links: Int[Tensor, "l 2"]  # from whom, to whom
@@ -77,7 +77,7 @@ def links_of(event: Event, clients: int) -> Int[Tensor, "l 2"]:
     return links
 
 
-def sent(ledger: Ledger) -> Iterator[Sent]:
+def sent(ledger: Ledger) -> Iterator[SentRows]:
     """What was sent, moment after moment.
 
     The rows are those of the protocol itself, which go on to change: copy what is kept.
@@ -107,7 +107,7 @@ def sent(ledger: Ledger) -> Iterator[Sent]:
                     f"the Exchange of round {event.round} follows Meetings with second "
                     "rows, of which it does not say what becomes of them."
                 )
-            yield Sent(links, x, newest)
+            yield SentRows(links, x, newest)
             mixed = event.weights.double() @ x
             if event.gamma != 1:
                 mixed = event.gamma * mixed + (1 - event.gamma) * before
@@ -118,7 +118,7 @@ def sent(ledger: Ledger) -> Iterator[Sent]:
             if event.gamma or bool(event.moved.any()):
                 z = z.clone() if z is x else z
                 _move(x, z, event)
-            yield Sent(links, x, newest)
+            yield SentRows(links, x, newest)
             _meet(x, z, event)
 
 

@@ -39,7 +39,7 @@ from ..graphs.capacities import RingTimes
 from ..graphs.families import refuse_apart
 from ..graphs.matrices import gossip_matrix, joined
 from ..graphs.spectra import contraction
-from ..theory.decentralised.muffliato import Planned, planned, stopping_time
+from ..theory.decentralised.muffliato import PlannedNoise, planned, stopping_time
 from .gaussian import mu_of, replaced
 from .ledger import Event, Exchange, Input, Ledger, Meetings
 from .projection import Observer, exact_losses
@@ -299,7 +299,7 @@ def calibrated(
     pairs: Sequence[tuple[int, int]] | None = None,
     spread: float | None = None,
     dim: int = 1,
-) -> Planned:
+) -> PlannedNoise:
     """Noise and rounds of `synchronous` so that no pair exceeds (epsilon, delta).
 
     Exact losses grow with rounds, and rounds shrink with noise: the fewest rounds that

@@ -27,7 +27,7 @@ from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from ..checks import InputError
-from .coefficients import Sent, columns_of, sent
+from .coefficients import SentRows, columns_of, sent
 from .ledger import Ledger
 from .losses import Losses
 
@@ -72,7 +72,7 @@ def printed_losses(
     return Losses(total.masked_fill(member, 0.0), unit.sqrt())
 
 
-def _single(message: Sent, some: Tensor, member: Tensor) -> Tensor:
+def _single(message: SentRows, some: Tensor, member: Tensor) -> Tensor:
     """What each group's messages of one moment say, each by itself, (c, groups)."""
     rows = message.rows[:, message.newest].square()
     total = rows.sum(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)

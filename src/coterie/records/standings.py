@@ -14,7 +14,7 @@ from .files import damaged, file_name, read_json, read_toml
 from .searches import load_search
 
 
-class Standing(NamedTuple):
+class RunStanding(NamedTuple):
     """One algorithm on one seed, as far as it was evaluated."""
 
     label: str
@@ -36,7 +36,7 @@ class Standings(NamedTuple):
     measure: str  # empty before it is known
     higher_is_better: bool
     last: int  # round of every algorithm
-    cells: list[Standing]
+    cells: list[RunStanding]
 
     @property
     def finished(self) -> bool:
@@ -69,7 +69,7 @@ def standings_of(path: Path) -> Standings:
     return Standings(study["name"], measure, higher, last, cells)
 
 
-def _standing(path: Path, label: str, seed: int, means: Any) -> Standing:
+def _standing(path: Path, label: str, seed: int, means: Any) -> RunStanding:
     found = {
         int(t): float(score)
         for (a, s, t), score in means.items()
@@ -78,7 +78,7 @@ def _standing(path: Path, label: str, seed: int, means: Any) -> Standing:
     file = path / "tuning" / f"{file_name(label, seed)}.json"
     searches = not found and file.exists()
     judged = len(load_search(file).steps) if searches else 0
-    return Standing(label, seed, tuple(found), tuple(found.values()), judged)
+    return RunStanding(label, seed, tuple(found), tuple(found.values()), judged)
 
 
 def _means(path: Path, column: str) -> Any:

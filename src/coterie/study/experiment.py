@@ -155,7 +155,6 @@ def run_study(
     _refuse_start(study, resume, group)
     first(group, lambda: refuse_absent(study.run.log))
     say = functools.cache(notice or (lambda line: None))  # nothing twice
-    refuse_others(group, identity_of(study, {}))
     data = data_of(study, group)
     setup = _prepared(study, study.run.seeds[0], data, group)
     _refuse(setup, data)
@@ -227,6 +226,7 @@ def _warn(line: str) -> None:
 
 def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None:
     """Refuses what can be known before data are loaded."""
+    refuse_others(group, identity_of(study, {}))
     refuse_uncounted(study)
     if group.size > 1 and study.time is not None:
         raise InputError(

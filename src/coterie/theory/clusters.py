@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import checks
-from .rates import Losses, tuned_bound
+from .rates import LossClass, tuned_bound
 
 
 def noise_of(covariance: Float[Tensor, "p p"]) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def estimated_bound(
     found: Clusters,
     start: float,
     calls: int,
-    losses: Losses,
+    losses: LossClass,
     *,
     diameter: float,
     farthest: float,

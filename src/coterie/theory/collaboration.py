@@ -2,7 +2,7 @@
 
 Client i wants the minimiser x_i^* of its own loss f_i, from gradients of variance at
 most sigma^2 = `variance` that all clients draw at every call. All f_i are mu-strongly
-convex and beta-smooth (`Losses`). How much client j can help client i is bounded by a
+convex and beta-smooth (`LossClass`). How much client j can help i is bounded by a
 
 - `distance` b_ij >= |grad f_i - grad f_j|, everywhere for All-for-one, at the optima
   x_j^* for All-for-all, or by a
@@ -39,7 +39,7 @@ from ..collaboration.weights import collaboration_radius, spectral_radius, withi
 from .rates import (
     Bounded,
     Convex,
-    Losses,
+    LossClass,
     calls_for,
     convex_sgd_bound,
     convex_sgd_step,
@@ -91,7 +91,7 @@ def all_for_one_weights(
     return within(distance, collaboration_radius(eps, mu, share=0.25))
 
 
-def _of_each(weights: Tensor, losses: Losses) -> list[Losses]:
+def _of_each(weights: Tensor, losses: LossClass) -> list[LossClass]:
     """Client i's gradients have variance `sigma^2 sum_j l_ij^2`."""
     shares = weights.square().sum(1).tolist()
     return [replace(losses, variance=losses.variance * share) for share in shares]
@@ -101,7 +101,7 @@ def all_for_one_step(
     weights: Float[Tensor, "n n"],
     start: Float[Tensor, " n"],
     calls: int,
-    losses: Losses,
+    losses: LossClass,
 ) -> Float[Tensor, " n"]:
     """Each client's step size, (8.5): `sgd_step` with its variance."""
     pairs = zip(start.tolist(), _of_each(weights, losses), strict=True)
@@ -114,7 +114,7 @@ def all_for_one_bound(
     start: Float[Tensor, " n"],
     lr: Float[Tensor, " n"],
     calls: int,
-    losses: Losses,
+    losses: LossClass,
 ) -> Float[Tensor, " n"]:
     """Each client's bound, for step sizes of at most 1 / beta; Theorem 8.2, its proof.
 
@@ -133,7 +133,7 @@ def all_for_one_relaxed_bound(
     start: Float[Tensor, " n"],
     lr: Float[Tensor, " n"],
     calls: int,
-    losses: Losses,
+    losses: LossClass,
     *,
     slope: float = 0.0,
 ) -> Float[Tensor, " n"]:
@@ -162,7 +162,7 @@ def all_for_one_calls(
     distance: Float[Tensor, "n n"],
     eps: float,
     start: Float[Tensor, " n"],
-    losses: Losses,
+    losses: LossClass,
 ) -> Int[Tensor, " n"]:
     """Each client's calls to precision eps with `all_for_one_weights`; Theorem 8.2.
 
@@ -239,7 +239,7 @@ def smallest_eigenvalue(weights: Float[Tensor, "n n"]) -> float:
     return float(singular[singular > floor].min()) ** 2
 
 
-def effective(weights: Float[Tensor, "n n"], losses: Losses) -> Losses:
+def effective(weights: Float[Tensor, "n n"], losses: LossClass) -> LossClass:
     """The constants of the loss `1/n sum_i f_i((L y)_i)` that All-for-all descends.
 
     `mu s, beta rho, sigma^2 / n sum_ij l_ij^2`, with the smallest positive and the
@@ -247,7 +247,7 @@ def effective(weights: Float[Tensor, "n n"], losses: Losses) -> Losses:
     Theorem 8.3 as it is printed.
     """
     variance = losses.variance * float(weights.square().sum()) / len(weights)
-    return Losses(
+    return LossClass(
         losses.mu * smallest_eigenvalue(weights),
         losses.beta * spectral_radius(weights),
         variance,
@@ -255,7 +255,7 @@ def effective(weights: Float[Tensor, "n n"], losses: Losses) -> Losses:
 
 
 def all_for_all_step(
-    weights: Float[Tensor, "n n"], start: float, calls: int, losses: Losses
+    weights: Float[Tensor, "n n"], start: float, calls: int, losses: LossClass
 ) -> float:
     """The step size (8.6), with beta rho(L L^T) in place of beta.
 
@@ -272,7 +272,7 @@ def all_for_all_bound(
     start: float,
     lr: float,
     calls: int,
-    losses: Losses,
+    losses: LossClass,
 ) -> float:
     """A bound on the mean excess, for steps of at most 1 / (beta rho); Theorem 8.3.
 
@@ -284,7 +284,7 @@ def all_for_all_bound(
 
 
 def all_for_all_calls(
-    weights: Float[Tensor, "n n"], eps: float, start: float, losses: Losses
+    weights: Float[Tensor, "n n"], eps: float, start: float, losses: LossClass
 ) -> int:
     """Calls to a mean excess of eps where the bias is at most half; Corollary 8.5.1.
 

@@ -42,7 +42,7 @@ _AT_ONCE = 4_000_000
 """Entries of the kernel between agents and events that are made in one pass."""
 
 
-class Log(NamedTuple):
+class History(NamedTuple):
     """All that has happened."""
 
     start: Float[Tensor, " d"]  # x^0
@@ -109,7 +109,7 @@ def nodes(
 
 
 def models(
-    log: Log, theta: Float[Tensor, "a p"], kernel: AgentKernel
+    log: History, theta: Float[Tensor, "a p"], kernel: AgentKernel
 ) -> Float[Tensor, "a d"]:
     """The models of any agents, woken or not."""
     if not len(log.theta):
@@ -125,7 +125,7 @@ def run_agents(
     theta: Float[Tensor, "t p"],
     gradient: Callable[[int, Tensor], Tensor],
     lr: Callable[[int], float],
-) -> Log:
+) -> History:
     """What happens when these agents wake one after the other.
 
     Args:
@@ -137,10 +137,10 @@ def run_agents(
     """
     move = start.new_zeros(len(theta), len(start))
     for t in range(len(theta)):
-        past = Log(start, theta[:t], move[:t])
+        past = History(start, theta[:t], move[:t])
         here = models(past, theta[t : t + 1], kernel)[0]
         move[t] = lr(t) * gradient(t, here)
-    return Log(start, theta, move)
+    return History(start, theta, move)
 
 
 def one_agents_calls(

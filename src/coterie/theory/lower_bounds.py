@@ -25,11 +25,11 @@ from torch import Tensor
 
 from .. import checks
 from .collaboration import count_near
-from .rates import Bounded, Losses
+from .rates import Bounded, LossClass
 
 
 def lower_bound(
-    distance: Float[Tensor, "n n"], eps: float, losses: Losses
+    distance: Float[Tensor, "n n"], eps: float, losses: LossClass
 ) -> Float[Tensor, " n"]:
     """Calls that each client needs: `sigma^2 / (mu eps N_i^eps(b^2 / (4 mu)))`.
 
@@ -53,7 +53,7 @@ def lower_bound_convex(
 
 
 def all_for_all_lower_bound(
-    gap: Float[Tensor, "n n"], eps: float, losses: Losses
+    gap: Float[Tensor, "n n"], eps: float, losses: LossClass
 ) -> float:
     """Samples of all clients together for a mean excess of eps.
 

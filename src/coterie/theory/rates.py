@@ -1,6 +1,6 @@
 """Rates of stochastic gradient descent, the steps that reach them.
 
-`x <- x - eta g(x)` with E g = grad f, on a loss f whose constants are `Losses`.
+`x <- x - eta g(x)` with E g = grad f, on a loss f whose constants are `LossClass`.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -24,7 +24,7 @@ from .. import checks
 
 
 @dataclass(frozen=True)
-class Losses:
+class LossClass:
     """What is known of all losses, or of one that is minimised in their place."""
 
     mu: float  # strong convexity
@@ -38,7 +38,7 @@ class Losses:
         checks.number("variance", self.variance, at_least=0.0)
 
 
-def sgd_step(start: float, calls: int, losses: Losses) -> float:
+def sgd_step(start: float, calls: int, losses: LossClass) -> float:
     """The step size for K calls from an excess loss of `start`; (8.5), (8.6), Lemma 4.
 
     `eta = min(1 / (2 beta), ln(2 mu^2 K start / (beta sigma^2)) / (mu K))`, where the
@@ -52,12 +52,12 @@ def sgd_step(start: float, calls: int, losses: Losses) -> float:
     return min(cap, _logarithm(start, calls, losses) / (losses.mu * calls))
 
 
-def _logarithm(start: float, calls: int, losses: Losses) -> float:
+def _logarithm(start: float, calls: int, losses: LossClass) -> float:
     ratio = 2 * losses.mu**2 * calls * start / (losses.beta * losses.variance)
     return max(1.0, math.log(ratio)) if ratio > 0 else 1.0
 
 
-def sgd_bound(start: float, lr: float, calls: int, losses: Losses) -> float:
+def sgd_bound(start: float, lr: float, calls: int, losses: LossClass) -> float:
     """A bound on the expected excess loss of the last iterate, for `lr <= 1 / beta`.
 
     `(1 - eta mu)^K start + eta beta sigma^2 / (2 mu)`.
@@ -67,7 +67,7 @@ def sgd_bound(start: float, lr: float, calls: int, losses: Losses) -> float:
     return (1 - lr * losses.mu) ** calls * start + noise
 
 
-def tuned_bound(start: float, calls: int, losses: Losses) -> float:
+def tuned_bound(start: float, calls: int, losses: LossClass) -> float:
     """At least `sgd_bound` at the step of `sgd_step`, in closed form.
 
     `start e^{-K mu / (2 beta)} + beta sigma^2 / (2 mu^2 K) (1 + l)` with the logarithm
@@ -82,7 +82,7 @@ def tuned_bound(start: float, calls: int, losses: Losses) -> float:
     )
 
 
-def precision_step(eps: float, losses: Losses) -> float:
+def precision_step(eps: float, losses: LossClass) -> float:
     """`eta = min(mu eps / (2 beta sigma^2), 1 / (2 beta))`; Lemma 8.B.1.
 
     The noise of `sgd_bound` is then eps / 4 at most.
@@ -92,7 +92,7 @@ def precision_step(eps: float, losses: Losses) -> float:
     return cap * min(1.0, losses.mu * eps / losses.variance) if losses.variance else cap
 
 
-def precision_calls(eps: float, start: float, losses: Losses) -> int:
+def precision_calls(eps: float, start: float, losses: LossClass) -> int:
     """Calls after which the last iterate has excess eps; Lemma 8.B.1, corrected.
 
     `ln(4 start / (3 eps)) / (eta mu)` with the step of `precision_step`. The lemma
@@ -101,7 +101,7 @@ def precision_calls(eps: float, start: float, losses: Losses) -> int:
     return calls_for(4 * start / (3 * eps), precision_step(eps, losses), losses)
 
 
-def calls_for(ratio: float, lr: float, losses: Losses) -> int:
+def calls_for(ratio: float, lr: float, losses: LossClass) -> int:
     """Calls that divide the excess loss by the ratio."""
     return math.ceil(math.log(max(1.0, ratio)) / (lr * losses.mu))
 

@@ -17,7 +17,7 @@ from ..terminal import interruptible
 from .options import Json, Overrides, Quiet
 
 if TYPE_CHECKING:
-    from ...study.audits import Findings, Inversion, Proof
+    from ...study.audits import AuditFindings, Inversion, Proof
 
 _MEANING = (
     "epsilon at least: what the right guesses prove; could prove: if all were right; "
@@ -61,7 +61,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _print(found: Findings, confidence: float) -> None:
+def _print(found: AuditFindings, confidence: float) -> None:
     title = f"unit {found.unit}, all bounds together with confidence {confidence:g}"
     table = Table(title=title, caption=_MEANING)
     for column in ("algorithm", "attack"):
@@ -106,7 +106,7 @@ def _share(error: float) -> str:
 
 
 def _answer(
-    found: Findings, study: str, runs: int, confidence: float
+    found: AuditFindings, study: str, runs: int, confidence: float
 ) -> dict[str, Any]:
     proofs = [
         {**proof._asdict(), "broken": proof.broken, "verdict": _verdict(proof)}

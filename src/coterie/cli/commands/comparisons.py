@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...records import Records
 
 
-class Run(NamedTuple):
+class ComparedRun(NamedTuple):
     """A run that is compared."""
 
     sign: str  # how it is called below
@@ -32,10 +32,10 @@ class Run(NamedTuple):
     data: dict[str, str]  # digests of what its data were read from
 
 
-class Comparison(NamedTuple):
+class RunComparison(NamedTuple):
     """Several runs, and whether their scores are of the same test data."""
 
-    runs: list[Run]
+    runs: list[ComparedRun]
     same: bool
     sentence: str
     settings: dict[str, list[Any]]  # that differ, of each run
@@ -55,7 +55,7 @@ def compare(
         _print(found)
 
 
-def compared(folders: Sequence[Path]) -> Comparison:
+def compared(folders: Sequence[Path]) -> RunComparison:
     """The runs of these folders side by side.
 
     Raises:
@@ -77,10 +77,10 @@ def compared(folders: Sequence[Path]) -> Comparison:
     sentence = "The runs have the same data, split and seeds: their scores compare."
     if apart:
         sentence = f"The scores do not compare: {apart}."
-    return Comparison(runs, not apart, sentence, _differing(runs))
+    return RunComparison(runs, not apart, sentence, _differing(runs))
 
 
-def _run(sign: str, folder: Path) -> Run:
+def _run(sign: str, folder: Path) -> ComparedRun:
     from ...records import load_records
     from ...records.files import read_json
     from ...report import summary
@@ -91,10 +91,10 @@ def _run(sign: str, folder: Path) -> Run:
     table["seconds"] = last["seconds"].groupby("algorithm").mean()
     read = read_json(folder / "read.json") if (folder / "read.json").exists() else {}
     data = {k: v for k, v in read.items() if k.startswith("the data ")}
-    return Run(sign, folder, records, table, data)
+    return ComparedRun(sign, folder, records, table, data)
 
 
-def _apart(one: Run, other: Run) -> str:
+def _apart(one: ComparedRun, other: ComparedRun) -> str:
     """Why the scores of two runs cannot be compared; nothing where they can."""
     between = f"in {one.sign} and {{}} in {other.sign}"
     mine, theirs = one.records, other.records
@@ -117,7 +117,7 @@ def _apart(one: Run, other: Run) -> str:
     return ""
 
 
-def _differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
+def _differing(runs: Sequence[ComparedRun]) -> dict[str, list[Any]]:
     """Settings other than algorithms in which runs differ."""
     apart = ("name", "algorithm")
     all_of = [
@@ -129,7 +129,7 @@ def _differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
     return {k: some for k, some in values.items() if any(v != some[0] for v in some)}
 
 
-def _answer(found: Comparison) -> dict[str, Any]:
+def _answer(found: RunComparison) -> dict[str, Any]:
     """The comparison for programs."""
     return {
         "same_data": found.same,
@@ -150,7 +150,7 @@ def _answer(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _print(found: Comparison) -> None:
+def _print(found: RunComparison) -> None:
     """Prints what is compared, and a table each of scores, costs and settings."""
     for run in found.runs:
         versions = run.records.versions
@@ -177,7 +177,7 @@ def _print(found: Comparison) -> None:
         _print_rows("settings that differ", "setting", found, texts)
 
 
-def _each(found: Comparison, label: str, text: Any) -> list[str]:
+def _each(found: RunComparison, label: str, text: Any) -> list[str]:
     """A cell of each run that has the algorithm."""
     return [
         text(run, run.table.loc[label]) if label in run.table.index else "-"
@@ -185,7 +185,7 @@ def _each(found: Comparison, label: str, text: Any) -> list[str]:
     ]
 
 
-def _score(run: Run, row: Any) -> str:
+def _score(run: ComparedRun, row: Any) -> str:
     from ...scores.finals import score_of
 
     score = score_of(run.records)
@@ -195,13 +195,13 @@ def _score(run: Run, row: Any) -> str:
     )
 
 
-def _cost(run: Run, row: Any) -> str:
+def _cost(run: ComparedRun, row: Any) -> str:
     parts = count_text(row["gradients"]), bytes_text(row["bytes"])
     return ", ".join((*parts, f"{row['seconds']:.3g} s"))
 
 
 def _print_rows(
-    title: str, first: str, found: Comparison, rows: dict[str, list[str]]
+    title: str, first: str, found: RunComparison, rows: dict[str, list[str]]
 ) -> None:
     """Prints a row for each name, with a column for each run; nothing is cut."""
     table = Table(

@@ -19,12 +19,12 @@ from ...scores.finals import score_named
 from ..beside import look_beside
 from ..tables import err, out, print_json, rows_of
 from ..terminal import interruptible, plain
-from .options import Json, Run
+from .options import Json, RunFolder
 
 
 @interruptible(err, "nothing was written.")
 def export(
-    folder: Run,
+    folder: RunFolder,
     client: Annotated[str, typer.Option(help="Whose model: its name or number.")],
     algorithm: Annotated[
         str | None, typer.Option(help="Its label; else validation data choose.")

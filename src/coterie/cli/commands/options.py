@@ -17,4 +17,4 @@ Json = Annotated[
 Quiet = Annotated[bool, typer.Option(help="No progress bar.")]
 STUDY = typer.Argument(metavar="STUDY", help="A TOML file.")
 Study = Annotated[Path, STUDY]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]

@@ -24,7 +24,7 @@ from ..tables import (
     rows_of,
 )
 from ..terminal import interruptible, stop_code
-from .options import Json, Overrides, Quiet, Run, Study
+from .options import Json, Overrides, Quiet, RunFolder, Study
 
 if TYPE_CHECKING:
     from ...records import Records
@@ -64,7 +64,7 @@ def run(
 
 
 @interruptible(err, "no report was written.")
-def report(folder: Run, as_json: Json = False) -> None:
+def report(folder: RunFolder, as_json: Json = False) -> None:
     """Write the report of a run anew, also of one that was interrupted."""
     from ...records import load_records
 

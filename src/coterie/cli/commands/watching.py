@@ -18,12 +18,12 @@ from rich.text import Text
 
 from ...records import replacing
 from ...records.files import in_use
-from ...records.standings import Standing, Standings, standings_of
+from ...records.standings import RunStanding, Standings, standings_of
 from ...report.html import document
 from ...scores.finals import score_named
 from ..tables import err, out
 from ..terminal import plain, stop_code
-from .options import Run
+from .options import RunFolder
 
 _EVERY = 2.0
 """Seconds between two looks."""
@@ -35,7 +35,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def watch(
-    folder: Run,
+    folder: RunFolder,
     page: Annotated[
         bool, typer.Option("--page", help="Also write RUN/watch.html, which reloads.")
     ] = False,
@@ -105,13 +105,13 @@ def _heading(found: Standings) -> str:
     return f"{share:.0%} of the rounds{measure}"
 
 
-def _round(cell: Standing, found: Standings) -> str:
+def _round(cell: RunStanding, found: Standings) -> str:
     if cell.judged and not cell.rounds:
         return f"tuning {cell.judged}"
     return f"{cell.round}/{found.last}" if cell.rounds else "-"
 
 
-def _score(cell: Standing, found: Standings) -> str:
+def _score(cell: RunStanding, found: Standings) -> str:
     if not cell.scores:
         return "-"
     return score_named(found.measure, found.higher_is_better).show(cell.scores[-1])
@@ -177,7 +177,7 @@ def _document(found: Standings, folder: Path, *, goes_on: bool) -> str:
     return document(title, body, reload=round(_EVERY) if goes_on else 0)
 
 
-def _curve(cell: Standing, found: Standings, low: float, high: float) -> str:
+def _curve(cell: RunStanding, found: Standings, low: float, high: float) -> str:
     """The scores of a cell over its rounds, as SVG."""
     points = " ".join(
         f"{100 * t / max(1, found.last):.1f},{30 - _step(score, low, high, 28)}"

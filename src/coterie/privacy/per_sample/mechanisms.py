@@ -25,7 +25,7 @@ Links = list[tuple[float, Tensor]]
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class SampleMechanism:
     """What is added to whose gradients."""
 
     clip: float
@@ -110,7 +110,7 @@ def mechanism_of(
     held: Held,
     bounds: tuple[float, float],
     noises: tuple[float, float],
-) -> Mechanism:
+) -> SampleMechanism:
     """Of the clients of a simulation, who are held with Poisson minibatches.
 
     Args:
@@ -122,7 +122,7 @@ def mechanism_of(
     group, clients = simulation.group, len(simulation)
     counts = blocks(clients, group.size)
     sizes, expected = held.samples.federation.train.size, held.samples.expected
-    return Mechanism(
+    return SampleMechanism(
         bounds[0],
         noises[0],
         held.seed,
@@ -140,7 +140,7 @@ def mechanism_of(
 class Named:
     """Which noise a question gets, and where it is written down."""
 
-    mechanism: Mechanism
+    mechanism: SampleMechanism
     ledger: Ledger | None
     rounds: list[int]  # of all clients, or of each
     purpose: str

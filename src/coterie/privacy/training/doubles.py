@@ -42,7 +42,7 @@ _SCALE = 100.0
 """Entries of its models, which are far from zero beside a step."""
 
 
-class Seen(NamedTuple):
+class SeenCall(NamedTuple):
     """One call of a verb between clients."""
 
     verb: str
@@ -106,7 +106,7 @@ class Double:
         self,
         present: Bool[Tensor, " n"],
         names: tuple[int | str, ...],
-        answers: Sequence[Seen] | None = None,
+        answers: Sequence[SeenCall] | None = None,
         told: tuple[int | str, ...] | None = None,
         following: Following | None = None,
     ) -> None:
@@ -123,7 +123,7 @@ class Double:
         self.mine = slice(0, len(present))
         self.gradients = torch.zeros(len(present), dtype=torch.float64)
         self.sent: list[Sent] = []
-        self.seen: list[Seen] = []
+        self.seen: list[SeenCall] = []
         self._answers, self._names, self._told_names = answers, names, told
         self._following = following
         self._rng = seeds.generator(*names)
@@ -264,7 +264,7 @@ class Double:
         made, weighed = tuple(map(is_of_data, rows)), any(map(is_of_data, others))
         # Methods may write into what they get.
         given = verb, _copied(rows), others, _copied(answer), program
-        self.seen.append(Seen(*given, made, weighed, self._has_read))
+        self.seen.append(SeenCall(*given, made, weighed, self._has_read))
         return _copied(answer)
 
 
@@ -323,9 +323,9 @@ class World:
         t: int,
         active: Tensor,
         scenario: int | None,
-        answers: list[Seen] | None = None,
+        answers: list[SeenCall] | None = None,
         following: Following | None = None,
-    ) -> list[Seen]:
+    ) -> list[SeenCall]:
         """What is seen in round t, which begins with 0."""
         purpose = "step" if t else "init"
         told = None if scenario is None else ("privacy", "losses", scenario, t)
@@ -342,9 +342,9 @@ class World:
     def used(
         self,
         active: Tensor,
-        answers: list[Seen] | None = None,
+        answers: list[SeenCall] | None = None,
         following: Following | None = None,
-    ) -> list[Seen]:
+    ) -> list[SeenCall]:
         """What is seen before models are used."""
         names = "privacy", self._name, "use"
         double = Double(active, names, answers, following=following)

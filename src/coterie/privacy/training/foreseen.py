@@ -34,7 +34,7 @@ from torch import Tensor
 
 from ...checks import InputError
 from ...types import Algorithm
-from .doubles import Seen, Stage, World, small_stage
+from .doubles import SeenCall, Stage, World, small_stage
 from .nearest import RESULT, Key, Nearest, is_model, keys_of
 from .origins import followed
 from .scenarios import SCENARIOS, explored
@@ -186,7 +186,7 @@ def _followed(played: _Played, wanted: set[Key]) -> _Sight:
     # Marks are of whole rows, and what stays at home changes none of the calls.
     stage, everybody = stage._replace(personal=False), torch.ones_like(actives[0])
 
-    def called(seen: list[Seen]) -> _Calls:
+    def called(seen: list[SeenCall]) -> _Calls:
         if any(one.read for one in seen):
             raise Refusal(_depends(label))
         fresh = [(one.made, one.weighed) for one in seen]
@@ -242,7 +242,7 @@ _Fresh = list[tuple[tuple[bool, ...], bool]]
 """Of each call, which rows depend on data, and whether weights do."""
 
 
-def _fresh(one: list[Seen], two: list[Seen], label: str) -> _Fresh:
+def _fresh(one: list[SeenCall], two: list[SeenCall], label: str) -> _Fresh:
     if [seen.verb for seen in one] != [seen.verb for seen in two]:
         raise Refusal(_depends(label))
     found = []
@@ -266,7 +266,7 @@ def _same(one: Tensor, two: Tensor) -> bool:
     return torch.equal(one.to_dense(), two.to_dense())
 
 
-def _calls(seen: list[Seen], fresh: _Fresh, columns: int, label: str) -> _Calls:
+def _calls(seen: list[SeenCall], fresh: _Fresh, columns: int, label: str) -> _Calls:
     """The calls, of which none tells what cannot be bounded."""
     calls, keys = [], keys_of(seen, columns)
     for key, one, (rows, secret) in zip(keys, seen, fresh, strict=True):

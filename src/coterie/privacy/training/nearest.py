@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...types import Comparison
-from .doubles import Seen
+from .doubles import SeenCall
 
 ZERO, OWN, RESULT = range(3)
 
@@ -43,7 +43,7 @@ def is_model(row: Tensor, columns: int) -> bool:
     return row.dim() == 2 and row.shape[1] == columns
 
 
-def keys_of(seen: Sequence[Seen], columns: int) -> list[Key]:
+def keys_of(seen: Sequence[SeenCall], columns: int) -> list[Key]:
     """Calls of a round, each numbered among those of its sort."""
     counts: Counter[str] = Counter()
     keys = []
@@ -68,7 +68,7 @@ class Nearest:
         """The method begins anew."""
         self._last: dict[tuple[Key, int], tuple[Tensor, Tensor]] = {}
 
-    def look(self, seen: Sequence[Seen]) -> None:
+    def look(self, seen: Sequence[SeenCall]) -> None:
         """Adds a round."""
         keys = keys_of(seen, self._known.shape[1])
         for key, one in zip(keys, seen, strict=True):
@@ -98,7 +98,7 @@ class Nearest:
         return {place: kind for place, kind in kinds.items() if kind != ZERO}
 
 
-def _result(seen: Seen, j: int, before: Tensor) -> Tensor:
+def _result(seen: SeenCall, j: int, before: Tensor) -> Tensor:
     """The result that goes with a row, where it is one of a model."""
     if isinstance(seen.answer, Comparison) or seen.verb == "blended":
         return before

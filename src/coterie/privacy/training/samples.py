@@ -139,7 +139,7 @@ def _without(oracle: Oracle, absent: Bool[Tensor, " n"]) -> Oracle:
     return oracle.wrapped(lambda inner: inner.without(absent))
 
 
-class Asked(NamedTuple):
+class AskedSteps(NamedTuple):
     """What a method asks in the beginning and each round."""
 
     rounds: list[list[Counter[Step]]]  # of each client
@@ -154,7 +154,7 @@ def foreseen_steps(
     *,
     seed: int,
     personal: bool = False,
-) -> Asked:
+) -> AskedSteps:
     """What each client releases in the beginning and each round, with a noise of 1.
 
     The method is run without data. Where partners are chosen on the way, everybody
@@ -169,7 +169,7 @@ def foreseen_steps(
         personal: whether some columns never leave their clients.
     """
 
-    def run(number: int, rounds: Sequence[Tensor]) -> Asked:
+    def run(number: int, rounds: Sequence[Tensor]) -> AskedSteps:
         return _scenario(algorithm, clients, rounds, seed, personal, number)
 
     once = run(0, actives)
@@ -179,7 +179,7 @@ def foreseen_steps(
     rounds = dearest(
         [each.rounds for each in found], actives, lambda a, b: a | b, Counter[Step]()
     )
-    return Asked(rounds, True, any(each.sends for each in found))
+    return AskedSteps(rounds, True, any(each.sends for each in found))
 
 
 def _scenario(
@@ -189,7 +189,7 @@ def _scenario(
     seed: int,
     personal: bool,
     number: int,
-) -> Asked:
+) -> AskedSteps:
     """What is released in one scenario."""
     n = len(clients)
     stage, ledger, state = small_stage(n, personal), Ledger(n), None
@@ -208,7 +208,7 @@ def _scenario(
         found.append(steps_of(Ledger(n, noised)))
         by_losses |= any(event.verb == LOSSES for event in asked)
         sends |= bool(double.seen)
-    return Asked(found, by_losses, sends)
+    return AskedSteps(found, by_losses, sends)
 
 
 class Noises(NamedTuple):

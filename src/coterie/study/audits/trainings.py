@@ -70,7 +70,7 @@ class Proof(NamedTuple):
         return self.lower > self.upper
 
 
-class Findings(NamedTuple):
+class AuditFindings(NamedTuple):
     """What an audit has found."""
 
     proofs: list[Proof]
@@ -107,7 +107,7 @@ def audit_study(
     runs: int = 32,
     confidence: float = 0.95,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Findings:
+) -> AuditFindings:
     """What attacks on every algorithm of a study prove, with the first of its seeds.
 
     Args:
@@ -125,7 +125,7 @@ def audit_study(
     setup = prepare(study, study.run.seeds[0])
     attack = _attack(setup, unit)
     coins = _coins(runs, len(attack.canaries.clients), setup.seed)
-    found = Findings([], [], unit)
+    found = AuditFindings([], [], unit)
     for number_, entry in enumerate(study.algorithms):
         trained = []
         for r, members in enumerate(coins):

@@ -37,7 +37,7 @@ _NEWTON, _HALVINGS = 200, 60
 """Steps of the solver, and of a line search, at most."""
 
 
-class Gains(NamedTuple):
+class RunGains(NamedTuple):
     """What a run has gained so far, in every coordinate."""
 
     plus: Tensor  # (d,) sum of q_+
@@ -49,21 +49,21 @@ class Gains(NamedTuple):
         return (self.plus + self.minus) / 2
 
 
-def no_gain(like: Tensor) -> Gains:
+def no_gain(like: Tensor) -> RunGains:
     """The gains of a run that begins."""
-    return Gains(torch.zeros_like(like), torch.zeros_like(like))
+    return RunGains(torch.zeros_like(like), torch.zeros_like(like))
 
 
-def tracked(gains: Gains, g: Float[Tensor, " d"], lr: float) -> Gains:
+def tracked(gains: RunGains, g: Float[Tensor, " d"], lr: float) -> RunGains:
     """The gains after a step along the gradient g in beta."""
     x = lr * g
-    return Gains(
+    return RunGains(
         gains.plus - 2 * x - (1 - x).square().log(),
         gains.minus + 2 * x - (1 + x).square().log(),
     )
 
 
-def scales(alpha: Float[Tensor, " d"], gains: Gains) -> tuple[Tensor, Tensor]:
+def scales(alpha: Float[Tensor, " d"], gains: RunGains) -> tuple[Tensor, Tensor]:
     """alpha_k^2 and the tilt phi_k."""
     tilt = (gains.minus - gains.plus) / 4  # ln(alpha_+ / alpha_-) / 2
     return alpha.square() * (-gains.total).exp(), tilt
@@ -81,7 +81,7 @@ def hypentropy(beta: Float[Tensor, " d"], alpha: Float[Tensor, " d"]) -> Tensor:
 
 
 def mirror(
-    beta: Float[Tensor, " d"], alpha: Float[Tensor, " d"], gains: Gains
+    beta: Float[Tensor, " d"], alpha: Float[Tensor, " d"], gains: RunGains
 ) -> Float[Tensor, " d"]:
     """The gradient of h_k at beta: what every step moves by -lr g_k (11.8)."""
     square, tilt = scales(alpha, gains)
@@ -92,7 +92,7 @@ def limit(
     features: Float[Tensor, "n d"],
     targets: Float[Tensor, " n"],
     alpha: Float[Tensor, " d"],
-    gains: Gains,
+    gains: RunGains,
     *,
     tolerance: float = 1e-12,
 ) -> Float[Tensor, " d"]:

@@ -120,7 +120,7 @@ def unified_bound(
 # Least squares without noise in the responses.
 
 
-class Samples(NamedTuple):
+class FeatureMoments(NamedTuple):
     """What is known of features a: E |a|^2 a a' <= R^2 H, and the same for kappa."""
 
     smoothness: float  # R^2
@@ -133,18 +133,18 @@ class Samples(NamedTuple):
         return self.smoothness / self.curvature
 
 
-def gaussian(eigenvalues: Float[Tensor, " d"]) -> Samples:
+def gaussian(eigenvalues: Float[Tensor, " d"]) -> FeatureMoments:
     """Of a ~ N(0, H): `R^2 = tr H + 2 lambda_max` and `d + 2`."""
     checks.positive("eigenvalues", eigenvalues, len(eigenvalues))
     largest, total = float(eigenvalues.max()), float(eigenvalues.sum())
-    return Samples(
+    return FeatureMoments(
         total + 2 * largest, len(eigenvalues) + 2.0, float(eigenvalues.min())
     )
 
 
 def empirical(
     features: Float[Tensor, "m d"], chances: Float[Tensor, " m"] | None = None
-) -> Samples:
+) -> FeatureMoments:
     """Of finitely many features a, drawn uniformly or with chances: exact.
 
     The largest eigenvalues of `H^-1/2 E[w a a'] H^-1/2` for w = |a|^2 and for
@@ -165,10 +165,10 @@ def empirical(
 
     lengths, own = a.square().sum(1), white.square().sum(1)
     curvature = float(torch.linalg.eigvalsh(second)[0])
-    return Samples(largest(lengths), largest(own), curvature)
+    return FeatureMoments(largest(lengths), largest(own), curvature)
 
 
-def convex_samples_bound(t: float, distance: float, samples: Samples) -> float:
+def convex_samples_bound(t: float, distance: float, samples: FeatureMoments) -> float:
     """A bound on E |x_t - x*|^2 / 2: Theorem 2.4.1, with the factor 2 it lacks.
 
     `2 R^2 kappa |z_0 - x*|^2 / t^2`, with the squared norm of H^-1 as `distance` and
@@ -177,7 +177,9 @@ def convex_samples_bound(t: float, distance: float, samples: Samples) -> float:
     return 2 * samples.smoothness * samples.condition * distance / t**2
 
 
-def samples_bound(t: float, start: float, distance: float, samples: Samples) -> float:
+def samples_bound(
+    t: float, start: float, distance: float, samples: FeatureMoments
+) -> float:
     """A bound on E |x_t - x*|^2 / 2: Theorem 2.4.2.
 
     `(start / 2 + mu distance / 2) exp(-t / sqrt(kappa kappa_stat))`, where `start` is

@@ -32,7 +32,7 @@ from torch import Tensor
 from ... import checks
 from ...graphs.spectra import eigengap
 from ...optim.delayed_descent import Gains, Network
-from ...optim.meetings import Meetings
+from ...optim.meetings import MeetingRates
 from ..rates import Convex, convex_sgd_bound
 from .gossip import CAPACITY, delayed_bound
 
@@ -76,7 +76,7 @@ def _rate(rounds: int, samples: int, rho: float, losses: Convex) -> float:
 # Dual acceleration: chapter 2.
 
 
-def dual_rate(graph: Meetings, smoothness: float, curvature: float) -> float:
+def dual_rate(graph: MeetingRates, smoothness: float, curvature: float) -> float:
     """`sqrt(mu_gossip / (2 kappa R))`, of the squared distance to x*; Theorem 2.6.
 
     >>> round(dual_rate(Meetings(0.010876, 9.0), 10.0, 1.0), 6)

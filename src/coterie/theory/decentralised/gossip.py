@@ -33,7 +33,7 @@ from torch import Tensor
 
 from ... import checks
 from ...checks import InputError
-from ...gossip.accelerated import Pace, pace
+from ...gossip.accelerated import GossipPace, pace
 from ...graphs.families import nodes_of, not_negative
 from ...graphs.spectra import eigengap
 
@@ -103,7 +103,9 @@ def exact_randomised_rate(
 
 
 def exact_accelerated_rate(
-    edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], given: Pace | None = None
+    edges: Int[Tensor, "e 2"],
+    rates: Float[Tensor, " e"],
+    given: GossipPace | None = None,
 ) -> float:
     """The rate of the second moment of x and z; at most 30 nodes, below 0: it diverges.
 

@@ -34,7 +34,7 @@ from ... import checks
 from ...checks import InputError
 
 
-class Planned(NamedTuple):
+class PlannedNoise(NamedTuple):
     """How much noise, and for how long to average."""
 
     noise: float
@@ -152,7 +152,7 @@ def largest_order(mu: float) -> float:
 
 def planned(
     noise_after: Callable[[int], float], rounds_with: Callable[[float], int]
-) -> Planned:
+) -> PlannedNoise:
     """The shortest averaging that is long enough for the noise it needs.
 
     Args:
@@ -171,7 +171,7 @@ def planned(
             low = middle
         else:
             high = middle
-    return Planned(noise_after(high), high)
+    return PlannedNoise(noise_after(high), high)
 
 
 def noise_for_mean(
@@ -183,7 +183,7 @@ def noise_for_mean(
     alpha: float = 2.0,
     sensitivity: float = 1.0,
     spread: float = 0.25,
-) -> Planned:
+) -> PlannedNoise:
     """`s^2 = alpha Delta^2 d T(s) / (2 n epsilon)`: a mean divergence of epsilon.
 
     Args:
@@ -237,7 +237,7 @@ def gossip_steps(
     return math.ceil(math.log(max(n, dissimilarity / variance)) / pace)
 
 
-class Descent(NamedTuple):
+class PrivateDescent(NamedTuple):
     """Muffliato-SGD with enough exchanges in each step, `gossip_steps`.
 
     Args:
@@ -257,7 +257,7 @@ class Descent(NamedTuple):
     smoothness: float = 1.0
 
 
-def sgd_rate(problem: Descent) -> float:
+def sgd_rate(problem: PrivateDescent) -> float:
     """Theorem 6.8: what is left of the loss, up to constants and logarithms.
 
     `(D s^2 + rho^2) / (n mu T) + L |theta_0 - theta*|^2 e^{-T / (2 kappa)}`, which does
@@ -271,7 +271,7 @@ def sgd_rate(problem: Descent) -> float:
     return variance / (n * mu * steps) + start
 
 
-def sgd_step(problem: Descent) -> float:
+def sgd_step(problem: PrivateDescent) -> float:
     """The step of it, `min(1/(4L), ln(max(2, mu^2 |..|^2 n T / variance)) / (mu T))`.
 
     The thesis asks for a suitable one; this is ours.
@@ -284,14 +284,14 @@ def sgd_step(problem: Descent) -> float:
     return min(1 / (4 * smoothness), math.log(max(2.0, signal)) / (mu * steps))
 
 
-def sgd_weights(problem: Descent) -> Float64[Tensor, " t"]:
+def sgd_weights(problem: PrivateDescent) -> Float64[Tensor, " t"]:
     """Of the average over steps, `w_t ~ (1 - lr mu / 2)^{-(t+1)}`; they sum to 1."""
     left = math.log1p(-sgd_step(problem) * problem.mu / 2)
     order = torch.arange(1, problem.steps + 1, dtype=torch.float64)
     return torch.softmax(-left * order, 0)
 
 
-def _checked(problem: Descent) -> Descent:
+def _checked(problem: PrivateDescent) -> PrivateDescent:
     checks.integer("clients", problem.clients, at_least=1)
     checks.integer("steps", problem.steps, at_least=1)
     for name in ("variance", "mu", "smoothness"):

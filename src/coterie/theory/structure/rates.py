@@ -26,7 +26,7 @@ from ...checks import InputError, integer, number
 from ...structure.subspaces import refuse_rank, squared_distance, top_subspace
 
 
-class Setting(NamedTuple):
+class ProblemSizes(NamedTuple):
     """Sizes and constants of a problem.
 
     Args:
@@ -52,7 +52,7 @@ class Setting(NamedTuple):
     label_noise: float = 1.0
 
 
-def _rate(setting: Setting, share: float) -> float:
+def _rate(setting: ProblemSizes, share: float) -> float:
     """`B^2 (sigma^4 + sigma_*^4) share/mu^2`, or the convex one with a square root."""
     refuse_rank(setting.rank, setting.clients, setting.dimension)
     integer("samples", setting.samples, at_least=1)
@@ -63,7 +63,7 @@ def _rate(setting: Setting, share: float) -> float:
     return b**2 * (sigma**2 + star**2) * share / setting.mu**2
 
 
-def alone_rate(setting: Setting) -> float:
+def alone_rate(setting: ProblemSizes) -> float:
     """Of every client alone: `D/m`, or `sqrt(D/m)` where losses are only convex.
 
     >>> alone_rate(Setting(100, 50, 2, 100))
@@ -72,7 +72,7 @@ def alone_rate(setting: Setting) -> float:
     return _rate(setting, setting.dimension / setting.samples)
 
 
-def low_rank_rate(setting: Setting) -> float:
+def low_rank_rate(setting: ProblemSizes) -> float:
     """Theorem 9.1, the low-rank estimator: `r(D + N)/(m N)`.
 
     >>> low_rank_rate(Setting(100, 50, 2, 100))
@@ -82,13 +82,13 @@ def low_rank_rate(setting: Setting) -> float:
     return _rate(setting, r * (d + n) / (m * n))
 
 
-def clustered_rate(setting: Setting) -> float:
+def clustered_rate(setting: ProblemSizes) -> float:
     """Theorem 9.2, the clustered one: `r D/(m N) + ln(r)/m`, also where m < r."""
     n, d, r, m = setting[:4]
     return _rate(setting, r * d / (m * n) + max(math.log(r), 0.0) / m)
 
 
-def failure(setting: Setting, *, clustered: bool = False) -> float:
+def failure(setting: ProblemSizes, *, clustered: bool = False) -> float:
     """How likely Theorems 9.1 and 9.2 fail: `4 e^-(r(D+N)) + 4 e^-(N m D)`, at most.
 
     For the clustered estimator the first exponent is N.
@@ -98,13 +98,13 @@ def failure(setting: Setting, *, clustered: bool = False) -> float:
     return min(1.0, 4 * math.exp(-first) + 4 * math.exp(-n * m * d))
 
 
-def lower_bound(setting: Setting) -> float:
+def lower_bound(setting: ProblemSizes) -> float:
     """`r D/(N m)`: no estimator of the subspace has a smaller dist_rho^2, in order."""
     n, d, r, m = setting[:4]
     return r * d / (n * m)
 
 
-def samples_needed(setting: Setting) -> dict[str, float]:
+def samples_needed(setting: ProblemSizes) -> dict[str, float]:
     """M from which each estimator can work, in order.
 
     Alone D, low rank r with `N m >= r D`, clusters `r D/N`, nuclear norm `sqrt(r D)`.
@@ -118,14 +118,14 @@ def samples_needed(setting: Setting) -> dict[str, float]:
     }
 
 
-def truncation(setting: Setting) -> int:
+def truncation(setting: ProblemSizes) -> int:
     """`s = sqrt(r(D + N))` of Theorem 9.4, at least 2r and at most min(D, N)."""
     n, d, r, _ = setting[:4]
     refuse_rank(r, n, d)
     return min(max(round(math.sqrt(r * (d + n))), 2 * r), d, n)
 
 
-def nuclear_rate(setting: Setting, *, kappa: float = 1.0) -> float:
+def nuclear_rate(setting: ProblemSizes, *, kappa: float = 1.0) -> float:
     """Theorem 9.4, the nuclear norm cut to `truncation`:
 
     `kappa^2 B^2 (L/mu) sqrt(r/(D+N)) + (B^2/mu) ((1+kappa^2) sigma^2
@@ -139,7 +139,7 @@ def nuclear_rate(setting: Setting, *, kappa: float = 1.0) -> float:
     return first + b**2 / mu * noise * math.sqrt(r * (d + n)) / m
 
 
-def nuclear_bound(setting: Setting, cut: int, *, kappa: float = 1.0) -> float:
+def nuclear_bound(setting: ProblemSizes, cut: int, *, kappa: float = 1.0) -> float:
     """Theorem 9.5, for any number s of singular values that are kept.
 
     `B^2/mu (2 M kappa^2 r/s + 4 sigma_*^2 (a/s + sqrt(a/(N s))) kappa sqrt(N r)
@@ -176,7 +176,7 @@ def subspace_bound(x: Float[Tensor, "n d"], error: float, rank: int) -> float:
 def few_shot_bias(
     basis: Float[Tensor, "d r"],
     true_basis: Float[Tensor, "d r"],
-    setting: Setting,
+    setting: ProblemSizes,
 ) -> float:
     """What a newcomer's model is wrong by with any number of samples, Prop. 9.3.1.
 
@@ -189,6 +189,6 @@ def few_shot_bias(
     return setting.smoothness / setting.mu * delta * setting.cap**2
 
 
-def few_shot_rate(setting: Setting) -> float:
+def few_shot_rate(setting: ProblemSizes) -> float:
     """What comes on top with m samples: `B^2 (sigma^4 + sigma_*^4) r/(mu^2 m)`."""
     return _rate(setting, setting.rank / setting.samples)
