@@ -43,13 +43,21 @@ class Browser:
         self._events: list[dict[str, Any]] = []
         self._count = 0
         self._tab: dict[str, str] = {}
-        (page, *_) = self._ask("Target.getTargets")["targetInfos"]
-        target = {"targetId": page["targetId"], "flatten": True}
+        target = {"targetId": self._page()["targetId"], "flatten": True}
         session = self._ask("Target.attachToTarget", **target)["sessionId"]
         self._tab = {"sessionId": session}
         for domain in ("Page", "Runtime", "Log"):
             self._ask(f"{domain}.enable")
         self._ask("Page.setLifecycleEventsEnabled", enabled=True)
+
+    def _page(self) -> dict[str, Any]:
+        """The tab, which may be there only a moment after the browser."""
+        for _ in range(600):
+            for target in self._ask("Target.getTargets")["targetInfos"]:
+                if target["type"] == "page":
+                    return target
+            time.sleep(0.1)
+        raise AssertionError("the browser has no tab.")
 
     def open(
         self, page: Path, *, width: int = 1280, height: int = 844, dark: bool = False
