@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -59,6 +61,16 @@ def test_a_full_disk_gives_a_sentence_and_leaves_what_was_there(tmp_path, error)
     assert "\n" not in str(caught.value)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_torchs_error_on_a_full_disk_is_told_as_one(tmp_path, monkeypatch):
+    full = SimpleNamespace(free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
+    with (
+        pytest.raises(InputError, match="cannot be written: No space left on device;"),
+        writing(tmp_path / "cell.pt"),
+    ):
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos")
 
 
 def test_a_folder_is_had_by_one_at_a_time(tmp_path):

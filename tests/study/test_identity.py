@@ -349,6 +349,15 @@ def test_a_flipped_byte_of_a_cell_is_noticed(tmp_path):
     assert torch.equal(run_study(study, runs=tmp_path).models(), result.models())
 
 
+def test_the_cell_of_another_is_noticed(tmp_path):
+    study = made(algorithm=[*LOCAL, {"name": "fedavg"}])
+    cells = run_study(study, runs=tmp_path).folder / "cells"
+    (cells / "fedavg-0.pt").write_bytes((cells / "local-0.pt").read_bytes())
+    message = r"fedavg-0\.pt must be of 'fedavg' with seed 0, got that of 'local'"
+    with pytest.raises(InputError, match=message):
+        run_study(study, runs=tmp_path)
+
+
 @pytest.mark.parametrize("where", ["models", "metrics.csv", "weights.npz"])
 def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, monkeypatch, where):
     def full(*args, **options):

@@ -79,7 +79,7 @@ def all_for_all(
             the links of Lambda and models back; the models are the same.
         safe: whether to divide the step size by rho(W), which makes any lr that a
             client can use alone a stable one.
-        late: `constant`, or `adaptive` to the delay of a gradient.
+        late: `constant`, `adaptive` to the delay of a gradient, or `heterogeneous`.
     """
     if graph is not None and form == "direct":
         _refuse_strangers(weights, neighbouring(graph))

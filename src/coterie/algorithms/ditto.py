@@ -105,7 +105,7 @@ def ditto(
         steps: local gradient steps in one round, of each of the two models.
         lam: strength of the pull to the global model.
         weighting: `samples` or `uniform` weights of the average.
-        late: `constant`, or `adaptive` to the delay of an answer.
+        late: `constant`, `adaptive` to the delay of an answer, or `heterogeneous`.
     """
     shares = shares_of(sizes, weighting)
     options: Options = {"rule": rule, "lam": lam}

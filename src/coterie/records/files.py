@@ -7,10 +7,12 @@ the checksum of all that, so that no byte can change unnoticed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -46,8 +48,14 @@ def writing(path: Path) -> Iterator[Path]:
     """The same, with one sentence where it cannot be written."""
     try:
         with replacing(path) as file:
-            yield file
-    except (OSError, RuntimeError) as error:  # torch's own for a full disk
+            try:
+                yield file
+            except RuntimeError as error:
+                if shutil.disk_usage(path.parent).free >= 2**20:
+                    raise
+                # Of which torch says nothing.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+    except (OSError, RuntimeError) as error:
         reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
         raise InputError(
             f"{path} cannot be written: {reason.rstrip('.')}; what was saved before is "

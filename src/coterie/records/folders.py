@@ -218,7 +218,16 @@ class Folder:
     def cell(self, label: str, seed: int) -> Cell | None:
         """The cell as it was saved last, if ever."""
         path = self.path / "cells" / f"{file_name(label, seed)}.pt"
-        return read_cell(path) if path.exists() else None
+        if not path.exists():
+            return None
+        found = read_cell(path)
+        if (found.label, found.seed) != (label, seed):
+            raise InputError(
+                f"{path} must be of {label!r} with seed {seed}, got that of "
+                f"{found.label!r} with seed {found.seed}: put it back, or delete it to "
+                "run what it stands for again."
+            )
+        return found
 
     def save_models(
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"
