@@ -230,6 +230,7 @@ def answers(oracle, x) -> dict[str, torch.Tensor]:
         "clusters": oracle.average(CLUSTERS[:, mine], x),
         "mix": oracle.mix(weights(), x),
         "sparse": oracle.mix(layouts()["coo"], x),
+        "sparse rows": oracle.mix(layouts()["csr"], x),
         "own weights": oracle.mix(weights()[mine], x),
         "turned": turned,
         "powers": powers,

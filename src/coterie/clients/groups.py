@@ -112,13 +112,50 @@ def fetched(
         wanted: (N, N) whether client i wants the row of client k.
         counts: how many clients each process holds.
     """
+    by_process = torch.stack([some.any(0) for some in wanted.split(list(counts))])
+    return _exchanged(group, rows, by_process, counts)
+
+
+def _exchanged(
+    group: Group, rows: Tensor, wanted: Tensor, counts: Sequence[int]
+) -> Tensor:
+    """The same, where wanted (R, N) says which rows each process wants."""
     first = sum(counts[: group.rank])
     mine = slice(first, first + counts[group.rank])
-    parts = [rows[some[:, mine].any(0)] for some in wanted.split(list(counts))]
-    from_each = wanted[mine].any(0).split(list(counts))
-    return torch.cat(
-        list(group.exchange(parts, [int(part.sum()) for part in from_each]))
-    )
+    parts = [rows[some[mine]] for some in wanted]
+    from_each = [int(part.sum()) for part in wanted[group.rank].split(list(counts))]
+    return torch.cat(list(group.exchange(parts, from_each)))
+
+
+def mixed(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
+    """Row i is sum_k weights[i, k] rows[k] over all clients, for i at hand.
+
+    Sparse weights stay so: of N x N numbers only those that are there are looked at.
+
+    Args:
+        group: the processes.
+        weights: (N, N), sparse or not.
+        rows: of the clients at hand.
+    """
+    if group.size == 1:
+        return weights @ rows
+    counts, mine = blocks(len(weights), group.size), block(len(weights), group)
+    if weights.layout == torch.strided:
+        wanted = torch.stack([(some != 0).any(0) for some in weights.split(counts)])
+        own = weights[mine][:, wanted[group.rank]]
+        return own @ _exchanged(group, rows, wanted, counts)
+    sparse = weights.to_sparse_coo().coalesce()
+    there = sparse.values() != 0
+    (i, k), values = sparse.indices()[:, there], sparse.values()[there]
+    ends = torch.tensor(counts, device=i.device).cumsum(0)
+    reader = torch.bucketize(i, ends, right=True)  # which process
+    wanted = i.new_zeros(group.size, len(weights), dtype=torch.bool)
+    wanted[reader, k] = True
+    place, here = wanted[group.rank].cumsum(0) - 1, reader == group.rank
+    size = counts[group.rank], int(wanted[group.rank].sum())
+    index = torch.stack([i[here] - mine.start, place[k[here]]])
+    own = torch.sparse_coo_tensor(index, values[here], size, check_invariants=False)
+    return own @ _exchanged(group, rows, wanted, counts)
 
 
 def returned(group: Group, answers: Tensor, wanted: Tensor, rows: Tensor) -> Tensor:

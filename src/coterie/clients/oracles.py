@@ -20,7 +20,7 @@ from ..checks import InputError, integer
 from ..types import CentralProgram, Comparison, Option, Program, Sent
 from .blends import BlendPlan, Release, as_it_is, blend, blended_by_pairs, with_own
 from .comparisons import Asked, HalfGrads, at_home, compared
-from .groups import Group, block, blocks, fetched, returned
+from .groups import Group, block, blocks, fetched, mixed, returned
 from .programs import Evaluator, SimulatedClients, only
 from .samples import Batch, ClientSamples, FreshMinibatches
 from .traffic import Meter, Sending, Wrap
@@ -268,12 +268,7 @@ class SimulatedOracle:
 
     def _mixed(self, weights: Tensor, rows: Tensor) -> Tensor:
         self._meter.between("mix", weights, rows[0].numel())
-        if self._group.size == 1:
-            return weights @ rows
-        dense = weights if weights.layout == torch.strided else weights.to_dense()
-        theirs = self._fetched(rows, dense != 0)
-        own = dense[self.mine]
-        return own[:, (own != 0).any(0)] @ theirs
+        return mixed(self._group, weights, rows)
 
     def _stream(self, verb: str) -> int:
         """The key of a question; those of a verb are numbered as they are asked."""
