@@ -151,7 +151,7 @@ def empirical(
     w = a' H^-1 a. H must be invertible.
 
     >>> empirical(torch.eye(3), torch.tensor([0.5, 0.25, 0.25]))
-    Samples(smoothness=1.0, condition=4.0, curvature=0.25)
+    FeatureMoments(smoothness=1.0, condition=4.0, curvature=0.25)
     """
     a = features.double()
     p = a.new_full((len(a),), 1 / len(a)) if chances is None else chances.double()

@@ -79,7 +79,7 @@ def _rate(rounds: int, samples: int, rho: float, losses: Convex) -> float:
 def dual_rate(graph: MeetingRates, smoothness: float, curvature: float) -> float:
     """`sqrt(mu_gossip / (2 kappa R))`, of the squared distance to x*; Theorem 2.6.
 
-    >>> round(dual_rate(Meetings(0.010876, 9.0), 10.0, 1.0), 6)
+    >>> round(dual_rate(MeetingRates(0.010876, 9.0), 10.0, 1.0), 6)
     0.007773
     """
     checks.number("curvature", curvature, above=0, at_most=smoothness)

@@ -263,7 +263,7 @@ def sgd_rate(problem: PrivateDescent) -> float:
     `(D s^2 + rho^2) / (n mu T) + L |theta_0 - theta*|^2 e^{-T / (2 kappa)}`, which does
     not depend on the graph.
 
-    >>> round(sgd_rate(Descent(100, 50, 2.0)), 6)
+    >>> round(sgd_rate(PrivateDescent(100, 50, 2.0)), 6)
     0.0004
     """
     n, steps, variance, distance, mu, smoothness = _checked(problem)
@@ -276,7 +276,7 @@ def sgd_step(problem: PrivateDescent) -> float:
 
     The thesis asks for a suitable one; this is ours.
 
-    >>> round(sgd_step(Descent(100, 50, 2.0)), 4)
+    >>> round(sgd_step(PrivateDescent(100, 50, 2.0)), 4)
     0.1565
     """
     n, steps, variance, distance, mu, smoothness = _checked(problem)

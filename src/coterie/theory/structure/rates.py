@@ -66,7 +66,7 @@ def _rate(setting: ProblemSizes, share: float) -> float:
 def alone_rate(setting: ProblemSizes) -> float:
     """Of every client alone: `D/m`, or `sqrt(D/m)` where losses are only convex.
 
-    >>> alone_rate(Setting(100, 50, 2, 100))
+    >>> alone_rate(ProblemSizes(100, 50, 2, 100))
     1.0
     """
     return _rate(setting, setting.dimension / setting.samples)
@@ -75,7 +75,7 @@ def alone_rate(setting: ProblemSizes) -> float:
 def low_rank_rate(setting: ProblemSizes) -> float:
     """Theorem 9.1, the low-rank estimator: `r(D + N)/(m N)`.
 
-    >>> low_rank_rate(Setting(100, 50, 2, 100))
+    >>> low_rank_rate(ProblemSizes(100, 50, 2, 100))
     0.06
     """
     n, d, r, m = setting[:4]
