@@ -106,6 +106,47 @@ def test_distances_are_right_on_average_whatever_the_noise(digits):
     assert 0.8 < float((said / spread[apart]).mean()) < 1.6
 
 
+def test_errors_are_right_where_clients_have_very_different_noise(digits):
+    """Of pairs with a client of few samples, and of those without."""
+    part = digits.train
+    few = part._replace(size=torch.cat([part.size[:3], torch.tensor([6])]))
+    uneven = replace(digits, train=few)
+    found = [
+        private_distances(Choosing("sample", 2.0, seed).told("mmd", uneven, 300))
+        for seed in range(200)
+    ]
+    spread = torch.stack([d.squared for d in found]).std(0)
+    said = torch.stack([d.error for d in found]).square().mean(0).sqrt()
+    apart = ~torch.eye(4, dtype=torch.bool)
+    ratio = (said / spread)[apart]
+    # Never too small; 2 d'S d is bounded, and drawing samples adds to what noise does.
+    assert float(spread[0, 3] / spread[0, 1]) > 100
+    assert 0.9 < float(ratio.min()) and float(ratio.max()) < 4
+    assert torch.equal(found[0].error, found[0].error.T)
+
+
+def test_samples_that_are_too_large_count_as_nothing(digits):
+    huge = digits.features.clone()
+    index, _ = digits.train.rows(torch.tensor([1]))
+    huge[index[0]] = 3e38
+    told = Choosing("sample", 0.0, 0).told("mmd", replace(digits, features=huge), 40)
+    assert torch.equal(told[1], torch.zeros_like(told[1]))
+    assert bool(told.isfinite().all())
+
+
+def test_a_client_of_one_sample_has_no_halves(digits):
+    one = digits.train._replace(size=torch.tensor([9, 9, 1, 9]))
+    with pytest.raises(InputError, match=r"two training samples .* client 2 has 1"):
+        Choosing("sample", 1.0, 0).told("means", replace(digits, train=one), 40)
+
+
+def test_pairs_of_many_clients_are_not_listed():
+    (event,) = Choosing("client", 2.0, 0).releases(201)
+    assert event.links.shape == (402, 2)
+    assert totals([event], 201).tolist() == [0.25] * 201
+    assert bool((event.links[:, 0] != event.links[:, 1]).all())
+
+
 def test_distances_are_products_of_differences(digits):
     told = Choosing("client", 0.1, 3).told("means", digits, 60).double()
     found = private_distances(told).squared

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
+from coterie.planning.private import plan_privacy
 from coterie.privacy import epsilon_of, mu_of
 from coterie.privacy.accounts import totals
 from coterie.privacy.partners import PARTNERS
@@ -124,6 +127,16 @@ def test_a_budget_that_choosing_would_spend_is_refused(tmp_path):
             {"noise": 1.0},
             "and cannot be made of what clients tell with noise: .* means, moments",
         ),
+        (
+            CHOSEN,
+            {"noise": 1.0, "noise_source": "system"},
+            "and would have noise that a seed repeats, not that of the system",
+        ),
+        (
+            CLOSE,
+            {"unit": "sample", "epsilon": 10.0, "partners": 0.99},
+            "`privacy.partners` must leave something of `privacy.epsilon` 10 for",
+        ),
         (CHOSEN, {"epsilon": 0.5}, "squared distances have no gap.*With .privacy."),
         (
             {"name": "fedavg"},
@@ -154,6 +167,18 @@ def test_what_cannot_be_chosen_privately_is_refused(tmp_path, entry, privacy, me
 def test_shares_that_are_none_are_refused(privacy, message):
     with pytest.raises(InputError, match=message):
         study(**privacy)
+
+
+def test_a_plan_counts_what_is_told_as_one_release():
+    asked = study(epsilon=30.0, partners=0.6)
+    found = plan_privacy(asked)
+    assert [cost.releases for cost in found if cost.epsilon == 30.0] == [
+        pytest.approx(4)
+    ]
+    refused = study({**CHOSEN, "weights": "mmd(4000, 1e9)"}, epsilon=30.0)
+    found = {cost.epsilon: cost.reason for cost in plan_privacy(refused)}
+    assert "must leave every client something" in found[math.inf]
+    assert found[30.0] == ""
 
 
 def test_in_time_weights_must_be_known(tmp_path):

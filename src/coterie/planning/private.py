@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 from ..checks import InputError, number
 from ..engine.checkpoints import Moment
+from ..privacy.accounts import totals
 from ..privacy.gaussian import EPSILONS, refuse_epsilon
 from ..privacy.training import Counted
 from ..privacy.training.settings import Privacy
 from ..study.config import Entry, Study
 from ..study.loops import training_of
-from ..study.private import guard_of
+from ..study.private import guard_of, told_for
 from ..study.setup import Setup, prepare
 from ..study.training import mean_score
 
@@ -91,14 +92,14 @@ def _tried(
     for epsilon in epsilons:
         private = None if epsilon == math.inf else replace(settings, epsilon=epsilon)
         here = replace(setup, study=replace(setup.study, privacy=private))
-        noise = 0.0
-        if private is not None:
-            try:
-                noise = guard_of(here, entry).mechanism.noise
-            except InputError as refusal:
-                found += [Cost(entry.label, epsilon, 0, 0, math.nan, str(refusal))]
-                break
-        score, releases = _trained(here, entry)
+        try:
+            noise = 0.0 if private is None else guard_of(here, entry).mechanism.noise
+            score, releases = _trained(here, entry)
+        except InputError as refusal:
+            found += [Cost(entry.label, epsilon, 0, 0, math.nan, str(refusal))]
+            if private is not None:
+                break  # less of it is refused, too
+            continue
         found.append(Cost(entry.label, epsilon, noise, releases, score))
         progress(done + len(found), total)
     return found
@@ -123,7 +124,9 @@ def _releases(setup: Setup, entry: Entry, state: Any) -> float:
     if isinstance(state, Counted):
         return float(max(kinds.total() for kinds in state.released))
     state = state.state if isinstance(state, Moment) else state
-    mechanism = guard_of(setup, entry).mechanism
+    mechanism, before = guard_of(setup, entry).mechanism, told_for(setup, entry)
     if not mechanism.noise:
-        return 0.0
-    return float(state.spent.max()) * (mechanism.noise / mechanism.sensitivity) ** 2
+        return float(len(before))
+    trained = float((state.spent - totals(before, len(state.spent))).max())
+    unit = (mechanism.sensitivity / mechanism.noise) ** 2
+    return len(before) + max(0.0, trained / unit)

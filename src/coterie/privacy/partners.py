@@ -7,8 +7,7 @@ two halves of h each, and tells
 
 b_i of the other, and nothing else. The halves share neither samples nor noise, so that
 <a_i - a_j, b_i - b_j> is right on average for |E phi(z_i) - E phi(z_j)|^2, however much
-noise there is; what differences of halves of two clients have in common by chance tells
-how sure it is.
+noise there is; how much the halves of both differ tells how sure it is.
 
 A single sample that counts as nothing moves (a_i, b_i) by 1 / h at most, and all data
 of a client by 2 sqrt(2). What is made of it, weights and whom they join, costs no more.
@@ -28,7 +27,7 @@ from torch import Tensor
 from .. import seeds
 from ..checks import InputError, one_of
 from ..data.federation import Federation
-from ..similarity.distances import Distances, from_halves, squares_of
+from ..similarity.distances import Distances, squares_of
 from ..similarity.partners import weights_from
 from ..similarity.samples import samples_of
 from ..types import SERVER
@@ -43,6 +42,9 @@ _FREQUENCIES = 64
 
 _BANDWIDTH = 0.5
 """Of samples whose features have a mean square of 1, and are so divided by sqrt(d)."""
+
+_PAIRS = 200
+"""With more clients, pairs have no accounts of their own."""
 
 _BLOCK = 2**20
 """Features of samples that are made at once."""
@@ -96,11 +98,18 @@ class Choosing(NamedTuple):
         d = math.prod(federation.features.shape[1:])
         known = samples_of(federation, labelled=plain == name, scale=math.sqrt(d))
         half = known.size.clamp(max=samples) // 2
-        place = torch.arange(known.values.shape[1], device=half.device)
+        if not int(half.min()):
+            raise InputError(
+                "every client must have two training samples for two halves, but "
+                f"{federation.name_of(int(half.argmin()))} has "
+                f"{int(known.size[half.argmin()])}."
+            )
+        values = known.values[:, : 2 * int(half.max())] / math.sqrt(d)
+        place = torch.arange(values.shape[1], device=half.device)
         first = place < half[:, None]
         both = torch.stack([first, (place < 2 * half[:, None]) & ~first], 1)
-        share = both / half[:, None, None].to(known.values)
-        means = _summed(known.values / math.sqrt(d), share, features)
+        share = both / half[:, None, None].to(values)
+        means = _summed(values, share, features)
         if self.noise:
             moves = 1 / half.to(means)
             if self.unit == "client":
@@ -113,9 +122,12 @@ class Choosing(NamedTuple):
 
     def releases(self, clients: int) -> tuple[Release, ...]:
         """What is written down: everybody may come to know what is made of it."""
-        who, to = torch.arange(clients), torch.arange(SERVER, clients)
-        links = torch.cartesian_prod(who, to)
+        who = torch.arange(clients)
+        links = torch.cartesian_prod(who, torch.arange(SERVER, clients))
         links = links[links[:, 0] != links[:, 1]]
+        if clients > _PAIRS:  # a server and one of the others stand for all
+            ends = torch.stack([who.roll(1), torch.full_like(who, SERVER)], 1)
+            links = torch.stack([who.repeat_interleave(2), ends.flatten()], 1)
         return (Release(0, PARTNERS, links, 1.0, self.noise),)
 
 
@@ -124,15 +136,29 @@ def _summed(
     share: Float[Tensor, "n 2 l"],
     features: Callable[[Tensor], Tensor],
 ) -> Float[Tensor, "n 2 p"]:
-    """Sums of features with these shares, some clients at a time."""
+    """Sums of features with these shares, some clients at a time.
+
+    A sample whose features are no numbers, as it is too large, counts as nothing.
+    """
+
+    def finite(z: Tensor) -> Tensor:
+        phi = features(z)
+        return torch.where(phi.isfinite().all(-1, keepdim=True), phi, 0.0)
+
     width = features(values[:1, :1]).shape[-1]
     few = max(1, _BLOCK // (values.shape[1] * width))
     blocks = zip(values.split(few), share.split(few), strict=True)
-    return torch.cat([some @ features(z) for z, some in blocks])
+    return torch.cat([some @ finite(z) for z, some in blocks])
 
 
 def private_distances(told: Float[Tensor, "n 2 p"]) -> Distances:
     """Squared distances of mean features, right on average, and their errors.
+
+    With S_i the covariance of a half, the variance of a pair is at most
+    2 |d|^2 s + s^2 for s^2 = tr (S_i + S_j)^2, as in `similarity.from_halves`. Clients
+    may have very different noise: t_i = |a_i - b_i|^2 / 2 is tr S_i on average, and
+    s = sqrt(r) (t_i + t_j), where 1 / r is in how many directions halves differ, which
+    squared cosines between clients tell.
 
     Args:
         told: both halves of each client.
@@ -142,7 +168,16 @@ def private_distances(told: Float[Tensor, "n 2 p"]) -> Distances:
     own = product.diagonal()
     squared = own[:, None] + own - product - product.T
     apart = ~torch.eye(len(a), dtype=torch.bool, device=a.device)
-    return from_halves(squared, (a - b) @ (a - b).T, apart)
+    away = a - b
+    length = away.norm(dim=1, keepdim=True)
+    unit = away / length.clamp(min=1e-300)
+    share = (
+        (unit @ unit.T).square()[apart].mean() if len(a) > 1 else product.new_ones(())
+    )
+    trace = length[:, 0].square() / 2
+    spread = share.sqrt() * (trace[:, None] + trace)
+    error = (2 * squared.clamp(min=0) * spread + spread.square()).sqrt()
+    return Distances(squared * apart, error * apart)
 
 
 def private_weights(
@@ -170,5 +205,6 @@ def private_weights(
     except InputError as error:
         raise InputError(
             f"{error} With [privacy] noise hides them, too: `privacy.partners` is the "
-            "share of epsilon that may be spent here."
+            "share of epsilon that may be spent here. (Clients have told their means "
+            "for this answer, and would tell them again to another study.)"
         ) from None

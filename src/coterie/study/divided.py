@@ -7,6 +7,7 @@ reads, or why it cannot, it tells the others.
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -119,8 +120,12 @@ def read_once(group: Group, read: Callable[[], Table]) -> Table:
     with contextlib.ExitStack() as stack:
 
         def lay_down() -> tuple[Table, dict[str, Tensor], str]:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            return _laid_down(read(), Path(folder))
+            table = read()
+            try:
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+            except OSError:  # no space: nobody finds anything there
+                folder = os.devnull
+            return _laid_down(table, Path(folder))
 
         table, large, folder = first(group, lay_down)
         try:

@@ -113,6 +113,11 @@ class Privacy:
         """Whether only sums of what is averaged are seen."""
         return self.aggregation == "secure"
 
+    @property
+    def share(self) -> float:
+        """Of mu^2, for choosing partners."""
+        return self.partners or _PARTNERS
+
     def choosing(self, seed: int) -> Choosing:
         """How clients tell of their data for the choice of partners, as one release.
 
@@ -120,8 +125,7 @@ class Privacy:
             seed: names coins and noise.
         """
         if self.epsilon is not None:
-            share = self.partners or _PARTNERS
-            noise = 1 / (math.sqrt(share) * mu_of(self.epsilon, self.delta))
+            noise = 1 / (math.sqrt(self.share) * mu_of(self.epsilon, self.delta))
         else:
             noise = self.noise or 0.0
             noise = noise / 2 if self.unit == "client" else noise

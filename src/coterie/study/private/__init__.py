@@ -1,7 +1,7 @@
 """Studies with [privacy]: how entries are guarded, and what is told of it."""
 
 from .guards import Guard, guard_of, guarded, refuse_unsummed
-from .partners import refuse_measured, refuse_uncounted
+from .partners import refuse_measured, refuse_uncounted, told_for
 from .releases import (
     exact_epsilon,
     releases_of,
@@ -21,5 +21,6 @@ __all__ = [
     "releases_of",
     "spent_of",
     "stopped_text",
+    "told_for",
     "worst_epsilon",
 ]

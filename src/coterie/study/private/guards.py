@@ -18,7 +18,7 @@ from ...privacy.accounts import totals
 from ...privacy.gaussian import mu_of
 from ...privacy.ledger import Ledger
 from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
-from ...privacy.subsampled import steps_of
+from ...privacy.subsampled import quick_epsilons, steps_of
 from ...privacy.training import (
     Limits,
     Mechanism,
@@ -228,6 +228,11 @@ def _planned(
     if not asked.sends:
         noises = Noises(0.0, 0.0)
     elif privacy.epsilon is not None:
+        if float(quick_epsilons(told, privacy.delta).max()) >= privacy.epsilon:
+            raise InputError(
+                "`privacy.partners` must leave something of `privacy.epsilon` "
+                f"{privacy.epsilon:g} for training, got {privacy.share:g}."
+            )
         noises = noise_for_samples(asked.rounds, privacy.epsilon, privacy.delta, told)
     limits = _limits(setup)
     rounds_ = with_noise(asked.rounds, noises)
