@@ -114,6 +114,20 @@ def test_who_finds_no_partners_pays_for_asking_alone(tmp_path):
     assert spent == pytest.approx([expected])
 
 
+def test_of_samples_strangers_know_what_all_were_told_and_no_more(tmp_path):
+    """Two and two find each other; what they send each other costs more."""
+    guarded = study({**CHOSEN, "weights": "mmd(400)"}, unit="sample", epsilon=20.0)
+    sent = run_study(guarded, runs=tmp_path).records.releases
+    pairs = sent.set_index(["client", "to"])["epsilon"]
+    told = epsilon_of(0.25**0.5 * mu_of(20.0, 1e-5), 1e-5)
+    for i in range(4):
+        for j in {0, 1, 2, 3, SERVER} - {i}:
+            if j == (i + 2) % 4:
+                assert told + 0.5 < pairs[i, j] <= 20
+            else:  # the grid of dp-accounting is on the safe side
+                assert pairs[i, j] == pytest.approx(told, rel=1e-2)
+
+
 def test_a_budget_that_choosing_would_spend_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"`privacy\.budget` 2 would be spent in the"):
         run_study(study(epsilon=40.0, partners=0.9, budget=2.0), runs=tmp_path)

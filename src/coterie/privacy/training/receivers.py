@@ -4,7 +4,8 @@ What a client sends is made of its private answers. So whoever receives rows of 
 any time, may know all of them, but for answers to other readers, which have noise of
 their own (`blended`): of those it knows what it was answered, and, as it may come to
 see the model that is made of it, the client's answer to itself. Products of gradients
-(`compare`) are told to everybody who takes part, and so is what partners are chosen by.
+(`compare`) are told to everybody who takes part. What partners are chosen by before
+training is known to all, who may receive nothing else.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Told(NamedTuple):
     apart: list[Any]  # calls in which every reader was answered by itself
     answered: Tensor  # (N, K) in how many of these each reader was; K is N, or 1: peers
     received: Tensor  # (N, K + 1) whether rows were received; the last is a server
+    before: list[Any]  # of each client, what everybody was told to choose partners by
 
 
 def nothing_told(clients: int) -> Told:
@@ -42,7 +44,7 @@ def nothing_told(clients: int) -> Told:
     answered = torch.zeros(clients, readers, dtype=torch.int64)
     received = torch.zeros(clients, readers + 1, dtype=torch.bool)
     none: list[Any] = [[] for _ in range(clients)]
-    return Told(none, none, answered, received)
+    return Told(none, none, answered, received, none)
 
 
 def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
@@ -56,7 +58,9 @@ def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
     n, present = asked.clients, oracle.present.cpu()
     events = [event for event in asked if isinstance(event, Release)]
     by_reader = [event for event in events if event.verb == "blended"]
-    rest = tuple(event for event in events if event.verb != "blended")
+    rest = tuple(e for e in events if e.verb not in ("blended", PARTNERS))
+    partners = tuple(event for event in events if event.verb == PARTNERS)
+    before = added(told.before, steps_of(Ledger(n, partners)))
     single = tuple(event._replace(apart=False) for event in by_reader)
     common = added(told.common, steps_of(Ledger(n, rest)))
     apart = added(told.apart, steps_of(Ledger(n, single)))
@@ -68,7 +72,6 @@ def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
     links = [each.cpu() for each in used.values()]
     if any(event.verb == "compare" for event in rest):
         links.append((present[:, None] & present).nonzero())
-    links += [event.links for event in rest if event.verb == PARTNERS]
     if any(sent.verb == "central" for sent in oracle.sent):  # of absent clients too
         links.append(torch.stack([torch.arange(n), torch.full((n,), SERVER)], 1))
     # Rows of those who have answered nothing yet tell nothing.
@@ -77,7 +80,7 @@ def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
         some = some[(some[:, 0] >= 0) & (some[:, 0] != some[:, 1])]
         sender, receiver = some[tell[some[:, 0]]].unbind(1)
         received[sender, _column(receiver, received.shape[1])] = True
-    return Told(common, apart, answered, received)
+    return Told(common, apart, answered, received, before)
 
 
 def senders(told: Told) -> Bool[Tensor, " n"]:
@@ -91,7 +94,7 @@ def known_to(told: Told, client: int, reader: int) -> Counter[Step]:
     Answers to the reader and to the client itself are of one minibatch, so that both
     are one release of sqrt(2) times the size.
     """
-    found, left = as_steps(told.common[client]), 0
+    found, left = as_steps(told.common[client]) + as_steps(told.before[client]), 0
     if reader < told.answered.shape[1]:
         left = int(told.answered[client, reader])
     for (noise, rate, held_out), count in as_steps(told.apart[client]).items():

@@ -39,10 +39,8 @@ class Counted(NamedTuple):
     @property
     def released(self) -> list[Counter[Step]]:
         """Of each client, what all others and a server may know together."""
-        return [
-            as_steps(kinds) if sends else Counter()
-            for kinds, sends in zip(self.releases, senders(self.told), strict=True)
-        ]
+        each = zip(self.releases, self.told.before, senders(self.told), strict=True)
+        return [as_steps(kinds if sends else told) for kinds, told, sends in each]
 
 
 class Planned(NamedTuple):
@@ -303,10 +301,14 @@ def spent_by_pairs(now: Counted, delta: float) -> Tensor:
 
     K is N, or 1 where so many pairs are not kept: then it is for all together. Of those
     who were answered by themselves it is the quick bound, and never more than for all
-    together; of those who received nothing it is 0.
+    together; of those who received nothing it is that of what all were told before.
     """
     most = spent_on_samples(now, delta)
-    found = torch.where(now.told.received, most[:, None], 0.0)
+    before = [as_steps(kinds) for kinds in now.told.before]
+    told = counted_epsilons(before, delta=delta)
+    found = torch.where(now.told.received, most[:, None], told[:, None])
+    if now.told.received.shape[1] == len(most) + 1:
+        found[:, :-1].fill_diagonal_(0.0)
     if now.told.answered.any():
         pairs = now.told.received[:, :-1].nonzero().tolist()
         bounds = quick_epsilons([known_to(now.told, *pair) for pair in pairs], delta)
