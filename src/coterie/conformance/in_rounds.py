@@ -91,12 +91,14 @@ def check_divided(case: Case) -> None:
 
     everybody = simulated(federation, setting)
     together = _all_and_then_some(case.build(federation), everybody, x)
-    for parts, one in zip(zip(*divided(run, 3), strict=True), together, strict=True):
-        models_now = torch.cat([part.personal for part in parts])
-        close(models_now, one.personal, "divided among 3 processes")
-        for part in parts:
-            counted = part.sent == one.sent
-            assert counted, "what is sent differs in a divided federation."
+    for size in (2, 3):
+        halves = zip(*divided(run, size), strict=True)
+        for parts, one in zip(halves, together, strict=True):
+            models_now = torch.cat([part.personal for part in parts])
+            close(models_now, one.personal, f"divided among {size} processes")
+            for part in parts:
+                counted = part.sent == one.sent
+                assert counted, "what is sent differs in a divided federation."
 
 
 def check_inactive_rows(case: Case) -> None:
