@@ -93,7 +93,8 @@ def test_a_process_leaves_its_group_before_it_ends(tmp_path):
         timeout=120,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == 2 * ["in a group: False"]
+    # Both may write at once, in between each other.
+    assert run.stdout.count("False") == 2 and "True" not in run.stdout
 
 
 def second_of(parent: int) -> int:
