@@ -27,7 +27,7 @@ from torch import Tensor
 from .. import seeds
 from ..checks import InputError, one_of
 from ..data.federation import Federation
-from ..similarity.distances import Distances, squares_of
+from ..similarity.distances import Distances, from_halves, squares_of
 from ..similarity.partners import weights_from
 from ..similarity.samples import samples_of
 from ..types import SERVER
@@ -43,8 +43,8 @@ _FREQUENCIES = 64
 _BANDWIDTH = 0.5
 """Of samples whose features have a mean square of 1, and are so divided by sqrt(d)."""
 
-_PAIRS = 200
-"""With more clients, pairs have no accounts of their own."""
+PAIRS = 200
+"""With more clients, who has received what is not kept by pairs, which grow as N^2."""
 
 _BLOCK = 2**20
 """Features of samples that are made at once."""
@@ -125,7 +125,7 @@ class Choosing(NamedTuple):
         who = torch.arange(clients)
         links = torch.cartesian_prod(who, torch.arange(SERVER, clients))
         links = links[links[:, 0] != links[:, 1]]
-        if clients > _PAIRS:  # a server and one of the others stand for all
+        if clients > PAIRS:  # a server and one of the others stand for all
             ends = torch.stack([who.roll(1), torch.full_like(who, SERVER)], 1)
             links = torch.stack([who.repeat_interleave(2), ends.flatten()], 1)
         return (Release(0, PARTNERS, links, 1.0, self.noise),)
@@ -154,8 +154,7 @@ def _summed(
 def private_distances(told: Float[Tensor, "n 2 p"]) -> Distances:
     """Squared distances of mean features, right on average, and their errors.
 
-    With S_i the covariance of a half, the variance of a pair is at most
-    2 |d|^2 s + s^2 for s^2 = tr (S_i + S_j)^2, as in `similarity.from_halves`. Clients
+    With S_i the covariance of a half, s^2 = tr (S_i + S_j)^2 in `from_halves`. Clients
     may have very different noise: t_i = |a_i - b_i|^2 / 2 is tr S_i on average, and
     s = sqrt(r) (t_i + t_j), where 1 / r is in how many directions halves differ, which
     squared cosines between clients tell.
@@ -176,8 +175,7 @@ def private_distances(told: Float[Tensor, "n 2 p"]) -> Distances:
     )
     trace = length[:, 0].square() / 2
     spread = share.sqrt() * (trace[:, None] + trace)
-    error = (2 * squared.clamp(min=0) * spread + spread.square()).sqrt()
-    return Distances(squared * apart, error * apart)
+    return from_halves(squared, spread, torch.ones_like(apart))
 
 
 def private_weights(

@@ -60,28 +60,25 @@ class Distances(NamedTuple):
 
 
 def from_halves(
-    cross: Float[Tensor, "n n"], noise: Float[Tensor, "n n"], known: Bool[Tensor, "n n"]
+    cross: Float[Tensor, "n n"],
+    spread: Float[Tensor, "n n"],
+    known: Bool[Tensor, "n n"],
 ) -> Distances:
     """Distances from products of two independent estimates of a difference.
 
     The product of two independent estimates of a vector d of length |d| has variance
     2 d'S d + tr S^2 for their covariance S, which is at most 2 |d|^2 s + s^2 with
-    s^2 = tr S^2. What halves of two clients have in common by chance measures s, as in
-    `collaboration.beliefs`.
+    s^2 = tr S^2.
 
     Args:
         cross: these products.
-        noise: products of the differences of both halves of two clients.
+        spread: s of each pair.
         known: for which pairs there are products; the others have an infinite error.
     """
     apart = ~torch.eye(len(cross), dtype=torch.bool, device=cross.device)
-    others = known & apart
-    counted = others.sum(1).clamp(min=1)
-    single = ((noise.square() * others).sum(1) / counted / 4).sqrt()
-    both = 2 * single[:, None]  # a difference has twice the covariance
-    variance = 2 * cross.clamp(min=0) * both + both.square()
+    variance = 2 * cross.clamp(min=0) * spread + spread.square()
     error = torch.where(known, variance.sqrt(), torch.inf)
-    return Distances(cross * others, torch.where(apart, error, 0))
+    return Distances(cross * (known & apart), torch.where(apart, error, 0))
 
 
 def moment_distances(samples: Samples, *, order: int = 1) -> Distances:

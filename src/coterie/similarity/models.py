@@ -21,7 +21,8 @@ def gradient_distances(
 ) -> Distances:
     """|grad f_j - grad f_i|^2 at client i's model, from halves of each one's samples.
 
-    Pairs with an inactive client have an infinite error.
+    What halves of two clients have in common by chance measures how sure it is, as in
+    `collaboration.beliefs`. Pairs with an inactive client have an infinite error.
 
     Args:
         oracle: asks the clients.
@@ -29,7 +30,11 @@ def gradient_distances(
         samples: how many training samples each client uses; None uses them all.
     """
     seen = oracle.compare(x, samples=samples)
-    return from_halves(seen.cross, seen.noise, seen.known)
+    others = seen.known & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
+    counted = others.sum(1).clamp(min=1)
+    single = ((seen.noise.square() * others).sum(1) / counted / 4).sqrt()
+    both = 2 * single[:, None].expand_as(seen.cross)  # a difference has twice it
+    return from_halves(seen.cross, both, seen.known)
 
 
 def gaps_of(

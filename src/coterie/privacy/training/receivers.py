@@ -21,11 +21,8 @@ from torch import Tensor
 
 from ...types import SERVER, Oracle
 from ..ledger import Ledger, Release
-from ..partners import PARTNERS
+from ..partners import PAIRS, PARTNERS
 from ..subsampled import Step, steps_of
-
-PAIRS = 200
-"""With more clients, who has received what is not kept by pairs, which grow as N^2."""
 
 
 class Told(NamedTuple):
