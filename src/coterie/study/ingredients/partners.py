@@ -80,6 +80,13 @@ def weights(choice: str, context: Context) -> Tensor:
         return torch.eye(n)
     if name == "clusters":
         return same_cluster(_clusters("weights", federation))
+    return _by_number(name, arguments, choice, federation)
+
+
+def _by_number(
+    name: str, arguments: tuple[float, ...], choice: str, federation: Federation
+) -> Tensor:
+    """`mixture`, `biases` and `water_filling`, which take one number."""
     if len(arguments) != 1 or (name != "mixture" and federation.optima is None):
         needs = "" if name == "mixture" else " and a federation with known optima"
         raise InputError(
@@ -88,7 +95,7 @@ def weights(choice: str, context: Context) -> Tensor:
         )
     if name == "mixture":
         alpha = number("weights", arguments[0], at_least=0, at_most=1)
-        return interpolation(alpha, n)
+        return interpolation(alpha, len(federation))
     if name == "biases":
         threshold = number("weights", arguments[0], at_least=0)
         return within(_distances("weights", federation), threshold)
