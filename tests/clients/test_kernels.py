@@ -91,6 +91,17 @@ def test_gradients_equal_autograd_on_one_module_per_row(kind, by_row):
     assert_close(kernel.grad(points, batch), expected, **EXACT)
 
 
+@pytest.mark.parametrize("clients", [2, 7])  # 7: as many as samples of a minibatch
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_a_linear_layer_may_stand_at_every_place_of_a_sequence(kind, clients):
+    layers = nn.Linear(4, 5), nn.Tanh(), nn.Flatten(), nn.Linear(15, 3)
+    module, features = nn.Sequential(*layers).to(REAL), drawn(20, 3, 4)
+    kernel, targets = classifying(module, features)
+    points, batch = rows(module, clients), batches(clients, 7, 20)[kind]
+    expected = gradient_loop(module, points, features, targets, batch)
+    assert_close(kernel.grad(points, batch), expected, **EXACT)
+
+
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_hessian_products_equal_double_backward(kind):
     features, module = drawn(20, 4), mlp()

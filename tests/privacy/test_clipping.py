@@ -13,7 +13,11 @@ from coterie.checks import InputError
 from coterie.clients import Batch, Kernel
 from coterie.models import OBJECTIVES
 from coterie.privacy.per_sample.clipping import ClippedKernel
-from coterie.privacy.per_sample.layers import factors, product
+from coterie.privacy.per_sample.layers import (
+    factors,
+    keeps_samples_apart,
+    product,
+)
 from coterie.privacy.per_sample.tapes import Stacked, Vectorised
 
 REAL = torch.float64
@@ -21,16 +25,10 @@ REAL = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 
 
-class Sequences(nn.Module):
+def sequences(places: int, inputs: int, hidden: int) -> nn.Module:
     """A linear layer at every place of a sequence, then one on the whole."""
-
-    def __init__(self, places: int, inputs: int, hidden: int) -> None:
-        super().__init__()
-        self.inner = nn.Linear(inputs, hidden)
-        self.head = nn.Linear(places * hidden, 3)
-
-    def forward(self, h: Tensor) -> Tensor:
-        return self.head(self.inner(h).tanh().flatten(1))
+    head = nn.Linear(places * hidden, 3)
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Flatten(), head)
 
 
 class Tied(nn.Module):
@@ -51,8 +49,8 @@ class Borrowed(Tied):
         return self.head(self.inner(h).tanh() @ self.inner.weight)
 
 
-class Mixing(nn.Module):
-    """Samples that are compared with the mean of all, so that none is alone."""
+class Own(nn.Module):
+    """A module with a `forward` of its own, which does no harm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +58,45 @@ class Mixing(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         out: Tensor = self.head(h)
-        return out - out.mean(0)
+        return out
+
+
+class Centred(Own):
+    """Samples less the mean of all."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return super().forward(h) - h.mean()
+
+
+class Attending(Own):
+    """Samples that look at each other."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return super().forward((h @ h.T).softmax(1) @ h)
+
+
+class Threes(Own):
+    """Samples that are compared where there are three of them."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        out = super().forward(h)
+        return out - out.mean(0) if len(h) == 3 else out
+
+
+class Many(Own):
+    """Samples that are compared in large batches only."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        out = super().forward(h)
+        return out - 9 * out.mean(0) if len(h) > 20 else out
+
+
+class Signalled(Own):
+    """Samples that take over what a loud one says."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        loud = (h > 20).any(1, keepdim=True)
+        return super().forward(h) + 9 * (loud * h).sum(0)[:3]
 
 
 def normalised() -> nn.Module:
@@ -83,8 +119,8 @@ MODELS = {
         (2, 7, 7),
         True,
     ),
-    "long sequences": (lambda: Sequences(6, 2, 3), (6, 2), True),
-    "short sequences": (lambda: Sequences(2, 5, 4), (2, 5), True),
+    "long sequences": (lambda: sequences(6, 2, 3), (6, 2), True),
+    "short sequences": (lambda: sequences(2, 5, 4), (2, 5), True),
     "grouped": (
         lambda: nn.Sequential(
             nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(8, 3)
@@ -93,6 +129,9 @@ MODELS = {
         False,
     ),
     "normalised": (normalised, (4,), False),
+    "own": (Own, (4,), False),
+    "many": (Many, (4,), False),
+    "signalled": (Signalled, (4,), False),
     "tied": (Tied, (4,), False),
     "borrowed": (Borrowed, (4,), False),
     "in place": (
@@ -181,12 +220,72 @@ def test_convolutions_of_many_clients_are_vectorised(name: str, many: type) -> N
     assert isinstance(clipped._program(points[:1]), Stacked)
 
 
-def test_a_model_that_mixes_samples_goes_sample_by_sample() -> None:
-    """In a batch the gradient of one would depend on another, whatever its bound."""
-    features = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
-    targets = torch.tensor([0, 1, 2, 0])
-    kernel = Kernel(Mixing(), OBJECTIVES["classification"], features, targets)
-    assert ClippedKernel(kernel, 1.0)._by_layer is None
+def kernel_of(module: nn.Module, shape=(4,)) -> Kernel:
+    """Of forty samples, one of which is loud."""
+    features = torch.randn(40, *shape, generator=torch.Generator().manual_seed(0))
+    features[0] *= 100
+    targets = torch.arange(40) % 3
+    return Kernel(module, OBJECTIVES["classification"], features, targets)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (Centred(), (4,)),
+        (Attending(), (4,)),
+        (Threes(), (4,)),
+        (nn.Sequential(nn.Linear(4, 3), nn.Softmax(0)), (4,)),
+        # A batch of two images without channels is one image of two channels.
+        (nn.Sequential(nn.Conv2d(2, 2, 2), nn.Flatten(), nn.Linear(9, 3)), (4, 4)),
+    ],
+)
+def test_a_model_that_couples_samples_is_refused(module, shape) -> None:
+    with pytest.raises(InputError, match="depends on the others of its batch"):
+        ClippedKernel(kernel_of(module, shape), 1.0)
+
+
+@pytest.mark.parametrize("module", [Many(), Signalled()])
+def test_a_model_that_hides_its_coupling_is_given_one_sample_at_a_time(module) -> None:
+    """No sample moves an answer by more than its bound, whoever is in its batch."""
+    kernel = kernel_of(module)
+    clipped = ClippedKernel(kernel, 0.5, 1.0)
+    point = torch.randn(
+        1, kernel.parameters, generator=torch.Generator().manual_seed(1)
+    )
+    every, without = torch.arange(40)[None], torch.arange(1, 40)[None]
+    one = torch.ones(1, 40)
+    g, less = (
+        clipped.grad(point, Batch(i, one[:, : i.shape[1]])) for i in (every, without)
+    )
+    assert float((g - less).norm()) <= 0.5 + 1e-5
+    coupled = kernel.grad(point, Batch(every, one)) - kernel.grad(
+        point, Batch(without, one[:, 1:])
+    )
+    assert float(coupled.norm()) > 5
+    losses = clipped.losses(point, Batch(every, one))
+    assert torch.equal(losses[:, 1:], clipped.losses(point, Batch(without, one[:, 1:])))
+    alone = [
+        clipped.losses(point, Batch(i[None, None], one[:, :1]))
+        for i in torch.arange(40)
+    ]
+    torch.testing.assert_close(losses, torch.cat(alone, 1))
+
+
+def test_a_hook_or_a_method_of_an_object_ends_the_quick_way() -> None:
+    plain = nn.Sequential(nn.Linear(4, 3))
+    assert keeps_samples_apart(plain)
+    plain[0].register_forward_hook(lambda _, __, out: out)
+    assert not keeps_samples_apart(plain)
+    swapped = nn.Sequential(nn.Linear(4, 3))
+    swapped[0].forward = lambda h: h[:, :3] - h.mean()
+    assert not keeps_samples_apart(swapped)
+    assert not keeps_samples_apart(nn.Sequential(nn.Flatten(0)))
+
+
+@pytest.mark.parametrize("name", sorted(models.MODELS))
+def test_built_in_models_keep_samples_apart(name: str) -> None:
+    shape = {"cnn": (1, 10, 10), "lenet": (1, 28, 28), "unet3d": (1, 4, 4, 4)}
+    assert keeps_samples_apart(models.MODELS[name](shape.get(name, (4,)), 3))
 
 
 def test_a_sample_without_a_gradient_stays_without_one() -> None:

@@ -213,8 +213,8 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
     if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
         return lambda _, h: h.flatten(2)
     if type(module) is WeightsFirst:
-        return lambda point, h: weights_first(
-            h if len(h) > 1 else h[0],  # what all share makes a single product
+        return lambda point, h: _through_linear(
+            h,
             point.get(f"{name}weight", module.weight),
             point.get(f"{name}bias", module.bias),
         )
@@ -223,6 +223,15 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
     found = [chain(part, f"{name}{key}.") for key, part in module.named_children()]
     steps = [step for step in found if step is not None]
     return _joined(steps) if len(steps) == len(found) else None
+
+
+def _through_linear(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Outputs (n, B, ..., o) of a linear layer, applied at every place of a sample."""
+    flat = h.flatten(1, -2)
+    # What all share makes a single product.
+    once = len(h) == 1 and weight.dim() == 3
+    out = weights_first(flat[0] if once else flat, weight, bias)
+    return out.unflatten(1, h.shape[1:-1])
 
 
 def _joined(steps: list[Pass]) -> Pass:

@@ -91,7 +91,7 @@ def lenet(shape: Sequence[int], outputs: int) -> nn.Module:
     return _named(body=body, head=nn.Linear(84, outputs))
 
 
-class _Diagonal(nn.Module):
+class Diagonal(nn.Module):
     """A linear map whose weights are products of two parameters each."""
 
     def __init__(self, inputs: int, outputs: int, scale: float) -> None:
@@ -100,6 +100,7 @@ class _Diagonal(nn.Module):
         self.v = nn.Parameter(torch.zeros(outputs, inputs))
 
     def forward(self, features: Tensor) -> Tensor:
+        """The outputs of the map."""
         return features @ (self.u * self.v).T
 
 
@@ -109,7 +110,7 @@ def diagonal(shape: Sequence[int], outputs: int, *, scale: float = 0.1) -> nn.Mo
     The smaller the scale, the sparser the solutions that descent finds.
     """
     number("scale", scale, above=0)
-    head = _Diagonal(math.prod(shape), outputs, scale)
+    head = Diagonal(math.prod(shape), outputs, scale)
     return _named(body=nn.Flatten(), head=head)
 
 
@@ -133,7 +134,7 @@ def _outputs_of(body: nn.Module, shape: Sequence[int]) -> int:
         ) from None
 
 
-class _UNet3d(nn.Module):
+class UNet3d(nn.Module):
     """One level of a 3-D U-Net around a smaller one, without its last layer."""
 
     def __init__(self, channels: int, width: int, depth: int) -> None:
@@ -144,7 +145,7 @@ class _UNet3d(nn.Module):
             _block3d(width, 2 * width)
             if depth == 1
             else _named(
-                level=_UNet3d(width, 2 * width, depth - 1),
+                level=UNet3d(width, 2 * width, depth - 1),
                 out=nn.Conv3d(2 * width, 2 * width, 1),
             )
         )
@@ -152,6 +153,7 @@ class _UNet3d(nn.Module):
         self.join = _block3d(2 * width, width)
 
     def forward(self, volume: Tensor) -> Tensor:
+        """Channels of `width` for every place of the volume."""
         here = self.down(volume)
         below = self.up(self.inside(self.pool(here)))
         return self.join(torch.cat([here, below], 1))
@@ -176,7 +178,7 @@ def unet3d(
             "`unet3d` needs volumes (channels, x, y, z) with sides divisible by "
             f"2^depth = {2**depth}, got features of shape {tuple(shape)}."
         )
-    body = _UNet3d(shape[0], width, depth)
+    body = UNet3d(shape[0], width, depth)
     return _named(body=body, head=nn.Conv3d(width, outputs, 1))
 
 

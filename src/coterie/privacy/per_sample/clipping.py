@@ -13,7 +13,12 @@ is one product of matrices. So a step costs the passes of an ordinary one (forwa
 backward to every layer's outputs) and the lengths. Where a layer is applied at T places
 (a convolution, or a linear layer on sequences) the gradient is sum_t e_t h_t'; its
 length takes T^2 products of h and of e, or the gradient itself, by what is smaller.
-Models with parameters in other layers have their g_jb computed one by one.
+
+This needs that no sample changes what becomes of another. It is so by construction in
+models that consist of well-known layers (`layers.keeps_samples_apart`). Every other
+model, for example one with a `forward` of its own, is given one sample at a time, both
+for gradients and for losses. A model that then answers otherwise than for a batch is
+refused.
 
 References:
     Goodfellow, "Efficient per-example gradient computations", 2015, arXiv 1510.01799.
@@ -28,6 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -38,8 +44,11 @@ from ...checks import InputError, number
 from ...clients.compiling import repeatable
 from ...clients.kernels import Kernel
 from ...clients.samples import Batch
-from .layers import factors
+from .layers import factors, keeps_samples_apart
 from .tapes import Stacked, Tape, Vectorised
+
+_TRIED = 2, 3, 9
+"""Sizes of batches in which a module is tried."""
 
 
 class ClippedKernel:
@@ -65,8 +74,10 @@ class ClippedKernel:
                 number(name, bound, above=0)
         self._kernel, self._clip, self._loss_clip = kernel, clip, loss_clip
         self.parameters = kernel.parameters
+        _refuse_coupling(kernel)
+        self._apart = keeps_samples_apart(kernel.module)
         tapes = Vectorised(kernel), Stacked(kernel)
-        suit = tapes[0].suits and self._agree(*tapes)
+        suit = self._apart and tapes[0].suits and self._agree(*tapes)
         self._by_layer = tapes if suit else None
 
     def chunk(self, samples: int, extra: int = 0) -> int:
@@ -117,8 +128,7 @@ class ClippedKernel:
     def _agree(self, *tapes: Tape) -> bool:
         """Whether tapes give the gradients of two samples, each alone, at a random row.
 
-        They do not where a model uses the parameters of a layer in some other way too,
-        or where one sample changes what becomes of the other.
+        They do not where a model uses the parameters of a layer in some other way too.
         """
         kernel, rng = self._kernel, torch.Generator().manual_seed(0)
         like = next(kernel.module.parameters())
@@ -141,7 +151,10 @@ class ClippedKernel:
 
         Below by 0, which no loss of ours is below.
         """
-        losses = self._kernel.losses(points, batch)
+        if self._apart:
+            losses = self._kernel.losses(points, batch)
+        else:
+            losses = self._losses_one_by_one(points, batch)
         if math.isinf(self._loss_clip):
             return losses
         return losses.clamp(0, self._loss_clip)
@@ -165,16 +178,80 @@ class ClippedKernel:
         shared: bool,
     ) -> tuple[Tensor, Tensor]:
         """The same from the gradient of every sample, and squares of their lengths."""
-        kernel, data = self._kernel, None if shared else 0
-
-        def loss(point: dict[str, Tensor], h: Tensor, target: Tensor) -> Tensor:
-            outputs = functional_call(kernel.module, point, (h[None],))
-            return kernel.objective.loss(outputs, target[None])[0]
-
-        samples = vmap(grad(loss), in_dims=(None, 0, 0))
-        rows = vmap(samples, in_dims=(0, data, data))
-        found = rows(kernel.layout.unravel(points), features, targets)
+        kernel, slopes = self._kernel, _of_samples(grad(self._of_one), shared=shared)
+        found = slopes(kernel.layout.unravel(points), features, targets)
         each = [found[name].flatten(2) for name in kernel.layout.names]
         squares = torch.stack([part.square().sum(2) for part in each]).sum(0)
         cut = (weight * factors(squares, clip))[:, None]  # (n, 1, b)
         return torch.cat([(cut @ part)[:, 0] for part in each], 1), squares
+
+    @torch.no_grad()
+    def _losses_one_by_one(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
+        """As `Kernel.losses`, each of a sample alone."""
+        if not batch.width:  # where nobody has such samples
+            return points.new_empty(len(points), 0)
+        losses = _of_samples(self._of_one, shared=batch.index.dim() == 1)
+        found, size = [points.new_empty(0, batch.width)], self.chunk(batch.width)
+        for first in range(0, len(points), size):
+            some = slice(first, first + size)
+            point = self._kernel.layout.unravel(points[some])
+            found.append(losses(point, *self._kernel.data(batch[some].index)))
+        every = torch.cat(found).nan_to_num(torch.inf, posinf=torch.inf)
+        return torch.where(batch.weight > 0, every, torch.nan)
+
+    def _of_one(self, point: dict[str, Tensor], h: Tensor, target: Tensor) -> Tensor:
+        """The loss of a sample that is a batch of its own."""
+        outputs = functional_call(self._kernel.module, point, (h[None],))
+        return self._kernel.objective.loss(outputs, target[None])[0]
+
+
+def _of_samples(one: Callable[..., Any], *, shared: bool) -> Callable[..., Any]:
+    """What a function gives for every model and each of its samples alone."""
+    data = None if shared else 0
+    return vmap(vmap(one, in_dims=(None, 0, 0)), in_dims=(0, data, data))
+
+
+@torch.no_grad()
+def _refuse_coupling(kernel: Kernel) -> None:
+    """Refuses a module that answers otherwise for a batch than for samples alone.
+
+    It is tried on made-up samples, as its answers for real ones would tell of data.
+    Whoever passes is still given one sample at a time.
+    """
+    rng, (like, _) = torch.Generator().manual_seed(0), kernel.data(torch.tensor([0]))
+    shape = _TRIED[-1], *like.shape[1:]
+    if like.is_floating_point():
+        h = torch.randn(shape, generator=rng).to(like)
+    else:  # ids of words, of which there are two at least
+        h = torch.randint(2, shape, generator=rng).to(like)
+    point = torch.randn(1, kernel.parameters, generator=rng) / 10
+    values = {
+        name: value[0].to(next(kernel.module.parameters()))
+        for name, value in kernel.layout.unravel(point).items()
+    }
+
+    def answers(some: Tensor) -> Tensor | None:
+        try:
+            found: Tensor = functional_call(kernel.module, values, (some,))
+        except RuntimeError:  # it is not made for so many samples
+            return None
+        return found
+
+    alone = [answers(one[None]) for one in h]
+    for size in _TRIED:
+        if not _is_same(answers(h[:size]), alone[:size]):
+            raise InputError(
+                "the model cannot hide single samples: what it answers for a sample "
+                f"depends on the others of its batch (tried with {size} samples). "
+                "`privacy.unit` sample needs a model that treats every sample alone."
+            )
+
+
+def _is_same(together: Tensor | None, alone: list[Tensor | None]) -> bool:
+    found = [one for one in alone if one is not None]
+    if together is None or len(found) < len(alone):
+        return False
+    wanted = torch.cat(found)
+    if together.shape != wanted.shape:
+        return False
+    return torch.allclose(together, wanted, rtol=1e-2, atol=1e-4, equal_nan=True)

@@ -14,6 +14,35 @@ from torch import Tensor, nn
 
 from ...clients.kernels import Kernel
 from ...clients.layers import WeightsFirst
+from ...models.zoo import Diagonal, UNet3d
+
+_ALONE: set[type[nn.Module]] = {
+    *(nn.Sequential, nn.Identity, WeightsFirst, nn.Linear, nn.Conv2d),
+    *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Softplus),
+    *(nn.Tanh, nn.Sigmoid, nn.Hardtanh, nn.MaxPool2d, nn.AvgPool2d, nn.MaxPool3d),
+    *(nn.GroupNorm, nn.Conv3d, nn.ConvTranspose3d, UNet3d, Diagonal),
+}
+"""Layers that treat every sample of a batch by itself, whatever its values are."""
+
+
+def keeps_samples_apart(module: nn.Module) -> bool:
+    """Whether a module consists of layers that treat every sample by itself.
+
+    A module of another type may do with a batch whatever it likes, and trying it on a
+    few samples proves nothing about others. So do hooks, and a method that an object
+    has in place of that of its type.
+    """
+    return all(
+        (type(layer) in _ALONE or _flattens_one_sample(layer))
+        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        and not (layer._backward_hooks or layer._backward_pre_hooks)
+        and not {"forward", "__call__", "_call_impl"} & vars(layer).keys()
+        for layer in module.modules()
+    )
+
+
+def _flattens_one_sample(layer: nn.Module) -> bool:
+    return type(layer) is nn.Flatten and layer.start_dim >= 1
 
 
 class Layer(NamedTuple):
