@@ -334,10 +334,11 @@ def counter_claims() -> list[Claim]:
         ),
         Claim(
             "Counter-example, Muffliato-SGD on a line u - w - v, one exchange in each "
-            "of two rounds: (6.12); joint loss of u",
+            "of two rounds: (6.12); joint loss of u, if steps were fixed beforehand",
             "0; 0.1",
             f"{none:.3g}; {joint:.3g}",
             none == 0 and math.isclose(joint, 0.1, rel_tol=1e-6),
-            "what later rounds tell of earlier steps is not in the formula",
+            "what later rounds tell of earlier steps is not in the formula; steps that "
+            "depend on earlier messages tell more, up to local privacy",
         ),
     ]

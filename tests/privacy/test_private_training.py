@@ -476,20 +476,21 @@ def one_step(clients, x, *, lr):
     return x - lr * clients.grad(x)
 
 
-def test_accounts_of_gossip_are_joint_over_rounds():
-    # Clients 0 - 1 - 2 on a path, W of thirds, one exchange, two rounds: client 2 knows
-    # of client 0 what is in the second message of client 1, (1/9) / (1/9 + 1).
+def test_pairs_of_one_round_of_gossip_have_joint_losses_and_of_more_the_total():
+    # Clients 0 - 1 - 2 on a path, W of thirds, one exchange in a round. In the second
+    # round the step of client 1 depends on the row of client 0: no joint loss, though
+    # of inputs that are fixed client 2 would learn (1/9) / (1/9 + 1) of client 0.
     mixing = torch.tensor([[2.0, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3
     federation = small(3)
     algorithm = decentralised_sgd(mixing)
     everybody = torch.ones(3, dtype=torch.bool)
     simulation = simulated(federation, Setting())
-    foreseen = foresee(algorithm, [everybody] * 2, seed=0, label="it")
-    made = privately(algorithm, foreseen, NOISY, simulation.names)
-    run = followed(made, simulation, one_start()[:3], 2)
-    found = by_pairs(events_of(run.states[-1].ledger), 3)
-    assert_close(found[0, 2], torch.tensor(0.1 * 25.0).double())
-    assert_close(found[0, 1], torch.tensor(2 * 25.0).double())
+    for rounds, expected in ((1, (0.0, 25.0)), (2, (50.0, 50.0))):
+        foreseen = foresee(algorithm, [everybody] * rounds, seed=0, label="it")
+        made = privately(algorithm, foreseen, NOISY, simulation.names)
+        run = followed(made, simulation, one_start()[:3], rounds)
+        found = by_pairs(events_of(run.states[-1].ledger), 3)
+        assert_close(found[0, [2, 1]], torch.tensor(expected).double())
 
 
 def test_a_release_is_an_event_of_its_round():

@@ -12,11 +12,12 @@ import math
 from collections.abc import Iterable, Sequence
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from ..checks import InputError
 from ..types import SERVER
+from .coefficients import links_of
 from .gaussian import epsilons_of
 from .joint import joint_losses
 from .ledger import Event, Exchange, Input, Ledger, Meetings, Release, refuse_sizes
@@ -73,9 +74,11 @@ def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
     """mu^2 of client u for client v, entry (u, v); the last column is for a server.
 
     Of releases, what u sent to v itself: what others send on of it is not counted here,
-    and tells v never more than `totals`. Of inputs and exchanges, all that v learns of
-    u over all rounds and from neighbour to neighbour (`joint_losses`), or `totals`
-    where there are too many inputs for that.
+    and tells v never more than `totals`. Of inputs that are gossiped, a bound on all
+    that v learns of u over all rounds and from neighbour to neighbour: where all inputs
+    were made before anybody sent anything, `joint_losses`; where later inputs may
+    depend on what was received, as in Muffliato-SGD, the total of u, or nothing where
+    no chain of messages leads from u to v (docs/privacy_gossip.md).
 
     Args:
         events: in their order.
@@ -102,12 +105,33 @@ def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
 def _gossiped(
     inputs: Sequence[Input], events: Sequence[Event], clients: int
 ) -> Float64[Tensor, "n n"]:
-    everything = totals(inputs, clients)[:, None].expand(clients, clients)
+    everything = totals(inputs, clients)[:, None]
+    bound = torch.where(_reached(events, clients), everything, 0.0)
     few = sum(int(event.who.sum()) for event in inputs) <= _INPUTS
-    if not few or any(not event.noise for event in inputs):
-        return everything
+    noisy = all(event.noise for event in inputs)
+    if not (few and noisy and _fixed(events)):
+        return bound
     losses = joint_losses(Ledger(clients, tuple(events)))
     return losses.share * losses.unit.square()[:, None]
+
+
+def _fixed(events: Sequence[Event]) -> bool:
+    """Whether all inputs were made before anybody received anything."""
+    kinds = [isinstance(event, Input) for event in events]
+    return all(kinds[: sum(kinds)])
+
+
+def _reached(events: Sequence[Event], clients: int) -> Bool[Tensor, "n n"]:
+    """[u, v]: whether a chain of messages leads from u to v."""
+    reached = torch.eye(clients, dtype=torch.bool)
+    for event in events:
+        if isinstance(event, Input) or bool(reached.all()):
+            continue
+        sender, receiver = links_of(event, clients).cpu().unbind(1)
+        told = torch.zeros(clients, clients, dtype=torch.int32)
+        told.index_add_(1, receiver, reached[:, sender].int())
+        reached |= told > 0
+    return reached
 
 
 def unsummed(events: Iterable[Event], sensitivity: float) -> list[Event]:

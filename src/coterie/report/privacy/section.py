@@ -30,8 +30,9 @@ _UNITS = {
 
 
 _PAIRS = {
-    "client": "Where neighbours mix their rows and noise travels with them, it is all "
-    "that the other can learn, over all rounds.",
+    "client": "Where neighbours mix their rows and noise travels with them, it is a "
+    "bound on all that the other can learn, over all rounds and at second hand: the "
+    "client's total.",
     "sample": "Whoever receives rows may know all private answers that they are made "
     "of, but for answers to other readers, where these have noise of their own; of "
     "such pairs this is a quick bound.",

@@ -136,8 +136,8 @@ def redrawn_graphs_loss(
     """Proposition 6.D.1: the loss over all steps of Muffliato-SGD, a graph for each.
 
     `sum_t beta_t + (1 - beta_t) min(1, 2 K d_V(t) / (n - |V| + 1 - d_V(t)))`. Steps add
-    as in (6.13), as if nothing of a step were left in later messages, so that this is
-    no guarantee: see `coterie.privacy.joint_losses`.
+    as in (6.13), as if nothing of a step were left in later messages and no later step
+    depended on it. So this is no guarantee: the total of a client is, which is T.
 
     >>> round(redrawn_graphs_loss(2000, 3, [24] * 10, [0.0] * 9 + [1.0], 5), 3)
     2.094

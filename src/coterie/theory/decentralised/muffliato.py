@@ -128,7 +128,9 @@ def secret_graph_loss(n: int, degree: int, rounds: int) -> float:
     """Theorem 6.4: the loss of a node that is no neighbour, on a graph nobody knows.
 
     `min(1, 2 T d / (n - d))` for an observer with d neighbours, who knows these alone,
-    where all others could be exchanged; it holds for orders up to `largest_order`.
+    where all others could be exchanged; it holds for orders up to `largest_order`, and
+    for one averaging. Over several steps of SGD such losses do not add, unless all hold
+    the same model after each of them (docs/privacy_gossip.md).
 
     >>> round(secret_graph_loss(2000, 8, 27), 4)
     0.2169
@@ -316,6 +318,8 @@ def sgd_noise(
     """`s^2 = alpha Delta^2 K sum_t d_v(t) / (2 n epsilon)`, for a mean divergence.
 
     With T = kappa steps and this noise `sgd_rate` is Theorems 6.7 and 6.9's trade-off.
+    It is no guarantee where T > 1: later steps depend on earlier messages, which the
+    theorems leave out (docs/errata.md).
 
     >>> round(sgd_noise(1.0, n=100, received=400), 3)
     2.0
