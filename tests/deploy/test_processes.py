@@ -10,8 +10,12 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import tomli_w
+import torch.distributed as dist
 
+from coterie.checks import InputError
+from coterie.deploy.heartbeats import Pulse, patience
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 
@@ -109,3 +113,70 @@ def second_of(parent: int) -> int:
             if int(fields[1]) == parent and b"RANK=1" in words:
                 return int(folder.name)
     raise AssertionError("torchrun has no child of rank 1.")
+
+
+SPEAKING = """
+import os, signal, time
+from coterie.deploy import joined
+group = joined("cpu")
+group.gather(0)
+if group.rank == 1:
+    {here}
+group.gather(0)
+print("together")
+"""
+
+
+def in_two(folder: Path, here: str) -> list[subprocess.Popen]:
+    """Two processes, of which the second does something, as torchrun starts them."""
+    (folder / "speaking.py").write_text(SPEAKING.format(here=here))
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    there |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "COTERIE_PATIENCE": "1.5"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "speaking.py"],
+            cwd=folder,
+            env={**os.environ, **there, "RANK": str(rank), "WORLD_SIZE": "2"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    started[0].store = store  # which lives as long as they do
+    return started
+
+
+def test_a_stopped_process_ends_the_others_which_name_it(tmp_path):
+    waits, stops = in_two(tmp_path, "os.kill(os.getpid(), signal.SIGSTOP)")
+    try:
+        _, errors = waits.communicate(timeout=60)
+    finally:
+        stops.kill()
+        stops.communicate()
+    assert waits.returncode == 2
+    assert "rank 1 of the 2 processes of this run gave no sign of life" in errors
+
+
+def test_a_process_that_only_computes_for_long_is_waited_for(tmp_path):
+    """Four times its patience."""
+    for process in in_two(tmp_path, "time.sleep(6)"):
+        spoken, errors = process.communicate(timeout=60)
+        assert process.returncode == 0 and spoken == "together\n", errors
+
+
+def test_signs_of_life_are_missed_in_a_row_and_later_at_the_start():
+    pulse = Pulse([1, 2])
+    assert not any(pulse.lost({1: 0, 2: 5}) for _ in range(12))
+    assert pulse.lost({1: 0, 2: 5}) == [2]  # the first reading was a sign
+    assert pulse.lost({1: 0, 2: 6}) == []  # it is back
+    assert not any(pulse.lost({1: 0, 2: 2**40 + 6}) for _ in range(45))  # it has left
+    assert pulse.lost({1: 0, 2: 2**40 + 6}) == [1]  # 60 readings, and never a sign
+
+
+def test_a_patience_that_is_not_a_number_of_seconds_is_refused(monkeypatch):
+    for text in ("soon", "0", "nan", "inf", "-3"):
+        monkeypatch.setenv("COTERIE_PATIENCE", text)
+        with pytest.raises(InputError, match=f"between 1 and 86400, got '{text}'"):
+            patience()

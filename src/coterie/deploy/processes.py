@@ -17,13 +17,15 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from ..checks import Disconnected
+from .heartbeats import patience, watch
 
 Found = TypeVar("Found")
 
-_PATIENCE = timedelta(minutes=30)
-"""How long a process waits for the others, which may be loading data or compiling."""
+_LONGEST = timedelta(days=1)
+"""How long a process waits for others that live (`heartbeats`) and only compute."""
 
 
 class Processes:
@@ -122,7 +124,15 @@ def joined(device: str) -> Processes | None:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         # Columns are prepared in memory also where models lie on GPUs.
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-        dist.init_process_group(backend, timeout=_PATIENCE)
+        seconds = patience()
+        # Two connections to the store: a wait on one would hold up signs of life.
+        signs, rank, size = next(rendezvous("env://", timeout=_LONGEST))
+        store, *_ = next(rendezvous("env://", timeout=_LONGEST))
+        end = watch(signs, rank, size, seconds)
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=size, timeout=_LONGEST
+        )
         # Threads of Gloo that still wait when the interpreter ends abort the process.
         atexit.register(dist.destroy_process_group)
+        atexit.register(end)
     return Processes()
