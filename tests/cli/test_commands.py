@@ -72,7 +72,7 @@ def ran(tmp_path_factory) -> tuple[Path, tuple[int, str, str]]:
 def done(here, ran) -> Path:
     """The run folder of study.toml, which was run here."""
     shutil.copytree(ran[0] / "runs", "runs")
-    (folder,) = Path("runs").iterdir()
+    (folder,) = Path("runs").glob("[!.]*")
     return folder
 
 
@@ -200,7 +200,7 @@ def test_a_run_that_is_resumed_by_name_goes_on(done):
     code, output, _ = called("run", "study.toml", "--resume", str(done), "--quiet")
     assert code == 0
     assert str(done) in output
-    assert list(Path("runs").iterdir()) == [done]
+    assert list(Path("runs").glob("[!.]*")) == [done]
 
 
 def test_labels_may_have_any_signs(here):
@@ -209,7 +209,7 @@ def test_labels_may_have_any_signs(here):
     code, output, _ = called("run", "study.toml")
     assert code == 0
     assert "[/] [red]x" in output
-    folder = next(Path("runs").iterdir())
+    folder = next(Path("runs").glob("[!.]*"))
     assert len(list((folder / "cells").iterdir())) == len(labels)
     assert load_records(folder).rounds["algorithm"].unique().tolist() == labels
 
@@ -434,7 +434,7 @@ def test_divergence_gives_one_sentence_and_can_be_reported(here, capsys, monkeyp
     notice, error = error.splitlines()  # losses are infinite before models are
     assert notice.startswith("fedavg (seed 0): the train loss of client 0 is not fini")
     assert error.startswith("Error: fedavg (seed 0): client 0 has a model that is not")
-    folder = next(Path("runs").iterdir())
+    folder = next(Path("runs").glob("[!.]*"))
     code, output, _ = called("report", str(folder))
     assert code == 0
     assert (folder / "report.html").exists()
@@ -544,7 +544,7 @@ def test_edited_data_of_ones_own_are_run_anew(here, monkeypatch):
         assert code == 0
         shown.append(output)
     assert shown[0] == shown[2] != shown[1]
-    assert len(list(Path("runs").iterdir())) == 2
+    assert len(list(Path("runs").glob("[!.]*"))) == 2
 
 
 def test_a_folder_that_is_in_use_is_named(done, capsys, monkeypatch):

@@ -50,7 +50,7 @@ def test_escape_codes_in_labels_are_shown_and_not_obeyed(here):
     assert "\x1b" not in output + errors
     assert "\\x1b[31mμ" in output
     # Records keep it as it was written.
-    (folder,) = Path("runs").iterdir()
+    (folder,) = Path("runs").glob("[!.]*")
     assert load_records(folder).rounds["algorithm"].unique().tolist() == [LABEL]
 
 
@@ -122,7 +122,7 @@ def test_a_run_that_is_told_to_end_saves_and_says_how_to_go_on(here):
     assert output == ""
     lines = [line for line in errors.splitlines() if not line.startswith("Ending:")]
     assert lines == ["Interrupted: run the same command again to go on."]
-    (folder,) = Path("runs").iterdir()
+    (folder,) = Path("runs").glob("[!.]*")
     assert 3 <= Folder(folder).cell(LABEL, 0).t < 10**6
 
 

@@ -27,7 +27,7 @@ STUDY = made(algorithm=ENTRIES, name="a study")
 def stopped(tmp_path) -> Path:
     """The folder of a run that stopped after two of the second algorithm's rounds."""
     study_runs.stopped(STUDY, lambda p: (p.label, p.t) == (LABEL, 2), runs=tmp_path)
-    (folder,) = tmp_path.iterdir()
+    (folder,) = tmp_path.glob("[!.]*")
     return folder
 
 
@@ -35,7 +35,7 @@ def test_standings_follow_the_run(tmp_path):
     seen = []
 
     def look(p: Progress) -> None:
-        (folder,) = tmp_path.iterdir()
+        (folder,) = tmp_path.glob("[!.]*")
         assert in_use(folder)
         found = standings_of(folder)
         (cell,) = (cell for cell in found.cells if cell.label == p.label)
@@ -46,7 +46,7 @@ def test_standings_follow_the_run(tmp_path):
 
     run_study(STUDY, runs=tmp_path, progress=look)
     assert seen == [False] * 7 + [True]
-    (folder,) = tmp_path.iterdir()
+    (folder,) = tmp_path.glob("[!.]*")
     assert in_use(folder) is False
 
 

@@ -47,7 +47,7 @@ def start(folder: Path) -> subprocess.Popen:
 
 
 def metrics(runs: Path) -> pd.DataFrame:
-    (folder,) = runs.iterdir()
+    (folder,) = runs.glob("[!.]*")
     return pd.read_csv(folder / "metrics.csv")
 
 

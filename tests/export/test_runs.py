@@ -165,7 +165,7 @@ def test_running_the_study_again_adds_what_an_old_folder_lacks(tmp_path):
 def test_a_stopped_run_is_read_and_says_what_it_has(tmp_path):
     study, silent = co.study_of(tables_of(tmp_path)), {"notice": lambda line: None}
     stopped(study, lambda p: p.label == "fedavg", runs=tmp_path / "runs", **silent)
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = (tmp_path / "runs").glob("[!.]*")
     found = co.load(folder)
     assert found.ended() == [("local", 0)]
     assert found.model("Chur", "local") is not None

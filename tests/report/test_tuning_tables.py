@@ -287,7 +287,7 @@ def test_the_command_line_prints_what_was_chosen(here):
     words = ["run", "study.toml", "--quiet", "--set=run.rounds=2"]
     code, output, _ = called(*words)
     assert code == 0, output
-    folder = next(Path("runs").iterdir())
+    folder = next(Path("runs").glob("[!.]*"))
     found = Folder(folder)
     best = [found.search("local", seed).best["lr"] for seed in (0, 1)]
     line = next(x for x in output.splitlines() if x.startswith("  local: "))

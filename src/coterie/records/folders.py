@@ -39,6 +39,7 @@ from .files import (
     write,
     writing,
 )
+from .keys import FINGERPRINT, KEY
 from .searches import Search, load_search
 from .shapes import sound_model
 from .tables import (
@@ -341,6 +342,12 @@ def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) 
 
 def _refuse_other_content(new: dict[str, str], old: dict[str, str], path: Path) -> None:
     """Raises InputError that names the first piece of content that has changed."""
+    if FINGERPRINT in new and new[FINGERPRINT] != old.get(FINGERPRINT):
+        raise InputError(
+            f"{path} cannot be resumed here: its digests of data were not made with "
+            f"the key of this runs folder. Move the file {KEY} of its old runs folder "
+            "along with it, or run the study in a new folder."
+        )
     for what in sorted(new.keys() | old.keys()):
         if new.get(what) != old.get(what):
             raise InputError(

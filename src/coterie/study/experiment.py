@@ -22,6 +22,7 @@ from ..clients.groups import Alone, Group
 from ..data.doubts import doubts
 from ..data.federation import PARTS
 from ..records import Cell, Folder, Records, Search, locked
+from ..records.keys import keyed
 from ..records.sinks import Log, refuse_absent
 from .config import Study, algorithm_factory
 from .divided import SharedFolder, first, refuse_others
@@ -159,9 +160,7 @@ def run_study(
     setup = _prepared(study, study.run.seeds[0], data, group)
     _refuse(setup, data)
     _say_beforehand(setup, say, notice or _warn)
-    read = data.read | settings_read(study)
-    refuse_others(group, identity := identity_of(study, read))
-    own = Folder(Path(resume) if resume else Path(runs) / identity)
+    own, read = _place_of(study, data, Path(runs), resume, group)
     with contextlib.ExitStack() as stack:
         first(group, lambda: stack.enter_context(locked(own.path)))
         first(group, lambda: own.create(study.resolved(), read))
@@ -187,6 +186,17 @@ def run_study(
                     cells.append(run_cell(setup, entry, folder, tell, say, write))
                 finished += study.run.rounds
         return Result(own.path, first(group, lambda: own.export(cells)), study)
+
+
+def _place_of(
+    study: Study, data: Data, runs: Path, resume: Path | str | None, group: Group
+) -> tuple[Folder, dict[str, str]]:
+    """The folder of a run, and what is kept of what it reads: digests with a key."""
+    read = data.read | settings_read(study)
+    refuse_others(group, identity_of(study, read))
+    runs = Path(resume).absolute().parent if resume else runs
+    kept = first(group, lambda: keyed(read, runs))
+    return Folder(Path(resume) if resume else runs / identity_of(study, kept)), kept
 
 
 def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:

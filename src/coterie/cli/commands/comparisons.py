@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ...checks import InputError
 from ...records.folders import leaves_of
+from ...records.keys import FINGERPRINT, KEY
 from ..tables import bytes_text, count_text, out, print_json, rows_of
 from .options import Json
 
@@ -30,6 +31,7 @@ class ComparedRun(NamedTuple):
     records: Records
     table: pd.DataFrame  # a row for each algorithm, with seconds
     data: dict[str, str]  # digests of what its data were read from
+    key: str  # names the key with which these were made; empty: there are none
 
 
 class RunComparison(NamedTuple):
@@ -75,6 +77,12 @@ def compared(folders: Sequence[Path]) -> RunComparison:
     ]
     apart = next(filter(None, (_apart(runs[0], run) for run in runs[1:])), "")
     sentence = "The runs have the same data, split and seeds: their scores compare."
+    if len({run.key for run in runs}) > 1:
+        sentence = (
+            "The runs have the same settings of data, split and seeds, and clients "
+            "with as many samples. We cannot tell whether their files are the same, "
+            f"because they are in runs folders with different keys ({KEY})."
+        )
     if apart:
         sentence = f"The scores do not compare: {apart}."
     return RunComparison(runs, not apart, sentence, _differing(runs))
@@ -91,7 +99,7 @@ def _run(sign: str, folder: Path) -> ComparedRun:
     table["seconds"] = last["seconds"].groupby("algorithm").mean()
     read = read_json(folder / "read.json") if (folder / "read.json").exists() else {}
     data = {k: v for k, v in read.items() if k.startswith("the data ")}
-    return ComparedRun(sign, folder, records, table, data)
+    return ComparedRun(sign, folder, records, table, data, read.get(FINGERPRINT, ""))
 
 
 def _apart(one: ComparedRun, other: ComparedRun) -> str:
@@ -106,7 +114,8 @@ def _apart(one: ComparedRun, other: ComparedRun) -> str:
         if first.get(name) != second.get(name):
             values = repr(first.get(name)), repr(second.get(name))
             return f"`{name}` is {values[0]} " + between.format(values[1])
-    for what in sorted(one.data.keys() | other.data.keys()):
+    digests = one.data.keys() | other.data.keys() if one.key == other.key else ()
+    for what in sorted(digests):
         if one.data.get(what) != other.data.get(what):
             return f"{what} has other content in {one.sign} than in {other.sign}"
     seeds = [sorted(set(r.metrics["seed"])) for r in (mine, theirs)]

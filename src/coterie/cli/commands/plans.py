@@ -11,6 +11,7 @@ from rich.table import Table
 from ...checks import InputError
 from ...data.federation import called
 from ...engine.clocks import trace
+from ...records.keys import keyed
 from ...study import identity_of
 from ..beside import read_beside
 from ..progress import plain_progress
@@ -94,7 +95,10 @@ def _show_plan(
     """Writes a plan into a folder, by default of the study's name, and prints it."""
     from ...planning.waiting import in_words, waiting_of
 
-    folder = folder or Path("runs") / f"plan-{identity_of(found.study, found.read)}"
+    runs = Path("runs")
+    if folder is None:
+        read = keyed(found.read, runs)
+        folder = runs / f"plan-{identity_of(found.study, read)}"
     lines = found.summary()
     if times is not None:
         count = len(found.clients)
