@@ -247,8 +247,9 @@ def test_models_of_other_shapes_are_exported(tmp_path, monkeypatch, data, model,
     named = {"name": model if model == "mlp" else f"{name}:{model}"}
     tables = {"data": {"name": f"{name}:{data}"}, "model": named}
     result = own_run(tmp_path, monkeypatch, name, **tables)
-    trained = co.load(result.folder).trained(0, "fedavg")
-    found = export_model(co.load(result.folder), 0, tmp_path / "to", label="fedavg")
+    loaded = co.load(result.folder, trust=[name])
+    trained = loaded.trained(0, "fedavg")
+    found = export_model(loaded, 0, tmp_path / "to", label="fedavg")
     program = torch.export.load(found.folder / "model.pt2").module()
     rows = trained.inputs.samples(None, 9)
     assert rows.shape[1:] == shape
@@ -256,12 +257,13 @@ def test_models_of_other_shapes_are_exported(tmp_path, monkeypatch, data, model,
     with torch.no_grad():
         expected = result.model(0, "fedavg")(rows)
         torch.testing.assert_close(program(rows), expected, rtol=1e-5, atol=1e-6)
-        assert torch.equal(read_export(found.folder).module(rows), expected)
+        again = read_export(found.folder, trust=[name]).module(rows)
+        assert torch.equal(again, expected)
     (tmp_path / f"{name}.py").unlink()
     sys.modules.pop(name)
     if ":" in named["name"]:
         with pytest.raises(InputError, match=f"cannot be imported: No module .*{name}"):
-            read_export(found.folder)
+            read_export(found.folder, trust=[name])
 
 
 def test_a_model_that_is_no_program_is_refused_in_a_sentence(tmp_path, monkeypatch):
@@ -270,8 +272,9 @@ def test_a_model_that_is_no_program_is_refused_in_a_sentence(tmp_path, monkeypat
         "model": {"name": "own_counting:counting"},
     }
     result = own_run(tmp_path, monkeypatch, "own_counting", **tables)
+    loaded = co.load(result.folder, trust=["own_counting"])
     with pytest.raises(InputError, match="cannot be written as a program") as error:
-        export_model(co.load(result.folder), 0, tmp_path / "to")
+        export_model(loaded, 0, tmp_path / "to")
     assert "\n" not in str(error.value) and not (tmp_path / "to").exists()
     assert left_over(tmp_path) == []
 

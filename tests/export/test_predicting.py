@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
@@ -19,6 +18,7 @@ from coterie.export import export_model, predict, read_export
 from support.called import called
 from support.hospital_runs import damage, run, tables_of
 from support.hospitals import HOSPITALS, write_hospitals
+from support.strangers import forge_json
 
 NEW = """hospital,age,pressure,sex,smokes,outcome
 Chur,63,145,m,true,ill
@@ -271,25 +271,30 @@ def test_damaged_exports_are_named(model, hospitals):
     with pytest.raises(InputError, match=r"weights\.safetensors is damaged or missing"):
         predict(model, path)
     (model / "weights.safetensors").write_bytes(weights)
-    for old, new in (
-        ("{", "["),
-        ('"fill"', '"full"'),
-        ('"task": "binary"', '"task": "bin"'),
-        ('"loss": ""', '"loss": "os:abort"'),
-        ('"checksums"', '"sums"'),
+    (model / "model.json").write_text(about.replace("{", "[", 1))
+    with pytest.raises(InputError, match=r"model\.json is damaged or missing"):
+        predict(model, path)
+    for change in (
+        lambda plain: plain["preparation"].pop("fill"),
+        lambda plain: plain.update(task="bin"),
+        lambda plain: plain["measure"].update(loss="os:abort"),
+        lambda plain: plain.pop("checksums"),
     ):
-        (model / "model.json").write_text(about.replace(old, new, 1))
+        (model / "model.json").write_text(about)
+        forge_json(model / "model.json", change)
         with pytest.raises(InputError, match=r"model\.json is damaged or missing"):
             predict(model, path)
     (model / "model.json").write_text(about.replace("export 1", "export 2"))
     with pytest.raises(InputError, match="is of the format 'coterie export 2'"):
         predict(model, path)
-    (model / "model.json").write_text(about.replace('"mlp"', '"linear"'))
+    (model / "model.json").write_text(about)
+    forge_json(model / "model.json", lambda plain: plain["model"].update(name="linear"))
     with pytest.raises(InputError, match=r"linear has no option|cannot be made for"):
         predict(model, path)
-    plain = json.loads(about)
-    plain["model"]["options"]["hidden"] = [5]
-    (model / "model.json").write_text(json.dumps(plain))
+    (model / "model.json").write_text(about)
+    forge_json(
+        model / "model.json", lambda plain: plain["model"]["options"].update(hidden=[5])
+    )
     with pytest.raises(InputError, match="does not hold the weights of this model"):
         predict(model, path)
     with pytest.raises(InputError, match=r"it has no model\.json"):

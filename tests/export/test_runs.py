@@ -18,6 +18,7 @@ from coterie.models import ravel, with_row
 from coterie.study.setup import prepare
 from support.hospital_runs import damage, own_module, run, tables_of
 from support.hospitals import HOSPITALS
+from support.strangers import forge_json
 from support.study_runs import stopped
 from support.tiny_studies import LINEAR, made
 
@@ -122,8 +123,13 @@ def test_missing_and_damaged_files_are_named(hospitals, tmp_path):
     found = copied(hospitals[0], tmp_path)
     model, how = found.folder / "model-0.json", found.folder / "preparation-0.json"
     about, kept = model.read_text(), how.read_text()
-    for text in ("{", "[]", '{"shape": "x"}', about.replace('"outputs"', '"out"')):
+    for text in ("{", "[]"):
         model.write_text(text)
+        with pytest.raises(InputError, match=r"model-0\.json is damaged"):
+            found.model("Chur")
+    for key, value in {"shape": "x", "outputs": None}.items():
+        model.write_text(about)
+        forge_json(model, lambda all_of, new={key: value}: all_of.update(new))
         with pytest.raises(InputError, match=r"model-0\.json is damaged"):
             found.model("Chur")
     model.unlink()
@@ -208,14 +214,14 @@ def reimported(path, text):
 def test_a_model_of_ones_own_is_made_again_with_what_was_not_trained(own):
     result, _ = own
     start = prepare(result.study, 0).module
-    model = co.load(result.folder).model(0)
+    model = co.load(result.folder, trust=["own_loaded"]).model(0)
     assert torch.equal(model.frozen, start.frozen)
     assert torch.equal(ravel(model), result.models()[0])
 
 
 def test_a_model_that_cannot_be_imported_or_has_changed_is_refused(own):
     result, path = own
-    found, text = co.load(result.folder), path.read_text()
+    found, text = co.load(result.folder, trust=["own_loaded"]), path.read_text()
     changes = {
         "self.body = nn.Linear(shape[-1], 4)": "it has other parameters",
         "torch.ones(1)": "it has other values that are not trained",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from coterie.checks import InputError
 from coterie.records import load_records
-from coterie.records.files import save
+from coterie.records.files import save, sealed_toml
 from coterie.report import summary, write_report
 
 CASES = {
@@ -54,9 +55,19 @@ def folder(tuned, tmp_path) -> Path:
     return Path(shutil.copytree(tuned.folder, tmp_path / "run"))
 
 
+def is_toml(content: bytes) -> bool:
+    try:
+        tomllib.loads(content.decode())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_damaged_file_is_named(folder, name):
     for content in CASES[name]:
+        if name == "study.toml" and is_toml(content):
+            content = sealed_toml(tomllib.loads(content.decode())).encode()
         (folder / name).write_bytes(content)
         with pytest.raises(InputError, match=f"{name} is damaged and") as caught:
             load_records(folder)

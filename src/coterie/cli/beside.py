@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
+from ..models.trust import in_run_folder
 from ..study import Study, read_study
 
 _OWN = re.compile(r"""["'=\s]*(\w+)[\w.]*:\w+["'\s]*""")
@@ -52,9 +53,21 @@ def look_beside(folder: Path, texts: Sequence[str]) -> None:
         sys.path.append(place)
 
 
-def read_beside(path: Path, overrides: Sequence[str] | None) -> Study:
-    """A study, with modules that it or an override names found beside its file."""
+def read_beside(
+    path: Path, overrides: Sequence[str] | None, trust: Sequence[str] | None = None
+) -> Study:
+    """A study, with modules that it or an override names found beside its file.
+
+    In a run folder, nothing is found beside it: see `read_study`.
+
+    Args:
+        path: of the study.
+        overrides: as `--set` has them.
+        trust: modules that the study of a run folder may name.
+    """
     overrides = overrides or []
+    if in_run_folder(path):
+        return read_study(path, overrides, trust=trust or ())
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):  # of which reading it will tell

@@ -273,11 +273,25 @@ def _use_lines(about: dict[str, Any]) -> list[str]:
         "classification": "one number for each class; their softmax is probabilities",
         "segmentation": "one logit for each voxel",
     }.get(about["task"], "the predicted number")
-    lines.append(
-        f"Outputs: {outputs}. A file of torch.export can run code: open it only where "
-        f"you trust who made it. {WEIGHTS} and {ABOUT} cannot."
+    lines.append(f"Outputs: {outputs}.")
+    return [*lines, "", _code_line(about["model"]["name"])]
+
+
+def _code_line(model: str) -> str:
+    """What of the folder can run code, in words."""
+    text = (
+        f"{PROGRAM} can run code when torch.export loads it: open it only where you "
+        f"trust who made it. {WEIGHTS} holds numbers alone. {ABOUT} names the model, "
+        "and coterie makes none but its own models from such a name"
     )
-    return lines
+    module, own, _ = model.partition(":")
+    if not own:
+        return f"{text}."
+    flag = f"`--trust {module}`" if re.fullmatch(r"[\w.]+", module) else "`--trust`"
+    return (
+        f"{text}. This one needs the module {written(module)} on Python's path and "
+        f"{flag} behind `coterie predict`: then code of that module runs."
+    )
 
 
 def _file_lines(about: dict[str, Any]) -> list[str]:

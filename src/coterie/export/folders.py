@@ -17,6 +17,7 @@ from ..data.federation import full_name
 from ..data.reading import FRAMES
 from ..models import MEASURES, OBJECTIVES
 from ..records import Records
+from ..records.files import sealed_json
 from ..scores.finals import baseline_of, labels_of
 from ..scores.summaries import favourite_of
 from .cards import card
@@ -105,7 +106,7 @@ def export_model(
     ) as place:
         new = Path(place) / "new"
         new.mkdir()
-        skipped = _fill(new, run.records, trained, chosen)
+        skipped = _fill(new, run, trained, chosen)
         _take_place(new, target, Path(place) / "old")
     return Export(to, trained.label, trained.seed, skipped)
 
@@ -149,11 +150,9 @@ def _take_place(new: Path, target: Path, old: Path) -> None:
         raise
 
 
-def _fill(
-    folder: Path, records: Records, trained: Trained, chosen: str
-) -> tuple[str, ...]:
+def _fill(folder: Path, run: Run, trained: Trained, chosen: str) -> tuple[str, ...]:
     """Writes all files into a new folder; says what was left out, and why."""
-    module = trained.module
+    records, module = run.records, trained.module
     samples = trained.inputs.samples(trained.preparation)
     tolerance = TOLERANCE[trained.architecture.dtype]
     write_weights(folder / WEIGHTS, trained.model)
@@ -173,9 +172,9 @@ def _fill(
         "tolerance": tolerance,
         "checksums": {path.name: checksum(path) for path in sorted(folder.iterdir())},
     }
-    text = json.dumps(about, indent=1, ensure_ascii=False, default=str)
+    text = json.dumps(sealed_json(about), indent=1, ensure_ascii=False)
     (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
-    again = difference(read_export(folder).module, module, samples)
+    again = difference(read_export(folder, trust=run.trust).module, module, samples)
     if again:
         raise InputError(
             f"the model that was written differs from the one of the run by "

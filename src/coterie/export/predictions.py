@@ -7,6 +7,7 @@ hide in; the programs beside it are for others than us.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +20,17 @@ from ..checks import InputError, brief, one_of, raised, suggestion
 from ..data.files import checked_path, raw_values
 from ..data.preparation import Preparation, preparation_of
 from ..data.reading import FRAMES, cells_of, finite_numbers, read_npz
-from ..models import MEASURES, OBJECTIVES, Architecture, OfClient, loss_named
+from ..models import (
+    MEASURES,
+    OBJECTIVES,
+    Architecture,
+    OfClient,
+    loss_named,
+    trusted_factory,
+    trusted_modules,
+)
 from ..models.measures import predicted, probabilities
-from ..records.files import read_json
+from ..records.files import read_json, read_sealed_json
 from ..records.shapes import holds
 from .modules import Prepared
 from .programs import WEIGHTS, read_weights
@@ -70,8 +79,12 @@ class Predictions(NamedTuple):
     notes: tuple[str, ...]  # what is odd about the rows
 
 
-def read_export(folder: Path | str) -> Exported:
+def read_export(folder: Path | str, *, trust: Sequence[str] = ()) -> Exported:
     """The model of an exported folder, in mode eval.
+
+    Args:
+        folder: of the export. Code that it names is not run, models of ours aside.
+        trust: modules whose models may be made, as in `trust=["mymodels"]`.
 
     Raises:
         InputError: where it is no such folder, or a file of it is damaged.
@@ -86,7 +99,8 @@ def read_export(folder: Path | str) -> Exported:
     made = Architecture(
         name, model["options"], shape, model["outputs"], model["dtype"], seed=0
     )
-    module, how = made.build(), None
+    make = trusted_factory(name, trusted_modules(trust), folder)
+    module, how = made.build(make), None
     read_weights(folder / WEIGHTS, module)
     if about["preparation"] is not None:
         try:
@@ -118,6 +132,7 @@ def about_of(folder: Path) -> dict[str, Any]:
             f"{path} is of the format {about['format']!r}, this version of coterie "
             f"reads {FORMAT!r}."
         )
+    about = read_sealed_json(path)
     sound = holds(about, _SHAPE) and "preparation" in about
     # A loss of one's own is what no export writes.
     if not sound or about["task"] not in OBJECTIVES or ":" in about["measure"]["loss"]:
@@ -138,15 +153,18 @@ def checksum(path: Path) -> str:
         return ""
 
 
-def predict(folder: Path | str, file: Path | str) -> Predictions:
+def predict(
+    folder: Path | str, file: Path | str, *, trust: Sequence[str] = ()
+) -> Predictions:
     """What an exported model says of the rows of a CSV, Parquet or npz file.
 
     Args:
         folder: of the exported model.
         file: has the columns that the model was trained on, and may have the target; or
             the array `features` that it takes, and may have `targets`.
+        trust: modules whose models may be made; see `read_export`.
     """
-    exported = read_export(folder)
+    exported = read_export(folder, trust=trust)
     module, about, how = exported
     path = checked_path(file, (*FRAMES, ".npz"))
     if about["task"] == "segmentation":

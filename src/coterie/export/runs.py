@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from .. import checks
 from ..checks import InputError
 from ..data.preparation import Preparation
-from ..models import BESIDE, Architecture, layout, with_row
+from ..models import (
+    BESIDE,
+    Architecture,
+    layout,
+    trusted_factory,
+    trusted_modules,
+    with_row,
+)
 from ..records import Folder, Records, load_records
 from ..records.files import damaged, read_json
 from ..records.versions import digest_of, sources_of
@@ -47,6 +54,7 @@ class Run:
 
     folder: Path
     records: Records
+    trust: tuple[str, ...] = ()  # modules of models that may be imported
 
     def __repr__(self) -> str:
         labels = ", ".join(self._labels)
@@ -126,7 +134,8 @@ class Run:
         row, folder = self._row(client, label, seed), Folder(self.folder)
         about = folder.described_model(seed)
         made = self._architecture(about, seed)
-        module = made.rebuild(about)
+        make = trusted_factory(made.name, self.trust, self.folder)
+        module = made.rebuild(about, make)
         self._refuse_changed(made.name)
         if row.numel() != sum(layout(module).sizes):
             raise damaged(folder.models_file(label, seed), ValueError())
@@ -209,13 +218,17 @@ class Run:
         return every.of(client)
 
 
-def load(folder: Path | str) -> Run:
+def load(folder: Path | str, *, trust: Sequence[str] = ()) -> Run:
     """A run that has ended, or was begun, from its folder alone.
+
+    Args:
+        folder: of the run. Code that it names is not run, models of ours aside.
+        trust: modules whose models may be made, as in `trust=["mymodels"]`.
 
     Raises:
         InputError: where it is no such folder, or a file of it is damaged.
     """
-    return Run(Path(folder), load_records(folder))
+    return Run(Path(folder), load_records(folder), trusted_modules(trust))
 
 
 def _existing(pairs: Sequence[tuple[str, int]]) -> str:

@@ -27,6 +27,7 @@ from .objectives import (
     value_of,
 )
 from .predictions import tally
+from .trust import refuse_untrusted, trusted_factory, trusted_modules
 from .zoo import MODELS, cnn, diagonal, lenet, linear, logistic, mlp, unet3d
 
 __all__ = [
@@ -62,9 +63,12 @@ __all__ = [
     "refuse_misshapen",
     "refuse_settings",
     "refuse_unsuitable",
+    "refuse_untrusted",
     "step_of",
     "tally",
     "target_values",
+    "trusted_factory",
+    "trusted_modules",
     "unet3d",
     "value_of",
     "with_group_norm",

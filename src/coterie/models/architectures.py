@@ -34,13 +34,17 @@ class Architecture(NamedTuple):
     dtype: str  # of parameters
     seed: int  # of the start
 
-    def build(self) -> nn.Module:
+    def build(self, make: Callable[..., nn.Module] | None = None) -> nn.Module:
         """The model at its start.
+
+        Args:
+            make: its factory; None imports what is named, for a study of one's own.
+                What was read from a folder needs `trusted_factory`.
 
         Raises:
             InputError: where it cannot be made.
         """
-        make = _factory(self.name)
+        make = _factory(self.name) if make is None else make
         given = (tuple(self.shape), self.outputs)
         try:
             inspect.signature(make).bind(*given, **self.options)
@@ -54,16 +58,19 @@ class Architecture(NamedTuple):
                 f"{self.outputs} outputs: {reason}."
             ) from error
 
-    def rebuild(self, like: Mapping[str, Any]) -> nn.Module:
+    def rebuild(
+        self, like: Mapping[str, Any], make: Callable[..., nn.Module]
+    ) -> nn.Module:
         """The model that was described, at its start.
 
         Args:
             like: what `description` gave.
+            make: its factory.
 
         Raises:
             InputError: where it is another one, as after a change of its source.
         """
-        module = self.build()
+        module = self.build(make)
         found = description(module)
         for key, what in (("parameters", "other parameters"), ("rest", "other values")):
             if found[key] != like[key]:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import tomli_w
 import torch
 
 from ..checks import InputError
@@ -87,7 +88,7 @@ def write(path: Path, text: str) -> None:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables in a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(_text_of(path))
     except _UNREADABLE as error:
         raise damaged(path, error) from error
 
@@ -95,12 +96,79 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(_text_of(path))
         if isinstance(values, dict):
             return values
         raise ValueError
     except _UNREADABLE as error:
         raise damaged(path, error) from error
+
+
+def _text_of(path: Path) -> str:
+    if path.exists() and not path.is_file():  # a pipe would never end
+        raise ValueError
+    return path.read_text(encoding="utf-8")
+
+
+_SEAL = "# checksum "
+"""How the last line of a sealed TOML file begins."""
+
+
+def sealed_toml(tables: dict[str, Any]) -> str:
+    """Tables as text that `read_sealed_toml` takes: its last line is a checksum."""
+    text = tomli_w.dumps(tables)
+    return f"{text}{_SEAL}{_sum(text)}\n"
+
+
+def read_sealed_toml(path: Path) -> dict[str, Any]:
+    """The tables of a file that `sealed_toml` made, if nothing was changed."""
+    tables = read_toml(path)
+    text, seal, found = _text_of(path).rpartition(_SEAL)
+    refuse_changed(path, found.strip() if seal else None, _sum(text))
+    return tables
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a TOML file has a checksum that fits, which those of old runs lack."""
+    try:
+        return bool(read_sealed_toml(path))
+    except InputError:
+        return False
+
+
+def sealed_json(values: dict[str, Any]) -> dict[str, Any]:
+    """The values as JSON has them, and the checksum that `read_sealed_json` wants."""
+    plain = json.loads(json.dumps(values, default=str))
+    return {**plain, "checksum": _sum(json.dumps(plain, sort_keys=True))}
+
+
+def read_sealed_json(path: Path) -> dict[str, Any]:
+    """The values of a file that `sealed_json` made, if nothing was changed."""
+    values = read_json(path)
+    found = values.pop("checksum", None)
+    refuse_changed(path, found, _sum(json.dumps(values, sort_keys=True)))
+    return values
+
+
+def refuse_changed(path: Path, found: Any, expected: str) -> None:
+    """Refuses a file whose checksum is not the one of its content.
+
+    This finds damage and edits. Who forges a file can forge its checksum as well.
+    """
+    if found is None:
+        raise InputError(
+            f"{path} has no checksum, so it was changed or made by an older version: "
+            "make it again with this version."
+        )
+    if found != expected:
+        raise InputError(
+            f"{path} is not as it was written, since its checksum does not fit: bring "
+            "the old file back, or delete it and make it again."
+        )
+
+
+def _sum(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def save(path: Path, values: Any) -> None:
@@ -118,6 +186,8 @@ def load(path: Path) -> Any:
         InputError: where a byte is not as it was.
     """
     try:
+        if not path.is_file():  # a pipe would never end
+            raise ValueError
         with path.open("rb") as stream:
             digest = _digest(stream, path.stat().st_size - _DIGEST)
             if stream.read() != digest:

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import tomli_w
 from jaxtyping import Int
 from torch import Tensor, nn
 
@@ -31,10 +30,14 @@ from .cells import Cell, pack
 from .files import (
     damaged,
     file_name,
+    is_sealed,
     load,
     read_json,
+    read_sealed_json,
     read_toml,
     save,
+    sealed_json,
+    sealed_toml,
     unwritable,
     write,
     writing,
@@ -77,7 +80,8 @@ class Folder:
                 (self.path / "tuning").mkdir(exist_ok=True)
             if not old.exists():
                 write(content, json.dumps(read, indent=2) + "\n")
-                write(old, tomli_w.dumps(study))
+            if not old.exists() or not is_sealed(old):
+                write(old, sealed_toml(study))
         except OSError as error:
             raise unwritable(self.path, error) from None
 
@@ -159,7 +163,8 @@ class Folder:
             "prepared": federation.preparations is not None,
             **description(module),
         }
-        write(self.path / f"model-{seed}.json", json.dumps(about) + "\n")
+        text = json.dumps(sealed_json(about)) + "\n"
+        write(self.path / f"model-{seed}.json", text)
 
     def described_model(self, seed: int) -> dict[str, Any]:
         """What `describe_model` kept.
@@ -174,7 +179,7 @@ class Folder:
                 f"{path.name}; run its study again, which adds that and trains nothing "
                 "twice."
             )
-        about = read_json(path)
+        about = read_sealed_json(path)
         sound_model(path, about)
         return about
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..checks import InputError
-from .files import damaged, file_name, read_json, read_toml
+from .files import damaged, file_name, read_json, read_sealed_toml
 from .searches import load_search
 
 
@@ -52,7 +52,7 @@ def standings_of(path: Path) -> Standings:
     """
     if not (path / "study.toml").is_file():
         raise InputError(f"there is no run to watch in {path}: it has no study.toml.")
-    study, about = read_toml(path / "study.toml"), {}
+    study, about = read_sealed_toml(path / "study.toml"), {}
     if (path / "task.json").exists():  # which comes a moment later
         about = read_json(path / "task.json")
     try:

@@ -20,7 +20,7 @@ from ..data.federation import called, full_name, short_name
 from ..models import OBJECTIVES
 from . import shapes
 from .cells import Cell, load_cell
-from .files import damaged, file_name, read_json, read_toml
+from .files import damaged, file_name, read_json, read_sealed_toml
 from .searches import COLUMNS, Search, load_search
 
 
@@ -164,7 +164,7 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
 
     They are looked at last, since they may be read from files, which takes longest.
     """
-    study, about = read_toml(path / "study.toml"), read_json(path / "task.json")
+    study, about = read_sealed_toml(path / "study.toml"), read_json(path / "task.json")
     shapes.sound_study(path / "study.toml", study)
     order = [entry["label"] for entry in study["algorithm"]]
     loaded = _in_order(path, cells, order)

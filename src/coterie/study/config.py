@@ -29,7 +29,7 @@ from ..checks import (
 )
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
-from ..models import BESIDE, MODELS, refuse_settings
+from ..models import BESIDE, MODELS, refuse_settings, refuse_untrusted
 from ..options import unused
 from ..privacy.training.settings import Privacy
 from ..types import Algorithm
@@ -128,8 +128,14 @@ class Study:
         return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})
 
 
-def read_study(path: Path | str, overrides: Sequence[str] = ()) -> Study:
-    """The study in a TOML file, with overrides such as "run.rounds=10"."""
+def read_study(
+    path: Path | str, overrides: Sequence[str] = (), *, trust: Sequence[str] = ()
+) -> Study:
+    """The study in a TOML file, with overrides such as "run.rounds=10".
+
+    A study may name code of one's own. That of a run folder is read as the work of
+    somebody else: code that it names is refused, but for modules in `trust`.
+    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors begin with a BOM
@@ -144,6 +150,7 @@ def read_study(path: Path | str, overrides: Sequence[str] = ()) -> Study:
     except (ValueError, RecursionError) as error:  # also for a number of 5000 digits
         reason = str(error).partition(";")[0].rstrip(".")
         raise InputError(f"the study {path} is not valid TOML: {reason}.") from None
+    refuse_untrusted(path, tables, trust)
     tables.setdefault("name", path.stem)
     for override in overrides:
         _override(tables, override)

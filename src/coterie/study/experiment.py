@@ -26,7 +26,7 @@ from ..records.keys import keyed
 from ..records.sinks import Log, refuse_absent
 from .config import Study, algorithm_factory
 from .divided import SharedFolder, first, refuse_others
-from .identity import identity_of, settings_read
+from .identity import identity_of, own_modules, settings_read
 from .ingredients import RECIPES, edges_between, ingredients_of, is_told
 from .loops import training_of
 from .newcomers import hold_out
@@ -125,7 +125,7 @@ class Result:
     def _run(self) -> Run:
         from ..export.runs import Run
 
-        return Run(self.folder, self.records)
+        return Run(self.folder, self.records, own_modules(self.study))
 
 
 def run_study(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -100,6 +101,16 @@ def settings_read(study: Study) -> dict[str, str]:
     if study.time is not None and study.time.trace:
         read[f"`time.trace` {study.time.trace}"] = digest_of([study.time.trace_file])
     return read
+
+
+def own_modules(study: Study) -> tuple[str, ...]:
+    """The modules of the model of a study that was run here: its own, if it is one's.
+
+    The factory may come from another module than the one that names it.
+    """
+    module, own, attribute = str(study.model["name"]).partition(":")
+    made = getattr(sys.modules.get(module), attribute, None) if own else None
+    return () if made is None else (module, str(getattr(made, "__module__", module)))
 
 
 def _texts(study: Study) -> Iterator[tuple[str, str]]:

@@ -10,11 +10,13 @@ import typer
 from rich.table import Table
 
 from ...checks import InputError
+from ...models.trust import in_run_folder
+from ...records.files import read_sealed_toml
 from ..beside import read_beside
 from ..progress import plain_progress
 from ..tables import err, out, print_json
 from ..terminal import interruptible
-from .options import Json, Overrides, Quiet
+from .options import Json, Overrides, Quiet, Trust
 
 if TYPE_CHECKING:
     from ...study.audits import AuditFindings, Inversion, Proof
@@ -35,6 +37,7 @@ def audit(
     confidence: Annotated[
         float, typer.Option(help="That all lower bounds hold together.")
     ] = 0.95,
+    trust: Trust = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -46,11 +49,13 @@ def audit(
 
     if path.is_dir():
         path = path / "study.toml"
-        if not path.is_file():
+        if not path.is_file() or not in_run_folder(path):
             raise InputError(
-                f"there is no run to audit in {path.parent}: it has no study.toml."
+                f"there is no run to audit in {path.parent}: it needs study.toml and "
+                "read.json."
             )
-    study = read_beside(path, overrides)
+        read_sealed_toml(path)
+    study = read_beside(path, overrides, trust)
     with plain_progress(err, f"{study.name}, audit", quiet=quiet) as show:
         found = audit_study(study, runs=runs, confidence=confidence, progress=show)
     if as_json:

@@ -12,14 +12,12 @@ import typer
 from ...data.federation import full_name
 from ...export import export_model, load
 from ...export import predict as predict_rows
-from ...export.predictions import about_of
 from ...records import Records
 from ...records.files import writing
 from ...scores.finals import score_named
-from ..beside import look_beside
 from ..tables import err, out, print_json, rows_of
 from ..terminal import interruptible, plain
-from .options import Json, RunFolder
+from .options import Json, RunFolder, Trust
 
 
 @interruptible(err, "nothing was written.")
@@ -38,11 +36,11 @@ def export(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier export.")
     ] = False,
+    trust: Trust = None,
     as_json: Json = False,
 ) -> None:
     """Write one client's model as files that run elsewhere, each of them checked."""
-    run = load(folder)
-    look_beside(Path.cwd(), [str(run.records.study.get("model", {}).get("name", ""))])
+    run = load(folder, trust=trust or ())
     who = _client_of(run.records, client)
     to = to or Path("exports") / folder_name(client)
     found = export_model(run, who, to, label=algorithm, seed=seed, overwrite=overwrite)
@@ -77,11 +75,11 @@ def predict(
     to: Annotated[
         Path | None, typer.Option("--out", help="A CSV file; else the terminal.")
     ] = None,
+    trust: Trust = None,
     as_json: Json = False,
 ) -> None:
     """Say what an exported model predicts for new rows, and how right that is."""
-    look_beside(Path.cwd(), [about_of(folder)["model"]["name"]])
-    found = predict_rows(folder, file)
+    found = predict_rows(folder, file, trust=trust or ())
     if to is not None:
         with writing(to) as new:
             found.table.to_csv(new, index=False)

@@ -18,3 +18,11 @@ Quiet = Annotated[bool, typer.Option(help="No progress bar.")]
 STUDY = typer.Argument(metavar="STUDY", help="A TOML file.")
 Study = Annotated[Path, STUDY]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        help="Run code of this module, which the folder names (repeatable).",
+    ),
+]

@@ -1,0 +1,171 @@
+"""Which code may run when a folder that somebody else made is read.
+
+A run or an export may name code: "module:factory". Reading it imports nothing that it
+names unless the reader has named the module, too. A trusted module comes from Python's
+own path and never from the folder itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..checks import InputError, brief, imported, one_of, readable
+from .zoo import MODELS
+
+_MODULE = r"\w+(\.\w+)*"
+
+_WORDS = ("label", "target", "client", "drop", "categories", "path", "personal")
+"""Keys of a study whose texts are names of things, not of code."""
+
+
+def trusted_modules(trust: Sequence[str]) -> tuple[str, ...]:
+    """The names of modules, if they are such names.
+
+    >>> trusted_modules(["mymodels", "team.models"])
+    ('mymodels', 'team.models')
+    """
+    names = [trust] if isinstance(trust, str) else list(trust)
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(_MODULE, name):
+            raise InputError(
+                f"`trust` must name modules such as mymodels, got {brief(name)}."
+            )
+    return tuple(names)
+
+
+def trusted_factory(
+    name: str, trust: Sequence[str], folder: Path
+) -> Callable[..., nn.Module]:
+    """The factory of a model that a folder names: one of ours, or of a trusted module.
+
+    Args:
+        name: one of MODELS, or "module:factory".
+        trust: modules that the reader trusts, with all that is in them.
+        folder: where the name was read; nothing is imported from it.
+    """
+    if ":" not in name:
+        return MODELS[one_of("model.name", name, MODELS)]
+    return readable("model.name", name, trusted("model.name", name, trust, folder))
+
+
+def in_run_folder(path: Path) -> bool:
+    """Whether a study is the one that a run has in its folder."""
+    return any((path.parent / name).exists() for name in ("cells", "read.json"))
+
+
+def refuse_untrusted(
+    path: Path, tables: Mapping[str, Any], trust: Sequence[str]
+) -> None:
+    """Refuses the study of a run folder that names code of modules not trusted.
+
+    Args:
+        path: of the study; a study elsewhere is one's own, and may name any code.
+        tables: of the study.
+        trust: modules that the reader trusts, with all that is in them.
+    """
+    modules = trusted_modules(trust)
+    if in_run_folder(path):
+        rest = {key: table for key, table in tables.items() if key != "name"}
+        for where, text in _named_code(rest):
+            trusted(where, text, modules, path.parent)
+
+
+def trusted(name: str, value: str, trust: Sequence[str], folder: Path) -> Any:
+    """What "module:attribute" names, if the module is trusted and elsewhere.
+
+    Args:
+        name: of the setting.
+        value: as the folder has it.
+        trust: modules that the reader trusts, with all that is in them.
+        folder: where the value was read; nothing is imported from it.
+    """
+    module, _, attribute = value.partition(":")
+    if not _is_in(module, trust):
+        more = f": if you trust it, say --trust {module} (trust={[module]} in Python)"
+        sound = re.fullmatch(_MODULE, module) is not None and len(module) < 100
+        raise InputError(
+            f"{folder} names code, `{name}` = {brief(value)}, which is not run"
+            f"{more if sound else ''}."
+        )
+    with _path_without(folder):
+        _refuse_inside(module, folder)
+        found = imported(name, value)
+    owner = str(getattr(found, "__module__", module))
+    if callable(found) and not _is_in(owner, trust):
+        raise InputError(
+            f"{folder} names code, `{name}` = {brief(value)}, but {attribute} belongs "
+            f"to the module {owner}: if you trust that, say --trust {owner}, too."
+        )
+    return found
+
+
+def _is_in(module: str, trust: Sequence[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in trust)
+
+
+def _named_code(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """All texts in nested tables that may name code, with their dotted keys."""
+    if isinstance(value, str):
+        if ":" in value and re.fullmatch(_MODULE, value.partition(":")[0].strip()):
+            yield where, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            words = inner if isinstance(inner, list) else [inner]
+            if key not in _WORDS or not all(isinstance(word, str) for word in words):
+                yield from _named_code(inner, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _named_code(inner, where)
+
+
+def _is_inside(place: str | None, folder: Path) -> bool:
+    """Whether a path, of which "" is the current folder, is or lies in a folder."""
+    if place is None:
+        return False
+    try:
+        found, root = Path(place).resolve(), folder.resolve()
+    except (OSError, ValueError, RuntimeError):  # it cannot be imported from, then
+        return False
+    return found == root or root in found.parents
+
+
+@contextlib.contextmanager
+def _path_without(folder: Path) -> Iterator[None]:
+    """Meanwhile, Python looks for no module in the folder."""
+    before = [*sys.path]
+    safe = [place for place in before if not _is_inside(place, folder)]
+    sys.path[:] = safe
+    try:
+        yield
+    finally:
+        sys.path[:] = [*before, *(place for place in sys.path if place not in safe)]
+
+
+def _refuse_inside(module: str, folder: Path) -> None:
+    """Refuses a module that lies in the folder, before any of it runs."""
+    parts = module.split(".")
+    for count in range(1, len(parts) + 1):
+        name = ".".join(parts[:count])
+        if name in sys.modules:
+            places = [getattr(sys.modules[name], "__file__", None)]
+        else:
+            try:
+                spec = importlib.util.find_spec(name)
+            except (Exception, SystemExit):  # of which importing it tells
+                return
+            if spec is None:
+                return
+            places = [spec.origin, *(spec.submodule_search_locations or ())]
+        if any(_is_inside(place, folder) for place in places):
+            raise InputError(
+                f"the module {name} lies in {folder}, and no code of that folder is "
+                "run: put the module elsewhere on PYTHONPATH."
+            )

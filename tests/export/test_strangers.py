@@ -1,0 +1,224 @@
+"""Claims about folders of strangers: reading them runs nothing that they name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import coterie as co
+from coterie.checks import InputError
+from coterie.export import export_model, predict, read_export
+from coterie.models import layout
+from support.called import called
+from support.hospital_runs import own_module, run
+from support.strangers import RUNS_BASH, forge_json, forge_study
+
+TABLES = {
+    "data": {"name": "linear", "clients": 2, "dimension": 2, "samples": 20},
+    "model": {"name": "linear"},
+    "run": {"rounds": 1},
+    "algorithm": [{"name": "local"}],
+}
+
+
+class Touches:
+    """What leaves a mark where it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, ("touch PWNED",)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A run of two clients, the same run again, and the model of one of them."""
+    folder = tmp_path_factory.mktemp("strangers")
+    result = run(folder, TABLES)
+    shutil.copytree(result.folder, folder / "run")
+    run(folder, {**TABLES, "name": "other"})
+    shutil.copytree(next((folder / "runs").glob("other*")), folder / "other")
+    export_model(co.load(result.folder), 0, folder / "model")
+    np.savez(folder / "new.npz", features=np.zeros((3, 2)))
+    shutil.rmtree(folder / "runs")
+    return folder
+
+
+@pytest.fixture
+def here(made, tmp_path, monkeypatch) -> Path:
+    """The same in the current folder, to be changed."""
+    folder = Path(shutil.copytree(made, tmp_path / "here"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def marked(folder: Path) -> bool:
+    return any(folder.parent.rglob("PWNED"))
+
+
+READING = {
+    "export": ["export", "run", "--client", "0", "--to", "to"],
+    "report": ["report", "run"],
+    "compare": ["compare", "run", "other"],
+    "watch": ["watch", "run"],
+    "audit": ["audit", "run", "--runs", "2"],
+    "audit a file": ["audit", "run/study.toml"],
+    "run": ["run", "run/study.toml"],
+    "plan": ["plan", "run/study.toml"],
+}
+
+
+@pytest.mark.parametrize("words", READING.values(), ids=READING)
+def test_no_command_runs_what_a_run_folder_names(here, words):
+    def shapeless(about):
+        about["shape"] = []
+
+    forge_study(here / "run", lambda tables: tables.update(model=dict(RUNS_BASH)))
+    forge_json(here / "run" / "model-0.json", shapeless)
+    if words[0] in ("report", "compare", "watch"):  # which need no model
+        assert called(*words)[0] == 0
+    else:
+        with pytest.raises(InputError, match=r"names code, `model\.name` = 'subproc"):
+            called(*words)
+    assert not marked(here) and not (here / "to").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("data", "name", "os:abort"),
+        ("model", "loss", "os:abort"),
+        ("model", "objective", "os:abort"),
+        ("model", "measures", ["os:abort"]),
+    ],
+)
+def test_no_setting_of_a_run_folder_is_code(here, table, key, value):
+    forge_study(here / "run", lambda tables: tables[table].update({key: value}))
+    for words in (READING["report"], READING["compare"], READING["watch"]):
+        assert called(*words)[0] == 0
+    for words in (READING["audit"], READING["run"], READING["plan"]):
+        with pytest.raises(InputError, match=r"names code.* 'os:abort', which is not"):
+            called(*words)
+    with pytest.raises(InputError, match="names code"):
+        co.read_study(here / "run" / "study.toml")
+    assert co.load(here / "run").model(0) is not None
+
+
+def forge_model(folder: Path) -> None:
+    def change(about):
+        options = {k: v for k, v in RUNS_BASH.items() if k != "name"}
+        about["model"] |= {"name": "subprocess:run", "shape": [], "options": options}
+
+    forge_json(folder / "model.json", change)
+
+
+def test_no_exported_model_is_code(here):
+    forge_model(here / "model")
+    for words in (["predict", "model", "new.npz"], ["predict", "model", "no.npz"]):
+        with pytest.raises(InputError, match=r"not run: .* say --trust subprocess "):
+            called(*words)
+    with pytest.raises(InputError, match="which is not run"):
+        predict(here / "model", here / "new.npz")
+    with pytest.raises(InputError, match="which is not run"):
+        read_export(here / "model")
+    assert not marked(here)
+
+
+def test_what_a_trusted_module_returns_must_be_a_module(here):
+    def change(about):
+        about["model"] |= {"name": "collections:Counter", "shape": [2], "options": {}}
+
+    forge_json(here / "model" / "model.json", change)
+    with pytest.raises(InputError, match=r"`model` cannot be made|give an nn\.Module"):
+        read_export(here / "model", trust=["collections"])
+
+
+def test_python_reads_a_run_folder_without_its_code(here):
+    forge_study(here / "run", lambda tables: tables.update(model=dict(RUNS_BASH)))
+    found = co.load(here / "run")
+    assert len(found.table()) == 1 and found.models().shape[0] == 2
+    with pytest.raises(InputError, match="which is not run"):
+        found.model(0)
+    with pytest.raises(InputError, match="which is not run"):
+        export_model(found, 0, here / "to")
+    assert not marked(here)
+
+
+def test_pickles_in_place_of_numbers_are_refused_and_not_run(here):
+    np.savez("evil.npz", features=np.array([[Touches()]], dtype=object))
+    with pytest.raises(InputError, match=r"cannot read evil\.npz"):
+        called("predict", "model", "evil.npz")
+    torch.save(Touches(), "evil.pt")
+    for evil in (pickle.dumps(Touches()), Path("evil.pt").read_bytes()):
+        Path("model/weights.safetensors").write_bytes(evil)
+        sums = {"weights.safetensors": hashlib.sha256(evil).hexdigest()}
+        forge_json(
+            here / "model" / "model.json", lambda a, sums=sums: a.update(checksums=sums)
+        )
+        with pytest.raises(InputError, match="does not hold the weights"):
+            read_export("model")
+        signed = evil + hashlib.blake2b(evil, digest_size=16).digest()
+        Path("run/models/local-0.pt").write_bytes(signed)
+        with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
+            co.load("run").model(0)
+        Path("run/cells/local-0.pt").write_bytes(signed)
+        with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
+            called("report", "run")
+        shutil.copy("other/cells/local-0.pt", "run/cells/local-0.pt")
+    assert not marked(here)
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        ("run/study.toml", "rounds = 1", "rounds = 2"),
+        ("run/study.toml", "# checksum ", "# "),
+        ("run/model-0.json", '"shape": [2]', '"shape": [3]'),
+        ("run/model-0.json", '"checksum"', '"sum"'),
+        ("model/model.json", '"seed": 0', '"seed": 1'),
+        ("model/model.json", '"checksum"', '"sum"'),
+    ],
+)
+def test_a_changed_study_or_model_is_named_by_its_checksum(here, path, old, new):
+    readers = [lambda: read_export("model")]
+    if path.startswith("run"):
+        readers = [lambda: co.load("run").model(0)]
+    if path.endswith("toml"):
+        readers += [lambda: called("watch", "run"), lambda: called("report", "run")]
+    text = Path(path).read_text()
+    assert old in text
+    for read in readers:
+        Path(path).write_text(text.replace(old, new))
+        with pytest.raises(InputError, match=rf"{path} .*checksum"):
+            read()
+        Path(path).write_text(text)
+        read()
+
+
+def test_own_models_are_read_where_their_module_is_trusted(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    name = own_module(tmp_path, "own_trusted")
+    tables = {"data": {"name": f"{name}:pictures"}, "run": {"rounds": 1}}
+    tables |= {"model": {"name": f"{name}:reshaping"}}
+    result = run(tmp_path, {**tables, "algorithm": [{"name": "local"}]})
+    folder = str(result.folder)
+    assert sum(layout(result.model(0)).sizes) == result.models().shape[1]
+    sys.modules.pop(name)
+    words = ["export", folder, "--client", "0", "--to", "to"]
+    with pytest.raises(InputError, match=f"say --trust {name} "):
+        called(*words)
+    assert name not in sys.modules
+    assert called(*words, "--trust", name)[0] == 0
+    np.savez("new.npz", features=np.zeros((3, 1, 6, 6)))
+    code, output, _ = called("predict", "to", "new.npz", "--trust", name)
+    assert code == 0 and len(output.splitlines()) == 4
+    card = Path("to/README.md").read_text()
+    assert f"`--trust {name}` behind `coterie predict`" in card
+    sys.modules.pop(name)
