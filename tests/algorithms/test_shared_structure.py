@@ -13,6 +13,7 @@ from coterie.algorithms.low_rank_corrections import low_rank_corrections
 from coterie.algorithms.nuclear_norm import nuclear_norm
 from coterie.algorithms.shared_subspace import shared_subspace
 from coterie.checks import InputError
+from coterie.clients.oracles import SimulatedOracle
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.directions import by_lanczos
 from coterie.data.federation import Table, federate
@@ -268,3 +269,30 @@ def test_parameters_that_stay_at_home_are_refused_where_messages_are_not_models(
     for method in (fedrep(SIZES, HEAD), shared_subspace(rank=rank), nuclear_norm()):
         with pytest.raises(InputError, match="`personal` must name no parameters"):
             method.init(start(), simulation.at(0))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 20])
+def test_rounding_of_averages_is_not_taken_for_parameters_that_stay_at_home(
+    n, monkeypatch
+):
+    """A product of matrices may round every column in another way."""
+    exact = SimulatedOracle.average
+
+    def rounded(self, shares, rows, groups=None):
+        mean = exact(self, shares, rows, groups)
+        signs = torch.arange(mean.shape[-1]) % 3 - 1
+        return mean * (1 + torch.finfo(mean.dtype).eps * signs)
+
+    monkeypatch.setattr(SimulatedOracle, "average", rounded)
+    sizes = tuple(4 + i % 5 for i in range(n))  # uneven
+    rng = seeds.generator("tests", "many")
+    features = torch.randn(federations.samples(sizes), 12, generator=rng)
+    targets = (features[:, 0] > 0).long()
+    table = Table("many", features, targets, "classification", 2)
+    module = net().float()
+    simulation = Simulation(federations.divided(table, sizes), module)
+    x = models.ravel(module).expand(n, -1).clone()
+    fed = fedrep(torch.tensor(sizes), HEAD)
+    for method in (fed, shared_subspace(), nuclear_norm()):
+        state = method.init(x, simulation.at(0))
+        assert_close(method.personal(state, simulation.at(0)), x)

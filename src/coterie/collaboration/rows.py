@@ -51,10 +51,10 @@ def refuse_personal(oracle: Oracle, x: Float[Tensor, "n d"]) -> None:
     such columns from others.
     """
     places = torch.arange(len(oracle.present), device=x.device)[oracle.mine]
-    probe = places.to(x.dtype)[:, None].expand_as(x)
-    mean = common(oracle, probe)
-    kept = int((mean != mean[:, :1]).any(0).sum())
-    if len(x) and (kept or bool((mean[:, 0] != mean[0, 0]).any())):
+    # Half of all say 1 and the others 0: the mean, a half to two thirds, is nobody's.
+    probe = (2 * places < len(oracle.present)).to(x)[:, None].expand_as(x)
+    kept = (common(oracle, probe) - probe).abs() < 0.25
+    if len(oracle.present) > 1 and bool(kept.any()):
         raise InputError(
             "`personal` must name no parameters for this method, whose messages are "
             "not models."
