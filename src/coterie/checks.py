@@ -317,15 +317,14 @@ def _same_type(name: str, default: object, value: object) -> None:
     fits = allowed is None or isinstance(value, allowed)
     if not fits or (isinstance(value, bool) and allowed in ((int,), (int, float))):
         words = {bool: "true or false", int: "a whole number", float: "a number"}
-        words |= {str: "text"}
-        rule = words.get(type(default), "a list")
+        rule = {**words, str: "text"}.get(type(default), "a list")
         if isinstance(default, list | tuple) and {type(v) for v in default} == {int}:
             rule += " of whole numbers"
         raise InputError(f"`{name}` must be {rule}, got {brief(value)}.")
 
 
 def imported(name: str, value: str) -> Any:
-    """The object that "module:attribute" names.
+    """The object that "module:attribute" names; notes what its import `__brought__` in.
 
     >>> imported("criterion", "math:sqrt")(4.0)
     2.0
@@ -336,8 +335,11 @@ def imported(name: str, value: str) -> Any:
             f"`{name}` must read module:attribute with the whole name of the module, "
             f"got {brief(value)}."
         )
+    before = set(sys.modules)
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = importlib.import_module(module)
+        vars(found).setdefault("__brought__", set(sys.modules) - before)
+        return getattr(found, attribute)
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # whatever its author made it raise

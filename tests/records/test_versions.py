@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import coterie
+from coterie.checks import imported
 from coterie.records import versions as made
 from coterie.records.versions import sources_of, versions
 
@@ -50,6 +51,8 @@ def test_the_sources_of_a_module_are_all_beside_it_that_it_may_import(own):
     importlib.import_module("own")
     wanted = {"own", "beside", "late", "ownpack", "ownpack.deep", "ownpack.flat"}
     wanted |= {"ownpack.constants", "ownpack.lower.under", "ownpack.two"}
+    wanted |= {"ownpack.lower", "ownpack.up"}  # which an import of .lower.under runs
+    importlib.import_module("ownpack.unused")  # by somebody else
     found = sources_of("own")
     assert set(found) == wanted
     assert found["ownpack"] == own / "ownpack" / "__init__.py"
@@ -96,7 +99,7 @@ def test_the_source_is_another_where_what_makes_a_cell_is(
 ):
     copy = tmp_path / "coterie"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(made, "_PACKAGE", copy)
+    monkeypatch.setattr(made, "PACKAGE", copy)
     before = made._source.__wrapped__("coterie.algorithms.local")
     (copy / file).write_text((copy / file).read_text() + "\n# another comment\n")
     assert (made._source.__wrapped__("coterie.algorithms.local") != before) == matters
@@ -110,3 +113,64 @@ def test_versions_name_software_hardware_and_source():
     }  # fmt: skip
     ditto = versions(torch.device("cpu"), "coterie.algorithms.ditto")
     assert {name for name in found if found[name] != ditto[name]} == {"source"}
+
+
+ELSEWHERE = {
+    "by statement": "from far import scale",
+    "by name": "import importlib\nscale = importlib.import_module('far').scale",
+    "by a name that is made": "scale = __import__('f' + 'ar').scale",
+    "in a function": "def late():\n    return __import__('beside')",
+    "by its path": """
+import importlib.util, pathlib
+spec = importlib.util.spec_from_file_location(
+    "loaded", pathlib.Path(__file__).with_name("beside.py"))
+helper = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(helper)
+""",
+    "by a path that is made": """
+import importlib.util, pathlib
+def loaded(name):
+    path = pathlib.Path(__file__).with_name(name + ".p" + "y")
+    spec = importlib.util.spec_from_file_location("loaded", path)
+    helper = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(helper)
+    return helper
+double = loaded("beside").double
+""",
+    "a class": "from importlib import import_module as f\nKind = f('fa' + 'r').Kind",
+    "an object": "import importlib as i\nkind = i.import_module('fa' + 'r').Kind()",
+    "part of a function": """
+import functools
+from importlib import import_module as f
+double = functools.partial(f('fa' + 'r').double, 3)
+""",
+}
+HELPER = "scale = 1.0\nclass Kind: pass\ndef double(x): return 2 * x\n"
+
+
+@pytest.mark.parametrize("way", ELSEWHERE)
+@pytest.mark.parametrize("before", [False, True])
+def test_helpers_are_found_in_whatever_way_they_are_loaded(
+    tmp_path, monkeypatch, way, before
+):
+    """Also where all was imported before, if anything of a helper is held."""
+    if way == "by a name that is made" and before:
+        pytest.skip("a number alone does not say where it comes from.")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    files = {"dynamic.py": ELSEWHERE[way], "beside.py": HELPER, "unrelated.py": ""}
+    files |= {"other/far.py": HELPER + "import further\n", "other/further.py": ""}
+    (tmp_path / "other").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "other")
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = set(sys.modules)
+    for name in ("unrelated", *(("far", "dynamic") if before else ())):
+        importlib.import_module(name)
+    imported("model.name", "dynamic:__name__")
+    found = set(sources_of("dynamic").values())
+    for name in set(sys.modules) - loaded:
+        del sys.modules[name]
+    far = {"other/far.py", "other/further.py"}
+    helpers = {"beside.py"} if "beside" in ELSEWHERE[way] else far
+    assert found == {tmp_path / name for name in {"dynamic.py", *helpers}}

@@ -96,6 +96,29 @@ def test_a_changed_module_of_ones_own_is_another_run(own, tmp_path, piece):
             run_study(study, resume=first.folder)
 
 
+@pytest.mark.parametrize("way", ["elsewhere", "importlib"])
+def test_a_changed_helper_is_another_run_wherever_it_is_loaded_from(
+    own, tmp_path, monkeypatch, way
+):
+    """A helper in another folder of the path, by a statement or by a made-up name."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "other")
+    helper = tmp_path / "other" / "own_helper.py"
+    loading = "from own_helper import scale"
+    if way == "importlib":
+        loading = "scale = __import__('own_' + 'helper').scale"
+    text = OWN.replace("from own_beside import scale", loading)
+    study = made(rounds=1, **PIECES["model"])
+    folders = []
+    for content in ("scale = 1.0\n", "scale = 1.0\n", "scale = 0.5\n"):
+        helper.write_text(content)
+        own(text)
+        sys.modules.pop("own_helper", None)
+        folders.append(folder_of(study, tmp_path / "runs"))
+    sys.modules.pop("own_helper")
+    assert folders[0] == folders[1] != folders[2]
+
+
 def test_what_a_function_of_ones_own_reads_is_seen_in_what_it_returns(own, tmp_path):
     file = tmp_path / "factor.txt"
     data = {"name": "own_pieces:data", "path": str(file)}

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import platform
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,8 +14,7 @@ import numpy as np
 import torch
 
 from .. import __version__
-
-_PACKAGE = Path(__file__).parents[1]
+from .loaded import PACKAGE, brought_by, file_of, is_installed, named_in
 
 _ELSEWHERE = (
     "algorithms",
@@ -61,10 +59,10 @@ def _source(method: str) -> str:
     """A digest of what of this package makes the cells of a method."""
     shared = {
         file
-        for file in _PACKAGE.rglob("*.py")
-        if file.relative_to(_PACKAGE).parts[0] not in _ELSEWHERE
+        for file in PACKAGE.rglob("*.py")
+        if file.relative_to(PACKAGE).parts[0] not in _ELSEWHERE
     }
-    own = {file for file in sources_of(method).values() if _PACKAGE in file.parents}
+    own = {file for file in sources_of(method).values() if PACKAGE in file.parents}
     return digest_of(sorted(shared | own))
 
 
@@ -78,29 +76,55 @@ def digest_of(files: Iterable[Path]) -> str:
 
 
 def sources_of(module: str) -> dict[str, Path]:
-    """The files of an imported module and of all beside it that it imports, by module.
+    """The files of an imported module and of all that it uses, by module.
 
     Of installed packages, and of Python itself, the module's own file alone.
     """
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
+    path = file_of(sys.modules.get(module))
+    if path is None:
         return {}
-    path = Path(file)
+    found, todo = {module: path}, [(module, path)]
+    if PACKAGE not in path.parents and is_installed(path):
+        return found
+    while todo:
+        for name, file in _used_by(*todo.pop()):
+            if file in found.values() or not file.is_file():
+                continue
+            key = f"{name} in {file.parent.name}" if name in found else name
+            found[key] = file
+            todo.append((name, file))
+    return found
+
+
+def _used_by(module: str, path: Path) -> Iterator[tuple[str, Path]]:
+    """Modules, with where their files may be, that a module uses or may import."""
     place = path.parent if path.name == "__init__.py" else path
     root = place.parents[module.count(".")]
-    found, names = {module: path}, _imports(path, module)
-    installed = {"site-packages", "dist-packages"} & {*path.parts}
-    if installed or str(root) == sysconfig.get_path("stdlib"):
-        return found
-    todo = [*names]
-    while todo:
-        name = todo.pop()
+    ours = PACKAGE in path.parents  # where nothing is loaded in another way
+    names = [*_imports(path, module)]
+    leads: list[tuple[str, Path]] = []
+    if not ours:
+        names += named_in(module, path)
+        names += [above for name in names for above in _packages(name)]
+        leads += brought_by(module, path)
+    for name in names:
         here = root.joinpath(*name.split("."))
-        for path in (here.parent / f"{here.name}.py", here / "__init__.py"):
-            if name not in found and path.is_file():
-                found[name] = path
-                todo += _imports(path, name)
-    return found
+        leads += [(name, here.parent / f"{here.name}.py"), (name, here / "__init__.py")]
+        if not ours and (loaded := file_of(sys.modules.get(name))):
+            leads.append((name, loaded))
+    for name, file in leads:
+        if name != "__main__" and (ours or not is_installed(file)):
+            yield name, file
+
+
+def _packages(name: str) -> list[str]:
+    """Those that a module is in, whose code an import of it runs.
+
+    >>> _packages("a.b.c")
+    ['a', 'a.b']
+    """
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _imports(path: Path, module: str) -> Iterator[str]:
@@ -115,7 +139,7 @@ def _imports(path: Path, module: str) -> Iterator[str]:
             whole = ".".join([*package, *([node.module] if node.module else [])])
             beside = [path.parents[node.level - 1] / a.name for a in node.names]
             # Our own package only lists what its rooms have, all of them.
-            if whole != _PACKAGE.name or not all(map(_is_module, beside)):
+            if whole != PACKAGE.name or not all(map(_is_module, beside)):
                 yield whole
             yield from (f"{whole}.{alias.name}" for alias in node.names)
 

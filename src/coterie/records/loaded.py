@@ -1,0 +1,110 @@
+"""Files of one's own that a module uses and does not name in an `import` statement.
+
+They are loaded by name or by path with `importlib`, or lie elsewhere on the path. What
+Python has loaded (`sys.modules`), what a module holds and what it calls tell of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+
+_LOADERS = ("import_module", "__import__", "run_module", "find_spec")
+
+
+def file_of(module: object) -> Path | None:
+    """The file of a module, if it has one."""
+    file = getattr(module, "__file__", None)
+    return Path(file) if isinstance(file, str) else None
+
+
+def is_installed(path: Path) -> bool:
+    """Whether a file is of Python itself, of this package or of an installed one.
+
+    >>> is_installed(Path(ast.__file__))
+    True
+    """
+    if {"site-packages", "dist-packages"} & {*path.parts} or PACKAGE in path.parents:
+        return True
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    return any(Path(place) in path.parents for place in places)
+
+
+def brought_by(name: str, path: Path) -> Iterator[tuple[str, Path]]:
+    """Modules and files that a module's import loaded, or whose objects it holds.
+
+    Args:
+        name: of the module, which is one's own.
+        path: of its file.
+    """
+    module = sys.modules.get(name)
+    holds = dict(vars(module)) if file_of(module) == path else {}
+    for each in sorted(holds.pop("__brought__", ())):
+        if file := file_of(sys.modules.get(each)):
+            yield each, file
+    for value in holds.values():
+        # Whoever imports a part of a package puts it into the package.
+        if not isinstance(value, ModuleType) or not value.__name__.startswith(
+            f"{name}."
+        ):
+            yield from _origins(value)
+    for text in _texts(_nodes(path.read_bytes())):
+        if text.endswith(".py"):
+            yield Path(text).stem, path.parent / text
+
+
+def _origins(value: Any) -> Iterator[tuple[str, Path]]:
+    """From where a module, a function, a class or an object comes."""
+    if isinstance(value, functools.partial):
+        value = value.func
+    if isinstance(value, ModuleType):
+        if file := file_of(value):
+            yield value.__name__, file
+        return
+    kind = value if isinstance(value, type) else type(value)
+    for each in [value, *vars(kind).values()]:
+        if isinstance(each, FunctionType):
+            each = each.__dict__.get("__wrapped__", each)
+            code = getattr(each, "__code__", None)
+            if code is not None:
+                yield str(each.__module__), Path(code.co_filename)
+    if file := file_of(sys.modules.get(str(kind.__module__))):
+        yield str(kind.__module__), file
+
+
+def named_in(name: str, path: Path) -> Iterator[str]:
+    """Modules in calls such as `importlib.import_module("helper")` of a module."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    calls = [node for node in _nodes(path.read_bytes()) if isinstance(node, ast.Call)]
+    for call in calls:
+        function = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        for text in _texts(ast.walk(call)) if function in _LOADERS else ():
+            if re.fullmatch(r"\.*\w+(\.\w+)*", text):
+                try:
+                    yield importlib.util.resolve_name(text, package)
+                except ImportError:  # of no package: another text that begins with dots
+                    continue
+
+
+def _texts(nodes: Iterator[ast.AST] | list[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@functools.cache
+def _nodes(source: bytes) -> list[ast.AST]:
+    try:
+        return [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError):  # compiled, or not to be imported
+        return []
