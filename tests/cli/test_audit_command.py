@@ -58,13 +58,20 @@ def test_a_broken_promise_exits_with_one_and_says_so(file, monkeypatch):
         return released(self, x, ref, stream, clients, share * 0.01)
 
     monkeypatch.setattr(mechanisms.Mechanism, "released", quiet)
-    told = asked(file.parent, "--runs", 16, "--json")  # a folder that has a study
+    told = asked(file, "--runs", 16, "--json")
     assert told.exit_code == 1
     answer = json.loads(told.stdout)
     assert answer["broken"] and answer["unit"] == "client" and answer["runs"] == 16
     sums = next(p for p in answer["proofs"] if p["attack"] == "canaries, sums")
     assert sums["verdict"] == "BROKEN" and sums["lower"] > sums["upper"]
     assert sums["guesses"] <= 12 * 6
+
+
+def test_a_folder_that_is_no_run_is_refused(file):
+    with pytest.raises(
+        InputError, match=r"no run to audit.*study\.toml and read\.json"
+    ):
+        raise asked(file.parent).exception
 
 
 def test_few_guesses_are_said_to_be_few(file):
