@@ -1,9 +1,9 @@
-"""Draws privacy.png: what an epsilon costs, and who learns how much of whom.
+"""Draws privacy.png: what an epsilon costs, and what secure sums tell whom.
 
     python docs/pictures/privacy.py        some minutes
 
-Left, digits of 20 clients in 20 rounds. Right, 12 clients on a ring, 20 rounds of
-decentralised SGD with two exchanges each. Every point is measured.
+Left, digits of 20 clients in 20 rounds, measured. Right, what secure sums of equal
+shares tell the server, with one participant and with all others, by closed forms.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import tempfile
 
-import numpy as np
 import plotly.graph_objects as go
 from canvas import laid_out, photograph
 from plotly.subplots import make_subplots
@@ -51,20 +50,23 @@ def score(label: str, epsilon: float, folder: str) -> float:
     return float(co.run_study(co.study_of(tables), runs=folder).table()["mean"].iloc[0])
 
 
-def pairs(folder: str) -> np.ndarray:
-    """Epsilon of every pair of twelve neighbours on a ring, over all rounds."""
-    tables = {**STUDY, "split": {"name": "iid", "clients": 12, "max_samples": 80}}
-    entry = {"name": "decentralised_sgd", "exchanges": 2, "mixing": "ring"}
-    tables |= {"algorithm": [entry], "privacy": {"clip": 1.0, "epsilon": 8.0}}
-    found = co.run_study(co.study_of(tables), runs=folder).records.releases
-    matrix = np.zeros((12, 12))
-    matrix[found["client"], found["to"]] = found["epsilon"]
-    return matrix
+def by_role(clients: list[int]) -> dict[str, list[float]]:
+    """Epsilon of secure sums for each role, where the server's is 1."""
+    mu = co.privacy.mu_of(1.0, 1e-5)
+    left = {
+        "the server": lambda n: n,
+        "and one participant": lambda n: n - 1,
+        "and all others": lambda n: 1,
+    }
+    return {
+        role: [co.privacy.epsilon_of(mu * math.sqrt(n / of(n)), 1e-5) for n in clients]
+        for role, of in left.items()
+    }
 
 
 def drawn(folder: str) -> go.Figure:
     """Runs the studies and draws them."""
-    titles = ("What an epsilon costs", "Gossip on a ring: epsilon of pairs")
+    titles = ("What an epsilon costs", "Secure sums: epsilon by role")
     figure = make_subplots(cols=2, subplot_titles=titles, column_widths=[0.58, 0.42])
     for label, colour in COLOURS.items():
         free = score(label, math.inf, folder)
@@ -77,16 +79,20 @@ def drawn(folder: str) -> go.Figure:
                 x=EPSILONS, y=level, mode="lines", line=line, showlegend=False
             )
         figure.add_scatter(x=EPSILONS, y=found, name=label, line={"color": colour})
-    heat = go.Heatmap(z=pairs(folder), colorscale="Reds", zmin=0)
-    figure.add_trace(heat, row=1, col=2)
+    clients = [3, 5, 10, 20, 40]
+    for (role, found), dash in zip(
+        by_role(clients).items(), ("solid", "dash", "dot"), strict=True
+    ):
+        line = {"color": "#0072B2", "dash": dash}
+        figure.add_scatter(x=clients, y=found, name=role, line=line, row=1, col=2)
     laid_out(figure, l=80, r=60, t=70, b=110)
     legend = {"orientation": "h", "x": 0, "y": -0.24}
     figure.update_layout(showlegend=True, legend=legend)
     ticks = {"tickvals": EPSILONS, "ticktext": [str(e) for e in EPSILONS]}
     figure.update_xaxes(type="log", title="epsilon (delta 1e-5)", **ticks, col=1)
     figure.update_yaxes(title="test accuracy (dotted: without noise)", col=1)
-    figure.update_xaxes(title="in the eyes of client", col=2)
-    figure.update_yaxes(title="client", autorange="reversed", col=2)
+    figure.update_xaxes(title="clients", col=2)
+    figure.update_yaxes(title="epsilon", rangemode="tozero", col=2)
     return figure
 
 

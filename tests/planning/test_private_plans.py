@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from coterie.checks import InputError
 from coterie.cli.commands import app
 from coterie.planning import plan_privacy
-from coterie.privacy import mu_of
+from coterie.privacy import epsilon_of, mu_of
 from coterie.privacy.subsampled import quick_epsilons
 from coterie.study.config import study_of
 from coterie.study.setup import prepare
@@ -51,6 +51,31 @@ def test_noise_follows_from_what_is_sent_in_all_rounds_and_costs_accuracy():
     assert fedavg[0].noise == 0 and fedavg[0].releases == 0
     # The score is a squared error here: noise of this size does harm.
     assert fedavg[0].score < fedavg[3].score
+
+
+def test_a_plan_of_secure_sums_has_a_number_for_each_role(tmp_path):
+    privacy = {"clip": 0.5, "epsilon": 4.0, "aggregation": "secure"}
+    tables = {**TABLES, "privacy": privacy, "algorithm": [{"name": "fedavg"}]}
+    found = plan_privacy(study_of(tables))
+    assert [dict(cost.roles) for cost in found[:1]] == [{}]
+    for cost in found[1:]:
+        # Four equal clients, of whom one may share what it knows with the server.
+        mu = mu_of(cost.epsilon, 1e-5)
+        assert cost.noise == pytest.approx(3 / mu * math.sqrt(4 / 3))
+        assert cost.releases == pytest.approx(9)
+        assert dict(cost.roles) == {
+            "the server": pytest.approx(epsilon_of(mu * math.sqrt(3 / 4), 1e-5)),
+            "the server and one participant": pytest.approx(cost.epsilon),
+            "the server and all others": pytest.approx(
+                epsilon_of(mu * math.sqrt(3), 1e-5)
+            ),
+        }
+    path = tmp_path / "study.toml"
+    path.write_text(TOML + '[privacy]\nepsilon = 4.0\naggregation = "secure"\n')
+    shown = CliRunner().invoke(app, ["plan", str(path), "--quiet"]).stdout
+    (title,) = [line for line in shown.splitlines() if "in the eyes of" in line]
+    for role in ("the server", "and one participant", "and all others"):
+        assert role in shown[shown.index(title) :], shown
 
 
 def test_methods_that_cannot_be_private_are_named_with_the_reason():

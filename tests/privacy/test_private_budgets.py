@@ -55,13 +55,15 @@ def test_with_secure_sums_nobody_pays_for_those_who_stay_away(budgets):
     everybody, mu = torch.ones(4, dtype=torch.bool), mu_of(4.0, 1e-5)
     state = spent_without_data([200, 200, 20, 20], [everybody] * 10, mu, own)
     assert (state.spent <= own * (1 + 1e-9)).all()
-    # Who stays goes on to the end, and spends what was planned, or less: two of 20 are
-    # alike again.
+    # Who stays goes on to the end, and spends what was planned, or less.
     assert state.stopped == 0 and len(state.ledger) == 10
-    planned = mu**2 / 10 * torch.ones(10, dtype=torch.float64)
-    if 1 in budgets:  # who leaves after two rounds
-        planned[2:] /= 200**2 * 4 / (2 * 200**2 + 2 * 20**2)
-    assert_close(state.spent[2:], planned.sum().repeat(2))
+    # In units of (2 C / s)^2, of m clients: the first with the server and the other of
+    # 200 against it, m 200^2 / (200^2 + 2 20^2), is what noise was found for.
+    unit = mu**2 / 10 / (4 * 200**2 / (200**2 + 2 * 20**2))
+    with_200 = sum(len(event.links) == 3 for event in events_of(state.ledger))
+    assert with_200 == (3 if 1 in budgets else 10)
+    expected = unit * (with_200 * 3 / 2 + (10 - with_200) * 2)  # of 20, and 20 is left
+    assert_close(state.spent[2:], torch.tensor(expected).double().repeat(2))
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -77,19 +79,21 @@ def test_with_any_sizes_and_budgets_nobody_exceeds_its_own_or_the_epsilon(seed):
         active[int(torch.randint(n, (), generator=rng))] = True
     state = spent_without_data(sizes.tolist(), actives, mu, own)
     assert (state.spent <= own.clamp(max=mu**2) * (1 + 1e-6)).all()
-    # What the ledger says of every sum: it moves by 2 C times the largest share of
-    # those in it, each of whom has added noise s / sqrt(m).
+    # What the ledger says of every sum: it moves by 2 C times the own share, and has
+    # the noise of all who are in it but the largest of the others.
     paid = torch.zeros(n, dtype=torch.float64)
     for event in events_of(state.ledger):
-        who = event.links[:, 0]
-        share, noise = sizes[who].double(), event.noise / math.sqrt(len(who))
-        paid[who] += (2 * CLIP * share.max() / (noise * share.norm())) ** 2
+        who, squares = event.links[:, 0].tolist(), sizes.double().square()
+        for i in who:
+            others = sorted(float(squares[k]) for k in who if k != i)
+            noise = event.noise**2 * (float(squares[i]) + sum(others[:-1]))
+            paid[i] += (2 * CLIP) ** 2 * squares[i] / noise
     assert_close(state.spent, paid)
 
 
 def test_who_is_left_in_a_secure_sum_adds_the_noise_that_the_ledger_has():
-    active = torch.ones(3, dtype=torch.bool)
-    algorithm = algorithms.fedavg(torch.tensor([8.0, 8.0, 1.0]))
+    active, sizes = torch.ones(4, dtype=torch.bool), torch.tensor([8.0, 8.0, 8.0, 1.0])
+    algorithm = algorithms.fedavg(sizes)
     foreseen = foresee(algorithm, [active], seed=0, label="it")
     mechanism = Mechanism(1.0, 2.0, secure=True)
     found = []
@@ -99,15 +103,16 @@ def test_who_is_left_in_a_secure_sum_adds_the_noise_that_the_ledger_has():
             mechanism._replace(seed=number),
             foreseen,
             foreseen.stage.known,
-            refuses=torch.tensor([True, False, False]),
+            refuses=torch.tensor([True, False, False, False]),
         )
         inside = private._oracle
-        private.average(torch.tensor([8.0, 8.0, 1.0]), foreseen.stage.known)
+        private.average(sizes, foreseen.stage.known)
         found.append(inside.seen[-1].rows[0] - foreseen.stage.known)
     noise = torch.stack(found)[:, 1:]
-    # max sqrt(m) / norm is 8 sqrt(3 / 129) of all, and 8 sqrt(2 / 65) of two of them.
-    scale = 2.0 * math.sqrt(2 / 65 * 129 / 3)
-    assert private.events[0].noise == pytest.approx(scale)
-    expected = scale / math.sqrt(2)
+    # With one of 8 against it, the sum tells of a client of 8 as much as 64 / 129 of
+    # all four, and 64 / 65 of the three, each time that of m rows with noise s.
+    raised = math.sqrt((3 * 64 / 65) / (4 * 64 / 129))
+    expected = 2.0 * raised / math.sqrt(3)
+    assert private.events[0].noise == pytest.approx(expected)
     count = noise.numel()
     assert abs(float(noise.std()) / expected - 1) < 4 / math.sqrt(2 * count)

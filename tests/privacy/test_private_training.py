@@ -217,7 +217,9 @@ def test_secure_aggregation_has_the_same_noise_in_the_sum_by_smaller_noise_of_ea
     _, events = private_run(algorithm, secure, rounds=1)
     (event,) = events
     assert event.summed
-    assert_close(event.sensitivity / event.noise, 5.0)
+    assert_close(event.sensitivity / event.noise, 5.0 * math.sqrt(CLIENTS))
+    spent = totals(events, CLIENTS, colluders=0)
+    assert_close(spent, torch.full((CLIENTS,), 25.0).double())
     # Of the same sums with noise s on every row, as without secure aggregation.
     quiet, _ = private_run(algorithm, Mechanism(0.5, 0.0), rounds=1)
     shared, _ = private_run(algorithm, secure, rounds=1)
@@ -227,15 +229,15 @@ def test_secure_aggregation_has_the_same_noise_in_the_sum_by_smaller_noise_of_ea
     assert_close(ours * math.sqrt(CLIENTS), theirs, rtol=1e-9, atol=1e-12)
 
 
-def test_with_unequal_shares_secure_aggregation_counts_the_largest():
+def test_with_unequal_shares_a_client_pays_for_its_own_share_of_a_secure_sum():
     _, events = private_run(
         method("fedavg"), Mechanism(0.5, 0.2, secure=True), rounds=1
     )
     sizes = small().train.size.double()
     share = sizes / sizes.sum()
     # The sum of rows times shares moves by 2 C p; its noise is s |p| / sqrt(m).
-    expected = 1.0 * share.max() / (0.2 * share.norm() / math.sqrt(CLIENTS))
-    assert_close(events[0].sensitivity / events[0].noise, float(expected))
+    expected = 1.0 * share / (0.2 * share.norm() / math.sqrt(CLIENTS))
+    assert_close(totals(events, CLIENTS, colluders=0).sqrt(), expected)
 
 
 # The same run, however it is made.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from coterie.checks import InputError
+from coterie.privacy import epsilon_of, mu_of
 from coterie.report.pages import write_report
 from coterie.report.privacy import privacy_section, spending, told
+from coterie.scores import epsilon_by_role
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 
@@ -44,7 +48,31 @@ def test_a_report_says_what_was_promised_and_to_whom(guarded, tmp_path):
     assert section in page
     for words in ("Epsilon at delta 1e-05", "nobody", "the server", "other clients"):
         assert words in section
-    assert "if rows were seen" in section
+    for role in ("the server", "one participant", "all others"):
+        assert role in section
+
+
+def test_a_number_for_each_role_is_that_of_the_noise_which_is_left(guarded):
+    # Four clients of equal sizes; noise is for the server and one of them.
+    mu, found = mu_of(4.0, 1e-5), epsilon_by_role(guarded)
+    left = {"server": 4, "server and one participant": 3, "server and all others": 1}
+    for role, count in left.items():
+        expected = epsilon_of(mu * math.sqrt(3 / count), 1e-5)
+        assert found.loc["fedavg", f"the {role}"] == pytest.approx(expected), role
+        assert f"<td>{expected:.3g}</td>" in privacy_section(guarded)
+        assert found.loc["all_for_one", f"the {role}"] == pytest.approx(4.0)
+        assert found.loc["local", f"the {role}"] == 0
+
+
+def test_more_colluders_have_a_number_of_their_own(tmp_path_factory):
+    given = {"clip": 0.3, "epsilon": 4.0, "aggregation": "secure", "colluders": 2}
+    found = epsilon_by_role(records(tmp_path_factory, **given)).loc["fedavg"]
+    mu = mu_of(4.0, 1e-5)
+    assert found["the server and 2 participants"] == pytest.approx(4.0)
+    one = epsilon_of(mu * math.sqrt(2 / 3), 1e-5)
+    assert found["the server and one participant"] == pytest.approx(one)
+    with pytest.raises(InputError, match="colluders` must be at most 3, got 4"):
+        records(tmp_path_factory, **{**given, "colluders": 4})
 
 
 def test_a_report_says_of_which_algorithms_the_server_saw_sums_alone(guarded):

@@ -63,6 +63,17 @@ def print_headline(answers: dict[str, str]) -> None:
     out.print()
 
 
+def print_epsilons(table: pd.DataFrame) -> None:
+    """Prints what private training tells, in the eyes of each role."""
+    shown = Table(title="epsilon of the worst client, in the eyes of", box=None)
+    shown.add_column("")
+    for role in table.columns:
+        shown.add_column(role.replace(" and ", "\nand "), justify="right")
+    for label, row in table.iterrows():
+        shown.add_row(Text(str(label)), *(f"{value:.3g}" for value in row))
+    out.print(shown)
+
+
 def print_summary(summary: Any) -> None:
     """Prints the comparison of algorithms, one row each, for 80 columns."""
     when, seeds = f"round {summary['round'].max()}", summary["seeds"].max()

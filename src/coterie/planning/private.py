@@ -9,19 +9,22 @@ data that are like them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..checks import InputError, number
 from ..engine.checkpoints import Moment
 from ..privacy.accounts import totals
 from ..privacy.gaussian import EPSILONS, refuse_epsilon
-from ..privacy.training import Counted
+from ..privacy.ledger import Event, Release
+from ..privacy.training import Counted, Guarded, Mechanism, events_of
 from ..privacy.training.settings import Privacy
+from ..scores.roles import role_names
 from ..study.config import Entry, Study
 from ..study.loops import training_of
-from ..study.private import guard_of, told_for
+from ..study.private import guard_of, spent_of, told_for
 from ..study.setup import Setup, prepare
 from ..study.training import mean_score
 
@@ -38,6 +41,8 @@ class Cost(NamedTuple):
     releases: float  # of the client who makes most
     score: float  # mean over clients, on validation data
     reason: str = ""  # why it cannot be trained privately
+    roles: Mapping[str, float] = MappingProxyType({})
+    """Of secure sums, the epsilon of the worst client in the eyes of each role."""
 
 
 def plan_privacy(
@@ -94,19 +99,22 @@ def _tried(
         here = replace(setup, study=replace(setup.study, privacy=private))
         try:
             noise = 0.0 if private is None else guard_of(here, entry).mechanism.noise
-            score, releases = _trained(here, entry)
+            score, releases, roles = _trained(here, entry)
         except InputError as refusal:
             found += [Cost(entry.label, epsilon, 0, 0, math.nan, str(refusal))]
             if private is not None:
                 break  # less of it is refused, too
             continue
-        found.append(Cost(entry.label, epsilon, noise, releases, score))
+        found.append(Cost(entry.label, epsilon, noise, releases, score, "", roles))
         progress(done + len(found), total)
     return found
 
 
-def _trained(setup: Setup, entry: Entry) -> tuple[float, float]:
-    """The mean validation score after the planned rounds, and what was released."""
+def _trained(setup: Setup, entry: Entry) -> tuple[float, float, dict[str, float]]:
+    """The mean validation score after the planned rounds, and what was released.
+
+    How often, and what that tells each role.
+    """
     training, rounds = training_of(setup, entry), setup.study.run.rounds
     state = training.init()
     for r in training.rounds(rounds=rounds, start=(0, state)):
@@ -114,19 +122,35 @@ def _trained(setup: Setup, entry: Entry) -> tuple[float, float]:
     simulation = setup.simulation
     x = training.personal(state, simulation.at(rounds, purpose="use"))
     found = simulation.evaluate(x, "validation")
-    return mean_score(simulation.objective, found), _releases(setup, entry, state)
+    score, releases = mean_score(simulation.objective, found), 0.0
+    privacy, roles = setup.study.privacy, dict[str, float]()
+    if privacy is not None:
+        releases = _releases(setup, entry, state)
+    if privacy is not None and privacy.secure:
+        spent = spent_of(state, setup.study)
+        names = role_names(privacy.table())
+        roles = {name: float(spent[column].max()) for column, name in names.items()}
+    return score, releases, roles
 
 
 def _releases(setup: Setup, entry: Entry, state: Any) -> float:
     """How often the client has released who did so most: rows, or minibatches."""
-    if setup.study.privacy is None:
-        return 0.0
     if isinstance(state, Counted):
         return float(max(kinds.total() for kinds in state.released))
     state = state.state if isinstance(state, Moment) else state
     mechanism, before = guard_of(setup, entry).mechanism, told_for(setup, entry)
     if not mechanism.noise:
         return float(len(before))
-    trained = float((state.spent - totals(before, len(state.spent))).max())
-    unit = (mechanism.sensitivity / mechanism.noise) ** 2
+    spent, unit = state.spent, (mechanism.sensitivity / mechanism.noise) ** 2
+    if isinstance(state, Guarded):
+        events = [_as_rows(event, mechanism) for event in events_of(state.ledger)]
+        spent = totals(events, len(spent))
+    trained = float((spent - totals(before, len(spent))).max())
     return len(before) + max(0.0, trained / unit)
+
+
+def _as_rows(event: Event, mechanism: Mechanism) -> Event:
+    """A sum as the one row that each client gave to it."""
+    if not isinstance(event, Release) or not event.summed:
+        return event
+    return event._replace(noise=mechanism.noise, summed=False, shares=None)

@@ -4,6 +4,15 @@ Gaussian releases of the same data add in squares (`coterie.privacy.gaussian`). 
 that is sent over several links with the same noise is one release; where every link has
 a row of its own (`Release.apart`), each is one. `totals` is the guarantee: it holds
 against all others and the server together, whatever they know of each other.
+
+Of a secure sum, sum_k p_k (x_k + noise_k), nobody sees more than the sum. But who took
+part knows its own noise and takes it off. In the eyes of the server and c others, A,
+
+    mu_i^2 = (p_i D)^2 / (s^2 sum_{k not in A} p_k^2)
+
+where D is the sensitivity of a row and s the noise that each adds. So there is a number
+for each role: the server (c = 0), one participant (c = 1), c colluders, and all others,
+against whom only the client's own noise is left.
 """
 
 from __future__ import annotations
@@ -12,7 +21,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Num
 from torch import Tensor
 
 from ..checks import InputError
@@ -48,12 +57,17 @@ def _refuse_unknown(event: Event) -> None:
         raise InputError(f"there is no account of {type(event).__name__} here.")
 
 
-def totals(events: Iterable[Event], clients: int) -> Float64[Tensor, " n"]:
-    """mu^2 of each client in the eyes of all others and the server together.
+def totals(
+    events: Iterable[Event], clients: int, *, colluders: int | None = None
+) -> Float64[Tensor, " n"]:
+    """mu^2 of each client in the eyes of the server and the other clients together.
 
     Args:
         events: in any order.
         clients: how many there are.
+        colluders: how many of the others share with the server what they know of
+            secure sums, those with the largest shares in each; None: all of them. Of
+            all else that was sent, everybody is counted as seeing everything.
     """
     spent = torch.zeros(clients, dtype=torch.float64)
     for event in events:
@@ -62,12 +76,79 @@ def totals(events: Iterable[Event], clients: int) -> Float64[Tensor, " n"]:
         elif isinstance(event, Release):
             _refuse_sampled(event)
             senders = event.links[:, 0].cpu()
-            senders = senders if event.apart else senders.unique()
-            one = torch.full((len(senders),), _squared(event), dtype=torch.float64)
-            spent.index_add_(0, senders, one)
+            senders = senders if event.apart or event.summed else senders.unique()
+            spent.index_add_(0, senders, _paid(event, senders, colluders))
         else:
             _refuse_unknown(event)
     return spent
+
+
+def _paid(event: Release, senders: Tensor, colluders: int | None) -> Tensor:
+    """mu^2 of each sender of a release."""
+    one = torch.full((len(senders),), _squared(event), dtype=torch.float64)
+    if not event.summed:
+        return one
+    if event.shares is None:
+        raise InputError(
+            f"the sum of `{event.verb}` in round {event.round} must have the shares of "
+            "its senders, got None."
+        )
+    part = remaining(event.shares, colluders)
+    return torch.where(part > 0, one * part, 0.0)
+
+
+def remaining(
+    shares: Num[Tensor, " l"], colluders: int | None = 0
+) -> Float64[Tensor, " l"]:
+    """mu^2 of each sender in a sum, in units of that of its own row with its own noise.
+
+    `p_i^2 / sum_{k not in A} p_k^2`, where A are the others with the largest shares, so
+    many; None: all others, who know all noise but that of i.
+
+    >>> remaining(torch.ones(4).double(), 1).tolist()
+    [0.3333333333333333, 0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
+    """
+    square, count = shares.double().cpu().square(), len(shares)
+    left = 0 if colluders is None else max(0, count - 1 - colluders)  # besides i
+    small, place = square.sort()
+    # The sum of i and of the smallest others: no differences, which would round.
+    first = torch.cat([small.new_zeros(1), small.cumsum(0)])
+    is_small = torch.arange(count) < left
+    noise = torch.where(is_small, first[min(left + 1, count)], first[left] + small)
+    found = torch.where(small > 0, small / noise, 0.0)
+    return torch.zeros_like(square).index_put((place,), found)
+
+
+def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
+    """The events, where everybody in a sum pays as much as who pays most.
+
+    So plans count: who is left when others refuse may then have a larger share.
+
+    Args:
+        events: in any order.
+        colluders: who share with the server what they know of sums.
+    """
+
+    def one(event: Event) -> Event:
+        if not isinstance(event, Release) or event.shares is None:
+            return event
+        most = math.sqrt(float(remaining(event.shares, colluders).max()))
+        sensitivity = most * event.sensitivity
+        return event._replace(sensitivity=sensitivity, summed=False, shares=None)
+
+    return [one(event) for event in events]
+
+
+ROLES = ("server", "participant", "others")
+"""Who sees secure sums: the server alone, with one participant, with all others."""
+
+
+def by_role(events: Sequence[Event], clients: int) -> dict[str, Float64[Tensor, " n"]]:
+    """mu^2 of each client in the eyes of each of `ROLES`."""
+    known = dict(zip(ROLES, (0, 1, None), strict=True))
+    return {
+        role: totals(events, clients, colluders=count) for role, count in known.items()
+    }
 
 
 def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
@@ -90,7 +171,7 @@ def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
             _refuse_sampled(event)
             sender, receiver = event.links.cpu().unbind(1)
             receiver = torch.where(receiver == SERVER, clients, receiver)
-            one = torch.full((len(sender),), _squared(event), dtype=torch.float64)
+            one = _paid(event, sender, 0)
             spent.index_put_((sender, receiver), one, accumulate=True)
         else:
             _refuse_unknown(event)
@@ -132,25 +213,6 @@ def _reached(events: Sequence[Event], clients: int) -> Bool[Tensor, "n n"]:
         told.index_add_(1, receiver, reached[:, sender].int())
         reached |= told > 0
     return reached
-
-
-def unsummed(events: Iterable[Event], sensitivity: float) -> list[Event]:
-    """The same events, if receivers saw every row in place of sums (local accounts).
-
-    Args:
-        events: of sums to which m senders added noise s / sqrt(m) each.
-        sensitivity: of a row.
-    """
-    return [
-        event._replace(
-            sensitivity=sensitivity,
-            noise=event.noise / math.sqrt(len(event.links)),
-            summed=False,
-        )
-        if isinstance(event, Release) and event.summed
-        else event
-        for event in events
-    ]
 
 
 def epsilons(squares: Tensor, delta: float) -> Tensor:

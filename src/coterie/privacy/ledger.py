@@ -28,11 +28,12 @@ class Release(NamedTuple):
     verb: str
     links: Int[Tensor, "l 2"]  # from whom, to whom: positions, or SERVER
     sensitivity: float  # how far a row moves, in L2, when the unit of privacy changes
-    noise: float  # standard deviation of every coordinate, as the receiver sees it
+    noise: float  # standard deviation of every coordinate of what each sender sends
     rate: float = 1.0  # the chance that a unit takes part (subsampling)
-    summed: bool = False  # receivers see only the sum over all senders
+    summed: bool = False  # receivers see only the sum of rows times `shares`
     apart: bool = False  # every link has a row and noise of its own, not every sender
     held_out: bool = False  # of validation samples, and none of the training samples
+    shares: Float64[Tensor, " l"] | None = None  # of each sender in a sum
 
 
 class Input(NamedTuple):

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ...study import Study
 from ..progress import plain_progress
-from ..tables import err, out, print_json
+from ..tables import err, out, print_epsilons, print_json
 
 _COSTS = {
     "client": "noise: standard deviation of every coordinate of what is sent; "
@@ -28,6 +28,8 @@ def show_costs(
     as_json: bool,
 ) -> None:
     """Prints what noise an epsilon needs and costs."""
+    import pandas as pd
+
     from ...planning.private import plan_privacy
 
     with plain_progress(err, f"{study.name}, trials", quiet=quiet) as show:
@@ -44,6 +46,11 @@ def show_costs(
         cells += [f"{cost.releases:g}", f"{cost.score:.4g}"]
         table.add_row(cost.label, *(["–"] * 4 if cost.reason else cells))
     out.print(table)
+    summed = [cost for cost in found if cost.roles]
+    if summed:
+        roles = pd.DataFrame([dict(cost.roles) for cost in summed])
+        roles.index = [f"{cost.label}, epsilon {cost.epsilon:g}" for cost in summed]
+        print_epsilons(roles)
     for cost in found:
         if cost.reason:
             out.print(cost.reason)

@@ -17,6 +17,7 @@ from ..tables import (
     notice,
     out,
     print_chosen,
+    print_epsilons,
     print_headline,
     print_json,
     print_newcomers,
@@ -75,6 +76,7 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     """Prints the tables of a run, or one object, and writes its page."""
     from ...report import chosen, headline, newcomer_summary, summary, write_report
     from ...scores.keeping import keeping
+    from ...scores.roles import epsilon_by_role
 
     records = keeping(records)  # the page and the tables ask the same
     path = write_report(records, folder / "report.html")
@@ -82,6 +84,7 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     newcomers = None if records.newcomers.empty else newcomer_summary(records)
     tuned = not records.trials.empty and records.trials["chosen"].any()
     found = chosen(records) if tuned else None
+    roles = epsilon_by_role(records)
     if as_json:
         return print_json(
             {
@@ -91,6 +94,7 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
                 "measure": records.score,
                 "higher_is_better": records.higher_is_better,
                 "algorithms": rows_of(table),
+                "epsilon": rows_of(roles) if len(roles) else [],
                 "newcomers": [] if newcomers is None else rows_of(newcomers),
                 "chosen": [] if found is None else rows_of(found),
                 "versions": records.versions,
@@ -98,6 +102,8 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
         )
     print_headline(headline(records, table))
     print_summary(table)
+    if len(roles):
+        print_epsilons(roles)
     if newcomers is not None:
         print_newcomers(newcomers)
     if found is not None:

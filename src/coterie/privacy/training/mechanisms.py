@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float, Float64, Int, Num
 from torch import Tensor
 
 from ...checks import InputError
+from ..accounts import remaining
 from ..noise import add_noise
 
 SOURCES = ("seed", "system")
@@ -40,20 +41,6 @@ def from_system(rows: int, size: int) -> Float64[Tensor, "{rows} {size}"]:
     return torch.cat([length * angle.cos(), length * angle.sin()], 1)[:, :size]
 
 
-def excess_of(shares: Num[Tensor, " n"], present: Bool[Tensor, " n"]) -> float:
-    """By how much the largest share of those present exceeds the quadratic mean.
-
-    A sum of rows times shares moves with the largest, and has noise with all of them.
-
-    >>> excess_of(torch.tensor([3.0, 4.0, 9.0]), torch.tensor([True, True, False]))
-    1.131370849898476
-    """
-    part = shares.double().cpu()[present.cpu()].abs()
-    if not bool(part.any()):
-        return 1.0
-    return float(part.max() * math.sqrt(len(part)) / part.norm())
-
-
 class Mechanism(NamedTuple):
     """How rows are clipped and noised."""
 
@@ -63,6 +50,7 @@ class Mechanism(NamedTuple):
     source: str = "seed"
     secure: bool = False  # only sums of averaged rows are seen, and noise is shared
     loss_clip: float = math.inf  # what a sample's loss counts for at most
+    colluders: int = 1  # with whom the server may share what it sees of sums
 
     @property
     def sensitivity(self) -> float:
@@ -85,22 +73,26 @@ class Mechanism(NamedTuple):
         shares: Num[Tensor, "*g n"],
         present: Bool[Tensor, " n"],
         planned: Bool[Tensor, " n"],
-    ) -> tuple[float, float, float]:
-        """How much further an average moves than a row, and the noise of all and each.
+    ) -> float:
+        """The noise that everybody adds to a row that is averaged, in units of s.
 
-        Of a secure sum everybody adds s / sqrt(m), and more where somebody refuses
-        without whom it would tell more than was planned.
+        Of a secure sum of m rows it is 1 / sqrt(m), and more where somebody refuses
+        without whom the sum would tell the server and `colluders` more of anybody than
+        was planned.
 
         Args:
             shares: of the average, one where it is secure.
             present: who is in it.
             planned: these, and who refuses.
         """
-        if not self.secure:
-            return 1.0, 1.0, 1.0
-        excess = excess_of(shares, present)
-        raised = max(1.0, excess / excess_of(shares, planned))
-        return excess, raised, raised / math.sqrt(max(1, int(present.sum())))
+        if not self.secure or not bool(present.any()):
+            return 1.0
+        after, before = (
+            int(who.sum()) * float(remaining(shares[who], self.colluders).max())
+            for who in (present.to(shares.device), planned.to(shares.device))
+        )
+        raised = math.sqrt(max(1.0, after / before)) if before else 1.0
+        return raised / math.sqrt(int(present.sum()))
 
     def released(
         self,

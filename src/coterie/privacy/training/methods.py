@@ -20,7 +20,7 @@ from ...checks import InputError
 from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending
 from ...types import Algorithm, Info, Oracle, Rows, State
-from ..accounts import totals
+from ..accounts import at_most, totals
 from ..ledger import Event, Exchange, Input, Release
 from .doubles import Double
 from .foreseen import Call, Foreseen
@@ -37,7 +37,7 @@ class Guarded(NamedTuple):
     state: State
     refs: Rows  # (n, K, D) what the rows of each client are near to, by place
     t: int  # rounds so far
-    spent: Tensor  # (N,) mu^2 of each client in the eyes of all others together
+    spent: Tensor  # (N,) mu^2 of each client, as promised: see `accounts.totals`
     ledger: list[Any]  # events, see `events_of`
     stopped: int  # the round before which the budget was spent; 0: it is not
 
@@ -131,7 +131,7 @@ def privately(
         private, inside = asked(oracle, foreseen.calls(0), refs, 0, nobody)
         state = algorithm.init(x, private)
         events = [*before, *inside.events]
-        spent = totals(events, len(nobody))
+        spent = totals(events, len(nobody), colluders=mechanism.colluders)
         return Guarded(state, inside.refs, 0, spent, listed(events), 0)
 
     def step(
@@ -147,7 +147,7 @@ def privately(
             return now._replace(t=t), {}
         private, inside = asked(oracle, foreseen.calls(t), now.refs, t, refuses)
         state, info = algorithm.step(now.state, private, rng)
-        cost = totals(inside.events, n)
+        cost = totals(inside.events, n, colluders=mechanism.colluders)
         most = costs[t] * (1 + 1e-9) + 1e-9 if costs else cost
         if bool((cost > most).any()):
             raise InputError(
@@ -194,17 +194,19 @@ def costs_of(
     *,
     seed: int,
     secure: bool = False,
+    colluders: int = 1,
 ) -> list[Tensor]:
     """(N,) of the beginning and each round, what it costs in units of (2 C / s)^2.
 
-    The method is run privately without data. Where partners are chosen on the way,
-    everybody helps everybody there, so that no run costs more. Where losses are
-    released, it is run several times, see `scenarios`.
+    Of secure sums, in the eyes of the server and so many colluders. The method is run
+    privately without data. Where partners are chosen on the way, everybody helps
+    everybody there, so that no run costs more. Where losses are released, it is run
+    several times, see `scenarios`.
     """
     n = len(actives[0])
     # Where much depends on losses, these must not be lost in noise.
     noise = 1.0 if foreseen.told is None else 2.0**-20
-    unit = Mechanism(0.5, noise, secure=secure, loss_clip=1.0)
+    unit = Mechanism(0.5, noise, secure=secure, loss_clip=1.0, colluders=colluders)
     private = privately(algorithm, foreseen, unit, torch.arange(n))
 
     rounds = actives if foreseen.told is None else explored(actives)
@@ -217,12 +219,11 @@ def costs_of(
             )
             if state is None:
                 state = private.init(foreseen.stage.start, oracle)
-                costs.append(state.spent)
-                continue
-            rng = seeds.generator(seed, "algorithm", t)
-            before, state = state.spent, state._replace(ledger=[])
-            state, _ = private.step(state, oracle, rng)
-            costs.append(state.spent - before)
+            else:
+                rng, state = seeds.generator(seed, "algorithm", t), _empty(state)
+                state, _ = private.step(state, oracle, rng)
+            events = at_most(events_of(state.ledger), colluders)
+            costs.append(totals(events, n))
         return [noise**2 * cost for cost in costs]
 
     if foreseen.told is None:
@@ -230,6 +231,11 @@ def costs_of(
     found = [[cost.tolist() for cost in run(number)] for number in range(SCENARIOS)]
     most = dearest(found, actives, max, 0.0)
     return [torch.tensor(costs, dtype=torch.float64) for costs in most]
+
+
+def _empty(state: Guarded) -> Guarded:
+    """The state with nothing in its ledger yet."""
+    return state._replace(ledger=[])
 
 
 def calibrated(costs: Sequence[Tensor], mu: float, clip: float) -> float:

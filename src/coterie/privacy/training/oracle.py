@@ -125,11 +125,12 @@ class PrivateOracle(Wrapping[Sending]):
             )
         assert call.shares is not None  # of an average
         who = call.shares, self.present, self._planned
-        excess, raised, share = self._mechanism.of_sum(*who)
+        share = self._mechanism.of_sum(*who)
         z = self._released(call, 0, rows, share)
         if call.fresh[0]:
             links = upwards(self.present)
-            self._write("average", links, excess, raised=raised, summed=secure)
+            counts = call.shares.double().cpu()[links[:, 0].cpu()] if secure else None
+            self._write("average", links, share=share, counts=counts)
         found = self._oracle.average(shares, z, groups)
         self._keep(call, 0, z, of_own_share(shares, found))
         return found
@@ -360,16 +361,16 @@ class PrivateOracle(Wrapping[Sending]):
         links: Tensor,
         times: float = 1.0,
         *,
-        raised: float = 1.0,
-        summed: bool = False,
+        share: float = 1.0,
+        counts: Tensor | None = None,
         apart: bool = False,
     ) -> None:
-        """Writes a release down, where anybody receives it."""
+        """Writes a release down, where anybody receives it; `counts`: of a sum."""
         if not len(links):
             return
-        given = times * self._mechanism.sensitivity, raised * self._mechanism.noise
-        release = Release(self._t, verb, links, *given, summed=summed, apart=apart)
-        self.events.append(release)
+        given = times * self._mechanism.sensitivity, share * self._mechanism.noise
+        release = Release(self._t, verb, links, *given, apart=apart)
+        self.events.append(release._replace(summed=counts is not None, shares=counts))
 
     def _write_losses(self, asked: int) -> None:
         """Writes down mean losses that were told, which whoever is there may see."""

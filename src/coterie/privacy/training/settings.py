@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...checks import InputError, number, one_of, suggestion
+from ...checks import InputError, integer, number, one_of, suggestion
 from ..gaussian import (
     EPSILONS,
     NOISES,
@@ -46,6 +46,7 @@ class Privacy:
     noise_source: str = "seed"  # or system, which no seed repeats
     loss_clip: float | None = None  # what a sample's loss counts for at most
     partners: float | None = None  # of mu^2 of epsilon, for choosing partners by data
+    colluders: int | None = None  # who share with the server what they know of sums
 
     def __post_init__(self) -> None:
         """Refuses what promises nothing."""
@@ -77,6 +78,11 @@ class Privacy:
                     "`privacy.partners` is a share of `privacy.epsilon`, which is not "
                     "given."
                 )
+        if self.colluders is not None:
+            self._refuse_colluders(self.colluders)
+        self._refuse_budgets()
+
+    def _refuse_budgets(self) -> None:
         for name, budget in self._budgets().items():
             number(name, budget, above=0, at_most=EPSILONS[1])
             if self.noise == 0:
@@ -92,6 +98,15 @@ class Privacy:
                     f"`privacy.{name}` is for the unit client, got {value!r} for the "
                     "unit sample."
                 )
+
+    def _refuse_colluders(self, colluders: int) -> None:
+        integer("privacy.colluders", colluders, at_least=1)
+        if not self.secure:
+            raise InputError(
+                "`privacy.colluders` is for `privacy.aggregation` secure, because "
+                "without sums the promise holds against all others together, got "
+                f"{colluders}."
+            )
 
     def _budgets(self) -> dict[str, Any]:
         if self.budget is None:
@@ -112,6 +127,11 @@ class Privacy:
     def secure(self) -> bool:
         """Whether only sums of what is averaged are seen."""
         return self.aggregation == "secure"
+
+    @property
+    def against(self) -> int:
+        """With how many colluders the server may share what it sees of sums."""
+        return self.colluders or 1
 
     @property
     def share(self) -> float:
@@ -162,7 +182,13 @@ class Privacy:
         elif math.isinf(self.clip):
             loss_clip = math.inf
         return Mechanism(
-            self.clip, noise, seed, self.noise_source, self.secure, loss_clip
+            self.clip,
+            noise,
+            seed,
+            self.noise_source,
+            self.secure,
+            loss_clip,
+            self.against,
         )
 
     def limits(self, places: Mapping[str, int]) -> Limits:

@@ -10,10 +10,11 @@ import pandas as pd
 
 from ...records import Records
 from ...scores.finals import CROWD, is_crowd, labels_of
+from ...scores.roles import epsilon_by_role
 from ...types import SERVER
 from ..html import choice, table_of
 from ..styles import plot
-from .figures import spending, spent, told
+from .figures import spending, told
 
 _CAVEATS = (
     "Epsilon says how well anybody who has all of that, whatever else he knows, can "
@@ -44,27 +45,19 @@ def privacy_section(records: Records) -> str:
     settings = records.study.get("privacy")
     if not isinstance(settings, dict) or "epsilon" not in records.metrics:
         return ""
-    last = spent(records)
-    last = last[last["round"] == last.groupby("algorithm")["round"].transform("max")]
-    labels = [label for label in labels_of(records) if label in set(last["algorithm"])]
-    headers = ["algorithm", "epsilon, worst client", "mean", "sees rows with noise"]
+    roles = epsilon_by_role(records)
+    headers = ["algorithm", *roles.columns, "sees rows with noise"]
     rows = []
-    for label in labels:
-        own = last[last["algorithm"] == label]["epsilon"]
-        cells = [_shown(float(own.max())), _shown(float(own.mean()))]
+    for label in map(str, roles.index):
+        cells = [_shown(float(roles[role][label])) for role in roles]
         eyes = _eyes(records, label) + ", sums alone" * (label in _summed(records))
         rows.append([label, *cells, eyes])
-        if "epsilon_local" in records.metrics:
-            local = records.metrics.query("algorithm == @label")["epsilon_local"]
-            rows[-1].append(_shown(float(local.max())))
-    if "epsilon_local" in records.metrics:
-        headers.append("epsilon, if rows were seen")
     caption = (
         f"Epsilon at delta {settings.get('delta', 1e-5):g} after the last round, of "
-        "all that left a client, in the eyes of all others and the server together."
+        "all that left the client who told most, in the eyes of each role."
     )
     caveats = _CAVEATS.format(unit=_UNITS[settings.get("unit", "client")])
-    promise = _promise(settings) + _sums(_summed(records))
+    promise = _promise(settings) + _sums(_summed(records), settings)
     words = f"<p>{escape(promise)} {escape(caveats)}</p>"
     figure = plot(spending(records), "spending-figure", "Epsilon by round")
     return words + table_of(headers, rows, caption) + figure + _matrices(records)
@@ -100,21 +93,26 @@ def _promise(settings: dict[str, Any]) -> str:
 def _summed(records: Records) -> list[str]:
     """The algorithms of which a server saw sums, so that rows would have told more."""
     table = records.metrics
-    if "epsilon_local" not in table:
+    if "epsilon_others" not in table:
         return []
     # Both are added up, in other orders.
-    more = table["epsilon_local"] > table["epsilon"] * (1 + 1e-6)
+    more = table["epsilon_others"] > table["epsilon_server"] * (1 + 1e-6)
     some = set(table["algorithm"][more])
     return [label for label in labels_of(records) if label in some]
 
 
-def _sums(labels: list[str]) -> str:
+def _sums(labels: list[str], settings: dict[str, Any]) -> str:
     if not labels:
         return ""
+    count = settings.get("colluders") or 1
+    others = "one other client" if count == 1 else f"{count} other clients"
     return (
         f" Of averages of {', '.join(labels)} the server saw sums alone, to which "
-        "everybody added its part of the noise; the last column is for a server that "
-        "would see each row. What other algorithms send was seen row by row."
+        "everybody added its part of the noise. Whoever took part knows its own part "
+        f"and can take it off. Noise and budgets are for a server and {others} who "
+        "share what they know; more who share leave less noise, down to the client's "
+        "own part. Each number is a bound, which is exact where all clients take part "
+        "in every round. What other algorithms send was seen row by row."
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ... import seeds
-from ...checks import InputError
+from ...checks import InputError, integer
 from ...data.federation import places_of
 from ...engine.rounds import beginning, participants
 from ...privacy.accounts import totals
@@ -86,14 +86,26 @@ def guarded(setup: Setup, entry: Entry, hearing: Hearing = lambda it: it) -> Gua
         entry: the algorithm.
         hearing: wraps a method that tells losses, to hear them as they are told.
     """
-    study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
+    study, privacy = setup.study, setup.study.privacy
     assert privacy is not None  # asked of studies that have it
     refuse_unnoised(study, entry)
-    method, share = setup.algorithm(entry), study.run.participation
+    if privacy.colluders is not None:
+        most = max(1, len(setup.federation) - 1)
+        integer("privacy.colluders", privacy.colluders, at_least=1, at_most=most)
+    method = setup.algorithm(entry)
     if privacy.unit == "sample":
         return _guarded_samples(setup, entry, method, hearing)
     if study.time is not None:
         return _guarded_in_time(setup, entry, method)
+    return _guarded_clients(setup, entry, method, hearing)
+
+
+def _guarded_clients(
+    setup: Setup, entry: Entry, method: Algorithm, hearing: Hearing
+) -> Guard:
+    study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
+    assert privacy is not None  # asked of studies that have it
+    share = study.run.participation
     rounds = range(1, study.run.rounds + 1)
     actives = [participants(n, share, setup.seed, t) for t in rounds]
     personal = bool(study.model.get("personal"))
@@ -107,7 +119,12 @@ def guarded(setup: Setup, entry: Entry, hearing: Hearing = lambda it: it) -> Gua
     )
     try:
         units = costs_of(
-            method, foreseen, actives, seed=setup.seed, secure=privacy.secure
+            method,
+            foreseen,
+            actives,
+            seed=setup.seed,
+            secure=privacy.secure,
+            colluders=privacy.against,
         )
     except InputError as refusal:
         raise _refusal(entry, refusal) from None

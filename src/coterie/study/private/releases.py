@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...engine.checkpoints import Moment
-from ...privacy.accounts import by_pairs, epsilons, totals, unsummed
+from ...privacy.accounts import by_pairs, by_role, epsilons
 from ...privacy.ledger import Release
 from ...privacy.training import (
     Counted,
@@ -38,9 +38,8 @@ def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
         return {}
     found = {"epsilon": epsilons(state.spent, privacy.delta)}
     if privacy.secure and isinstance(state, Guarded):
-        events = unsummed(events_of(state.ledger), 2 * privacy.clip)
-        alone = totals(events, len(state.spent))
-        found["epsilon_local"] = epsilons(alone, privacy.delta)
+        for role, squares in by_role(events_of(state.ledger), len(state.spent)).items():
+            found[f"epsilon_{role}"] = epsilons(squares, privacy.delta)
     return found
 
 
