@@ -21,11 +21,40 @@ from .checks import InputError
 State = Any
 """What an algorithm remembers between rounds: a NamedTuple of tensors and numbers.
 
-Fields of type `Rows` have a row for each client at hand, others are the same anywhere.
+Fields of type `Rows` have a row for each client at hand, a field of type `Server` is
+kept by the coordinator, and all other fields are the same in every process.
 """
 
 Rows = Annotated[Tensor, "one row for each client at hand"]
 """A part of a state that belongs to clients, row by row."""
+
+Server = Annotated[Any, "kept by the coordinator alone"]
+"""A part of a state that only the coordinator has. Elsewhere it is None."""
+
+
+class Numbers(NamedTuple):
+    """Rows that are not models: losses, choices, counts.
+
+    Verbs take rows as models unless they are marked so. Models (and gradients) are
+    subject to personal columns and clipping; numbers leave as they are.
+    """
+
+    rows: Tensor
+
+
+Message = Tensor | Numbers
+"""What a client gives to a verb: a row of models, or of numbers."""
+
+
+def tensor_of(message: Message) -> Tensor:
+    """The rows of a message, whatever they are."""
+    return message.rows if isinstance(message, Numbers) else message
+
+
+def like(message: Message, rows: Tensor) -> Message:
+    """Other rows of the same kind."""
+    return Numbers(rows) if isinstance(message, Numbers) else rows
+
 
 Info = dict[str, Tensor | float]
 """What a round tells about itself.
@@ -128,8 +157,14 @@ Options = dict[str, Any]  # of the kinds of an `Option`, beside the argument `wh
 Program = Callable[..., Tensor | tuple[Tensor, ...]]
 """Row-wise code `program(clients, *rows, **options)` that every client runs alone."""
 
-CentralProgram = Callable[..., Tensor | tuple[Tensor, ...]]
-"""Code `program(*rows, **options)` on the rows of all clients, run by a coordinator."""
+CentralProgram = Callable[..., tuple[Any, ...]]
+"""Code that a coordinator runs: `program(server, who, *rows, **options)`.
+
+`who` are the positions of the p clients that take part, whose rows are given, (p, ...).
+It returns `(server, *answers)`: what the coordinator remembers, and answers with a row
+for each of all N clients. The answer in the place of a model is a model; all others are
+numbers.
+"""
 
 
 @runtime_checkable
@@ -137,8 +172,11 @@ class Oracle(Protocol):
     """All that an algorithm may ask of the clients in one round.
 
     Rows have n entries, one for each client at hand; `weights` have N, for all of them.
-    Inactive clients answer nothing: their rows of gradients are zero, and `each` leaves
-    their rows as they were.
+    Rows that a verb sends are models, or marked as `Numbers`. Clients that take no part
+    answer nothing: their rows of gradients are zero, `each` leaves their rows as they
+    were, and no verb sends or reads a row of theirs. What others send them waits until
+    they are back. A weight or share of zero means that a row is not used, whatever it
+    holds.
     """
 
     @property
@@ -152,6 +190,10 @@ class Oracle(Protocol):
     @property
     def mine(self) -> slice:
         """Where the clients at hand stand among all N."""
+
+    @property
+    def home(self) -> Bool[Tensor, " d"] | None:
+        """Columns of a model that never leave their client; None: all may."""
 
     @property
     def gradients(self) -> Float[Tensor, " n"]:
@@ -181,7 +223,7 @@ class Oracle(Protocol):
     def average(
         self,
         shares: Tensor,
-        rows: Float[Tensor, "n d"],
+        rows: Message,
         groups: Int[Tensor, " n"] | None = None,
     ) -> Tensor:
         """Every row is sum_i shares[i] rows[i] / sum_i shares[i] over those who answer.
@@ -191,17 +233,23 @@ class Oracle(Protocol):
         """
 
     def mix(
-        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Row i is sum_k weights[i, k] rows[k]; weights W (N, N) may be sparse.
 
-        After W x, further exchanges: gamma W x + (1 - gamma) x', x' the x before.
+        The sum is over oneself and those who take part; a row of anybody else is not
+        used. After W x, further exchanges: gamma W x + (1 - gamma) x', x' the x before.
         """
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: Option
-    ) -> tuple[Tensor, ...]:
-        """A coordinator runs `program` on the rows of all; each gets its own back."""
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """A coordinator runs `program` on the rows of those who take part.
+
+        Returns `(server, *answers)`: `server` is what the coordinator remembers, None
+        in every other process; of the answers each client gets its own row. An answer
+        in the place of a model keeps that model's personal columns.
+        """
 
     def blended(
         self, x: Float[Tensor, "n d"], weights: Float[Tensor, "m m"]

@@ -216,7 +216,7 @@ def test_newcomers_get_their_groups_model_and_use_it_as_most_there_do(used):
     assert are_found(standing.member, everybody.clusters[:8])
     choice = torch.tensor(used)[torch.arange(8) % 2]
     choice[:2] = TUNED  # a minority
-    state = state._replace(standing=standing._replace(choice=choice))
+    state = state._replace(place=state.place._replace(choice=choice))
     algorithm = coteries(everybody.train.size, steps=4)
     later = simulate(everybody.select(torch.tensor([8, 9])))
     found = algorithm.welcome(state, later.at(12, purpose="welcome"))
@@ -259,9 +259,9 @@ def test_what_a_round_sends_is_counted():
     states, found = costs()
     for t, (_, traffic, active) in enumerate(found):
         standing = states[t + 1].standing
-        # Standing, who is there, the half taken and a report go up; standing and news
-        # come down; for the weights, choice, group and share up, and a row of N down.
-        numbers = (14 + 2 + 43) + (14 + 5) + (3 + 8 + 1) + 2
+        # The half taken and a report go up; place and news come down, then a row of N
+        # weights and the number of groups; and whether anybody of a group is there.
+        numbers = (1 + 43) + (4 + 6) + (8 + 1) + 2
         models = 2
         waits = bool((standing.sibling >= 0).any())
         large = torch.bincount(standing.member)[standing.member] > 1
@@ -269,9 +269,9 @@ def test_what_a_round_sends_is_counted():
         if int(standing.probation[0]) >= 0:
             models += 2
         if t > 0 and due.any():
-            models, numbers = models + 3, numbers + 3 + 1
+            models, numbers = models + 3, numbers + 1 + 1
         if waits:
-            models, numbers = models + 2, numbers + 2
+            models, numbers = models + 2, numbers + 1
         sent.append(models)
         assert traffic == (int(active.sum()) * (models * d + numbers), 0)
     assert len(set(sent)) > 3  # all of these

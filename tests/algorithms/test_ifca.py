@@ -95,7 +95,7 @@ def test_one_cluster_is_fedavg(classification, active):
         assert_close(here.v, there.v, **EXACT)
     # And each says that it chose the one model, and learns with whom it shares it.
     here = 6 if active is None else 4
-    more = (1 + 1) + (2 + 6)
+    more = (1 + 1) + (1 + 6)
     assert infos[-1]["sent"] == expected[-1]["sent"] + here * more
     assert_close(infos[0]["weights"].sum(1), torch.ones(6, dtype=REAL), **EXACT)
 
@@ -312,7 +312,7 @@ def test_all_models_go_down_and_one_comes_up():
     )
     # Besides models: how many chose each, and who shares a model with whom; in the
     # first round, for each of five starts, losses at three models and the least.
-    numbers = (3 + 3) + (2 + 6)
+    numbers = (3 + 3) + (1 + 6)
     each_start = 2 * (3 + 1)
     later = 4 * ((1 + 3) * D + numbers)
     assert [info["sent"] for info in infos] == [

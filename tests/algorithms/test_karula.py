@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from coterie import seeds
 from coterie.algorithms.fedavg import fedavg
-from coterie.algorithms.karula import State, karula
+from coterie.algorithms.karula import Memory, State, karula
 from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.data import synthetic
@@ -116,9 +116,9 @@ def test_with_everybody_it_is_projected_gradient_descent(t):
     bounds = t * scaled(dissimilarity())
     expected, g = projected_descent(federation, bounds, 4, 0.1)
     assert_close(found.x, expected, **SOLVER)
-    assert_close(found.g, g, **SOLVER)
+    assert_close(found.server.g, g, **SOLVER)
     assert excess(found.x, bounds) < 1e-12
-    assert (found.multipliers > 0).any()
+    assert (found.server.multipliers > 0).any()
 
 
 def test_with_some_clients_the_gradients_of_the_others_are_remembered():
@@ -128,8 +128,8 @@ def test_with_some_clients_the_gradients_of_the_others_are_remembered():
     bounds = 0.3 * scaled(dissimilarity())
     expected, g = projected_descent(federation, bounds, 3, 0.05, ACTIVE)
     assert_close(found.x, expected, **SOLVER)
-    assert_close(found.g, g, **SOLVER)
-    assert not found.g[~ACTIVE].any()  # never asked
+    assert_close(found.server.g, g, **SOLVER)
+    assert not found.server.g[~ACTIVE].any()  # never asked
     # The absent move too: those who are tied to them pull.
     assert (found.x[~ACTIVE] != start().mean(0)).any(1).all()
 
@@ -159,7 +159,7 @@ def test_the_estimate_is_unbiased_and_the_printed_one_is_not(s):
     x = start()
     fresh = weights()[:, None] * gradients(a, b, x)
     stored = torch.randn(N, D, generator=torch.Generator().manual_seed(9)).double()
-    state = State(x, stored, torch.zeros(N, N, dtype=REAL), 0)
+    state = State(x, Memory(x, stored, torch.zeros(N, N, dtype=REAL)), 0)
     gradient = fresh / N  # of (1/n) sum_i a_i f_i
     eta = N * 0.1
     found = list(estimates(federation, state, s))
@@ -216,7 +216,8 @@ def test_a_start_from_old_multipliers_changes_the_result_by_the_tolerance_only()
     federation = quadratics()
     algorithm = karula(dissimilarity(), SAMPLES, t=0.3, tolerance=1e-12)
     states, _ = train(algorithm, simulate(federation), start(), 6)
-    forgetful = states[5]._replace(multipliers=torch.zeros(N, N, dtype=REAL))
+    memory = states[5].server._replace(multipliers=torch.zeros(N, N, dtype=REAL))
+    forgetful = states[5]._replace(server=memory)
     oracle = simulate(federation).at(6)
     after, _ = algorithm.step(forgetful, oracle, seeds.generator(0, 6))
     assert_close(after.x, states[6].x, rtol=0, atol=1e-6)
@@ -227,14 +228,14 @@ def test_a_round_tells_what_it_sent_and_who_is_tied():
     algorithm = karula(dissimilarity(), SAMPLES, t=0.3, lr=0.1)
     states, infos = train(algorithm, simulate(federation), start(), 3, ACTIVE)
     info = infos[-1]
-    # A model and its multipliers go up, with a row of mixing and the gap down.
-    assert info["sent"] == 4 * ((D + N) + (D + N + N + 1))
-    pairs = int((states[-1].multipliers > 0).sum()) // 2
+    # A gradient goes up; a model, a row of mixing, the gap and active pairs come down.
+    assert info["sent"] == 4 * (D + (D + N + 1 + 1))
+    pairs = int((states[-1].server.multipliers > 0).sum()) // 2
     assert info["active_pairs"].mean() == pairs > 0
     assert ((info["gap"] >= 0) & (info["gap"] < 1e-6)).all()
     assert_close(info["weights"].sum(1), torch.ones(N, dtype=REAL))
     assert (info["weights"] >= 0).all()
-    lam = states[-1].multipliers
+    lam = states[-1].server.multipliers
     inverse = torch.linalg.inv(torch.eye(N) + lam.sum(1).diag() - lam)
     assert_close(info["weights"], inverse, rtol=0, atol=1e-6)
 

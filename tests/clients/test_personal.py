@@ -16,7 +16,7 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.engine.rounds import beginning
-from coterie.types import traffic_of
+from coterie.types import Numbers, traffic_of
 from support.plain_clients import (
     EXACT,
     REAL,
@@ -88,26 +88,29 @@ def test_mixtures_are_of_shared_columns_and_only_these_are_sent(
     shared = int((~home).sum())
     found = oracle.mix(weights(), x)
     for i in range(N):
-        mixture = sum(weights()[i, k] * x[k] for k in range(N))
+        used = {*who(active), i}
+        mixture = sum(weights()[i, k] * x[k] for k in used)
         assert_close(found[i], joined(mixture, x[i], home), **EXACT)
     links = sum(bool(weights()[i, k]) for i in range(N) for k in who(active) if i != k)
     assert traffic_of(oracle.sent) == (0, shared * links)
 
 
-def seen_by_coordinator(x, numbers):
+def seen_by_coordinator(server, here, x, numbers):
     """Rows in turn, the numbers, and how many columns there were."""
-    return x.roll(1, 0), numbers + 1, torch.full((len(x), 1), float(x.shape[1]))
+    turned = x.new_zeros(N, x.shape[1]).index_copy(0, here, x.roll(1, 0))
+    more = numbers.new_ones(N, 2)
+    return server, turned, more, torch.full((N, 1), float(x.shape[1]))
 
 
 @for_homes
 def test_a_coordinator_sees_shared_columns_alone(classification, home):
     oracle, x = in_round(classification, 1, SOME, home=home)
     shared = int((~home).sum())
-    turned, numbers, width = oracle.central(
-        seen_by_coordinator, x, torch.zeros(N, 2, dtype=REAL)
-    )
-    for i in range(N):
-        assert torch.equal(turned[i], joined(x[i - 1], x[i], home))
+    given = x, Numbers(torch.zeros(N, 2, dtype=REAL))
+    _, turned, numbers, width = oracle.central(seen_by_coordinator, None, *given)
+    here = list(who(SOME))
+    for place, i in enumerate(here):
+        assert torch.equal(turned[i], joined(x[here[place - 1]], x[i], home))
     assert (numbers == 1).all()
     assert (width == shared).all()
     assert traffic_of(oracle.sent) == (3 * (shared + 2 + shared + 2 + 1), 0)
@@ -115,10 +118,17 @@ def test_a_coordinator_sees_shared_columns_alone(classification, home):
 
 def test_small_numbers_of_clients_are_averaged_and_mixed_as_ever(classification):
     oracle = simulate(classification, home=HEAD).at(1)
-    losses = torch.arange(2.0 * N, dtype=REAL).reshape(N, 2)
     uniform = torch.full((N, N), 1 / N, dtype=REAL)
-    for found in (oracle.average(torch.ones(N), losses), oracle.mix(uniform, losses)):
-        assert_close(found, torch.tensor([5.0, 6.0], dtype=REAL).repeat(N, 1), **EXACT)
+    for columns in (2, D):  # numbers as long as a model are no model
+        losses = torch.arange(float(columns) * N, dtype=REAL).reshape(N, columns)
+        mean = sum(losses[i] for i in range(N)) / N
+        for found in (
+            oracle.average(torch.ones(N), Numbers(losses)),
+            oracle.mix(uniform, Numbers(losses)),
+        ):
+            assert_close(found, mean.repeat(N, 1), **EXACT)
+    with pytest.raises(InputError, match="models with 47 columns, or `Numbers`"):
+        oracle.average(torch.ones(N), torch.zeros(N, 2, dtype=REAL))
 
 
 def test_personal_columns_of_others_do_not_matter_at_all(classification):
@@ -126,7 +136,7 @@ def test_personal_columns_of_others_do_not_matter_at_all(classification):
 
     def results(x: torch.Tensor) -> list[torch.Tensor]:
         oracle = simulation.at(1, SOME)
-        central = oracle.central(lambda x: 2 * x.roll(1, 0), x)[0]
+        central = oracle.central(lambda _, who, x: (0, 2 * x[:1].repeat(N, 1)), 0, x)[1]
         return [oracle.average(SHARES, x), oracle.mix(weights(), x), central]
 
     expected = results(x)
@@ -275,8 +285,3 @@ def test_fedavg_with_personal_normalisation_is_fedbn(images):
     assert_close(state.x, expected.detach(), **EXACT)
     # They did learn normalisations of their own.
     assert float((expected[0] - expected[1])[home].abs().max()) > 1e-3
-
-
-def test_a_row_of_a_model_must_not_look_like_a_number_for_each_client(regression):
-    with pytest.raises(InputError, match="have not as many parameters as there are"):
-        simulate(regression, home=torch.ones(6, dtype=torch.bool))

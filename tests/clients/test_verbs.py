@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from coterie.checks import InputError
 from coterie.collaboration.rows import alike
 from coterie.conformance.divided import divided
-from coterie.types import SERVER, traffic_of
+from coterie.types import SERVER, Numbers, traffic_of
 from support.plain_clients import (
     EXACT,
     REAL,
@@ -101,7 +101,8 @@ def test_a_mixture_is_a_sum_over_contributors(classification, active, layout):
     for i in range(N):
         expected = torch.zeros(D, dtype=REAL)
         for k in range(N):
-            expected += weights()[i, k] * x[k]
+            if k == i or k in who(active):
+                expected += weights()[i, k] * x[k]
         assert_close(found[i], expected, **EXACT)
     # Nobody sends to oneself, nor over a link of weight zero, nor without taking part.
     used = [(k, i) for i, k in LINKS if i != k and k in who(active)]
@@ -129,20 +130,28 @@ def test_every_mixture_of_a_round_is_counted_with_its_own_weights(classification
     ]
 
 
-def ordered(x, numbers, *, power):
-    """A coordinator's program: rows in turn, and three numbers for each of them."""
-    return x.roll(1, 0), (numbers.sum(1, keepdim=True) ** power).repeat(1, 3)
+def ordered(server, here, x, numbers, *, power):
+    """A coordinator's program: rows in turn, three numbers each, and who was there."""
+    turned = x.new_zeros(N, x.shape[1]).index_copy(0, here, x.roll(1, 0))
+    sums = numbers.sum(1, keepdim=True) ** power
+    powers = numbers.new_zeros(N, 3).index_copy(0, here, sums.repeat(1, 3))
+    return (server or []) + here.tolist(), turned, powers
 
 
 @everybody_or_some
-def test_a_coordinator_sees_all_rows_and_gives_each_its_own_back(
+def test_a_coordinator_sees_rows_of_those_who_are_there_and_remembers(
     classification, active
 ):
     oracle, x = in_round(classification, 1, active)
     numbers = torch.arange(2.0 * N, dtype=REAL).reshape(N, 2)
-    turned, powers = oracle.central(ordered, x, numbers, power=2)
-    for i in range(N):
-        assert torch.equal(turned[i], x[i - 1])
+    here = list(who(active))
+    hidden = x.clone()  # nobody reads a row of the absent
+    hidden[[i for i in range(N) if i not in here]] = torch.nan
+    given = hidden, Numbers(numbers)
+    server, turned, powers = oracle.central(ordered, [7], *given, power=2)
+    assert server == [7, *here]
+    for place, i in enumerate(here):
+        assert torch.equal(turned[i], x[here[place - 1]])
         assert powers[i].tolist() == [(4 * i + 1) ** 2] * 3
     up = {("central", i, SERVER): D + 2 for i in who(active)}
     down = {("central", SERVER, i): D + 3 for i in who(active)}
@@ -152,7 +161,8 @@ def test_a_coordinator_sees_all_rows_and_gives_each_its_own_back(
 
 def test_a_coordinator_may_give_one_thing_back_and_take_single_numbers(classification):
     oracle = simulate(classification).at(1)
-    (doubled,) = oracle.central(lambda sizes: 2 * sizes, torch.arange(N))
+    given = Numbers(torch.arange(N))
+    _, doubled = oracle.central(lambda server, who, sizes: (None, 2 * sizes), 0, given)
     assert doubled.tolist() == [0, 2, 4, 6, 8, 10]
     assert traffic_of(oracle.sent).server == 2 * N
 
@@ -224,7 +234,9 @@ def answers(oracle, x) -> dict[str, torch.Tensor]:
     """What every verb says to the rows at hand."""
     mine = oracle.mine
     numbers = torch.arange(2.0 * N, dtype=REAL).reshape(N, 2)[mine]
-    turned, powers = oracle.central(ordered, x, numbers, power=2)
+    given = x, Numbers(numbers)
+    server, turned, powers = oracle.central(ordered, None, *given, power=2)
+    assert (server is None) == (mine.start > 0)  # the coordinator alone remembers
     return {
         "average": oracle.average(SHARES[mine], x),
         "clusters": oracle.average(CLUSTERS[:, mine], x),
@@ -297,3 +309,41 @@ def test_a_round_without_some_is_that_of_the_others_and_counted_with_it(classifi
     assert_close(less.mix(weights(), x), expected.mix(weights(), x), rtol=0, atol=0)
     assert over_links(oracle.sent) == over_links(expected.sent)
     assert_close(oracle.gradients, expected.gradients, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+def test_a_weight_of_zero_means_that_a_row_is_not_used(classification, bad):
+    """One row that is not finite spoils the sums that use it, and no others."""
+    oracle, x = in_round(classification, 1)
+    spoilt, others = x.clone(), [i for i in range(N) if i != 2]
+    spoilt[2, 1] = bad
+    groups = torch.tensor([0, 0, 1, 0, 4, 4])
+    without = torch.tensor([1.0, 1, 0, 1, 1, 1], dtype=REAL)
+    apart = weights()
+    apart[:, 2] = 0
+    for ask in (
+        lambda rows: oracle.average(SHARES, rows, groups)[others],
+        lambda rows: oracle.average(without, rows),
+        lambda rows: oracle.average(torch.stack([without, SHARES]), rows)[:, 0],
+        lambda rows: oracle.mix(apart, rows),
+        lambda rows: oracle.mix(apart.to_sparse_coo(), rows),
+    ):
+        assert_close(ask(spoilt), ask(x), rtol=0, atol=0)
+    assert oracle.average(SHARES, spoilt, groups)[2].isnan().all()
+    assert oracle.average(SHARES, spoilt).isnan().all()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_a_row_of_an_absent_client_is_not_read(classification):
+    """It may hold anything: what others get is the same, and it keeps its own."""
+    simulation, x = simulated(classification)
+    hidden = torch.where(SOME[:, None], x, torch.nan)
+    for ask in (
+        lambda oracle, rows: oracle.average(SHARES, rows),
+        lambda oracle, rows: oracle.average(SHARES, rows, torch.arange(N) % 2),
+        lambda oracle, rows: oracle.mix(weights(), rows)[SOME],
+        lambda oracle, rows: oracle.mix(weights().to_sparse_csr(), rows)[SOME],
+        lambda oracle, rows: oracle.blended(rows, weights())[SOME],
+    ):
+        found, expected = (ask(simulation.at(1, SOME), rows) for rows in (hidden, x))
+        assert_close(found, expected, rtol=0, atol=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from coterie.clients.traffic import between, upwards
-from coterie.types import Sent, traffic_of
+from coterie.types import Sent, tensor_of, traffic_of
 
 
 def with_verbs(cls):
@@ -15,6 +15,7 @@ def with_verbs(cls):
         return vars(self).setdefault("_sent", [])
 
     def average(self, shares, rows):
+        rows = tensor_of(rows)
         part = shares.to(rows) * self.active
         mean = part / part.sum(-1, keepdim=True) @ rows
         up = upwards(self.active)
@@ -23,6 +24,7 @@ def with_verbs(cls):
         return mean.expand(len(rows), *mean.shape)
 
     def mix(self, weights, rows, *, exchanges=1, gamma=1.0):
+        rows = tensor_of(rows)
         before, now = rows, rows
         for number in range(exchanges):
             self.sent.append(Sent("mix", rows.shape[1], between(weights, self.active)))
@@ -31,9 +33,10 @@ def with_verbs(cls):
             before, now = now, mixed
         return now
 
-    def central(self, program, *rows, **options):
-        found = program(*rows, **options)
-        return found if isinstance(found, tuple) else (found,)
+    def central(self, program, server, *rows, **options):
+        who = self.active.nonzero()[:, 0]
+        given = [tensor_of(row)[who] for row in rows]
+        return program(server, who, *given, **options)
 
     def grads(self, x):
         raise NotImplementedError
@@ -53,6 +56,7 @@ def with_verbs(cls):
     if not hasattr(cls, "gradients"):
         cls.gradients = property(lambda self: torch.zeros(len(self.active)))
     cls.sent = property(sent)
+    cls.home = None
     cls.present = property(lambda self: self.active)
     cls.mine = property(lambda self: slice(0, len(self.active)))
     return cls

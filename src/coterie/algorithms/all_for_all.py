@@ -96,6 +96,13 @@ def all_for_all(
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         x, v, t = state  # in the factored form y stands for x
         lam, active = weights.to(x), oracle.active[:, None]
+        if form == "factored" and not bool(oracle.present.all()):
+            raise InputError(
+                "`form` factored needs every client in every round, because models are "
+                "mixtures of what all partners hold, but "
+                f"{int((~oracle.present).sum())} "
+                f"of {len(oracle.present)} are absent: use `form` direct."
+            )
         sent = lam.T if form == "factored" else product.to(x)
         for t_now in range(t, t + steps):
             here = oracle.mix(lam, x) if form == "factored" else x

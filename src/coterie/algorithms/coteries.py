@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..checks import InputError
@@ -46,9 +46,25 @@ from ..collaboration.evidence import unflat
 from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, velocity
 from ..options import Count, Positive, Sizes, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows, Server
 from .coteries_client import coteries_round, followed, sharing, welcomed
 from .coteries_in_time import flow_of_coteries
+
+
+class Coordinator(NamedTuple):
+    """What the coordinator remembers of all N clients."""
+
+    standing: Standing
+    shares: Tensor  # (N,)
+
+
+class Place(NamedTuple):
+    """What a client was told of its group, and which model it should use."""
+
+    member: Rows  # (n,) its group
+    choice: Rows  # (n,)
+    waits: Rows  # (n,) whether its group divided while it was away
+    trial: Rows  # (n,) whether halves of its group are tried in the next round
 
 
 class State(NamedTuple):
@@ -67,8 +83,14 @@ class State(NamedTuple):
     group_velocity: Rows
     everyone_velocity: Rows
     cap: Rows  # (n,) of a sample's loss, 0 before the first
-    standing: Standing
+    place: Place
+    server: Server
     t: int
+
+    @property
+    def standing(self) -> Standing:
+        """What the coordinator knows of all clients."""
+        return self.server.standing
 
 
 @method(in_rounds=("momentum", "schedule"))
@@ -100,23 +122,24 @@ def coteries(
         none, v = x[:, :0], velocity(rule, x)
         own = x, w, torch.zeros_like(x)
         rows = *own, none, none, x.new_empty(len(x), 0, x.shape[1]), v, v, v[:, :0]
-        return State(*rows, x.new_zeros(len(x)), one_group(x), 0)
+        told = Numbers(shares.to(x)[oracle.mine])
+        server, *place = oracle.central(_begin, None, told)
+        return State(*rows, x.new_zeros(len(x)), Place(*place), server, 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         before, share = state.group, shares.to(state.own)[oracle.mine]
         state, ends, news = _trained(state, oracle, rule, steps, sure)
         state = _averaged(state, oracle, share, ends, news)
-        update = ends.group - before
-        state = _with_candidates(state, oracle, share, news, update)
-        standing = state.standing
-        rows = standing.choice, standing.member, share
-        weights, groups = oracle.central(sharing, *rows)
-        alone = (standing.choice == OWN).to(share)
-        return state, {"weights": weights, "groups": groups, "alone": alone}
+        state = _with_candidates(state, oracle, news, ends.group - before)
+        server, weights, groups = oracle.central(_sharing, state.server)
+        alone = (state.place.choice == OWN).to(share)
+        info: Info = {"weights": weights, "groups": groups, "alone": alone}
+        return state._replace(server=server), info
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        group, standing = state.group, state.standing
-        return welcomed(oracle, group, standing, rule=rule, steps=steps, taken=state.t)
+        of = state.place.member, state.place.choice
+        work: Options = {"steps": steps, "taken": state.t}
+        return welcomed(oracle, state.group, *of, rule=rule, **work)
 
     flow = flow_of_coteries(shares, rule, steps, sure)
     return Algorithm(init, step, lambda state, oracle: in_use(state), welcome, flow)
@@ -127,7 +150,7 @@ def in_use(state: State) -> Float[Tensor, "n d"]:
     models = [state.own, state.group, state.group + state.offset]
     if state.everyone.shape[1]:
         models += [state.everyone, state.everyone + state.everyone_offset]
-    choice = state.standing.choice[None, :, None].expand(1, -1, state.own.shape[1])
+    choice = state.place.choice[None, :, None].expand(1, -1, state.own.shape[1])
     return torch.stack(models).gather(0, choice)[0]
 
 
@@ -143,55 +166,80 @@ def _trained(
     state: State, oracle: Oracle, rule: Descent, steps: int, sure: float
 ) -> tuple[State, Ends, News]:
     """After the local steps, with what a coordinator makes of the reports."""
-    old, n = state.standing, len(state.own)
+    old, n = state.place, len(state.own)
     nothing = state.own.new_zeros(n, 1 + MODELS + MODELS**2, dtype=torch.float64)
     velocities = state.own_velocity, state.group_velocity, state.everyone_velocity
     own, group, everyone, v, w_v, e_v, cap, pick, report = oracle.each(
         coteries_round,
         *(state.own, state.group, state.everyone, *velocities, state.cap),
         *(torch.zeros_like(old.member), nothing),
-        *(state.candidates, old.trial | (old.sibling >= 0)),
+        *(state.candidates, old.trial | old.waits),
         *(state.offset, state.everyone_offset),
         rule=rule,
         steps=steps,
         t=state.t,
     )
-    # As columns: numbers that happen to be as many as parameters are no models.
-    known = old._replace(record=old.record[..., None])
-    rows = *known, oracle.active, pick, report[..., None]
-    found = oracle.central(_verdict, *rows, t=state.t // steps, sure=sure)
+    told = Numbers(pick), Numbers(report)
+    server, *found = oracle.central(
+        _verdict, state.server, *told, t=state.t // steps, sure=sure
+    )
     after = state._replace(
         own=own,
         own_velocity=v,
         group_velocity=w_v,
         everyone_velocity=e_v,
         cap=cap,
-        standing=Standing(*found[: len(old)]),
+        place=Place(*found[: len(old)]),
+        server=server,
         t=state.t + steps,
     )
-    ends = Ends(group, everyone, oracle.active & (old.sibling < 0))
+    ends = Ends(group, everyone, oracle.active & ~old.waits)
     return after, ends, News(*found[len(old) :])
 
 
-def _verdict(*rows: Tensor, t: int, sure: float) -> tuple[Tensor, ...]:
-    """What a coordinator makes of the reports: standing and news, row by row."""
-    *known, active, pick, report = rows
-    old, told = Standing(*known), unflat(report[..., 0], MODELS)
-    if not bool((told.samples > 0).any()):
+def _begin(
+    server: None, who: Tensor, shares: Float[Tensor, " n"]
+) -> tuple[Coordinator | Tensor, ...]:
+    """A coordinator's program: one group of all, before the first round."""
+    standing = one_group(shares[:, None])
+    return Coordinator(standing, shares), *_places(standing)
+
+
+def _places(of: Standing) -> Place:
+    """What clients are told of where they stand."""
+    return Place(of.member, of.choice, of.sibling >= 0, of.trial)
+
+
+def _verdict(
+    server: Coordinator,
+    who: Int[Tensor, " p"],
+    pick: Int[Tensor, " p"],
+    report: Float[Tensor, "p m"],
+    *,
+    t: int,
+    sure: float,
+) -> tuple[Coordinator | Tensor, ...]:
+    """A coordinator's program: what it makes of reports, places and news."""
+    n = len(server.shares)
+    if not bool((unflat(report, MODELS).samples > 0).any()):
         raise InputError(
             "coteries chooses by validation data, but no client that takes part has "
             "any: give a `validation` share above 0, or another method."
         )
-    old = old._replace(record=old.record[..., 0])
-    new, news = judged(old, active, pick, told, t=t, sure=sure)
-    return *new, *news
+    active = torch.zeros(n, dtype=torch.bool, device=who.device)
+    active[who] = True
+    picks = torch.zeros_like(active, dtype=torch.long).index_copy(0, who, pick)
+    reports = report.new_zeros(n, report.shape[1]).index_copy(0, who, report)
+    told = unflat(reports, MODELS)
+    new, news = judged(server.standing, active, picks, told, t=t, sure=sure)
+    return server._replace(standing=new), *_places(new), *news
 
 
 def _averaged(
     state: State, oracle: Oracle, share: Tensor, ends: Ends, news: News
 ) -> State:
     """New models of the groups, and everybody's as long as it is on trial."""
-    standing, none, active = state.standing, state.own[:, :0], oracle.active
+    member, none, active = state.place.member, state.own[:, :0], oracle.active
     alone = state._replace(everyone=none, everyone_offset=none, everyone_velocity=none)
     if bool(news.merged[0]):
         w = oracle.average(share, ends.everyone)
@@ -200,7 +248,7 @@ def _averaged(
             offset=followed(state.everyone_offset, ends.everyone - w, active),
             group_velocity=state.everyone_velocity,
         )
-    if int(standing.probation[0]) >= 0:
+    if bool(news.tried[0]):
         beside = ends.everyone, state.everyone_offset, state.everyone_velocity
         if not state.everyone.shape[1]:  # it begins: so far, the group was everybody
             beside = ends.group, state.offset, state.group_velocity
@@ -211,8 +259,9 @@ def _averaged(
             everyone_offset=followed(offset, end - w, active),
             everyone_velocity=v,
         )
-    heard = oracle.average(share, torch.ones_like(share)[:, None], standing.member)
-    w = oracle.average(share, ends.group, standing.member)
+    present = Numbers(torch.ones_like(share)[:, None])
+    heard = oracle.average(share, present, member)
+    w = oracle.average(share, ends.group, member)
     # What is known of a model, and its buffer, say nothing of another group's.
     moved = news.moved[:, None]
     offset = torch.where(moved, 0, state.offset)
@@ -223,37 +272,61 @@ def _averaged(
     )
 
 
-def _with_candidates(
-    state: State, oracle: Oracle, share: Tensor, news: News, update: Tensor
-) -> State:
+def _with_candidates(state: State, oracle: Oracle, news: News, update: Tensor) -> State:
     """With the halves that are tried in the next round, where there are some."""
-    standing, candidates = state.standing, state.candidates[:, :0]
+    server, place, before = state.server, state.place, state.candidates
+    candidates = before[:, :0]
     if bool(news.dividing[0]):
-        heard = oracle.active & news.due
-        rows = update, share, heard, standing.member
-        moved, trial = oracle.central(_halves, *rows)
+        server, moved, trial = oracle.central(
+            _halves, server, update, Numbers(news.due)
+        )
         # Columns that stay at home come back as they were, and are as the group's.
         candidates = (state.group - update)[:, None] + moved
-        standing = standing._replace(trial=trial & (standing.sibling < 0))
+        place = place._replace(trial=trial)
     if bool(news.undecided[0]):
-        (other,) = oracle.central(_siblings, state.group, *standing[:2])
+        server, other, told = oracle.central(_siblings, server, state.group)
+        # Where nobody of the other half is there, its model is as it was.
+        last = before[:, 1] if before.shape[1] else state.group
+        other = torch.where((told & place.waits)[:, None], other, last)
         both = torch.stack([state.group, other], 1)
         if candidates.shape[1]:
-            waits = (standing.sibling >= 0)[:, None, None]
-            both = torch.where(waits, both, candidates)
+            both = torch.where(place.waits[:, None, None], both, candidates)
         candidates = both
-    return state._replace(candidates=candidates, standing=standing)
+    return state._replace(candidates=candidates, place=place, server=server)
 
 
-def _halves(update: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Updates and what halves differ by (n, 2, D), and who has such halves."""
-    changes, trial = proposed(update, *rows)
-    return update[:, None] + changes, trial
+def _halves(
+    server: Coordinator,
+    who: Int[Tensor, " p"],
+    update: Float[Tensor, "p d"],
+    due: Bool[Tensor, " p"],
+) -> tuple[Coordinator, Tensor, Tensor]:
+    """A coordinator's program: updates with what halves differ by, and who has such."""
+    standing, n = server.standing, len(server.shares)
+    everybody = update.new_zeros(n, update.shape[1]).index_copy(0, who, update)
+    heard = torch.zeros(n, dtype=torch.bool, device=who.device)
+    heard[who] = due
+    changes, trial = proposed(everybody, server.shares, heard, standing.member)
+    trial = trial & (standing.sibling < 0)
+    server = server._replace(standing=standing._replace(trial=trial))
+    return server, everybody[:, None] + changes, trial
 
 
 def _siblings(
-    group: Float[Tensor, "n d"], member: Int[Tensor, " n"], sibling: Int[Tensor, " n"]
-) -> Float[Tensor, "n d"]:
-    """For who was away when its group divided, the model of the other half."""
-    same = sibling[:, None] == member
-    return torch.where(same.any(1)[:, None], group[same.int().argmax(1)], group)
+    server: Coordinator, who: Int[Tensor, " p"], group: Float[Tensor, "p d"]
+) -> tuple[Coordinator, Tensor, Tensor]:
+    """A coordinator's program: the model of the other half, and who gets one.
+
+    It is for those who were away when their group divided.
+    """
+    standing = server.standing
+    same = standing.sibling[:, None] == standing.member[who]
+    return server, group[same.int().argmax(1)], same.any(1)
+
+
+def _sharing(
+    server: Coordinator, who: Tensor
+) -> tuple[Coordinator, Float[Tensor, "n n"], Float[Tensor, " n"]]:
+    """A coordinator's program: who learns with whom, and how many groups there are."""
+    standing = server.standing
+    return server, *sharing(standing.choice, standing.member, server.shares)

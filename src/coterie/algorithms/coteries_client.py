@@ -17,7 +17,6 @@ from ..collaboration.divisions import (
     OWN,
     RAW,
     TUNED,
-    Standing,
 )
 from ..collaboration.evidence import bounded, moments
 from ..collaboration.weights import same_cluster
@@ -114,7 +113,8 @@ def sharing(
 def welcomed(
     oracle: Oracle,
     group: Float[Tensor, "n d"],
-    standing: Standing,
+    member: Int[Tensor, " n"],
+    choice: Int[Tensor, " n"],
     *,
     rule: Descent,
     steps: int,
@@ -122,9 +122,9 @@ def welcomed(
 ) -> Float[Tensor, "m d"]:
     """Models for newcomers: of the group that fits best, used as its members do.
 
-    `group` and `standing` are of those who trained, with `taken` steps so far.
+    Group models, groups and choices are of those who trained, with `taken` steps so
+    far.
     """
-    member, choice = standing.member, standing.choice
     labels = member.unique()
     of_group = (member == labels[:, None]).int()
     models = group[of_group.argmax(1)]

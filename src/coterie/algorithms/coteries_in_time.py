@@ -127,8 +127,11 @@ def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> 
 
     def welcome(state: Underway, oracle: Oracle) -> Tensor:
         group = state.models[state.standing.member]
-        standing, taken = state.standing, steps * state.verdicts
-        return welcomed(oracle, group, standing, rule=rule, steps=steps, taken=taken)
+        of, taken = (
+            (state.standing.member, state.standing.choice),
+            steps * state.verdicts,
+        )
+        return welcomed(oracle, group, *of, rule=rule, steps=steps, taken=taken)
 
     def info(state: Underway) -> Info:
         standing, share = state.standing, shares.to(state.own)

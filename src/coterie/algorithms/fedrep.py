@@ -103,7 +103,7 @@ def fedrep(
 
     def init(x: Tensor, oracle: Oracle) -> State:
         refuse_other(head, x)
-        refuse_personal(oracle, x)
+        refuse_personal(oracle)
         return State(x, common(oracle, x), velocity(rule, x), 0)
 
     def personal(state: State, oracle: Oracle) -> Tensor:

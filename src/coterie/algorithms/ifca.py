@@ -36,7 +36,7 @@ from ..collaboration.rows import alike, common, handed
 from ..collaboration.weights import same_cluster, shares_of
 from ..optim.steps import Descent, sgd, velocity
 from ..options import Count, Positive, Sizes, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Numbers, Oracle, Rows, Server
 
 
 class State(NamedTuple):
@@ -45,6 +45,7 @@ class State(NamedTuple):
     w: Rows  # (n, C, D), the same for everybody and in memory only once
     choice: Rows  # (n,) whole numbers, -1 for clients that never took part
     v: Rows  # (n, D), or (n, 0) without momentum
+    server: Server  # what everybody chose last, and shares
     t: int
 
 
@@ -77,10 +78,12 @@ def ifca(
     def init(x: Tensor, oracle: Oracle) -> State:
         w = common(oracle, x)[:, None].expand(-1, clusters, -1)
         nobody = torch.full((len(x),), -1, device=x.device)
-        return State(w, nobody, velocity(rule, x), 0)
+        told = Numbers(nobody), Numbers(shares.to(x)[oracle.mine])
+        (server,) = oracle.central(_begin, None, *told)
+        return State(w, nobody, velocity(rule, x), server, 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        w, choice, v, t = state
+        w, choice, v, server, t = state
         if t == 0 and clusters > 1:
             draws = [_apart(w, spread, rng) for _ in range(starts)]
             w = max(draws, key=lambda draw: _gain(oracle, draw))
@@ -93,11 +96,11 @@ def ifca(
         x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule)
         member = chosen == torch.arange(clusters, device=x.device)[:, None]  # (C, n)
         mean = oracle.average(member * shares.to(x)[oracle.mine], x)
-        chose = common(oracle, member.T.to(x))  # (n, C)
+        chose = common(oracle, Numbers(member.T.to(x)))  # (n, C)
         w = alike(_renewed, w, mean, chose)
-        (sharing,) = oracle.central(_sharing, chosen, shares.to(x)[oracle.mine])
+        server, sharing = oracle.central(_sharing, server, Numbers(chosen))
         info: Info = {"weights": sharing, "clusters": float(chose[0].count_nonzero())}
-        return State(w, chosen, v, t + steps), info
+        return State(w, chosen, v, server, t + steps), info
 
     def personal(state: State, oracle: Oracle) -> Tensor:
         if clusters == 1:
@@ -137,14 +140,28 @@ def _apart(
 def _gain(oracle: Oracle, w: Float[Tensor, "n c d"]) -> float:
     """How much smaller losses are where all choose than with the best single model."""
     losses = training_losses(oracle, w).nan_to_num()  # of those who are not there
-    single = common(oracle, losses)[0].min()
-    chosen = common(oracle, losses.amin(1, keepdim=True))[0]
+    single = common(oracle, Numbers(losses))[0].min()
+    chosen = common(oracle, Numbers(losses.amin(1, keepdim=True)))[0]
     return float(single - chosen)
 
 
+class Choices(NamedTuple):
+    """What the coordinator remembers of all N clients."""
+
+    choice: Tensor  # (N,)
+    shares: Tensor  # (N,)
+
+
+def _begin(server: None, who: Tensor, choice: Tensor, shares: Tensor) -> tuple[Choices]:
+    """A coordinator's program: before the first round, when all are there."""
+    return (Choices(choice, shares),)
+
+
 def _sharing(
-    choice: Int[Tensor, " n"], shares: Float[Tensor, " n"]
-) -> Float[Tensor, "n n"]:
+    server: Choices, who: Int[Tensor, " p"], chosen: Int[Tensor, " p"]
+) -> tuple[Choices, Float[Tensor, "n n"]]:
     """Who shares a model with whom; those who never chose are by themselves."""
+    choice = server.choice.index_copy(0, who, chosen)
     own = -1 - torch.arange(len(choice), device=choice.device)
-    return same_cluster(torch.where(choice < 0, own, choice), shares)
+    sharing = same_cluster(torch.where(choice < 0, own, choice), server.shares)
+    return server._replace(choice=choice), sharing

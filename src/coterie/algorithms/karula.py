@@ -30,21 +30,36 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..collaboration.rows import common
 from ..optim.projections import onto_balls, project, squared_radii
 from ..optim.steps import PlainDescent, decayed, step_size
 from ..options import Dissimilarities, NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Oracle, Rows, Server
+
+
+class Memory(NamedTuple):
+    """What the coordinator remembers of all N clients."""
+
+    x: Tensor  # (N, D) models
+    g: Tensor  # (N, D) what everybody's last gradient was
+    multipliers: Tensor  # (N, N) of the projection
+
+
+class Coordinator(NamedTuple):
+    """What the coordinator knows: the bounds, and what it remembers."""
+
+    bounds: Tensor  # (N, N)
+    memory: Memory
 
 
 class State(NamedTuple):
-    """Models, stored gradients, multipliers of the projection, rounds so far."""
+    """Models, what the coordinator remembers, rounds so far."""
 
     x: Rows  # (n, D)
-    g: Rows  # (n, D)
-    multipliers: Rows  # (n, N)
+    server: Server
     t: int
 
 
@@ -73,32 +88,22 @@ def karula(
 
     def init(x: Tensor, oracle: Oracle) -> State:
         x = common(oracle, x)
-        multipliers = x.new_zeros(len(x), len(oracle.present))
-        return State(x, torch.zeros_like(x), multipliers, 0)
-
-    def held(moved: Tensor, multipliers: Tensor) -> tuple[Tensor, ...]:
-        """What the coordinator gives back: models, multipliers, mixing, and the gap."""
-        found = project(moved, bounds, tolerance=tolerance, start=multipliers)
-        gap = moved.new_full((len(moved), 1), found.gap)
-        return found.x, found.multipliers, found.mixing, gap
+        server, x = oracle.central(_begin, None, x)
+        return State(x, server, 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        x, g, multipliers, k = state
-        n, s = len(oracle.present), int(oracle.present.sum())
+        x, server, k = state
         a = (sizes / sizes.to(torch.float64).mean()).to(x)[oracle.mine]
         fresh = decayed(rule, x, oracle.grads(x)).mul_(a[:, None])
-        eta = n * step_size(rule, k)
-        if s < n:
-            fresh = torch.where(oracle.active[:, None], fresh, g)
-        # x - eta nu, in two passes; where all take part, nu = g' / n.
-        moved = x.sub(fresh, alpha=eta / s)
-        if s < n:
-            moved.add_(g, alpha=eta / s - eta / n)
-        x, multipliers, mixing, gap = oracle.central(held, moved, multipliers)
-        # Of each client, so that the mean over clients is their number.
-        pairs = multipliers.count_nonzero(1) * (n / 2)
-        info: Info = {"weights": mixing, "gap": gap[:, 0], "active_pairs": pairs}
-        return State(x, fresh, multipliers, k + 1), info
+        lr = step_size(rule, k)
+        server, new, mixing, gap, pairs = oracle.central(
+            _projected, Coordinator(bounds, server), fresh, lr=lr, tolerance=tolerance
+        )
+        if oracle.home is not None:  # nobody holds these columns back
+            alone = torch.where(oracle.active[:, None], x - lr * fresh, x)
+            new = torch.where(oracle.home, alone, new)
+        info: Info = {"weights": mixing, "gap": gap, "active_pairs": pairs}
+        return State(new, server, k + 1), info
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         n, m = len(state.x), len(oracle.active)
@@ -111,3 +116,33 @@ def karula(
         return x
 
     return Algorithm(init, step, welcome=welcome)
+
+
+def _begin(server: None, who: Tensor, x: Tensor) -> tuple[Memory, Tensor]:
+    """A coordinator's program: the first models, when all are there."""
+    return Memory(x, torch.zeros_like(x), x.new_zeros(len(x), len(x))), x
+
+
+def _projected(
+    server: Coordinator,
+    who: Int[Tensor, " p"],
+    fresh: Float[Tensor, "p d"],
+    *,
+    lr: float,
+    tolerance: float,
+) -> tuple[Memory, Tensor, Tensor, Tensor, Tensor]:
+    """A coordinator's program: a step of all models, projected onto the bounds.
+
+    Answers are models, mixing, the gap, and of each client the number of active pairs,
+    so that the mean over clients is their number.
+    """
+    (x, g, multipliers), n, s = server.memory, len(server.bounds), len(who)
+    eta, new = n * lr, g.index_copy(0, who, fresh)
+    # x - eta nu, in two passes; where all take part, nu = g' / n.
+    moved = x.sub(new, alpha=eta / s)
+    if s < n:
+        moved.add_(g, alpha=eta / s - eta / n)
+    found = project(moved, server.bounds, tolerance=tolerance, start=multipliers)
+    pairs = found.multipliers.count_nonzero(1) * (n / 2)
+    gap = moved.new_full((n,), found.gap)
+    return Memory(found.x, new, found.multipliers), found.x, found.mixing, gap, pairs

@@ -34,12 +34,12 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..collaboration.evidence import cautious_choices, unflat
-from ..collaboration.links import Links, all_links, exchange, judged, told
+from ..collaboration.links import Links, all_links, exchange, judged
 from ..graphs.colourings import colouring
 from ..graphs.matrices import DoublyStochastic, joined
 from ..optim.steps import Descent, velocity
 from ..options import Count, Positive, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Numbers, Oracle, Rows
 from .neighbours_client import BEGIN, MODELS, NO_DATA, harm, local_steps
 from .neighbours_in_time import in_time
 
@@ -104,7 +104,7 @@ def neighbours(
             if judging:
                 said = oracle.each(harm, said, u, theirs, new.cap)[0]
             numbers = torch.cat([degree, said, new.record], 1)
-            there = told(oracle, swap, numbers, u.shape[1])
+            there = oracle.mix(swap, Numbers(numbers))
             links = judged(links, m, met, said + there[:, 1:4], sure)
             met = (met & links.kept[:, m])[:, None]
             weight = met / (1 + torch.maximum(degree, there[:, :1]))

@@ -39,7 +39,7 @@ from ..collaboration.rows import common, handed, refuse_personal
 from ..options import Count, Positive, method
 from ..structure.heads import heads_by_descent, model
 from ..structure.nuclear import onto_simplex_ball
-from ..types import Algorithm, Info, Options, Oracle, Rows
+from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows
 
 
 class State(NamedTuple):
@@ -79,7 +79,7 @@ def nuclear_norm(
     radius = cap * math.sqrt(rank)  # of singular values of W / sqrt(N)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        refuse_personal(oracle, x)
+        refuse_personal(oracle)
         basis = x.new_zeros(width, x.shape[1])
         return State(common(oracle, x), torch.zeros_like(x), basis, 0)
 
@@ -90,7 +90,7 @@ def nuclear_norm(
             g, _ = slopes(oracle, centre + ahead @ q.T)
             new = _onto_ball(oracle, ahead - lr * (g @ q), radius)
             uphill = ((ahead - new) * (new - c)).sum(1, keepdim=True)
-            if float(common(oracle, uphill)[0]) > 0:
+            if float(common(oracle, Numbers(uphill))[0]) > 0:
                 momentum = 1.0  # it went too far: begin anew
             after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = new + (momentum - 1) / after * (new - c)
@@ -103,7 +103,8 @@ def nuclear_norm(
         found, bound = by_lanczos(oracle, g, exchanges, rng)
         kept = basis[basis.norm(dim=1) > 0]
         q = torch.linalg.qr(torch.cat([kept, found[:atoms]]).T)[0]  # (D, k)
-        told = common(oracle, torch.cat([losses, (g * w).sum(1, keepdim=True)], 1))[0]
+        numbers = torch.cat([losses, (g * w).sum(1, keepdim=True)], 1)
+        told = common(oracle, Numbers(numbers))[0]
         gap = float(told[1]) + radius * math.sqrt(bound)
         c = corrected(oracle, centre, w @ q, q)
         values, turn = torch.linalg.eigh(second_moment(oracle, c))

@@ -28,7 +28,7 @@ from ..collaboration.rows import common, handed, refuse_personal
 from ..options import Count, Positive, method
 from ..structure.heads import heads_and_slope, heads_by_descent, model, orthonormal
 from ..structure.subspaces import refuse_rank
-from ..types import Algorithm, Info, Options, Oracle, Rows
+from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows
 
 
 class State(NamedTuple):
@@ -63,7 +63,7 @@ def shared_subspace(
 
     def init(x: Tensor, oracle: Oracle) -> State:
         refuse_rank(rank, len(oracle.present), x.shape[1])
-        refuse_personal(oracle, x)
+        refuse_personal(oracle)
         u = x.new_zeros(1, rank, x.shape[1]).expand(len(x), -1, -1)
         return State(common(oracle, x), u, x.new_zeros(len(x), rank), 0)
 
@@ -74,7 +74,7 @@ def shared_subspace(
         rows = v, torch.zeros_like(centre), centre, u
         v, g = oracle.each(heads_and_slope, *rows, steps=head_steps, **options)
         sums = torch.cat([v[:, :, None] * g[:, None], v[:, :, None] * v[:, None]], 2)
-        mean = common(oracle, sums.flatten(1))[0].view(rank, -1)
+        mean = common(oracle, Numbers(sums.flatten(1)))[0].view(rank, -1)
         slope, second = mean[:, : g.shape[1]], mean[:, g.shape[1] :]
         held = second + 1e-6 * (second.trace() + 1e-12) * torch.eye(rank).to(second)
         new, turned = orthonormal(u[0] - lr * torch.linalg.solve(held, slope))

@@ -34,7 +34,7 @@ from ..collaboration.references import Reference, at_reference, from_reference
 from ..collaboration.rows import common, one_model
 from ..optim.mirrors import Newton, mirrored
 from ..options import NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Clients, Info, Oracle, Rows
+from ..types import Algorithm, Clients, Info, Numbers, Oracle, Rows
 
 _ROUNDING = 16
 """Units of rounding of phi by which its differences are not known."""
@@ -126,7 +126,8 @@ def spag(
         )
         z = from_reference(oracle, reference, sizes, z)
         # Of several holders, all agree or their mean is clearly below 1.
-        counts = from_reference(oracle, reference, sizes, counts) > 1 - 1e-6
+        agreed = from_reference(oracle, reference, sizes, Numbers(counts))
+        counts = agreed > 1 - 1e-6
         after = State(
             torch.where(counts, (1 - alpha) * x + alpha * z, x),
             torch.where(counts, z, v),

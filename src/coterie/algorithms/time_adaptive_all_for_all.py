@@ -37,6 +37,7 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..collaboration.weights import spectral_radius, within
+from ..graphs.matrices import among_present
 from ..options import Count, NotNegative, Positive, Weights, method
 from ..types import Algorithm, Info, Oracle, Rows
 
@@ -125,7 +126,8 @@ def time_adaptive_all_for_all(
                 p, count = p + 1, 0
                 if phase_init != "continue":
                     start = first if phase_init == "restart" else x
-                    x = oracle.mix(plan(p).weights, start)
+                    w = among_present(plan(p).weights, oracle.present)
+                    x = oracle.mix(w, start)
             now = plan(p)
             w = now.product.to(x)
             x = x.sub(oracle.mix(w, oracle.grads(x)), alpha=now.lr)

@@ -127,23 +127,90 @@ def _exchanged(
     return torch.cat(list(group.exchange(parts, from_each)))
 
 
+def weighted(weights: Tensor, rows: Tensor) -> Tensor:
+    """The product `weights @ rows`, where a weight of zero means "not used".
+
+    A row that is not finite makes NaN of the sums that use it, and of no others.
+
+    >>> rows = torch.tensor([[1.0], [torch.inf]])
+    >>> weighted(torch.eye(2), rows)[0]
+    tensor([1.])
+
+    Args:
+        weights: (m,) or (.., m), dense.
+        rows: (m, D).
+    """
+    if not rows.numel():
+        return weights @ rows
+    lost = ~torch.linalg.vector_norm(rows, torch.inf, dim=1).isfinite()
+    if not rows.is_cuda and not bool(lost.any()):  # on a GPU, asking would wait
+        return weights @ rows
+    found = weights @ torch.where(lost[:, None], 0, rows)
+    uses = ((weights != 0) & lost).any(-1, keepdim=True)
+    return torch.where(uses, torch.nan, found)
+
+
+def of_present(weights: Tensor, present: Tensor) -> Tensor:
+    """The weights without those that others have for rows of absent clients.
+
+    Everybody keeps the weight of its own row, which it need not be sent.
+
+    Args:
+        weights: (N, N), sparse or not.
+        present: (N,) who takes part.
+    """
+    if weights.layout == torch.strided:
+        own = torch.eye(len(weights), dtype=torch.bool, device=weights.device)
+        return torch.where(present.to(weights.device) | own, weights, 0)
+    sparse = weights.to_sparse_coo().coalesce()
+    i, k = sparse.indices()
+    used = present.to(i.device)[k] | (i == k)
+    return torch.sparse_coo_tensor(
+        sparse.indices()[:, used],
+        sparse.values()[used],
+        weights.shape,
+        check_invariants=False,
+        is_coalesced=True,
+    )
+
+
+def _without_zeros(weights: Tensor) -> Tensor:
+    """Sparse weights that hold no zeros, which would count as used."""
+    values = weights.values() if weights.layout == torch.sparse_csr else None
+    if values is not None and bool((values != 0).all()):
+        return weights
+    sparse = weights.to_sparse_coo().coalesce()
+    there = sparse.values() != 0
+    if bool(there.all()):
+        return sparse
+    return torch.sparse_coo_tensor(
+        sparse.indices()[:, there],
+        sparse.values()[there],
+        weights.shape,
+        check_invariants=False,
+        is_coalesced=True,
+    )
+
+
 def mixed(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
     """Row i is sum_k weights[i, k] rows[k] over all clients, for i at hand.
 
-    Sparse weights stay so: of N x N numbers only those that are there are looked at.
+    A weight of zero means "not used". Sparse weights stay so: of N x N numbers only
+    those that are there are looked at.
 
     Args:
         group: the processes.
         weights: (N, N), sparse or not.
         rows: of the clients at hand.
     """
+    dense = weights.layout == torch.strided
     if group.size == 1:
-        return weights @ rows
+        return weighted(weights, rows) if dense else _without_zeros(weights) @ rows
     counts, mine = blocks(len(weights), group.size), block(len(weights), group)
-    if weights.layout == torch.strided:
+    if dense:
         wanted = torch.stack([(some != 0).any(0) for some in weights.split(counts)])
         own = weights[mine][:, wanted[group.rank]]
-        return own @ _exchanged(group, rows, wanted, counts)
+        return weighted(own, _exchanged(group, rows, wanted, counts))
     sparse = weights.to_sparse_coo().coalesce()
     there = sparse.values() != 0
     (i, k), values = sparse.indices()[:, there], sparse.values()[there]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,10 +17,18 @@ from torch import Tensor
 
 from .. import seeds
 from ..checks import InputError, integer
-from ..types import CentralProgram, Comparison, Option, Program, Sent
+from ..types import (
+    CentralProgram,
+    Comparison,
+    Message,
+    Option,
+    Program,
+    Sent,
+    tensor_of,
+)
 from .blends import BlendPlan, Release, as_it_is, blend, blended_by_pairs, with_own
 from .comparisons import Asked, HalfGrads, at_home, compared
-from .groups import Group, block, blocks, fetched, mixed, returned
+from .groups import Group, block, blocks, fetched, mixed, of_present, returned, weighted
 from .programs import Evaluator, SimulatedClients, only
 from .samples import Batch, ClientSamples, FreshMinibatches
 from .traffic import Meter, Sending, Wrap
@@ -54,10 +62,13 @@ class SimulatedOracle:
         self.mine = block(len(present), self._group)
         self.active = present[self.mine]
         self._who = self.active.nonzero()[:, 0]  # positions of those who take part
+        here = len(self._who) == len(self.active)
+        self._everybody = here and (self._group.size == 1 or bool(present.all()))
         self._next = FreshMinibatches(
             self._samples, self._who, lambda number: self.key("grads", number)
         )
         self.gradients = torch.zeros(len(self.active), dtype=torch.float64)
+        self.home: Tensor | None = None
         self._meter = Meter(present, [])
 
     def wrapped(self, wrap: Wrap) -> Sending:
@@ -130,10 +141,11 @@ class SimulatedOracle:
     def average(
         self,
         shares: Tensor,
-        rows: Float[Tensor, "n d"],
+        rows: Message,
         groups: Int[Tensor, " n"] | None = None,
     ) -> Tensor:
         """Weighted means over active clients, the same for everybody or a group."""
+        rows = tensor_of(rows)
         shares = shares.to(rows) * self.active
         if groups is not None:
             everywhere = self._group.gather(groups.unique().cpu())
@@ -146,7 +158,7 @@ class SimulatedOracle:
                 f"{float(total):g} from {int(self.present.sum())} active clients."
             )
         part = shares / torch.where(total > 0, total, 1)
-        mean = self._group.sum(part @ rows.flatten(1))
+        mean = self._group.sum(weighted(part, rows.flatten(1)))
         down = rows[0] if groups is not None else mean
         self._meter.with_server("average", rows[0].numel(), down.numel())
         if groups is not None:
@@ -154,31 +166,36 @@ class SimulatedOracle:
         return mean.expand(len(rows), *mean.shape)
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: Option
-    ) -> tuple[Tensor, ...]:
-        """What a coordinator makes of the rows of all clients, row by row."""
-        counts = blocks(len(self.present), self._group.size)
-        everybody = [self._group.collect(row, counts) for row in rows]
-        given = [row for row in everybody if row is not None]
-        results = None
-        if given:
-            found = program(*given, **options)
-            results = found if isinstance(found, tuple) else (found,)
-        own = tuple(self._group.hand_out(results, counts))
-        up = sum(row[0].numel() for row in rows)
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """What a coordinator makes of the rows of those who take part."""
+        given = [tensor_of(row)[self._who] for row in rows]
+        counts = [int(part.sum()) for part in self._blocks(self.present)]
+        collected = [self._group.collect(row, counts) for row in given]
+        memory, answers = None, None  # which the coordinator alone has
+        if self._group.rank == 0:
+            who = self.present.nonzero()[:, 0]
+            known = [row for row in collected if row is not None]
+            memory, *answers = program(server, who, *known, **options)
+        everybody = blocks(len(self.present), self._group.size)
+        own = self._group.hand_out(answers, everybody)
+        up = sum(tensor_of(row)[0].numel() for row in rows)
         self._meter.with_server("central", up, sum(row[0].numel() for row in own))
-        return own
+        return memory, *own
 
     # Between clients, from peer to peer.
 
     def mix(
-        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Row i is sum_k weights[i, k] rows[k], so many times; see `types.Oracle`."""
+        rows = tensor_of(rows)
         weights = weights.to(rows)
         if len(weights) < len(self.present):  # rows at hand, which their clients know
             counts = blocks(len(self.present), self._group.size)
             weights = self._group.join(weights.to_dense(), counts)
+        if not self._everybody:
+            weights = of_present(weights, self.present)
         before, now = rows, self._mixed(weights, rows)
         for _ in range(exchanges - 1):
             mixed = self._mixed(weights, now)

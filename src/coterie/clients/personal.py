@@ -16,10 +16,13 @@ References:
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..types import CentralProgram, Comparison, Option, Program
+from ..checks import InputError
+from ..types import CentralProgram, Comparison, Message, Numbers, Option, Program
 from .traffic import Sending, Wrap, Wrapping
 
 
@@ -45,10 +48,15 @@ class PersonalOracle(Wrapping[Sending]):
         """Runs a client program, which stays with its client."""
         return self._oracle.each(program, *rows, who=who, **options)
 
+    @property
+    def home(self) -> Bool[Tensor, " d"]:
+        """The columns that never leave."""
+        return self._home
+
     def average(
         self,
         shares: Tensor,
-        rows: Float[Tensor, "n d"],
+        rows: Message,
         groups: Int[Tensor, " n"] | None = None,
     ) -> Tensor:
         """Weighted means of the shared columns, and everybody's own personal ones."""
@@ -56,7 +64,7 @@ class PersonalOracle(Wrapping[Sending]):
         return self._completed(mean, rows)
 
     def mix(
-        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Mixtures of the shared columns, and everybody's own personal ones."""
         shared = self.shared(rows)
@@ -64,13 +72,13 @@ class PersonalOracle(Wrapping[Sending]):
         return self._completed(found, rows)
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: Option
-    ) -> tuple[Tensor, ...]:
-        """What a coordinator makes of shared columns; result j goes with rows[j]."""
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """What a coordinator makes of shared columns; answer j goes with rows[j]."""
         shared = [self.shared(row) for row in rows]
-        found = self._oracle.central(program, *shared, **options)
+        server, *found = self._oracle.central(program, server, *shared, **options)
         own = [self._completed(*pair) for pair in zip(found, rows, strict=False)]
-        return (*own, *found[len(own) :])
+        return server, *own, *found[len(own) :]
 
     def wrapped(self, wrap: Wrap) -> PersonalOracle:
         """The same, where what leaves is also wrapped: the shared columns."""
@@ -96,17 +104,20 @@ class PersonalOracle(Wrapping[Sending]):
         """Distances of gradients in the shared columns."""
         return self._oracle.compare(x, samples=samples, pairs=pairs, home=self._home)
 
-    def _is_whole(self, rows: Tensor) -> bool:
-        """Whether these are rows of models, and not a few numbers of each client."""
-        return rows.dim() > 1 and rows.shape[-1] == len(self._home)
+    def shared(self, rows: Message) -> Message:
+        """The columns that may leave; numbers leave as they are."""
+        if isinstance(rows, Numbers):
+            return rows
+        if rows.shape[-1] != len(self._home):
+            raise InputError(
+                f"a verb takes models with {len(self._home)} columns, or `Numbers`, "
+                f"but got rows of shape {tuple(rows.shape)}."
+            )
+        return rows[..., ~self._home]
 
-    def shared(self, rows: Tensor) -> Tensor:
-        """The columns that may leave; a few numbers of each client as they are."""
-        return rows[..., ~self._home] if self._is_whole(rows) else rows
-
-    def _completed(self, found: Tensor, rows: Tensor) -> Tensor:
+    def _completed(self, found: Tensor, rows: Message) -> Tensor:
         """The shared columns with the personal ones of each client's row."""
-        if not self._is_whole(rows):
+        if isinstance(rows, Numbers):
             return found
         own = rows if found.dim() == rows.dim() else rows[:, None]
         whole = own.expand(*found.shape[:-1], -1).clone()

@@ -85,11 +85,6 @@ class Simulation:
             compiled=compiled and not loop,
         )
         self.home = None if home is None else home.to(device)
-        if home is not None and len(home) == len(self):
-            raise InputError(
-                "personal parameters need models that have not as many parameters as "
-                f"there are clients, got {len(home)} of both."
-            )
 
     def __len__(self) -> int:
         return self._clients

@@ -81,6 +81,11 @@ class Wrapping(Generic[Inner]):
         return self._oracle.mine
 
     @property
+    def home(self) -> Bool[Tensor, " d"] | None:
+        """Columns of a model that never leave their client; None: all may."""
+        return self._oracle.home
+
+    @property
     def gradients(self) -> Float[Tensor, " n"]:
         """Gradients of single samples that each client has evaluated."""
         return self._oracle.gradients

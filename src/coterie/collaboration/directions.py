@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ..structure.heads import along, orthonormal, whole_gradient
-from ..types import Oracle
+from ..types import Numbers, Oracle
 from .rows import common
 
 _POWER = 10
@@ -30,7 +30,7 @@ def slopes(oracle: Oracle, x: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor]:
 def second_moment(oracle: Oracle, c: Float[Tensor, "n k"]) -> Float64[Tensor, "k k"]:
     """`mean c_i c_i'`, column after column."""
     c = c.double()
-    columns = [common(oracle, c * c[:, j, None])[0] for j in range(c.shape[1])]
+    columns = [common(oracle, Numbers(c * c[:, j, None]))[0] for j in range(c.shape[1])]
     moment = torch.stack(columns, 1)
     return (moment + moment.T) / 2
 
@@ -42,7 +42,8 @@ def by_power(
     u = orthonormal(_drawn((rank, g.shape[1]), rng, g))[0]
     for _ in range(_POWER):
         here = along(u.expand(len(g), -1, -1), g)  # (n, r)
-        mean = common(oracle, (here[:, :, None] * g[:, None]).flatten(1))
+        products = (here[:, :, None] * g[:, None]).flatten(1)
+        mean = common(oracle, Numbers(products))
         u = orthonormal(mean[0].view_as(u))[0]
     return u.expand(len(g), -1, -1)
 
@@ -54,7 +55,8 @@ def by_lanczos(
     precise, d = g.double(), g.shape[1]
     rows: list[Tensor] = []
     images: list[Tensor] = []
-    trace = float(common(oracle, precise.square().sum(1, keepdim=True))[0])
+    squares = precise.square().sum(1, keepdim=True)
+    trace = float(common(oracle, Numbers(squares))[0])
     q = _drawn((d,), rng, precise)
     for _ in range(min(exchanges, d)):
         rest = _apart(q, rows)

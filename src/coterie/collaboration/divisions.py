@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..types import Rows
 from .evidence import Moments, best_on_the_whole, choices, surely_better
 
 OWN, RAW, TUNED, ALL_RAW, ALL_TUNED, HALF = range(6)
@@ -48,27 +47,32 @@ _MEMORY = 0.8
 
 
 class Standing(NamedTuple):
-    """What is known of each client's group, models and choice."""
+    """What a coordinator knows of each client's group, models and choice."""
 
-    member: Rows  # (n,) its group, a whole number
-    sibling: Rows  # (n,) the other half, if its group divided while it was away; or -1
-    rest: Rows  # (n,) the round before which its group is left alone
-    trial: Rows  # (n,) whether halves of its group are tried in the next round
-    record: Rows  # (n, 6) discounted losses of the first five models, and their weight
-    choice: Rows  # (n,) which model it should use
-    probation: Rows  # (n,) when it may end, the same for all; or -1
-    settled: Rows  # (n,) whether groups have passed it
-    pause: Rows  # (n,) rounds until the next attempt, if they do not
+    member: Tensor  # (n,) its group, a whole number
+    sibling: (
+        Tensor  # (n,) the other half, if its group divided while it was away; or -1
+    )
+    rest: Tensor  # (n,) the round before which its group is left alone
+    trial: Tensor  # (n,) whether halves of its group are tried in the next round
+    record: (
+        Tensor  # (n, 6) discounted losses of the first five models, and their weight
+    )
+    choice: Tensor  # (n,) which model it should use
+    probation: Tensor  # (n,) when it may end, the same for all; or -1
+    settled: Tensor  # (n,) whether groups have passed it
+    pause: Tensor  # (n,) rounds until the next attempt, if they do not
 
 
 class News(NamedTuple):
-    """What follows for the rest of the round; the last three are the same for all."""
+    """What follows for the rest of the round; the last four are the same for all."""
 
     moved: Bool[Tensor, " n"]  # whose group has changed
     due: Bool[Tensor, " n"]  # whose group may be divided
     dividing: Bool[Tensor, " n"]  # whether there is such a group
     merged: Bool[Tensor, " n"]  # whether all are one group again
     undecided: Bool[Tensor, " n"]  # whether somebody was away when its group divided
+    tried: Bool[Tensor, " n"]  # whether everybody's model is trained beside the groups
 
 
 def one_group(x: Float[Tensor, "n d"]) -> Standing:
@@ -119,6 +123,7 @@ def proposed(
         heard: whose updates count.
         member: the groups.
     """
+    heard = heard & update.isfinite().all(1)  # a direction of nothing is none
     changes = update.new_zeros(len(update), 2, update.shape[1])
     trial = torch.zeros_like(heard)
     for group in member[heard].unique():
@@ -159,7 +164,8 @@ def judged(
     new = new._replace(choice=_chosen(new, active, report), trial=new.trial & False)
     large = torch.bincount(new.member)[new.member] > 1
     due = (new.rest <= t) & large & (new.sibling < 0) & (t >= _BEGIN)
-    flags = (bool(due.any()), merged, bool((new.sibling >= 0).any()))
+    tried = int(new.probation[0]) >= 0
+    flags = (bool(due.any()), merged, bool((new.sibling >= 0).any()), tried)
     return new, News(moved, due, *(torch.full_like(active, flag) for flag in flags))
 
 

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 
-from ..types import Oracle, Rows
+from ..types import Rows
 from .evidence import surely_above_zero
 
 _MEMORY = 0.8
@@ -52,14 +51,6 @@ def exchange(
     return torch.sparse_coo_tensor(
         rows, ones, (len(partner), n), check_invariants=True, is_coalesced=True
     )
-
-
-def told(
-    oracle: Oracle, swap: Tensor, numbers: Float[Tensor, "n m"], columns: int
-) -> Float[Tensor, "n m"]:
-    """A few numbers of everybody's partner; as many as a model has are no model."""
-    m = numbers.shape[1]
-    return oracle.mix(swap, pad(numbers, (0, int(m == columns))))[:, :m]
 
 
 def averaged(

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..checks import InputError
-from ..types import Oracle
+from ..types import Message, Oracle, tensor_of
 
 
 def holders(name: str, value: Tensor, n: int) -> Tensor:
@@ -42,7 +42,7 @@ def at_reference(
     oracle: Oracle,
     reference: Bool[Tensor, " m"],
     shares: Tensor,
-    rows: Float[Tensor, "n d"],
+    rows: Message,
 ) -> Float[Tensor, "n d"]:
     """The mean of the rows of all who take part, for holders; zero for the others."""
     present = oracle.present.to(shares.device)
@@ -53,7 +53,7 @@ def from_reference(
     oracle: Oracle,
     reference: Bool[Tensor, " m"],
     shares: Tensor,
-    rows: Float[Tensor, "n d"],
+    rows: Message,
 ) -> Float[Tensor, "n d"]:
     """The row of the holder, for everybody; of several, the mean of those present.
 
@@ -70,10 +70,11 @@ def from_reference(
 
 
 def _sent(
-    oracle: Oracle, to: Bool[Tensor, " m"], shares: Tensor, rows: Tensor
+    oracle: Oracle, to: Bool[Tensor, " m"], shares: Tensor, rows: Message
 ) -> Float[Tensor, "n d"]:
     """The mean by shares of rows, sent to some."""
-    part = shares.to(rows) / shares.to(rows).sum()
+    part = shares.to(tensor_of(rows))
+    part = part / part.sum()
     readers, senders = to.nonzero()[:, 0], part.nonzero()[:, 0]
     places = torch.cartesian_prod(readers, senders).T
     values = part[senders].repeat(len(readers))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import InputError
-from ..types import Oracle, State
+from ..types import Message, Oracle, State, tensor_of
 
 
 def alike(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
@@ -29,9 +28,10 @@ def alike(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     return function(*rows)
 
 
-def common(oracle: Oracle, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+def common(oracle: Oracle, rows: Message) -> Float[Tensor, "n d"]:
     """The mean of the rows of all who take part: the same row for everybody."""
-    return oracle.average(rows.new_ones(len(rows)), rows)
+    values = tensor_of(rows)
+    return oracle.average(values.new_ones(len(values)), rows)
 
 
 def handed(oracle: Oracle, rows: Float[Tensor, "n ..."]) -> Float[Tensor, "m ..."]:
@@ -44,18 +44,14 @@ def one_model(state: State, oracle: Oracle) -> Float[Tensor, "m d"]:
     return handed(oracle, state.x)
 
 
-def refuse_personal(oracle: Oracle, x: Float[Tensor, "n d"]) -> None:
-    """Raises InputError where columns of models stay at home, by what an average keeps.
+def refuse_personal(oracle: Oracle) -> None:
+    """Raises InputError where columns of models stay at home.
 
     For methods whose messages are parts or products of rows, in which nobody could tell
     such columns from others.
     """
-    places = torch.arange(len(oracle.present), device=x.device)[oracle.mine]
-    # Half of all say 1 and the others 0: the mean, a half to two thirds, is nobody's.
-    probe = (2 * places < len(oracle.present)).to(x)[:, None].expand_as(x)
-    kept = (common(oracle, probe) - probe).abs() < 0.25
-    if len(oracle.present) > 1 and bool(kept.any()):
+    if oracle.home is not None:
         raise InputError(
-            "`personal` must name no parameters for this method, whose messages are "
-            "not models."
+            f"`personal` cannot be used with this method, whose messages are not "
+            f"models ({int(oracle.home.sum())} parameters are personal here)."
         )

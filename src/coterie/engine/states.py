@@ -1,7 +1,7 @@
 """States of algorithms, divided among processes and put together again.
 
-Fields of type `Rows` have one row for each client at hand; all others must be the same
-in every process.
+Fields of type `Rows` have one row for each client at hand. A field of type `Server` is
+kept by process 0, the coordinator. All others must be the same in every process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..clients.groups import Group, block, blocks
-from ..types import Rows, State
+from ..types import Rows, Server, State
 
 
 def whole(state: State, group: Group, clients: int) -> State | None:
@@ -50,19 +50,21 @@ def own(packed: Any, like: State, group: Group, clients: int) -> Any:
     if group.size == 1:
         return packed
     mine, part = block(clients, group), dict(packed)
-    for name, value, has_rows in _fields(like):
-        if has_rows:
+    for name, value, kind in _fields(like):
+        if kind == Rows:
             part[name] = packed[name][mine].clone()
+        elif kind == Server:
+            part[name] = packed[name] if group.rank == 0 else None
         elif _is_named(value):
             part[name] = own(packed[name], value, group, clients)
     return part
 
 
-def _fields(state: State) -> Iterator[tuple[str, object, bool]]:
-    """Name and value of each field, and whether it has rows."""
+def _fields(state: State) -> Iterator[tuple[str, object, object]]:
+    """Name, value and type of each field."""
     hints = get_type_hints(type(state), include_extras=True)
     for name in _names(state):
-        yield name, getattr(state, name), hints.get(name) == Rows
+        yield name, getattr(state, name), hints.get(name)
 
 
 def _names(state: State) -> tuple[str, ...]:
@@ -79,10 +81,10 @@ def _is_named(value: object) -> bool:
 def _with_rows(change: Callable[[Tensor], Tensor | None], state: State) -> State:
     """The state with its rows changed."""
     changed = {}
-    for name, value, has_rows in _fields(state):
-        if has_rows and isinstance(value, Tensor):
+    for name, value, kind in _fields(state):
+        if kind == Rows and isinstance(value, Tensor):
             changed[name] = change(value)
-        elif _is_named(value):
+        elif kind != Server and _is_named(value):
             changed[name] = _with_rows(change, value)
     if dataclasses.is_dataclass(state) and not isinstance(state, type):
         return dataclasses.replace(state, **changed)
@@ -90,9 +92,11 @@ def _with_rows(change: Callable[[Tensor], Tensor | None], state: State) -> State
 
 
 def _shared(state: State) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that have no rows of clients."""
-    for name, value, has_rows in _fields(state):
+    """Tensors that have no rows of clients, and are not the coordinator's."""
+    for name, value, kind in _fields(state):
+        if kind == Server:
+            continue
         if _is_named(value):
             yield from _shared(value)
-        elif isinstance(value, Tensor) and not has_rows:
+        elif isinstance(value, Tensor) and kind != Rows:
             yield name, value

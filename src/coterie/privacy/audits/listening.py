@@ -29,7 +29,16 @@ from torch import Tensor
 from ...clients.blends import Release, after
 from ...clients.personal import PersonalOracle
 from ...clients.traffic import Inner, Sending, Wrap, Wrapping
-from ...types import CentralProgram, Comparison, Federated, Option, Oracle, Program
+from ...types import (
+    CentralProgram,
+    Comparison,
+    Federated,
+    Message,
+    Option,
+    Oracle,
+    Program,
+    tensor_of,
+)
 from .membership import scores_along
 
 _RIDGE = 1e-3
@@ -186,22 +195,22 @@ class Passing(Wrapping[Inner]):
         return self._oracle.each(program, *rows, who=who, **options)
 
     def average(
-        self, shares: Tensor, rows: Tensor, groups: Int[Tensor, " n"] | None = None
+        self, shares: Tensor, rows: Message, groups: Int[Tensor, " n"] | None = None
     ) -> Tensor:
         """As it is."""
         return self._oracle.average(shares, rows, groups)
 
     def mix(
-        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """As it is."""
         return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: Option
-    ) -> tuple[Tensor, ...]:
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
         """As it is."""
-        return self._oracle.central(program, *rows, **options)
+        return self._oracle.central(program, server, *rows, **options)
 
     def blended(self, x: Tensor, weights: Tensor) -> Tensor:
         """As it is."""
@@ -224,31 +233,31 @@ class Listening(Passing[Sending]):
         self._heard = heard
 
     def average(
-        self, shares: Tensor, rows: Tensor, groups: Int[Tensor, " n"] | None = None
+        self, shares: Tensor, rows: Message, groups: Int[Tensor, " n"] | None = None
     ) -> Tensor:
         """Weighted means, of rows that are heard, or of which the sum is."""
         found = self._oracle.average(shares, rows, groups)
-        seen = found if self._heard.summed else rows
+        seen = found if self._heard.summed else tensor_of(rows)
         self._heard.row("average", seen, found, self.active)
         return found
 
     def mix(
-        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Mixtures of rows that are heard."""
         found = self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
-        self._heard.row("mix", rows, found, self.active)
+        self._heard.row("mix", tensor_of(rows), found, self.active)
         return found
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: Option
-    ) -> tuple[Tensor, ...]:
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
         """What a coordinator makes of rows that are heard."""
-        found = self._oracle.central(program, *rows, **options)
-        for j, row in enumerate(rows):
+        server, *found = self._oracle.central(program, server, *rows, **options)
+        for j, row in enumerate(map(tensor_of, rows)):
             answer = found[j] if j < len(found) else row
-            self._heard.row(f"central {j}", row, answer, torch.ones_like(self.active))
-        return found
+            self._heard.row(f"central {j}", row, answer, self.active)
+        return server, *found
 
     def blended(
         self,

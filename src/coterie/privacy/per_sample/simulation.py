@@ -34,6 +34,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -49,7 +50,7 @@ from ...clients.programs import staggered
 from ...clients.simulation import Simulation
 from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
 from ...collaboration.beliefs import first_half
-from ...types import CentralProgram, Comparison, Option, Oracle, Program
+from ...types import CentralProgram, Comparison, Message, Option, Oracle, Program
 from ..gaussian import refuse_clip, refuse_noise
 from ..ledger import Ledger
 from .clients import Placed, PrivateClients, Uses
@@ -222,23 +223,23 @@ class PerSampleOracle(Wrapping[Sending]):
     def average(
         self,
         shares: Tensor,
-        rows: Float[Tensor, "n d"],
+        rows: Message,
         groups: Int[Tensor, " n"] | None = None,
     ) -> Tensor:
         """Weighted means, as they are: rows were made of private answers."""
         return self._oracle.average(shares, rows, groups)
 
     def mix(
-        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Mixtures, as they are."""
         return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: Option
-    ) -> tuple[Tensor, ...]:
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
         """What a coordinator makes of the rows, as it is."""
-        return self._oracle.central(program, *rows, **options)
+        return self._oracle.central(program, server, *rows, **options)
 
     def blended(
         self,

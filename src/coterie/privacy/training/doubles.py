@@ -16,17 +16,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ... import seeds
+from ...clients.groups import of_present
 from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending, Wrap
 from ...types import (
     Algorithm,
     CentralProgram,
     Comparison,
+    Message,
     Option,
     Oracle,
     Program,
     Sent,
     State,
+    like,
+    tensor_of,
 )
 from .origins import Following, is_of_data, known, of_data
 
@@ -46,13 +50,14 @@ class SeenCall(NamedTuple):
     """One call of a verb between clients."""
 
     verb: str
-    rows: tuple[Tensor, ...]  # what clients give
+    rows: tuple[Message, ...]  # what clients give
     others: tuple[Tensor, ...]  # shares or weights, and groups or pairs
     answer: Any  # a tensor, a tuple of them, or a comparison
     program: str = ""  # of a coordinator
     made: tuple[bool, ...] = ()  # which of the rows are made of data, if followed
     weighed: bool = False  # whether the others are
     read: bool = False  # whether numbers made of data were read before
+    server: Any = None  # what a coordinator remembers
 
 
 class DoubleClients:
@@ -120,6 +125,7 @@ class Double:
             following: where the method is followed.
         """
         self.active = self.present = present
+        self.home: Tensor | None = None
         self.mine = slice(0, len(present))
         self.gradients = torch.zeros(len(present), dtype=torch.float64)
         self.sent: list[Sent] = []
@@ -162,29 +168,40 @@ class Double:
         )
 
     def average(
-        self, shares: Tensor, rows: Tensor, groups: Tensor | None = None
+        self, shares: Tensor, rows: Message, groups: Tensor | None = None
     ) -> Tensor:
         """Weighted means, of all; those of groups are not told apart."""
-        part = shares.to(rows) * self.active
+        values = tensor_of(rows)
+        part = shares.to(values) * self.active
         total = part.sum(-1, keepdim=True)
-        mean = (part / torch.where(total > 0, total, 1)) @ rows.flatten(1)
-        found = mean.expand(len(rows), *mean.shape)
+        mean = (part / torch.where(total > 0, total, 1)) @ values.flatten(1)
+        found = mean.expand(len(values), *mean.shape)
         others = (shares,) if groups is None else (shares, groups)
         return self._told("average", (rows,), others, found)
 
     def mix(
-        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Mixtures; `exchanges` do not matter for what they depend on."""
-        return self._told("mix", (rows,), (weights,), weights.to(rows) @ rows)
+        values = tensor_of(rows)
+        used = weights.to(values)
+        if not bool(self.present.all()):
+            used = of_present(used, self.present)
+        return self._told("mix", (rows,), (weights,), used @ values)
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: Option
-    ) -> tuple[Tensor, ...]:
-        """What the program makes of the rows."""
-        found = program(*map(known, rows), **options)  # a coordinator has releases
-        found = found if isinstance(found, tuple) else (found,)
-        return self._told("central", rows, (), found, program.__name__)
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """What the program makes of the rows of those who are there."""
+        who = self.present.nonzero()[:, 0]
+        given = [known(tensor_of(row))[who] for row in rows]  # it has releases
+        server, *found = program(server, who, *given, **options)
+        number = len(self.seen)
+        if self._answers is not None and number < len(self._answers):
+            server = self._answers[number].server
+        told = self._told("central", rows, (), tuple(found), program.__name__)
+        self.seen[-1] = self.seen[-1]._replace(server=server)
+        return server, *told
 
     def blended(
         self,
@@ -252,7 +269,7 @@ class Double:
     def _told(
         self,
         verb: str,
-        rows: tuple[Tensor, ...],
+        rows: tuple[Message, ...],
         others: tuple[Tensor, ...],
         answer: Answer,
         program: str = "",
@@ -261,9 +278,11 @@ class Double:
         number = len(self.seen)
         if self._answers is not None and number < len(self._answers):
             answer = self._answers[number].answer
-        made, weighed = tuple(map(is_of_data, rows)), any(map(is_of_data, others))
+        made = tuple(is_of_data(tensor_of(row)) for row in rows)
+        weighed = any(map(is_of_data, others))
         # Methods may write into what they get.
-        given = verb, _copied(rows), others, _copied(answer), program
+        copies = tuple(like(row, known(tensor_of(row))) for row in rows)
+        given = verb, copies, others, _copied(answer), program
         self.seen.append(SeenCall(*given, made, weighed, self._has_read))
         return _copied(answer)
 

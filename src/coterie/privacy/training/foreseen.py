@@ -33,7 +33,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ...checks import InputError
-from ...types import Algorithm
+from ...types import Algorithm, tensor_of
 from .doubles import SeenCall, Stage, World, small_stage
 from .nearest import RESULT, Key, Nearest, is_model, keys_of
 from .origins import followed
@@ -247,7 +247,8 @@ def _fresh(one: list[SeenCall], two: list[SeenCall], label: str) -> _Fresh:
         raise Refusal(_depends(label))
     found = []
     for a, b in zip(one, two, strict=True):
-        rows = tuple(not _same(x, y) for x, y in zip(a.rows, b.rows, strict=True))
+        both = [map(tensor_of, seen.rows) for seen in (a, b)]
+        rows = tuple(not _same(x, y) for x, y in zip(*both, strict=True))
         weights = any(not _same(x, y) for x, y in zip(a.others, b.others, strict=True))
         found.append((rows, weights))
     return found

@@ -123,7 +123,7 @@ def privately(
         return oracle.wrapped(wrap), made[-1]
 
     def init(x: Tensor, oracle: Oracle) -> Guarded:
-        known = x if not isinstance(oracle, PersonalOracle) else oracle.shared(x)
+        known = x if oracle.home is None else x[:, ~oracle.home]
         if (home := algorithm.home) is not None:
             known = x[:, ~home.to(x.device)]
         refs = known[:, None].repeat(1, len(foreseen.slots), 1)

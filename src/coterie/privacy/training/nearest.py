@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...types import Comparison
+from ...types import Comparison, Message, Numbers
 from .doubles import SeenCall
 
 ZERO, OWN, RESULT = range(3)
@@ -19,7 +19,7 @@ Key = tuple[str, int]
 
 def sort_of(
     verb: str,
-    rows: Sequence[Tensor],
+    rows: Sequence[Message],
     others: Sequence[Tensor],
     program: str,
     columns: int,
@@ -38,9 +38,9 @@ def sort_of(
     return f"{verb} {program}({models}) {several}"
 
 
-def is_model(row: Tensor, columns: int) -> bool:
-    """Whether these are rows of the length of a model."""
-    return row.dim() == 2 and row.shape[1] == columns
+def is_model(row: Message, columns: int) -> bool:
+    """Whether these are models, of so many columns that may leave."""
+    return not isinstance(row, Numbers) and row.shape[1:] == (columns,)
 
 
 def keys_of(seen: Sequence[SeenCall], columns: int) -> list[Key]:
@@ -73,7 +73,7 @@ class Nearest:
         keys = keys_of(seen, self._known.shape[1])
         for key, one in zip(keys, seen, strict=True):
             for j, row in enumerate(one.rows):
-                if row.shape != self._known.shape:
+                if isinstance(row, Numbers) or row.shape != self._known.shape:
                     continue
                 place = key, j
                 own, result = self._last.get(place, (self._known, self._known))

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,7 +32,14 @@ from ...checks import InputError
 from ...clients.blends import Release as Leaves
 from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
 from ...collaboration.beliefs import first_half
-from ...types import CentralProgram, Comparison, Option, Program
+from ...types import (
+    CentralProgram,
+    Comparison,
+    Message,
+    Option,
+    Program,
+    tensor_of,
+)
 from ..ledger import LOSSES, Event, Exchange, Input, Release
 from .foreseen import Call, Foreseen
 from .mechanisms import Mechanism
@@ -69,7 +77,7 @@ class PrivateOracle(Wrapping[Sending]):
             refuses: who of all clients has nothing left to spend.
         """
         super().__init__(oracle if refuses is None else oracle.without(refuses))
-        self._planned, self._refuses = oracle.present, refuses
+        self._planned = oracle.present
         self._mechanism, self._foreseen = mechanism, foreseen
         self._calls, self._names, self._t = calls, names, t
         self._tells = foreseen.told is not None and not at_home
@@ -113,7 +121,7 @@ class PrivateOracle(Wrapping[Sending]):
     # Through a server.
 
     def average(
-        self, shares: Tensor, rows: Tensor, groups: Int[Tensor, " n"] | None = None
+        self, shares: Tensor, rows: Message, groups: Int[Tensor, " n"] | None = None
     ) -> Tensor:
         """Weighted means of released rows."""
         others = (shares,) if groups is None else (shares, groups)
@@ -136,35 +144,28 @@ class PrivateOracle(Wrapping[Sending]):
         return found
 
     def central(
-        self, program: CentralProgram, *rows: Tensor, **options: Option
-    ) -> tuple[Tensor, ...]:
-        """What a coordinator makes of released rows, of absent clients too."""
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """What a coordinator makes of the released rows of those who take part."""
         call, given = self._next("central", rows, (), program.__name__), []
-        tells = torch.ones_like(self.present)
-        if self._refuses is not None:
-            tells &= ~self._refuses.to(tells.device)
         for j, row in enumerate(rows):
-            z = self._released(call, j, row)
+            given.append(self._released(call, j, row))
             if call.fresh[j]:
-                z = self._as_known(call, j, z, ~tells[self.mine])
-                self._write("central", upwards(tells))
-            given.append(z)
-        found = self._oracle.central(program, *given, **options)
+                self._write("central", upwards(self.present))
+        server, *found = self._oracle.central(program, server, *given, **options)
         for j, z in enumerate(given):
-            self._keep(call, j, z, found[j] if j < len(found) else z)
-        return found
+            self._keep(call, j, z, found[j] if j < len(found) else tensor_of(z))
+        return server, *found
 
     # From peer to peer.
 
     def mix(
-        self, weights: Tensor, rows: Tensor, *, exchanges: int = 1, gamma: float = 1.0
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Mixtures of released rows: noise is drawn once, for all exchanges."""
         call = self._next("mix", (rows,), (weights,))
         before = len(self._sent)
         z = self._released(call, 0, rows)
-        if call.fresh[0]:
-            z = self._absent_as_known(call, weights, z)
         anew = len(self._sent) > before  # or the row has left before, and costs nothing
         links = (
             between(weights, self.present) if len(weights) == len(weights.T) else None
@@ -234,7 +235,7 @@ class PrivateOracle(Wrapping[Sending]):
     def _next(
         self,
         verb: str,
-        rows: Sequence[Tensor],
+        rows: Sequence[Message],
         others: Sequence[Tensor],
         program: str = "",
     ) -> Call:
@@ -259,18 +260,20 @@ class PrivateOracle(Wrapping[Sending]):
         seed = self._mechanism.seed
         return seeds.key(seed, "privacy", self._t, verb, self._number, j)
 
-    def _released(self, call: Call, j: int, row: Tensor, share: float = 1.0) -> Tensor:
+    def _released(
+        self, call: Call, j: int, row: Message, share: float = 1.0
+    ) -> Message:
         """A row of each client as it leaves."""
         if not call.fresh[j]:
             return row
+        assert isinstance(row, Tensor)  # numbers that are new are refused beforehand
         for given, *how, z in self._sent:
             if given is row and how == [row._version, share]:  # it has left this round
                 return z
         names = self._names[self.mine].to(row.device)
         ref = self._ref(call, j)
         z = self._mechanism.released(row, ref, self._stream(call.verb, j), names, share)
-        if call.verb != "central":
-            z = torch.where(self.active[:, None], z, row)
+        z = torch.where(self.active[:, None], z, row)
         self._sent.append((row, row._version, share, z))
         return z
 
@@ -278,30 +281,21 @@ class PrivateOracle(Wrapping[Sending]):
         place = call.slots[j]
         return self.refs[:, place] if place >= 0 else 0.0
 
-    def _keep(self, call: Call, j: int, z: Tensor, result: Tensor) -> None:
-        """Keeps what the next row of this call will be near to."""
+    def _keep(self, call: Call, j: int, z: Message, result: Tensor) -> None:
+        """Keeps what the next row of this call will be near to.
+
+        Of a client that takes no part only what others know: its own row was not
+        released, and a mixture holds it.
+        """
         place = call.slots[j]
         if place < 0:
             return
-        kept = result if self._foreseen.slots[place] == RESULT else z
+        is_result = self._foreseen.slots[place] == RESULT
+        kept = result if is_result else tensor_of(z)
         if kept.shape == self.refs[:, place].shape:
-            self.refs[:, place] = kept
-
-    def _absent_as_known(self, call: Call, weights: Tensor, z: Tensor) -> Tensor:
-        """Rows of the absent, where others weigh them, as they are known to be."""
-        if bool(self.present.all()):
-            return z
-        dense = weights.to_dense()
-        if len(dense) == len(self.present):
-            dense = dense.clone().fill_diagonal_(0)
-        read = (dense != 0).any(0)[self.mine].to(self.active.device)
-        return self._as_known(call, 0, z, ~self.active & (read | self._foreseen.gossip))
-
-    def _as_known(self, call: Call, j: int, z: Tensor, hidden: Tensor) -> Tensor:
-        """The rows, but those that stay hidden as they are known to be."""
-        ref = self._ref(call, j)
-        known = ref if isinstance(ref, Tensor) else torch.zeros_like(z)
-        return torch.where(hidden.to(z.device)[:, None], known, z)
+            known = self.active.clone()
+            known |= is_result and call.verb in ("average", "central")
+            self.refs[:, place] = torch.where(known[:, None], kept, self.refs[:, place])
 
     def _model(
         self, call: Call, x: Tensor, home: Tensor | None, links: Tensor
@@ -310,7 +304,7 @@ class PrivateOracle(Wrapping[Sending]):
         if not call.fresh[0]:
             return x
         shared = x if home is None else x[:, ~home]
-        z = self._released(call, 0, shared)
+        z = tensor_of(self._released(call, 0, shared))
         self._keep(call, 0, z, z)
         self._write(call.verb, links)
         if home is None:
