@@ -267,7 +267,9 @@ def test_parameters_that_stay_at_home_are_refused_where_messages_are_not_models(
     home = models.columns(net(), ["body"])
     simulation = Simulation(classification, net(), home=home, dtype=REAL)
     for method in (fedrep(SIZES, HEAD), shared_subspace(rank=rank), nuclear_norm()):
-        with pytest.raises(InputError, match="`personal` must name no parameters"):
+        with pytest.raises(
+            InputError, match="`personal` cannot be used with this method"
+        ):
             method.init(start(), simulation.at(0))
 
 

@@ -207,7 +207,7 @@ def test_fedrep_releases_bodies_and_uses_its_epsilon_up(tmp_path):
     assert epsilons(run_study(guarded, runs=tmp_path))[-1] == pytest.approx(3.0)
     kept = {"model": {**tables["model"], "personal": ["head"]}}
     with_kept = study(tables=kept, algorithm=algorithm)
-    refused(with_kept, tmp_path / "kept", "`personal` must name no parameters")
+    refused(with_kept, tmp_path / "kept", "`personal` cannot be used with this method")
 
 
 @pytest.mark.parametrize(
