@@ -1,13 +1,15 @@
 """What hiding every sample costs: a private step against an ordinary one, and Opacus.
 
     python benchmarks/private_step.py [--batch 64] [--threads 1] [--turns 15]
+        [--device cuda]
 
 An ordinary step draws a minibatch of each client, computes gradients and descends. A
 private step draws Poisson minibatches, clips the gradient of every sample, and adds
-noise. Opacus (https://opacus.ai), where it is installed, does the same for one model,
-in a loop over clients: with gradients of samples, and by its ghost clipping. All sides
-take turns in one process; medians of the turns' ratios of processor time are printed,
-since machines are noisy.
+noise: from a seed, for simulations, or secret, for real data. Opacus
+(https://opacus.ai), where it is installed, does the same for one model, in a loop over
+clients: with gradients of samples, and by its ghost clipping. All sides take turns in
+one process; medians of the turns' ratios of processor time (on a GPU: of time) are
+printed, since machines are noisy.
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ CLIP, NOISE, LR = 1.0, 1.0, 0.1
 class Ours:
     """Local steps of all clients, ordinary or private."""
 
-    def __init__(self, case: Case, batch: int, *, private: bool, **options: Any):
-        data = federation(case)
-        self.clients: Any = Simulation(
-            data, build(case.model, 0), batch_size=batch, **options
-        )
-        if private:
-            self.clients = PrivateSimulation(self.clients, clip=CLIP, noise=NOISE)
-        self.x = ravel(build(case.model, 0)).repeat(case.clients, 1)
+    def __init__(self, case: Case, batch: int, device: str, noise_source: str = ""):
+        data = federation(case).to(device, torch.float32)
+        module = build(case.model, 0).to(device)
+        self.clients: Any = Simulation(data, module, batch_size=batch)
+        if noise_source:
+            self.clients = PrivateSimulation(
+                self.clients, clip=CLIP, noise=NOISE, noise_source=noise_source
+            )
+        self.x = ravel(module).repeat(case.clients, 1)
         self.t = 0
 
     def step(self) -> None:
@@ -92,11 +95,14 @@ class Opacus:
             optimiser.step()
 
 
-def sides_of(case: Case, batch: int) -> dict[str, Callable[[], None]]:
+def sides_of(case: Case, batch: int, device: str) -> dict[str, Callable[[], None]]:
     sides: dict[str, Any] = {
-        "ordinary": Ours(case, batch, private=False),
-        "private": Ours(case, batch, private=True),
+        "ordinary": Ours(case, batch, device),
+        "private, seed": Ours(case, batch, device, "seed"),
+        "private, secret": Ours(case, batch, device, "system"),
     }
+    if device != "cpu":
+        return {name: side.step for name, side in sides.items()}
     try:
         sides["Opacus"] = Opacus(case, batch, ghost=False)
         sides["Opacus, ghost"] = Opacus(case, batch, ghost=True)
@@ -105,23 +111,33 @@ def sides_of(case: Case, batch: int) -> dict[str, Callable[[], None]]:
     return {name: side.step for name, side in sides.items()}
 
 
-def measured(case: Case, batch: int, turns: int) -> None:
-    sides = sides_of(case, batch)
+def measured(case: Case, batch: int, turns: int, device: str) -> None:
+    sides = sides_of(case, batch, device)
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(turns + 1):
         for name, step in sides.items():
-            start = time.process_time()
+            start = _now(device)
             for _ in range(case.steps):
                 step()
             if turn:  # the first one warms up
-                taken[name].append((time.process_time() - start) / case.steps)
+                taken[name].append((_now(device) - start) / case.steps)
     print(f"{case.name}, {case.clients} clients, batches of {batch}")
     for name, seconds in taken.items():
         ratios = [s / o for s, o in zip(seconds, taken["ordinary"], strict=True)]
         print(
-            f"  {name:<14} {1e3 * statistics.median(seconds):8.1f} ms a step, "
+            f"  {name:<15} {1e3 * statistics.median(seconds):8.2f} ms a step, "
             f"{statistics.median(ratios):5.2f} of an ordinary one"
         )
+    both = zip(taken["private, secret"], taken["private, seed"], strict=True)
+    ratio = statistics.median(secret / seed for secret, seed in both)
+    print(f"  secret noise takes {ratio:.2f} of the private step with a seed")
+
+
+def _now(device: str) -> float:
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def main() -> None:
@@ -129,13 +145,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--device", default="cpu", choices=CASES)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     warnings.filterwarnings("ignore")  # of Opacus, about its hooks
-    for many in (CASES["cpu"][0], CASES["cpu"][2]):
+    for many in [case for case in CASES[options.device] if "local" in case.name]:
         one = many._replace(name=many.name.removesuffix(", local"), clients=1)
-        measured(many._replace(name=one.name), options.batch, options.turns)
-        measured(one._replace(steps=2 * one.steps), options.batch, options.turns)
+        given = options.batch, options.turns, options.device
+        measured(many._replace(name=one.name), *given)
+        measured(one._replace(steps=2 * one.steps), *given)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from coterie.privacy.per_sample.layers import (
     product,
 )
 from coterie.privacy.per_sample.tapes import Stacked, Vectorised
+from support.plain_clients import simulated
 
 REAL = torch.float64
 # Sums of at most some hundred products in double precision, in another order.
@@ -329,6 +330,31 @@ def test_a_sample_whose_gradient_overflows_counts_as_nothing(name, shared) -> No
     wanted = clipped.grad(points, Batch(index, without))
     kernel._features[index[..., 2]] = math.inf
     found = clipped.grad(points, Batch(index, batch.weight))
+    torch.testing.assert_close(found, wanted, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "normalised"])
+def test_a_row_of_samples_that_all_overflow_is_zero_and_leaves_others_alone(name):
+    _, kernel, clipped, points, batch = problem(name, 0.4)
+    index = torch.arange(10).view(2, 5)
+    wanted = clipped.grad(points, Batch(index, batch.weight))
+    kernel._features[index[0]] = math.nan
+    found = clipped.grad(points, Batch(index, batch.weight))
+    assert torch.equal(found[0], torch.zeros_like(found[0]))
+    torch.testing.assert_close(found[1], wanted[1], **EXACT)
+
+
+def test_a_target_that_is_no_number_counts_as_nothing(regression) -> None:
+    """Its slopes are none either, whatever the features are."""
+    plain, x = simulated(regression, batch_size=0)
+    clipped = ClippedKernel(plain.kernel, 0.4)
+    index = torch.arange(10).view(2, 5)
+    weight = torch.full((2, 5), 0.2, dtype=x.dtype)
+    without = weight.clone()
+    without[:, 2] = 0
+    wanted = clipped.grad(x[:2], Batch(index, without))
+    plain.kernel._targets[index[:, 2]] = math.nan
+    found = clipped.grad(x[:2], Batch(index, weight))
     torch.testing.assert_close(found, wanted, **EXACT)
 
 

@@ -21,7 +21,7 @@ from coterie.conformance.federations import CLIENTS
 from coterie.conformance.federations import small_federation as small
 from coterie.privacy import Exchange, Input, Release
 from coterie.privacy.accounts import by_pairs, totals
-from coterie.privacy.noise import normals
+from coterie.privacy.noise import SEEDED, SecretNoise, normals
 from coterie.privacy.training import (
     Limits,
     Mechanism,
@@ -71,12 +71,49 @@ def test_noise_has_the_promised_scale_and_rows_are_clipped_around_what_is_known(
 
 def test_named_noise_repeats_and_that_of_the_system_does_not():
     names, x = torch.arange(3), torch.zeros(3, 5, dtype=torch.float64)
-    named, other = Mechanism(1.0, 1.0), Mechanism(1.0, 1.0, source="system")
+    named, other = Mechanism(1.0, 1.0), Mechanism(1.0, 1.0, source=SecretNoise())
     first, again = (named.released(x, 0.0, 7, names) for _ in range(2))
     assert torch.equal(first, again)
     one, two = (other.released(x, 0.0, 7, names) for _ in range(2))
-    assert not torch.equal(one, two)
-    assert float(one.abs().max()) < 10
+    assert not bool((one == two).all(1).any())
+
+
+def test_secret_noise_is_as_large_as_it_is_charged():
+    # Half of it, or twice, would be a hundred standard errors away.
+    mechanism = Mechanism(2.0, 0.7, source=SecretNoise())
+    x = torch.randn(4, 60_000, generator=torch.Generator().manual_seed(1)).double()
+    ref = x + torch.ones(4, 1)
+    z = mechanism.released(x, ref, 0, torch.arange(4))
+    away = x - ref
+    shorter = ref + 2.0 * away / away.norm(dim=1, keepdim=True)
+    found = float((z - shorter).square().mean().sqrt()) / 0.7
+    assert abs(found - (1 + 2.0**-10)) < 5.5 / math.sqrt(2 * x.numel())
+    assert mechanism.drawn == 0.7 * (1 + 2.0**-10)
+
+
+@pytest.mark.parametrize("source", [SEEDED, SecretNoise()])
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_that_overflows_leaves_as_what_is_known_of_it(source, odd, dtype):
+    mechanism = Mechanism(2.0, 0.01, source=source)
+    ref = torch.arange(12.0).view(3, 4).to(dtype)
+    x = ref + 0.1
+    x[1, 2] = odd
+    z = mechanism.released(x, ref, 0, torch.arange(3))
+    sent = torch.tensor([0.1, 0.0, 0.1], dtype=dtype)[:, None]
+    assert bool((z != ref + sent).any(1).all())  # each has noise
+    assert bool((z - ref - sent).abs().max() < 0.08)
+
+
+def test_rows_with_secret_noise_are_known_rows_and_steps_of_a_grid():
+    mechanism = Mechanism(2.0, 0.7, source=SecretNoise())
+    rng = torch.Generator().manual_seed(1)
+    x, ref = torch.randn(2, 3, 50, generator=rng, dtype=torch.float64)
+    z = mechanism.released(x, ref, 0, torch.arange(3))
+    steps = (z - ref) * 2.0**9  # 0.7 (1 + 2^-10) is between 2^-1 and 1
+    assert_close(steps, steps.round(), rtol=0, atol=1e-6)
+    z = mechanism.released(x, ref, 0, torch.arange(3), summed=True)
+    assert bool((((z - ref) * 2.0**9) % 1 > 1e-6).any())
 
 
 @pytest.mark.parametrize(
@@ -106,8 +143,8 @@ def run_watched(algorithm, mechanism, federation, sent) -> None:
     simulation = simulated(federation, Setting(batch_size=0))
     original = Mechanism.released
 
-    def released(self, x, ref, stream, clients, share=1.0):
-        z = original(self, x, ref, stream, clients, share)
+    def released(self, x, ref, stream, clients, share=1.0, **options):
+        z = original(self, x, ref, stream, clients, share, **options)
         sent.extend(z[clients == 1])
         return z
 

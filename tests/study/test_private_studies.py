@@ -231,7 +231,8 @@ def test_fedrep_releases_bodies_and_uses_its_epsilon_up(tmp_path):
         ({"noise": None, "epsilon": 1e300}, "`privacy.epsilon` must be at most 1e.09"),
         ({"noise": None, "epsilon": 1e-300}, "`privacy.epsilon` must be at least 1e-0"),
         ({"budget": 1e300}, "`privacy.budget` must be at most 1e.09, got 1e.300"),
-        ({"delta": 1e-320}, "`privacy.delta` must be at least 1e-100"),
+        ({"delta": 1e-320}, "`privacy.delta` must be at least 1e-15, got 1e-320"),
+        ({"delta": 1e-100}, "`privacy.delta` must be at least 1e-15, got 1e-100"),
         ({"clip": 1e300}, "`privacy.clip` must be at most 1e.09, got 1e.300"),
         ({"clip": 1e-300}, "`privacy.clip` must be at least 1e-09, got 1e-300"),
         ({"loss_clip": 1e300}, "`privacy.loss_clip` must be at most 1e.09, got 1e.300"),
@@ -250,7 +251,7 @@ def test_an_epsilon_that_takes_more_noise_than_there_can_be_is_refused():
     releases = [torch.full((2,), 1e4, dtype=torch.float64)]
     message = "`privacy.epsilon` 1e-06 takes a noise of .* clips, which must be at most"
     with pytest.raises(InputError, match=message):
-        Privacy(epsilon=1e-6, delta=1e-100).mechanism(releases, 0, 1.0)
+        Privacy(epsilon=1e-6, delta=1e-15).mechanism(releases, 0, 1.0)
 
 
 @pytest.mark.parametrize(

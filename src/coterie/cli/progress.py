@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.text import Text
 
+from ..privacy.noise import SIMULATION_ONLY
 from ..scores.finals import score_named
 from ..study import experiment
 from .terminal import plain
@@ -36,8 +37,9 @@ def study_progress(
                 last = (p.label, p.seed, _score_text(p, p.score))
             score = last[2] if last[:2] == (p.label, p.seed) else ""
             when = "" if p.time is None else f", virtual time {p.time:.4g} s"
-            spent = "" if p.epsilon is None else f", epsilon {p.epsilon:.3g}"
-            when += spent
+            if p.epsilon is not None:
+                only = f" ({SIMULATION_ONLY})" * (p.noise_source == "seed")
+                when += f", epsilon {p.epsilon:.3g}{only}"
             text = f"{p.label}, seed {p.seed}: round {p.t} of {p.rounds}{when}{score}"
             update(p.done, p.total, text, p.t == p.rounds)
 

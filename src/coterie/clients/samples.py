@@ -61,6 +61,8 @@ class ClientSamples:
     Minibatches then have that many samples in expectation, and weights as if they had
     exactly so many: what accountants of private runs assume.
     """
+    coins: Callable[[Tensor, Tensor, int], Tensor] = seeds.bits
+    """Random words by which Poisson minibatches are drawn, of streams and clients."""
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
@@ -97,7 +99,7 @@ class ClientSamples:
         # Of clients who are divided among processes, nobody here may take part.
         longest = int(size.max()) if len(who) else 0
         keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)
-        draws = (seeds.bits(keys, names, longest)[0] >> 11) + 2**52
+        draws = (self.coins(keys, names, longest)[0] >> 11) + 2**52
         limits = (expected / size * 2.0**53).long()
         chosen = draws < limits[:, None]
         chosen &= torch.arange(longest, device=size.device) < size[:, None]

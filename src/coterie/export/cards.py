@@ -15,6 +15,7 @@ import numpy as np
 
 from ..data.federation import full_name
 from ..models import OBJECTIVES
+from ..privacy.noise import simulated_text
 from ..records import Records
 from ..scores.finals import Score, baseline_of, planned_algorithms, score_of
 from ..scores.gains import client_scores, gain_of, newcomer_score
@@ -61,10 +62,32 @@ def card(records: Records, trained: Trained, about: dict[str, Any]) -> str:
         f"A model `{what}` with {trained.size():,} trained numbers, which "
         f"{written(trained.label)} made in the study {study} (seed {trained.seed}). "
         f"{written(about['chosen'])}",
+        *privacy_lines(records, trained),
     ]
     for title, found in sections.items():
         lines += ["", f"## {title}", "", *found]
     return "\n".join(lines) + "\n"
+
+
+def privacy_lines(records: Records, trained: Trained) -> list[str]:
+    """What its client has released in training; nothing without [privacy]."""
+    settings, table = records.study.get("privacy"), records.metrics
+    if not isinstance(settings, dict) or "epsilon" not in table:
+        return []
+    own = table[
+        (table["algorithm"] == trained.label)
+        & (table["seed"] == trained.seed)
+        & (table["client"] == trained.client)
+    ]
+    if own.empty:
+        return []
+    spent, unit = float(own["epsilon"].iloc[-1]), settings.get("unit", "client")
+    text = (
+        f"Privacy of what its client sent in training: epsilon {spent:.3g} at delta "
+        f"{settings.get('delta', 1e-5):g}, unit {unit}."
+    )
+    simulated = simulated_text(settings.get("noise_source", "seed"))
+    return ["", f"{text} **{simulated}**" if simulated else text]
 
 
 def _task_lines(about: dict[str, Any]) -> list[str]:

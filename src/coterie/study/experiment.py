@@ -62,6 +62,7 @@ class Progress(NamedTuple):
     higher_is_better: bool
     time: float | None = None  # virtual seconds, where a study has them
     epsilon: float | None = None  # of the client who has released most, with [privacy]
+    noise_source: str = "seed"  # of [privacy]
 
 
 @dataclass(frozen=True)
@@ -330,6 +331,8 @@ def _teller(
             time = None if table is None else t * table.period
             where = (label, setup.seed, t, rounds, finished + t, total)
             epsilon = worst_epsilon(state, setup.study)
-            progress(Progress(*where, score, *better, time, epsilon))
+            privacy = setup.study.privacy
+            source = "seed" if privacy is None else privacy.noise_source
+            progress(Progress(*where, score, *better, time, epsilon, source))
 
     return tell

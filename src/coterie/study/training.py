@@ -379,11 +379,21 @@ def refuse_nonfinite(x: Tensor, cell: Cell, setup: Setup) -> None:
     refuse_any(setup.simulation.group, found)
 
 
+def _hides(setup: Setup) -> bool:
+    """Whether clients hide their data."""
+    privacy = setup.study.privacy
+    return privacy is not None and privacy.noise != 0
+
+
 def _nonfinite(x: Tensor, what: str, cell: Cell, setup: Setup) -> str:
-    """Whose row is not finite; nothing where all are."""
+    """Whose row is not finite; nothing where all are, or clients hide their data."""
     bad = ~torch.isfinite(x.sum(1))
     if not bad.any():
         return ""
+    if _hides(setup):  # a run that ended would tell of a client's data
+        everybody = bool(bad.all()) and setup.division.group.size == 1
+        text = f"{cell.label} (seed {cell.seed}): no model of any client is finite "
+        return f"{text}after round {cell.t}" * everybody
     identity = cell.clients[setup.division.mine][int(bad.nonzero()[0])]
     client = called(setup.federation.names, identity)
     return (

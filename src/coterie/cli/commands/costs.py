@@ -6,6 +6,7 @@ import math
 
 from rich.table import Table
 
+from ...privacy.noise import simulated_text
 from ...study import Study
 from ..progress import plain_progress
 from ..tables import err, out, print_epsilons, print_json
@@ -34,8 +35,12 @@ def show_costs(
 
     with plain_progress(err, f"{study.name}, trials", quiet=quiet) as show:
         found = plan_privacy(study, epsilon=epsilon, delta=delta, progress=show)
+    source = "seed" if study.privacy is None else study.privacy.noise_source
+    words = simulated_text(source)
     if as_json:
-        return print_json({"costs": [cost._asdict() for cost in found]})
+        return print_json(
+            {"costs": [cost._asdict() for cost in found], "noise": words or "secret"}
+        )
     unit = "client" if study.privacy is None else study.privacy.unit
     table = Table(caption=_COSTS[unit] + _DOUBT)
     for column in ("algorithm", "epsilon", "noise", "releases", "validation score"):
@@ -51,6 +56,8 @@ def show_costs(
         roles = pd.DataFrame([dict(cost.roles) for cost in summed])
         roles.index = [f"{cost.label}, epsilon {cost.epsilon:g}" for cost in summed]
         print_epsilons(roles)
+    if words:
+        out.print(words)
     for cost in found:
         if cost.reason:
             out.print(cost.reason)

@@ -112,10 +112,13 @@ class ClippedKernel:
             if not lost.any():
                 return g
             # No bound holds where a gradient overflows: such samples count as nothing.
-            h, targets = self._kernel.data(batch.index.expand(batch.weight.shape))
-            h = h.masked_fill(lost.view(*lost.shape, *[1] * (h.dim() - 2)), 0)
+            # Another one stands in their place, so that nothing here overflows.
+            index = batch.index.expand(batch.weight.shape)
+            other = index.gather(1, lost.logical_not().int().argmax(1, keepdim=True))
+            h, targets = self._kernel.data(torch.where(lost, other, index))
             given = batch.weight.masked_fill(lost, 0), self._clip
-            return program(points, h, targets, *given, shared=False)[0]
+            g, _ = program(points, h, targets, *given, shared=False)
+            return torch.where(lost.all(1, keepdim=True), 0.0, g)
 
     def _program(self, points: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
         """What clips the samples of these rows, by rule as in `kernels`."""

@@ -18,7 +18,7 @@ from ...clients.oracles import Held
 from ...clients.simulation import Simulation
 from ...types import SERVER, Program
 from ..ledger import LOSSES, Ledger, Release
-from ..noise import add_noise
+from ..noise import SEEDED, NoiseSource
 from .losses import as_samples, bounded_mean
 
 Links = list[tuple[float, Tensor]]
@@ -38,6 +38,7 @@ class SampleMechanism:
     first: int  # position of the first client at hand
     loss_clip: float = math.inf  # what a sample's loss counts for at most
     held_out_noise: float = 0.0  # in place of `noise`, for losses of validation samples
+    source: NoiseSource = SEEDED
     known: dict[tuple[bytes, bool], Links] = field(default_factory=dict)
 
     def links(self, who: Int[Tensor, " n"], *, sampled: bool) -> Links:
@@ -68,7 +69,7 @@ class SampleMechanism:
         names = self.names[who + self.first]
         streams = torch.tensor(keys, device=g.device).expand(len(who))
         scale = self.noise * self.clip / samples[who]
-        return add_noise(g, streams, names, scale.to(g.dtype))
+        return self.source.add(g, streams, names, scale, mu=1 / self.noise)
 
     def of_losses(self, *, held_out: bool) -> float:
         """Noise of the q-th part of a sum of losses, in units of their bound."""
@@ -100,7 +101,8 @@ class SampleMechanism:
         )
         used = self.rates[who.cpu() + self.first].to(mean) * (~losses.isnan()).sum(1)
         deviation = multiple * self.loss_clip / used  # infinite where nobody has any
-        mean = add_noise(mean[:, None].clone(), noise, names, deviation)[:, 0]
+        hidden, mu = mean[:, None].clone(), float(self.rates.min()) / multiple
+        mean = self.source.add(hidden, noise, names, deviation, mu=mu)[:, 0]
         numbers = as_samples(mean, losses, deviation, self.loss_clip, spread, names)
         return mean, numbers
 
@@ -110,6 +112,7 @@ def mechanism_of(
     held: Held,
     bounds: tuple[float, float],
     noises: tuple[float, float],
+    source: NoiseSource,
 ) -> SampleMechanism:
     """Of the clients of a simulation, who are held with Poisson minibatches.
 
@@ -118,6 +121,7 @@ def mechanism_of(
         held: the same, with what bounds their answers.
         bounds: of gradients, and of losses.
         noises: in units of these, and of losses of validation samples.
+        source: of the noise.
     """
     group, clients = simulation.group, len(simulation)
     counts = blocks(clients, group.size)
@@ -133,6 +137,7 @@ def mechanism_of(
         sum(counts[: group.rank]),
         bounds[1],
         noises[1],
+        source,
     )
 
 

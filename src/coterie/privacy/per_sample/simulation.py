@@ -53,6 +53,7 @@ from ...collaboration.beliefs import first_half
 from ...types import CentralProgram, Comparison, Message, Option, Oracle, Program
 from ..gaussian import refuse_clip, refuse_noise
 from ..ledger import Ledger
+from ..noise import source_of
 from .clients import Placed, PrivateClients, Uses
 from .clipping import ClippedKernel
 from .losses import refuse_loss_clip, usual_loss_clip
@@ -71,6 +72,7 @@ class PrivateSimulation:
         loss_clip: float | None = None,
         held_out_noise: float | None = None,
         name: str = "",
+        noise_source: str = "seed",
     ) -> None:
         """Wraps a simulation.
 
@@ -82,9 +84,12 @@ class PrivateSimulation:
                 number of classes, or 1, and infinity where `clip` is infinite.
             held_out_noise: s for losses of validation samples, for which others pay;
                 None: as of training samples.
-            name: of the run. Every run on the same data needs one of its own, or
-                another seed: with the same, noise cancels in differences of what both
-                release, and the same samples take part, so that nothing adds up.
+            name: of the run. With noise from a seed, every run on the same data needs
+                one of its own, or another seed: with the same, noise cancels in
+                differences of what both release, and the same samples take part, so
+                that nothing adds up.
+            noise_source: "seed" for simulations, where noise and minibatches are
+                functions of the seed; "system" for real data, where both are secret.
         """
         refuse_clip("clip", clip)
         refuse_noise("noise", noise)
@@ -103,15 +108,16 @@ class PrivateSimulation:
             loss_clip = math.inf if clip == math.inf else usual
         refuse_loss_clip("loss_clip", loss_clip, max(noise, held_out_noise))
         self._simulation = simulation
+        source = source_of(noise_source)
         self._held = Held(
-            replace(simulation.samples, poisson=True),
+            replace(simulation.samples, poisson=True, coins=source.bits),
             ClippedKernel(simulation.kernel, clip, loss_clip),
             seeds.key(simulation.seed, "run", name) if name else simulation.seed,
             simulation.loop,
             simulation.group,
         )
         bounds, noises = (clip, loss_clip), (noise, held_out_noise)
-        self._mechanism = mechanism_of(simulation, self._held, bounds, noises)
+        self._mechanism = mechanism_of(simulation, self._held, bounds, noises, source)
         self.ledger = Ledger(len(simulation))
 
     def __len__(self) -> int:

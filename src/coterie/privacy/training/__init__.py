@@ -2,7 +2,7 @@
 
 from .flows import GuardedFlow, privately_in_time
 from .foreseen import Foreseen, foresee
-from .mechanisms import SOURCES, Mechanism
+from .mechanisms import Mechanism
 from .methods import Guarded, Limits, calibrated, costs_of, events_of, privately
 from .oracle import PrivateOracle
 from .samples import (
@@ -19,7 +19,6 @@ from .samples import (
 )
 
 __all__ = [
-    "SOURCES",
     "Counted",
     "Foreseen",
     "Guarded",

@@ -6,39 +6,30 @@ Whatever the data of a client are, clip_C(x - ref) has norm C at most, so that r
 all of them moves z by 2 C at most: its sensitivity. `ref` is made of earlier releases
 alone.
 
-Noise is drawn from a stream named by (seed, "privacy", round, verb, client), so that a
-simulation repeats and a client alone draws its own row (`coterie.privacy.noise`, which
-says what such noise is good for); or, where a seed would be a secret to keep, from the
-operating system's cryptographic generator. A seed is of one run alone: of two runs with
-the same one, noise cancels in the difference. Studies make it of all that they are.
+A row that is not finite, or whose norm is not, has no bound: it leaves as `ref` with
+noise, and is written down as any other.
+
+Where noise comes from a seed, its stream is named by (seed, "privacy", round, verb,
+client), so that a simulation repeats. A seed is of one run alone: of two runs with the
+same one, noise cancels in the difference. Studies make it of all that they are. Secret
+noise has no names, and nothing repeats it (`coterie.privacy.noise`).
 """
 
 from __future__ import annotations
 
 import math
-import os
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int, Num
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from ...checks import InputError
 from ..accounts import remaining
-from ..noise import add_noise
+from ..noise import MARGIN, SEEDED, NoiseSource
 
-SOURCES = ("seed", "system")
-
-
-def from_system(rows: int, size: int) -> Float64[Tensor, "{rows} {size}"]:
-    """N(0, 1) draws of the system's cryptographic generator, which no seed repeats."""
-    half = -(-size // 2)
-    raw = bytearray(os.urandom(16 * rows * half) or bytes(16))
-    bits = torch.frombuffer(raw, dtype=torch.int64, count=2 * rows * half)
-    uniform = ((bits.reshape(rows, 2 * half) >> 11 & 2**53 - 1).double() + 0.5) / 2**53
-    u, v = uniform.chunk(2, 1)
-    length, angle = (-2 * u.log()).sqrt(), 2 * math.pi * v
-    return torch.cat([length * angle.cos(), length * angle.sin()], 1)[:, :size]
+_LESS = 1 - 2.0**-30
+"""Of a bound in double precision, so that rounding takes no norm beyond it."""
 
 
 class Mechanism(NamedTuple):
@@ -47,7 +38,7 @@ class Mechanism(NamedTuple):
     clip: float  # C
     noise: float  # s, the standard deviation of every coordinate
     seed: int = 0  # names the streams, of one run: `seeds.key(seed, "its name")`
-    source: str = "seed"
+    source: NoiseSource = SEEDED
     secure: bool = False  # only sums of averaged rows are seen, and noise is shared
     loss_clip: float = math.inf  # what a sample's loss counts for at most
     colluders: int = 1  # with whom the server may share what it sees of sums
@@ -56,6 +47,11 @@ class Mechanism(NamedTuple):
     def sensitivity(self) -> float:
         """How far a row moves when all data of its client are replaced."""
         return 2 * self.clip
+
+    @property
+    def drawn(self) -> float:
+        """The standard deviation as it is drawn, somewhat more than is charged."""
+        return self.noise * (1 + MARGIN) if self.source.secret else self.noise
 
     @property
     def of_losses(self) -> Mechanism:
@@ -101,18 +97,46 @@ class Mechanism(NamedTuple):
         stream: int | Int[Tensor, " n"],
         clients: Int[Tensor, " n"],
         share: float = 1.0,
+        *,
+        summed: bool = False,
     ) -> Float[Tensor, "n d"]:
-        """The rows as they leave, `share` of whose noise is each client's own."""
-        z = x
-        if math.isfinite(self.clip):
-            away = x - ref
-            norm = away.norm(dim=1, keepdim=True)
-            # A row within its bound is released as it is: no rounding by the way.
-            shorter = ref + away * (self.clip / norm.clamp(min=self.clip))
-            z = torch.where(norm <= self.clip, x, shorter)
+        """The rows as they leave.
+
+        Args:
+            x: the rows.
+            ref: what everybody knows of them.
+            stream: names the noise.
+            clients: identities of the clients, which name it too.
+            share: the part of the noise that is each client's own.
+            summed: whether only a sum of the rows is promised to be seen.
+        """
         if not self.noise:
-            return z
-        scale = self.noise * share
-        if self.source == "system":
-            return z + scale * from_system(*z.shape).to(z)
-        return add_noise(z.clone(), stream, clients, z.new_full((len(z),), scale))
+            return self._clipped(x, ref)
+        scale, mu = self.noise * share, self.sensitivity / (self.noise * share)
+        if self.source.secret:
+            z = self._cut(x, ref)
+        else:
+            z = self._clipped(x, ref).clone()
+        each = z.new_full((len(z),), scale)
+        z = self.source.add(z, stream, clients, each, mu=mu, rounded=not summed)
+        return (z + ref).to(x) if self.source.secret else z
+
+    def _clipped(self, x: Tensor, ref: Tensor | float) -> Tensor:
+        """The rows within their bound."""
+        if math.isinf(self.clip):
+            return x
+        away = x - ref
+        norm = away.norm(dim=1, keepdim=True)
+        # A row within its bound is released as it is: no rounding by the way.
+        shorter = ref + away * (self.clip / norm.clamp(min=self.clip))
+        z = torch.where(norm <= self.clip, x, shorter)
+        return torch.where(norm.isfinite(), z, ref)
+
+    def _cut(self, x: Tensor, ref: Tensor | float) -> Tensor:
+        """How far they are from what is known, in double precision, within the bound.
+
+        No rounding takes them beyond it, as secret noise is charged for exactly that.
+        """
+        away, most = x.double() - ref, self.clip * _LESS
+        norm = away.norm(dim=1, keepdim=True)
+        return torch.where(norm.isfinite(), away * (most / norm.clamp(min=most)), 0.0)

@@ -272,7 +272,9 @@ class PrivateOracle(Wrapping[Sending]):
                 return z
         names = self._names[self.mine].to(row.device)
         ref = self._ref(call, j)
-        z = self._mechanism.released(row, ref, self._stream(call.verb, j), names, share)
+        summed = call.verb == "average" and self._mechanism.secure
+        stream = self._stream(call.verb, j)
+        z = self._mechanism.released(row, ref, stream, names, share, summed=summed)
         z = torch.where(self.active[:, None], z, row)
         self._sent.append((row, row._version, share, z))
         return z
@@ -344,7 +346,7 @@ class PrivateOracle(Wrapping[Sending]):
             return seen
         part = first_half(seen.samples) / seen.samples.clamp(min=1)
         added = (part.square() + (1 - part).square()) * columns
-        added = added * self._mechanism.noise**2 * seen.known.diagonal()
+        added = added * self._mechanism.drawn**2 * seen.known.diagonal()
         both = (added[:, None] + added) * seen.known
         pooled = seen.pooled - both.fill_diagonal_(0)
         return seen._replace(pooled=pooled, own_pooled=seen.own_pooled - added)

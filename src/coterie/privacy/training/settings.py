@@ -19,14 +19,11 @@ from ..gaussian import (
     refuse_epsilon,
     refuse_noise,
 )
+from ..noise import LEAST_DELTA, SOURCES, source_of
 from ..partners import Choosing
 from ..per_sample.losses import refuse_loss_clip
-from .mechanisms import SOURCES, Mechanism
+from .mechanisms import Mechanism
 from .methods import Limits, calibrated
-
-_LEAST_DELTA = 1e-100
-"""Nobody waits for a chance that is less."""
-
 
 _PARTNERS = 0.25
 """The share of mu^2 for choosing partners, where none is given."""
@@ -43,7 +40,7 @@ class Privacy:
     unit: str = "client"  # all data of one, or one sample, may change
     aggregation: str = "local"  # or secure: of averages, only sums are seen
     budget: float | Mapping[str, float] | None = None  # of epsilon, also by client
-    noise_source: str = "seed"  # or system, which no seed repeats
+    noise_source: str = "seed"  # for simulations; or system, which is secret
     loss_clip: float | None = None  # what a sample's loss counts for at most
     partners: float | None = None  # of mu^2 of epsilon, for choosing partners by data
     colluders: int | None = None  # who share with the server what they know of sums
@@ -53,7 +50,12 @@ class Privacy:
         one_of("privacy.unit", self.unit, ("client", "sample"))
         one_of("privacy.aggregation", self.aggregation, ("local", "secure"))
         one_of("privacy.noise_source", self.noise_source, SOURCES)
-        number("privacy.delta", self.delta, above=0, at_least=_LEAST_DELTA, below=1)
+        if number("privacy.delta", self.delta, above=0, below=1) < LEAST_DELTA:
+            raise InputError(
+                f"`privacy.delta` must be at least {LEAST_DELTA:g}, got "
+                f"{self.delta:g}: no noise is drawn so exactly that less can be "
+                "promised."
+            )
         refuse_clip("privacy.clip", self.clip)
         if (self.noise is None) == (self.epsilon is None):
             got = "neither" if self.noise is None else "both"
@@ -92,12 +94,11 @@ class Privacy:
                 )
 
     def _refuse_for_samples(self) -> None:
-        for name, usual in (("aggregation", "local"), ("noise_source", "seed")):
-            if (value := getattr(self, name)) != usual:
-                raise InputError(
-                    f"`privacy.{name}` is for the unit client, got {value!r} for the "
-                    "unit sample."
-                )
+        if self.aggregation != "local":
+            raise InputError(
+                "`privacy.aggregation` is for the unit client, got "
+                f"{self.aggregation!r} for the unit sample."
+            )
 
     def _refuse_colluders(self, colluders: int) -> None:
         integer("privacy.colluders", colluders, at_least=1)
@@ -185,7 +186,7 @@ class Privacy:
             self.clip,
             noise,
             seed,
-            self.noise_source,
+            source_of(self.noise_source),
             self.secure,
             loss_clip,
             self.against,

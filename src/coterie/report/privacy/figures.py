@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ...checks import InputError
+from ...privacy.noise import SIMULATION_ONLY
 from ...records import Records
 from ...scores.finals import CROWD, is_crowd, labels_of
 from ...types import SERVER
@@ -46,7 +47,7 @@ def spending(records: Records) -> go.Figure:
                 "hovertemplate": f"%{{y:.3g}} ({words} client)",
             }
             traces.append(trace)
-    down = {"title": {"text": "epsilon"}, "rangemode": "tozero"}
+    down = {"title": {"text": _named(records)}, "rangemode": "tozero"}
     looks = {"xaxis": {"title": {"text": "round"}}, "yaxis": down}
     title = "Epsilon over rounds: worst client, and mean (dotted)"
     return finish(traces, looks, title, 420)
@@ -82,7 +83,7 @@ def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure
         "zmin": 0,
         "zmax": max([*matrix[np.isfinite(matrix)], 1e-9]),
         "colorscale": [[0, "#ffffff"], [0.5, "#fc9272"], [1, "#67000d"]],
-        "colorbar": colour_bar("epsilon"),
+        "colorbar": colour_bar(_named(records)),
     }
     texts = tick_names(records, clients, 16)
     many = {"showgrid": False, "zeroline": False, "constrain": "domain"}
@@ -95,3 +96,9 @@ def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure
     title = f"Who told whom: {heading(algorithm)}, seed {seed}"
     looks = {"xaxis": many | x, "yaxis": many | y}
     return finish([trace], looks, title, 600, menu=True)
+
+
+def _named(records: Records) -> str:
+    """What an axis of epsilon is called."""
+    source = records.study.get("privacy", {}).get("noise_source", "seed")
+    return f"epsilon ({SIMULATION_ONLY})" if source == "seed" else "epsilon"

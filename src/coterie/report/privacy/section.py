@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...privacy.noise import SIMULATION_ONLY, simulated_text
 from ...records import Records
 from ...scores.finals import CROWD, is_crowd, labels_of
 from ...scores.roles import epsilon_by_role
@@ -45,6 +46,7 @@ def privacy_section(records: Records) -> str:
     settings = records.study.get("privacy")
     if not isinstance(settings, dict) or "epsilon" not in records.metrics:
         return ""
+    simulated = simulated_text(settings.get("noise_source", "seed"))
     roles = epsilon_by_role(records)
     headers = ["algorithm", *roles.columns, "sees rows with noise"]
     rows = []
@@ -56,9 +58,11 @@ def privacy_section(records: Records) -> str:
         f"Epsilon at delta {settings.get('delta', 1e-5):g} after the last round, of "
         "all that left the client who told most, in the eyes of each role."
     )
+    caption += f" This is {SIMULATION_ONLY}." if simulated else ""
     caveats = _CAVEATS.format(unit=_UNITS[settings.get("unit", "client")])
     promise = _promise(settings) + _sums(_summed(records), settings)
-    words = f"<p>{escape(promise)} {escape(caveats)}</p>"
+    words = f"<p><b>{escape(simulated)}</b></p>" if simulated else ""
+    words += f"<p>{escape(promise)} {escape(caveats)}</p>"
     figure = plot(spending(records), "spending-figure", "Epsilon by round")
     return words + table_of(headers, rows, caption) + figure + _matrices(records)
 

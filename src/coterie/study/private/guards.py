@@ -17,6 +17,7 @@ from ...engine.rounds import beginning, participants
 from ...privacy.accounts import totals
 from ...privacy.gaussian import mu_of
 from ...privacy.ledger import Ledger
+from ...privacy.noise import SYSTEM, refuse_inexact
 from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
 from ...privacy.subsampled import quick_epsilons, steps_of
 from ...privacy.training import (
@@ -134,6 +135,7 @@ def _guarded_clients(
     mechanism = privacy.mechanism(
         units, _seed(setup, entry), loss_clip, before=float(told.max())
     )
+    _refuse_inexact(setup, mechanism.sensitivity, mechanism.noise)
     noise, sensitivity = mechanism.noise, mechanism.sensitivity
     quiet = not any(bool(cost.any()) for cost in units)  # nothing is sent
     scale = (sensitivity / noise) ** 2 if noise else 0.0
@@ -167,6 +169,13 @@ def refuse_unsummed(setup: Setup) -> None:
         )
 
 
+def _refuse_inexact(setup: Setup, sensitivity: float, noise: float) -> None:
+    """Refuses secret noise that cannot be drawn as exactly as it is charged for."""
+    privacy = setup.study.privacy
+    if noise and privacy is not None and privacy.noise_source == SYSTEM:
+        refuse_inexact(setup.x.shape[1], sensitivity / noise)
+
+
 def _refusal(entry: Entry, why: InputError) -> InputError:
     return InputError(f"{entry.label} cannot be trained privately: {why}")
 
@@ -184,7 +193,12 @@ def _guarded_samples(
     assert privacy is not None  # asked of studies that have it
     if setup.study.time is not None:
         raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
-    made = functools.partial(PrivateSimulation, simulation, name=_name(setup, entry))
+    made = functools.partial(
+        PrivateSimulation,
+        simulation,
+        name=_name(setup, entry),
+        noise_source=privacy.noise_source,
+    )
     clip, loss_clip = privacy.clip, privacy.loss_clip
     tried = made(clip=clip, loss_clip=loss_clip, noise=privacy.noise or 0.0)
     begin, first = beginning(tried), tried.at(1)
@@ -198,6 +212,7 @@ def _guarded_samples(
         raise _refusal(entry, refusal) from None
     silent = not begin.sent and not first.sent
     noises, planned = _planned(setup, entry, method, tried, silent=silent)
+    _refuse_inexact(setup, 1.0, noises.training)
     if planned is not None and not planned.sends:  # what stays at home needs no noise
         clip, loss_clip = math.inf, None
     clients = made(
@@ -280,6 +295,7 @@ def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     mechanism = privacy.mechanism(
         answers, _seed(setup, entry), usual_loss_clip(setup.federation)
     )
+    _refuse_inexact(setup, mechanism.sensitivity, mechanism.noise)
     clients = setup.federation.clients.cpu()
     private = privately_in_time(
         method, mechanism, clients, label=entry.label, limits=limits

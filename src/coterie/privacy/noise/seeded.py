@@ -8,11 +8,10 @@ so that |noise| is at most sqrt(64 ln 2) = 6.66, which a Gaussian exceeds with c
 3e-11. Keys have 64 bits: seeds of torch's own CPU generator have 32, and among a
 hundred thousand draws two would have the same noise.
 
-Whoever knows the seed can take this noise off again: it is for simulations, and for
-sites that keep their seed to themselves and trust the generator, which is not a
-cryptographic one. Rounding in floating point leaks too (Mironov, "On significance of
-the least significant bits for differential privacy", CCS 2012); no accountant counts
-that.
+**Simulation only.** Whoever knows the seed can take this noise off again. So can
+whoever knows a few numbers of a row: the generator is invertible, and gives the rest.
+Rounding in floating point tells more, and no noise is beyond 6.66 standard deviations.
+For real data take secret noise (`coterie.privacy.noise.secret`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .. import seeds
+from ... import seeds
 
 _COLUMNS = 2**19
 """Numbers of a row that are drawn together."""

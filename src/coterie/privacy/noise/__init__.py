@@ -1,0 +1,33 @@
+"""Gaussian noise: from named streams for simulations, or from secret bits."""
+
+from .secret import LEAST_DELTA, MARGIN, SecretStream, refuse_inexact
+from .seeded import add_noise, normals
+from .sources import (
+    SEEDED,
+    SIMULATION_ONLY,
+    SOURCES,
+    SYSTEM,
+    NoiseSource,
+    SecretNoise,
+    SeededNoise,
+    simulated_text,
+    source_of,
+)
+
+__all__ = [
+    "LEAST_DELTA",
+    "MARGIN",
+    "SEEDED",
+    "SIMULATION_ONLY",
+    "SOURCES",
+    "SYSTEM",
+    "NoiseSource",
+    "SecretNoise",
+    "SecretStream",
+    "SeededNoise",
+    "add_noise",
+    "normals",
+    "refuse_inexact",
+    "simulated_text",
+    "source_of",
+]

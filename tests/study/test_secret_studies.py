@@ -1,0 +1,116 @@
+"""Claims about studies whose noise is secret, of both units of privacy."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from coterie.checks import InputError
+from coterie.export.cards import privacy_lines
+from coterie.export.runs import load
+from coterie.report.privacy import privacy_section, spending
+from coterie.study.config import study_of
+from coterie.study.experiment import Progress, run_study
+from support.study_runs import stopped, together
+
+TABLES = {
+    "name": "guarded",
+    "data": {"name": "linear", "clients": 3, "dimension": 3, "samples": 24},
+    "model": {"name": "linear", "bias": False},
+    "run": {
+        "rounds": 4,
+        "batch_size": 4,
+        "dtype": "float64",
+        "evaluate_every": 1,
+        "checkpoint_seconds": 0.0,
+    },
+}
+UNITS = pytest.mark.parametrize("unit", ["client", "sample"])
+
+
+def study(unit, *, source="system", lr=0.05, **privacy):
+    settings = {"unit": unit, "clip": 0.3, "noise": 1.5, "noise_source": source}
+    tables = {**TABLES, "algorithm": [{"name": "fedavg", "lr": lr, "steps": 2}]}
+    return study_of({**tables, "privacy": settings | privacy})
+
+
+def epsilons(result):
+    return list(result.records.metrics["epsilon"])
+
+
+@UNITS
+def test_secret_noise_costs_what_seeded_noise_costs_and_never_repeats(tmp_path, unit):
+    seeded = run_study(study(unit, source="seed"), runs=tmp_path / "seeded")
+    first = run_study(study(unit), runs=tmp_path / "first")
+    again = run_study(study(unit), runs=tmp_path / "again")
+    assert epsilons(first) == epsilons(again) == epsilons(seeded)
+    one, two = (each.models() for each in (first, again))
+    assert not bool((one == two).any())
+
+
+@UNITS
+def test_a_divided_run_draws_secret_noise_in_every_process(tmp_path, unit):
+    whole = run_study(study(unit), runs=tmp_path / "whole")
+    for found in together(study(unit), 2, tmp_path / "divided"):
+        assert epsilons(found) == epsilons(whole)
+
+
+@UNITS
+def test_no_file_of_a_run_has_the_key(tmp_path, unit, monkeypatch):
+    keys, true = [], os.urandom
+
+    def urandom(size: int) -> bytes:
+        keys.append(true(size))
+        return keys[-1]
+
+    monkeypatch.setattr(os, "urandom", urandom)
+    run_study(study(unit), runs=tmp_path)
+    secret = [key for key in keys if len(key) == 32]
+    assert secret
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for path in files:
+        content = path.read_bytes()
+        for key in secret:
+            assert key not in content and key.hex().encode() not in content.lower()
+
+
+def test_a_run_goes_on_with_other_noise_after_it_was_stopped(tmp_path):
+    def half(progress: Progress) -> bool:
+        return progress.t == 2
+
+    stopped(study("sample"), half, runs=tmp_path)
+    found = run_study(study("sample"), runs=tmp_path)
+    whole = run_study(study("sample"), runs=tmp_path / "whole")
+    assert epsilons(found)[-1] >= epsilons(whole)[-1]
+
+
+@pytest.mark.parametrize("source", ["seed", "system"])
+@UNITS
+def test_models_that_overflow_leave_as_what_is_known_and_are_counted(
+    tmp_path, unit, source
+):
+    # A step of this size takes every row beyond the largest number.
+    wild = study(unit, source=source, lr=1e300 if unit == "client" else 1e9)
+    found = run_study(wild, runs=tmp_path / "wild")
+    tame = run_study(study(unit, source=source), runs=tmp_path / "tame")
+    assert epsilons(found) == epsilons(tame)
+    assert bool(found.models().isfinite().all())
+
+
+@pytest.mark.parametrize(("source", "said"), [("seed", True), ("system", False)])
+def test_epsilon_is_for_simulation_only_where_noise_is_seeded(tmp_path, source, said):
+    result = run_study(study("client", source=source), runs=tmp_path)
+    section = privacy_section(result.records).lower()
+    assert ("simulation only: the noise comes from the seed" in section) == said
+    assert ("this is simulation only" in section) == said
+    axis = spending(result.records).layout.yaxis.title.text
+    assert axis == ("epsilon (simulation only)" if said else "epsilon")
+    trained = load(result.folder).trained(1)
+    (_, line) = privacy_lines(result.records, trained)
+    assert "epsilon " in line and ("Simulation only" in line) == said
+
+
+def test_secret_noise_that_cannot_be_drawn_exactly_enough_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be drawn exactly enough"):
+        run_study(study("client", noise=1e9), runs=tmp_path)
