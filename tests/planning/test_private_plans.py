@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from coterie.checks import InputError
 from coterie.cli.commands import app
 from coterie.planning import plan_privacy
-from coterie.privacy import epsilon_of, mu_of
-from coterie.privacy.subsampled import quick_epsilons
+from coterie.privacy import epsilon_of, mu_of, sampled_epsilon
 from coterie.study.config import study_of
 from coterie.study.setup import prepare
 
@@ -143,7 +142,7 @@ def test_noise_of_single_samples_is_what_their_minibatches_need():
         assert cost.releases == 18  # nine rounds of two minibatches
 
         def spent(noise: float, steps: int = 18) -> float:
-            return float(quick_epsilons([{(noise, rate, False): steps}], 1e-5))
+            return sampled_epsilon(noise, delta=1e-5, rate=rate, steps=steps)
 
         # The least noise to one part in a thousand.
         assert spent(cost.noise) <= cost.epsilon < spent(cost.noise / 1.002)

@@ -23,7 +23,7 @@ from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_epsilons
 from coterie.privacy.accounts import by_pairs, totals
 from coterie.privacy.ledger import LOSSES, Ledger
 from coterie.privacy.per_sample.losses import as_samples, bounded_mean, usual_loss_clip
-from coterie.privacy.subsampled import quick_epsilons, steps_of
+from coterie.privacy.subsampled import counted_epsilons, quick_epsilons, steps_of
 from coterie.privacy.training import (
     Foreseen,
     Limits,
@@ -267,7 +267,7 @@ def test_a_plan_for_an_epsilon_is_kept_by_methods_that_choose(name):
     state = followed(guarded, clients, one_start(), 6).states[-1]
     assert state.t == 6 and not state.stopped
     spent = [dict(((*s,), k) for *s, k in kinds) for kinds in state.releases]
-    found = quick_epsilons(spent, 1e-5)
+    found = counted_epsilons(spent, delta=1e-5)
     assert 0.3 * epsilon < float(found.max()) <= epsilon
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dp_accounting import (
     NeighboringRelation,
     PoissonSampledDpEvent,
 )
+from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
@@ -22,11 +24,13 @@ from coterie.privacy import (
     Exchange,
     Ledger,
     Release,
+    mu_of,
     sampled_epsilon,
     sampled_epsilons,
     sampled_noise,
 )
-from coterie.privacy.subsampled import quick_epsilons
+from coterie.privacy.subsampled import covers, quick_epsilons
+from coterie.privacy.training import noise_for_samples
 from coterie.types import SERVER
 
 DELTA = 1e-5
@@ -191,3 +195,61 @@ def test_quick_bounds_know_nothing_released_and_no_noise():
     none, noiseless, less, more = quick_epsilons(steps, DELTA).tolist()
     assert (none, noiseless) == (0.0, math.inf)
     assert 0 < less < more
+
+
+# Noise for an epsilon.
+
+
+def noise_of_steps(*steps, epsilon=2.0):
+    """The noise for clients with so many (rate, times) each."""
+    rounds = [[Counter({(1.0, rate, False): times}) for rate, times in steps]]
+    return noise_for_samples(rounds, epsilon, DELTA).training
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 20.0])
+def test_without_sampling_noise_is_that_of_the_exact_gaussian_curve(epsilon):
+    expected = math.sqrt(25) / mu_of(epsilon, DELTA)
+    found = noise_of_steps((1.0, 25), epsilon=epsilon)
+    assert expected <= found < 1.003 * expected
+
+
+@pytest.mark.parametrize(
+    ("rate", "times", "epsilon"), [(0.1, 60, 2.0), (0.02, 500, 1.0)]
+)
+def test_noise_is_the_least_that_dp_accounting_allows(rate, times, epsilon):
+    found = noise_of_steps((rate, times), epsilon=epsilon)
+
+    def spent(noise):
+        accountant = PLDAccountant(NeighboringRelation.REPLACE_SPECIAL)
+        event = PoissonSampledDpEvent(rate, GaussianDpEvent(noise))
+        return accountant.compose(event, times).get_epsilon(DELTA)
+
+    assert spent(found) <= epsilon < spent(found / 1.004)
+    # What Renyi divergences of whole orders would take is 5 per cent more.
+    step = (1.05 * found, rate, False)
+    assert float(quick_epsilons([{step: times}], DELTA)) > epsilon
+
+
+def test_noise_is_for_the_client_who_is_asked_most():
+    alone = noise_of_steps((0.2, 40))
+    among = noise_of_steps((0.1, 40), (0.2, 40), (0.2, 30), (0.01, 45))
+    assert among == pytest.approx(alone, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("steps", "covered"),
+    [
+        ({(1.0, 0.1, False): 2}, True),
+        ({(1.0, 0.1, False): 3}, False),
+        ({(1.0 - 1e-12, 0.1, False): 2}, True),  # up to rounding
+        ({(0.9, 0.1, False): 1}, False),  # less noise
+        ({(1.0, 0.2, False): 1}, False),  # a larger rate
+        ({(2.0, 0.05, False): 2, (3.0, 1.0, False): 1}, True),
+        ({(2.0, 0.05, False): 2, (2.9, 1.0, False): 1}, False),
+        ({(5.0, 0.1, True): 1}, False),  # of other samples
+        ({}, True),
+    ],
+)
+def test_steps_are_covered_by_as_many_that_tell_no_less(steps, covered):
+    most = {(1.0, 0.1, False): 2, (3.0, 1.0, False): 1}
+    assert covers(most, steps) is covered

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.engine.rounds import beginning, participants
-from coterie.privacy import PrivateSimulation, sampled_epsilon
-from coterie.privacy.subsampled import least, quick_epsilons
+from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_noise
+from coterie.privacy.subsampled import quick_epsilons
 from coterie.privacy.training import (
     Noises,
     Planned,
@@ -238,7 +238,8 @@ def test_a_reader_sees_its_own_answers_alone_and_the_model_of_who_answers(tmp_pa
     assert set(found) == {(k, v) for k in range(3) for v in range(3) if k != v}
     for (k, _), epsilon in found.items():
         # Of every minibatch two answers: to the reader, and for the own model.
-        assert epsilon == pytest.approx(by_client(4, 4 / sizes[k], 1.5 / math.sqrt(2)))
+        step = (1.5 / math.sqrt(2), 4 / sizes[k], False)
+        assert epsilon == pytest.approx(float(quick_epsilons([{step: 4}], 1e-5)))
         assert epsilon < spent[k]
 
 
@@ -273,24 +274,27 @@ def test_the_report_of_samples_says_who_learns_how_much(tmp_path):
 
 
 def by_client(steps: int, rate: float, noise: float = 1.5) -> float:
-    """The bound by which budgets are kept."""
-    return float(quick_epsilons([{(noise, rate, False): steps}], 1e-5))
+    """The account by which budgets are kept, a little more than exact."""
+    found = sampled_epsilon(noise, delta=1e-5, rate=rate, steps=steps)
+    return found * (1 + 1e-6)  # noise is found in another order of products
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.67])
 def test_noise_is_found_for_an_epsilon_and_is_hardly_too_much(tmp_path, participation):
     run = {"participation": participation}
     result = run_study(study(epsilon=2.0, run=run), runs=tmp_path)
-    assert 1.6 < last_epsilons(result).max() <= 2.0
+    assert 1.99 < last_epsilons(result).max() <= 2.0
+    # On the way nothing more than the promise is said to be spent.
+    assert result.records.metrics["epsilon"].max() <= 2.0
     # A noise that is known gives the same account.
     most = 2 * max(
         sum(bool(participants(3, participation, 0, t)[k]) for t in range(1, 5))
         for k in range(3)
     )
     rate = 4 / result.records.clients["train"].min()
-    noise = least(lambda noise: by_client(most, rate, noise) <= 2.0)
+    noise = sampled_noise(2.0, delta=1e-5, rate=rate, steps=most)
     told = sampled_epsilon(noise, delta=1e-5, rate=rate, steps=most)
-    assert last_epsilons(result).max() == pytest.approx(told)
+    assert last_epsilons(result).max() == pytest.approx(told, rel=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ References:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,7 @@ from .ledger import Ledger, Release, refuse_sizes
 
 ACCOUNTANTS = ("pld", "rdp")
 
-_HOPELESS = 50.0
+HOPELESS = 50.0
 """An epsilon that hides nothing, and beyond which the grid of privacy losses would take
 minutes: Renyi's larger one is then returned."""
 
@@ -63,6 +64,9 @@ _LEAST, _MOST = 1e-12, 1e12
 and others have squares that are no numbers."""
 
 _ORDERS = torch.tensor([*range(2, 65), 96, 128, 192, 256, 384, 512, 768, 1024]).double()
+
+_SAME = 1 + 1e-9
+"""Noise that was found in another order of products is the same up to this."""
 
 Step = tuple[float, float, bool]
 """Noise in units of the sensitivity, the chance that a sample takes part, and whether
@@ -133,15 +137,54 @@ def sampled_noise(
     if not steps:
         return 0.0
 
-    def enough(noise: float) -> bool:
-        return _epsilon(_alike(noise, rate, steps), delta, accountant) <= epsilon
+    def spent(noise: float) -> float:
+        return _epsilon(_alike(noise, rate, steps), delta, accountant)
 
-    if not enough(NOISES[1]):
+    if spent(NOISES[1]) > epsilon:
         raise InputError(
             f"`epsilon` is too small to be counted by {accountant!r}, got {epsilon:g} "
             f"with a delta of {delta:g}."
         )
-    return least(enough)
+    return least(lambda noise: spent(noise) <= epsilon)
+
+
+def noise_within(
+    epsilon_of: Callable[[float], float], epsilon: float, enough: float
+) -> float:
+    """The least noise, to one part in a thousand, that costs at most this epsilon.
+
+    Epsilon falls with noise, nearly as a power: a few tries between two noises, one
+    that is enough and one that is not, find it.
+
+    Args:
+        epsilon_of: noise -> epsilon, a bound that may take a while.
+        epsilon: the most that may be spent.
+        enough: a noise that is.
+    """
+    high, of_high = enough, epsilon_of(enough)
+    low, of_low = high, of_high
+    while of_low <= epsilon:
+        high, of_high = low, of_low
+        low *= 0.85
+        of_low = epsilon_of(low)
+    for tried in itertools.count():
+        if high <= 1.001 * low:
+            break
+        middle = math.sqrt(low * high)
+        if tried < 6 and math.isfinite(of_low) and 0 < of_high < of_low:
+            # Somewhat more noise than would just do: then the next one is near to it.
+            part = math.log(of_low / epsilon) / math.log(of_low / of_high)
+            middle = low * (high / low) ** min(max(part, 0.01), 0.99) * 1.0003
+        if not low < middle < high:
+            middle = math.sqrt(low * high)
+        of_middle = epsilon_of(middle)
+        if of_middle > epsilon:
+            low, of_low = middle, of_middle
+        else:
+            high, of_high = middle, of_middle
+            if of_high > 0.9995 * epsilon:
+                break
+    return high
 
 
 def least(enough: Callable[[float], bool]) -> float:
@@ -156,6 +199,26 @@ def least(enough: Callable[[float], bool]) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+def covers(most: Mapping[Step, int], steps: Mapping[Step, int]) -> bool:
+    """Whether these steps tell no more than the others, one by one.
+
+    Each has one of the others for itself that has no more noise and no smaller rate.
+    """
+    left = [(*step, count) for step, count in most.items() if count]
+    for noise, rate, held_out, count in sorted((*s, k) for s, k in steps.items()):
+        rest, still = count, []
+        for other in sorted(left, key=lambda other: other[1]):  # the rarest that do
+            fits = other[0] <= noise * _SAME and other[1] * _SAME >= rate
+            used = min(rest, other[3]) if fits and other[2] == held_out else 0
+            rest -= used
+            if other[3] > used:
+                still.append((*other[:3], other[3] - used))
+        if rest:
+            return False
+        left = still
+    return True
 
 
 def steps_of(ledger: Ledger) -> list[Counter[Step]]:
@@ -231,7 +294,7 @@ def _epsilon(steps: Steps, delta: float, accountant: str) -> float:
     import dp_accounting  # it imports for seconds, which only private runs should take
 
     bound = _quick_epsilon(steps, delta)
-    if accountant == "pld" and bound > _HOPELESS:
+    if accountant == "pld" and bound > HOPELESS:
         return _epsilon(steps, delta, "rdp")
     together = _accountant(accountant, _GRID * min(1.0, max(bound, 1e-2)))
     for (noise, rate, _), count in steps:

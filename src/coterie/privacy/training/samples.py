@@ -18,7 +18,16 @@ from ...types import Algorithm, Info, Oracle, State
 from ..gaussian import NOISES
 from ..ledger import LOSSES, Ledger, Release
 from ..per_sample import PrivateSimulation
-from ..subsampled import Step, counted_epsilons, least, quick_epsilons, steps_of
+from ..subsampled import (
+    HOPELESS,
+    Step,
+    counted_epsilons,
+    covers,
+    least,
+    noise_within,
+    quick_epsilons,
+    steps_of,
+)
 from .doubles import Double, small_stage
 from .methods import Limits
 from .receivers import Told, added, as_steps, known_to, nothing_told, senders, told_more
@@ -50,6 +59,7 @@ class Planned(NamedTuple):
     delta: float
     limits: Limits = Limits()
     sends: bool = True  # or nothing leaves a client, which then spends nothing
+    chooses: bool = False  # what is asked depends on losses that were told
 
     def refusing(
         self, releases: list[Any], t: int, present: Bool[Tensor, " n"]
@@ -61,13 +71,21 @@ class Planned(NamedTuple):
             as_steps(old) + new
             for old, new in zip(releases, self.rounds[t], strict=True)
         ]
-        return self.limits.refusing(quick_epsilons(after, self.delta), present)
+        spent = quick_epsilons(after, self.delta)
+        if not self.chooses:
+            # Exactly near the limits, where it matters. Of questions that depend on
+            # answers the quick bound holds, as divergences of Renyi add up there too.
+            over = spent > self.limits.of_all
+            if self.limits.of_each is not None:
+                over |= spent > self.limits.of_each
+            for i in over.nonzero()[:, 0].tolist():
+                (spent[i],) = counted_epsilons([after[i]], delta=self.delta)
+        return self.limits.refusing(spent, present)
 
     def refuse_more(self, new: Sequence[Counter[Step]], told: Told, t: int) -> None:
         """Ends a run in which more is released than was planned."""
-        foreseen = quick_epsilons(self.rounds[t], self.delta)
         sends = bool(senders(told).any()) and not self.sends
-        if sends or bool((quick_epsilons(new, self.delta) > foreseen + 1e-9).any()):
+        if sends or not all(map(covers, self.rounds[t], new)):
             raise InputError(
                 f"private training released more in round {t} than was foreseen: what "
                 "a method asks must not depend on data."
@@ -231,9 +249,8 @@ def noise_for_samples(
 ) -> Noises:
     """The noise with which nobody spends more than epsilon in all rounds together.
 
-    It is the least to one part in a thousand by the quick bound, so that what is spent
-    in truth is somewhat less. Training and validation samples have accounts of their
-    own.
+    It is the least to one part in a thousand by the exact account ("pld"). Training and
+    validation samples have accounts of their own.
 
     Args:
         rounds: of each client, with a noise of 1.
@@ -268,18 +285,34 @@ def _least_noise(
     if not whole:
         return 0.0
 
-    def enough(noise: float) -> bool:
+    def after(noise: float) -> list[Counter[Step]]:
         both = Noises(noise, noise)
-        after = [_scaled(steps, both) + old for steps, old in whole]
-        spent = quick_epsilons(after, delta)
-        return float(spent.max()) <= epsilon
+        return [_scaled(steps, both) + old for steps, old in whole]
 
-    if not enough(NOISES[1]):
+    def quick(noise: float) -> float:
+        return float(quick_epsilons(after(noise), delta).max())
+
+    def spent(noise: float) -> float:
+        bound = quick(noise)
+        if bound > HOPELESS:
+            return bound
+        return float(counted_epsilons(_dearest(after(noise)), delta=delta).max())
+
+    if quick(NOISES[1]) > epsilon:
         raise InputError(
             f"`privacy.epsilon` is too small to be counted for the unit sample, got "
             f"{epsilon:g} with a delta of {delta:g}."
         )
-    return least(enough)
+    return noise_within(spent, epsilon, least(lambda noise: quick(noise) <= epsilon))
+
+
+def _dearest(accounts: Sequence[Counter[Step]]) -> list[Counter[Step]]:
+    """Those of the accounts that no other one covers."""
+    found: list[Counter[Step]] = []
+    for one in sorted(accounts, key=lambda steps: -steps.total()):
+        if not any(covers(other, one) for other in found):
+            found = [other for other in found if not covers(one, other)] + [one]
+    return found
 
 
 def _scaled(steps: Counter[Step], noises: Noises) -> Counter[Step]:

@@ -85,7 +85,7 @@ def _promise(settings: dict[str, Any]) -> str:
             f"every minibatch got {noise}; losses that were asked for were bounded and "
             "got as much. What a client sends is made of these private answers, so "
             "that everybody who receives rows from it learns at most its epsilon. Over "
-            "rounds that is a quick bound, and after the last round the exact number."
+            "rounds that is a quick bound, and after the last round a tight one."
         )
     return (
         "What depends on a client's data left it as rows clipped to a distance of "

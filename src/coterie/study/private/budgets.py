@@ -14,7 +14,7 @@ from torch import Tensor
 from ...checks import InputError
 from ...data.federation import called, places_of
 from ...privacy.accounts import epsilons
-from ...privacy.subsampled import Step, quick_epsilons
+from ...privacy.subsampled import Step, counted_epsilons
 from ...privacy.training import Limits
 from ..config import Entry
 from ..setup import Setup
@@ -47,12 +47,14 @@ def least_of_samples(
     """
     begun, nothing = rounds[0], [Counter[Step]()] * len(rounds[0])
     some = next((new for new in rounds[1:] if any(new)), nothing)
-    first = quick_epsilons([a + b for a, b in zip(begun, some, strict=True)], delta)
+    after = [a + b for a, b in zip(begun, some, strict=True)]
+    first = counted_epsilons(after, delta=delta)
     cheapest = torch.full_like(first, math.inf)
     for new in rounds[1:] if own else []:
         after = [a + b for a, b in zip(begun, new, strict=True)]
         releases = torch.tensor([bool(one) for one in new])
-        spent = torch.where(releases, quick_epsilons(after, delta), math.inf)
+        spent = counted_epsilons(after, delta=delta)
+        spent = torch.where(releases, spent, math.inf)
         cheapest = cheapest.minimum(spent)
     return Least(first, _or_nothing(cheapest))
 

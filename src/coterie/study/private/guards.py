@@ -19,7 +19,7 @@ from ...privacy.gaussian import mu_of
 from ...privacy.ledger import Ledger
 from ...privacy.noise import SYSTEM, refuse_inexact
 from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
-from ...privacy.subsampled import quick_epsilons, steps_of
+from ...privacy.subsampled import counted_epsilons, steps_of
 from ...privacy.training import (
     Limits,
     Mechanism,
@@ -260,7 +260,8 @@ def _planned(
     if not asked.sends:
         noises = Noises(0.0, 0.0)
     elif privacy.epsilon is not None:
-        if float(quick_epsilons(told, privacy.delta).max()) >= privacy.epsilon:
+        spent = counted_epsilons(told, delta=privacy.delta)
+        if float(spent.max()) >= privacy.epsilon:
             raise InputError(
                 "`privacy.partners` must leave something of `privacy.epsilon` "
                 f"{privacy.epsilon:g} for training, got {privacy.share:g}."
@@ -270,8 +271,8 @@ def _planned(
     rounds_ = with_noise(asked.rounds, noises)
     rounds_[0] = [a + b for a, b in zip(rounds_[0], told, strict=True)]
     sends = asked.sends or any(told)
-    planned = Planned(rounds_, privacy.delta, limits, sends)
-    if sends:
+    planned = Planned(rounds_, privacy.delta, limits, sends, asked.losses)
+    if sends and privacy.budget is not None:
         own = limits.of_each is not None
         least = least_of_samples(planned.rounds, privacy.delta, own=own)
         refuse_spent(setup, entry, limits, least)

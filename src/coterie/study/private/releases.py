@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -33,7 +34,9 @@ def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
     state = state.state if isinstance(state, Moment) else state
     privacy = study.privacy
     if isinstance(state, Counted) and privacy is not None:  # exactly only at the end
-        return {"epsilon": bound_on_samples(state, privacy.delta)}
+        bound = bound_on_samples(state, privacy.delta)
+        # Noise was found for all rounds together, so that no part of them costs more.
+        return {"epsilon": bound.clamp(max=privacy.epsilon or math.inf)}
     if not isinstance(state, Guarded | GuardedFlow) or privacy is None:
         return {}
     found = {"epsilon": epsilons(state.spent, privacy.delta)}
