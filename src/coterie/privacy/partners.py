@@ -204,5 +204,5 @@ def private_weights(
         raise InputError(
             f"{error} With [privacy] noise hides them, too: `privacy.partners` is the "
             "share of epsilon that may be spent here. (Clients have told their means "
-            "for this answer, and would tell them again to another study.)"
+            "for this answer: the ledger of these data has it.)"
         ) from None

@@ -52,6 +52,8 @@ class Cell:
     # With [privacy], at the end: who sent to whom (-1: a server, -2: all other clients,
     # where there are many), and for what epsilon.
     releases: dict[str, Tensor] = field(default_factory=dict)
+    attempt: int = 0  # at training, with noise that no seed repeats
+    repeated: int = 0  # rounds that were charged again, as they may have left before
     # The round after which software and hardware were these, in the order of rounds.
     versions: list[tuple[int, dict[str, str]]] = field(default_factory=list)
 

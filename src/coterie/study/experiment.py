@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,15 +23,25 @@ from ..clients.groups import Alone, Group
 from ..data.doubts import doubts
 from ..data.federation import PARTS
 from ..records import Cell, Folder, Records, Search, locked
-from ..records.keys import keyed
+from ..records.files import write
+from ..records.keys import digest_with, key_of, keyed
+from ..records.ledgers import SPENDING, DataLedger
 from ..records.sinks import Log, refuse_absent
 from .config import Study, algorithm_factory
 from .divided import SharedFolder, first, refuse_others
-from .identity import identity_of, own_modules, settings_read
+from .identity import data_name, identity_of, own_modules, settings_read
 from .ingredients import RECIPES, edges_between, ingredients_of, is_told
 from .loops import training_of
 from .newcomers import hold_out
-from .private import refuse_uncounted, refuse_unsummed, worst_epsilon
+from .private import (
+    charge_partners,
+    refuse_uncounted,
+    refuse_unsummed,
+    summary_line,
+    summary_of,
+    telling_of,
+    worst_epsilon,
+)
 from .setup import (
     Data,
     Setup,
@@ -39,7 +50,7 @@ from .setup import (
     prepare,
     wants_compiling,
 )
-from .training import AnyFolder, Say, Tell, run_cell
+from .training import AnyFolder, Listeners, Say, Tell, run_cell
 from .trials import refuse_settings, search_for, tuned
 
 if TYPE_CHECKING:
@@ -155,17 +166,17 @@ def run_study(
     """
     group = Alone() if group is None else group
     _refuse_start(study, resume, group)
-    first(group, lambda: refuse_absent(study.run.log))
     say = functools.cache(notice or (lambda line: None))  # nothing twice
     data = data_of(study, group)
     setup = _prepared(study, study.run.seeds[0], data, group)
+    place = _Place(study, data, Path(runs), resume, group)
+    place.charge_partners(setup)  # whom even a refusal asks
     _refuse(setup, data)
     _say_beforehand(setup, say, notice or _warn)
-    own, read = _place_of(study, data, Path(runs), resume, group)
+    own, read, ledger = place.folder, place.read, place.ledger
     with contextlib.ExitStack() as stack:
         first(group, lambda: stack.enter_context(locked(own.path)))
-        first(group, lambda: own.create(study.resolved(), read))
-        first(group, own.begin_metrics)
+        first(group, lambda: _create(own, study, read))
         told = study.run.log if group.rank == 0 else ()
         log = Log(told, own.path, study.resolved(), say)
         cells, finished, searches = list[Cell](), 0, _searches(study)
@@ -174,6 +185,7 @@ def run_study(
         for seed in study.run.seeds:
             if seed != setup.seed:
                 setup = _prepared(study, seed, data, group)
+                place.charge_partners(setup)
             folder = SharedFolder(own, setup.division) if group.size > 1 else own
             _describe(setup, own, folder)
             shows = functools.partial(_teller, progress, setup, total)
@@ -183,21 +195,75 @@ def run_study(
                     entry = tuned(setup, entry, search, folder, shows, finished)
                     finished += search.planned
                 tell = shows(entry.label, finished, study.run.rounds)
-                with log.of(entry.label, seed) as write:
-                    cells.append(run_cell(setup, entry, folder, tell, say, write))
+                with log.of(entry.label, seed) as log_to:
+                    listeners = Listeners(tell, say, log_to)
+                    cells.append(run_cell(setup, entry, folder, listeners, ledger))
                 finished += study.run.rounds
-        return Result(own.path, first(group, lambda: own.export(cells)), study)
+        return Result(own.path, first(group, lambda: _ended(place, cells, say)), study)
 
 
-def _place_of(
-    study: Study, data: Data, runs: Path, resume: Path | str | None, group: Group
-) -> tuple[Folder, dict[str, str]]:
-    """The folder of a run, and what is kept of what it reads: digests with a key."""
-    read = data.read | settings_read(study)
-    refuse_others(group, identity_of(study, read))
-    runs = Path(resume).absolute().parent if resume else runs
-    kept = first(group, lambda: keyed(read, runs))
-    return Folder(Path(resume) if resume else runs / identity_of(study, kept)), kept
+class _Place:
+    """Where a run is kept; nothing is written before it is asked for."""
+
+    def __init__(
+        self,
+        study: Study,
+        data: Data,
+        runs: Path,
+        resume: Path | str | None,
+        group: Group,
+    ) -> None:
+        self.study, self._group = study, group
+        self._resume = None if resume is None else Path(resume)
+        self.runs = runs if resume is None else Path(resume).absolute().parent
+        self._data, self._read = data.read, data.read | settings_read(study)
+        self._kept: dict[str, str] | None = None
+        self._ledger: DataLedger | None = None
+        refuse_others(group, identity_of(study, self._read))
+
+    # No cached properties, which all threads would make wait for each other.
+    @property
+    def read(self) -> dict[str, str]:
+        """What is kept of what the study reads: digests with a key."""
+        if self._kept is None:
+            self._kept = first(self._group, lambda: keyed(self._read, self.runs))
+        return self._kept
+
+    @property
+    def folder(self) -> Folder:
+        """The folder of the run."""
+        if self._resume is not None:
+            return Folder(self._resume)
+        return Folder(self.runs / identity_of(self.study, self.read))
+
+    @property
+    def ledger(self) -> DataLedger | None:
+        """The ledger of the data, with [privacy]."""
+        if self.study.privacy is not None and self._ledger is None:
+            text = data_name(self.study, self._data)
+            data = first(self._group, lambda: digest_with(key_of(self.runs), text))
+            self._ledger = DataLedger(self.runs, data)
+        return self._ledger
+
+    def charge_partners(self, setup: Setup) -> None:
+        """Charges what clients tell before training, where they tell anything."""
+        if telling_of(setup) and self.ledger is not None:
+            charge_partners(setup, self.folder.path.name, self.ledger)
+
+
+def _create(folder: Folder, study: Study, read: dict[str, str]) -> None:
+    """Makes the folder, or takes up an old one."""
+    folder.create(study.resolved(), read)
+    folder.begin_metrics()
+
+
+def _ended(place: _Place, cells: list[Cell], say: Say) -> Records:
+    """The records of all cells, and what was spent together so far, which is kept."""
+    if place.ledger is not None:
+        found = summary_of(place.study, place.folder.path.name, place.ledger)
+        write(place.folder.path / SPENDING, json.dumps(found) + "\n")
+        say(summary_line(found))
+    return place.folder.export(cells)
 
 
 def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
@@ -239,6 +305,7 @@ def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None
     """Refuses what can be known before data are loaded."""
     refuse_others(group, identity_of(study, {}))
     refuse_uncounted(study)
+    first(group, lambda: refuse_absent(study.run.log))
     if group.size > 1 and study.time is not None:
         raise InputError(
             f"a study with [time] runs in one process, got {group.size} processes."
@@ -253,7 +320,7 @@ def _refuse(setup: Setup, data: Data) -> None:
     """Refuses what cannot be run, before anything is written."""
     study = setup.study
     for entry in study.algorithms:
-        training_of(setup, entry).init()
+        training_of(setup, entry).like()
         if setup.newcomers is not None:
             setup.welcoming(entry)
     refuse_unsummed(setup)

@@ -48,6 +48,17 @@ def whole_name(study: Study, read: Mapping[str, str]) -> str:
     return settled(study, {**read, **settings_read(study)})
 
 
+def data_name(study: Study, read: Mapping[str, str]) -> str:
+    """What the data of a study are, for their ledger: content, or settings without it.
+
+    Files count by their content alone, whatever they are called. A file of which one
+    row differs is another data set here.
+    """
+    digests = sorted(v for k, v in read.items() if not k.startswith("the columns of "))
+    made = {key: value for key, value in study.data.items() if key != "seed"}
+    return json.dumps(digests or made, sort_keys=True, default=str)
+
+
 def choosing_of(study: Study, seed: int, read: Mapping[str, str]) -> Choosing | None:
     """How clients tell of their data for a choice of partners, under [privacy]."""
     if study.privacy is None:

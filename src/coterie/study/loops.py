@@ -28,7 +28,7 @@ from ..types import Algorithm, Flow, Oracle, State
 from .config import Entry, algorithm_factory
 from .divided import Division
 from .paces import pace_of
-from .private import exact_epsilon, guard_of, releases_of
+from .private import Guard, exact_epsilon, guard_of, releases_of, without_data
 from .setup import Setup, drawn_anew
 
 
@@ -40,19 +40,39 @@ class Training(NamedTuple):
     personal: Callable[[State, Oracle], Tensor]
     inner: Callable[[State], State]  # what the algorithm itself calls its state
     lr: float = math.nan  # its step size, where it has one
+    blank: Callable[[], State] | None = None  # as `init`, of clients without data
+
+    def like(self) -> State:
+        """A state of the same types; with [privacy] no client is asked for it."""
+        return (self.blank or self.init)()
 
 
-def training_of(setup: Setup, entry: Entry) -> Training:
-    """How a study trains an entry, whose method has one face."""
-    method, clients = setup.algorithm(entry), None
-    if setup.study.privacy is not None:
-        guard = guard_of(setup, entry)
-        method, clients = guard.method, guard.clients
-    training = _training(setup, method, clients)
+def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
+    """How a study trains an entry, whose method has one face.
+
+    Args:
+        setup: of a seed.
+        entry: the algorithm.
+        held: see `guard_of`.
+    """
+    if setup.study.privacy is None:
+        training = _training(setup, setup.algorithm(entry))
+    else:
+        guard = guard_of(setup, entry, held=held)
+        training = _training(setup, guard.method, guard.clients)
+        if setup.study.time is None:  # in time nobody is asked in the beginning
+            blank = functools.partial(_begun_blank, setup, guard)
+            training = training._replace(blank=blank)
     known = parameters_of(algorithm_factory(entry.name)).get("lr")
     lr = entry.options.get("lr", math.nan if known is None else known.default)
     training = training._replace(lr=float(lr))
     return _told(training, entry.name) if ":" in entry.name else training
+
+
+def _begun_blank(setup: Setup, guard: Guard) -> State:
+    """The state at the beginning of clients without data."""
+    clients = without_data(setup) if guard.blank is None else guard.blank
+    return guard.method.init(setup.x.clone(), beginning(clients))
 
 
 def _told(training: Training, name: str) -> Training:
@@ -63,8 +83,12 @@ def _told(training: Training, name: str) -> Training:
             yield from training.rounds(**options)
 
     told = own_code("algorithm.name", name)  # which decorates, too
-    init, personal = told(training.init), told(training.personal)
-    return Training(init, rounds, personal, training.inner, training.lr)
+    return training._replace(
+        init=told(training.init),
+        rounds=rounds,
+        personal=told(training.personal),
+        blank=told(training.like),
+    )
 
 
 def _training(

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,13 +19,14 @@ from ..engine.states import own, whole
 from ..models import Objective
 from ..privacy.training import Guarded, GuardedFlow
 from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
+from ..records.ledgers import DataLedger
 from ..records.versions import versions
 from ..types import State
 from .config import Entry, Study, algorithm_factory
 from .divided import Division, SharedFolder, first, refuse_any
 from .loops import Training, concluded, diagnosed, outcomes_of, training_of
 from .newcomers import described, models_for
-from .private import spent_of, stopped_text
+from .private import CellAccount, spent_of, stopped_text
 from .setup import Setup
 
 _SNAPSHOTS = 50
@@ -45,31 +46,66 @@ AnyFolder = Folder | SharedFolder
 """Where a run is kept, by this process or by the first of several."""
 
 
+class Listeners(NamedTuple):
+    """Who is told what, while a cell is trained."""
+
+    tell: Tell
+    say: Say
+    log: Log
+
+
 def run_cell(
-    setup: Setup, entry: Entry, folder: AnyFolder, tell: Tell, say: Say, log: Log
+    setup: Setup,
+    entry: Entry,
+    folder: AnyFolder,
+    listeners: Listeners,
+    ledger: DataLedger | None = None,
 ) -> Cell:
     """Runs one algorithm on one seed from where it stands to its end, which comes back.
 
     That is without its state, which is in the folder.
+
+    Args:
+        setup: of the seed.
+        entry: the algorithm.
+        folder: of the run.
+        listeners: who is told what.
+        ledger: of the data, with [privacy].
     """
-    run, simulation = setup.study.run, setup.simulation
-    group, cell = simulation.group, _begun(setup, entry, folder, say)
+    cell = _begun(setup, entry, folder, listeners.say)
     if cell.done:
-        _keep_models(cell, setup, entry, folder, say)
-        tell(run.rounds, None)
+        _keep_models(cell, setup, entry, folder, listeners.say)
+        listeners.tell(setup.study.run.rounds, None)
         return replace(cell, state=None)
-    training = training_of(setup, entry)
-    start = training.init()
+    account = CellAccount(setup, entry, cell, folder.path, ledger)
+    cell = _run_to_end(cell, setup, entry, folder, listeners, account)
+    cell = replace(cell, done=True)
+    folder.save(cell)
+    account.finished(cell)
+    return replace(cell, state=None)
+
+
+def _run_to_end(
+    cell: Cell,
+    setup: Setup,
+    entry: Entry,
+    folder: AnyFolder,
+    listeners: Listeners,
+    account: CellAccount,
+) -> Cell:
+    """The cell after all rounds, with all models kept."""
+    run, simulation, (tell, say, log) = setup.study.run, setup.simulation, listeners
+    training = training_of(setup, entry, held=bool(account.lost))
     try:
-        if cell.rounds:
-            cell = replace(cell, state=restored(cell, start, folder, setup))
-        else:
-            cell = replace(cell, state=start)
+        begins = not cell.rounds
+        cell = _placed(cell, setup, training, folder, account)
+        if begins:
             cell = _evaluated(cell, setup, training, {})
             folder.grow(cell)
             log(cell)
         saved = began = time.monotonic()
-        for r in training.rounds(rounds=run.rounds, start=(cell.t, cell.state)):
+        rounds = training.rounds(rounds=run.rounds, start=(cell.t, cell.state))
+        for r in account.rounds(rounds, cell):
             refuse_nonfinite_state(r, cell, setup)
             # Whenever an interruption comes, `cell` is as it was after some round.
             after = _counted(cell, r, setup, time.monotonic() - began)
@@ -83,27 +119,45 @@ def run_cell(
                 log(cell)
             tell(r.t, _score(cell, simulation) if evaluates else None, cell.state)
             due = time.monotonic() - saved >= run.checkpoint_seconds
-            if group.gather(due)[0]:
+            if simulation.group.gather(due)[0]:
                 folder.save(cell)
+                account.saved(cell)
                 saved = time.monotonic()
             began = time.monotonic()
         if stopped := stopped_text(cell, setup.study):
             say(stopped)
-        cell = _concluded(cell, setup, entry, training, folder)
+        return _concluded(cell, setup, entry, training, folder)
     except (TrainingError, InputError, KeyboardInterrupt) as error:
         # Of several processes, all know that training fails, but not who was stopped.
         fails = isinstance(error, TrainingError)
-        if cell.rounds and (group.size == 1 or fails):
+        if cell.rounds and (simulation.group.size == 1 or fails):
             folder.save(cell)
+            account.interrupted(cell)
         if not fails:
             raise
         raise TrainingError(
             f"{error}; what was before is kept in {folder.path}, and a smaller step "
             "size usually helps."
         ) from None
-    cell = replace(cell, done=True)
-    folder.save(cell)
-    return replace(cell, state=None)
+
+
+def _placed(
+    cell: Cell,
+    setup: Setup,
+    training: Training,
+    folder: AnyFolder,
+    account: CellAccount,
+) -> Cell:
+    """The cell with the state to go on from, which has paid for rounds that were lost.
+
+    With [privacy], no client is asked for anything before that is charged.
+    """
+    if cell.rounds:
+        state = restored(cell, training.like(), folder, setup)
+    else:
+        account.reserve(0)
+        state = training.init()
+    return account.begin(replace(cell, state=state))
 
 
 def _begun(setup: Setup, entry: Entry, folder: AnyFolder, say: Say) -> Cell:
@@ -189,7 +243,7 @@ def _keep_models(
         f"{folder.path} and are made anew from its state."
     )
     training = training_of(setup, entry)
-    state = restored(cell, training.init(), folder, setup)
+    state = restored(cell, training.like(), folder, setup)
     _concluded(replace(cell, state=state), setup, entry, training, folder)
 
 

@@ -6,6 +6,7 @@ from .mechanisms import Mechanism
 from .methods import Guarded, Limits, calibrated, costs_of, events_of, privately
 from .oracle import PrivateOracle
 from .samples import (
+    AskedSteps,
     Counted,
     Noises,
     Planned,
@@ -19,6 +20,7 @@ from .samples import (
 )
 
 __all__ = [
+    "AskedSteps",
     "Counted",
     "Foreseen",
     "Guarded",

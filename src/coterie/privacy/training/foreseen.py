@@ -74,11 +74,15 @@ class Foreseen(NamedTuple):
         return self.rounds[t] if t == 0 or self.told is None else None
 
     @property
+    def verbs(self) -> frozenset[str]:
+        """By which rows leave that tell something new."""
+        every = [*self.rounds, (self.told or {}).values()]
+        return frozenset(c.verb for some in every for c in some if any(c.fresh))
+
+    @property
     def sums(self) -> bool:
         """Whether rows that tell something new are ever averaged."""
-        every = [*self.rounds, (self.told or {}).values()]
-        calls = (call for some in every for call in some)
-        return any(call.verb == "average" and any(call.fresh) for call in calls)
+        return "average" in self.verbs
 
 
 def foresee(

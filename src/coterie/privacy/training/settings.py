@@ -201,7 +201,7 @@ class Privacy:
         if self.budget is None:
             return Limits()
         if not isinstance(self.budget, Mapping):
-            return Limits(self._limit(self.budget))
+            return Limits(self.limit(self.budget))
         own = torch.full((max(places.values()) + 1,), math.inf, dtype=torch.float64)
         for name, budget in self.budget.items():
             if name not in places:
@@ -215,10 +215,11 @@ class Privacy:
                     f"`privacy.budget` must name every client once, got {name!r} and "
                     "another name of the same client."
                 )
-            own[place] = self._limit(budget)
+            own[place] = self.limit(budget)
         return Limits(of_each=own)
 
-    def _limit(self, budget: float) -> float:
+    def limit(self, budget: float) -> float:
+        """An epsilon as a limit of what may be spent: mu^2, or itself for samples."""
         return budget if self.unit == "sample" else mu_of(budget, self.delta) ** 2
 
 

@@ -1,7 +1,8 @@
 """Studies with [privacy]: how entries are guarded, and what is told of it."""
 
+from .blanks import without_data
 from .guards import Guard, guard_of, guarded, refuse_unsummed
-from .partners import refuse_measured, refuse_uncounted, told_for
+from .partners import refuse_measured, refuse_uncounted, telling_of, told_for
 from .releases import (
     exact_epsilon,
     releases_of,
@@ -9,9 +10,12 @@ from .releases import (
     stopped_text,
     worst_epsilon,
 )
+from .spending import CellAccount, charge_partners, summary_line, summary_of
 
 __all__ = [
+    "CellAccount",
     "Guard",
+    "charge_partners",
     "exact_epsilon",
     "guard_of",
     "guarded",
@@ -21,6 +25,10 @@ __all__ = [
     "releases_of",
     "spent_of",
     "stopped_text",
+    "summary_line",
+    "summary_of",
+    "telling_of",
     "told_for",
+    "without_data",
     "worst_epsilon",
 ]

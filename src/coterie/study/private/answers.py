@@ -44,12 +44,19 @@ class _Doubles:
 
 def answers_of(setup: Setup, method: Algorithm, label: str) -> Float64[Tensor, " n"]:
     """How many answers with noise each client will give until the end."""
+    return answers_until(setup, method, label)[-1]
+
+
+def answers_until(
+    setup: Setup, method: Algorithm, label: str
+) -> list[Float64[Tensor, " n"]]:
+    """How many answers with noise each client will give until the end of each round."""
     n = len(setup.federation)
     unit = Mechanism(0.5, 1.0)  # of which every release costs 1
     counted = privately_in_time(
         method, unit, torch.arange(n), label=label, limits=Limits()
     )
-    *_, last = run_without_waiting(
+    rounds = run_without_waiting(
         counted,
         _Doubles(setup.simulation),
         small_stage(n, False).start,
@@ -57,5 +64,5 @@ def answers_of(setup: Setup, method: Algorithm, label: str) -> Float64[Tensor, "
         rounds=setup.study.run.rounds,
         seed=setup.seed,
     )
-    spent: Tensor = last.state.state.spent
-    return spent
+    nothing = torch.zeros(n, dtype=torch.float64)
+    return [nothing, *(r.state.state.spent.clone() for r in rounds)]

@@ -21,6 +21,7 @@ from ...privacy.noise import SYSTEM, refuse_inexact
 from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
 from ...privacy.subsampled import counted_epsilons, steps_of
 from ...privacy.training import (
+    AskedSteps,
     Limits,
     Mechanism,
     Noises,
@@ -39,6 +40,7 @@ from ..config import Entry
 from ..identity import whole_name
 from ..setup import Setup
 from .answers import answers_of
+from .blanks import without_data
 from .budgets import Least, least_of_rounds, least_of_samples, refuse_spent
 from .partners import refuse_unnoised, told_for
 
@@ -51,17 +53,26 @@ class Guard(NamedTuple):
     costs: list[Tensor]  # (N,) mu^2 of the beginning and each round, at most
     clients: PrivateSimulation | None = None  # who hide single samples
     sums: bool = False  # whether a server could do with sums of what it averages
+    verbs: frozenset[str] = frozenset()  # by which something new leaves clients
+    blank: PrivateSimulation | None = None  # the clients without their data
+    planned: Planned | None = None  # of single samples, where that was foreseen
 
 
 Hearing = Callable[[Algorithm], Algorithm]
 
 
-def guard_of(setup: Setup, entry: Entry) -> Guard:
-    """How an entry is trained privately, found once for each seed."""
-    found: dict[str, Guard] = vars(setup).setdefault("_guards", {})
-    key = _settings(entry)
+def guard_of(setup: Setup, entry: Entry, *, held: bool = False) -> Guard:
+    """How an entry is trained privately, found once for each seed.
+
+    Args:
+        setup: of a seed.
+        entry: the algorithm.
+        held: `privacy.epsilon` is also a budget, as rounds may be lost and repeated.
+    """
+    found: dict[tuple[str, bool], Guard] = vars(setup).setdefault("_guards", {})
+    key = _settings(entry), held
     if key not in found:
-        found[key] = guarded(setup, entry)
+        found[key] = guarded(setup, entry, held=held)
     return found[key]
 
 
@@ -79,13 +90,20 @@ def _seed(setup: Setup, entry: Entry) -> int:
     return seeds.key(setup.seed, "run", _name(setup, entry))
 
 
-def guarded(setup: Setup, entry: Entry, hearing: Hearing = lambda it: it) -> Guard:
+def guarded(
+    setup: Setup,
+    entry: Entry,
+    hearing: Hearing = lambda it: it,
+    *,
+    held: bool = False,
+) -> Guard:
     """How an entry is trained privately.
 
     Args:
         setup: of a seed.
         entry: the algorithm.
         hearing: wraps a method that tells losses, to hear them as they are told.
+        held: see `guard_of`.
     """
     study, privacy = setup.study, setup.study.privacy
     assert privacy is not None  # asked of studies that have it
@@ -95,14 +113,14 @@ def guarded(setup: Setup, entry: Entry, hearing: Hearing = lambda it: it) -> Gua
         integer("privacy.colluders", privacy.colluders, at_least=1, at_most=most)
     method = setup.algorithm(entry)
     if privacy.unit == "sample":
-        return _guarded_samples(setup, entry, method, hearing)
+        return _guarded_samples(setup, entry, method, hearing, held)
     if study.time is not None:
         return _guarded_in_time(setup, entry, method)
-    return _guarded_clients(setup, entry, method, hearing)
+    return _guarded_clients(setup, entry, method, hearing, held)
 
 
 def _guarded_clients(
-    setup: Setup, entry: Entry, method: Algorithm, hearing: Hearing
+    setup: Setup, entry: Entry, method: Algorithm, hearing: Hearing, held: bool
 ) -> Guard:
     study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
     assert privacy is not None  # asked of studies that have it
@@ -141,7 +159,7 @@ def _guarded_clients(
     scale = (sensitivity / noise) ** 2 if noise else 0.0
     costs = [scale * cost for cost in units] if noise or quiet else []
     costs[:1] = [cost + told for cost in costs[:1]]
-    limits = _limits(setup)
+    limits = _limits(setup, held=held)
     if costs:
         refuse_spent(setup, entry, limits, least_of_rounds(costs))
     private = privately(
@@ -153,7 +171,7 @@ def _guarded_clients(
         costs=costs,
         before=before,
     )
-    return Guard(private, mechanism, costs, sums=foreseen.sums)
+    return Guard(private, mechanism, costs, sums=foreseen.sums, verbs=foreseen.verbs)
 
 
 def refuse_unsummed(setup: Setup) -> None:
@@ -180,14 +198,18 @@ def _refusal(entry: Entry, why: InputError) -> InputError:
     return InputError(f"{entry.label} cannot be trained privately: {why}")
 
 
-def _limits(setup: Setup) -> Limits:
+def _limits(setup: Setup, *, held: bool = False) -> Limits:
     federation, privacy = setup.federation, setup.study.privacy
     assert privacy is not None  # asked of studies that have it
-    return privacy.limits(places_of(federation))
+    limits = privacy.limits(places_of(federation))
+    if not held or privacy.epsilon is None:
+        return limits
+    most = privacy.limit(privacy.epsilon)
+    return limits._replace(of_all=min(limits.of_all, most))
 
 
 def _guarded_samples(
-    setup: Setup, entry: Entry, method: Algorithm, hearing: Hearing
+    setup: Setup, entry: Entry, method: Algorithm, hearing: Hearing, held: bool
 ) -> Guard:
     privacy, simulation = setup.study.privacy, setup.simulation
     assert privacy is not None  # asked of studies that have it
@@ -195,15 +217,15 @@ def _guarded_samples(
         raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
     made = functools.partial(
         PrivateSimulation,
-        simulation,
         name=_name(setup, entry),
         noise_source=privacy.noise_source,
     )
     clip, loss_clip = privacy.clip, privacy.loss_clip
-    tried = made(clip=clip, loss_clip=loss_clip, noise=privacy.noise or 0.0)
+    blank = without_data(setup)
+    tried = made(blank, clip=clip, loss_clip=loss_clip, noise=privacy.noise or 0.0)
     begin, first = beginning(tried), tried.at(1)
     try:
-        # A round that is thrown away: what cannot be private is refused in it.
+        # A round of clients without data: what cannot be private is refused in it.
         state = method.init(setup.x.clone(), begin)
         rng = seeds.generator(setup.seed, "algorithm", 1)
         state, _ = method.step(state, first, rng)
@@ -211,11 +233,12 @@ def _guarded_samples(
     except InputError as refusal:
         raise _refusal(entry, refusal) from None
     silent = not begin.sent and not first.sent
-    noises, planned = _planned(setup, entry, method, tried, silent=silent)
+    noises, planned = _planned(setup, entry, method, tried, silent=silent, held=held)
     _refuse_inexact(setup, 1.0, noises.training)
     if planned is not None and not planned.sends:  # what stays at home needs no noise
         clip, loss_clip = math.inf, None
     clients = made(
+        simulation,
         clip=clip,
         loss_clip=loss_clip,
         noise=noises.training,
@@ -223,7 +246,7 @@ def _guarded_samples(
     )
     mechanism = Mechanism(privacy.clip, noises.training, setup.seed)
     private = counted(hearing(method), clients, planned, told_for(setup, entry))
-    return Guard(private, mechanism, [], clients)
+    return Guard(private, mechanism, [], clients, blank=tried, planned=planned)
 
 
 def _planned(
@@ -233,23 +256,19 @@ def _planned(
     clients: PrivateSimulation,
     *,
     silent: bool,
+    held: bool = False,
 ) -> tuple[Noises, Planned | None]:
     """The noise of single samples, and what they may release where that is limited.
 
     Or where a method that was `silent` in its first round is to stay so.
     """
-    study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
+    privacy, n = setup.study.privacy, len(setup.federation)
     assert privacy is not None  # asked of studies that have it
     noises = Noises(privacy.noise or 0.0, privacy.noise or 0.0)
     if privacy.noise is not None and privacy.budget is None and not silent:
         return noises, None
-    share, rounds = study.run.participation, range(1, study.run.rounds + 1)
-    actives = [participants(n, share, setup.seed, t) for t in rounds]
-    personal = bool(study.model.get("personal"))
     try:
-        asked = foreseen_steps(
-            method, clients, actives, seed=setup.seed, personal=personal
-        )
+        asked = steps_asked(setup, method, clients)
     except InputError as refusal:
         raise InputError(
             f"what {entry.label} asks cannot be counted before training, on short "
@@ -267,7 +286,7 @@ def _planned(
                 f"{privacy.epsilon:g} for training, got {privacy.share:g}."
             )
         noises = noise_for_samples(asked.rounds, privacy.epsilon, privacy.delta, told)
-    limits = _limits(setup)
+    limits = _limits(setup, held=held)
     rounds_ = with_noise(asked.rounds, noises)
     rounds_[0] = [a + b for a, b in zip(rounds_[0], told, strict=True)]
     sends = asked.sends or any(told)
@@ -277,6 +296,17 @@ def _planned(
         least = least_of_samples(planned.rounds, privacy.delta, own=own)
         refuse_spent(setup, entry, limits, least)
     return noises, planned
+
+
+def steps_asked(
+    setup: Setup, method: Algorithm, clients: PrivateSimulation
+) -> AskedSteps:
+    """What a method will ask of single samples in every round, with a noise of 1."""
+    study, n = setup.study, len(setup.federation)
+    share, rounds = study.run.participation, range(1, study.run.rounds + 1)
+    actives = [participants(n, share, setup.seed, t) for t in rounds]
+    personal = bool(study.model.get("personal"))
+    return foreseen_steps(method, clients, actives, seed=setup.seed, personal=personal)
 
 
 def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:

@@ -70,6 +70,15 @@ def refuse_unnoised(study: Study, entry: Entry) -> None:
         )
 
 
+def telling_of(setup: Setup) -> list[Release]:
+    """All that clients tell of their data before a study can be trained."""
+    choosing = choosing_of(setup.study, setup.seed, setup.read)
+    if choosing is None:
+        return []
+    asked = {choice for entry in setup.study.algorithms for choice in _measured(entry)}
+    return [each for _ in asked for each in choosing.releases(2)]
+
+
 def told_for(setup: Setup, entry: Entry) -> tuple[Release, ...]:
     """What clients tell of their data before an entry can be trained."""
     choosing = choosing_of(setup.study, setup.seed, setup.read)

@@ -56,11 +56,19 @@ def stopped_text(cell: Cell, study: Study) -> str:
     """Where the budget ended a run, one sentence; nothing elsewhere."""
     if not isinstance(cell.state, Guarded | Counted) or not cell.state.stopped:
         return ""
-    budget = study.privacy and study.privacy.budget
-    return (
+    privacy = study.privacy
+    assert privacy is not None  # as there is an account
+    budget = privacy.epsilon if privacy.budget is None else privacy.budget
+    text = (
         f"{cell.label} (seed {cell.seed}): the budget of epsilon {budget!r} was used "
         f"up before round {cell.state.stopped}, and models stay as they were."
     )
+    if cell.repeated:
+        text += (
+            f" {cell.repeated} rounds may have left before the run was killed, and "
+            "were charged again."
+        )
+    return text
 
 
 def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:

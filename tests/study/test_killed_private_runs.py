@@ -1,0 +1,162 @@
+"""Claims about private runs that are killed: nothing leaves that is not charged."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from coterie.privacy.gaussian import mu_of
+from coterie.privacy.training.mechanisms import Mechanism
+from coterie.records import Cell, ledgers
+from coterie.records.folders import Folder
+from coterie.records.ledgers import LEDGER, Reserved
+from coterie.study.experiment import run_study
+from coterie.study.private.spending import lost_rounds
+from support.study_runs import stopped
+from support.tiny_studies import LINEAR, made
+
+ROUNDS = 6
+FEDAVG = [{"name": "fedavg", "lr": 0.3, "steps": 1}]
+
+
+def study_with(checkpoint: float = 1e9, rounds: int = ROUNDS, **privacy):
+    """A small study whose noise no seed repeats, unless it says otherwise."""
+    privacy = {"clip": 0.5, "noise_source": "system", **privacy}
+    if "epsilon" not in privacy:
+        privacy["noise"] = 4.0
+    run = {"rounds": rounds, "checkpoint_seconds": checkpoint, "evaluate_every": rounds}
+    return made({**LINEAR, "algorithm": FEDAVG, "privacy": privacy}, **run)
+
+
+COST = (2 * 0.5 / (4.0 * 0.5)) ** 2
+"""mu^2 of one release: (sensitivity / noise)^2."""
+
+
+def entry_in(runs: Path) -> dict:
+    """The one entry of the one ledger."""
+    (path,) = (runs / LEDGER).glob("*/*.json")
+    assert path.stat().st_mode & 0o777 == 0o600
+    return json.loads(path.read_text())
+
+
+def _dying(study, runs: Path, step: int) -> None:
+    """Runs a study, and is killed at some call of what releases or writes."""
+    left = [step]
+
+    def fatal(call):
+        def counted(*args, **options):
+            for late in (False, True):
+                left[0] -= 1
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if not late:
+                    found = call(*args, **options)
+            return found
+
+        return counted
+
+    def released(self, *args, **options):
+        if not self.source.secret:  # or of clients without data, who plan ahead
+            return really(self, *args, **options)
+        return released_to_others(self, *args, **options)
+
+    @fatal
+    def released_to_others(self, *args, **options):
+        found = really(self, *args, **options)
+        with (runs.parent / "left").open("a") as file:  # which is what others see
+            file.write("row\n")
+        return found
+
+    really = Mechanism.released
+    Mechanism.released = released  # type: ignore[method-assign]
+    ledgers.write_secret = fatal(ledgers.write_secret)
+    Folder.save = fatal(Folder.save)  # type: ignore[method-assign]
+    run_study(study, runs=runs)
+
+
+def killed(study, runs: Path, step: int) -> bool:
+    """Whether a process that runs a study was killed at this step."""
+    process = multiprocessing.get_context("fork").Process(
+        target=_dying, args=(study, runs, step)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+def released_rows(runs: Path) -> int:
+    path = runs.parent / "left"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.parametrize("checkpoint", [0.0, 1e9])
+def test_whenever_a_run_is_killed_all_that_left_is_charged(tmp_path, checkpoint):
+    study, runs = study_with(checkpoint), tmp_path / "runs"
+    for step in (3, 8, 11):
+        assert killed(study, runs, step)
+        if released_rows(runs):
+            entry = entry_in(runs)
+            assert entry["spent"] + entry["reserved"] >= COST * released_rows(runs)
+    assert not killed(study, runs, 10**9)
+    rows, entry = released_rows(runs), entry_in(runs)
+    assert entry["reserved"] == 0 and rows > ROUNDS
+    # Whoever reads the result sees all of it, too.
+    found = run_study(study, runs=runs)
+    (told,) = set(found.records.releases["epsilon"])
+    assert mu_of(told, 1e-5) ** 2 == pytest.approx(entry["spent"], rel=1e-6)
+    assert Folder(found.folder).cell("fedavg", 0).repeated > 0
+    assert entry["spent"] >= COST * rows - 1e-9
+    # And not much more: every kill may cost one round that had not begun.
+    assert entry["spent"] <= COST * (rows + 2 * 3) + 1e-9
+
+
+def test_a_budget_holds_with_the_rounds_that_were_lost(tmp_path):
+    """Eight rounds use epsilon up; with lost ones, fewer may follow."""
+    study, runs = study_with(epsilon=4.0, rounds=8), tmp_path / "runs"
+    for step in (12, 12):
+        assert killed(study, runs, step)
+    lines: list[str] = []
+    found = run_study(study, runs=runs, notice=lines.append)
+    assert float(found.records.metrics["epsilon"].max()) <= 4.0 * (1 + 1e-6)
+    assert any("rounds may have left before the run was killed" in s for s in lines)
+    assert released_rows(runs) < 2 * 8
+
+
+def test_seeded_noise_costs_nothing_again_and_resumes_bit_by_bit(tmp_path):
+    study = study_with(0.0, noise_source="seed")
+    whole = run_study(study, runs=tmp_path / "whole")
+    assert killed(study, tmp_path / "runs", 8)
+    again = run_study(study, runs=tmp_path / "runs")
+    assert again.models().equal(whole.models())
+    assert entry_in(tmp_path / "runs")["spent"] == pytest.approx(COST * ROUNDS)
+    assert Folder(again.folder).cell("fedavg", 0).repeated == 0
+
+
+def test_an_interruption_in_good_order_charges_one_round_at_most(tmp_path):
+    study, runs = study_with(), tmp_path / "runs"
+    stopped(study, lambda progress: progress.t == 3, runs=runs)
+    entry = entry_in(runs)
+    assert (entry["round"], entry["spent"]) == (4, pytest.approx(3 * COST))
+    assert entry["reserved"] in (0.0, pytest.approx(COST))
+    run_study(study, runs=runs)
+    assert entry_in(runs)["spent"] <= (ROUNDS + 1) * COST + 1e-9
+
+
+def test_lost_rounds_are_those_after_the_checkpoint_of_their_attempt():
+    kept = [Reserved(1, 0, 3), Reserved(2, 2, 9)]
+    row = [{"round": 0.0}]
+    assert lost_rounds(kept, Cell("a", 0)) == kept
+    assert lost_rounds(kept, Cell("a", 0, t=5, rounds=row, attempt=2)) == [
+        Reserved(2, 6, 9)
+    ]
+    assert lost_rounds(kept, Cell("a", 0, t=1, rounds=row, attempt=1)) == [
+        Reserved(1, 2, 3),
+        Reserved(2, 2, 9),
+    ]
+    assert lost_rounds(kept, Cell("a", 0, t=9, rounds=row, attempt=2)) == []
