@@ -26,14 +26,13 @@ HERE = torch.device("cpu")
 class Given(SecretStream):
     """A stream of words that a test gives, and then of one word."""
 
-    def __init__(self, words: list[int], then: int = 0) -> None:
+    def __init__(self, words: Tensor | list[int], then: int = 0) -> None:
         super().__init__()
-        self.words, self.then = words, then
+        self.words, self.then = torch.as_tensor(words), then
 
     def fill(self, words: Tensor) -> None:
-        given = [*self.words, *[self.then] * (words.numel() - len(self.words))]
-        words.copy_(torch.tensor(given[: words.numel()]).view(words.shape))
-        self.words = []
+        words.fill_(self.then).view(-1)[: len(self.words)] = self.words
+        self.words = self.words[:0]
 
 
 def words_of(stream: SecretStream, count: int) -> list[int]:
@@ -208,9 +207,9 @@ def test_the_margin_pays_for_finite_precision_or_the_noise_is_refused():
         eta = 1152 * (2.0**-44 + 2.0**-53 * (14 + mu))
         extra = 2 * math.sqrt(columns * math.pi / 2) * eta
         assert mu / (1 + 2.0**-10) + extra <= mu
-    for columns, mu in ((10**8, 1e-4), (1, 1e-8)):
+    for columns, mu, reach in ((10**8, 1e-4, None), (1, 1e-8, None), (10**6, 1, 1e7)):
         with pytest.raises(InputError, match="cannot be drawn exactly enough"):
-            refuse_inexact(columns, mu)
+            refuse_inexact(columns, mu, reach)
 
 
 # The attack that takes seeded noise off.

@@ -26,7 +26,7 @@ the low bits of z carry nothing of y. (They do if y + s W is released as it is: 
 W is computed in double precision. Each word stands for an interval of probability, so
 there is a Gaussian W' with |W - W'| <= e, except with a chance of 2^-116:
 
-    e <= 2^-44 + 2^-53 (14 + mu)          the draw, and the sum y + s' W.
+    e <= 2^-44 + 2^-53 (14 + r)          the draw, and the sum y + s' W, |y| <= r s.
 
 Let p be the chance of a cell of the grid under W', and q that under W. Then q is at
 most the chance of the cell made larger by e on both sides, and at least that of the
@@ -153,8 +153,7 @@ class GaussianDraws:
         high = torch.add(words.view(torch.int16)[3::4], _OUTER, out=self._high[:count])
         tails = (high < 2 * _OUTER - 2**15).nonzero()[:, 0]
         drawn.copy_(words).mul_(2.0**-63).erfinv_()
-        drawn[tails] = self._in_tails(words[tails])
-        return drawn
+        return drawn.index_copy_(0, tails, self._in_tails(words.index_select(0, tails)))
 
     def _in_tails(self, words: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         most = torch.iinfo(torch.int64).max
@@ -168,14 +167,15 @@ class GaussianDraws:
         return torch.where(words < 0, away, -away)
 
 
-def refuse_inexact(columns: int, mu: float) -> None:
+def refuse_inexact(columns: int, mu: float, reach: float | None = None) -> None:
     """Refuses rows whose noise cannot be drawn as exactly as it is charged for.
 
     Args:
         columns: d, of a row.
         mu: what it may move by, in standard deviations.
+        reach: how far it may be from 0, in standard deviations; None: mu.
     """
-    error = 2.0**-44 + 2.0**-53 * (14 + mu)
+    error = 2.0**-44 + 2.0**-53 * (14 + (mu if reach is None else reach))
     eta = 1152 * error
     extra = 2 * math.sqrt(columns * math.pi / 2) * eta
     if not mu / (1 + MARGIN) + extra <= mu:
@@ -191,6 +191,7 @@ def add_secret(
     scale: Float[Tensor, " n"],
     mu: float,
     *,
+    reach: float | None = None,
     rounded: bool = True,
 ) -> Float[Tensor, "n d"]:
     """Adds to row j, in place, noise of the standard deviation scale[j].
@@ -200,27 +201,32 @@ def add_secret(
         stream: of the noise.
         scale: s, which is charged.
         mu: D / s, by which what is hidden moves.
+        reach: how far it may be from 0, in units of s; None: mu.
         rounded: whether rows leave one by one, each on its grid.
     """
     n, d = rows.shape
     if not n or not d:
         return rows
-    refuse_inexact(d, mu)
+    refuse_inexact(d, mu, reach)
     deviation = scale.double() * (1 + MARGIN)
     grid = torch.ldexp(torch.ones_like(deviation), deviation.frexp()[1] - 1 - _STEPS)
     at_once = _WORDS if rows.device.type == "cpu" else rows.numel()
     width = min(d, at_once)
     high = max(1, at_once // width)
-    spread, inverse = deviation * math.sqrt(2), 1 / grid
+    factors = deviation * math.sqrt(2), 1 / grid, grid
+    equal = bool((scale == scale[0]).all())  # numbers are faster than columns
     draws = GaussianDraws(stream, min(n, high) * width, rows.device)
     for left in range(0, d, width):
         for top in range(0, n, high):
             some = slice(top, top + high)
             block = rows[some, left : left + width]
+            spread, inverse, step = (
+                float(each[0]) if equal else each[some, None] for each in factors
+            )
             noisy = draws.next(block.numel()).view(block.shape)
-            noisy.mul_(spread[some, None]).add_(block)
+            noisy.mul_(spread).add_(block)
             if rounded:
-                noisy.mul_(inverse[some, None]).round_().mul_(grid[some, None])
+                noisy.mul_(inverse).round_().mul_(step)
             block.copy_(noisy)
     return rows
 

@@ -50,6 +50,7 @@ class NoiseSource(Protocol):
         scale: Float[Tensor, " n"],
         *,
         mu: float,
+        reach: float | None = None,
         rounded: bool = True,
     ) -> Float[Tensor, "n d"]:
         """Adds to row j, in place, noise of the standard deviation scale[j].
@@ -60,6 +61,7 @@ class NoiseSource(Protocol):
             clients: identities of the clients, which name it too.
             scale: the standard deviation that is charged.
             mu: by how many of it a row may move.
+            reach: how many of it a row may be from 0; None: mu.
             rounded: whether rows leave one by one, and not only in sums.
         """
 
@@ -83,6 +85,7 @@ class SeededNoise:
         scale: Float[Tensor, " n"],
         *,
         mu: float,
+        reach: float | None = None,
         rounded: bool = True,
     ) -> Float[Tensor, "n d"]:
         """Adds noise in place; see `NoiseSource`."""
@@ -112,10 +115,11 @@ class SecretNoise:
         scale: Float[Tensor, " n"],
         *,
         mu: float,
+        reach: float | None = None,
         rounded: bool = True,
     ) -> Float[Tensor, "n d"]:
         """Adds noise in place, whatever the names; see `NoiseSource`."""
-        return add_secret(rows, self._stream, scale, mu, rounded=rounded)
+        return add_secret(rows, self._stream, scale, mu, reach=reach, rounded=rounded)
 
 
 SEEDED = SeededNoise()

@@ -69,7 +69,9 @@ class SampleMechanism:
         names = self.names[who + self.first]
         streams = torch.tensor(keys, device=g.device).expand(len(who))
         scale = self.noise * self.clip / samples[who]
-        return self.source.add(g, streams, names, scale, mu=1 / self.noise)
+        reach = float(self.sizes.max()) / self.noise  # where all samples take part
+        given = g, streams, names, scale
+        return self.source.add(*given, mu=1 / self.noise, reach=reach)
 
     def of_losses(self, *, held_out: bool) -> float:
         """Noise of the q-th part of a sum of losses, in units of their bound."""
@@ -102,7 +104,9 @@ class SampleMechanism:
         used = self.rates[who.cpu() + self.first].to(mean) * (~losses.isnan()).sum(1)
         deviation = multiple * self.loss_clip / used  # infinite where nobody has any
         hidden, mu = mean[:, None].clone(), float(self.rates.min()) / multiple
-        mean = self.source.add(hidden, noise, names, deviation, mu=mu)[:, 0]
+        reach = float(self.sizes.max()) / multiple
+        given = hidden, noise, names, deviation
+        mean = self.source.add(*given, mu=mu, reach=reach)[:, 0]
         numbers = as_samples(mean, losses, deviation, self.loss_clip, spread, names)
         return mean, numbers
 
