@@ -11,6 +11,7 @@ from coterie.privacy import epsilon_of, mu_of
 from coterie.report.pages import write_report
 from coterie.report.privacy import privacy_section, spending, told
 from coterie.scores import epsilon_by_role
+from coterie.scores.roles import promised_to
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 
@@ -62,6 +63,13 @@ def test_a_number_for_each_role_is_that_of_the_noise_which_is_left(guarded):
         assert f"<td>{expected:.3g}</td>" in privacy_section(guarded)
         assert found.loc["all_for_one", f"the {role}"] == pytest.approx(4.0)
         assert found.loc["local", f"the {role}"] == 0
+
+
+def test_a_promise_says_in_whose_eyes_it_holds():
+    secure = {"aggregation": "secure"}
+    assert promised_to({}) == "the server and all others"
+    assert promised_to(secure) == "the server and one participant"
+    assert promised_to({**secure, "colluders": 3}) == "the server and 3 participants"
 
 
 def test_more_colluders_have_a_number_of_their_own(tmp_path_factory):

@@ -21,6 +21,7 @@ from ..scores.finals import Score, baseline_of, planned_algorithms, score_of
 from ..scores.gains import client_scores, gain_of, newcomer_score
 from ..scores.intervals import Estimate
 from ..scores.keeping import keeping
+from ..scores.roles import promised_to
 from ..scores.summaries import costs_of
 from ..scores.words import as_many, in_bytes, large
 from .predictions import ABOUT
@@ -84,7 +85,8 @@ def privacy_lines(records: Records, trained: Trained) -> list[str]:
     spent, unit = float(own["epsilon"].iloc[-1]), settings.get("unit", "client")
     text = (
         f"Privacy of what its client sent in training: epsilon {spent:.3g} at delta "
-        f"{settings.get('delta', 1e-5):g}, unit {unit}."
+        f"{settings.get('delta', 1e-5):g}, unit {unit}, in the eyes of "
+        f"{promised_to(settings)}."
     )
     simulated = simulated_text(settings.get("noise_source", "seed"))
     return ["", f"{text} **{simulated}**" if simulated else text]

@@ -29,6 +29,14 @@ def role_names(settings: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
+def promised_to(settings: Mapping[str, Any]) -> str:
+    """In whose eyes the epsilon of a study is, as [privacy] has it."""
+    if settings.get("aggregation") != "secure":
+        return "the server and all others"
+    names = role_names(settings)
+    return names.get("epsilon", names["epsilon_participant"])
+
+
 def epsilon_by_role(records: Records) -> pd.DataFrame:
     """Epsilon of the worst client of each algorithm at its end, a column for each role.
 

@@ -19,7 +19,7 @@ from ...privacy.gaussian import mu_of
 from ...privacy.ledger import Ledger
 from ...privacy.noise import SYSTEM, refuse_inexact
 from ...privacy.per_sample import PrivateSimulation, usual_loss_clip
-from ...privacy.subsampled import counted_epsilons, steps_of
+from ...privacy.subsampled import quick_epsilons, steps_of
 from ...privacy.training import (
     AskedSteps,
     Limits,
@@ -279,8 +279,7 @@ def _planned(
     if not asked.sends:
         noises = Noises(0.0, 0.0)
     elif privacy.epsilon is not None:
-        spent = counted_epsilons(told, delta=privacy.delta)
-        if float(spent.max()) >= privacy.epsilon:
+        if float(quick_epsilons(told, privacy.delta).max()) >= privacy.epsilon:
             raise InputError(
                 "`privacy.partners` must leave something of `privacy.epsilon` "
                 f"{privacy.epsilon:g} for training, got {privacy.share:g}."
