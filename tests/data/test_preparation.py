@@ -216,11 +216,11 @@ def test_columns_of_words_numbers_truth_and_gaps_are_read(tmp_path):
     got = read(tmp_path, categories=["icd"])
     assert got.schema.columns == (
         Column("age"),
+        Column("icd", ("250", "V27")),
         Column("smokes"),
         Column("ward", ("a", "b")),
-        Column("icd", ("250", "V27")),
     )
-    expected = [[40, 1, 0, 0], [GAP, 0, GAP, 1], [60, GAP, 1, 0]]
+    expected = [[40, 0, 1, 0], [GAP, 1, 0, GAP], [60, 0, GAP, 1]]
     expected = torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(got.features, expected, equal_nan=True)
     assert (got.names, got.classes) == (("Bern", "Chur"), ("ill", "well"))

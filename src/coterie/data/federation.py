@@ -248,6 +248,7 @@ def federate(
     clusters: Int[Tensor, " n"] | None = None,
     optima: Float[Tensor, "n d"] | None = None,
     names: Sequence[str] = (),
+    order: Int[Tensor, " m"] | None = None,
 ) -> Federation:
     """Divides a table: sample j goes to client owner[j] and part PARTS[role[j]].
 
@@ -258,11 +259,13 @@ def federate(
         clusters: true cluster of each client, where known.
         optima: best model of each client, where known.
         names: of the clients, where they have some.
+        order: all samples, as the parts are to list them; None: as they come.
     """
     clients = int(owner.max()) + 1
+    order = torch.arange(len(owner)) if order is None else order
     parts: dict[PartName, Part] = {}
     for number, name in enumerate(PARTS):
-        samples = ((owner >= 0) & (role == number)).nonzero()[:, 0]
+        samples = order[((owner >= 0) & (role == number))[order]]
         parts[name] = part(samples, owner[samples], clients)
         empty = (parts[name].size == 0).nonzero()[:, 0]
         if len(empty):

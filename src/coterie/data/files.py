@@ -207,8 +207,8 @@ def _there(
 def _features(
     frame: pd.DataFrame, path: Path, special: set[str], named: list[str]
 ) -> tuple[np.ndarray, tuple[Column, ...]]:
-    """The raw values of all columns of features, and what they are."""
-    names = [name for name in frame.columns if name not in special]
+    """The raw values of all columns of features, sorted by name, and what they are."""
+    names = sorted(name for name in frame.columns if name not in special)
     if not names:
         raise InputError(f"{path.name} has no feature columns.")
     values, columns = [], []

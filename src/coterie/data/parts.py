@@ -1,25 +1,47 @@
-"""The parts of every client: which samples train, validate and test, and what fits."""
+"""The parts of every client: which samples train, validate and test, and what fits.
+
+A client's parts depend on its own samples, its name and the seed, and on nothing else.
+A site that holds only its own rows draws the same parts, and the order of rows, clients
+and named columns does not matter:
+
+    content_j = a number that the features and the target of sample j alone decide
+    draw_j = mix(mix(content_j + stream of the client's name) + copies before j)
+
+and a client's samples are ranked by their draws. Samples with the same content are
+counted (0, 1, 2, ...), so that copies need not fall into the same part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from .. import seeds
 from ..checks import InputError, finite, integer, one_of
 from ..models import OBJECTIVES, target_values
-from .federation import Table, called
+from .federation import Table, called, short_name
 
 # Two samples to train on, one to choose with and one to test on.
 FEWEST = 4
+
+_AT_ONCE = 2**18
+"""Words of 64 bits that are mixed in one pass, few enough for a cache."""
+
+_GAP = 0x7FF8 << 48
+"""The word of a missing value: the bits of NaN."""
 
 
 def check_table(table: Table) -> None:
     """Refuses data that no model can learn from, naming the first bad sample."""
     one_of("task", table.task, OBJECTIVES)
     check_length(table, "features", table.features)
+    for name, known in (("group", table.group), ("is_test", table.is_test)):
+        if known is not None:
+            check_length(table, name, known)
     # Raw columns may have gaps, which are filled when they are prepared.
     finite("features", table.features.nan_to_num() if table.schema else table.features)
     finite("targets", table.targets)
@@ -84,23 +106,103 @@ def large_enough(
     return owner
 
 
-def ranks(owner: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """For each sample its place in a random order of its client's, and how many."""
-    order = torch.randperm(len(owner), generator=rng)
-    order = order[owner[order].argsort(stable=True)]
+def contents(table: Table) -> Int[Tensor, " m"]:
+    """A hash of each sample, which its features and its target alone decide.
+
+    Categories and classes count by their words and columns by their names, because
+    codes and places differ between files. Arrays have no names: their entries count by
+    their places.
+    """
+    targets = _named(table.targets, table.classes) if table.classes else table.targets
+    total = _hashed(targets, "targets")
+    if table.schema is None:
+        total += _hashed(table.features, "features")
+    else:
+        for column, values in zip(table.schema.columns, table.features.T, strict=True):
+            words = _named(values, column.categories)
+            total += _hashed(words, "column", column.name)
+    return seeds.mix(total)
+
+
+def _named(values: Tensor, categories: tuple[str, ...] | None) -> Tensor:
+    """Values as words of 64 bits: of the numbers, or of the categories of codes."""
+    gap = values.isnan()
+    if categories is None:
+        bits = (values.double() + 0.0).view(torch.int64)  # -0.0 + 0.0 is 0.0
+        return torch.where(gap, _GAP, bits)
+    keys = [seeds.key("category", word) for word in categories]
+    return torch.tensor([*keys, _GAP])[torch.where(gap, len(keys), values).long()]
+
+
+def _hashed(values: Tensor, *names: str) -> Tensor:
+    """The sum, modulo 2^64, of each row's words, mixed and times factors of their own.
+
+    A row's words are its bytes, eight at a time.
+    """
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
+    size = flat.shape[1] * flat.element_size()
+    width, short = -(-size // 8), -size % 8
+    one = torch.zeros(1, dtype=torch.int64)
+    factors = seeds.bits(seeds.key("content", *names), one, width)[0].numpy() | 1
+    pieces = []
+    for some in flat.split(max(1, _AT_ONCE // max(1, width))):
+        some = some + 0.0 if some.is_floating_point() else some  # -0.0 + 0.0 is 0.0
+        taken = some.contiguous().view(torch.uint8)
+        taken = torch.nn.functional.pad(taken, (0, short)) if short else taken
+        words = seeds.mix(taken.contiguous().view(torch.int64)).numpy()
+        # Products of arrays wrap around; those of tensors need not.
+        pieces.append(torch.from_numpy(words @ factors))
+    return torch.cat(pieces)
+
+
+def streams(
+    clients: Iterable[int], names: Sequence[str], *purpose: int | str
+) -> Int[Tensor, " n"]:
+    """The keys of streams for a purpose, by the names of the clients."""
+    keys = [seeds.key(*purpose, short_name(names, client)) for client in clients]
+    return torch.tensor(keys, dtype=torch.int64)
+
+
+def ranks(
+    owner: Int[Tensor, " m"], content: Int[Tensor, " m"], streams: Int[Tensor, " n"]
+) -> tuple[Tensor, Tensor]:
+    """For each sample its place in a random order of its client's, and how many.
+
+    Args:
+        owner: the client of each sample, -1 for samples of nobody.
+        content: a number for each sample, equal for equal samples alone.
+        streams: the key of each client.
+    """
     # Samples of nobody count as those of a client before the first.
     sizes = torch.bincount(owner + 1)
-    start = sizes.cumsum(0) - sizes
+    start = (sizes.cumsum(0) - sizes)[owner + 1]
+    place = torch.arange(len(owner))
+
+    order = _by_owner(owner, content)
+    first = torch.ones(len(owner), dtype=torch.bool)
+    for values in (owner[order], content[order]):
+        first[1:] &= values[1:] == values[:-1]
+    first[1:] = ~first[1:]
+    copies = torch.empty_like(owner)
+    copies[order] = place - torch.where(first, place, 0).cummax(0).values
+
+    draw = seeds.mix(seeds.mix(content + streams[owner]) + copies)
     rank = torch.empty_like(owner)
-    rank[order] = torch.arange(len(owner)) - start[owner[order] + 1]
-    return rank, sizes[owner + 1]
+    rank[_by_owner(owner, draw)] = place
+    return rank - start, sizes[owner + 1]
+
+
+def _by_owner(owner: Tensor, values: Tensor) -> Tensor:
+    """The samples in the order of their clients, and of each client by values."""
+    order = values.argsort(stable=True)
+    return order[owner[order].argsort(stable=True)]
 
 
 def random_roles(
-    owner: Tensor, validation: float, test: float, rng: torch.Generator
+    owner: Tensor, content: Tensor, streams: Tensor, validation: float, test: float
 ) -> Tensor:
     """Part of each sample, 0 train, 1 validation, 2 test, drawn for each client."""
-    rank, size = ranks(owner, rng)
+    rank, size = ranks(owner, content, streams)
     tests = (test * size).round().clamp(min=1).minimum(size - 3)
     choices = (validation * size).round().clamp(min=1).minimum(size - tests - 2)
     return torch.where(rank < tests, 2, torch.where(rank < tests + choices, 1, 0))
@@ -109,13 +211,13 @@ def random_roles(
 def fixed_roles(
     table: Table,
     owner: Tensor,
+    content: Tensor,
+    streams: Tensor,
     is_test: Tensor,
     validation: float,
-    rng: torch.Generator,
     names: Sequence[str] = (),
 ) -> Tensor:
     """Part of each sample, where the source says which are for testing."""
-    check_length(table, "is_test", is_test)
     rest = torch.where(is_test, -1, owner)
     clients = int(owner.max()) + 1
     sizes = torch.bincount(rest[rest >= 0], minlength=clients)
@@ -125,7 +227,7 @@ def fixed_roles(
             f"every client of `{table.name}` needs {FEWEST - 1} samples outside the "
             f"test part, but {worst} has {int(sizes.min())}."
         )
-    rank, size = ranks(rest, rng)
+    rank, size = ranks(rest, content, streams)
     choices = (validation * size).round().clamp(min=1).minimum(size - 2)
     return torch.where(is_test, 2, torch.where(rank < choices, 1, 0))
 

@@ -8,7 +8,7 @@ samples by construction or the split is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,14 +23,15 @@ from .fitting import prepared_here
 from .parts import (
     FEWEST,
     check_classes,
-    check_length,
     check_room,
     check_table,
     classes_of,
+    contents,
     fixed_roles,
     large_enough,
     random_roles,
     ranks,
+    streams,
 )
 
 
@@ -244,7 +245,6 @@ def natural(
             f"`{table.name}` has no natural clients: choose another split, such as iid."
         )
     owner = table.group.clone()
-    check_length(table, "group", owner)
     present = int(owner.max()) + 1
     kept = present if clients is None else clients
     integer("clients", kept, at_least=1, at_most=present)
@@ -290,6 +290,9 @@ def divide(
     part that the source fixes is used by the split `natural`, and validation is then a
     share of the rest; other splits pool all samples. Raw columns are prepared.
 
+    The order of the samples and of raw columns changes nothing, and the parts of a
+    client depend on its own samples, its name and the seed alone.
+
     Args:
         table: the data.
         name: a key of SPLITS.
@@ -305,23 +308,47 @@ def divide(
     number("validation", validation, above=0, below=1)
     number("test", test, above=0, below=1 - validation)
     check_table(table)
-    assignment = SPLITS[name](table, generator(seed, "split", name), **options)
-    owner = assignment.owner
+    content = contents(table)
+    order = content.argsort(stable=True)
+    assignment = _assigned(table, order, name, generator(seed, "split", name), options)
+    owner, names = assignment.owner, assignment.names
+    clients = range(int(owner.max()) + 1)
     if max_samples is not None:
         integer("max_samples", max_samples, at_least=FEWEST)
-        rank, _ = ranks(owner, generator(seed, "split", "max_samples"))
+        drawn = streams(clients, names, seed, "split", "max_samples")
+        rank, _ = ranks(owner, content, drawn)
         owner = torch.where(rank < max_samples, owner, -1)
-    rng = generator(seed, "split", "parts")
-    if assignment.is_test is None:
-        role = random_roles(owner, validation, test, rng)
+    drawn = streams(clients, names, seed, "split", "parts")
+    fixed = assignment.is_test
+    if fixed is None:
+        role = random_roles(owner, content, drawn, validation, test)
     else:
-        fixed, names = assignment.is_test, assignment.names
-        role = fixed_roles(table, owner, fixed, validation, rng, names)
+        role = fixed_roles(table, owner, content, drawn, fixed, validation, names)
     if assignment.targets is not None:
         table = table._replace(targets=assignment.targets)
-    check_classes(table, owner, role, min_classes, assignment.names)
+    check_classes(table, owner, role, min_classes, names)
     known = {key: getattr(assignment, key) for key in ("clusters", "optima", "names")}
-    return prepared_here(federate(table, owner, role, **known))
+    return prepared_here(federate(table, owner, role, order=order, **known))
+
+
+def _assigned(
+    table: Table,
+    order: Int[Tensor, " m"],
+    name: str,
+    rng: torch.Generator,
+    options: dict[str, object],
+) -> Assignment:
+    """What a split gives of the samples in this order, for them as they stand."""
+
+    def among(fields: tuple[str, ...], rows: Tensor, of: Any) -> dict[str, Any]:
+        found = {field: getattr(of, field) for field in fields}
+        return {key: None if v is None else v[rows] for key, v in found.items()}
+
+    # No split looks at features.
+    in_order = among(("targets", "group", "is_test"), order, table)
+    found = SPLITS[name](table._replace(**in_order), rng, **options)
+    back = order.argsort()
+    return found._replace(**among(("owner", "targets", "is_test"), back, found))
 
 
 def _dealt(

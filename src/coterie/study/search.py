@@ -31,7 +31,7 @@ import torch
 from .. import checks, seeds
 from ..checks import InputError, TrainingError, integer, number, one_of, parameters_of
 from ..data.federation import Federation, part
-from ..data.parts import ranks
+from ..data.parts import ranks, streams
 from ..records import COLUMNS, Options, Rung, Search, Step
 
 OWN: dict[str, dict[str, Any]] = {
@@ -297,7 +297,8 @@ def folded(federation: Federation, folds: int, seed: int) -> list[Federation]:
     pieces = [federation.train.rows(who), federation.validation.rows(who)]
     index = torch.cat([index[mask] for index, mask in pieces])
     owner = torch.cat([who.repeat_interleave(mask.sum(1)) for _, mask in pieces])
-    size = torch.bincount(owner, minlength=n)
+    index, start, size = part(index, owner, n)
+    owner = who.repeat_interleave(size)
     # Half of three samples would leave a client one to train on.
     needed = max(folds, 4 if folds == 2 else 3)
     if int(size.min()) < needed:
@@ -306,7 +307,10 @@ def folded(federation: Federation, folds: int, seed: int) -> list[Federation]:
             f"outside its test part, but {federation.name_of(int(size.argmin()))} of "
             f"`{federation.name}` has {int(size.min())}."
         )
-    rank, _ = ranks(owner, seeds.generator(seed, "folds"))
+    # Parts list samples by their content, so their places do not depend on the file.
+    place = torch.arange(len(index)) - start[owner]
+    names = federation.clients.tolist(), federation.names
+    rank, _ = ranks(owner, place, streams(*names, seed, "folds"))
     made = []
     for j in range(folds):
         held = rank % folds == j
