@@ -191,6 +191,16 @@ def positive(name: str, vector: Tensor, clients: int) -> Tensor:
     return vector
 
 
+def mask(name: str, vector: Tensor, columns: int) -> Tensor:
+    """Returns `vector` if it says true or false of each of so many columns."""
+    if vector.dtype != torch.bool or vector.shape != (columns,):
+        raise InputError(
+            f"`{name}` must say true or false of the {columns} columns of a model, "
+            f"got {vector.dtype} of shape {tuple(vector.shape)}."
+        )
+    return vector
+
+
 def dissimilarity(name: str, matrix: Tensor, clients: int) -> Tensor:
     """Returns `matrix` if it is (clients, clients), symmetric, >= 0 and 0 to oneself.
 

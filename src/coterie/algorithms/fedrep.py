@@ -24,11 +24,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..checks import InputError
 from ..collaboration.rows import common, handed, refuse_personal
 from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, descend, velocity
-from ..options import Count, Sizes, method
+from ..options import Count, Head, Sizes, method
 from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
 
 
@@ -79,7 +78,7 @@ def fedrep_round(
 @method()
 def fedrep(
     sizes: Sizes,
-    head: Tensor,
+    head: Head,
     *,
     rule: Descent = Descent(),
     steps: Count = 1,
@@ -102,7 +101,6 @@ def fedrep(
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        refuse_other(head, x)
         refuse_personal(oracle)
         return State(x, common(oracle, x), velocity(rule, x), 0)
 
@@ -117,6 +115,7 @@ def fedrep(
         body = oracle.average(shares[oracle.mine], x[:, ~mask])  # heads stay at home
         w = state.w[:1].clone()
         w[:, ~mask] = body[:1]
+        x = torch.where(oracle.active[:, None], x, state.x)
         return State(x, w.expand(len(x), -1), v, state.t + 1), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
@@ -126,12 +125,3 @@ def fedrep(
         return oracle.each(part_sgd, *rows, rule=rule, steps=work, t=0)[0]
 
     return Algorithm(init, step, personal, welcome, home=head)
-
-
-def refuse_other(head: Tensor, x: Tensor) -> None:
-    """Raises InputError where `head` is not of the columns of these rows."""
-    if head.dtype != torch.bool or head.shape != x.shape[1:]:
-        raise InputError(
-            f"`head` must say true or false of the {x.shape[1]} columns of a model, "
-            f"got {head.dtype} of shape {tuple(head.shape)}."
-        )

@@ -60,7 +60,7 @@ def gradient_tracking(
         x, y, g, t = state
         w, here = among_present(mixing, oracle.present), oracle.active[:, None]
         fresh = torch.where(here, decayed(rule, x, oracle.grads(x)), g)
-        y = y + fresh - g
+        y = y + (fresh - g)  # nothing is added, not even rounding, for who is absent
         moved = torch.where(here, x - step_size(rule, t) * y, x)
         x, y = oracle.mix(w, moved), oracle.mix(w, y)
         return State(x, y, fresh, t + 1), {"weights": w}

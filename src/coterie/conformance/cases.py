@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from .. import models, seeds
@@ -78,6 +78,18 @@ class Case:
         """The keyword-only parameters and their defaults."""
         parameters = inspect.signature(self.factory).parameters.items()
         return {n: p.default for n, p in parameters if p.kind == p.KEYWORD_ONLY}
+
+    @property
+    def known_optimum(self) -> dict[str, object]:
+        """The options for the check of that name: declared ones, then those given."""
+        declared = getattr(self.factory, "known_optimum", {})
+        for name in declared:
+            if name not in self.defaults:
+                raise InputError(
+                    f"`known_optimum` must name options of the method, but it has no "
+                    f"{name!r}.{suggestion(name, self.defaults)}"
+                )
+        return {**declared, **self.options}
 
     def made(
         self, federation: Federation, module: Callable[[], nn.Module] | None = None
@@ -345,8 +357,15 @@ def close(first: Tensor, second: Tensor, why: str) -> None:
     assert gap <= _CLOSE, f"{why}: models differ by {gap:.2g}."
 
 
-def shared(rows: Tensor) -> bool:
-    """Whether two of the rows are the same but for rounding."""
+def alike(rows: Float[Tensor, "n d"]) -> Bool[Tensor, "n n"]:
+    """Which rows are the same as which others but for rounding."""
     rows = rows.to(torch.float64)
-    gap = (rows[:, None] - rows).abs().amax(2).fill_diagonal_(torch.inf)
-    return bool((gap <= _CLOSE * rows.abs().max()).any())
+    largest = rows.where(rows.isfinite(), 0.0).abs().max()
+    gap = (rows[:, None] - rows).abs().amax(2)
+    others = ~torch.eye(len(rows), dtype=torch.bool)
+    return (gap <= _CLOSE * largest) & others
+
+
+def shared(rows: Float[Tensor, "n d"]) -> bool:
+    """Whether two of the rows are the same but for rounding."""
+    return bool(alike(rows).any())

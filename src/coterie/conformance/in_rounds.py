@@ -11,7 +11,7 @@ from torch import Tensor
 from ..algorithms.local import local
 from ..checks import InputError
 from ..clients.groups import block
-from ..engine.states import whole
+from ..engine.states import rows_of, whole
 from ..privacy.training import Mechanism, foresee, privately
 from ..types import Algorithm, Federated
 from .cases import (
@@ -21,6 +21,7 @@ from .cases import (
     NotApplicable,
     Setting,
     Trace,
+    alike,
     close,
     followed,
     leaves,
@@ -91,7 +92,7 @@ def check_divided(case: Case) -> None:
 
     everybody = simulated(federation, setting)
     together = _all_and_then_some(case.build(federation), everybody, x)
-    for size in (2, 3):
+    for size in (2, 3, CLIENTS):
         halves = zip(*divided(run, size), strict=True)
         for parts, one in zip(halves, together, strict=True):
             models_now = torch.cat([part.personal for part in parts])
@@ -130,6 +131,36 @@ def check_inactive_rows(case: Case) -> None:
     assert not wrong, f"models of inactive clients {wrong} changed."
     idle = (~changed & ACTIVE).nonzero()[:, 0].tolist()
     assert not idle, f"models of active clients {idle} did not change."
+
+
+def check_inactive_state(case: Case) -> None:
+    """Nothing that a state holds of a client that takes no part changes.
+
+    Every field of type `Rows` is examined. What a client shares with another one,
+    before and after, is the model of all or of a group, which may change.
+    """
+    federation, setting = small_federation(), Setting()
+    simulation, x = simulated(federation, setting), starting_rows(federation, setting)
+    start = _HALF, case.usual.states[_HALF]
+    algorithm = case.build(federation)
+    run = followed(algorithm, simulation, x, _HALF + 1, start, ACTIVE)
+    after = dict(rows_of(run.states[-1]))
+    for name, old in rows_of(start[1]):
+        old, new = (rows.double().reshape(CLIENTS, -1) for rows in (old, after[name]))
+        wrong = [
+            i for i in (~ACTIVE).nonzero()[:, 0].tolist() if _changed_alone(i, old, new)
+        ]
+        assert not wrong, f"`{name}` of inactive clients {wrong} changed."
+
+
+def _changed_alone(i: int, old: Tensor, new: Tensor) -> bool:
+    """Whether something of row i changed that it does not share with another row."""
+    changed = ~torch.isclose(old[i], new[i], rtol=0.0, atol=0.0, equal_nan=True)
+    if not changed.any():
+        return False
+    both = alike(old[:, changed])[i] & alike(new[:, changed])[i]
+    # A single number, such as that of a group, may be another client's by chance.
+    return int(both.sum()) < (1 if int(changed.sum()) > 1 else CLIENTS - 1)
 
 
 def check_inactive_data(case: Case) -> None:

@@ -62,6 +62,7 @@ CHECKS: dict[str, Check] = {
         Check(both_faces.check_resuming),
         Check(in_rounds.check_local_limit, ("rounds",)),
         Check(in_rounds.check_inactive_rows, ("rounds",)),
+        Check(in_rounds.check_inactive_state, ("rounds",)),
         Check(in_rounds.check_inactive_data, ("rounds",)),
         Check(in_rounds.check_without_noise, ("rounds",)),
         Check(in_time.check_without_delays, ("time",)),

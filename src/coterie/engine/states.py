@@ -60,6 +60,15 @@ def own(packed: Any, like: State, group: Group, clients: int) -> Any:
     return part
 
 
+def rows_of(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Tensors with a row for each client at hand, each with the path to it."""
+    for name, value, kind in _fields(state):
+        if kind == Rows and isinstance(value, Tensor):
+            yield path + name, value
+        elif kind != Server and _is_named(value):
+            yield from rows_of(value, f"{path}{name}.")
+
+
 def _fields(state: State) -> Iterator[tuple[str, object, object]]:
     """Name, value and type of each field."""
     hints = get_type_hints(type(state), include_extras=True)
