@@ -57,10 +57,10 @@ def like(message: Message, rows: Tensor) -> Message:
 
 
 Info = dict[str, Tensor | float]
-"""What a round tells about itself.
+"""What a round tells about itself: numbers, and tensors with a row for each client.
 
-`weights` is an (N, N) collaboration matrix; every other entry is recorded as it is, or
-as its mean over clients.
+`weights` is the collaboration matrix, (N, N) in every process or the rows (n, N) of the
+clients at hand. A number is recorded as it is, rows as their mean over clients.
 """
 
 SERVER = -1

@@ -36,16 +36,22 @@ class Group(Protocol):
     ) -> Sequence[Tensor]:
         """Part j goes to process j; from it come counts[j] rows."""
 
-    def collect(self, rows: Tensor, counts: Sequence[int]) -> Tensor | None:
-        """The rows of all processes in process 0, None elsewhere."""
+    def collect(
+        self, rows: Sequence[Tensor], counts: Sequence[int]
+    ) -> Sequence[Tensor] | None:
+        """The rows of all processes in process 0, None elsewhere: one message each."""
 
     def hand_out(
-        self, rows: Sequence[Tensor] | None, counts: Sequence[int]
+        self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """Process r gets its counts[r] rows of each tensor that process 0 has."""
+        """Process r gets its counts[r] rows of each tensor that process 0 has.
+
+        Raises:
+            InputError: in every process, where process 0 has a text, why it refuses.
+        """
 
     def gather(self, value: Found) -> list[Found]:
-        """What every process says, in each of them; a few numbers or words."""
+        """What every process says, in each of them: values of a few known types."""
 
 
 class Alone:
@@ -67,20 +73,47 @@ class Alone:
         """The parts."""
         return parts
 
-    def collect(self, rows: Tensor, counts: Sequence[int]) -> Tensor | None:
+    def collect(
+        self, rows: Sequence[Tensor], counts: Sequence[int]
+    ) -> Sequence[Tensor] | None:
         """The rows."""
         return rows
 
     def hand_out(
-        self, rows: Sequence[Tensor] | None, counts: Sequence[int]
+        self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
         """The rows."""
         assert rows is not None
-        return rows
+        return refuse_text(rows)
 
     def gather(self, value: Found) -> list[Found]:
         """What this process says."""
         return [value]
+
+
+def refuse_text(rows: Sequence[Tensor] | str) -> Sequence[Tensor]:
+    """The rows, where process 0 has some, and not a reason to refuse."""
+    if isinstance(rows, str):
+        raise InputError(rows)
+    return rows
+
+
+def averaged(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Means (.., D) of the rows of all processes, and the sums (.., 1) of shares.
+
+    The sum of shares travels with the rows, as one more column.
+
+    Args:
+        group: the processes.
+        shares: (n,) or (C, n) of the clients at hand.
+        rows: (n, D).
+    """
+    total = shares.sum(-1, keepdim=True)
+    if group.size == 1:
+        return weighted(shares / torch.where(total > 0, total, 1), rows), total
+    sums = group.sum(torch.cat([weighted(shares, rows), total], -1))
+    found, total = sums[..., :-1], sums[..., -1:]
+    return found / torch.where(total > 0, total, 1), total
 
 
 def blocks(clients: int, processes: int) -> list[int]:
@@ -150,21 +183,24 @@ def weighted(weights: Tensor, rows: Tensor) -> Tensor:
     return torch.where(uses, torch.nan, found)
 
 
-def of_present(weights: Tensor, present: Tensor) -> Tensor:
+def of_present(weights: Tensor, present: Tensor, start: int = 0) -> Tensor:
     """The weights without those that others have for rows of absent clients.
 
     Everybody keeps the weight of its own row, which it need not be sent.
 
     Args:
-        weights: (N, N), sparse or not.
+        weights: (N, N), or (n, N) of the clients at hand; sparse or not.
         present: (N,) who takes part.
+        start: where the clients at hand begin among all, if the weights are theirs.
     """
+    first = start if len(weights) < len(present) else 0
     if weights.layout == torch.strided:
-        own = torch.eye(len(weights), dtype=torch.bool, device=weights.device)
+        places = torch.arange(len(present), device=weights.device)
+        own = places[first : first + len(weights), None] == places
         return torch.where(present.to(weights.device) | own, weights, 0)
     sparse = weights.to_sparse_coo().coalesce()
     i, k = sparse.indices()
-    used = present.to(i.device)[k] | (i == k)
+    used = present.to(i.device)[k] | (i + first == k)
     return torch.sparse_coo_tensor(
         sparse.indices()[:, used],
         sparse.values()[used],
@@ -223,6 +259,27 @@ def mixed(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
     index = torch.stack([i[here] - mine.start, place[k[here]]])
     own = torch.sparse_coo_tensor(index, values[here], size, check_invariants=False)
     return own @ _exchanged(group, rows, wanted, counts)
+
+
+def mixed_at_hand(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
+    """The same, where each process knows the weights of its own clients alone.
+
+    Processes first tell each other whose rows they need.
+
+    Args:
+        group: the processes.
+        weights: (n, N) of the clients at hand, sparse or not.
+        rows: of the clients at hand.
+    """
+    dense = weights.to_dense()
+    counts = blocks(dense.shape[1], group.size)
+    needs = (dense != 0).any(0)  # (N,)
+    own = [len(rows)] * group.size
+    asked = group.exchange([need.contiguous() for need in needs.split(counts)], own)
+    parts = [rows[some] for some in asked]
+    from_each = [int(need.sum()) for need in needs.split(counts)]
+    there = torch.cat(list(group.exchange(parts, from_each)))
+    return weighted(dense[:, needs], there)
 
 
 def returned(group: Group, answers: Tensor, wanted: Tensor, rows: Tensor) -> Tensor:

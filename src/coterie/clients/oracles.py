@@ -28,7 +28,17 @@ from ..types import (
 )
 from .blends import BlendPlan, Release, as_it_is, blend, blended_by_pairs, with_own
 from .comparisons import Asked, HalfGrads, at_home, compared
-from .groups import Group, block, blocks, fetched, mixed, of_present, returned, weighted
+from .groups import (
+    Group,
+    averaged,
+    block,
+    blocks,
+    fetched,
+    mixed,
+    mixed_at_hand,
+    of_present,
+    returned,
+)
 from .programs import Evaluator, SimulatedClients, only
 from .samples import Batch, ClientSamples, FreshMinibatches
 from .traffic import Meter, Sending, Wrap
@@ -151,14 +161,12 @@ class SimulatedOracle:
             everywhere = self._group.gather(groups.unique().cpu())
             names = torch.cat(everywhere).unique().to(groups.device)
             shares = shares * (groups == names[:, None])
-        total = self._group.sum(shares.sum(-1, keepdim=True))
+        mean, total = averaged(self._group, shares, rows.flatten(1))
         if shares.dim() == 1 and not total > 0:
             raise InputError(
                 "shares of active clients must add up to more than 0, got "
                 f"{float(total):g} from {int(self.present.sum())} active clients."
             )
-        part = shares / torch.where(total > 0, total, 1)
-        mean = self._group.sum(weighted(part, rows.flatten(1)))
         down = rows[0] if groups is not None else mean
         self._meter.with_server("average", rows[0].numel(), down.numel())
         if groups is not None:
@@ -171,12 +179,17 @@ class SimulatedOracle:
         """What a coordinator makes of the rows of those who take part."""
         given = [tensor_of(row)[self._who] for row in rows]
         counts = [int(part.sum()) for part in self._blocks(self.present)]
-        collected = [self._group.collect(row, counts) for row in given]
-        memory, answers = None, None  # which the coordinator alone has
-        if self._group.rank == 0:
+        collected = self._group.collect(given, counts)
+        memory: Any = None  # which the coordinator alone has
+        answers: list[Tensor] | str | None = None
+        if collected is not None:
             who = self.present.nonzero()[:, 0]
-            known = [row for row in collected if row is not None]
-            memory, *answers = program(server, who, *known, **options)
+            try:
+                memory, *answers = program(server, who, *collected, **options)
+            except InputError as error:
+                if self._group.size == 1:
+                    raise
+                answers = str(error)
         everybody = blocks(len(self.present), self._group.size)
         own = self._group.hand_out(answers, everybody)
         up = sum(tensor_of(row)[0].numel() for row in rows)
@@ -191,11 +204,8 @@ class SimulatedOracle:
         """Row i is sum_k weights[i, k] rows[k], so many times; see `types.Oracle`."""
         rows = tensor_of(rows)
         weights = weights.to(rows)
-        if len(weights) < len(self.present):  # rows at hand, which their clients know
-            counts = blocks(len(self.present), self._group.size)
-            weights = self._group.join(weights.to_dense(), counts)
         if not self._everybody:
-            weights = of_present(weights, self.present)
+            weights = of_present(weights, self.present, self.mine.start)
         before, now = rows, self._mixed(weights, rows)
         for _ in range(exchanges - 1):
             mixed = self._mixed(weights, now)
@@ -284,8 +294,24 @@ class SimulatedOracle:
     # What these are made of.
 
     def _mixed(self, weights: Tensor, rows: Tensor) -> Tensor:
-        self._meter.between("mix", weights, rows[0].numel())
-        return mixed(self._group, weights, rows)
+        if len(weights) == len(self.present):
+            self._meter.between("mix", weights, rows[0].numel())
+            return mixed(self._group, weights, rows)
+        # Rows at hand, which their clients know; all count who sends to whom.
+        self._meter.between("mix", self._links_of(weights), rows[0].numel())
+        return mixed_at_hand(self._group, weights, rows)
+
+    def _links_of(self, weights: Tensor) -> Tensor:
+        """(N, N) ones where any process has a weight, sparse."""
+        links = weights.to_dense().nonzero() + weights.new_tensor(
+            [self.mine.start, 0], dtype=torch.long
+        )
+        everywhere = torch.cat(self._group.gather(links.cpu())).to(weights.device)
+        n, ones = len(self.present), weights.new_ones(len(everywhere))
+        size = n, n
+        return torch.sparse_coo_tensor(
+            everywhere.T, ones, size, check_invariants=False
+        ).coalesce()
 
     def _stream(self, verb: str) -> int:
         """The key of a question; those of a verb are numbered as they are asked."""

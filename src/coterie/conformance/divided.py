@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ..clients.groups import refuse_text
+
 Found = TypeVar("Found")
 
 
@@ -52,17 +54,21 @@ class Threads:
         self.values += sum(part.numel() for part in others)
         return [given[self.rank] for given in self._all(list(parts))]
 
-    def collect(self, rows: Tensor, counts: Sequence[int]) -> Tensor | None:
+    def collect(
+        self, rows: Sequence[Tensor], counts: Sequence[int]
+    ) -> list[Tensor] | None:
         """The rows of all threads in thread 0."""
-        self.values += rows.numel()
+        self.values += sum(row.numel() for row in rows)
         everything = self._all(rows)
-        return torch.cat(everything) if self.rank == 0 else None
+        if self.rank:
+            return None
+        return [torch.cat(of) for of in zip(*everything, strict=True)]
 
     def hand_out(
-        self, rows: Sequence[Tensor] | None, counts: Sequence[int]
+        self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> list[Tensor]:
         """Each thread gets its rows of what thread 0 has."""
-        given = self._all(rows)[0]
+        given = refuse_text(self._all(rows)[0])
         own = [row.split(list(counts))[self.rank] for row in given]
         self.values += sum(row.numel() for row in own)
         return own

@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from ..checks import Disconnected
+from ..clients.groups import refuse_text
 from .heartbeats import patience, watch
+from .messages import as_bytes, decode, encode, from_bytes, size_of
 
 Found = TypeVar("Found")
 
@@ -55,42 +57,89 @@ class Processes:
         )
         return list(found.split(list(counts)))
 
-    def collect(self, rows: Tensor, counts: Sequence[int]) -> Tensor | None:
+    def collect(
+        self, rows: Sequence[Tensor], counts: Sequence[int]
+    ) -> list[Tensor] | None:
         """The rows of all processes in process 0, None elsewhere."""
-        parts = [rows if r == 0 else rows[:0] for r in range(self.size)]
-        there = counts if self.rank == 0 else [0] * self.size
-        found = torch.cat(self.exchange(parts, there))
-        return found if self.rank == 0 else None
+        kinds = [(tuple(row.shape[1:]), row.dtype) for row in rows]
+        sent, first = as_bytes(rows), self.rank == 0
+        parts = [sent if r == 0 else sent[:0] for r in range(self.size)]
+        sizes = [size_of(kinds, count) if first else 0 for count in counts]
+        found = self.exchange(parts, sizes)
+        if not first:
+            return None
+        pieces = [
+            from_bytes(part, kinds, count)
+            for part, count in zip(found, counts, strict=True)
+        ]
+        return [torch.cat(of) for of in zip(*pieces, strict=True)]
 
     def hand_out(
-        self, rows: Sequence[Tensor] | None, counts: Sequence[int]
-    ) -> list[Tensor]:
+        self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
+    ) -> Sequence[Tensor]:
         """Process r gets its counts[r] rows of each tensor that process 0 has."""
-        about = None
-        if rows is not None:
-            about = [(row.shape[1:], row.dtype, row.device.type) for row in rows]
-        own = []
-        for j, (shape, dtype, device) in enumerate(self.tell(about)):
-            if rows is None:  # of GPUs, a process has its own as the current one
-                empty = torch.empty((0, *shape), dtype=dtype, device=device)
-                parts = [empty] * self.size
-            else:
-                parts = list(rows[j].split(list(counts)))
-            mine = [counts[self.rank] if r == 0 else 0 for r in range(self.size)]
-            own.append(self.exchange(parts, mine)[0])
-        return own
+        about: Any = rows if isinstance(rows, str) else None
+        if rows is not None and not isinstance(rows, str):
+            kinds = [([*row.shape[1:]], str(row.dtype)[6:]) for row in rows]
+            about = rows[0].device.type if rows else "cpu", kinds
+        told = self.tell(about)
+        if isinstance(told, str):
+            return refuse_text(told)
+        device, kinds = told
+        known = [(tuple(shape), getattr(torch, name)) for shape, name in kinds]
+        # Of GPUs, a process has its own as the current one.
+        sent = torch.empty(0, dtype=torch.uint8, device=device)
+        parts = [sent] * self.size
+        if rows is not None and not isinstance(rows, str):
+            split = [row.split(list(counts)) for row in rows]
+            parts = [as_bytes([of[r] for of in split]) for r in range(self.size)]
+        sizes = [
+            size_of(known, counts[self.rank]) if r == 0 else 0 for r in range(self.size)
+        ]
+        return from_bytes(self.exchange(parts, sizes)[0], known, counts[self.rank])
 
     def tell(self, value: Any) -> Any:
         """What process 0 says."""
-        values = [value]
-        _together(lambda: dist.broadcast_object_list(values))
-        return values[0]
+        blob = encode(value) if self.rank == 0 else b""
+        return decode(self._told(blob, 0))
 
     def gather(self, value: Found) -> list[Found]:
-        """What every process says, in each of them; small things."""
-        values: list[Any] = [None] * self.size
-        _together(lambda: dist.all_gather_object(values, value))
-        return values
+        """What every process says, in each of them."""
+        blob = encode(value)
+        frames = [torch.empty(_FRAME, dtype=torch.uint8) for _ in range(self.size)]
+        _together(lambda: dist.all_gather(frames, _framed(blob)))
+        return [
+            decode(self._whole(frame, blob, rank)) for rank, frame in enumerate(frames)
+        ]
+
+    def _told(self, blob: bytes, rank: int) -> bytes:
+        """The bytes that one process has."""
+        frame = _framed(blob)
+        _together(lambda: dist.broadcast(frame, rank))
+        return self._whole(frame, blob, rank)
+
+    def _whole(self, frame: Tensor, blob: bytes, rank: int) -> bytes:
+        """The bytes of a frame, and of a second message where they do not fit."""
+        length = int.from_bytes(bytes(frame[:8].tolist()), "little")
+        if length <= _FRAME - 8:
+            return bytes(frame[8 : 8 + length].numpy())
+        rest = torch.empty(length, dtype=torch.uint8)
+        if rank == self.rank:
+            rest = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
+        _together(lambda: dist.broadcast(rest, rank))
+        return bytes(rest.numpy())
+
+
+_FRAME = 4096
+"""Bytes that small messages take, with their length before them."""
+
+
+def _framed(blob: bytes) -> Tensor:
+    """A length, and as much of the bytes as fits."""
+    found = torch.zeros(_FRAME, dtype=torch.uint8)
+    head = len(blob).to_bytes(8, "little") + blob[: _FRAME - 8]
+    found[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+    return found
 
 
 _GONE = re.compile("connect|peer|pipe|socket|time.?out|timed out|nccl", re.IGNORECASE)

@@ -26,16 +26,22 @@ def whole(state: State, group: Group, clients: int) -> State | None:
     """
     if group.size == 1:
         return state
-    for name, value in _shared(state):
-        copies = group.gather(value.cpu())
-        if not all(torch.equal(copies[0], copy) for copy in copies):
+    shared = dict(_shared(state))
+    copies = group.gather([value.cpu() for value in shared.values()])
+    for name, *values in zip(shared, *copies, strict=True):
+        if not all(torch.equal(values[0], value) for value in values):
             raise InputError(
                 f"`{name}` of the state must be the same in every process, or be of "
                 "type `coterie.types.Rows`, one row for each client."
             )
     counts = blocks(clients, group.size)
-    found = _with_rows(lambda rows: group.collect(rows.contiguous(), counts), state)
-    return found if group.rank == 0 else None
+    rows = list[Tensor]()
+    _with_rows(lambda row: rows.append(row.contiguous()), state)
+    everybody = group.collect(rows, counts)
+    if everybody is None:
+        return None
+    each = iter(everybody)
+    return _with_rows(lambda row: next(each), state)
 
 
 def own(packed: Any, like: State, group: Group, clients: int) -> Any:

@@ -58,34 +58,29 @@ class Division(NamedTuple):
     def collected(self, rows: Tensor) -> Tensor | None:
         """The rows of all clients, in process 0."""
         counts = blocks(self.clients, self.group.size)
-        return self.group.collect(rows.contiguous(), counts)
+        found = self.group.collect([rows.contiguous()], counts)
+        return None if found is None else found[0]
 
     def told(self, info: dict[str, Tensor | float]) -> dict[str, Tensor | float]:
         """What a round tells, with the rows of all clients."""
         if self.group.size == 1:
             return info
-        n = len(range(self.clients)[self.mine])
-        # Where blocks are not equal, processes would read a shape differently.
-        has_rows = [
-            isinstance(value, Tensor) and value.dim() > 0 and len(value) == n
-            for value in info.values()
-        ]
-        told = self.group.gather((list(info), has_rows))
-        for rank, (names, _) in enumerate(told):
-            if names != told[0][0]:
+        told = self.group.gather(list(info))
+        for rank, names in enumerate(told):
+            if names != told[0]:
                 raise InputError(
                     "a round must tell the same in every process, but process 0 tells "
-                    f"{told[0][0]} and process {rank} tells {names}."
+                    f"{told[0]} and process {rank} tells {names}."
                 )
-        everywhere = [rows for _, rows in told]
-        return {
-            name: self.joined(value)
-            if all(rows) and isinstance(value, Tensor)
-            else value
-            for (name, value), rows in zip(
-                info.items(), zip(*everywhere, strict=True), strict=True
-            )
-        }
+        return {name: self._of_all(name, value) for name, value in info.items()}
+
+    def _of_all(self, name: str, value: Tensor | float) -> Tensor | float:
+        """An entry of what a round tells, with the rows of all clients."""
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            return value
+        if name == "weights" and len(value) == self.clients:
+            return value  # all of them, in every process
+        return self.joined(value.to_dense())
 
 
 def first(group: Group, call: Callable[[], Found]) -> Found:
@@ -102,6 +97,13 @@ def first(group: Group, call: Callable[[], Found]) -> Found:
     if kind:
         raise (InputError if kind == "InputError" else TrainingError)(text)
     return value
+
+
+def only_first(group: Group, call: Callable[[], Found]) -> Found | None:
+    """What process 0 finds, there alone; the error that it meets, in every process."""
+    kept = list[Found]()
+    first(group, lambda: kept.append(call()))
+    return kept[0] if kept else None
 
 
 _LARGE = 2**20

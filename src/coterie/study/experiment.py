@@ -22,13 +22,13 @@ from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
 from ..data.doubts import doubts
 from ..data.federation import PARTS
-from ..records import Cell, Folder, Records, Search, locked
+from ..records import Cell, Folder, Records, Search, load_records, locked
 from ..records.files import write
 from ..records.keys import digest_with, key_of, keyed
 from ..records.ledgers import SPENDING, DataLedger
 from ..records.sinks import Log, refuse_absent
 from .config import Study, algorithm_factory
-from .divided import SharedFolder, first, refuse_others
+from .divided import SharedFolder, first, only_first, refuse_others
 from .identity import data_name, identity_of, own_modules, settings_read
 from .ingredients import RECIPES, edges_between, ingredients_of, is_told
 from .loops import training_of
@@ -81,8 +81,13 @@ class Result:
     """A study's records, and its models."""
 
     folder: Path
-    records: Records
     study: Study
+    kept: Records | None = None  # which the process has that wrote them
+
+    @functools.cached_property
+    def records(self) -> Records:
+        """All that was recorded."""
+        return load_records(self.folder) if self.kept is None else self.kept
 
     def __repr__(self) -> str:
         labels = ", ".join(entry.label for entry in self.study.algorithms)
@@ -175,8 +180,8 @@ def run_study(
     _say_beforehand(setup, say, notice or _warn)
     own, read, ledger = place.folder, place.read, place.ledger
     with contextlib.ExitStack() as stack:
-        first(group, lambda: stack.enter_context(locked(own.path)))
-        first(group, lambda: _create(own, study, read))
+        only_first(group, lambda: stack.enter_context(locked(own.path)))
+        only_first(group, lambda: _create(own, study, read))
         told = study.run.log if group.rank == 0 else ()
         log = Log(told, own.path, study.resolved(), say)
         cells, finished, searches = list[Cell](), 0, _searches(study)
@@ -199,7 +204,8 @@ def run_study(
                     listeners = Listeners(tell, say, log_to)
                     cells.append(run_cell(setup, entry, folder, listeners, ledger))
                 finished += study.run.rounds
-        return Result(own.path, first(group, lambda: _ended(place, cells, say)), study)
+        kept = only_first(group, lambda: _ended(place, cells, say))
+        return Result(own.path, study, kept)
 
 
 class _Place:
@@ -286,10 +292,10 @@ def _describe(setup: Setup, own: Folder, folder: AnyFolder) -> None:
     study, seed, federation = setup.study, setup.seed, setup.federation
     group = setup.simulation.group
     folder.describe(seed, federation, setup.simulation.objective, _oracles(study))
-    first(group, lambda: own.describe_model(seed, federation, setup.module))
+    only_first(group, lambda: own.describe_model(seed, federation, setup.module))
     if study.graph is not None:
         edges = edges_between(study.graph.edges, federation)
-        first(group, lambda: own.describe_graph(seed, federation.clients, edges))
+        only_first(group, lambda: own.describe_graph(seed, federation.clients, edges))
 
 
 def _prepared(study: Study, seed: int, data: Data, group: Group) -> Setup:
@@ -305,7 +311,7 @@ def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None
     """Refuses what can be known before data are loaded."""
     refuse_others(group, identity_of(study, {}))
     refuse_uncounted(study)
-    first(group, lambda: refuse_absent(study.run.log))
+    only_first(group, lambda: refuse_absent(study.run.log))
     if group.size > 1 and study.time is not None:
         raise InputError(
             f"a study with [time] runs in one process, got {group.size} processes."

@@ -106,9 +106,10 @@ def _run_to_end(
         saved = began = time.monotonic()
         rounds = training.rounds(rounds=run.rounds, start=(cell.t, cell.state))
         for r in account.rounds(rounds, cell):
-            refuse_nonfinite_state(r, cell, setup)
+            due = time.monotonic() - saved >= run.checkpoint_seconds
+            book = bookkeeping(r, cell, setup, due=due)
             # Whenever an interruption comes, `cell` is as it was after some round.
-            after = _counted(cell, r, setup, time.monotonic() - began)
+            after = _counted(cell, r, book.gradients, time.monotonic() - began)
             evaluates = r.t % run.every == 0 or r.t == run.rounds
             if evaluates:
                 after = _evaluated(after, setup, training, r.info)
@@ -118,8 +119,7 @@ def _run_to_end(
                 folder.grow(cell)
                 log(cell)
             tell(r.t, _score(cell, simulation) if evaluates else None, cell.state)
-            due = time.monotonic() - saved >= run.checkpoint_seconds
-            if simulation.group.gather(due)[0]:
+            if book.due:
                 folder.save(cell)
                 account.saved(cell)
                 saved = time.monotonic()
@@ -258,14 +258,34 @@ def restored(cell: Cell, like: Any, folder: AnyFolder, setup: Setup) -> Any:
         ) from error
 
 
-def _counted(cell: Cell, r: Round, setup: Setup, seconds: float) -> Cell:
+class Book(NamedTuple):
+    """What processes tell each other at the end of a round, in one message."""
+
+    gradients: float  # of single samples, of all clients
+    due: bool  # whether process 0 wants a checkpoint
+
+
+def bookkeeping(r: Round, cell: Cell, setup: Setup, *, due: bool = False) -> Book:
+    """What all processes say of a round.
+
+    Raises:
+        TrainingError: in each of them, where anything of a model is not finite.
+    """
+    own = nonfinite_state(r, cell, setup), float(r.gradients.sum()), due
+    said = setup.simulation.group.gather(own)
+    for text, _, _ in said:
+        if text:
+            raise TrainingError(text)
+    return Book(sum(gradients for _, gradients, _ in said), said[0][2])
+
+
+def _counted(cell: Cell, r: Round, gradients: float, seconds: float) -> Cell:
     """The cell after a round."""
-    group = setup.simulation.group
     after = replace(
         cell,
         t=r.t,
         state=r.state,
-        gradients=cell.gradients + sum(group.gather(float(r.gradients.sum()))),
+        gradients=cell.gradients + gradients,
         floats=cell.floats + r.traffic.total,
         peer_floats=cell.peer_floats + r.traffic.peers,
         seconds=cell.seconds + seconds,
@@ -396,8 +416,8 @@ def _with_snapshot(cell: Cell, study: Study, weights: Tensor | float | None) -> 
     )
 
 
-def refuse_nonfinite_state(r: Round, cell: Cell, setup: Setup) -> None:
-    """Stops training where anything of the size of a model is not finite."""
+def nonfinite_state(r: Round, cell: Cell, setup: Setup) -> str:
+    """Why training cannot go on, where anything of a model's size is not finite."""
     after, parameters = replace(cell, t=r.t), setup.x.shape[1]
     found = ""
     for tensor in _tensors(r.state):
@@ -412,7 +432,7 @@ def refuse_nonfinite_state(r: Round, cell: Cell, setup: Setup) -> None:
                     f"{cell.label} (seed {cell.seed}): a model that clients share is "
                     f"not finite after round {r.t}"
                 )
-    refuse_any(setup.simulation.group, found)
+    return found
 
 
 def _tensors(state: Any) -> Iterator[Tensor]:

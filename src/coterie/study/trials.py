@@ -18,9 +18,9 @@ from .setup import Setup
 from .training import (
     AnyFolder,
     Tell,
+    bookkeeping,
     mean_score,
     refuse_nonfinite,
-    refuse_nonfinite_state,
     restored,
 )
 
@@ -117,7 +117,7 @@ def _trained(
         try:
             for r in training.rounds(rounds=rung.rounds, start=(t, state)):
                 cell = replace(cell, t=r.t, state=r.state)
-                refuse_nonfinite_state(r, cell, setup)
+                bookkeeping(r, cell, setup)
                 if r.t < rung.rounds:
                     tell(r.t, None)
             scores.append(_validated(cell, training, setup))

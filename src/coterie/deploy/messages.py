@@ -1,0 +1,131 @@
+"""What processes tell each other: values of a few known types, as one safetensors blob.
+
+Tensors are stored as safetensors stores them. Everything else is JSON in the header of
+the blob: plain values, lists, tuples, dictionaries, paths, and the records that are
+listed in `_RECORDS`. So reading a message runs no code that the message names.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ..data.federation import Table
+from ..data.preparation import Column, Schema
+from ..models.predictions import Tally
+from ..records.cells import Cell
+from ..records.searches import Rung, Search, Step
+
+_KINDS = Cell, Column, Rung, Schema, Search, Step, Table, Tally
+_RECORDS = {kind.__name__: kind for kind in _KINDS}
+"""Records that may travel, by name."""
+
+
+def encode(value: Any) -> bytes:
+    """The value as bytes.
+
+    >>> decode(encode({"round": 3, "names": ("a", None)}))
+    {'round': 3, 'names': ('a', None)}
+
+    Raises:
+        TypeError: for a type that does not travel.
+    """
+    tensors: dict[str, Tensor] = {}
+    header = json.dumps(_plain(value, tensors))
+    return save(tensors, metadata={"value": header})
+
+
+def decode(blob: bytes) -> Any:
+    """The value in these bytes."""
+    (length,) = struct.unpack("<Q", blob[:8])
+    header = json.loads(blob[8 : 8 + length])["__metadata__"]["value"]
+    return _value(json.loads(header), load(blob))
+
+
+def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """JSON for a value; its tensors are put aside."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        about = {"shape": list(value.shape), "dtype": str(value.dtype).split(".")[1]}
+        if value.device.type == "meta":
+            return {"meta": about}
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if isinstance(value, Path):
+        return {"path": str(value)}
+    if (
+        type(value).__name__ in _RECORDS
+        and type(value) is _RECORDS[type(value).__name__]
+    ):
+        names = (
+            [f.name for f in fields(value)] if is_dataclass(value) else value._fields
+        )
+        parts = [[name, _plain(getattr(value, name), tensors)] for name in names]
+        return {"record": type(value).__name__, "fields": parts}
+    if isinstance(value, dict):
+        pairs = [[_plain(k, tensors), _plain(v, tensors)] for k, v in value.items()]
+        return {"dict": pairs}
+    if type(value) in (list, tuple):
+        kind = type(value).__name__
+        return {kind: [_plain(part, tensors) for part in value]}
+    raise TypeError(f"a {type(value).__name__} does not travel between processes.")
+
+
+def _value(plain: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value that was made plain."""
+    if not isinstance(plain, dict):
+        return plain
+    kind = next(iter(plain))
+    inner = plain[kind]
+    if kind == "tensor":
+        return tensors[inner]
+    if kind == "meta":
+        dtype = getattr(torch, inner["dtype"])
+        return torch.empty(inner["shape"], dtype=dtype, device="meta")
+    if kind == "path":
+        return Path(inner)
+    if kind == "record":
+        named = {name: _value(part, tensors) for name, part in plain["fields"]}
+        return _RECORDS[inner](**named)
+    if kind == "dict":
+        return {_value(k, tensors): _value(v, tensors) for k, v in inner}
+    parts = [_value(part, tensors) for part in inner]
+    return tuple(parts) if kind == "tuple" else parts
+
+
+def as_bytes(rows: Sequence[Tensor]) -> Tensor:
+    """All numbers of some tensors on one device, one after the other, as bytes."""
+    if not rows:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.cat([row.contiguous().flatten().view(torch.uint8) for row in rows])
+
+
+Kind = tuple[tuple[int, ...], torch.dtype]
+"""Shape of a row, and its type."""
+
+
+def size_of(kinds: Sequence[Kind], rows: int) -> int:
+    """Bytes of so many rows of tensors of these kinds."""
+    return sum(
+        rows * torch.Size(shape).numel() * dtype.itemsize for shape, dtype in kinds
+    )
+
+
+def from_bytes(found: Tensor, kinds: Sequence[Kind], rows: int) -> list[Tensor]:
+    """Tensors of so many rows each, of these kinds, from bytes."""
+    sizes = [size_of([kind], rows) for kind in kinds]
+    return [
+        # A copy begins where every type may begin.
+        part.clone().view(dtype).view(rows, *shape)
+        for part, (shape, dtype) in zip(found.split(sizes), kinds, strict=True)
+    ]
