@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -277,3 +279,18 @@ def test_what_a_round_sends_is_counted():
     assert len(set(sent)) > 3  # all of these
     # FedAvg sends two: here are at most four times as many on the whole.
     assert sum(sent) / len(sent) < 4 * 2
+
+
+@pytest.mark.parametrize("scale", [1e25, math.inf, math.nan])
+def test_updates_that_are_not_finite_propose_no_halves(scale):
+    """One client whose features are out of range ends no round with an exception."""
+    federation = two_groups(noise=0.5)
+    features = federation.features.clone()
+    features[mine(federation, 1)] *= scale
+    spoilt = replace(federation, features=features)
+    algorithm, simulation = coteries(spoilt.train.size, steps=2), simulate(spoilt, 4)
+    state = begun(algorithm, zeros(spoilt))
+    for t in range(1, 5):
+        state, _ = algorithm.step(state, simulation.at(t), seeds.generator())
+    others = torch.arange(len(spoilt)) != 1
+    assert state.own[others].isfinite().all()

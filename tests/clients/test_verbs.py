@@ -347,3 +347,50 @@ def test_a_row_of_an_absent_client_is_not_read(classification):
     ):
         found, expected = (ask(simulation.at(1, SOME), rows) for rows in (hidden, x))
         assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_a_verb_is_one_message(classification):
+    """An average and a mixture are one, a coordinator is one up and one down."""
+    x = rows(simulate(classification))
+    verbs = {
+        "average": lambda oracle, x: oracle.average(SHARES[oracle.mine], x),
+        "clusters": lambda oracle, x: oracle.average(CLUSTERS[:, oracle.mine], x),
+        "mix": lambda oracle, x: oracle.mix(weights(), x),
+        "central": lambda oracle, x: oracle.central(
+            ordered, None, x, Numbers(x[:, :2]), power=2
+        ),
+        # Groups have names, and weights of one's own rows are known to oneself.
+        "groups": lambda oracle, x: oracle.average(
+            SHARES[oracle.mine], x, (torch.arange(N) % 2)[oracle.mine]
+        ),
+        "own": lambda oracle, x: oracle.mix(weights()[oracle.mine], x),
+    }
+
+    def run(group):
+        own, mine = share_of(classification, group)
+        oracle, counts = simulate(own, group=group).at(1), {}
+        for name, verb in verbs.items():
+            before = group.messages
+            verb(oracle, x[mine])
+            counts[name] = group.messages - before
+        return counts
+
+    expected = {"average": 1, "clusters": 1, "mix": 1, "central": 2}
+    for counts in divided(run, 3):
+        assert counts == expected | {"groups": 2, "own": 3}
+
+
+def refusing(server, here, x):
+    raise InputError("not today.")
+
+
+def test_what_a_coordinator_refuses_is_refused_everywhere(classification):
+    x = rows(simulate(classification))
+
+    def run(group):
+        own, mine = share_of(classification, group)
+        with pytest.raises(InputError, match="not today"):
+            simulate(own, group=group).at(1).central(refusing, None, x[mine])
+        return True
+
+    assert divided(run, 3) == [True] * 3

@@ -30,13 +30,14 @@ class _Meeting:
 class Threads:
     """One of several threads; see `coterie.clients.groups.Group`.
 
-    `values` counts the numbers that it gave to others and got from a server.
+    `values` counts the numbers that it gave to others and got from a server, `messages`
+    how often it spoke with others.
     """
 
     def __init__(self, rank: int, meeting: _Meeting) -> None:
         self.rank, self.size = rank, len(meeting.left)
         self._meeting = meeting
-        self.values = 0
+        self.values = self.messages = 0
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all threads, in their order."""
@@ -79,6 +80,7 @@ class Threads:
 
     def _all(self, value: Any) -> list[Any]:
         """What every thread leaves, in their order."""
+        self.messages += 1
         self._meeting.left[self.rank] = value
         self._meeting.barrier.wait()
         found = list(self._meeting.left)
