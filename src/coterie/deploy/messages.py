@@ -22,9 +22,13 @@ from ..data.federation import Table
 from ..data.preparation import Column, Schema
 from ..models.predictions import Tally
 from ..records.cells import Cell
+from ..records.ledgers import LedgerEntry, Reservations, Reserved
 from ..records.searches import Rung, Search, Step
 
-_KINDS = Cell, Column, Rung, Schema, Search, Step, Table, Tally
+_KINDS = (
+    *(Cell, Column, LedgerEntry, Reservations, Reserved),
+    *(Rung, Schema, Search, Step, Table, Tally),
+)
 _RECORDS = {kind.__name__: kind for kind in _KINDS}
 """Records that may travel, by name."""
 
