@@ -182,8 +182,7 @@ def run_study(
     with contextlib.ExitStack() as stack:
         only_first(group, lambda: stack.enter_context(locked(own.path)))
         only_first(group, lambda: _create(own, study, read))
-        told = study.run.log if group.rank == 0 else ()
-        log = Log(told, own.path, study.resolved(), say)
+        log = Log(study.run.log * (group.rank == 0), own.path, study.resolved(), say)
         cells, finished, searches = list[Cell](), 0, _searches(study)
         total = study.run.rounds * len(searches)
         total += sum(search.planned for search in searches.values() if search)
@@ -205,7 +204,7 @@ def run_study(
                     cells.append(run_cell(setup, entry, folder, listeners, ledger))
                 finished += study.run.rounds
         kept = only_first(group, lambda: _ended(place, cells, say))
-        return Result(own.path, study, kept)
+    return Result(own.path, study, kept)
 
 
 class _Place:
