@@ -19,6 +19,7 @@ import pytest
 import coterie as co
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import parameters_of
+from coterie.report.privacy.officer import NOT_COVERED, ROLES, SIGHTS
 from coterie.study.config import RunTable, study_of
 from coterie.study.ingredients import RECIPES, ingredients_of
 from coterie.study.setup import prepare
@@ -146,6 +147,21 @@ def test_the_table_of_who_sees_what_names_every_algorithm_and_no_other():
     table = text[text.index("| verb | methods |") :].split("\n\n")[0]
     cells = [row.split("|")[2] for row in table.splitlines()[2:]]
     assert set(re.findall(r"`(\w+)`", " ".join(cells))) == set(ALGORITHMS)
+
+
+def test_the_page_of_a_data_protection_officer_says_what_reports_say():
+    """Every method stands in one row, and the words are those that reports show."""
+    methods = [name for sight in SIGHTS for name in sight.methods]
+    assert sorted(methods) == sorted(ALGORITHMS)
+    text = (DOCS / "data_protection.md").read_text(encoding="utf-8")
+    for sight in SIGHTS:
+        names = ", ".join(f"`{name}`" for name in sight.methods)
+        row = f"| {names} | {sight.server} | {sight.partner} | {sight.private} |"
+        assert row in text, row
+    for role, words in ROLES.items():
+        assert f"| {role} | {words} |" in text, role
+    for words in NOT_COVERED:
+        assert f"- {words}\n" in text, words
 
 
 @pytest.mark.parametrize("key", fields(RunTable), ids=lambda key: key.name)

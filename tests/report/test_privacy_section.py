@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from html import escape
 
 import pytest
 
@@ -10,6 +11,7 @@ from coterie.checks import InputError
 from coterie.privacy import epsilon_of, mu_of
 from coterie.report.pages import write_report
 from coterie.report.privacy import privacy_section, spending, told
+from coterie.report.privacy.officer import NOT_COVERED
 from coterie.scores import epsilon_by_role
 from coterie.scores.roles import promised_to
 from coterie.study.config import study_of
@@ -109,3 +111,24 @@ def test_without_privacy_there_is_no_section(free):
     assert privacy_section(free) == ""
     with pytest.raises(InputError, match="needs \\[privacy\\]"):
         spending(free)
+
+
+def test_the_report_begins_with_epsilon_and_has_the_page_of_an_officer(tmp_path):
+    tables = {
+        "data": {"name": "linear", "clients": 4, "dimension": 3, "samples": 20},
+        "model": {"name": "linear"},
+        "run": {"rounds": 2},
+        "algorithm": [{"name": "local"}, {"name": "fedavg"}],
+        "privacy": {"clip": 0.5, "epsilon": 8.0},
+    }
+    records = run_study(study_of(tables), runs=tmp_path).records
+    text = write_report(records, tmp_path / "report.html").read_text("utf-8")
+    begins = text[text.index("<header>") : text.index("<nav")]
+    first = begins[begins.index("<dt>") :]
+    assert first.startswith("<dt>Privacy</dt><dd>Epsilon 0 (local), 8 (fedavg)")
+    assert "Simulation only" in first
+    assert '<a href="#privacy">Who sees what</a>' in first
+    assert "The one private study on these data so far: at most 8" in first
+    assert "For a data protection officer" in text and 'id="privacy"' in text
+    for words in NOT_COVERED:
+        assert escape(words) in text

@@ -369,6 +369,13 @@ def _limit_lines(records: Records, trained: Trained) -> list[str]:
             f"training data, which {ABOUT} and the programs hold; no sample is in any "
             "file. A category that they did not have counts as none of them."
         )
+    if isinstance(records.study.get("privacy"), dict):
+        lines.append(
+            f"- Epsilon covers what {name} sent in training. It does not cover what "
+            "this model itself tells of its data, nor the scores, sizes and names on "
+            "this page, nor the medians, means and scales of features, nor the choice "
+            "of an algorithm by validation data (docs/data\\_protection.md of coterie)."
+        )
     if trained.label in records.oracles:
         lines.append(
             "- Its method was told what nobody knows in practice (true clusters or "

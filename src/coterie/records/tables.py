@@ -21,6 +21,7 @@ from ..models import OBJECTIVES
 from . import shapes
 from .cells import Cell, load_cell
 from .files import damaged, file_name, read_json, read_sealed_toml
+from .ledgers import SPENDING
 from .searches import COLUMNS, Search, load_search
 
 
@@ -82,6 +83,8 @@ class Records:
     work: pd.DataFrame = field(default_factory=pd.DataFrame)
     # with [privacy]: algorithm, seed, client, to (-1: a server), epsilon of that alone
     releases: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # with [privacy]: epsilon of the study, and of all on its data; see `ledgers`
+    spending: dict[str, Any] = field(default_factory=dict)
     # algorithm, seed, round after which it was made with: coterie, source, torch, ...
     made_by: pd.DataFrame = field(default_factory=pd.DataFrame)
     names: tuple[str, ...] = ()  # of the clients, by identity; () where they have none
@@ -159,6 +162,15 @@ def read_cell(path: Path) -> Cell:
     return cell
 
 
+def _spending(path: Path) -> dict[str, Any]:
+    """What a study and all studies on its data have spent; nothing where it is lost."""
+    try:
+        found = read_json(path) if path.exists() else {}
+        return {"studies": 1, "complete": True} | found if "all" in found else {}
+    except InputError:  # a line of the report less
+        return {}
+
+
 def records_of(path: Path, cells: Iterable[Cell]) -> Records:
     """The records of a run folder, of which these are all cells, without their states.
 
@@ -199,6 +211,7 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
         confusion=_table((cell, cell.confusion) for cell in loaded),
         calibration=_table((cell, cell.calibration) for cell in loaded),
         releases=_table((cell, cell.releases) for cell in loaded),
+        spending=_spending(path / SPENDING),
         trials=_trials([_search(f) for f in path.glob("tuning/*.json")], order),
         delays=_rows((cell, _delays(cell)) for cell in loaded),
         spans=_table((cell, _spans(cell)) for cell in loaded if cell.spans),

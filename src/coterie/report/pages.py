@@ -30,13 +30,14 @@ from ..scores.finals import (
 )
 from ..scores.gains import Gain, gain_of
 from ..scores.keeping import keeping
+from ..scores.promises import promise_of
 from ..scores.summaries import ranking, summary
 from ..scores.words import in_bytes, joined, large, some_of
 from .figures import gains, spread
 from .headlines import best_of, certainty_text, headline, interval_text
 from .html import document, page, table_of
 from .matrices import graph_section, partners_section
-from .privacy import privacy_section
+from .privacy import officer_section, privacy_section
 from .progress import curves, sharpness_section
 from .searches import chosen_section
 from .sections import (
@@ -94,7 +95,7 @@ def _document(records: Records) -> str:
         "measures": ("Measures and mistakes", measures_section(records)),
         "graph": ("The graph", graph_section(records)),
         "collaboration": ("Who learned with whom", partners_section(records)),
-        "privacy": ("Privacy", privacy_section(records)),
+        "privacy": ("Privacy", privacy_section(records) + officer_section(records)),
         "newcomers": ("Newcomers", newcomers_section(records)),
         "clients": ("The clients", clients_section(records)),
         "chosen": ("What was chosen, and from what", chosen_section(records)),
@@ -110,6 +111,10 @@ def _headline(records: Records, table: pd.DataFrame) -> str:
     """Who gains, how sure that is and what it costs, before anything else."""
     answers = headline(records, table).items()
     items = "".join(f"<dt>{key}</dt><dd>{escape(text)}</dd>" for key, text in answers)
+    if "privacy" in records.study:
+        link = '<a href="#privacy">Who sees what</a>'
+        promise = f"{escape(promise_of(records))} {link}"
+        items = f"<dt>Privacy</dt><dd>{promise}</dd>{items}"
     return f'<dl class="headline" aria-label="Headline">{items}</dl>'
 
 

@@ -279,8 +279,8 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
         doubt(line)
     if study.privacy is not None and setup.federation.raw is not None:
         say(
-            "features were scaled with means of all clients' data, which [privacy] "
-            "does not count."
+            "features were prepared with exact medians, means and scales of clients' "
+            "data, which [privacy] does not count."
         )
     if wants_compiling(study, device) and not can_compile(device):
         say("no C++ compiler was found, so gradients are not compiled.")

@@ -22,7 +22,8 @@ _CAVEATS = (
     "tell {unit}: not at all at 0, hardly at 1, little at 4, and surely at infinity; "
     "delta is the chance that this does not hold. Not counted are how many samples "
     "clients have, how features were prepared, and the measures in this report, which "
-    "a simulation knows and clients keep."
+    "a simulation knows and clients keep. Below is the page for a data protection "
+    "officer."
 )
 
 _UNITS = {
