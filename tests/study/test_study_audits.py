@@ -240,8 +240,8 @@ def quieter(monkeypatch, factor: float) -> None:
     """Noise of both units is smaller than its ledger says."""
     released, noised = of_clients.Mechanism.released, of_samples.SampleMechanism.noised
 
-    def less(self, x, ref, stream, clients, share=1.0):
-        return released(self, x, ref, stream, clients, share * factor)
+    def less(self, x, ref, stream, clients, share=1.0, **options):
+        return released(self, x, ref, stream, clients, share * factor, **options)
 
     def less_of_samples(self, g, keys, who, samples):
         return noised(self, g, keys, who, samples / factor)
@@ -259,21 +259,76 @@ def test_noise_that_is_too_small_is_caught(monkeypatch, unit):
 def test_forgotten_clipping_is_caught(monkeypatch):
     released = of_clients.Mechanism.released
 
-    def unclipped(self, x, ref, stream, clients, share=1.0):
-        noise = released(self, torch.zeros_like(x), 0.0, stream, clients, share)
-        return x + noise
+    def unclipped(self, x, ref, *names, **options):
+        return x + released(self, torch.zeros_like(x), 0.0, *names, **options)
 
     monkeypatch.setattr(of_clients.Mechanism, "released", unclipped)
     assert audit_study(study(epsilon=1.0, clip=1e-3), runs=16).broken
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_half_the_noise_is_caught_and_nine_tenths_are_not_enough(monkeypatch, unit):
+    made = study(epsilon=1.0, unit=unit)
+    (sound,) = audit_study(made, runs=8).checks.values()
+    assert not sound.broken and 0.85 < sound.measured < 1.15
+    assert 0.7 < sound.noticed < 0.85 and sound.clips_tested
+    quieter(monkeypatch, 0.5)
+    found = audit_study(made, runs=8)
+    (check,) = found.checks.values()
+    assert found.broken and check.quiet and check.measured < 0.6
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_missing_clipping_is_caught_beside_much_noise(monkeypatch, unit):
+    """Which hides it from whoever sees only what leaves."""
+    released = of_clients.Mechanism.released
+
+    def unclipped(self, x, ref, *names, **options):
+        return x + released(self, torch.zeros_like(x), 0.0, *names, **options)
+
+    monkeypatch.setattr(of_clients.Mechanism, "released", unclipped)
+    monkeypatch.setattr(
+        simulation,
+        "ClippedKernel",
+        lambda kernel, _, loss: ClippedKernel(kernel, math.inf, loss),
+    )
+    found = audit_study(study(epsilon=1.0, unit=unit), runs=8)
+    (check,) = found.checks.values()
+    assert found.broken and check.unclipped and not check.quiet
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "decentralised_sgd", "lr": 0.05},
+        {"name": "karula"},
+        {"name": "all_for_one", "weights": "uniform"},  # gradients of pairs
+    ],
+)
+def test_noise_of_other_verbs_is_measured_too(monkeypatch, entry):
+    made = study(entry, noise=5.0)
+    (sound,) = audit_study(made, runs=8).checks.values()
+    assert not sound.broken and 0.85 < sound.measured < 1.15
+    quieter(monkeypatch, 0.5)
+    (check,) = audit_study(made, runs=8).checks.values()
+    assert check.quiet
+
+
+def test_noise_of_secure_sums_is_measured_too(monkeypatch):
+    made = study(noise=5.0, aggregation="secure")
+    (sound,) = audit_study(made, runs=8).checks.values()
+    assert not sound.broken and 0.85 < sound.measured < 1.15
+    quieter(monkeypatch, 0.5)
+    assert audit_study(made, runs=8).broken
 
 
 def test_noise_that_is_the_same_in_every_round_is_caught(monkeypatch):
     """Only by what changes between rounds: in sums, it grows with the rounds."""
     released, first = of_clients.Mechanism.released, {}
 
-    def again(self, x, ref, stream, clients, share=1.0):
+    def again(self, x, ref, stream, *rest, **options):
         stream = first.setdefault(self.seed, stream)
-        return released(self, x, ref, stream, clients, share)
+        return released(self, x, ref, stream, *rest, **options)
 
     monkeypatch.setattr(of_clients.Mechanism, "released", again)
     broken = [

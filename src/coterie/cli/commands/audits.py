@@ -19,6 +19,7 @@ from ..terminal import interruptible
 from .options import Json, Overrides, Quiet, Trust
 
 if TYPE_CHECKING:
+    from ...privacy.audits import NoiseCheck
     from ...study.audits import AuditFindings, Inversion, Proof
 
 _MEANING = (
@@ -81,6 +82,8 @@ def _print(found: AuditFindings, confidence: float) -> None:
         cells = [guesses, *bounds, promised, _verdict(proof)]
         table.add_row(proof.label, proof.attack, *cells)
     out.print(table)
+    for label, check in found.checks.items():
+        out.print(_checked(label, check))
     for one in found.inversions:
         out.print(_inverted(one))
     weak = [p for p in found.proofs if p.most < p.upper < math.inf]
@@ -95,6 +98,20 @@ def _verdict(proof: Proof) -> str:
     if proof.broken:
         return "BROKEN"
     return "no promise" if proof.upper == math.inf else "not disproved"
+
+
+def _checked(label: str, check: NoiseCheck) -> str:
+    """What was measured of noise and clipping, in words."""
+    text = (
+        f"{label}: the noise is {check.measured:.1%} of what is promised"
+        f"{': BROKEN' if check.quiet else ''}. This audit would have noticed less than "
+        f"{check.noticed:.1%}. "
+    )
+    if check.unclipped:
+        return f"{text}Rows leave unclipped: BROKEN."
+    if check.clips_tested:
+        return f"{text}Rows are clipped."
+    return f"{text}Whether rows are clipped was not tested: too few were long enough."
 
 
 def _inverted(one: Inversion) -> str:
@@ -124,5 +141,9 @@ def _answer(
         "confidence": confidence,
         "broken": found.broken,
         "proofs": proofs,
+        "checks": {
+            label: {**check._asdict(), "broken": check.broken}
+            for label, check in found.checks.items()
+        },
         "inversions": [one._asdict() for one in found.inversions],
     }

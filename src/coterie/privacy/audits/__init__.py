@@ -14,14 +14,17 @@ from .membership import (
     scores_along,
 )
 from .one_run import audit_client
+from .residuals import NoiseCheck, Residuals, probed
 from .told_losses import telling_losses_to
 
 __all__ = [
     "Audit",
     "Heard",
     "Listening",
+    "NoiseCheck",
     "Overheard",
     "Recorded",
+    "Residuals",
     "audit_client",
     "audited",
     "canary_scores",
@@ -31,6 +34,7 @@ __all__ = [
     "epsilon_of_rates",
     "inputs_of_layer",
     "likelihood_scores",
+    "probed",
     "rebuilt",
     "released",
     "scores_along",

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...clients.blends import Release, after
+from ...clients.blends import Release
 from ...clients.personal import PersonalOracle
 from ...clients.traffic import Inner, Sending, Wrap, Wrapping
 from ...types import (
@@ -40,6 +40,7 @@ from ...types import (
     tensor_of,
 )
 from .membership import scores_along
+from .residuals import Residuals
 
 _RIDGE = 1e-3
 """Of the least squares that tell the canaries of a client apart, in mean squares."""
@@ -80,6 +81,7 @@ class Heard:
         *,
         summed: bool = False,
         losses_at: LossesAt | None = None,
+        residuals: Residuals | None = None,
     ) -> None:
         """Nothing yet.
 
@@ -89,7 +91,9 @@ class Heard:
             start: models that everybody knows.
             summed: whether of averages only sums are seen.
             losses_at: what clients would tell; None: nobody knows.
+            residuals: of an auditor who sees inside clients.
         """
+        self.residuals = residuals
         self.summed, self._start = summed, start
         self._clients, self._directions = clients, directions
         self._along: dict[str, list[Tensor]] = {}
@@ -237,6 +241,7 @@ class Listening(Passing[Sending]):
     ) -> Tensor:
         """Weighted means, of rows that are heard, or of which the sum is."""
         found = self._oracle.average(shares, rows, groups)
+        self._left(rows)
         seen = found if self._heard.summed else tensor_of(rows)
         self._heard.row("average", seen, found, self.active)
         return found
@@ -246,6 +251,7 @@ class Listening(Passing[Sending]):
     ) -> Tensor:
         """Mixtures of rows that are heard."""
         found = self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
+        self._left(rows)
         self._heard.row("mix", tensor_of(rows), found, self.active)
         return found
 
@@ -254,6 +260,7 @@ class Listening(Passing[Sending]):
     ) -> tuple[Any, ...]:
         """What a coordinator makes of rows that are heard."""
         server, *found = self._oracle.central(program, server, *rows, **options)
+        self._left(*rows)
         for j, row in enumerate(map(tensor_of, rows)):
             answer = found[j] if j < len(found) else row
             self._heard.row(f"central {j}", row, answer, self.active)
@@ -271,15 +278,22 @@ class Listening(Passing[Sending]):
         shared = x.shape[1] if home is None else int((~home).sum())
         sums = x.new_zeros(len(x), shared)
 
-        def told(z: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
+        def leaves(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
+            z = g if release is None else release(g, readers, contributors)
             others = readers != contributors
             sums.index_add_(0, contributors[others], z[others])
+            if self._heard.residuals is not None:
+                zero = torch.zeros_like(g[others])
+                self._heard.residuals.add(g[others], zero, z[others])
             return z
 
-        leaves = told if release is None else after(release, told)
         found = self._oracle.blended(x, weights, home=home, release=leaves)
         self._heard.change("blended", sums)
         return found
+
+    def _left(self, *rows: Message) -> None:
+        if self._heard.residuals is not None:
+            self._heard.residuals.left([tensor_of(row) for row in rows], self.active)
 
     def wrapped(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""

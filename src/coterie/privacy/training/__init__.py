@@ -18,6 +18,7 @@ from .samples import (
     spent_on_samples,
     with_noise,
 )
+from .watching import Witness
 
 __all__ = [
     "AskedSteps",
@@ -30,6 +31,7 @@ __all__ = [
     "Noises",
     "Planned",
     "PrivateOracle",
+    "Witness",
     "bound_on_samples",
     "calibrated",
     "costs_of",

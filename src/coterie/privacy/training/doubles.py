@@ -32,7 +32,7 @@ from ...types import (
     like,
     tensor_of,
 )
-from .origins import Following, is_of_data, known, of_data
+from .origins import Following, is_of_data, known, marked_as, of_data
 
 Answer = TypeVar("Answer")
 
@@ -255,7 +255,12 @@ class Double:
         following, before = self._following, self._has_read
         if following is not None:
             following.read = False
-        found = program(clients, *given, **options)
+        try:
+            found = program(clients, *given, **options)
+        except Exception:
+            if following is not None:
+                following.read = True  # whoever catches it knows something
+            raise
         found = found if isinstance(found, tuple) else (found,)
         if following is not None:
             found = tuple(map(of_data, found)) if following.read else found
@@ -284,7 +289,11 @@ class Double:
         copies = tuple(like(row, known(tensor_of(row))) for row in rows)
         given = verb, copies, others, _copied(answer), program
         self.seen.append(SeenCall(*given, made, weighed, self._has_read))
-        return _copied(answer)
+        answer = _copied(answer)
+        if verb == "mix":
+            absent = not bool(self.active.all())
+            return marked_as(answer, made, weighed=weighed, absent=absent)
+        return answer
 
 
 def _copied(rows: Any) -> Any:

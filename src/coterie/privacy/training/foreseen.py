@@ -17,10 +17,11 @@ does next may depend on them, and so it is run in several scenarios of losses, a
 are known by what they are and not by their order in a round.
 
 That two worlds differ is a proof that data matter; that they agree is none that they
-never do. So the method is also followed (`origins`): what is made of clients' answers
-counts as new even where it is the same, and so does what is new in any round, also of
-those that would come after a short run. Methods that take data out of torch's sight,
-and choose by them what to send, are beyond it; the order of calls is held in training.
+never do. So the method is also followed (`origins`) through all its rounds: what is
+made of clients' answers counts as new even where it is the same, and so does what is
+new in any round, also of those that would come after a short run.
+
+All this is a plan. Whether training keeps to it is held in every round (`watching`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ...checks import InputError
 from ...types import Algorithm, tensor_of
 from .doubles import SeenCall, Stage, World, small_stage
 from .nearest import RESULT, Key, Nearest, is_model, keys_of
-from .origins import followed
+from .origins import followed, has_read
 from .scenarios import SCENARIOS, explored
 
 _WORLDS = "first", "second"
@@ -154,7 +155,9 @@ def _foreseen(played: _Played) -> Foreseen:
             f"{label} cannot be trained privately: whenever its models are used, "
             "clients send each other rows that depend on their data."
         )
-    chosen = near.chosen()
+    _refuse_blends_with_others(differs, label)
+    calls = [pair for some in (*differs.rounds, *marked.rounds) for pair in some]
+    chosen = near.chosen({key for key, call in calls if call.secret})
     slots = {key: place for place, key in enumerate(chosen)}
     many = len(differs.rounds) if by_losses else len(actives)
     # Before the first round nobody has looked at data.
@@ -176,6 +179,19 @@ def _foreseen(played: _Played) -> Foreseen:
     return made._replace(rounds=rounds[:1], told=told)
 
 
+def _refuse_blends_with_others(seen: _Sight, label: str) -> None:
+    """Refuses other verbs besides `blended`, of whose answers one part is not released.
+
+    A client that nobody asks keeps its own gradient in it as it is.
+    """
+    verbs = {call.verb for some in (seen.beginning, *seen.rounds) for _, call in some}
+    if "blended" in verbs and (others := verbs - {"blended", "compare"}):
+        raise Refusal(
+            f"{label} cannot be trained privately: it uses `blended`, of whose answers "
+            f"not all is released, and sends rows by `{min(others)}` too."
+        )
+
+
 class _Sight(NamedTuple):
     """The calls of a method, and what in them depends on data."""
 
@@ -189,10 +205,11 @@ def _followed(played: _Played, wanted: set[Key]) -> _Sight:
     algorithm, actives, seed, label, stage, scenarios = played
     # Marks are of whole rows, and what stays at home changes none of the calls.
     stage, everybody = stage._replace(personal=False), torch.ones_like(actives[0])
+    rounds = max(actives, explored(actives), key=len)
 
     def called(seen: list[SeenCall]) -> _Calls:
         if any(one.read for one in seen):
-            raise Refusal(_depends(label))
+            raise Refusal(f"{label} {has_read()}")
         fresh = [(one.made, one.weighed) for one in seen]
         return _calls(seen, fresh, stage.known.shape[1], label)
 
@@ -200,15 +217,16 @@ def _followed(played: _Played, wanted: set[Key]) -> _Sight:
     for scenario in scenarios:
         if found and wanted <= {key for calls in found for key, _ in calls}:
             break
-        world = World(algorithm, stage, seed, _WORLDS[0])
-        for t, active in enumerate([everybody, *explored(actives)]):
-            with followed() as following:
+        world, read = World(algorithm, stage, seed, _WORLDS[0]), False
+        for t, active in enumerate([everybody, *rounds]):
+            with followed(read) as following:
                 seen = world.goes_on(t, active, scenario, following=following)
+            read = following.read  # what was read in one round is known in the next
             if t:
                 found.append(called(seen))
             else:
                 beginning = called(seen)
-    with followed() as following:
+    with followed(read) as following:
         seen = world.used(everybody, following=following)
     return _Sight(called(seen), beginning, found)
 

@@ -26,7 +26,9 @@ from .doubles import Double
 from .foreseen import Call, Foreseen
 from .mechanisms import Mechanism
 from .oracle import PrivateOracle
+from .origins import Following
 from .scenarios import SCENARIOS, dearest, explored
+from .watching import Watch, WatchedOracle, Witness, marks_of, with_marks
 
 _KINDS: dict[str, Any] = {"Release": Release, "Input": Input, "Exchange": Exchange}
 
@@ -40,6 +42,7 @@ class Guarded(NamedTuple):
     spent: Tensor  # (N,) mu^2 of each client, as promised: see `accounts.totals`
     ledger: list[Any]  # events, see `events_of`
     stopped: int  # the round before which the budget was spent; 0: it is not
+    marks: list[bool]  # what in the state is made of data, see `watching`
 
 
 def events_of(ledger: Iterable[Any]) -> tuple[Event, ...]:
@@ -88,6 +91,7 @@ def privately(
     limits: Limits = _NONE,
     costs: Sequence[Tensor] = (),
     before: Sequence[Release] = (),
+    witness: Witness | None = None,
 ) -> Algorithm:
     """The algorithm with clients who release nothing but clipped rows with noise.
 
@@ -99,6 +103,7 @@ def privately(
         limits: budgets, where there are some.
         costs: (N,) of each round, the mu^2 that it may cost; see `costs_of`.
         before: what was released for its making.
+        witness: sees rows before they are released, in an audit.
     """
 
     def asked(
@@ -108,19 +113,23 @@ def privately(
         t: int,
         absent: Tensor,
         *,
+        read: bool = False,
         at_home: bool = False,
-    ) -> tuple[Oracle, PrivateOracle]:
-        """The oracle, and what in it writes events."""
+    ) -> tuple[Oracle, PrivateOracle, Watch]:
+        """The oracle, what in it writes events, and what it is watched by."""
         made: list[PrivateOracle] = []
+        tells = foreseen.told is not None and not at_home
+        watch = Watch(Following(read), t, tells=tells, witness=witness)
 
         def wrap(inner: Sending) -> PrivateOracle:
             given = inner, mechanism, foreseen, calls, refs, names, t
             refuses = absent if bool(absent.any()) else None
             made.append(PrivateOracle(*given, at_home=at_home, refuses=refuses))
+            made[-1].watch = watch
             return made[-1]
 
         assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
-        return oracle.wrapped(wrap), made[-1]
+        return WatchedOracle(oracle.wrapped(wrap), watch), made[-1], watch
 
     def init(x: Tensor, oracle: Oracle) -> Guarded:
         known = x if oracle.home is None else x[:, ~oracle.home]
@@ -128,11 +137,13 @@ def privately(
             known = x[:, ~home.to(x.device)]
         refs = known[:, None].repeat(1, len(foreseen.slots), 1)
         nobody = torch.zeros_like(oracle.present)
-        private, inside = asked(oracle, foreseen.calls(0), refs, 0, nobody)
-        state = algorithm.init(x, private)
-        events = [*before, *inside.events]
+        private, inside, watch = asked(oracle, foreseen.calls(0), refs, 0, nobody)
+        with watch.following.on():
+            state = algorithm.init(x, private)
+        watch.end()
+        events, marks = [*before, *inside.events], marks_of(state, watch.following)
         spent = totals(events, len(nobody), colluders=mechanism.colluders)
-        return Guarded(state, inside.refs, 0, spent, listed(events), 0)
+        return Guarded(state, inside.refs, 0, spent, listed(events), 0, marks)
 
     def step(
         now: Guarded, oracle: Oracle, rng: torch.Generator
@@ -145,8 +156,12 @@ def privately(
             return now._replace(t=t, stopped=now.stopped or t), {}
         if not bool((present & ~refuses).any()):  # others will go on
             return now._replace(t=t), {}
-        private, inside = asked(oracle, foreseen.calls(t), now.refs, t, refuses)
-        state, info = algorithm.step(now.state, private, rng)
+        read = with_marks(now.state, now.marks)
+        given = foreseen.calls(t), now.refs, t, refuses
+        private, inside, watch = asked(oracle, *given, read=read)
+        with watch.following.on():
+            state, info = algorithm.step(now.state, private, rng)
+        watch.end()
         cost = totals(inside.events, n, colluders=mechanism.colluders)
         most = costs[t] * (1 + 1e-9) + 1e-9 if costs else cost
         if bool((cost > most).any()):
@@ -156,13 +171,20 @@ def privately(
             )
         spent = now.spent + cost
         ledger = [*now.ledger, *_thrifty(now.ledger, listed(inside.events))]
-        return Guarded(state, inside.refs, t, spent, ledger, 0), info
+        marks = marks_of(state, watch.following)
+        return Guarded(state, inside.refs, t, spent, ledger, 0, marks), info
 
     def personal(now: Guarded, oracle: Oracle) -> Tensor:
         nobody = torch.zeros_like(oracle.present)
-        rows = foreseen.use, now.refs, now.t, nobody
-        private, _ = asked(oracle, *rows, at_home=True)
-        return algorithm.personal(now.state, private)
+        rows, read = (
+            (foreseen.use, now.refs, now.t, nobody),
+            with_marks(now.state, now.marks),
+        )
+        private, _, watch = asked(oracle, *rows, read=read, at_home=True)
+        with watch.following.on():
+            found = algorithm.personal(now.state, private)
+        watch.end()
+        return found
 
     return Algorithm(init, step, personal)
 

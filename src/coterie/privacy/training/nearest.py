@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import torch
 from torch import Tensor
@@ -84,15 +84,23 @@ class Nearest:
                 if one.verb == "average":
                     self._average.add(place)
 
-    def chosen(self) -> dict[tuple[Key, int], int]:
-        """What to keep for each row of a call that is not nearest to zero."""
-        # What came back counts first where both are as near: it is what others have.
-        # Of a sum nobody else knows a client's own part.
+    def chosen(self, secret: Set[Key] = frozenset()) -> dict[tuple[Key, int], int]:
+        """What to keep for each row of a call that is not nearest to zero.
+
+        Args:
+            secret: calls with weights that depend on data: nobody else knows what came
+                back.
+        """
+
+        def kinds_of(place: tuple[Key, int]) -> tuple[int, ...]:
+            if place[0] in secret:
+                return OWN, ZERO
+            # What came back counts first where both are as near: it is what others
+            # have. Of a sum nobody else knows a client's own part.
+            return (RESULT, ZERO) if place in self._average else (RESULT, OWN, ZERO)
+
         kinds = {
-            place: min(
-                (RESULT, ZERO) if place in self._average else (RESULT, OWN, ZERO),
-                key=sums.__getitem__,
-            )
+            place: min(kinds_of(place), key=sums.__getitem__)
             for place, sums in self._away.items()
         }
         return {place: kind for place, kind in kinds.items() if kind != ZERO}

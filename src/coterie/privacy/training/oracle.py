@@ -45,6 +45,7 @@ from .foreseen import Call, Foreseen
 from .mechanisms import Mechanism
 from .nearest import RESULT, of_own_share, sort_of
 from .telling import Questions
+from .watching import Watch
 
 
 class PrivateOracle(Wrapping[Sending]):
@@ -84,6 +85,7 @@ class PrivateOracle(Wrapping[Sending]):
         self._counts: Counter[str] = Counter()
         self.refs, self.events = refs.clone(), list[Event]()
         self._number = -1  # of the last call
+        self.watch: Watch | None = None  # by whom a method is watched in training
         # Rows of this round, as they were and as they left.
         self._sent: list[tuple[Tensor, int, float, Tensor]] = []
 
@@ -254,6 +256,8 @@ class PrivateOracle(Wrapping[Sending]):
                 f"private training met a call of `{verb}` in round {self._t} that was "
                 "not foreseen: what a method sends must not depend on data."
             )
+        if self.watch is not None:
+            self.watch.see(found, rows, self.refs)
         return found
 
     def _stream(self, verb: str, j: int) -> int:
@@ -318,8 +322,7 @@ class PrivateOracle(Wrapping[Sending]):
     def _readers(self, verb: str, links: Tensor) -> Bool[Tensor, "n n"]:
         """[i, k]: whether k may see the model of i; refuses others who ask."""
         readers = self._foreseen.readers.to(self.present.device)
-        contributor, reader = links.to(readers.device).unbind(1)
-        if not bool(readers[reader, contributor].all()):
+        if not bool(readers[*links.to(readers.device).unbind(1)[::-1]].all()):
             raise InputError(
                 f"private training met a pair in `{verb}` of round {self._t} that was "
                 "not foreseen: whom a method asks must not depend on data."
@@ -376,9 +379,8 @@ class PrivateOracle(Wrapping[Sending]):
             links = between(everybody, self.present, readers=True)
         if asked and len(links):
             mechanism = self._mechanism.of_losses
-            sensitivity = math.sqrt(asked) * mechanism.sensitivity
-            release = Release(self._t, LOSSES, links, sensitivity, mechanism.noise)
-            self.events.append(release)
+            given = math.sqrt(asked) * mechanism.sensitivity, mechanism.noise
+            self.events.append(Release(self._t, LOSSES, links, *given))
 
     def _write_mix(
         self, weights: Tensor, links: Tensor, exchanges: int, gamma: float

@@ -1,11 +1,12 @@
 """Where values come from: whatever is made of clients' answers is marked as theirs.
 
-Two worlds may agree by chance, above all where a client answers yes or no. So a method
-is also followed: answers of clients are marked, and whatever torch makes of something
-marked is marked in turn, be its values what they may. What verbs between clients answer
-is made of releases, and carries no mark. Marks are of whole tensors, and where a method
-reads a number out of a marked one (`if loss < best`), all that it sends afterwards in
-that round depends on data.
+Answers of clients are marked, and whatever torch makes of something marked is marked in
+turn, be its values what they may. What verbs between clients answer is made of
+releases, and carries no mark. Marks are of whole tensors.
+
+Marks end where Python takes over. So a method that reads something marked (`if loss <
+best`, `tolist`, a shape that depends on values, an error that does) is noted: from
+then on, everything it does may depend on data.
 """
 
 from __future__ import annotations
@@ -26,8 +27,36 @@ _SHAPE_ALONE = {"aten::new_empty_strided"} | {
 }
 """Operations whose results have nothing of another tensor but its shape."""
 
-_HANDING_OUT = (Tensor.tolist, Tensor.numpy, Tensor.__array__)
-"""What gives values to Python past torch's operations."""
+_ABOUT: set[Any] = {
+    *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement),
+    *(Tensor.__len__, Tensor.stride, Tensor.storage_offset, Tensor.element_size),
+    *(Tensor.is_floating_point, Tensor.is_complex, Tensor.is_contiguous),
+    *(Tensor.is_signed, Tensor.get_device, Tensor.sparse_dim, Tensor.dense_dim),
+    *(Tensor.is_coalesced, Tensor.type, Tensor.__hash__, torch.is_floating_point),
+    *(torch.is_complex, torch.numel, torch.result_type, torch.is_tensor),
+} | {
+    getattr(Tensor, name).__get__
+    for name in (
+        *("shape", "ndim", "dtype", "device", "layout", "requires_grad", "is_leaf"),
+        *("grad_fn", "itemsize", "nbytes", "_version", "output_nr"),
+        *("is_sparse", "is_sparse_csr", "is_cuda", "is_cpu", "is_meta", "is_nested"),
+        *("is_mkldnn", "is_quantized", "is_mps", "is_xpu", "retains_grad"),
+    )
+}
+"""What says something about a tensor, and nothing of its values. Shapes that depend on
+values are noted where they are made."""
+
+
+_OF_LISTS = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
+
+
+def has_read() -> str:
+    """What is wrong with a method that has read numbers, after its name."""
+    return (
+        "cannot be trained privately: it reads numbers that depend on clients' data "
+        "(`if`, `float`, `tolist`, a mask as an index) and sends rows afterwards, "
+        "which may depend on them. Use tensors throughout, or an `each` program."
+    )
 
 
 def of_data(values: Tensor) -> Tensor:
@@ -50,40 +79,104 @@ def known(values: Tensor) -> Tensor:
     return copy.expand_as(values) if once else copy
 
 
+def marked_as(
+    answer: Any, made: tuple[bool, ...], *, weighed: bool, absent: bool
+) -> Any:
+    """What a verb between clients answers, marked where it is not made of releases.
+
+    Weights that a client chooses by its data tell in its answer what it chose. Who is
+    absent releases nothing, and finds its own row in its answer.
+
+    Args:
+        answer: a tensor or several.
+        made: which of the rows that clients gave are made of data.
+        weighed: whether weights are.
+        absent: whether any of the clients at hand is.
+    """
+    answers = answer if isinstance(answer, tuple) else (answer,)
+    for j, one in enumerate(answers):
+        own = absent and (made[j] if j < len(made) else False)
+        if isinstance(one, Tensor) and (weighed or own):
+            of_data(one)
+    return answer
+
+
 def _storage(values: Tensor) -> Any:
-    if values.layout == torch.sparse_coo:
-        values = values._values()
-    elif values.layout != torch.strided:
-        values = values.values()
-    return values.untyped_storage()
+    with torch._C.DisableTorchFunction():  # or asking would count as reading
+        if values.layout == torch.sparse_coo:
+            values = values._values()
+        elif values.layout != torch.strided:
+            values = values.values()
+        return values.untyped_storage()
 
 
 class Following(TorchDispatchMode):
     """Marks what is made of something marked, and notes what is read of it."""
 
-    read = False  # whether Python has seen a number that is made of data
+    def __init__(self, read: bool = False) -> None:
+        """Follows, where numbers were `read` before, or not."""
+        super().__init__()
+        self.read = read  # whether Python has seen a number that is made of data
+        self._reading = _Reading(self)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and asking would load the compiler
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """While it lasts, marks follow values."""
+        with self._reading, self:
+            yield
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """While it lasts, inside `on`, nothing is followed: clients answer quickly."""
+        self.__exit__(None, None, None)
+        self._reading.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self._reading.__enter__()
+            self.__enter__()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """What torch makes of its arguments."""
         given = kwargs or {}
-        found = func(*args, **given)
         if func._schema.name in _SHAPE_ALONE:
-            return found
-        if any(is_of_data(one) for one in _tensors((*args, *given.values()))):
+            return func(*args, **given)
+        theirs = any(is_of_data(one) for one in _tensors((*args, *given.values())))
+        try:
+            found = func(*args, **given)
+        except Exception:
+            self.read = self.read or theirs  # whoever catches it knows something
+            raise
+        if theirs:
             made = list(_tensors((found,)))
             for one in made:
                 of_data(one)
-            self.read = self.read or not made
+            self.read = self.read or not made or _shaped_by_values(func, args)
         return found
 
 
+def _shaped_by_values(func: Any, args: Any) -> bool:
+    """Whether the shape of a result says something of marked values."""
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    if func._schema.name != "aten::index":
+        return any(is_of_data(one) for one in _tensors(args))
+    masks = (one for one in _tensors((args[1],)) if one.dtype in _MASKS)
+    return any(is_of_data(one) for one in masks)
+
+
+_MASKS = (torch.bool, torch.uint8)
+
+
 class _Reading(TorchFunctionMode):
+    """Notes whatever gives values to Python, also past torch's operations."""
+
     def __init__(self, following: Following) -> None:
         super().__init__()
         self._following = following
@@ -91,16 +184,23 @@ class _Reading(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func in _HANDING_OUT and is_of_data(args[0]):
-            self._following.read = True
-        return func(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        if found is None or func in _ABOUT or self._following.read:
+            return found
+        # What is made of a list of numbers past torch's operations counts as read.
+        by_list = func in _OF_LISTS
+        if not by_list and any(True for _ in _tensors((found,))):
+            return found
+        given = _tensors((*args, *(kwargs or {}).values()))
+        self._following.read = any(is_of_data(one) for one in given)
+        return found
 
 
 @contextmanager
-def followed() -> Iterator[Following]:
+def followed(read: bool = False) -> Iterator[Following]:
     """While it lasts, marks follow values."""
-    following = Following()
-    with _Reading(following), following:
+    following = Following(read)
+    with following.on():
         yield following
 
 

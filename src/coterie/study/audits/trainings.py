@@ -26,10 +26,13 @@ from ...clients.kernels import Kernel
 from ...engine.rounds import run_rounds
 from ...privacy.audits import (
     Heard,
+    NoiseCheck,
     Overheard,
+    Residuals,
     audited,
     epsilon_of_one_run,
     likelihood_scores,
+    probed,
     telling_losses_to,
 )
 from ...privacy.subsampled import counted_epsilons, quick_epsilons
@@ -37,10 +40,11 @@ from ...privacy.training import Counted
 from ...types import Federated
 from ..config import Entry, Study
 from ..loops import training_of
-from ..private import guarded, refuse_measured, worst_epsilon
+from ..private import guard_of, guarded, refuse_measured, worst_epsilon
 from ..setup import Setup, prepare, simulation_of
 from .canaries import Canaries, canaries_of
 from .inversions import Inversion, inversion_of
+from .samples import residuals_of_samples
 
 _ABSTAINS = (0.0, 0.5, 0.9)
 """Shares of the canaries that an attacker leaves out: it may guess about all, or about
@@ -48,6 +52,9 @@ few of which it is sure."""
 
 _DELTA = 1e-5
 """Of bounds where nothing is promised."""
+
+FALSE_ALARM = 1e-3
+"""Chance that an audit accuses noise and clipping that are right."""
 
 _FEWEST = 8
 """Runs, half of which an attacker needs to learn from."""
@@ -76,11 +83,13 @@ class AuditFindings(NamedTuple):
     proofs: list[Proof]
     inversions: list[Inversion]
     unit: str  # what one of the canaries is
+    checks: dict[str, NoiseCheck]  # of algorithms, where noise was seen
 
     @property
     def broken(self) -> bool:
         """Whether a promise is disproved."""
-        return any(proof.broken for proof in self.proofs)
+        unlike = any(check.broken for check in self.checks.values())
+        return unlike or any(proof.broken for proof in self.proofs)
 
 
 class _Attack(NamedTuple):
@@ -99,6 +108,7 @@ class _Run(NamedTuple):
     members: Bool[Tensor, " c"]
     upper: float
     sends: bool  # whether anything leaves a client
+    residuals: Residuals
 
 
 def audit_study(
@@ -125,13 +135,16 @@ def audit_study(
     setup = prepare(study, study.run.seeds[0])
     attack = _attack(setup, unit)
     coins = _coins(runs, len(attack.canaries.clients), setup.seed)
-    found = AuditFindings([], [], unit)
+    found = AuditFindings([], [], unit, {})
+    level = FALSE_ALARM / len(study.algorithms)
     for number_, entry in enumerate(study.algorithms):
         trained = []
         for r, members in enumerate(coins):
             here = _world(setup, attack, members, r)
             trained.append(_trained(here, entry, attack, members))
             progress(number_ * runs + r + 1, len(study.algorithms) * runs)
+        check = _checked(setup, entry, trained, level)
+        found.checks.update({entry.label: check} if check is not None else {})
         found.proofs.extend(_proved(study, entry, trained, confidence))
         inverted = inversion_of(setup, entry) if trained[0].sends else None
         found.inversions.extend([inverted] if inverted is not None else [])
@@ -175,8 +188,9 @@ def _trained(setup: Setup, entry: Entry, attack: _Attack, members: Tensor) -> _R
     """What an attacker hears and sees of a training, and what it promises."""
     study, simulation = setup.study, setup.simulation
     scores: dict[str, Tensor] = {}
+    residuals = Residuals()
     if study.time is None:
-        state, x, heard, sends = _overheard(setup, entry, attack)
+        state, x, heard, sends = _overheard(setup, entry, attack, residuals)
         if sends:  # or what is told is told to nobody
             scores |= {f"canaries, {name}": s for name, s in heard.scores().items()}
     else:  # where there are no rounds to listen to
@@ -188,11 +202,11 @@ def _trained(setup: Setup, entry: Entry, attack: _Attack, members: Tensor) -> _R
         sends = True
     scores["shadow models"] = attack.canaries.known_to(attack.kernel, x)
     upper = math.inf if study.privacy is None else _promised(state, study)
-    return _Run(scores, members, upper, sends)
+    return _Run(scores, members, upper, sends, residuals)
 
 
 def _overheard(
-    setup: Setup, entry: Entry, attack: _Attack
+    setup: Setup, entry: Entry, attack: _Attack, residuals: Residuals
 ) -> tuple[Any, Tensor, Heard, bool]:
     """A training in rounds: state, models, what was heard, whether anything left."""
     study, simulation = setup.study, setup.simulation
@@ -200,10 +214,14 @@ def _overheard(
     secure = study.privacy is not None and study.privacy.secure
     given = (attack.canaries.clients, attack.along, attack.start)
     losses_at = partial(attack.canaries.losses_at, attack.kernel)
-    heard = Heard(*given, summed=secure, losses_at=losses_at)
+    heard = Heard(*given, summed=secure, losses_at=losses_at, residuals=residuals)
     if study.privacy is not None:
-        guard = guarded(setup, entry, partial(telling_losses_to, heard))
+        hearing = partial(telling_losses_to, heard)
+        guard = guarded(setup, entry, hearing, witness=residuals)
         method, clients = guard.method, guard.clients
+        if clients is None:  # of single samples, see `residuals_of_samples`
+            given_ = guard.mechanism.clip, guard.mechanism.noise
+            residuals.promised(*given_, secure=secure)
     asked: Federated = simulation if clients is None else clients
     state, sends = None, False
     for r in run_rounds(
@@ -217,6 +235,27 @@ def _overheard(
         state, sends = r.state, sends or r.traffic.total > 0
     x = method.personal(state, simulation.at(study.run.rounds, purpose="use"))
     return state, x, heard, sends
+
+
+def _checked(
+    setup: Setup, entry: Entry, runs: list[_Run], level: float
+) -> NoiseCheck | None:
+    """What an auditor who sees inside finds in all runs; None: there is no noise."""
+    found, privacy = Residuals(), setup.study.privacy
+    for run in runs:
+        found += run.residuals
+    if privacy is None or setup.study.time is not None or not runs[0].sends:
+        return None
+    guard = guard_of(setup, entry)
+    mechanism = guard.mechanism
+    if guard.clients is None:
+        check = found.check(level / 2)
+        other = probed(mechanism, setup.x.shape[1]).check(level / 2)
+        return check if check is None or other is None else check.joined(other)
+    given = setup.simulation.kernel, setup.federation, setup.x
+    noise = mechanism.clip * mechanism.noise
+    promise = mechanism.clip, noise
+    return residuals_of_samples(guard.clients, *given, *promise).check(level)
 
 
 def _promised(state: Any, study: Study) -> float:

@@ -26,6 +26,7 @@ from ...privacy.training import (
     Mechanism,
     Noises,
     Planned,
+    Witness,
     costs_of,
     counted,
     foresee,
@@ -96,6 +97,7 @@ def guarded(
     hearing: Hearing = lambda it: it,
     *,
     held: bool = False,
+    witness: Witness | None = None,
 ) -> Guard:
     """How an entry is trained privately.
 
@@ -104,6 +106,7 @@ def guarded(
         entry: the algorithm.
         hearing: wraps a method that tells losses, to hear them as they are told.
         held: see `guard_of`.
+        witness: sees rows of whole clients before they are released, in an audit.
     """
     study, privacy = setup.study, setup.study.privacy
     assert privacy is not None  # asked of studies that have it
@@ -116,11 +119,16 @@ def guarded(
         return _guarded_samples(setup, entry, method, hearing, held)
     if study.time is not None:
         return _guarded_in_time(setup, entry, method)
-    return _guarded_clients(setup, entry, method, hearing, held)
+    return _guarded_clients(setup, entry, method, hearing, held, witness)
 
 
 def _guarded_clients(
-    setup: Setup, entry: Entry, method: Algorithm, hearing: Hearing, held: bool
+    setup: Setup,
+    entry: Entry,
+    method: Algorithm,
+    hearing: Hearing,
+    held: bool,
+    witness: Witness | None,
 ) -> Guard:
     study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
     assert privacy is not None  # asked of studies that have it
@@ -170,6 +178,7 @@ def _guarded_clients(
         limits=limits,
         costs=costs,
         before=before,
+        witness=witness,
     )
     return Guard(private, mechanism, costs, sums=foreseen.sums, verbs=foreseen.verbs)
 
