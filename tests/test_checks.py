@@ -163,7 +163,7 @@ def test_rows_that_do_not_sum_to_one_are_refused_by_the_worst(sparse):
     with pytest.raises(InputError) as refusal:
         checks.stochastic("weights", matrix.to_sparse() if sparse else matrix, 2)
     assert str(refusal.value) == (
-        "every row of `weights` must sum to 1, but row 1 sums to 0.8."
+        "every row of `weights` must sum to 1, but row 1 (client 1) sums to 0.8."
     )
 
 
@@ -178,12 +178,12 @@ def test_columns_must_sum_to_one_where_both_must(sparse):
     with pytest.raises(InputError) as refusal:
         checks.doubly_stochastic("w", given, 3)
     assert str(refusal.value) == (
-        "every column of `w` must sum to 1, but column 0 sums to 1.75."
+        "every column of `w` must sum to 1, but column 0 (client 0) sums to 1.75."
     )
 
 
 def test_an_empty_row_of_a_sparse_matrix_sums_to_zero():
-    with pytest.raises(InputError, match="row 1 sums to 0"):
+    with pytest.raises(InputError, match=r"row 1 \(client 1\) sums to 0"):
         checks.stochastic("w", torch.diag(torch.tensor([1.0, 0.0])).to_sparse(), 2)
 
 
@@ -244,3 +244,22 @@ def test_a_value_on_the_command_line_is_toml_or_a_text():
     assert checks.value_of("[1, 2]") == [1, 2]
     assert checks.value_of("true") is True
     assert checks.value_of(" label_swap") == "label_swap"
+
+
+@pytest.mark.parametrize("text", ["1\nrounds = 9", "1\r\n[run]", "a\nb", "[1,\n2]"])
+def test_a_value_of_more_than_one_line_is_refused_not_cut(text):
+    with pytest.raises(InputError, match="`--set` must be on one line, got"):
+        checks.value_of(text)
+
+
+def test_a_value_keeps_what_stands_behind_a_number_sign():
+    assert checks.value_of("5#6") == "5#6" and checks.value_of("5 # six") == "5 # six"
+    assert checks.value_of('"5 # six"') == "5 # six" and checks.value_of("[1, 2]") == [
+        1,
+        2,
+    ]
+
+
+def test_a_home_that_nobody_has_is_refused_in_a_sentence():
+    with pytest.raises(InputError, match=r"`path` must name a home folder .*'~nosuch"):
+        checks.expanded("path", "~nosuchuser/data.csv")

@@ -175,7 +175,9 @@ def square(name: str, matrix: Tensor, clients: int) -> Tensor:
     }.items():
         if not holds.all():
             row = int(rows[~holds.reshape(len(rows), -1).all(1)][0])
-            raise InputError(f"`{name}` must be {rule}, but row {row} is not.")
+            raise InputError(
+                f"`{name}` must be {rule}, but row {row} (client {row}) is not."
+            )
     return matrix
 
 
@@ -246,7 +248,7 @@ def _summing_to_1(what: str, name: str, matrix: Tensor) -> Tensor:
     if abs(float(totals[worst]) - 1) > 1e-5:
         raise InputError(
             f"every {what} of `{name}` must sum to 1, "
-            f"but {what} {worst} sums to {float(totals[worst]):.4g}."
+            f"but {what} {worst} (client {worst}) sums to {float(totals[worst]):.4g}."
         )
     return matrix
 
@@ -402,8 +404,31 @@ def raised(error: BaseException) -> str:
     return said
 
 
+def expanded(name: str, path: str | Path) -> Path:
+    """The path, with the home folder in place of a ~ at its beginning."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # no such user, or a user without a home
+        raise InputError(
+            f"`{name}` must name a home folder that this system knows, got "
+            f"{brief(str(path))}: write the whole path."
+        ) from None
+
+
 def value_of(text: str) -> Any:
-    """What stands behind `name=` on a command line: as in TOML, or the text itself."""
+    """What stands behind `name=` on a command line: as in TOML, or the text itself.
+
+    Raises:
+        InputError: for more than one line, of which TOML would drop the rest.
+    """
+    if len(text.splitlines()) > 1:
+        raise InputError(f"a value of `--set` must be on one line, got {brief(text)}.")
+    try:
+        # Behind a comment anything may stand, which would be dropped, too.
+        tomllib.loads(f"value = {text} =")
+        return text.strip()
+    except (ValueError, RecursionError):
+        pass
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):

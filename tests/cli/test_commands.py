@@ -336,7 +336,10 @@ def test_wrong_weights_in_a_file_are_refused(here, capsys, monkeypatch):
     )
     weights_from(np.diag([1, 1, 0.5, 1]))
     found = refused(capsys, monkeypatch, "run", "study.toml")
-    assert found == "every row of `weights` must sum to 1, but row 2 sums to 0.5."
+    assert (
+        found
+        == "every row of `weights` must sum to 1, but row 2 (client 2) sums to 0.5."
+    )
 
 
 CSV = {

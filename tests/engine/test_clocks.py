@@ -530,3 +530,10 @@ def test_bad_questions_are_refused():
             ours.ready(0, time)
     with pytest.raises(InputError, match="two different clients"):
         Delays("constant(1)").delays(torch.tensor([[3, 3]]), whole(0), 1)
+
+
+def test_rows_of_a_trace_are_counted_as_in_the_file(tmp_path):
+    path = tmp_path / "times.csv"
+    path.write_text("client,number,seconds\n0,0,1.5\n\n0,1,-2\n")
+    with pytest.raises(InputError, match=r"row 4 of the trace .* got \['0', '1', '-2'"):
+        trace(path)

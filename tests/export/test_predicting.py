@@ -10,11 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import coterie as co
 from coterie.checks import InputError
 from coterie.data import raw_columns
 from coterie.export import export_model, predict, read_export
+from coterie.export.predictions import checksum
+from coterie.records.standings import standings_of
 from support.called import called
 from support.hospital_runs import damage, run, tables_of
 from support.hospitals import HOSPITALS, write_hospitals
@@ -105,6 +108,11 @@ def test_words_gaps_and_unknown_categories_go_by_the_preparation(hospitals, tmp_
         ("age,pressure,sex,smokes\n1e60,1,f,true\n", "row 2 holds '1e60'"),
         ("age,pressure,sex,smokes\n1,1,f\n", "row 2 of new.csv has 3 cells"),
         ("age,pressure,sex,smokes\n", "new.csv has a header but no rows"),
+        (
+            "age,pressure,sex,smokes\n1,1,f,1\n1,1,f,2\n",
+            "column 'smokes' of new.csv must hold true or false (1 or 0), as in "
+            "training, but row 3 holds '2'.",
+        ),
         (
             "age,pressure,sex,smokes,outcome\n1,1,f,true,sick\n",
             "must name a class that the model knows, but row 2 holds 'sick'; they are "
@@ -355,4 +363,93 @@ def test_control_characters_of_a_class_do_not_reach_the_terminal(tmp_path, monke
     _, output, errors = called("predict", "zug", "patients.csv")
     assert "\x1b" not in output + errors and "\\x1b[31mill" in output
     called("predict", "zug", "patients.csv", "--out", "out.csv")
-    assert "\x1b[31mill" in Path("out.csv").read_text()
+    assert ",\\x1b[31mill," in Path("out.csv").read_text()
+
+
+def test_predictions_replace_no_file_unasked_and_never_the_input(
+    model, hospitals, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(hospitals[1], "mine.csv")
+    Path("link.csv").symlink_to("mine.csv")
+    before = Path("mine.csv").read_bytes()
+    about = (model / "model.json").read_bytes()
+    for target in ("mine.csv", "./mine.csv", "link.csv"):
+        for force in ([], ["--force"]):
+            with pytest.raises(InputError, match="`--out` must not be the input"):
+                called("predict", "chur", "mine.csv", "--out", target, *force)
+    for target in ("chur/model.json", "chur/new.csv"):
+        with pytest.raises(InputError, match="`--out` must"):
+            called("predict", "chur", "mine.csv", "--out", target, "--force")
+    Path("out.csv").write_text("precious")
+    with pytest.raises(InputError, match=r"a new file, but out\.csv exists"):
+        called("predict", "chur", "mine.csv", "--out", "out.csv")
+    assert Path("out.csv").read_text() == "precious"
+    code, _, _ = called("predict", "chur", "mine.csv", "--out", "out.csv", "--force")
+    assert code == 0 and Path("out.csv").read_text().startswith("row,predicted,")
+    assert Path("mine.csv").read_bytes() == before
+    assert (model / "model.json").read_bytes() == about
+
+
+def test_names_that_are_formulas_are_text_in_every_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ("=cmd|'/c calc'!A0", "@b\x1b[31m", "+1+1;=2", "-Zug")
+    tables = tables_of(tmp_path, names=names)
+    tables["algorithm"] = [{"name": "local", "label": "=local()"}]
+    result = run(tmp_path, tables)
+    assert set(co.load(result.folder).names) == set(names)
+    for path in result.folder.glob("*.csv"):
+        text = path.read_text()
+        assert "\x1b" not in text
+        for line in text.replace(";", ",").splitlines():
+            assert not line.startswith(("=", "+", "@")), path
+            assert not any(sign in line for sign in (",=", ",+", ",@", ",-Z")), path
+    assert "'=cmd|'/c calc'!A0" in (result.folder / "clients-0.csv").read_text()
+    assert called("report", str(result.folder))[0] == 0
+    (cell,) = standings_of(result.folder).cells
+    assert cell.label == "=local()" and cell.round == 2
+    export_model(co.load(result.folder), names[0], tmp_path / "to")
+    assert read_export(tmp_path / "to").about["client"] == names[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (2, 99, r"column 3 .* 'sex', must hold -1 .* to 1, .* but row 2 holds 99\."),
+        (2, 0.5, r"column 3 .* 'sex', must hold -1 .* but row 2 holds 0\.5\."),
+        (3, 2, r"column 4 .* 'smokes', must hold 0 or 1, .* but row 2 holds 2\."),
+    ],
+)
+def test_codes_that_stand_for_nothing_are_refused(
+    hospitals, tmp_path, place, value, message
+):
+    rows = np.array([[40.0, 120, 0, 1], [50, 130, 1, 0], [60, 140, -1, 0]])
+    np.savez(tmp_path / "new.npz", features=rows)
+    assert len(predict(hospitals[0], tmp_path / "new.npz").table) == 3
+    rows[1, place] = value
+    np.savez(tmp_path / "new.npz", features=rows)
+    with pytest.raises(InputError, match=message):
+        predict(hospitals[0], tmp_path / "new.npz")
+
+
+def test_targets_of_two_dimensions_and_weights_that_are_no_numbers_are_refused(
+    model, tmp_path
+):
+    rows = np.array([[40.0, 120, 0, 1], [50, 130, 1, 0]])
+    np.savez(tmp_path / "new.npz", features=rows, targets=np.zeros((2, 2)))
+    with pytest.raises(
+        InputError, match=r"one target per row, shape \(2,\), got \(2, 2"
+    ):
+        predict(model, tmp_path / "new.npz")
+    np.savez(tmp_path / "new.npz", features=rows)
+    path = model / "weights.safetensors"
+    weights = load_file(path)
+    for bad in (float("nan"), float("inf")):
+        broken = {k: v.clone() for k, v in weights.items()}
+        name = sorted(broken)[0]
+        broken[name].view(-1)[0] = bad
+        save_file(broken, path)
+        sums = {"weights.safetensors": checksum(path)}
+        forge_json(model / "model.json", lambda a, new=sums: a["checksums"].update(new))
+        with pytest.raises(InputError, match=f"must be finite numbers, but '{name}'"):
+            predict(model, tmp_path / "new.npz")

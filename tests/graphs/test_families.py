@@ -207,7 +207,7 @@ def test_a_file_may_call_nodes_by_name(tmp_path):
     assert edges_of(str(path), 3, names=names).tolist() == [[0, 1], [1, 2]]
     path.write_text("v,w\nBern,Chur\nChurr,Thun\n")
     said = (
-        "row 2 of the graph .* names 'Churr', which is no client. Did you mean 'Chur'"
+        "row 3 of the graph .* names 'Churr', which is no client. Did you mean 'Chur'"
     )
     with pytest.raises(InputError, match=said):
         edges_of(str(path), 3, names=names)
@@ -227,8 +227,8 @@ def test_numbers_that_are_names_are_names(tmp_path):
         ("v,w\n", "no way from node 0 to 1"),
         ("v,w\n0,1\n1,1\n", "pairs of different nodes"),
         ("v,w\n-1,1\n", "pairs of different nodes"),
-        ("v,w\n0,one\n", "row 1 of the graph .* must have two nodes"),
-        ("v,w\n0\n", "row 1 of the graph .* must have two nodes"),
+        ("v,w\n0,one\n", "row 2 of the graph .* must have two nodes"),
+        ("v,w\n\n0\n", "row 3 of the graph .* must have two nodes"),
         ("v,u\n0,1\n", "has no column 'w'"),
     ],
 )

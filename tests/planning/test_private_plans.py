@@ -14,6 +14,7 @@ from coterie.planning import plan_privacy
 from coterie.privacy import epsilon_of, mu_of, sampled_epsilon
 from coterie.study.config import study_of
 from coterie.study.setup import prepare
+from support.called import called
 
 TABLES = {
     "name": "pilot",
@@ -160,3 +161,13 @@ def test_the_plan_of_single_samples_is_told_in_their_words(tmp_path):
     shown = CliRunner().invoke(app, ["plan", str(file), "--quiet", *settings])
     assert shown.exit_code == 0
     assert "in clips of a sample's gradient" in " ".join(shown.stdout.split())
+
+
+def test_delta_without_epsilon_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.toml").write_text(
+        '[data]\nname = "linear"\n[[algorithm]]\nname = "local"\n'
+    )
+    for words in (["study.toml"], ["--graph", "ring", "--nodes", "4"]):
+        with pytest.raises(InputError, match="--delta"):
+            called("plan", *words, "--delta", "1e-5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,17 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.records.files import load, locked, save, write, writing
+from coterie.records import files
+from coterie.records.files import (
+    in_use,
+    load,
+    locked,
+    refuse_target,
+    replacing,
+    save,
+    write,
+    writing,
+)
 
 VALUES = {"t": 3, "x": torch.arange(12.0).reshape(3, 4), "empty": torch.zeros(0)}
 FULL = [
@@ -105,3 +116,113 @@ def test_a_process_that_is_killed_lets_go(tmp_path):
         process.wait()
     with locked(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
+def test_a_lock_that_is_no_plain_file_is_refused_and_left_alone(tmp_path, kind):
+    precious = tmp_path / "precious"
+    precious.write_text("all I have")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    lock = folder / "lock"
+    {
+        "link": lambda: lock.symlink_to("../precious"),
+        "dangling link": lambda: lock.symlink_to("../new"),
+        "pipe": lambda: os.mkfifo(lock),
+        "folder": lock.mkdir,
+    }[kind]()
+    with pytest.raises(InputError, match="lock must be a plain file"), locked(folder):
+        raise AssertionError("it was taken")
+    if kind != "folder":
+        with pytest.raises(InputError, match="lock must be a plain file"):
+            in_use(folder)
+    assert precious.read_text() == "all I have"
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_lock_is_not_emptied(tmp_path):
+    (tmp_path / "precious").write_text("all I have")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    os.link(tmp_path / "precious", folder / "lock")
+    with locked(folder) as has_locks:
+        assert has_locks
+    assert (tmp_path / "precious").read_text() == "all I have"
+
+
+def test_without_locks_a_run_is_refused_or_says_so(tmp_path, monkeypatch):
+    def broken(handle, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", broken)
+    with locked(tmp_path) as has_locks:
+        assert not has_locks
+    assert in_use(tmp_path) is None
+    monkeypatch.setattr(files, "fcntl", None)
+    with pytest.raises(InputError, match="file locks of Linux or macOS"):
+        in_use(tmp_path)
+    with pytest.raises(InputError, match="Linux or macOS"), locked(tmp_path):
+        raise AssertionError("it was taken")
+
+
+def test_what_a_killed_run_had_not_finished_is_deleted_and_nothing_else(tmp_path):
+    for place in ("cells", "models", "tuning", "mine"):
+        (tmp_path / place).mkdir()
+    gone = [
+        ".metrics.csv.abc_1234",
+        "cells/.local-0.pt.zzzzzzz1",
+        "models/.a.pt.00000000",
+    ]
+    kept = [".hidden", ".a.short", "mine/.b.pt.00000000", "cells/local-0.pt"]
+    kept += [".report.html.abcdefgh"]  # which somebody may be writing
+    gone += [".watch.html.abcdefgh"]
+    for name in (*gone, *kept):
+        (tmp_path / name).touch()
+    os.utime(tmp_path / ".watch.html.abcdefgh", (0, 0))
+    (tmp_path / ".link.csv.abcdefgh").symlink_to(tmp_path / "cells/local-0.pt")
+    with locked(tmp_path):
+        pass
+    assert not any((tmp_path / name).exists() for name in gone)
+    assert all((tmp_path / name).exists() for name in (*kept, ".link.csv.abcdefgh"))
+
+
+def test_a_full_disk_names_the_file_also_where_the_system_does_not(tmp_path):
+    with pytest.raises(OSError) as caught, replacing(tmp_path / "report.html"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "report.html")
+    with pytest.raises(OSError) as caught, replacing(tmp_path / "no" / "a.html"):
+        pass
+    assert caught.value.filename == str(tmp_path / "no" / "a.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_target_that_is_the_input_or_of_a_folder_of_ours_is_refused(tmp_path):
+    mine = tmp_path / "mine.csv"
+    mine.write_text("a\n1\n")
+    (tmp_path / "link.csv").symlink_to(mine)
+    os.link(mine, tmp_path / "hard.csv")
+    other = tmp_path / "other.csv"
+    other.write_text("b")
+    for name in ("mine.csv", "link.csv", "hard.csv", "x/../mine.csv"):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        for force in (False, True):
+            with pytest.raises(InputError, match="must not be the input"):
+                refuse_target(tmp_path / name, [mine], force=force)
+    with pytest.raises(InputError, match=r"must be a new file, but .* say --force"):
+        refuse_target(other, [mine], force=False)
+    refuse_target(other, [mine], force=True)
+    refuse_target(tmp_path / "new.csv", [mine], force=False)
+    run, model = tmp_path / "run", tmp_path / "model"
+    (run / "cells").mkdir(parents=True)
+    (run / "study.toml").touch()
+    model.mkdir()
+    (model / "model.json").touch()
+    (tmp_path / "into").symlink_to(run)
+    for name in ("run/new.csv", "run/cells/new.csv", "model/new.csv", "into/x.csv"):
+        with pytest.raises(InputError, match="must lie elsewhere, but"):
+            refuse_target(tmp_path / name, [mine], force=True)
+    for name in ("study.toml", "x/model.json"):
+        with pytest.raises(InputError, match="must be a table"):
+            refuse_target(tmp_path / name, [mine], force=True)
+    with pytest.raises(InputError, match="is a folder"):
+        refuse_target(tmp_path / "x", [mine], force=True)

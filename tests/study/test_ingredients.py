@@ -85,14 +85,27 @@ def test_a_threshold_must_be_a_finite_number(number):
         (np.eye(5), r"must have shape \(6, 6\), one row per client, got \(5, 5\)"),
         (np.ones(6), r"must have shape \(6, 6\)"),
         ([], r"must have shape \(6, 6\)"),
-        (0.5 * np.eye(6), "every row of `weights` must sum to 1, but row 0 sums to"),
-        (-np.eye(6), "`weights` must be non-negative, but row 0 is not"),
-        (np.eye(6) * np.nan, "`weights` must be finite, but row 0 is not"),
+        (0.5 * np.eye(6), "every row of `weights` must sum to 1, but row 0"),
+        (-np.eye(6), "`weights` must be non-negative, but row 0"),
+        (np.eye(6) * np.nan, "`weights` must be finite, but row 0"),
     ],
 )
 def test_a_file_of_wrong_weights_is_refused(classification, tmp_path, values, message):
     with pytest.raises(InputError, match=message):
         weights(saved(tmp_path / "w.csv", values), classification)
+
+
+def test_a_cell_of_a_file_that_is_no_number_is_named_by_its_row(
+    classification, tmp_path
+):
+    path = tmp_path / "w.csv"
+    for text, message in (
+        ("1,0\n\n0,x\n", "row 3 holds 'x' in column 2, no number"),
+        ("1,0\n0,1,0\n", "row 2 has 3 cells, but the first one has 2"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            weights(str(path), classification)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npy"])

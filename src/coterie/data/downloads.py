@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..checks import InputError
+from ..checks import InputError, expanded
 
 
 class Source(NamedTuple):
@@ -29,7 +29,7 @@ class Source(NamedTuple):
 def root(data_dir: str) -> Path:
     """The folder of data files: `data_dir`, else COTERIE_DATA, else a cache folder."""
     chosen = data_dir or os.environ.get("COTERIE_DATA", "") or "~/.cache/coterie"
-    return Path(chosen).expanduser()
+    return expanded("data_dir or COTERIE_DATA", chosen)
 
 
 def find(file: str, folders: Sequence[str], data_dir: str) -> Path | None:

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from ..checks import InputError, brief, one_of, suggestion
+from ..checks import InputError, brief, expanded, one_of, suggestion
 from ..models import OBJECTIVES, outputs_for
 from .federation import Table
 from .preparation import SCALES, Column, Preparation, Schema
@@ -106,7 +106,15 @@ def raw_values(
         cells = cells_of(frame[column.name], path)
         if column.categories is None:
             _refuse_mixture(cells, path)
-            found.append(torch.tensor(finite_numbers(cells, path, gaps=True)))
+            numbers = finite_numbers(cells, path, gaps=True)
+            bad = np.flatnonzero(~np.isin(numbers, (0, 1)) & ~cells.missing)
+            if column.truth and len(bad):
+                raise InputError(
+                    f"column {column.name!r} of {path.name} must hold true or false (1 "
+                    f"or 0), as in training, but row {cells.row[bad[0]]} holds "
+                    f"{brief(cells.text[bad[0]])}."
+                )
+            found.append(torch.tensor(numbers))
         else:
             pairs = zip(cells.text, cells.missing, strict=True)
             words = [None if gap else str(word) for word, gap in pairs]
@@ -118,7 +126,7 @@ def checked_path(path: str | Path, kinds: Iterable[str]) -> Path:
     """The path of a file that is there and that we can read."""
     if not isinstance(path, str | Path):
         raise InputError(f"`path` must be text, got {path!r}.")
-    path = Path(path).expanduser()
+    path = expanded("path", path)
     if path.is_dir():
         raise InputError(f"`path` must be a file, but {path} is a folder.")
     if not path.is_file():
@@ -217,7 +225,7 @@ def _features(
         if cells.numbers is not None and name not in named:
             _refuse_mixture(cells, path)
             values.append(finite_numbers(cells, path, gaps=True))
-            columns.append(Column(name))
+            columns.append(Column(name, truth=cells.truth))
             continue
         words = _in_order({str(word) for word in cells.text[~cells.missing]})
         if len(words) > _MOST_CATEGORIES:

@@ -28,6 +28,7 @@ class Column(NamedTuple):
 
     name: str
     categories: tuple[str, ...] | None = None  # None: numbers
+    truth: bool = False  # numbers that are true and false, 1 and 0
 
 
 class Schema(NamedTuple):
@@ -131,7 +132,7 @@ def _plain_columns(
     return [
         {
             "name": column.name,
-            "kind": "number" if column.categories is None else "category",
+            "kind": _kind(column),
             "categories": list(column.categories or ()),
             "indicator": bool(indicator),
         }
@@ -139,11 +140,21 @@ def _plain_columns(
     ]
 
 
+def _kind(column: Column) -> str:
+    if column.truth:
+        return "truth"
+    return "number" if column.categories is None else "category"
+
+
 def _columns_of(
     plain: Sequence[Mapping[str, Any]],
 ) -> tuple[tuple[Column, ...], tuple[bool, ...]]:
     columns = tuple(
-        Column(c["name"], tuple(c["categories"]) if c["kind"] == "category" else None)
+        Column(
+            c["name"],
+            tuple(c["categories"]) if c["kind"] == "category" else None,
+            c["kind"] == "truth",
+        )
         for c in plain
     )
     return columns, tuple(bool(c["indicator"]) for c in plain)

@@ -129,6 +129,7 @@ class Cells(NamedTuple):
     missing: np.ndarray
     numbers: np.ndarray | None  # NaN where there is none; None where there are none
     row: np.ndarray  # as a person counts rows
+    truth: bool = False  # whether all are true or false
 
 
 def cells_of(column: pd.Series, path: Path) -> Cells:
@@ -137,7 +138,8 @@ def cells_of(column: pd.Series, path: Path) -> Cells:
     missing, kind = column.isna().to_numpy(bool), column.dtype
     if pd.api.types.is_bool_dtype(kind) or pd.api.types.is_numeric_dtype(kind):
         numbers = column.astype("Float64").to_numpy(float, na_value=np.nan)
-        return Cells(name, column.astype(str).to_numpy(str), missing, numbers, row)
+        shown, is_truth = column.astype(str), pd.api.types.is_bool_dtype(kind)
+        return Cells(name, shown.to_numpy(str), missing, numbers, row, is_truth)
     values = column.astype(object).where(~missing, "")
     if not all(isinstance(value, str) for value in values):
         raise InputError(
@@ -152,7 +154,7 @@ def cells_of(column: pd.Series, path: Path) -> Cells:
     numbers = np.full(len(text), np.nan)
     if lower and all(value in truth for value in lower):
         numbers[~missing] = [truth[value] for value in lower]
-        return Cells(name, text, missing, numbers, row)
+        return Cells(name, text, missing, numbers, row, truth=True)
     found = pd.to_numeric(pd.Series(stripped[~missing], dtype=object), errors="coerce")
     numbers[~missing] = found.to_numpy(float, na_value=np.nan)
     there = bool(missing.all()) or not np.isnan(numbers).all()

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ..checks import InputError, integer, number
 from ..graphs.capacities import RingTimes
+from ..graphs.files import numbered_rows
 from ..seeds import key
 from .laws import (
     LAWS,
@@ -167,13 +168,13 @@ def _measured(path: Path) -> dict[int, dict[int, float]]:
     """Seconds by client and number."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+            rows = numbered_rows(file)
     except (OSError, UnicodeError, csv.Error) as error:
         raise InputError(f"cannot read the trace {path}: {error}.") from error
     if not rows:
         raise InputError(f"the trace {path} must have times, but it has no rows.")
     found: dict[int, dict[int, float]] = {}
-    for line, row in enumerate(rows, 1):
+    for line, row in rows:
         try:
             client, c = int(row["client"]), int(row["number"])
             own, time = found.setdefault(client, {}), float(row["seconds"])

@@ -108,6 +108,9 @@ def read_export(folder: Path | str, *, trust: Sequence[str] = ()) -> Exported:
             module = Prepared(how, module, getattr(torch, model["dtype"]))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise _damaged(path) from error
+        numbers = torch.tensor([how.mean, how.scale])
+        if not numbers.isfinite().all() or not (numbers[1] > 0).all():
+            raise _damaged(path)
     return Exported(module.eval(), about, how)
 
 
@@ -187,6 +190,12 @@ def predict(
         raw = raw_values(frame, path, how)
         notes = _unknown(frame, path, how, raw)
     outputs = _outputs(module, raw, path)
+    bad = np.flatnonzero(~outputs.flatten(1).isfinite().all(1).numpy())
+    if len(bad):
+        raise InputError(
+            f"the model gives no finite number for row {frame.index[bad[0]]} of "
+            f"{path.name}: its values are too large for it."
+        )
     target = "targets" if path.suffix == ".npz" else about["table"]["target"]
     has, targets = _targets(frame, path, about, outputs, target)
     measure, score = _score(about, outputs[has], targets)
@@ -228,13 +237,39 @@ def _arrays(path: Path, exported: Exported) -> tuple[pd.DataFrame, Tensor]:
             f"array 'features' of {path.name} must hold whole numbers, got "
             f"{features.dtype}."
         )
+    _refuse_codes(features, path, exported.preparation)
     frame = pd.DataFrame(index=np.arange(1, len(features) + 1))
     targets = arrays.get("targets")
-    if targets is not None and targets.ndim == 1:
+    if targets is not None:
+        if targets.ndim != 1:
+            raise InputError(
+                f"array 'targets' of {path.name} must have one target per row, shape "
+                f"({len(features)},), got {targets.shape}: leave it out to predict "
+                "without a score."
+            )
         frame["targets"] = targets
     # As every torch reads it, whatever bytes and kinds of numbers the file has.
     plain = np.float64 if dtype.is_floating_point else np.int64
     return frame, torch.from_numpy(features.astype(plain)).to(dtype)
+
+
+def _refuse_codes(features: np.ndarray, path: Path, how: Preparation | None) -> None:
+    """Refuses raw columns of an array that no category or truth value stands for."""
+    for place, column in enumerate([] if how is None else how.columns):
+        known = len(column.categories or ())
+        rule = f"-1 (no category of training) to {known - 1}, whole numbers"
+        allowed = np.arange(-1, known)
+        if column.truth:
+            rule, allowed = "0 or 1, for false or true", np.arange(2)
+        elif column.categories is None:
+            continue
+        bad = np.flatnonzero(~np.isin(features[:, place], allowed))
+        if len(bad):
+            raise InputError(
+                f"column {place + 1} of 'features' in {path.name}, which is "
+                f"{column.name!r}, must hold {rule}, but row {bad[0] + 1} holds "
+                f"{features[bad[0], place]:g}."
+            )
 
 
 def _refuse_columns(
@@ -303,6 +338,11 @@ def _targets(
     if not labelled or not about["classes"]:
         numbers = finite_numbers(cells, path, gaps=True)[has]
         if not labelled:
+            if outputs.flatten(1).shape[1] > 1:
+                raise InputError(
+                    f"column {name!r} of {path.name} has one target per row, but the "
+                    f"model predicts {outputs.flatten(1).shape[1]}: leave it out."
+                )
             return has, torch.tensor(numbers, dtype=outputs.dtype)
         known = [float(label) for label in range(max(2, outputs.shape[1]))]
         places = {label: int(label) for label in known}

@@ -53,6 +53,12 @@ def read_weights(path: Path, module: nn.Module) -> None:
         raise InputError(
             f"{path} does not hold the weights of this model: {reason}."
         ) from error
+    for name, values in weights.items():
+        if not values.isfinite().all():
+            raise InputError(
+                f"the weights in {path} must be finite numbers, but {name!r} has some "
+                "that are not: export the model again."
+            )
 
 
 def write_program(path: Path, module: nn.Module, samples: Tensor) -> Any:

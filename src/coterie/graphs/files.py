@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,8 +36,8 @@ def read_links(
     """
     rows = _rows(path)
     try:
-        ends = [(row["v"], row["w"]) for row in rows]
-        given = [] if column is None else [row[column] for row in rows]
+        ends = [(row["v"], row["w"]) for _, row in rows]
+        given = [] if column is None else [row[column] for _, row in rows]
     except KeyError as error:
         raise InputError(f"the graph {path} has no column {error}.") from None
     place = {name: node for node, name in enumerate(names)}
@@ -44,11 +45,10 @@ def read_links(
         place = {} if all(_is_number(end) for pair in ends for end in pair) else place
     pairs = [
         (_node(path, row, pair[0], pair, place), _node(path, row, pair[1], pair, place))
-        for row, pair in enumerate(ends, 1)
+        for (row, _), pair in zip(rows, ends, strict=True)
     ]
-    return FileLinks(
-        pairs, [_positive(path, row, text) for row, text in enumerate(given, 1)]
-    )
+    values = zip(rows, given, strict=False)
+    return FileLinks(pairs, [_positive(path, row, text) for (row, _), text in values])
 
 
 def nodes_in(path: Path) -> tuple[tuple[str, ...], set[str]]:
@@ -57,17 +57,32 @@ def nodes_in(path: Path) -> tuple[tuple[str, ...], set[str]]:
     Nodes that are numbers are 0, 1, ... to the largest one.
     """
     rows = _rows(path)
-    ends = [row.get(side) or "" for row in rows for side in ("v", "w")]
+    ends = [row.get(side) or "" for _, row in rows for side in ("v", "w")]
     if all(_is_number(end) for end in ends):
         most = max(map(int, ends), default=0)
-        return tuple(map(str, range(most + 1))), {*rows[0]} if rows else set()
-    return tuple(dict.fromkeys(ends)), {*rows[0]}
+        return tuple(map(str, range(most + 1))), {*rows[0][1]} if rows else set()
+    return tuple(dict.fromkeys(ends)), {*rows[0][1]}
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def numbered_rows(file: Iterable[str]) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a CSV file by column, each with its number.
+
+    Rows are counted as a person does who opens the file: the header is row 1, and a
+    blank row counts.
+    """
+    rows = list(enumerate(csv.reader(file), 1))
+    filled = [(number, row) for number, row in rows if row]
+    header = filled[0][1] if filled else []
+    return [
+        (number, dict(zip_longest(header, row[: len(header)])))
+        for number, row in filled[1:]
+    ]
+
+
+def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
+            return numbered_rows(file)
     except (OSError, UnicodeError, csv.Error) as error:
         raise InputError(f"cannot read the graph {path}: {error}.") from error
 

@@ -21,6 +21,7 @@ from ..data.federation import Federation, full_name, short_name
 from ..models import Objective
 from ..models.losses import squared_error
 from ..records import replacing
+from ..records.sheets import write_csv
 from ..study import Setup, Study, data_of, prepare, simulation_of
 from .expectations import WORTHWHILE, Outlook, outlook_of
 from .pilot import Pilot, PilotTraining, run_pilot
@@ -157,7 +158,7 @@ class Plan:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with replacing(folder / "plan.csv") as path:
-                self.table().to_csv(path, index=False)
+                write_csv(self.table(), path)
             with replacing(folder / "weights.csv") as path:
                 np.savetxt(path, self.weights, "%.6g", delimiter=",")
             with replacing(folder / "plan.html") as path:

@@ -13,9 +13,12 @@ import json
 import os
 import re
 import shutil
+import stat
+import sys
 import tempfile
+import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +27,11 @@ import torch
 
 from ..checks import InputError
 
+try:
+    import fcntl
+except ImportError:  # of which `refuse_other_systems` tells
+    fcntl = None  # type: ignore[assignment]
+
 _DIGEST = 16  # bytes of a checksum
 _UNREADABLE = (ValueError, RecursionError, OSError)
 
@@ -31,7 +39,11 @@ _UNREADABLE = (ValueError, RecursionError, OSError)
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path`, which takes its place if all goes well."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        error.filename = str(path)
+        raise
     os.close(handle)
     temporary = Path(name)
     try:
@@ -40,6 +52,10 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
+    except OSError as error:
+        # A full disk does not say of which file.
+        error.filename, error.filename2 = str(path), None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -206,49 +222,145 @@ def _digest(stream: BinaryIO, size: int) -> bytes:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[bool]:
     """Makes the folder, if need be; no other process may have it meanwhile.
 
-    The system lets go when a process ends, however it does.
+    The system lets go when a process ends, however it does. Gives False where the file
+    system of the folder has no locks: then nothing keeps others away.
 
     Raises:
-        InputError: where another process has it.
+        InputError: where another process has it, or this system has no locks.
     """
+    refuse_other_systems()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stream = (folder / "lock").open("w")
+        handle = _open_lock(folder, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise unwritable(folder, error) from None
-    with stream:
-        with contextlib.suppress(ImportError, OSError):  # systems without such locks
-            import fcntl
-
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"{folder} is in use by another process: wait until it ends, or "
-                    "use another folder."
-                ) from None
-        yield
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        has_locks = True
+    except BlockingIOError:
+        os.close(handle)
+        raise InputError(
+            f"{folder} is in use by another process: wait until it ends, or use "
+            "another folder."
+        ) from None
+    except OSError:
+        has_locks = False
+    try:
+        if has_locks:
+            drop_temporary_files(folder)
+        yield has_locks
+    finally:
+        os.close(handle)
 
 
 def in_use(folder: Path) -> bool | None:
-    """Whether a process has the folder; None where this system cannot tell."""
-    if not (folder / "lock").exists():
+    """Whether a process has the folder; None where its file system cannot tell."""
+    refuse_other_systems()
+    if not os.path.lexists(folder / "lock"):
         return False
+    handle = _open_lock(folder, os.O_RDONLY)
     try:
-        import fcntl
-    except ImportError:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
         return None
-    with (folder / "lock").open() as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # a file system without locks
-            return None
+    finally:
+        os.close(handle)
     return False
+
+
+def _open_lock(folder: Path, flags: int) -> int:
+    """The lock of a folder, opened as it is: nothing is emptied, no link followed."""
+    path = folder / "lock"
+    # Without waiting: a pipe in its place would keep us.
+    more = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags | more, 0o644)
+    except OSError as error:
+        if path.is_symlink() or path.is_dir():
+            raise _no_lock(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _no_lock(path)
+    return handle
+
+
+def _no_lock(path: Path) -> InputError:
+    return InputError(
+        f"{path} must be a plain file, but it is a link, a folder or a device: look "
+        "what it is, and delete it."
+    )
+
+
+def refuse_other_systems() -> None:
+    """Refuses systems on which two processes could write into one run folder."""
+    if fcntl is None:
+        raise InputError(
+            f"run folders need the file locks of Linux or macOS, and {sys.platform} "
+            "has none that coterie knows: on Windows, use WSL."
+        )
+
+
+_TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}")
+"""How `replacing` calls a file until it is whole."""
+
+_BY_OTHERS = ("report.html", "watch.html")
+"""Files that are also written by who does not hold the lock."""
+
+
+def drop_temporary_files(folder: Path) -> None:
+    """Deletes what a run that was killed had not finished writing.
+
+    Args:
+        folder: of the run, of which the caller holds the lock.
+    """
+    for place in (folder, *(folder / name for name in ("cells", "models", "tuning"))):
+        if place != folder and (place.is_symlink() or not place.is_dir()):
+            continue
+        for path in place.iterdir():
+            name = _TEMPORARY.fullmatch(path.name)
+            if name is None or path.is_symlink() or not path.is_file():
+                continue
+            age = time.time() - path.stat().st_mtime
+            if name[1] not in _BY_OTHERS or age > 3600:
+                path.unlink(missing_ok=True)
+
+
+def refuse_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
+    """Refuses to write where something is, or where it would belong to something else.
+
+    Args:
+        target: the file that would be written.
+        inputs: files that are read, which are never replaced.
+        force: whether another file may be replaced.
+    """
+    for path in inputs:
+        if target.exists() and path.exists() and target.samefile(path):
+            raise InputError(f"`--out` must not be the input, but {target} is {path}.")
+    place = target.resolve()
+    for folder in (place.parent, place.parent.parent):
+        is_export = (folder / "model.json").is_file()
+        if is_export or (
+            (folder / "study.toml").is_file() and (folder / "cells").exists()
+        ):
+            raise InputError(
+                f"`--out` must lie elsewhere, but {target} belongs to "
+                f"{'an exported model' if is_export else 'a run'}."
+            )
+    if target.is_dir():
+        raise InputError(f"`--out` must be a file, but {target} is a folder.")
+    if target.name in ("study.toml", "model.json"):
+        raise InputError(f"`--out` must be a table, but {target.name} is none.")
+    if os.path.lexists(target) and not force:
+        raise InputError(
+            f"`--out` must be a new file, but {target} exists: name another one, or "
+            "say --force."
+        )
 
 
 def unwritable(folder: Path, error: OSError) -> InputError:

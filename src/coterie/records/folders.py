@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -45,6 +44,7 @@ from .files import (
 from .keys import FINGERPRINT, KEY
 from .searches import Search, load_search
 from .shapes import sound_model
+from .sheets import safe_cell, write_csv
 from .tables import (
     Records,
     last_metrics,
@@ -109,7 +109,7 @@ class Folder:
         for part in PARTS:
             table[part] = federation.part(part).size.cpu().numpy()
         with writing(self.path / f"clients-{seed}.csv") as file:
-            table.to_csv(file, index=False)
+            write_csv(table, file)
         about = {
             "task": federation.task,
             "note": federation.note,
@@ -132,7 +132,7 @@ class Folder:
         table = pd.DataFrame(clients.cpu()[edges.cpu()].numpy(), columns=["v", "w"])
         table.insert(0, "seed", seed)
         with writing(self.path / f"graph-{seed}.csv") as file:
-            table.to_csv(file, index=False)
+            write_csv(table, file)
 
     def _preparations_file(self, seed: int) -> Path:
         return self.path / f"preparation-{seed}.json"
@@ -195,7 +195,7 @@ class Folder:
         if cells:
             table = named(metrics_of(map(read_cell, cells)), self._names())
             with writing(path) as new:
-                table.to_csv(new, index=False)
+                write_csv(table, new)
         else:
             path.unlink(missing_ok=True)
 
@@ -209,11 +209,12 @@ class Folder:
             with (self.path / "metrics.csv").open(
                 "a", encoding="utf-8", newline=""
             ) as file:
-                lines = csv.writer(file, lineterminator=os.linesep)
+                lines = csv.writer(file, lineterminator="\n")
                 if not file.tell():
                     where = ("algorithm", "seed", "round", "client", "name")
-                    lines.writerow([*where, *cell.metrics[-1]])
-                lines.writerows(last_metrics(cell, self._names()))
+                    lines.writerow(map(safe_cell, [*where, *cell.metrics[-1]]))
+                for line in last_metrics(cell, self._names()):
+                    lines.writerow(map(safe_cell, line))
         except OSError as error:
             raise unwritable(self.path, error) from None
 
@@ -307,7 +308,7 @@ class Folder:
         for name, table in tables.items():
             if not table.empty:
                 with writing(self.path / f"{name}.csv") as file:
-                    table.to_csv(file, index=False)
+                    write_csv(table, file)
         weights: dict[str, np.ndarray] = {}
         for (label, seed), snapshots in records.weights.items():
             key = file_name(label, seed)

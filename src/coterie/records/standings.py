@@ -12,6 +12,7 @@ import pandas as pd
 from ..checks import InputError
 from .files import damaged, file_name, read_json, read_sealed_toml
 from .searches import load_search
+from .sheets import safe_text
 
 
 class RunStanding(NamedTuple):
@@ -73,7 +74,7 @@ def _standing(path: Path, label: str, seed: int, means: Any) -> RunStanding:
     found = {
         int(t): float(score)
         for (a, s, t), score in means.items()
-        if (a, s) == (label, seed)
+        if (a, s) == (safe_text(label), seed)
     }
     file = path / "tuning" / f"{file_name(label, seed)}.json"
     searches = not found and file.exists()

@@ -182,6 +182,7 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
     loaded = _in_order(path, cells, order)
     shapes.sound_task(path / "task.json", about, loaded)
     files = path.glob("clients-*.csv")
+    _refuse_missing_clients(path, loaded)
     clients = _concatenated([_read_clients(file, loaded) for file in files])
     if about["note"]:
         study.setdefault("data", {})["note"] = about["note"]
@@ -230,6 +231,17 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
     return records
 
 
+def _refuse_missing_clients(path: Path, cells: list[Cell]) -> None:
+    """Refuses a folder that does not say who the clients of a seed are."""
+    for seed in sorted({cell.seed for cell in cells}):
+        file = path / f"clients-{seed}.csv"
+        if not file.exists():
+            raise InputError(
+                f"{file} is missing: run the study again, which writes it anew and "
+                "trains nothing twice."
+            )
+
+
 def _in_order(path: Path, cells: Iterable[Cell], order: list[str]) -> list[Cell]:
     """The cells of these algorithms, and of no other."""
     loaded = list(cells)
@@ -254,15 +266,20 @@ def named(table: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
 
 def _read_clients(path: Path, cells: list[Cell]) -> pd.DataFrame:
     try:
+        if not path.is_file():  # a pipe would never end
+            raise ValueError
         table = pd.read_csv(path, dtype={"name": str}, keep_default_na=False)
     except (ValueError, OSError) as error:
         raise damaged(path, error) from error
     shapes.sound_clients(path, table, cells)
-    return table
+    # Names there are as a spreadsheet may have them; task.json has them as they are.
+    return table.drop(columns="name", errors="ignore")
 
 
 def _read_graph(path: Path, clients: pd.DataFrame) -> pd.DataFrame:
     try:
+        if not path.is_file():
+            raise ValueError
         table = pd.read_csv(path)
     except (ValueError, OSError) as error:
         raise damaged(path, error) from error

@@ -251,8 +251,12 @@ def difference_of(
     """
     ours, theirs = scores(records, label), scores(records, over)
     both = ours.index.intersection(theirs.index)
-    theirs = theirs.loc[both]
-    return without_rounding(score_of(records).sign * (ours.loc[both] - theirs), theirs)
+    ours, theirs = ours.loc[both], theirs.loc[both]
+    if isinstance(ours, pd.DataFrame) and isinstance(theirs, pd.DataFrame):
+        # Where one lacks a seed, it may lack clients who trained with that seed alone.
+        clients = ours.columns.intersection(theirs.columns)
+        ours, theirs = ours[clients], theirs[clients]
+    return without_rounding(score_of(records).sign * (ours - theirs), theirs)
 
 
 def without_rounding(gains: _Scores, scores: _Scores) -> _Scores:

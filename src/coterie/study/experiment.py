@@ -180,7 +180,7 @@ def run_study(
     _say_beforehand(setup, say, notice or _warn)
     own, read, ledger = place.folder, place.read, place.ledger
     with contextlib.ExitStack() as stack:
-        only_first(group, lambda: stack.enter_context(locked(own.path)))
+        only_first(group, lambda: _lock(stack, own.path, say))
         only_first(group, lambda: _create(own, study, read))
         log = Log(study.run.log * (group.rank == 0), own.path, study.resolved(), say)
         cells, finished, searches = list[Cell](), 0, _searches(study)
@@ -254,6 +254,15 @@ class _Place:
         """Charges what clients tell before training, where they tell anything."""
         if telling_of(setup) and self.ledger is not None:
             charge_partners(setup, self.folder.path.name, self.ledger)
+
+
+def _lock(stack: contextlib.ExitStack, folder: Path, say: Say) -> None:
+    """Keeps other processes out of the folder until the stack ends."""
+    if not stack.enter_context(locked(folder)):
+        say(
+            f"the file system of {folder} has no locks: make sure that no other "
+            "process writes there."
+        )
 
 
 def _create(folder: Folder, study: Study, read: dict[str, str]) -> None:

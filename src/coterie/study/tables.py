@@ -7,7 +7,6 @@ wait for the slowest client; with `waits = false` their flows do not.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor
 from ..checks import (
     InputError,
     call,
+    expanded,
     integer,
     number,
     one_of,
@@ -249,7 +249,7 @@ class Time:
     @property
     def trace_file(self) -> Path:
         """The file of measured times."""
-        return Path(os.path.expanduser(self.trace))
+        return expanded("time.trace", self.trace)
 
     def messages(self, seed: int) -> Delays | None:
         """How long messages travel."""

@@ -25,6 +25,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # or [privacy] in a sentence would be taken for a style
 )
 for _command in (
     *(run, plan, audit, list_, report, export),

@@ -13,10 +13,11 @@ from ...data.federation import full_name
 from ...export import export_model, load
 from ...export import predict as predict_rows
 from ...records import Records
-from ...records.files import writing
+from ...records.files import refuse_target, writing
+from ...records.sheets import csv_text, write_csv
 from ...scores.finals import score_named
 from ..tables import err, out, print_json, rows_of
-from ..terminal import interruptible, plain
+from ..terminal import interruptible
 from .options import Json, RunFolder, Trust
 
 
@@ -73,16 +74,21 @@ def predict(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of an export.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or npz.")],
     to: Annotated[
-        Path | None, typer.Option("--out", help="A CSV file; else the terminal.")
+        Path | None, typer.Option("--out", help="A new CSV file; else the terminal.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Let --out replace a file, not the input.")
+    ] = False,
     trust: Trust = None,
     as_json: Json = False,
 ) -> None:
     """Say what an exported model predicts for new rows, and how right that is."""
+    if to is not None:
+        refuse_target(to, [file, *folder.glob("*")], force=force)
     found = predict_rows(folder, file, trust=trust or ())
     if to is not None:
         with writing(to) as new:
-            found.table.to_csv(new, index=False)
+            write_csv(found.table, new)
     if as_json:
         return print_json(
             {
@@ -98,8 +104,7 @@ def predict(
     for note in found.notes:
         err.print(note, soft_wrap=True)
     if to is None:
-        text = found.table.to_csv(index=False, lineterminator="\n")
-        sys.stdout.write("\n".join(map(plain, text.split("\n"))))
+        sys.stdout.write(csv_text(found.table))
     else:
         out.print(f"predictions of {len(found.table):,} rows: {to}", soft_wrap=True)
     if found.labelled:

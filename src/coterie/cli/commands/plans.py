@@ -12,7 +12,7 @@ from ...checks import InputError
 from ...data.federation import called
 from ...engine.clocks import trace
 from ...records.keys import keyed
-from ...study import identity_of
+from ...study import Study, identity_of
 from ..beside import read_beside
 from ..progress import plain_progress
 from ..tables import err, out, print_json, print_plan, rows_of
@@ -75,10 +75,12 @@ def plan(
     from ...planning import plans
 
     if path is None:
+        _refuse_privacy(epsilon, delta)
         return _show_links(graph or "", nodes, delays, seed or 0, as_json=as_json)
     if nodes is not None or delays is not None:
         raise InputError("--nodes and --delays are for --graph.")
     study = read_beside(path, overrides)
+    _refuse_delta(study, epsilon, delta)
     if epsilon is not None or study.privacy is not None:
         return show_costs(study, epsilon, delta, quiet=quiet, as_json=as_json)
     if times is not None:
@@ -87,6 +89,18 @@ def plan(
     with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
         found = plans.plan_study(study, **pilot, samples=samples, progress=show)
     _show_plan(found, folder, times, as_json=as_json)
+
+
+def _refuse_privacy(epsilon: float | None, delta: float | None) -> None:
+    if epsilon is not None or delta is not None:
+        raise InputError("--epsilon and --delta are for a study, not for --graph.")
+
+
+def _refuse_delta(study: Study, epsilon: float | None, delta: float | None) -> None:
+    if delta is not None and epsilon is None and study.privacy is None:
+        raise InputError(
+            f"--delta needs --epsilon or a table [privacy], got {delta:g} alone."
+        )
 
 
 def _show_plan(

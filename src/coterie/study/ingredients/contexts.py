@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ...checks import InputError
+from ...checks import InputError, brief, expanded
 from ...data.federation import Federation
 from ...models import Layout
 from ...privacy.partners import Choosing
@@ -50,7 +49,7 @@ def file_of(choice: str) -> Path | None:
     """The file that a choice names, if it names one."""
     choice = named(choice)
     is_file = Path(choice).suffix in (".csv", ".npy")
-    return Path(os.path.expanduser(choice)) if is_file else None
+    return expanded("the file of an ingredient", choice) if is_file else None
 
 
 def from_file(name: str, path: Path) -> Tensor:
@@ -64,5 +63,31 @@ def from_file(name: str, path: Path) -> Tensor:
             raise TypeError("it must hold real numbers, got complex ones")
         return torch.tensor(values, dtype=torch.float32)
     except (OSError, EOFError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = _bad_row(path) or str(error).splitlines()[0].rstrip(".")
         raise InputError(f"`{name}` cannot be read from {path}: {reason}.") from None
+
+
+def _bad_row(path: Path) -> str:
+    """Which row of a CSV file is not like the first, or no numbers, as one counts."""
+    width = 0
+    try:
+        lines = (
+            path.read_text(encoding="utf-8").splitlines()
+            if path.suffix == ".csv"
+            else []
+        )
+    except (OSError, UnicodeError):
+        return ""
+    for row, line in enumerate(lines, 1):
+        cells = line.partition("#")[0].split(",")
+        if cells == [""] or not "".join(cells).strip():
+            continue
+        width = width or len(cells)
+        if len(cells) != width:
+            return f"row {row} has {len(cells)} cells, but the first one has {width}"
+        for place, cell in enumerate(cells, 1):
+            try:
+                float(cell)
+            except ValueError:
+                return f"row {row} holds {brief(cell)} in column {place}, no number"
+    return ""
