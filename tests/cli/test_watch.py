@@ -74,7 +74,7 @@ def test_a_run_is_followed_to_its_end(stopped, monkeypatch):
     code, output, errors = called("watch", str(stopped), "--page")
     assert code == 0
     assert errors == "The run has ended.\n"
-    assert "4/4" in output and "100% of the rounds; accuracy, higher is" in output
+    assert "4/4" in output and "100.0 % of the rounds; accuracy, higher is" in output
     assert f"page: {stopped / 'watch.html'}" in output.replace("\n", "")
     assert len(pages) == 1
     assert 'http-equiv="refresh"' in pages[0] and "2/4" in pages[0]
@@ -123,7 +123,7 @@ def test_before_the_first_evaluation_there_is_a_table_too(stopped):
         (stopped / name).unlink()
     code, output, _ = called("watch", str(stopped), "--page")
     assert code == 0
-    assert "0% of the rounds" in output
+    assert "0.0 % of the rounds" in output
 
 
 @pytest.mark.browser

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from coterie.checks import InputError
 from coterie.cli.commands import app
-from coterie.graphs import edges_of
+from coterie.graphs import delayed_gap, edges_of
 from coterie.planning import MessageNetwork, network_of, plan_links
 
 TOWNS = "v,w,delay\nBern,Chur,0.01\nChur,Thun,0.01\nThun,Visp,0.01\nVisp,Bern,5\n"
@@ -39,7 +39,41 @@ def test_where_all_links_are_alike_none_is_left_out():
     delays = torch.ones(6, dtype=torch.float64)
     found = plan_links(MessageNetwork(edges, delays, names))
     assert found.removed == [] and found.before == found.after
-    assert found.summary() == "Keep all 6 links: without any of them nothing is won."
+    assert found.summary() == "Keep all 6 links: leaving some out gains nothing."
+
+
+@pytest.mark.parametrize("slow", [0.05, 5.0])
+def test_what_a_link_does_is_told_apart_from_what_ringing_does(slow):
+    """Of a ring of five, one link of which takes twice as long and one is slow."""
+    edges = edges_of("ring", 5)  # 0-1, 0-4, 1-2, 2-3, 3-4
+    delays = torch.tensor([0.01, slow, 0.02, 0.01, 0.01], dtype=torch.float64)
+    found = plan_links(MessageNetwork(edges, delays, tuple("abcde")))
+    line = torch.where(delays < slow, 1 / delays, 0.0)
+    before, alone = (delayed_gap(edges, p, delays) for p in (1 / delays, line))
+    if slow < 1:  # a link that does no harm is not credited for what tuning brings
+        assert alone < before and found.removed == []
+        return
+    assert found.removed == [("a", "e", slow)]
+    assert found.before.gap == pytest.approx(before)
+    assert found.without.gap == pytest.approx(alone) and alone < 1.05 * before
+    assert found.after.gap > 1.3 * before  # most of it by ringing
+    ringing = found.after.gap / alone
+    assert (
+        f"that alone makes the eigengap that sets the pace {alone / before:.4g} "
+        in (found.summary())
+    )
+    assert f"makes it {ringing:.4g} times as large again" in found.summary()
+
+
+def test_graphs_that_are_too_large_are_refused_before_they_are_made(tmp_path):
+    """A complete graph of 100,000 nodes has five thousand million edges."""
+    for nodes in (501, 100_000, 10**9):
+        with pytest.raises(InputError, match=f"at most 500 nodes, got {nodes}"):
+            network_of("complete", nodes)
+    path = tmp_path / "long.csv"
+    path.write_text("v,w\n" + "".join(f"{i},{i + 1}\n" for i in range(501)))
+    with pytest.raises(InputError, match="at most 500 nodes, got 502"):
+        network_of(str(path))
 
 
 def test_delays_come_from_a_file_of_their_own(tmp_path, towns):

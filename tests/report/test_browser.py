@@ -261,7 +261,7 @@ def test_a_browser_draws_a_study_in_virtual_time(
     const bars = plot("timeline-figure").querySelectorAll(".trace.bars .point");
     return [bars.length, caption("timeline-figure")]"""
     # A grey bar for each of twelve clients; eleven compute 16 times and one four times.
-    wanted = [12 + 11 * 16 + 4, "asgd: idle 0 % of the time"]
+    wanted = [12 + 11 * 16 + 4, "asgd: idle 0.0 % of the time"]
     assert browser.seen(path, probe) == wanted
     document = browser.document()
     assert 'class="notice script-error"' not in document

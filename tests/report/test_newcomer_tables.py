@@ -196,7 +196,7 @@ def test_the_report_says_who_was_held_out_only_where_somebody_was(tmp_path):
     cells = re.findall("<td>(.*?)</td>", row)
     half = 4.30265273 * 100 * np.std([0.05, -0.05, 0.1], ddof=1) / 3**0.5
     interval = f"{10 / 3 - half:+.1f} to {10 / 3 + half:+.1f} points"
-    assert cells == ["63.3 %", "3.3 %", "30.0 %", "33 %", "+3.3 points", interval]
+    assert cells == ["63.3 %", "3.3 %", "30.0 %", "33.3 %", "+3.3 points", interval]
     assert "Standard errors and intervals count seeds alone" in section
     assert 'id="newcomers-figure"' in section
     assert "newcomer" not in usual_page().lower()
@@ -242,7 +242,7 @@ def test_the_command_line_prints_a_second_table(tmp_path, monkeypatch):
     first, second = output.split("2 newcomers, held out of training")
     assert "over local" in first and "worst" in second
     # One seed: test samples are counted.
-    assert re.search(r"fedavg +\S+ ± \S+ +\S+ +\d+% +\S+ ± \S+", second)
+    assert re.search(r"fedavg +\S+ ± \S+ % +\S+ % +\S+ % +\S+ ± \S+", second)
     (folder,) = Path("runs").glob("[!.]*")
     code, again, _ = called("report", str(folder))
     assert again.split("report:")[0] == output.split("report:")[0]

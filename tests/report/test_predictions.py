@@ -137,7 +137,7 @@ def test_a_page_shows_counts_with_names_that_are_text(tmp_path):
     assert '<option value="1">client 0</option>' in page
     shown = page[page.index('<div id="counts">') : page.index("counts-data")]
     # The last algorithm, all clients together: 3 + 4 + 5 for each of two seeds.
-    assert "<td>30</td><td>24</td><td>56 %</td>" in shown
+    assert "<td>30</td><td>24</td><td>55.6 %</td>" in shown
     assert "<td>0</td><td>0</td><td>–</td>" in shown
 
 
@@ -152,7 +152,7 @@ def test_lists_choose_whose_counts_are_shown(browser: Browser, tmp_path: Path) -
     lists[0].value = "1"; lists[1].value = "3";
     lists[1].dispatchEvent(new Event("change"));
     return [before, cells()]"""
-    assert browser.seen(path, probe) == ["30 24 56 %", "10 8 56 %"]
+    assert browser.seen(path, probe) == ["30 24 55.6 %", "10 8 55.6 %"]
     document = browser.document()
     assert 'class="notice script-error"' not in document
     assert 'id="reliability-figure"' in document

@@ -64,7 +64,7 @@ def test_a_timeline_has_a_bar_where_a_client_computed() -> None:
     fedavg = bars[1]
     assert fedavg.visible  # the most idle
     assert not bars[0].visible
-    assert figure.layout.title.text == "<b>fedavg: idle 69 % of the time</b>"
+    assert figure.layout.title.text == "<b>fedavg: idle 68.8 % of the time</b>"
     found = {
         (y, b, b + x) for y, b, x in zip(fedavg.y, fedavg.base, fedavg.x, strict=True)
     }
@@ -129,7 +129,7 @@ def test_slider_and_partners_are_in_virtual_time() -> None:
 def test_the_page_says_what_waiting_cost() -> None:
     page, text = usual_words()
     assert '<h2 id="time">' in page
-    assert "idle for 69 % of their time with fedavg and for 0 % with local" in text
+    assert "idle for 68.8 % of their time with fedavg and for 0.0 % with local" in text
     assert "updates per virtual second, and fedavg 3." in text
     assert "Test accuracy at the end, after 16 virtual seconds (higher" in text
     assert "mean delay is at most the number of clients" in text
@@ -156,12 +156,12 @@ def test_an_interrupted_study_says_so_in_virtual_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"durations": (1.0,), "clusters": 0, "rounds": 1}, "idle for 0 % of"),
+        ({"durations": (1.0,), "clusters": 0, "rounds": 1}, "idle for 0.0 % of"),
         ({"rounds": 1}, "after 4 virtual seconds"),
         ({"labels": ("fedavg", "ditto")}, "takes late answers, so none"),
         (
             {"labels": ("asgd",)},
-            "idle for 0 % of their time with asgd",
+            "idle for 0.0 % of their time with asgd",
         ),
         (
             {"durations": [1 + i / 500 for i in range(500)], "weights": False},

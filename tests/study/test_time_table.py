@@ -72,13 +72,22 @@ def test_a_typical_time_is_the_median_of_the_law():
     time = timed(law="exponential(10)", links="exponential(3)")
     assert time.typical == pytest.approx(10 * math.log(2), rel=0.025)
     assert time.typical_message == pytest.approx(3 * math.log(2), rel=0.025)
-    assert time.period == time.typical
+    assert time.period == pytest.approx(time.typical + 2 * time.typical_message)
     assert timed(law="lognormal(7, 1)", period=2.0).period == 2.0
 
 
 def test_a_typical_time_is_that_of_most_clients():
     assert timed(speeds=[1, 1, 1, 50]).typical == 1.0
     assert timed(speeds="stragglers(3, 50)").typical == 1.0
+
+
+def test_a_period_is_a_round_that_waits_for_the_slowest(measured):
+    assert timed(speeds=[1, 2.5, 4, 0.5]).period == 4.0
+    assert timed(law="constant(0.5)", speeds="stragglers(2, 10)").period == 5.0
+    assert timed(speeds="stragglers(2, 0.1)").period == 1.0  # two are faster
+    assert timed(trace=measured).period == 7.0  # the lower median of 7 and 8
+    assert timed(links="constant(3)").period == 7.0  # to a client and back
+    assert timed(speeds="stragglers(2, 10)", period=2.0).period == 2.0
 
 
 def test_edges_ring_once_in_a_typical_time_unless_said_otherwise():

@@ -14,7 +14,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from ..scores.finals import marked
+from ..scores.finals import Score, marked
+from ..scores.words import in_bytes, percent
 from .terminal import console
 
 if TYPE_CHECKING:
@@ -74,18 +75,18 @@ def print_epsilons(table: pd.DataFrame) -> None:
     out.print(shown)
 
 
-def print_summary(summary: Any) -> None:
+def print_summary(summary: Any, score: Score) -> None:
     """Prints the comparison of algorithms, one row each, for 80 columns."""
     when, seeds = f"round {summary['round'].max()}", summary["seeds"].max()
     if "time" in summary:
         when = f"after {summary['time'].max():.4g} virtual seconds"
     title = f"test data, {when}, {seeds} seed{'s' if seeds > 1 else ''}"
     columns: dict[str, Callable[[Any], str]] = {
-        _mean_heading(summary): _mean,
-        "over local\n± 95 %": _gain,
+        _mean_heading(summary): lambda row: _mean(row, score),
+        _gain_heading(score): lambda row: _gain(row, score),
         "clients\n+/-/?": _verdicts,
         "gradi-\nents": lambda row: count_text(row["gradients"]),
-        "sent": lambda row: bytes_text(row["bytes"]),
+        "sent": lambda row: in_bytes(row["bytes"]),
     }
     if "updates" in summary:
         # There is no room for both; the report has them.
@@ -136,15 +137,15 @@ def _few(names: list[str], most: int) -> str:
     return ", ".join(names[:most] + more) or "-"
 
 
-def print_newcomers(summary: Any) -> None:
+def print_newcomers(summary: Any, score: Score) -> None:
     """Prints how those fare who were held out of training."""
     count = int((summary["newcomers"] / summary["seeds"]).max())
     title = f"{count} newcomer{'s' if count > 1 else ''}, held out of training"
     columns: dict[str, Callable[[Any], str]] = {
-        _mean_heading(summary): _mean,
-        "worst\nnewcomer": lambda row: _number(row["worst"]),
-        "beats\nlocal": lambda row: _share(row["better_than_local"]),
-        "over local\n± 95 %": _gain,
+        _mean_heading(summary): lambda row: _mean(row, score),
+        "worst\nnewcomer": lambda row: score.show(row["worst"]),
+        "beats\nlocal": lambda row: percent(row["better_than_local"], "-"),
+        _gain_heading(score): lambda row: _gain(row, score),
     }
     out.print()
     _print_rows(title, columns, summary)
@@ -180,7 +181,7 @@ def _print_rows(
     rows = [row for _, row in summary.iterrows()]
     cells = {name: [text(row) for row in rows] for name, text in columns.items()}
     names = [
-        marked(str(label), bool(row.get("oracle", False)))
+        marked(str(label), *(bool(row.get(k, False)) for k in ("oracle", "failed")))
         for label, row in summary.iterrows()
     ]
     for number, chunk in enumerate(_fitting(names, cells)):
@@ -222,20 +223,23 @@ def _fitting(names: list[str], cells: dict[str, list[str]]) -> list[list[str]]:
 _THOUSANDS = ("", " k", " M", " G", " T", " P")
 
 
-_BYTES = (" B", " KiB", " MiB", " GiB", " TiB", " PiB")
+def _mean(row: Any, score: Score) -> str:
+    return score.show_with_error(row["mean"], row["standard_error"])
 
 
-def _mean(row: Any) -> str:
-    error = row["standard_error"]
-    return _number(row["mean"]) + ("" if error != error else f" ± {error:.1g}")
+def _gain_heading(score: Score) -> str:
+    """In points where the score is a percentage."""
+    return f"over local\n{'points ' if score.ticks else ''}± 95 %"
 
 
-def _gain(row: Any) -> str:
+def _gain(row: Any, score: Score) -> str:
     """What is gained over training alone, and half its interval."""
     if row["gain"] != row["gain"]:
         return "-"
     half = (row["gain_high"] - row["gain_low"]) / 2
-    return f"{row['gain']:+.3g} ± " + (f"{half:.1g}" if half < float("inf") else "?")
+    known = score.show_gain(half).removesuffix(" points").lstrip("+")
+    known = known if half < float("inf") else "?"
+    return f"{score.show_gain(row['gain']).removesuffix(' points')} ± {known}"
 
 
 def _verdicts(row: Any) -> str:
@@ -245,33 +249,20 @@ def _verdicts(row: Any) -> str:
     return "/".join(f"{row[n]:.0f}" for n in ("gaining", "losing", "cannot_tell"))
 
 
-def _number(value: float) -> str:
-    return "-" if value != value else f"{value:.4g}"
-
-
-def _share(value: float) -> str:
-    return "-" if value != value else f"{value:.0%}"
-
-
 def count_text(value: float) -> str:
     """A count in thousands, millions and so on."""
-    return _scaled(value, 1000, _THOUSANDS)
+    return _scaled(value, _THOUSANDS)
 
 
-def bytes_text(value: float) -> str:
-    """A number of bytes in binary units."""
-    return _scaled(value, 1024, _BYTES)
-
-
-def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+def _scaled(value: float, units: tuple[str, ...]) -> str:
     """A count in the largest unit of which it has at least one.
 
-    >>> _scaled(6400, 1000, _THOUSANDS)
+    >>> _scaled(6400, _THOUSANDS)
     '6.4 k'
     """
     if value != value:
         return "-"
     step = 0
-    while value >= base and step < len(units) - 1:
-        value, step = value / base, step + 1
+    while value >= 1000 and step < len(units) - 1:
+        value, step = value / 1000, step + 1
     return f"{value:.3g}{units[step]}" if value < 1000 else f"{value:.0f}{units[step]}"

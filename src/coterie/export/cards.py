@@ -23,7 +23,7 @@ from ..scores.intervals import Estimate
 from ..scores.keeping import keeping
 from ..scores.roles import promised_to
 from ..scores.summaries import costs_of
-from ..scores.words import as_many, in_bytes, large
+from ..scores.words import as_many, in_bytes, large, seconds_of
 from .predictions import ABOUT
 from .programs import ONNX, PROGRAM, WEIGHTS
 from .runs import Trained
@@ -252,7 +252,8 @@ def _cost_lines(records: Records, label: str) -> list[str]:
         gradients += f" ({many})"
     return [
         f"For all clients together, mean over seeds: {gradients}, "
-        f"{in_bytes(own['bytes'])} sent, {own['seconds']:.3g} s of training."
+        f"{in_bytes(own['bytes'])} sent; {seconds_of(own['seconds'])} of training, the "
+        "median over seeds."
     ]
 
 

@@ -80,8 +80,21 @@ def edges_of(
     return edges
 
 
+_MOST_EDGES = 20_000_000
+"""Of graphs in which almost everybody meets: more fill the memory."""
+
+
+def _refuse_dense(edges: int) -> None:
+    if edges > _MOST_EDGES:
+        raise InputError(
+            f"`graph` must have at most {_MOST_EDGES:,} edges, and this one would have "
+            f"{edges:,}."
+        )
+
+
 def complete(n: int, seed: int) -> Pairs:
     """Everybody meets everybody."""
+    _refuse_dense(n * (n - 1) // 2)
     return _networkx().complete_graph(n).edges
 
 
@@ -160,6 +173,7 @@ def barbell(n: int, seed: int) -> Pairs:
     """Two halves in which everybody meets, joined by a single edge."""
     if n < 4 or n % 2:
         raise InputError(f"`graph` barbell needs an even number of nodes, got {n}.")
+    _refuse_dense(n // 2 * (n // 2 - 1) + 1)
     return _networkx().barbell_graph(n // 2, 0).edges
 
 

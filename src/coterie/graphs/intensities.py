@@ -38,7 +38,7 @@ from ..checks import InputError
 from .families import nodes_of, refuse_apart
 from .spectra import eigengap
 
-_MOST = 500
+MOST_TUNED = 500
 """Nodes up to which rates are tuned: eigenvectors of dense matrices, many times."""
 
 
@@ -96,8 +96,7 @@ def tuned_rates(
     refuse_apart("edges", edges, n)
     tau = checks.positive("delays", delays, len(edges)).double().cpu().numpy()
     checks.integer("steps", steps, at_least=1)
-    if n > _MOST:
-        raise InputError(f"rates are tuned for at most {_MOST} nodes, got {n}.")
+    refuse_many(n)
     ends = edges.cpu().numpy()
     if price is None:
         price = _phi(ends, n, 1 / tau, tau, 0.0) / (30 * len(ends))
@@ -105,6 +104,14 @@ def tuned_rates(
     start = max(_without_slow(ends, n, tau), key=lambda p: _phi(ends, n, p, tau, price))
     best = _climb(ends, n, start, tau, price, steps)
     return torch.from_numpy(best)
+
+
+def refuse_many(nodes: int) -> None:
+    """Refuses a network of more nodes than rates are tuned for."""
+    if nodes > MOST_TUNED:
+        raise InputError(
+            f"rates are tuned for at most {MOST_TUNED} nodes, got {nodes}."
+        )
 
 
 def _without_slow(ends: np.ndarray, n: int, tau: np.ndarray) -> list[np.ndarray]:

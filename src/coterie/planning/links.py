@@ -13,7 +13,7 @@ from torch import Tensor
 from ..checks import InputError, expanded
 from ..graphs.families import edges_of
 from ..graphs.files import FileLinks, nodes_in, read_links
-from ..graphs.intensities import delayed_gap, tuned_rates
+from ..graphs.intensities import delayed_gap, refuse_many, tuned_rates
 
 
 class MessageNetwork(NamedTuple):
@@ -39,7 +39,8 @@ class LinkPlan(NamedTuple):
     network: MessageNetwork
     rates: Float64[Tensor, " e"]  # exchanges in a second; 0: left out
     before: Speed  # every link is used again as soon as an exchange ends
-    after: Speed
+    without: Speed  # the same, of the links that stay
+    after: Speed  # the links that stay are used as often as `rates` say
 
     @property
     def removed(self) -> list[tuple[str, str, float]]:
@@ -55,11 +56,17 @@ class LinkPlan(NamedTuple):
         before, after = self.before, self.after
         count = before.links - after.links
         if not count:
-            return f"Keep all {before.links} links: without any of them nothing is won."
+            return f"Keep all {before.links} links: leaving some out gains nothing."
         links = "1 link" if count == 1 else f"{count} links"
-        text = f"Leave out {links} of {before.links}: the eigengap that sets the pace "
-        text += f"becomes {after.gap / before.gap:.3g} times as large, with "
-        return text + f"{after.messages / before.messages:.2g} times the messages."
+        text = (
+            f"Leave out {links} of {before.links}: that alone makes the eigengap that "
+        )
+        text += (
+            f"sets the pace {_times(self.without, before)} as large. Using the other "
+        )
+        text += f"links more or less often makes it {_times(after, self.without)} as "
+        text += f"large again, with {after.messages / before.messages:.2g} times the "
+        return text + "messages of now."
 
 
 def plan_links(network: MessageNetwork) -> LinkPlan:
@@ -68,9 +75,16 @@ def plan_links(network: MessageNetwork) -> LinkPlan:
     usual = 1 / delays
     rates = tuned_rates(edges, delays)
     before, after = _speed(network, usual), _speed(network, rates)
-    if after.gap <= before.gap or after.links == before.links:
-        rates, after = usual, before
-    return LinkPlan(network, rates, before, after)
+    without = _speed(network, torch.where(rates > 0, usual, 0.0))
+    # What comes of using links more often is no reason to leave others out.
+    if without.gap <= before.gap * (1 + 1e-9) or after.links == before.links:
+        return LinkPlan(network, usual, before, before, before)
+    return LinkPlan(network, rates, before, without, after)
+
+
+def _times(speed: Speed, other: Speed) -> str:
+    """How many times as large its eigengap is as another's."""
+    return f"{speed.gap / other.gap:.4g} times"
 
 
 def _speed(network: MessageNetwork, rates: Tensor) -> Speed:
@@ -102,6 +116,7 @@ def network_of(
             raise InputError(
                 f"the graph {graph!r} needs `--nodes`, how many there are."
             )
+        refuse_many(nodes)  # before a graph of that size is made
         names = tuple(str(v) for v in range(nodes))
         edges = edges_of(graph, nodes, seed)
         known = None if delays is None else read_links(delays, (), "delay")
@@ -111,6 +126,7 @@ def network_of(
             "`--nodes` is for graphs by name: a file has its nodes itself."
         )
     names, columns = nodes_in(path)
+    refuse_many(len(names))
     edges = edges_of(str(path), len(names), names=names)
     if delays is not None:
         known = read_links(delays, names, "delay")

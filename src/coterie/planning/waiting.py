@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ..engine.clocks import Clock
+from ..scores.words import percent
 from ..theory.asynchrony import limit_weights
 
 _TASKS = 1000
@@ -47,8 +48,9 @@ def in_words(found: Waiting, names: list[str]) -> list[str]:
     share, even = float(found.weights[slow]), 1 / len(names)
     return [
         f"A round takes {found.round:.3g} s, in which clients wait for "
-        f"{float(found.idle.mean()):.0%} of their time on average. Without waiting, "
-        f"{found.speed_up:.2g} times as many gradients arrive in the same time.",
+        f"{percent(float(found.idle.mean()))} of their time on average. Without "
+        f"waiting, {found.speed_up:.2g} times as many gradients arrive in the same "
+        "time.",
         f"The slowest, {names[slow]}, then counts {share:.2g} in a common "
         f"model, not {even:.2g}; personal models need not be common.",
     ]

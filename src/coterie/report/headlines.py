@@ -12,6 +12,7 @@ import pandas as pd
 
 from ..records import Records
 from ..scores.axes import axis_of
+from ..scores.failures import failures
 from ..scores.finals import (
     baseline_of,
     labels_of,
@@ -21,13 +22,15 @@ from ..scores.finals import (
     shown,
 )
 from ..scores.gains import Gain, gain_of
-from ..scores.summaries import costs_of, favourite_of, ranking
-from ..scores.words import as_many, in_bytes, joined, large, some_of
-from .tables import at_equal_cost
+from ..scores.summaries import costs_of, favourite_of, ranked
+from ..scores.words import as_many, in_bytes, joined, large, seconds_of, some_of
+from .tables import at_equal_cost, infinite_losses, shortfalls
 
 
 def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
     """Answers by what they are about: gain, clients, certainty, rank, cost, oracles.
+
+    Before them, which training failed, if any did.
 
     Args:
         records: of the study.
@@ -39,9 +42,15 @@ def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
     others = [label for label in labels_of(records) if label != local]
     if not others:
         return {"Gain": "Only training alone was run; there is nothing to compare."}
-    label = favourite_of(records)
+    label, failed = favourite_of(records), failures(records)
+    trouble = {"Failed": " ".join(failed.values())} if failed else {}
+    if {label, local} & failed.keys():
+        nothing = "Nothing can be compared with training alone, because "
+        nothing += "it failed." if local in failed else "all other training failed."
+        return {**trouble, "Gain": nothing, "Rank": best_of(records, table)[0]}
     gain = gain_of(records, label)
     answers = {
+        **trouble,
         "Gain": _gain_text(records, label, gain, table),
         "Clients": clients_text(records, gain),
         "How sure": certainty_text(records, gain),
@@ -114,16 +123,16 @@ def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
     """Which algorithm has the best mean, in a sentence, and its label where it is sure.
 
     It is sure where the 95 per cent interval of its lead over the next is above 0, and
-    both ran equally long. Oracles do not count.
+    both ran equally long. Oracles do not count, nor those whose training failed.
     """
     score = score_of(records)
-    ranked = ranking(table["mean"][~table["oracle"].astype(bool)], score.sign)
-    if not ranked:
+    means_of = ranked(records, table["mean"])
+    if not means_of:
         return "No algorithm has a mean test score.", None
-    first, best = ranked[-1]
-    if len(ranked) == 1:
+    first, best = means_of[-1]
+    if len(means_of) == 1:
         return f"The mean {score.words} of {first} is {score.show(best)}.", None
-    second, next_best = ranked[-2]
+    second, next_best = means_of[-2]
     means = f"mean {score.words} {score.show(best)}"
     means += f", and {second} comes next with {score.show(next_best)}"
     if table["round"].loc[[first, second]].nunique() > 1:
@@ -136,7 +145,7 @@ def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
         return f"{first} is best: {means}, {size}.", first
     tied = [
         label
-        for label, _ in ranked[-3::-1]
+        for label, _ in means_of[-3::-1]
         if gain_of(records, first, over=label).verdict != "gains"
     ]
     also = f" Nor from {some_of(tied)}." if tied else ""
@@ -162,7 +171,8 @@ def _cost_text(records: Records, label: str) -> str:
         parts.append(sent)
     if np.isfinite(own["seconds"]) and np.isfinite(alone["seconds"]):
         parts.append(
-            f"{own['seconds']:.3g} s of training here, {local} {alone['seconds']:.3g} s"
+            f"{seconds_of(own['seconds'])} of training here, {local} "
+            f"{seconds_of(alone['seconds'])} (median over seeds)"
         )
     if not parts:
         return ""
@@ -176,10 +186,10 @@ def _equal_text(records: Records, label: str) -> str:
         return ""
     _, means = at_equal_cost(records, "gradients")
     score = score_of(records)
-    ranked = ranking(means.drop(list(records.oracles), errors="ignore"), score.sign)
-    if not ranked or not np.isfinite(means.get(label, np.nan)):
+    places = ranked(records, means)
+    if not places or not np.isfinite(means.get(label, np.nan)):
         return ""
-    first, best = ranked[-1]
+    first, best = places[-1]
     if first == label:
         return f" At equal gradients it is ahead, too, with {score.show(best)}."
     return (
@@ -199,3 +209,30 @@ def _oracle_text(records: Records, table: pd.DataFrame) -> str:
     if len(told) > 1:
         return f"{reached} are told {what.replace('is never', 'are never')}"
     return f"{reached} is told {what}"
+
+
+def shortfall_text(records: Records) -> str:
+    """A sentence on what is missing of an interrupted study, or nothing."""
+    goal, missing = shortfalls(records)
+    if not missing:
+        return ""
+    more = f"; and {len(missing) - 12} more" if len(missing) > 12 else ""
+    return (
+        "This study is not complete: some runs ended before "
+        f"{axis_of(records).at(goal)} "
+        f"({'; '.join(missing[:12])}{more}). What is there is shown. Of each "
+        "algorithm, only the seeds that got furthest count."
+    )
+
+
+def infinite_text(records: Records) -> str:
+    """A sentence on losses that are not finite though models are, or nothing."""
+    found = infinite_losses(records)
+    if not found:
+        return ""
+    more = f"; and {len(found) - 12} more" if len(found) > 12 else ""
+    return (
+        "Some losses are not finite, though the models are: "
+        f"{'; '.join(found[:12])}{more}. Means with them are not finite either; a "
+        "smaller step size usually helps."
+    )

@@ -20,6 +20,7 @@ from plotly.offline import get_plotlyjs
 from ..checks import InputError
 from ..records import Records, replacing
 from ..scores.axes import axis_of, in_seconds
+from ..scores.failures import failures
 from ..scores.finals import (
     Score,
     baseline_of,
@@ -32,9 +33,16 @@ from ..scores.gains import Gain, gain_of
 from ..scores.keeping import keeping
 from ..scores.promises import promise_of
 from ..scores.summaries import ranking, summary
-from ..scores.words import in_bytes, joined, large, some_of
+from ..scores.words import in_bytes, joined, large, seconds_of, some_of
 from .figures import gains, spread
-from .headlines import best_of, certainty_text, headline, interval_text
+from .headlines import (
+    best_of,
+    certainty_text,
+    headline,
+    infinite_text,
+    interval_text,
+    shortfall_text,
+)
 from .html import document, page, table_of
 from .matrices import graph_section, partners_section
 from .privacy import officer_section, privacy_section
@@ -47,7 +55,7 @@ from .sections import (
     time_section,
 )
 from .styles import plot
-from .tables import at_equal_cost, infinite_losses, shortfalls
+from .tables import at_equal_cost
 
 
 def write_report(records: Records, path: Path) -> Path:
@@ -140,7 +148,7 @@ def _header(records: Records) -> str:
     table = study.get("data")
     note = table.get("note") if isinstance(table, dict) else None
     note = f"<p>{escape(str(note))}</p>" if note else ""
-    notices = [_shortfalls(records), _infinite(records)]
+    notices = [shortfall_text(records), infinite_text(records)]
     notice = "".join(f'<p class="notice">{escape(n)}</p>' for n in notices if n)
     return f"<dl>{items}</dl>{note}{notice}"
 
@@ -179,40 +187,13 @@ def _shortened(value: object) -> str:
     return str(value)
 
 
-def _shortfalls(records: Records) -> str:
-    """A sentence on what is missing of an interrupted study, or nothing."""
-    goal, missing = shortfalls(records)
-    if not missing:
-        return ""
-    more = f"; and {len(missing) - 12} more" if len(missing) > 12 else ""
-    return (
-        "This study is not complete: some runs ended before "
-        f"{axis_of(records).at(goal)} "
-        f"({'; '.join(missing[:12])}{more}). What is there is shown. Of each "
-        "algorithm, only the seeds that got furthest count."
-    )
-
-
-def _infinite(records: Records) -> str:
-    """A sentence on losses that are not finite though models are, or nothing."""
-    found = infinite_losses(records)
-    if not found:
-        return ""
-    more = f"; and {len(found) - 12} more" if len(found) > 12 else ""
-    return (
-        "Some losses are not finite, though the models are: "
-        f"{'; '.join(found[:12])}{more}. Means with them are not finite either; a "
-        "smaller step size usually helps."
-    )
-
-
 def _result_section(records: Records, table: pd.DataFrame) -> str:
     score, axis = score_of(records), axis_of(records)
     verdict, best = best_of(records, table)
     local = baseline_of(records)
     headers = ["algorithm", "mean", "± s.e.", "gain over local", "95 % interval"]
     headers += ["gain / lose / cannot tell", "weighted mean"]
-    headers += ["worst client", "worst tenth", "gradients", "bytes", "seconds"]
+    headers += ["worst client", "worst tenth", "gradients", "bytes", "training time"]
     counts = {"round": large}
     if axis.timed:
         counts = {"updates": large, "time": in_seconds}
@@ -220,12 +201,13 @@ def _result_section(records: Records, table: pd.DataFrame) -> str:
     headers += [{"time": "virtual time", "round": "rounds"}.get(c, c) for c in counts]
     rows = []
     for label, row in table.iterrows():
-        cells = [shown(records, str(label)), score.show(row["mean"])]
+        failed = " (failed)" if row["failed"] else ""
+        cells = [shown(records, str(label)) + failed, score.show(row["mean"])]
         cells += [score.show_error(row["standard_error"]), *_gain_cells(score, row)]
         some = ("weighted_mean", "worst_client", "worst_decile")
         cells += [*(score.show(row[k]) for k in some)]
         cells += [large(row["gradients"]), in_bytes(row["bytes"])]
-        cells += [f"{row['seconds']:.3g}" if np.isfinite(row["seconds"]) else "–"]
+        cells += [seconds_of(row["seconds"], "–")]
         rows.append([*cells, *(show(row[name]) for name, show in counts.items())])
     marked = list(table.index).index(best) if best is not None else None
     way = "higher" if score.sign > 0 else "lower"
@@ -233,13 +215,15 @@ def _result_section(records: Records, table: pd.DataFrame) -> str:
         f"{score.words.capitalize()} {axis.end} ({way} is better), "
         "mean over seeds. Standard errors and intervals count seeds and test samples "
         "where these were kept. Clients gain or lose beyond their own intervals. Costs "
-        "are totals over all clients."
+        "are totals over all clients; the training time is the median over seeds."
     )
     text = f"<p>{escape(verdict)}</p>"
     if local is None:
         text += "<p>No local baseline was run, so nothing says who gains over it.</p>"
     if int(table["seeds"].max()) == 1:
         text += "<p>There is a single seed: the spread over seeds is unknown.</p>"
+    for reason in failures(records).values():
+        text += f'<p class="notice">{escape(reason)} It is not ranked.</p>'
     bad = [str(a) for a in table.index if not np.isfinite(table.loc[a, "mean"])]
     if bad:
         text += (
@@ -268,6 +252,9 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
         return "<p>No local baseline was run, so gains and losses are not known.</p>"
     if not others:
         return "<p>Only training alone was run; there is nothing to compare.</p>"
+    others = [label for label in others if not {label, local} & {*failures(records)}]
+    if not others:
+        return "<p>Training failed, so there is nothing to compare.</p>"
     found = {label: gain_of(records, label) for label in others}
     rows = [_gains_row(records, label, gain) for label, gain in found.items()]
     losers = {label: gain.counts()["loses"] for label, gain in found.items()}

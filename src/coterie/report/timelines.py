@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from ..checks import InputError
 from ..records import Records
 from ..scores.finals import labels_of
+from ..scores.words import percent
 from .styles import (
     Drawn,
     bold,
@@ -61,7 +62,7 @@ def timeline(records: Records) -> go.Figure:
     for label in labels:
         traces.append(_bars(records, drawn, label) | {"visible": label == first})
         share = idle[label]
-        known = f": idle {100 * share:.0f} % of the time"
+        known = f": idle {percent(share)} of the time"
         titles.append(bold(heading(label) + (known if np.isfinite(share) else "")))
         seen = [True, *(other == label for other in labels)]
         buttons.append(button(label, {"visible": seen}, {"title.text": titles[-1]}))

@@ -56,6 +56,13 @@ class Score(NamedTuple):
             return "unknown"
         return self.show(value) if self.ticks else f"{value:.2g}"
 
+    def show_with_error(self, value: float, error: float) -> str:
+        """The value and its standard error, where that is known, as text."""
+        if not np.isfinite(error):
+            return self.show(value)
+        shown = self.show(value).removesuffix(" %")
+        return f"{shown} ± {self.show_error(error)}"
+
     def show_gain(self, value: float) -> str:
         """A difference as text."""
         if not np.isfinite(value):
@@ -110,13 +117,16 @@ def shown(records: Records, label: str) -> str:
     return marked(label, label in records.oracles)
 
 
-def marked(label: str, oracle: bool) -> str:
+def marked(label: str, oracle: bool, failed: bool = False) -> str:
     """The label of an algorithm; an oracle, who is told the truth, says so.
 
     >>> marked("all_for_one", True), marked("oracle (true clusters)", True)
     ('all_for_one (oracle)', 'oracle (true clusters)')
+    >>> marked("fedavg", False, failed=True)
+    'fedavg (failed)'
     """
-    return f"{label} (oracle)" if oracle and "oracle" not in label.lower() else label
+    label = f"{label} (oracle)" if oracle and "oracle" not in label.lower() else label
+    return f"{label} (failed)" if failed else label
 
 
 def baseline_of(records: Records) -> str | None:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from ..models import step_of
 from ..records import Outcomes, Records
+from .failures import failures
 from .finals import (
     alone_of,
     difference_of,
@@ -69,13 +70,16 @@ class Gain(NamedTuple):
 def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
     """How much better an algorithm is than another, by default training alone.
 
-    Positive is better, whichever way the score points.
+    Positive is better, whichever way the score points. Where the training of one of the
+    two failed, nothing is compared: all numbers are NaN, and nobody has a verdict.
 
     Raises:
         InputError: where there is no `local` to compare with.
     """
     over = alone_of(records) if over is None else over
     gained = difference_of(records, label, over, final_scores)
+    if {label, over} & failures(records).keys():
+        return _no_gain(gained)
     trials = _trials(records, [label, over], gained)
     by_client, whole = _gains(records, [label, over], gained, trials)
     alone = over_seeds(records, final_scores(records, over).loc[gained.index])
@@ -88,6 +92,13 @@ def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
     ]
     mean, error, low, high = (float(value) for value in whole)
     return Gain(mean, error, low, high, len(gained), _counted(trials), table)
+
+
+def _no_gain(gained: pd.DataFrame) -> Gain:
+    """Of clients that cannot be compared."""
+    numbers = dict.fromkeys(Estimate._fields, np.nan)
+    table = pd.DataFrame({**numbers, "verdict": ""}, index=gained.columns)
+    return Gain(np.nan, np.nan, np.nan, np.nan, len(gained), 0, table)
 
 
 @kept

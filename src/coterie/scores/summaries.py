@@ -7,6 +7,7 @@ import pandas as pd
 
 from ..checks import InputError
 from ..records import Records
+from .failures import failures
 from .finals import (
     baseline_of,
     final_scores,
@@ -33,22 +34,23 @@ def summary(records: Records) -> pd.DataFrame:
     with `local`, whichever way the score points, `gain_low` and `gain_high` the ends of
     its 95 per cent interval; `gaining`, `losing` and `cannot_tell` count clients, by
     the intervals of their own (NaN without `local`). `oracle` says who was told true
-    clusters or optima. `gradients` and `bytes` are totals over clients, means over
-    seeds; `seconds` are those of training, the median over seeds. With [time],
-    `updates` counts the answers of clients that arrived until the virtual `time` of the
-    end, in seconds.
+    clusters or optima, and `failed` whose training failed (`scores.failures`): these
+    have no standard error and no gain. `gradients` and `bytes` are totals over clients,
+    means over seeds; `seconds` are those of training, the median over seeds. With
+    [time], `updates` counts the answers of clients that arrived until the virtual
+    `time` of the end, in seconds.
     """
     records = keeping(records)  # until the table is made
     local, rows = baseline_of(records), {}
     sizes = records.clients.set_index(["seed", "client"])["train"].unstack("client")
     sign = score_of(records).sign
     for label in labels_of(records):
-        scores = final_scores(records, label)
+        scores, failed = final_scores(records, label), label in failures(records)
         values = over_seeds(records, scores)
         weights = sizes.loc[scores.index, scores.columns]
         weights = weights.div(weights.sum(axis=1), axis=0)
         row = {"mean": float(values.mean(skipna=False))}
-        row["standard_error"] = score_error(records, label)
+        row["standard_error"] = np.nan if failed else score_error(records, label)
         shares = (scores * weights).where(weights.notna(), 0.0)
         weighted = shares.sum(axis=1, skipna=False)
         row["weighted_mean"] = float(weighted.mean(skipna=False))
@@ -59,8 +61,9 @@ def summary(records: Records) -> pd.DataFrame:
             gain = gain_of(records, label)
             counts = tuple(gain.counts().values())
             found = (gain.mean, gain.low, gain.high, *counts)
-            row |= dict(zip(_GAINS, found, strict=True)) if gain.seeds else {}
-        row["oracle"] = label in records.oracles
+            there = gain.seeds and not np.isnan(gain.low + gain.high)
+            row |= dict(zip(_GAINS, found, strict=True)) if there else {}
+        row["oracle"], row["failed"] = label in records.oracles, failed
         row |= costs_of(records, label)
         row["round"] = runs_of(records, label)["round"].max()
         row["seeds"] = len(scores)
@@ -89,6 +92,16 @@ def costs_of(records: Records, label: str) -> dict[str, float]:
     return costs
 
 
+def ranked(records: Records, column: pd.Series) -> list[tuple[str, float]]:
+    """Labels and scores that are numbers, the best last, of those that can be best.
+
+    Oracles cannot, nor those whose training failed.
+    """
+    out = {*records.oracles, *failures(records)}
+    there = column[[label not in out for label in column.index]]
+    return ranking(there, score_of(records).sign)
+
+
 def ranking(column: pd.Series, sign: int) -> list[tuple[str, float]]:
     """Labels and values that are numbers, the best last."""
     pairs = [(str(label), float(v)) for label, v in column.items() if np.isfinite(v)]
@@ -99,7 +112,8 @@ def favourite_of(records: Records) -> str:
     """The algorithm to look at first, other than training alone.
 
     It is the one with the best mean validation score at the last round (test data
-    choose nothing), or the last listed where no validation score is a number.
+    choose nothing), or the last listed where no validation score is a number. One whose
+    training failed is looked at first only where all others failed, too.
 
     Raises:
         InputError: when there is only training alone.
@@ -108,6 +122,7 @@ def favourite_of(records: Records) -> str:
     others = [label for label in labels_of(records) if label != local]
     # Who is told the truth is looked at first only where there is nobody else.
     others = [a for a in others if a not in records.oracles] or others
+    others = [a for a in others if a not in failures(records)] or others
     if not others:
         raise InputError("there is nothing to compare with training alone.")
     score = score_of(records)
@@ -122,5 +137,5 @@ def favourite_of(records: Records) -> str:
         last = last[last["client"].isin(checked.index[checked])]
         undefined = may_be_undefined(records.score)
         means[label] = last[column].mean(skipna=undefined)
-    ranked = ranking(pd.Series(means, dtype=float), score.sign)
-    return ranked[-1][0] if ranked else others[-1]
+    best = ranking(pd.Series(means, dtype=float), score.sign)
+    return best[-1][0] if best else others[-1]

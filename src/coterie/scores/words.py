@@ -34,8 +34,12 @@ def large(value: float) -> str:
 
 
 def percent(share: float, unknown: str = "unknown") -> str:
-    """A share in whole per cent."""
-    return f"{100 * share:.0f} %" if np.isfinite(share) else unknown
+    """A share in per cent, with one decimal.
+
+    >>> percent(0.948)
+    '94.8 %'
+    """
+    return f"{100 * share:.1f} %" if np.isfinite(share) else unknown
 
 
 def as_many(ratio: float, what: str, whose: str) -> str:
@@ -50,8 +54,21 @@ def as_many(ratio: float, what: str, whose: str) -> str:
     return f"{times} times the {what} of {whose}"
 
 
+def seconds_of(value: float, unknown: str = "unknown") -> str:
+    """Seconds of training.
+
+    >>> seconds_of(0.1842)
+    '0.184 s'
+    """
+    return f"{value:.3g} s" if np.isfinite(value) else unknown
+
+
 def in_bytes(value: float) -> str:
-    """A number of bytes in decimal units."""
+    """A number of bytes in decimal units, everywhere the same.
+
+    >>> in_bytes(1023), in_bytes(14.1e6)
+    ('1.02 kB', '14.1 MB')
+    """
     if not np.isfinite(value):
         return "unknown"
     for unit in ("B", "kB", "MB", "GB"):

@@ -199,7 +199,7 @@ class Time:
     links: str = ""  # law of the seconds that a message travels; empty: none
     rings: float = 0.0  # of an edge per second, where pairs meet; 0: what fits
     capacity: int = 0  # clients that may be at work at once; 0: all
-    period: float = 0.0  # seconds of a round; 0: of a typical round of local steps
+    period: float = 0.0  # seconds of a round; 0: of one that waits for the slowest
 
     def __post_init__(self) -> None:
         """Refuses what cannot be used."""
@@ -267,6 +267,22 @@ class Time:
         # Where no time is drawn, rounds last exactly as long as they take.
         return median if drawn.min() == drawn.max() else float(f"{median:.3g}")
 
+    @property
+    def slowest(self) -> float:
+        """The median time of a gradient of the slowest client."""
+        if self.trace:
+            times = self.clock(0)
+            known = len(times) if isinstance(times, Replayed) else _LOOKED_AT
+            slowest = float(self.medians(times, torch.arange(known)).max())
+            return max(self.typical, float(f"{slowest:.3g}"))
+        factors = [1.0]
+        if isinstance(self.speeds, tuple):
+            factors = [*self.speeds] or factors
+        elif self.speeds:
+            count, factor = call("time.speeds", self.speeds)[1]
+            factors += [factor] if count else []
+        return replace(self, speeds=()).typical * max(factors)
+
     @staticmethod
     def medians(times: Clock, names: Tensor) -> Tensor:
         """The median time of a gradient of each client."""
@@ -283,8 +299,15 @@ class Time:
         return float(messages.relayed(names, names, _LOOKED_AT).median())
 
     def with_period(self, steps: int) -> Time:
-        """The same with a period, where none is set: of so many typical gradients."""
-        return self if self.period else replace(self, period=self.typical * steps)
+        """The same with a period, where none is set: a round that waits for everybody.
+
+        In it, the slowest client takes so many typical gradients, and messages travel
+        to it and back. So methods that wait finish rounds, too.
+        """
+        if self.period:
+            return self
+        period = self.slowest * steps + 2 * self.typical_message
+        return replace(self, period=period)
 
     def refuse_longer(self, seconds: float) -> None:
         """Refuses a study in which clients would go on and off too often."""

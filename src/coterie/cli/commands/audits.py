@@ -12,6 +12,7 @@ from rich.table import Table
 from ...checks import InputError
 from ...models.trust import in_run_folder
 from ...records.files import read_sealed_toml
+from ...scores.words import percent
 from ..beside import read_beside
 from ..progress import plain_progress
 from ..tables import err, out, print_json
@@ -124,7 +125,7 @@ def _inverted(one: Inversion) -> str:
 
 
 def _share(error: float) -> str:
-    return f"{error:.0%}" if error <= 1 else "more than 100%"
+    return percent(error) if error <= 1 else "more than 100 %"
 
 
 def _answer(

@@ -14,7 +14,8 @@ from rich.table import Table
 from ...checks import InputError
 from ...records.folders import leaves_of
 from ...records.keys import FINGERPRINT, KEY
-from ..tables import bytes_text, count_text, out, print_json, rows_of
+from ...scores.words import in_bytes, seconds_of
+from ..tables import count_text, out, print_json, rows_of
 from .options import Json
 
 if TYPE_CHECKING:
@@ -95,8 +96,6 @@ def _run(sign: str, folder: Path) -> ComparedRun:
 
     records = load_records(folder)
     table = summary(records)
-    last = records.rounds.sort_values("round").groupby(["algorithm", "seed"]).last()
-    table["seconds"] = last["seconds"].groupby("algorithm").mean()
     read = read_json(folder / "read.json") if (folder / "read.json").exists() else {}
     data = {k: v for k, v in read.items() if k.startswith("the data ")}
     return ComparedRun(sign, folder, records, table, data, read.get(FINGERPRINT, ""))
@@ -180,7 +179,9 @@ def _print(found: RunComparison) -> None:
         scored, "algorithm", found, {a: _each(found, a, _score) for a in labels}
     )
     costs = {a: _each(found, a, _cost) for a in labels}
-    _print_rows("gradients, bytes sent, seconds", "algorithm", found, costs)
+    _print_rows(
+        "gradients, bytes sent, seconds (median over seeds)", "algorithm", found, costs
+    )
     if found.settings:
         texts = {k: [str(v) for v in some] for k, some in found.settings.items()}
         _print_rows("settings that differ", "setting", found, texts)
@@ -198,15 +199,13 @@ def _score(run: ComparedRun, row: Any) -> str:
     from ...scores.finals import score_of
 
     score = score_of(run.records)
-    error = row["standard_error"]
-    return score.show(row["mean"]) + (
-        "" if error != error else f" ± {score.show_error(error)}"
-    )
+    shown = score.show_with_error(row["mean"], row["standard_error"])
+    return f"{shown} (training failed)" if row["failed"] else shown
 
 
 def _cost(run: ComparedRun, row: Any) -> str:
-    parts = count_text(row["gradients"]), bytes_text(row["bytes"])
-    return ", ".join((*parts, f"{row['seconds']:.3g} s"))
+    parts = count_text(row["gradients"]), in_bytes(row["bytes"])
+    return ", ".join((*parts, seconds_of(row["seconds"], "-")))
 
 
 def _print_rows(

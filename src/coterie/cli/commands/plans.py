@@ -153,7 +153,8 @@ def _show_links(
         table.add_column(column, justify="right" if column else "left")
     table.add_row("as it is", *_cells(found.before))
     if found.removed:
-        table.add_row("without them", *_cells(found.after))
+        table.add_row("without them", *_cells(found.without))
+        table.add_row("and others used as often as is best", *_cells(found.after))
     out.print(table)
     if not found.removed:
         return
@@ -178,6 +179,7 @@ def _answer(found: LinkPlan) -> dict[str, object]:
     return {
         "summary": found.summary(),
         "before": found.before._asdict(),
+        "without": found.without._asdict(),
         "after": found.after._asdict(),
         "removed": [{"v": v, "w": w, "delay": d} for v, w, d in found.removed],
         "links": [

@@ -75,6 +75,7 @@ def report(folder: RunFolder, as_json: Json = False) -> None:
 def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     """Prints the tables of a run, or one object, and writes its page."""
     from ...report import chosen, headline, newcomer_summary, summary, write_report
+    from ...scores.finals import score_of
     from ...scores.keeping import keeping
     from ...scores.roles import epsilon_by_role
 
@@ -101,11 +102,12 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
             }
         )
     print_headline(headline(records, table))
-    print_summary(table)
+    score = score_of(records)
+    print_summary(table, score)
     if len(roles):
         print_epsilons(roles)
     if newcomers is not None:
-        print_newcomers(newcomers)
+        print_newcomers(newcomers, score)
     if found is not None:
         print_chosen(found)
     out.print(f"report: {path}", soft_wrap=True)

@@ -21,6 +21,7 @@ from ...records.files import in_use
 from ...records.standings import RunStanding, Standings, standings_of
 from ...report.html import document
 from ...scores.finals import score_named
+from ...scores.words import percent
 from ..tables import err, out
 from ..terminal import plain, stop_code
 from .options import RunFolder
@@ -102,7 +103,7 @@ def _heading(found: Standings) -> str:
     share = done / max(1, found.last * len(found.cells))
     way = "higher" if found.higher_is_better else "lower"
     measure = f"; {found.measure}, {way} is better" if found.measure else ""
-    return f"{share:.0%} of the rounds{measure}"
+    return f"{percent(share)} of the rounds{measure}"
 
 
 def _round(cell: RunStanding, found: Standings) -> str:

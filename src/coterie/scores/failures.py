@@ -1,0 +1,61 @@
+"""Algorithms whose training failed: their scores are shown, but not compared."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..records import Records
+from .finals import labels_of
+from .keeping import kept
+
+_ROUNDING = 1e-6
+"""A loss that is above another by less than this share of it is the same."""
+
+
+@kept
+def failures(records: Records) -> dict[str, str]:
+    """By label, why the training of an algorithm failed, as a sentence.
+
+    Training failed where, with any seed, the mean training loss of clients at the last
+    evaluation is above that at the start, or where no round was finished in the virtual
+    time of the study, so that models are as they were.
+    """
+    found = {}
+    for label in labels_of(records):
+        reason = _no_round(records, label) or _higher_loss(records, label)
+        if reason:
+            found[label] = reason
+    return found
+
+
+def _higher_loss(records: Records, label: str) -> str:
+    """Says that the training loss is above that of the start; nothing if it is not."""
+    if "train_loss" not in records.metrics:
+        return ""
+    mine = records.metrics[records.metrics["algorithm"] == label]
+    for seed, run in mine.groupby("seed"):
+        first, last = run["round"].min(), run["round"].max()
+        means = run.groupby("round")["train_loss"].mean()
+        start, end = float(means[first]), float(means[last])
+        if np.isfinite(start) and not end <= start + _ROUNDING * abs(start):
+            last = f"{end:.3g}" if np.isfinite(end) else "a value that is not finite"
+            return (
+                f"Training of {label} failed: with seed {seed}, the mean training loss "
+                f"went from {start:.3g} at the start to {last} at the end. A smaller "
+                "step size usually helps."
+            )
+    return ""
+
+
+def _no_round(records: Records, label: str) -> str:
+    """Says that no round was finished in virtual time; nothing if one was."""
+    if "updates" not in records.rounds:
+        return ""
+    mine = records.rounds[records.rounds["algorithm"] == label]
+    updates = mine.groupby("seed")["updates"].max()
+    if updates.empty or updates.isna().any() or updates.min() > 0:
+        return ""
+    return (
+        f"{label} finished no round in the virtual time of this study, so its models "
+        "are those of the start. A longer `time.period` or more rounds would help."
+    )
