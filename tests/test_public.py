@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from importlib.metadata import version
@@ -91,3 +92,9 @@ def test_records_of_matrices_are_not_dumped():
 def test_a_table_of_many_samples_is_one_line():
     table = co.Table("many", torch.zeros(5000, 7), torch.zeros(5000), "regression", 1)
     assert repr(table) == "<Table many: 5000 samples of (7,), regression>"
+
+
+@pytest.mark.parametrize("room", ["report", "records", "export", "data", "study"])
+def test_dir_of_a_room_lists_its_public_names(room):
+    module = importlib.import_module(f"coterie.{room}")
+    assert dir(module) == sorted(module.__all__)

@@ -253,3 +253,26 @@ def test_a_model_without_the_matrices_that_are_named_is_refused():
         models.matrices(module, ["1"])
     with pytest.raises(InputError, match="no module of the model matches 'tail'"):
         models.matrices(module, ["tail"])
+
+
+def test_batch_norm_without_running_statistics_is_refused_for_what_it_does():
+    """It keeps none, but mixes the samples of a batch."""
+    norm = nn.BatchNorm2d(4, track_running_stats=False)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), norm)
+    with pytest.raises(InputError, match="over the samples of a batch in 1, ") as said:
+        models.build(lambda: module, seed=0)
+    assert "running statistics" not in str(said.value)
+    models.build(lambda: models.with_group_norm(module), seed=0)
+
+
+def test_a_pattern_names_a_bare_parameter_wherever_it_is():
+    class Corrected(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.A, self.B = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
+
+    module = nn.Sequential(Corrected(), nn.Linear(1, 1))
+    named = models.columns(module, ["B"])
+    assert named.tolist() == [False] * 2 + [True] * 3 + [False] * 2
+    assert models.columns(Corrected(), ["B"]).tolist() == [False] * 2 + [True] * 3
+    assert models.columns(module, ["[b1]*"]).tolist() == [False] * 5 + [True] * 2

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import InputError
+from ..checks import InputError, brief, integer
 from .preparation import Preparations, Schema
 
 PartName = Literal["train", "validation", "test"]
@@ -27,9 +27,7 @@ _SHOWN = 30
 """So many clients are shown in a notebook."""
 
 
-class Table(NamedTuple):
-    """A data set that belongs to nobody yet, or to natural clients (`group`)."""
-
+class _TableFields(NamedTuple):
     name: str
     features: Tensor  # (M, ...)
     targets: Tensor  # (M,) or (M, ...)
@@ -46,11 +44,64 @@ class Table(NamedTuple):
     columns: tuple[str, ...] = ()  # names of the features
     schema: Schema | None = None  # where features are raw columns, to be prepared
 
+
+class Table(_TableFields):
+    """A data set that belongs to nobody yet, or to natural clients (`group`).
+
+    What does not fit together is refused when a table is made.
+
+    Raises:
+        InputError: for anything else than tensors with a row for each sample.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **fields: Any) -> Table:
+        """Refuses what no study could use."""
+        table = super().__new__(cls, *args, **fields)
+        _refuse_table(table)
+        return table
+
     def __repr__(self) -> str:
         shape = tuple(self.features.shape[1:])
         return (
             f"<Table {self.name}: {len(self.targets)} samples of {shape}, {self.task}>"
         )
+
+
+def _refuse_table(table: Table) -> None:
+    """Raises InputError, in one sentence, where a table could not be used later."""
+    samples = ("features", "targets", "group", "is_test")
+    for name in (*samples, "clusters", "optima"):
+        value = getattr(table, name)
+        optional = name not in ("features", "targets")
+        if not isinstance(value, Tensor) and not (optional and value is None):
+            rule = "a tensor or None" if optional else "a tensor"
+            raise InputError(f"`{name}` of a table must be {rule}, got {brief(value)}.")
+    if table.features.dim() < 1 or len(table.features) == 0:
+        shape = tuple(table.features.shape)
+        raise InputError(
+            f"`features` of a table must have a row for each sample, got shape {shape}."
+        )
+    for name in samples[1:]:
+        value = getattr(table, name)
+        if value is None:
+            continue
+        if value.dim() < 1 or len(value) != len(table.features):
+            raise InputError(
+                f"`{name}` of a table must have {len(table.features)} rows, as its "
+                f"`features`, got shape {tuple(value.shape)}."
+            )
+    if table.group is not None and (
+        table.group.is_floating_point() or int(table.group.min()) < 0
+    ):
+        raise InputError(
+            "`group` of a table must have whole numbers, 0 or more, which say whose a "
+            f"sample is, got {table.group.dtype} from {table.group.min()}."
+        )
+    if not isinstance(table.task, str):
+        raise InputError(f"`task` of a table must be text, got {brief(table.task)}.")
+    integer("outputs", table.outputs, at_least=1)
 
 
 class Part(NamedTuple):
@@ -276,7 +327,7 @@ def federate(
             )
     return Federation(
         table.name,
-        table.features,
+        table.features.contiguous(),  # or vmap refuses layers such as GroupNorm
         table.targets,
         table.task,
         table.outputs,

@@ -62,7 +62,9 @@ def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, 
     """Which columns of a row belong to modules that a pattern names.
 
     A shell pattern names a parameter by its dotted name, by the path of a module that
-    it is in, or by the name of any module on that path: `body.1`, `norm*`, `head`.
+    it is in, or by the name of any module on that path: `body.1`, `norm*`, `head`. It
+    also names a parameter by its own name, such as `B`, unless that is a `weight` or a
+    `bias`, which all layers have: `b*` is about `body`.
 
     >>> columns(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)), ["1"]).tolist()
     [False, False, False, True, True]
@@ -123,9 +125,10 @@ def matrices(
 
 
 def _matches(parameter: str, pattern: str) -> bool:
-    *modules, _ = parts = parameter.split(".")
-    paths = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    return any(fnmatchcase(name, pattern) for name in [*paths, *modules])
+    *modules, own = parts = parameter.split(".")
+    names = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    names += modules if own.startswith(("weight", "bias")) else parts
+    return any(fnmatchcase(name, pattern) for name in names)
 
 
 def _modules(rows: Layout) -> list[str]:
@@ -180,9 +183,19 @@ def refuse_unsuitable(module: nn.Module) -> None:
     statistics = [
         name or "model"
         for name, layer in module.named_modules()
-        if isinstance(layer, _BatchNorm)
-        or (isinstance(layer, _InstanceNorm) and layer.track_running_stats)
+        if isinstance(layer, _BatchNorm | _InstanceNorm) and layer.track_running_stats
     ]
+    coupled = [
+        name or "model"
+        for name, layer in module.named_modules()
+        if isinstance(layer, _BatchNorm) and not layer.track_running_stats
+    ]
+    if coupled:
+        raise InputError(
+            f"`model` normalises over the samples of a batch in {', '.join(coupled)}, "
+            "so that its answer to one sample would depend on the others; convert it "
+            "with coterie.with_group_norm(model)."
+        )
     if statistics:
         raise InputError(
             f"`model` keeps running statistics in {', '.join(statistics)}, which "

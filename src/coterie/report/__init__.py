@@ -45,6 +45,11 @@ __getattr__ = late_names(
 )
 
 
+def __dir__() -> list[str]:
+    """The public names, also those that are not imported yet."""
+    return sorted(__all__)
+
+
 __all__ = [
     "chosen",
     "client_summary",
