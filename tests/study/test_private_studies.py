@@ -231,7 +231,7 @@ def test_fedrep_releases_bodies_and_uses_its_epsilon_up(tmp_path):
         ({"noise": None, "epsilon": 1e300}, "`privacy.epsilon` must be at most 1e.09"),
         ({"noise": None, "epsilon": 1e-300}, "`privacy.epsilon` must be at least 1e-0"),
         ({"budget": 1e300}, "`privacy.budget` must be at most 1e.09, got 1e.300"),
-        ({"delta": 1e-320}, "`privacy.delta` must be at least 1e-15, got 1e-320"),
+        ({"delta": 1e-320}, "`privacy.delta` must be at least 1e-15, got 9.99"),
         ({"delta": 1e-100}, "`privacy.delta` must be at least 1e-15, got 1e-100"),
         ({"clip": 1e300}, "`privacy.clip` must be at most 1e.09, got 1e.300"),
         ({"clip": 1e-300}, "`privacy.clip` must be at least 1e-09, got 1e-300"),
