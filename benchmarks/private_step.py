@@ -38,7 +38,7 @@ class Ours:
     def __init__(self, case: Case, batch: int, device: str, noise_source: str = ""):
         data = federation(case).to(device, torch.float32)
         module = build(case.model, 0).to(device)
-        self.clients: Any = Simulation(data, module, batch_size=batch)
+        self.clients: Any = Simulation(data, module, batch_size=batch, device=device)
         if noise_source:
             self.clients = PrivateSimulation(
                 self.clients, clip=CLIP, noise=NOISE, noise_source=noise_source

@@ -61,7 +61,11 @@ class Stranger:
     """Something that a pickle would have taken along."""
 
 
-@pytest.mark.parametrize("value", [Stranger(), print, {1, 2}, b"bytes"], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [Stranger(), print, {1, 2}, b"bytes"],
+    ids=["object", "function", "set", "bytes"],
+)
 def test_nothing_else_travels(value):
     with pytest.raises(TypeError, match="does not travel between processes"):
         encode([value])
