@@ -24,7 +24,7 @@ from coterie.privacy.training import (
     telling,
 )
 from coterie.privacy.training import mechanisms as of_clients
-from coterie.study.audits import audit_study
+from coterie.study.audits import audit_study, insiders
 from coterie.study.audits.canaries import canaries_of
 from coterie.study.audits.inversions import inversion_of
 from coterie.study.config import study_of
@@ -41,10 +41,12 @@ TABLES = {
 }
 
 
-def study(*entries, run=None, **privacy):
+def study(*entries, run=None, graph=None, **privacy):
     """The study with these algorithms; without settings of privacy, an ordinary one."""
     tables = {**TABLES, "run": {**TABLES["run"], **(run or {})}}
     tables["algorithm"] = list(entries or TABLES["algorithm"])
+    if graph is not None:
+        tables["graph"] = {"edges": graph}
     if privacy:
         tables["privacy"] = {"clip": 0.3, **privacy}
     return study_of(tables)
@@ -257,12 +259,7 @@ def test_noise_that_is_too_small_is_caught(monkeypatch, unit):
 
 
 def test_forgotten_clipping_is_caught(monkeypatch):
-    released = of_clients.Mechanism.released
-
-    def unclipped(self, x, ref, *names, **options):
-        return x + released(self, torch.zeros_like(x), 0.0, *names, **options)
-
-    monkeypatch.setattr(of_clients.Mechanism, "released", unclipped)
+    unclipped(monkeypatch)
     assert audit_study(study(epsilon=1.0, clip=1e-3), runs=16).broken
 
 
@@ -281,27 +278,88 @@ def test_half_the_noise_is_caught_and_nine_tenths_are_not_enough(monkeypatch, un
 @pytest.mark.parametrize("unit", ["client", "sample"])
 def test_missing_clipping_is_caught_beside_much_noise(monkeypatch, unit):
     """Which hides it from whoever sees only what leaves."""
-    released = of_clients.Mechanism.released
-
-    def unclipped(self, x, ref, *names, **options):
-        return x + released(self, torch.zeros_like(x), 0.0, *names, **options)
-
-    monkeypatch.setattr(of_clients.Mechanism, "released", unclipped)
-    monkeypatch.setattr(
-        simulation,
-        "ClippedKernel",
-        lambda kernel, _, loss: ClippedKernel(kernel, math.inf, loss),
-    )
+    unclipped(monkeypatch)
     found = audit_study(study(epsilon=1.0, unit=unit), runs=8)
     (check,) = found.checks.values()
     assert found.broken and check.unclipped and not check.quiet
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_half_the_noise_and_missing_clipping_are_proved_by_chosen_canaries(
+    monkeypatch, unit
+):
+    """A promise of 1 is disproved, where attacks from outside prove nothing."""
+    made = study(epsilon=1.0, unit=unit)
+
+    def proved() -> float:
+        found = audit_study(made, runs=8)
+        chosen = [proof for proof in found.proofs if "chosen" in proof.attack]
+        assert len(chosen) == 1 and chosen[0].upper == pytest.approx(1.0, 1e-3)
+        others = [proof.lower for proof in found.proofs if proof not in chosen]
+        assert max(others) < chosen[0].upper
+        return chosen[0].lower
+
+    assert proved() < 1.0
+    with monkeypatch.context() as broken:
+        quieter(broken, 0.5)
+        assert 1.1 < proved() < 2.5  # truly 2.2
+    with monkeypatch.context() as broken:
+        unclipped(broken)
+        assert proved() > 5
+
+
+def unclipped(monkeypatch) -> None:
+    """Rows and gradients of both units leave as long as they are."""
+    released = of_clients.Mechanism.released
+
+    def whole(self, x, ref, *names, **options):
+        return x + released(self, torch.zeros_like(x), 0.0, *names, **options)
+
+    def kernel(plain, _, loss):
+        return ClippedKernel(plain, math.inf, loss)
+
+    monkeypatch.setattr(of_clients.Mechanism, "released", whole)
+    monkeypatch.setattr(simulation, "ClippedKernel", kernel)
+
+
+GOSSIP = {"name": "decentralised_sgd", "lr": 0.05, "exchanges": 2}
+
+
+def pair_of(made) -> tuple:
+    found = audit_study(made, runs=8)
+    (pair,) = [proof for proof in found.proofs if " to " in proof.attack]
+    (whole,) = [proof for proof in found.proofs if proof.attack == "chosen rows"]
+    return pair, whole
+
+
+def test_a_receiver_is_audited_against_what_is_printed_of_its_pair(monkeypatch):
+    """One round on a star: a leaf hears sums of the others, and less than all."""
+    made = study(GOSSIP, run={"rounds": 1}, graph="star", noise=1.0)
+    pair, whole = pair_of(made)
+    assert 0 < pair.lower < pair.upper < whole.upper and not whole.broken
+    account = insiders.by_pairs
+    with monkeypatch.context() as broken:  # an account that promises a quarter of mu^2
+        broken.setattr(insiders, "by_pairs", lambda *given: account(*given) / 4)
+        assert pair_of(made)[0].broken
+    quieter(monkeypatch, 0.5)
+    pair, _ = pair_of(made)
+    assert pair.broken
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_what_is_right_is_not_accused_whatever_the_seed(unit, seed):
+    entries = [TABLES["algorithm"][0]] + ([GOSSIP] if unit == "client" else [])
+    made = study(*entries, run={"rounds": 1, "seeds": [seed]}, epsilon=2.0, unit=unit)
+    found = audit_study(made, runs=8)
+    assert not found.broken and len(found.checks) == len(entries)
 
 
 @pytest.mark.parametrize(
     "entry",
     [
         {"name": "decentralised_sgd", "lr": 0.05},
-        {"name": "karula"},
+        {"name": "karula", "radius": "clusters"},
         {"name": "all_for_one", "weights": "uniform"},  # gradients of pairs
     ],
 )

@@ -16,7 +16,15 @@ Theorem 5.2): of r guesses, at least v are right with chance at most
 
 where B is binomial with r trials of chance 1/(1 + e^-epsilon).
 
+Of canaries that are in or out, where a mechanism claims to be mu-Gaussian private
+(Nasr et al. 2023): no attacker tells both cases apart better than N(0, 1) from
+N(mu, 1), so that mu is at least Phi^-1(rate of right calls) - Phi^-1(rate of wrong
+ones). This is far more than rates prove about epsilon alone.
+
 References:
+    Nasr, Hayes, Steinke, Balle, Tramer, Jagielski, Carlini, Thakurta, Terzis, "Tight
+    auditing of differentially private machine learning", USENIX Security 2023, arXiv
+    2302.07956.
     Kairouz, Oh, Viswanath, "The composition theorem for differential privacy", ICML
     2015, arXiv 1311.0776.
     Steinke, Nasr, Jagielski, "Privacy auditing with one (1) training run", NeurIPS
@@ -29,7 +37,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, norm
 
 from ...checks import InputError, integer, number
 
@@ -59,17 +67,49 @@ def epsilon_of_rates(
         delta: of the promise.
         confidence: that the bound holds.
     """
-    _counted("found", found, members)
-    _counted("wrong", wrong, others)
     _refuse(delta, confidence)
-    tail = (1 - confidence) / 2  # both limits hold with the confidence
-    most_wrong = (
-        1.0 if wrong == others else beta.ppf(1 - tail, wrong + 1, others - wrong)
-    )
-    least_found = 0.0 if not found else beta.ppf(tail, found, members - found + 1)
+    least_found, most_wrong = _rates(found, members, wrong, others, confidence)
     ways = ((least_found, most_wrong), (1 - most_wrong, 1 - least_found))
     ratios = [(right - delta) / error for right, error in ways]
     return max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0)])
+
+
+def mu_of_rates(
+    found: int, members: int, wrong: int, others: int, *, confidence: float = 0.95
+) -> float:
+    """The least mu for which so many guesses of independent runs are plausible.
+
+    >>> round(mu_of_rates(1000, 1000, 0, 1000), 2), mu_of_rates(5, 9, 4, 9)
+    (5.36, 0.0)
+
+    Args:
+        found: members who were called so.
+        members: runs with the sample.
+        wrong: others who were called members.
+        others: runs without the sample.
+        confidence: that the bound holds.
+    """
+    _refuse(0.0, confidence)
+    right, error = _rates(found, members, wrong, others, confidence)
+    if right <= 0 or error >= 1:
+        return 0.0
+    return max(0.0, float(norm.ppf(right) - norm.ppf(error)))
+
+
+def _rates(
+    found: int, members: int, wrong: int, others: int, confidence: float
+) -> tuple[float, float]:
+    """Least rate of right calls and largest of wrong ones, both with the confidence."""
+    _counted("found", found, members)
+    _counted("wrong", wrong, others)
+    tail = (1 - confidence) / 2
+    most_wrong = (
+        1.0 if wrong == others else float(beta.ppf(1 - tail, wrong + 1, others - wrong))
+    )
+    least_found = (
+        0.0 if not found else float(beta.ppf(tail, found, members - found + 1))
+    )
+    return least_found, most_wrong
 
 
 def epsilon_of_one_run(

@@ -10,7 +10,6 @@ So the theorem for one run (`coterie.privacy.audits.bounds`) bounds epsilon from
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -35,15 +34,15 @@ from ...privacy.audits import (
     probed,
     telling_losses_to,
 )
-from ...privacy.subsampled import counted_epsilons, quick_epsilons
-from ...privacy.training import Counted
 from ...types import Federated
 from ..config import Entry, Study
 from ..loops import training_of
-from ..private import guard_of, guarded, refuse_measured, worst_epsilon
+from ..private import guard_of, guarded, refuse_measured
 from ..setup import Setup, prepare, simulation_of
 from .canaries import Canaries, canaries_of
+from .insiders import TESTS, insiders
 from .inversions import Inversion, inversion_of
+from .proofs import Account, Proof, account_of, promised
 from .samples import residuals_of_samples
 
 _ABSTAINS = (0.0, 0.5, 0.9)
@@ -58,23 +57,6 @@ FALSE_ALARM = 1e-3
 
 _FEWEST = 8
 """Runs, half of which an attacker needs to learn from."""
-
-
-class Proof(NamedTuple):
-    """What one attack on one algorithm has proved, beside what is promised."""
-
-    label: str
-    attack: str
-    right: int
-    guesses: int
-    lower: float  # epsilon is larger than this
-    most: float  # the largest lower bound that so many guesses could give
-    upper: float  # the accountant's epsilon; infinite: nothing is promised
-
-    @property
-    def broken(self) -> bool:
-        """Whether the promise is disproved."""
-        return self.lower > self.upper
 
 
 class AuditFindings(NamedTuple):
@@ -106,6 +88,7 @@ class _Run(NamedTuple):
 
     scores: Mapping[str, Float[Tensor, " c"]]
     members: Bool[Tensor, " c"]
+    account: Account | None  # None: nothing is promised
     upper: float
     sends: bool  # whether anything leaves a client
     residuals: Residuals
@@ -145,7 +128,12 @@ def audit_study(
             progress(number_ * runs + r + 1, len(study.algorithms) * runs)
         check = _checked(setup, entry, trained, level)
         found.checks.update({entry.label: check} if check is not None else {})
-        found.proofs.extend(_proved(study, entry, trained, confidence))
+        single = _single(study, trained, confidence)
+        found.proofs.extend(_proved(study, entry, trained, single))
+        worst = max(trained, key=lambda run: run.upper)
+        if worst.account is not None and worst.sends and study.time is None:
+            given = worst.account, attack.canaries, single
+            found.proofs.extend(insiders(setup, entry, *given))
         inverted = inversion_of(setup, entry) if trained[0].sends else None
         found.inversions.extend([inverted] if inverted is not None else [])
     return found
@@ -201,8 +189,8 @@ def _trained(setup: Setup, entry: Entry, attack: _Attack, members: Tensor) -> _R
         x = training.personal(state, simulation.at(rounds, purpose="use"))
         sends = True
     scores["shadow models"] = attack.canaries.known_to(attack.kernel, x)
-    upper = math.inf if study.privacy is None else _promised(state, study)
-    return _Run(scores, members, upper, sends, residuals)
+    account = account_of(state, study)
+    return _Run(scores, members, account, promised(account), sends, residuals)
 
 
 def _overheard(
@@ -258,31 +246,25 @@ def _checked(
     return residuals_of_samples(guard.clients, *given, *promise).check(level)
 
 
-def _promised(state: Any, study: Study) -> float:
-    """The accountant's epsilon of the client who has released most."""
-    if not isinstance(state, Counted):
-        found = worst_epsilon(state, study)
-        return math.inf if found is None else found
-    assert study.privacy is not None  # as there is an account
-    delta, released = study.privacy.delta, state.released
-    worst = int(quick_epsilons(released, delta).argmax())
-    # The exact account takes a second for each client.
-    return float(counted_epsilons([released[worst]], delta=delta))
+def _attacks(runs: list[_Run]) -> list[str]:
+    return sorted({attack for run in runs for attack in run.scores})
 
 
-def _proved(
-    study: Study, entry: Entry, runs: list[_Run], confidence: float
-) -> list[Proof]:
-    """What each attack proves, all with the confidence together."""
+def _single(study: Study, runs: list[_Run], confidence: float) -> float:
+    """The confidence of one bound, where all hold together."""
+    inside = TESTS if study.privacy is not None and study.time is None else 0
+    tries = len(_attacks(runs)) * len(_ABSTAINS) + inside
+    return 1 - (1 - confidence) / (tries * len(study.algorithms))
+
+
+def _proved(study: Study, entry: Entry, runs: list[_Run], single: float) -> list[Proof]:
+    """What each attack proves, each with this confidence."""
     known = _shadows(len(runs))
     delta = _DELTA if study.privacy is None else study.privacy.delta
     upper = max(run.upper for run in runs)
     members = torch.cat([run.members for run in runs[known:]])
-    attacks = sorted({attack for run in runs for attack in run.scores})
-    tries = len(attacks) * len(_ABSTAINS) * len(study.algorithms)
-    single = 1 - (1 - confidence) / tries
     found = []
-    for attack in attacks:
+    for attack in _attacks(runs):
         nothing = torch.zeros(len(runs[0].members))  # where nobody had partners
         heard = [run.scores.get(attack, nothing) for run in runs]
         scores = _guesses(heard, runs, known)
