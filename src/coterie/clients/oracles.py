@@ -303,11 +303,12 @@ class SimulatedOracle:
 
     def _links_of(self, weights: Tensor) -> Tensor:
         """(N, N) ones where any process has a weight, sparse."""
-        links = weights.to_dense().nonzero() + weights.new_tensor(
-            [self.mine.start, 0], dtype=torch.long
-        )
+        # Weights may be sparse, and so would be what is made like them.
+        first = torch.tensor([self.mine.start, 0], device=weights.device)
+        links = weights.to_dense().nonzero() + first
         everywhere = torch.cat(self._group.gather(links.cpu())).to(weights.device)
-        n, ones = len(self.present), weights.new_ones(len(everywhere))
+        n, kind = len(self.present), weights.dtype
+        ones = torch.ones(len(everywhere), dtype=kind, device=weights.device)
         size = n, n
         return torch.sparse_coo_tensor(
             everywhere.T, ones, size, check_invariants=False
