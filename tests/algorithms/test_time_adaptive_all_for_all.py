@@ -66,8 +66,12 @@ def test_phases_are_those_of_algorithm_2(phase_init, some):
                 eps = first / 2**p
                 near = 2 * gap <= eps
                 lam = near.to(REAL) / near.sum(1, keepdim=True)
-                x = lam @ (x if phase_init == "mix" else start(d=1))
-                sent += int(near[:, activity[t]].sum() - activity[t].sum())
+                # What was for the absent is for oneself, and these keep what they have.
+                here = activity[t]
+                used = torch.where(here & here[:, None], lam, 0).fill_diagonal_(0)
+                used = used + torch.diag(1 - used.sum(1))
+                x = used @ (x if phase_init == "mix" else start(d=1))
+                sent += int(near[here][:, here].sum() - here.sum())
         x = x - eta * product @ (activity[t][:, None] * (x - best))
         seen += int(activity[t].sum())
         assert info["eps"] == pytest.approx(eps)

@@ -227,10 +227,8 @@ def test_another_sample_in_place_of_one_moves_at_most_one_other_at_each_border()
 def test_what_is_known_of_samples_has_one_value_for_each(field):
     features = torch.zeros(20, 1)
     short = {field: torch.zeros(19, dtype=torch.long)}
-    whole = Table("data", features, features[:, 0], "regression", 1, **short)
-    for split in ("natural", "iid"):
-        with pytest.raises(InputError) as error:
-            divide(whole, split, seed=0)
-        assert str(error.value) == (
-            f"`{field}` of `data` must have one row for each of the 20 targets, got 19."
-        )
+    with pytest.raises(InputError) as error:
+        Table("data", features, features[:, 0], "regression", 1, **short)
+    assert str(error.value) == (
+        f"`{field}` of a table must have 20 rows, as its `features`, got shape (19,)."
+    )

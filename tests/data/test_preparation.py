@@ -217,7 +217,7 @@ def test_columns_of_words_numbers_truth_and_gaps_are_read(tmp_path):
     assert got.schema.columns == (
         Column("age"),
         Column("icd", ("250", "V27")),
-        Column("smokes"),
+        Column("smokes", truth=True),
         Column("ward", ("a", "b")),
     )
     expected = [[40, 0, 1, 0], [GAP, 1, 0, GAP], [60, 0, GAP, 1]]

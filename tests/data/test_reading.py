@@ -184,7 +184,7 @@ def check(got: Table) -> None:
     assert got.names == ("7", "10")
     assert got.targets.tolist() == [1, 0, 1]
     words = Column("ward", ("a", "b"))
-    assert got.schema.columns == (Column("age"), Column("smokes"), words)
+    assert got.schema.columns == (Column("age"), Column("smokes", truth=True), words)
     gap = float("nan")
     expected = [[50.5, 1, 0], [gap, gap, gap], [60, 0, 1]]
     expected = torch.tensor(expected, dtype=torch.float64)

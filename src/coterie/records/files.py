@@ -53,8 +53,8 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
-        # A full disk does not say of which file.
-        error.filename, error.filename2 = str(path), None
+        if error.errno is not None:  # a full disk does not say of which file
+            error.filename, error.filename2 = str(path), None
         raise
     finally:
         temporary.unlink(missing_ok=True)
