@@ -12,7 +12,12 @@ from coterie.checks import InputError
 from coterie.conformance.cases import Setting, simulated
 from coterie.conformance.federations import CLIENTS, small_federation
 from coterie.privacy.training import Mechanism, events_of, foresee, privately
-from coterie.privacy.training.origins import followed, is_of_data, of_data
+from coterie.privacy.training.origins import (
+    followed,
+    is_of_data,
+    of_data,
+    refuse_sent_on,
+)
 from coterie.privacy.training.watching import marks_of, with_marks
 from coterie.types import Algorithm, Rows
 from support.private_runs import EVERYBODY, one_start, seen
@@ -206,6 +211,30 @@ def test_rows_of_a_model_s_length_get_noise_whenever_they_come(leak):
     found = seen(method(leak), rounds=ROUNDS)
     last = found.rounds[-1]
     assert [call.fresh for call in last] == [(True,), (True,)]
+
+
+def even(g: Tensor) -> Tensor:
+    return g.new_full((len(g), len(g)), 1 / len(g))
+
+
+def chosen_weights_sent_on(oracle, state, g):
+    """The second exchange sends mixtures, by weights that nobody released."""
+    oracle.mix((yes(g) * yes(g).T) * even(g), state.x, exchanges=2)
+
+
+def test_what_neighbours_send_on_is_made_of_releases_alone():
+    message = "`exchanges` of `mix` must be 1 .* got 2"
+    with pytest.raises(InputError, match=message):
+        seen(method(chosen_weights_sent_on), rounds=1)
+    with pytest.raises(InputError, match=message):
+        trained(method(chosen_weights_sent_on), method(lambda *_: None), 1)
+
+
+def test_the_factor_of_exchanges_is_not_made_of_data():
+    weights, factor = torch.eye(2), of_data(torch.ones(()))
+    refuse_sent_on(weights, 2, 1.5)
+    with pytest.raises(InputError, match="`exchanges` and `gamma` of `mix` must not"):
+        refuse_sent_on(weights, 2, factor)
 
 
 def test_a_last_step_before_use_sends_nothing_of_data():

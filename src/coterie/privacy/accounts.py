@@ -22,6 +22,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Float64, Num
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from ..checks import InputError
@@ -154,33 +156,63 @@ def by_role(events: Sequence[Event], clients: int) -> dict[str, Float64[Tensor, 
 def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
     """mu^2 of client u for client v, entry (u, v); the last column is for a server.
 
-    Of releases, what u sent to v itself: what others send on of it is not counted here,
-    and tells v never more than `totals`. Of inputs that are gossiped, a bound on all
-    that v learns of u over all rounds and from neighbour to neighbour: where all inputs
-    were made before anybody sent anything, `joint_losses`; where later inputs may
-    depend on what was received, as in Muffliato-SGD, the total of u, or nothing where
-    no chain of messages leads from u to v (docs/privacy_gossip.md).
+    Of a server, what u sent to it. Of a client v, a bound on all that v learns of u
+    over all rounds, also from others: who received something of u makes its next rows
+    of it. So it is what u told everybody, and all else that u told anybody, if any
+    chain of links joins u and v (docs/privacy_gossip.md). Of inputs that are gossiped
+    and were made before anybody sent anything, it is `joint_losses`. Answers of a
+    server are not counted here: they tell nobody more than `totals`.
 
     Args:
         events: in their order.
         clients: how many there are.
     """
     spent = torch.zeros(clients, clients + 1, dtype=torch.float64)
+    some, joined = list[Release](), list[Tensor]()
     for event in events:
-        if isinstance(event, Release):
-            _refuse_sampled(event)
-            sender, receiver = event.links.cpu().unbind(1)
-            receiver = torch.where(receiver == SERVER, clients, receiver)
-            one = _paid(event, sender, 0)
-            spent.index_put_((sender, receiver), one, accumulate=True)
-        else:
+        if not isinstance(event, Release):
             _refuse_unknown(event)
+            if not isinstance(event, Input):
+                joined.append(links_of(event, clients).cpu())
+            continue
+        _refuse_sampled(event)
+        links, paid = event.links.cpu(), _paid(event, event.links[:, 0].cpu(), 0)
+        up = links[:, 1] == SERVER
+        spent[:, clients].index_add_(0, links[up, 0], paid[up])
+        if _is_for_all(event, clients):
+            spent[*links[~up].T] += paid[~up]
+            joined += [links[~up]] * bool(some)  # or nobody had anything to send on
+        elif not bool(up.all()):
+            some.append(event)
+            joined.append(links[~up])
+    if some:
+        told = torch.where(
+            _together(joined, clients), totals(some, clients)[:, None], 0
+        )
+        spent[:, :clients] += told
     inputs = [event for event in events if isinstance(event, Input)]
     if inputs:
         gossip = [event for event in events if not isinstance(event, Release)]
         spent[:, :clients] += _gossiped(inputs, gossip, clients)
     spent[:, :clients].fill_diagonal_(0.0)
     return spent
+
+
+def _is_for_all(event: Release, clients: int) -> bool:
+    """Whether every sender told all other clients one and the same row."""
+    links = event.links[event.links[:, 1] != SERVER].unique(dim=0)
+    if event.apart or event.summed or not len(links):
+        return False
+    return len(links) == len(links[:, 0].unique()) * (clients - 1)
+
+
+def _together(joined: Sequence[Tensor], clients: int) -> Bool[Tensor, "n n"]:
+    """[u, v]: whether a chain of these links joins them, in any direction."""
+    links = torch.cat(list(joined)).numpy()
+    graph = coo_array((links[:, 0] >= 0, links.T), shape=(clients, clients))
+    _, part = connected_components(graph, directed=False)
+    found = torch.from_numpy(part)
+    return found[:, None] == found
 
 
 def _gossiped(

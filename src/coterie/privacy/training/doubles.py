@@ -32,7 +32,14 @@ from ...types import (
     like,
     tensor_of,
 )
-from .origins import Following, is_of_data, known, marked_as, of_data
+from .origins import (
+    Following,
+    is_of_data,
+    known,
+    marked_as,
+    of_data,
+    refuse_sent_on,
+)
 
 Answer = TypeVar("Answer")
 
@@ -182,7 +189,8 @@ class Double:
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Mixtures; `exchanges` do not matter for what they depend on."""
+        """Mixtures; of known weights, `exchanges` do not matter for what they hold."""
+        refuse_sent_on(weights, exchanges, gamma)
         values = tensor_of(rows)
         used = weights.to(values)
         if not bool(self.present.all()):

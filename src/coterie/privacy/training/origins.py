@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...checks import InputError
+
 _SHAPE_ALONE = {"aten::new_empty_strided"} | {
     f"aten::{name}"
     for kind in ("zeros", "ones", "full", "empty", "rand", "randn")
@@ -57,6 +59,25 @@ def has_read() -> str:
         "(`if`, `float`, `tolist`, a mask as an index) and sends rows afterwards, "
         "which may depend on them. Use tensors throughout, or an `each` program."
     )
+
+
+def refuse_sent_on(weights: Tensor, exchanges: Any, gamma: Any) -> None:
+    """Refuses a `mix` whose later exchanges would show what was not released.
+
+    The first exchange sends released rows, and a reader weighs them at home. The next
+    one sends mixtures, which show the weights, and how often and by which factor.
+    """
+    if any(is_of_data(one) for one in _tensors((exchanges, gamma))):
+        raise InputError(
+            "`exchanges` and `gamma` of `mix` must not be made of clients' data in "
+            "private training: neighbours see them."
+        )
+    if is_of_data(weights) and exchanges != 1:
+        raise InputError(
+            "`exchanges` of `mix` must be 1 in private training where weights are made "
+            f"of clients' data, got {exchanges}: the second one sends mixtures, which "
+            "show the weights."
+        )
 
 
 def of_data(values: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from ..subsampled import (
 )
 from .doubles import Double, small_stage
 from .methods import Limits
-from .receivers import Told, added, as_steps, known_to, nothing_told, senders, told_more
+from .receivers import Told, added, as_steps, nothing_told, reached, senders, told_more
 from .scenarios import SCENARIOS, dearest, explored
 
 
@@ -332,19 +332,14 @@ def bound_on_samples(now: Counted, delta: float) -> Tensor:
 def spent_by_pairs(now: Counted, delta: float) -> Tensor:
     """(N, K + 1) the epsilon of each client towards each reader; the last: a server.
 
-    K is N, or 1 where so many pairs are not kept: then it is for all together. Of those
-    who were answered by themselves it is the quick bound, and never more than for all
-    together; of those who received nothing it is that of what all were told before.
+    K is N, or 1 where so many pairs are not kept: then it is for all together. Whoever
+    received rows, also from others who had them, may know all that the client told; of
+    those who received nothing it is that of what all were told before.
     """
     most = spent_on_samples(now, delta)
     before = [as_steps(kinds) for kinds in now.told.before]
     told = counted_epsilons(before, delta=delta)
-    found = torch.where(now.told.received, most[:, None], told[:, None])
+    found = torch.where(reached(now.told), most[:, None], told[:, None])
     if now.told.received.shape[1] == len(most) + 1:
         found[:, :-1].fill_diagonal_(0.0)
-    if now.told.answered.any():
-        pairs = now.told.received[:, :-1].nonzero().tolist()
-        bounds = quick_epsilons([known_to(now.told, *pair) for pair in pairs], delta)
-        for (client, reader), bound in zip(pairs, bounds.tolist(), strict=True):
-            found[client, reader] = min(bound, float(most[client]))
     return found

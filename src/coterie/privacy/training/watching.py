@@ -32,7 +32,14 @@ from ...types import (
 )
 from ..per_sample.clients import Placed
 from .foreseen import Call
-from .origins import Following, has_read, is_of_data, marked_as, of_data
+from .origins import (
+    Following,
+    has_read,
+    is_of_data,
+    marked_as,
+    of_data,
+    refuse_sent_on,
+)
 
 Found = TypeVar("Found")
 
@@ -189,6 +196,7 @@ class WatchedOracle(Wrapping[Any]):
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Mixtures of released rows."""
+        refuse_sent_on(weights, exchanges, gamma)
         marks, options = _marks((rows,), (weights,)), {"exchanges": exchanges}
         found = self._watch.let(
             marks, lambda: self._oracle.mix(weights, rows, gamma=gamma, **options)

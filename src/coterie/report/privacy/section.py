@@ -32,16 +32,6 @@ _UNITS = {
 }
 
 
-_PAIRS = {
-    "client": "Where neighbours mix their rows and noise travels with them, it is a "
-    "bound on all that the other can learn, over all rounds and at second hand: the "
-    "client's total.",
-    "sample": "Whoever receives rows may know all private answers that they are made "
-    "of, but for answers to other readers, where these have noise of their own; of "
-    "such pairs this is a quick bound.",
-}
-
-
 def privacy_section(records: Records) -> str:
     """What was promised and to whom; nothing without [privacy]."""
     settings = records.study.get("privacy")
@@ -153,8 +143,10 @@ def _matrices(records: Records) -> str:
         for key, label in ids.items()
     ]
     note = (
-        "Of each client, what it told each receiver itself. Others may hear of it at "
-        "second hand, which never tells more than the table above. "
-    ) + _PAIRS[records.study["privacy"].get("unit", "client")]
+        "Of each client, a bound on what every other client can learn of it, over all "
+        "rounds and at second hand, and what it told the server. No entry: none of its "
+        "rows comes there. What a server answers also tells clients of each other, "
+        "never more than the table above."
+    )
     chosen = choice("Algorithm", ids, first, 'data-chooses="told"')
     return f"<p>{escape(note)}</p>{chosen}{''.join(figures)}"
