@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...engine.checkpoints import Moment
 from ...privacy.accounts import epsilons
 from ...privacy.audits import Decisions
 from ...privacy.ledger import Event
@@ -65,6 +66,7 @@ def account_of(state: Any, study: Study) -> Account | None:
     """The account of a training; None where nothing is promised."""
     if study.privacy is None:
         return None
+    state = state.state if isinstance(state, Moment) else state
     delta = study.privacy.delta
     if isinstance(state, Counted):
         released = state.released
