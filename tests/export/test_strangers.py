@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 import os
 import pickle
 import shutil
+import struct
+import subprocess
 import sys
+import warnings
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +23,8 @@ import coterie as co
 from coterie.checks import InputError
 from coterie.export import export_model, predict, read_export
 from coterie.models import layout
-from support.called import called
+from coterie.records.files import load, save
+from support.called import called, refused
 from support.hospital_runs import own_module, run
 from support.strangers import RUNS_BASH, forge_json, forge_study
 
@@ -222,3 +229,178 @@ def test_own_models_are_read_where_their_module_is_trusted(tmp_path, monkeypatch
     card = Path("to/README.md").read_text()
     assert f"`--trust {name}` behind `coterie predict`" in card
     sys.modules.pop(name)
+
+
+def emptied(path: str, make) -> None:
+    """Puts something else in the place of a file."""
+    Path(path).unlink()
+    make(path)
+
+
+PIPES = {
+    "weights": ("model/weights.safetensors", ["predict", "model", "new.npz"]),
+    "metrics": ("run/metrics.csv", ["watch", "run"]),
+    "cell": ("run/cells/local-0.pt", ["report", "run"]),
+    "study, run": ("run/study.toml", ["run", "run/study.toml"]),
+    "study, plan": ("run/study.toml", ["plan", "run/study.toml"]),
+    "study, report": ("run/study.toml", ["report", "run"]),
+}
+
+
+@pytest.mark.parametrize(("path", "words"), PIPES.values(), ids=PIPES)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda p: os.symlink("/dev/zero", p)])
+def test_a_pipe_or_device_in_place_of_a_file_is_refused_at_once(
+    here, path, words, make
+):
+    emptied(path, make)
+    with pytest.raises(InputError, match=path.rpartition("/")[2]):
+        called(*words)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shape": [10**9]}, "which has 1,000,000,001 numbers"),
+        ({"shape": [10**30]}, "`model` cannot be made"),
+        ({"shape": [0]}, r"model\.json is damaged"),
+        ({"outputs": -1}, r"model\.json is damaged"),
+        ({"name": "mlp", "options": {"hidden": [10**5] * 9}}, "which has"),
+        ({"name": "mlp", "options": {"hidden": [1] * 10**5}}, "at most 1000 layers"),
+        (
+            {"name": "unet3d", "shape": [1, 8, 8, 8], "options": {"depth": 10**12}},
+            "`depth` must be at most 20",
+        ),
+    ],
+)
+def test_a_model_larger_than_its_weights_takes_no_memory(here, change, message):
+    path = here / "model" / "model.json"
+    forge_json(path, lambda about: about["model"].update(change))
+    with pytest.raises(InputError, match=message):
+        read_export("model")
+
+
+def test_a_run_with_a_model_larger_than_its_rows_takes_no_memory(here):
+    def larger(about):
+        about["shape"] = [10**10]
+        about["parameters"] = [["head.weight", [1, 10**10]], ["head.bias", [1]]]
+
+    forge_json(here / "run" / "model-0.json", larger)
+    with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
+        co.load("run").model(0)
+    # A row that its stride repeats has as many numbers as one likes.
+    save(Path("run/models/local-0.pt"), torch.zeros(1).expand(2, 10**10 + 1))
+    with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
+        co.load("run").model(0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("metrics", [{"test_loss": "x"}] * 2),
+        ("rounds", [{"round": float("nan"), "gradients": 1.0}] * 2),
+        ("outcomes", {"client": torch.zeros(3)}),
+        ("newcomers", {"client": torch.zeros(3)}),
+        ("confusion", {"client": torch.zeros(3)}),
+        ("work", {"client": "x"}),
+        ("snapshots", ["x"]),
+        ("versions", "x"),
+    ],
+)
+def test_a_cell_with_parts_of_other_kinds_is_called_damaged(here, key, value):
+    path = Path("run/cells/local-0.pt")
+    save(path, load(path) | {key: value})
+    for words in (["report", "run"], ["compare", "run", "other"]):
+        with pytest.raises(InputError, match=r"(local-0\.pt|task\.json) is damaged"):
+            called(*words)
+    save(Path("other/models/local-0.pt"), ["x"])
+    with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
+        co.load("other").models()
+
+
+def test_classes_and_measures_that_no_export_has_are_refused(here):
+    path = here / "model" / "model.json"
+    whole = path.read_text()
+    for change in (
+        {"measure": {"name": "os:system", "loss": ""}},
+        {"task": "binary", "classes": ["a", "b", "c"]},
+    ):
+        forge_json(path, lambda about, change=change: about.update(change))
+        with pytest.raises(InputError, match=r"model\.json is damaged"):
+            called("predict", "model", "new.npz")
+        path.write_text(whole)
+
+
+def test_a_bare_pickle_is_refused_without_a_word_of_torch(here):
+    evil = pickle.dumps(Touches())
+    signed = evil + hashlib.blake2b(evil, digest_size=16).digest()
+    Path("run/cells/local-0.pt").write_bytes(signed)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
+            called("report", "run")
+    assert not told and not marked(here)
+
+
+def test_line_breaks_of_names_stay_in_the_one_sentence(here, capsys, monkeypatch):
+    message = refused(capsys, monkeypatch, "predict", "no\nmodel", "new.npz")
+    assert "no\\nmodel" in message
+
+
+@pytest.mark.parametrize("name", ["torch", "typer", "sitecustomize", "coterie"])
+def test_python_m_coterie_imports_nothing_from_the_current_folder(tmp_path, name):
+    (tmp_path / f"{name}.py").write_text("open('PWNED', 'w')\nraise SystemExit(7)\n")
+    source = str(Path(co.__file__).parents[1])
+    words = [sys.executable, "-m", "coterie", "predict", "no", "new.csv"]
+    found = subprocess.run(
+        words,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if name == "coterie":  # Python itself looks there first: say `coterie`, then
+        assert found.returncode == 7
+        return
+    assert found.returncode == 2 and "not the folder of an exported" in found.stderr
+    assert not marked(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["clients", "features", "classes", "oracles"])
+def test_names_that_are_no_text_are_called_damaged(here, key):
+    path = Path("run/task.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: [1, ["a"]]}))
+    for words in (READING["report"], READING["compare"], READING["export"]):
+        with pytest.raises(InputError, match=r"task\.json is damaged"):
+            called(*words)
+
+
+@pytest.mark.parametrize(
+    ("count", "name"), [(0, "weights.safetensors"), (1, "model.json"), (2, "README.md")]
+)
+def test_an_export_on_a_full_disk_names_the_file(here, monkeypatch, count, name):
+    calls = []
+
+    def full(handle):
+        calls.append(handle)
+        if len(calls) > count:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=rf"{name} cannot be written: No space left"):
+        export_model(co.load("run"), 0, "to")
+    assert not Path("to").exists() and not [*Path().glob(".to*")]
+
+
+def test_a_header_of_an_array_that_does_not_end_is_refused(here):
+    header = b"{'descr':'<f8','fortran_order':False,'shape':(" + b"(" * 900 + b"1,2)}"
+    with zipfile.ZipFile("new.npz", "w") as archive:
+        start = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header))
+        archive.writestr("features.npy", start + header)
+    with pytest.raises(InputError, match=r"cannot read new\.npz .*header .*damaged"):
+        called("predict", "model", "new.npz")
+
+
+def test_a_client_of_many_digits_is_a_name_that_nobody_has(here):
+    with pytest.raises(InputError, match="999"):
+        called("export", "run", "--client", "9" * 5000, "--to", "to")

@@ -412,6 +412,45 @@ def test_the_page_of_a_plan_fits_a_phone_and_a_desk(browser, planned, width, dar
     assert paper == ("rgb(22, 22, 22)" if dark else "rgb(255, 255, 255)")
 
 
+@pytest.mark.parametrize("name", ["plan.csv", "weights.csv", "plan.html"])
+def test_a_plan_replaces_nothing_unless_it_is_forced_to(study_file, tmp_path, name):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / name).write_text("mine")
+    words = ("plan", study_file, "--quiet", "--out", tmp_path / "old")
+    found = invoke(*words)
+    assert isinstance(found.exception, InputError)
+    rule = f"{name} exists: name another one, or say --force."
+    assert str(found.exception).endswith(rule)
+    assert [path.name for path in (tmp_path / "old").iterdir()] == [name]
+    assert (tmp_path / "old" / name).read_text() == "mine"
+    if name == "plan.csv":
+        assert invoke(*words, "--force").exit_code == 0
+        assert (tmp_path / "old" / name).read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--epsilon", "1", "--lr", "0.1"], "--lr is for a plan without --epsilon"),
+        (["--epsilon", "1", "--steps", "2"], "--steps is for a plan without"),
+        (["--epsilon", "1", "--rounds", "2"], "--rounds is for a plan without"),
+        (["--epsilon", "1", "--samples", "9"], "--samples is for a plan without"),
+        (["--epsilon", "1", "--seed", "0"], "--seed is for a plan without"),
+        (["--epsilon", "1", "--out", "x"], "--out is for a plan without"),
+        (["--epsilon", "1", "--times", "x"], "--times is for a plan without"),
+        (["--graph", "ring", "--lr", "0.1"], "--lr is for a study, not for --graph"),
+        (["--graph", "ring", "--out", "x"], "--out is for a study, not for --graph"),
+        (["--graph", "ring", "--set", "a=1"], "--set is for a study, not for --graph"),
+        (["--force"], "--force is for --out"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(study_file, words, message):
+    study = [] if "--graph" in words else [study_file]
+    found = invoke("plan", *study, "--quiet", *words)
+    assert isinstance(found.exception, InputError)
+    assert str(found.exception).startswith(message)
+
+
 def test_a_plan_is_the_same_again_and_does_not_see_test_data(study_file, monkeypatch):
     study = co.read_study(study_file)
     first = plan_study(study)

@@ -15,8 +15,10 @@ import tomli_w
 from coterie import report
 from coterie.checks import InputError
 from coterie.records import Outcomes, Records
+from coterie.report.sections import newcomers_section
 from coterie.report.tables import newcomer_gains, newcomer_summary
 from coterie.scores import summary
+from coterie.scores.gains import newcomers_estimate
 from support.called import called
 from support.made_records import Fetches, make_records, usual_page, written
 from support.newcomer_studies import TABLES
@@ -246,3 +248,23 @@ def test_the_command_line_prints_a_second_table(tmp_path, monkeypatch):
     (folder,) = Path("runs").glob("[!.]*")
     code, again, _ = called("report", str(folder))
     assert again.split("report:")[0] == output.split("report:")[0]
+
+
+def test_newcomers_of_failed_training_are_shown_and_not_ranked():
+    records = with_newcomers(make_records(), local=LOCAL, fedavg=FEDAVG)
+    assert "fare best with fedavg" in newcomers_section(records)
+    metrics = records.metrics.copy()
+    ends = metrics["round"] == metrics["round"].max()
+    mine = (metrics["algorithm"] == "fedavg") & ends
+    metrics["train_loss"] = np.where(mine, 9e30, 1.0)
+    records = replace(records, metrics=metrics)
+    table = newcomer_summary(records)
+    unsure = ["standard_error", "better_than_local", "gain", "gain_low", "gain_high"]
+    assert table.loc["fedavg", unsure].isna().all()
+    assert table.loc["fedavg", "mean"] == pytest.approx((0.6 + 0.7 + 0.6) / 3)
+    assert np.isfinite(table.loc["local", "standard_error"])
+    for over in (None, "local"):
+        found, samples = newcomers_estimate(records, "fedavg", over)
+        assert np.isnan([*found]).all() and samples == 0
+    page = newcomers_section(records)
+    assert "fare best with local" in page and "fedavg (failed)" in page

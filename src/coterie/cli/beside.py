@@ -69,7 +69,8 @@ def read_beside(
     if in_run_folder(path):
         return read_study(path, overrides, trust=trust or ())
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig") if path.is_file() else ""
+        tables = tomllib.loads(text)
     except (OSError, ValueError, RecursionError):  # of which reading it will tell
         tables = {}
     named = (text.partition("=")[2] for text in overrides)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -223,7 +224,10 @@ def _refuse_claim(name: str, file: Any, info: zipfile.ZipInfo) -> None:
     read = np.lib.format.read_array_header_1_0
     if version != (1, 0):
         read = np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    try:
+        shape, _, dtype = read(file)
+    except (SyntaxError, tokenize.TokenError, RecursionError) as error:
+        raise ValueError(f"the header of array {name!r} is damaged") from error
     claimed = dtype.itemsize * math.prod(shape)
     if claimed > min(info.file_size, _MOST_DEFLATED * info.compress_size):
         raise ValueError(

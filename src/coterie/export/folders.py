@@ -17,7 +17,7 @@ from ..data.federation import full_name
 from ..data.reading import FRAMES
 from ..models import MEASURES, OBJECTIVES
 from ..records import Records
-from ..records.files import sealed_json
+from ..records.files import sealed_json, write
 from ..scores.finals import baseline_of, labels_of
 from ..scores.summaries import favourite_of
 from .cards import card
@@ -173,14 +173,14 @@ def _fill(folder: Path, run: Run, trained: Trained, chosen: str) -> tuple[str, .
         "checksums": {path.name: checksum(path) for path in sorted(folder.iterdir())},
     }
     text = json.dumps(sealed_json(about), indent=1, ensure_ascii=False)
-    (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
+    write(folder / ABOUT, text + "\n")
     again = difference(read_export(folder, trust=run.trust).module, module, samples)
     if again:
         raise InputError(
             f"the model that was written differs from the one of the run by "
             f"{again:.2g}: its factory gives another one each time."
         )
-    (folder / CARD).write_text(card(records, trained, about), encoding="utf-8")
+    write(folder / CARD, card(records, trained, about))
     why = files[ONNX].get("skipped")
     return (f"{ONNX} was not written: {why}.",) if why else ()
 

@@ -33,7 +33,7 @@ from ..models.measures import predicted, probabilities
 from ..records.files import read_json, read_sealed_json
 from ..records.shapes import holds
 from .modules import Prepared
-from .programs import WEIGHTS, read_weights
+from .programs import WEIGHTS, read_weights, size_of_weights
 
 ABOUT = "model.json"
 
@@ -100,6 +100,12 @@ def read_export(folder: Path | str, *, trust: Sequence[str] = ()) -> Exported:
         name, model["options"], shape, model["outputs"], model["dtype"], seed=0
     )
     make = trusted_factory(name, trusted_modules(trust), folder)
+    size = made.size(make)
+    if size not in (None, size_of_weights(folder / WEIGHTS)):
+        raise InputError(
+            f"{folder / WEIGHTS} does not hold the weights of this model, which has "
+            f"{size:,} numbers."
+        )
     module, how = made.build(make), None
     read_weights(folder / WEIGHTS, module)
     if about["preparation"] is not None:
@@ -136,11 +142,21 @@ def about_of(folder: Path) -> dict[str, Any]:
             f"reads {FORMAT!r}."
         )
     about = read_sealed_json(path)
-    sound = holds(about, _SHAPE) and "preparation" in about
-    # A loss of one's own is what no export writes.
-    if not sound or about["task"] not in OBJECTIVES or ":" in about["measure"]["loss"]:
+    if not holds(about, _SHAPE) or "preparation" not in about or not _fits(about):
         raise _damaged(path)
     return about
+
+
+def _fits(about: dict[str, Any]) -> bool:
+    """Whether task, classes, measure and model are known, and fit together."""
+    task, model, measure = about["task"], about["model"], about["measure"]
+    if task not in OBJECTIVES or min([*model["shape"], model["outputs"]]) < 1:
+        return False
+    known = measure["name"] in ("loss", *MEASURES)
+    labelled = OBJECTIVES[task].labelled
+    many = len(about["classes"]) in (0, max(2, model["outputs"])) or not labelled
+    # A loss of one's own is what no export writes.
+    return known and many and ":" not in measure["loss"]
 
 
 def _damaged(path: Path) -> InputError:
@@ -149,6 +165,8 @@ def _damaged(path: Path) -> InputError:
 
 def checksum(path: Path) -> str:
     """SHA-256 of a file; nothing where it cannot be read."""
+    if not path.is_file():  # a pipe would never end
+        return ""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import InputError
+from ..records.files import writing
 
 WEIGHTS, PROGRAM, ONNX = "weights.safetensors", "model.pt2", "model.onnx"
 
@@ -29,11 +31,28 @@ _SIZES = (1, 2, 7)  # of batches, beside all samples; torch treats 0 and 1 apart
 
 def write_weights(path: Path, module: nn.Module) -> None:
     """Writes all parameters and buffers, by their names."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     # Parameters may be views of one row, which the format refuses.
-    save_file({k: v.contiguous().clone() for k, v in module.state_dict().items()}, path)
-    path.chmod(0o644)  # as the other files, not for its owner alone
+    weights = {k: v.contiguous().clone() for k, v in module.state_dict().items()}
+    with writing(path) as file:
+        try:
+            save_file(weights, file)
+        except SafetensorError as error:  # such as a full disk
+            raise RuntimeError(str(error)) from error
+
+
+def size_of_weights(path: Path) -> int | None:
+    """How many numbers a file of weights holds, by its header; None without one."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            shapes = [file.get_slice(name).get_shape() for name in file.keys()]
+    except (OSError, SafetensorError):
+        return None
+    return sum(math.prod(shape) for shape in shapes)
 
 
 def read_weights(path: Path, module: nn.Module) -> None:

@@ -135,6 +135,8 @@ class Run:
         about = folder.described_model(seed)
         made = self._architecture(about, seed)
         make = trusted_factory(made.name, self.trust, self.folder)
+        if made.size(make) not in (None, row.numel()):
+            raise damaged(folder.models_file(label, seed), ValueError())
         module = made.rebuild(about, make)
         self._refuse_changed(made.name)
         if row.numel() != sum(layout(module).sizes):

@@ -58,6 +58,17 @@ class Architecture(NamedTuple):
                 f"{self.outputs} outputs: {reason}."
             ) from error
 
+    def size(self, make: Callable[..., nn.Module]) -> int | None:
+        """How many numbers the model has, without memory for them.
+
+        None for a model of one's own, whose code may need real numbers.
+        """
+        if ":" in self.name:
+            return None
+        with torch.device("meta"):
+            values = self.build(make).state_dict().values()
+        return sum(value.numel() for value in values)
+
     def rebuild(
         self, like: Mapping[str, Any], make: Callable[..., nn.Module]
     ) -> nn.Module:

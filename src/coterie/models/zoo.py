@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ..checks import InputError, integer, number, one_of
+from ..checks import InputError, brief, integer, number, one_of
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -22,6 +22,10 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
 }
+
+
+_LAYERS = 1000
+"""Hidden layers that a perceptron may have; more is a mistake, and takes minutes."""
 
 
 def linear(shape: Sequence[int], outputs: int, *, bias: bool = True) -> nn.Module:
@@ -48,7 +52,12 @@ def mlp(
     whole = isinstance(hidden, list | tuple) and all(type(w) is int for w in hidden)
     if not whole or min(hidden, default=1) < 1:
         raise InputError(
-            f"`hidden` must be a list of whole numbers of at least 1, got {hidden!r}."
+            "`hidden` must be a list of whole numbers of at least 1, got "
+            f"{brief(hidden)}."
+        )
+    if len(hidden) > _LAYERS:
+        raise InputError(
+            f"`hidden` must have at most {_LAYERS} layers, got {len(hidden):,}."
         )
     act = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
     widths = [math.prod(shape), *hidden]
@@ -172,7 +181,7 @@ def unet3d(
 ) -> nn.Module:
     """A 3-D U-Net with group normalisation for volumes (channels, x, y, z)."""
     integer("width", width, at_least=1)
-    integer("depth", depth, at_least=1)
+    integer("depth", depth, at_least=1, at_most=20)
     if len(shape) != 4 or any(side % 2**depth for side in shape[1:]):
         raise InputError(
             "`unet3d` needs volumes (channels, x, y, z) with sides divisible by "

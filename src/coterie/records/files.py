@@ -206,7 +206,11 @@ def load(path: Path) -> Any:
             raise ValueError
         with path.open("rb") as stream:
             digest = _digest(stream, path.stat().st_size - _DIGEST)
-            if stream.read() != digest:
+            end = stream.read()
+            stream.seek(0)
+            # What `torch.save` wrote long ago is a bare pickle, and so is what others
+            # put in its place.
+            if end != digest or stream.read(4) != b"PK\x03\x04":
                 raise ValueError
         return torch.load(path, weights_only=True)
     except Exception as error:  # of many types, depending on where the damage is

@@ -43,7 +43,7 @@ from .files import (
 )
 from .keys import FINGERPRINT, KEY
 from .searches import Search, load_search
-from .shapes import sound_model
+from .shapes import sound_model, sound_rows
 from .sheets import safe_cell, write_csv
 from .tables import (
     Records,
@@ -255,7 +255,9 @@ class Folder:
                 f"{self.path} has no models of {label!r} with seed {seed}: the run did "
                 "not finish."
             )
-        return load(path)
+        rows = load(path)
+        sound_rows(path, rows)
+        return rows
 
     def kept_models(self, label: str, seed: int) -> bool:
         """Whether there is a file of the models of a cell."""

@@ -6,11 +6,13 @@ a table may hold more than is named.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from torch import Tensor
 
 from ..models import OBJECTIVES
 from .cells import Cell
@@ -30,6 +32,8 @@ _TABLES = {
 }
 _RUN = {"rounds": int, "seeds": [int], "newcomers": int}
 _TASK = {"task": str, "note": str}
+# Where a task has these.
+_NAMES = {"clients": [str], "features": [str], "classes": [str], "oracles": [str]}
 _CELL = {
     "label": str,
     "seed": int,
@@ -37,6 +41,21 @@ _CELL = {
     "rounds": [{"round": float, "gradients": float}],
     "metrics": [{}],
     "clients": list,
+    "snapshot_rounds": [int],
+    "snapshots": [Tensor],
+    "spans": list,
+    "delays": dict,
+    "versions": list,
+}
+# Tables of tensors in a cell, and columns that those that are not empty have.
+_COLUMNS = {
+    "newcomers": {"client"},
+    "outcomes": {"client", "sample"},
+    "newcomer_outcomes": {"client", "sample"},
+    "confusion": {"client", "target", "predicted", "count"},
+    "calibration": {"client", "bin", "count", "confidence", "right"},
+    "work": set(),
+    "releases": set(),
 }
 _MODEL = {
     "shape": [int],
@@ -97,18 +116,41 @@ def _is_space(space: Any) -> bool:
 
 def sound_task(path: Path, about: dict[str, Any], cells: list[Cell]) -> None:
     """Refuses a task that is not known, or a score that cells do not have."""
-    refuse(path, holds(about, _TASK))
+    refuse(path, holds(about, {**_TASK, **_of(_NAMES, about)}))
     refuse(path, about["task"] in OBJECTIVES)
     score = about.get("score", OBJECTIVES[about["task"]].score)
     higher = about.get("higher_is_better", True)
-    named = [f"test_{score}" in values for cell in cells for values in cell.metrics]
+    tables = [values for cell in cells for values in [*cell.metrics, cell.newcomers]]
+    named = [f"test_{score}" in values for values in tables if values]
     refuse(path, holds(score, str), isinstance(higher, bool), *named)
 
 
 def sound_cell(path: Path, cell: Cell) -> None:
     """Refuses a cell whose parts do not fit together."""
-    refuse(path, holds(vars(cell), _CELL))
+    refuse(path, holds(vars(cell), _CELL), *map(_columns, cell.metrics))
+    for name, needed in _COLUMNS.items():
+        table = getattr(cell, name)
+        refuse(path, _columns(table) and (not table or needed <= {*table}))
     refuse(path, bool(cell.rounds), len(cell.rounds) == len(cell.metrics))
+    refuse(path, *(math.isfinite(values["round"]) for values in cell.rounds))
+
+
+def _columns(table: Any) -> bool:
+    """Whether it is a table of tensors (N,) of the same length, by name."""
+    return (
+        isinstance(table, dict)
+        and all(isinstance(name, str) for name in table)
+        and all(isinstance(v, Tensor) and v.dim() == 1 for v in table.values())
+        and len({len(v) for v in table.values()}) <= 1
+    )
+
+
+def sound_rows(path: Path, rows: Any) -> None:
+    """Refuses what is not a matrix of rows of numbers that are all in its file."""
+    refuse(path, isinstance(rows, Tensor) and rows.dim() == 2)
+    # Clients may share one row; one whose stride is 0 may be longer than any memory.
+    there = rows.untyped_storage().nbytes() // rows.element_size()
+    refuse(path, rows.is_floating_point(), rows.shape[1] <= there)
 
 
 def sound_clients(path: Path, table: pd.DataFrame, cells: list[Cell]) -> None:
@@ -136,6 +178,7 @@ def sound_model(path: Path, about: dict[str, Any]) -> None:
     """Refuses what does not say how a model is made."""
     whole = about.get("whole")
     refuse(path, holds(about, _MODEL), "whole" in about)
+    refuse(path, min([*about["shape"], about["outputs"]]) > 0)
     refuse(path, whole is None or holds(whole, _WHOLE))
     if whole is not None:
         sound = whole["dtype"] in _KINDS and whole["least"] <= whole["most"]

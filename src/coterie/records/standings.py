@@ -56,11 +56,14 @@ def standings_of(path: Path) -> Standings:
     study, about = read_sealed_toml(path / "study.toml"), {}
     if (path / "task.json").exists():  # which comes a moment later
         about = read_json(path / "task.json")
+    metrics = path / "metrics.csv"
+    if metrics.exists() and not metrics.is_file():  # a pipe would never end
+        raise damaged(metrics, ValueError())
     try:
         labels = [entry["label"] for entry in study["algorithm"]]
         seeds, last = study["run"]["seeds"], study["run"]["rounds"]
         measure = about.get("score", "")
-        means = _means(path / "metrics.csv", f"validation_{measure}")
+        means = _means(metrics, f"validation_{measure}")
         cells = [
             _standing(path, label, seed, means) for label in labels for seed in seeds
         ]

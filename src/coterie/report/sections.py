@@ -15,6 +15,7 @@ from ..data.federation import PARTS
 from ..models import MEASURES
 from ..records import Records
 from ..scores.axes import axis_of, in_seconds, virtual_seconds
+from ..scores.failures import failures
 from ..scores.finals import (
     CROWD,
     Score,
@@ -25,6 +26,7 @@ from ..scores.finals import (
     final_scores,
     is_crowd,
     labels_of,
+    marked,
     newcomer_labels,
     over_seeds,
     population,
@@ -275,7 +277,9 @@ def newcomers_section(records: Records) -> str:
     text += "seed and took no part in training or in choosing anything. Each joined "
     text += "when training had ended and got a model from what the others had learned"
     text += f"; with {local} it trained by itself. " if local is not None else ". "
-    ranked = ranking(table["mean"], score.sign)
+    failed = failures(records)
+    sound = table[~table.index.isin(failed)]
+    ranked = ranking(sound["mean"], score.sign)
     if ranked:
         best, most = ranked[-1]
         text += f"Newcomers fare best with {best} (mean {score.words} "
@@ -288,14 +292,16 @@ def newcomers_section(records: Records) -> str:
     headers += ["gain over alone", "95 % interval"]
     rows = []
     for label, row in table.iterrows():
-        cells = [str(label), score.show(row["mean"])]
+        name = marked(str(label), False, failed=label in failed)
+        cells = [name, score.show(row["mean"])]
         cells += [score.show_error(row["standard_error"]), score.show(row["worst"])]
         cells += [percent(row["better_than_local"], "–")]
         interval = score.show_interval(row["gain_low"], row["gain_high"])
         gained = [score.show_gain(row["gain"]), interval]
         rows.append([*cells, *(gained if np.isfinite(row["gain"]) else "––")])
     caption = f"{score.words.capitalize()} of the newcomers, each with its own model. "
-    counted = "seeds and test samples" if table["samples"].min() else "seeds alone"
+    samples = sound["samples"].min() if len(sound) else 0
+    counted = "seeds and test samples" if samples else "seeds alone"
     caption += f"Standard errors and intervals count {counted}."
     figure = plot(newcomers(records), "newcomers-figure", "Newcomers by algorithm")
     return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"

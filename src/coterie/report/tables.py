@@ -18,6 +18,7 @@ from ..checks import InputError
 from ..data.federation import PARTS
 from ..records import Records
 from ..scores.axes import axis_of
+from ..scores.failures import failures
 from ..scores.finals import (
     baseline_of,
     by_cluster,
@@ -95,7 +96,8 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
         row |= dict.fromkeys(("better_than_local", *_GAIN), np.nan)
         if local in labels and label != local:
             gained = newcomer_gains(records, label)
-            row["better_than_local"] = (gained > 0).mean() if len(gained) else np.nan
+            if not {label, local} & failures(records).keys() and len(gained):
+                row["better_than_local"] = (gained > 0).mean()
             found, _ = newcomers_estimate(records, label, local)
             ends = (found.mean, found.low, found.high)
             row |= zip(_GAIN, map(float, ends), strict=True)

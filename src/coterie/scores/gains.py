@@ -226,8 +226,11 @@ def newcomers_estimate(
 ) -> tuple[Estimate, int]:
     """How sure the mean score of newcomers is, or its gain over another's, and of what.
 
-    The number is that of the test samples that are counted; 0: seeds alone.
+    The number is that of the test samples that are counted; 0: seeds alone. Where the
+    training of one of the two failed, nothing is sure: all numbers are NaN.
     """
+    if {label, over} & failures(records).keys():
+        return Estimate(*(np.array(np.nan) for _ in Estimate._fields)), 0
     if over is None:
         found, samples = _newcomers(records, [label], newcomer_scores(records, label))
         return of_score(records.score, found), samples

@@ -138,6 +138,8 @@ def read_study(
     """
     path = Path(path)
     try:
+        if path.exists() and not path.is_file():  # a pipe would never end
+            raise InputError(f"the study {path} must be a plain file.")
         text = path.read_text(encoding="utf-8-sig")  # some editors begin with a BOM
     except OSError as error:
         raise InputError(

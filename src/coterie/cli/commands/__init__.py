@@ -70,5 +70,6 @@ def main() -> None:
 def _fail(message: str) -> NoReturn:
     if not SPEAKS:
         sys.exit(2)
+    message = message.replace("\n", "\\n")  # which names from a file may hold
     err.print(Text.assemble(("Error:", "bold red"), " ", message), soft_wrap=True)
     sys.exit(2)

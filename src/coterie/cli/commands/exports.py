@@ -57,7 +57,8 @@ def _client_of(records: Records, text: str) -> int | str:
     """A client by its name, or by its number where none is called so."""
     everybody = [*records.clients["client"], *records.newcomers.get("client", [])]
     known = {full_name(records.names, int(k)) for k in everybody}
-    return int(text) if text.isdecimal() and text not in known else text
+    is_number = text.isdecimal() and len(text) < 19 and text not in known
+    return int(text) if is_number else text
 
 
 def folder_name(client: str) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 from ...checks import InputError
 from ...data.federation import called
 from ...engine.clocks import trace
+from ...records.files import refuse_target
 from ...records.keys import keyed
 from ...study import Study, identity_of
 from ..beside import read_beside
@@ -23,6 +24,16 @@ from .options import STUDY, Json, Overrides, Quiet
 if TYPE_CHECKING:
     from ...planning.links import LinkPlan, Speed
     from ...planning.plans import Plan
+
+PLAN_FILES = ("plan.csv", "weights.csv", "plan.html")
+
+Force = Annotated[
+    bool, typer.Option("--force", help="Let --out replace an earlier plan.")
+]
+Graph = Annotated[
+    str | None,
+    typer.Option(help="In place of a study: a CSV with v, w, or a name: torus(2)."),
+]
 
 _SHOWN = 20
 """So many links are listed; --json has them all."""
@@ -50,10 +61,7 @@ def plan(
     folder: Annotated[
         Path | None, typer.Option("--out", help="Where the plan is written.")
     ] = None,
-    graph: Annotated[
-        str | None,
-        typer.Option(help="In place of a study: a CSV with v, w, or a name: torus(2)."),
-    ] = None,
+    graph: Graph = None,
     nodes: Annotated[int | None, typer.Option(help="Of a graph by name.")] = None,
     delays: Annotated[
         Path | None, typer.Option(help="Of its links, a CSV: v, w, delay in seconds.")
@@ -62,6 +70,7 @@ def plan(
         float | None, typer.Option(help="What noise it needs, and what that costs.")
     ] = None,
     delta: Annotated[float | None, typer.Option(help="With --epsilon.")] = None,
+    force: Force = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -72,28 +81,54 @@ def plan(
     """
     if (path is None) == (graph is None):
         raise InputError("`plan` needs a study or --graph, and not both.")
-    from ...planning import plans
-
+    pilot: dict[str, Any] = {"lr": lr, "steps": steps, "rounds": rounds}
+    own = {**pilot, "samples": samples or None, "times": times, "out": folder}
+    own |= {"force": force or None}
     if path is None:
         _refuse_privacy(epsilon, delta)
+        _refuse_unused(own | {"set": overrides or None}, "a study, not for --graph")
         return _show_links(graph or "", nodes, delays, seed or 0, as_json=as_json)
     if nodes is not None or delays is not None:
         raise InputError("--nodes and --delays are for --graph.")
     study = read_beside(path, overrides)
     _refuse_delta(study, epsilon, delta)
     if epsilon is not None or study.privacy is not None:
+        _refuse_unused(own | {"seed": seed}, "a plan without --epsilon and [privacy]")
         return show_costs(study, epsilon, delta, quiet=quiet, as_json=as_json)
+    _refuse_files(path, folder, times, force=force)
+    pilot |= {"seed": seed, "samples": samples}
+    _show_plan(_planned(study, pilot, quiet), folder, times, as_json=as_json)
+
+
+def _refuse_files(
+    path: Path, folder: Path | None, times: Path | None, *, force: bool
+) -> None:
+    """Refuses bad times, and files that would be replaced, before any work."""
+    if force and folder is None:
+        raise InputError("--force is for --out.")
     if times is not None:
-        trace(times)  # refused before any work
-    pilot: dict[str, Any] = {"seed": seed, "lr": lr, "steps": steps, "rounds": rounds}
+        trace(times)
+    for target in [] if folder is None else [folder / name for name in PLAN_FILES]:
+        refuse_target(target, [path], force=force)
+
+
+def _planned(study: Study, pilot: dict[str, Any], quiet: bool) -> Plan:
+    from ...planning import plans
+
     with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
-        found = plans.plan_study(study, **pilot, samples=samples, progress=show)
-    _show_plan(found, folder, times, as_json=as_json)
+        return plans.plan_study(study, **pilot, progress=show)
 
 
 def _refuse_privacy(epsilon: float | None, delta: float | None) -> None:
     if epsilon is not None or delta is not None:
         raise InputError("--epsilon and --delta are for a study, not for --graph.")
+
+
+def _refuse_unused(options: dict[str, Any], what: str) -> None:
+    """Refuses options that would have no effect."""
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"--{name} is for {what}.")
 
 
 def _refuse_delta(study: Study, epsilon: float | None, delta: float | None) -> None:
