@@ -192,7 +192,7 @@ def _guarded(
     init, flow = algorithm.init, algorithm.flow
 
     def fitting(x: Tensor, oracle: Oracle) -> State:
-        fits(len(oracle.present), x.shape[1])
+        fits(len(oracle.present), x.shape[-1])
         return init(x, oracle)
 
     if "rounds" in algorithm.faces:

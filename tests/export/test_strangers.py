@@ -23,7 +23,7 @@ import coterie as co
 from coterie.checks import InputError
 from coterie.export import export_model, predict, read_export
 from coterie.models import layout
-from coterie.records.files import load, save
+from coterie.records.files import load, refuse_target, save
 from support.called import called, refused
 from support.hospital_runs import own_module, run
 from support.strangers import RUNS_BASH, forge_json, forge_study
@@ -404,3 +404,11 @@ def test_a_header_of_an_array_that_does_not_end_is_refused(here):
 def test_a_client_of_many_digits_is_a_name_that_nobody_has(here):
     with pytest.raises(InputError, match="999"):
         called("export", "run", "--client", "9" * 5000, "--to", "to")
+
+
+def test_an_output_replaces_neither_a_pipe_nor_a_device(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for force in (False, True):
+        with pytest.raises(InputError, match="`--out` must be a plain file"):
+            refuse_target(pipe, [], force=force)

@@ -174,9 +174,10 @@ def test_pilot_estimates_distances_of_a_linear_model():
     assert federation.optima is not None
     truth = 4 * torch.cdist(federation.optima, federation.optima).square().numpy()
     apart = ~np.eye(6, dtype=bool)
-    # Three standard errors: the floor of both, and twice the distance times its noise.
+    # Of the floor of both, and twice the distance times its noise; of fifteen pairs one
+    # in 25 draws is beyond three standard errors, one in a thousand beyond four.
     error = 2 * found.floor.mean() + 4 * np.sqrt(truth * found.floor.mean())
-    assert (np.abs(found.squared - truth) < 3 * error)[apart].all()
+    assert (np.abs(found.squared - truth) < 4 * error)[apart].all()
 
 
 def test_pilot_estimates_the_variance_of_gradients_of_a_linear_model():
@@ -592,7 +593,7 @@ def test_the_command_says_what_asynchrony_would_save(study_file):
     assert result.exit_code == 0, result.output
     words = " ".join(result.output.split())
     # Five of six wait for nine tenths; (5 x 10 + 1) / 6 = 8.5.
-    assert "A round takes 10 s, in which clients wait for 75% of their time" in words
+    assert "A round takes 10 s, in which clients wait for 75.0 % of their time" in words
     assert "8.5 times as many gradients" in words
     assert "client 5, then counts 0.02" in words  # 1 / 51
     times.write_text("client,number,seconds\n0,0,-1")

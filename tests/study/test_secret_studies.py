@@ -100,7 +100,11 @@ def test_models_that_overflow_leave_as_what_is_known_and_are_counted(
 
 @pytest.mark.parametrize(("source", "said"), [("seed", True), ("system", False)])
 def test_epsilon_is_for_simulation_only_where_noise_is_seeded(tmp_path, source, said):
-    result = run_study(study("client", source=source), runs=tmp_path)
+    told: list[str] = []
+    made = study("client", source=source)
+    result = run_study(made, runs=tmp_path, notice=told.append)
+    (spent,) = [line for line in told if line.startswith("privacy: epsilon")]
+    assert ("Simulation only" in spent) == said
     section = privacy_section(result.records).lower()
     assert ("simulation only: the noise comes from the seed" in section) == said
     assert ("this is simulation only" in section) == said

@@ -64,8 +64,8 @@ def print_headline(answers: dict[str, str]) -> None:
     out.print()
 
 
-def print_epsilons(table: pd.DataFrame) -> None:
-    """Prints what private training tells, in the eyes of each role."""
+def print_epsilons(table: pd.DataFrame, note: str = "") -> None:
+    """Prints what private training tells, in the eyes of each role, and a note."""
     shown = Table(title="epsilon of the worst client, in the eyes of", box=None)
     shown.add_column("")
     for role in table.columns:
@@ -73,6 +73,8 @@ def print_epsilons(table: pd.DataFrame) -> None:
     for label, row in table.iterrows():
         shown.add_row(Text(str(label)), *(f"{value:.3g}" for value in row))
     out.print(shown)
+    if note:
+        out.print(Text(note, "bold"))
 
 
 def print_summary(summary: Any, score: Score) -> None:

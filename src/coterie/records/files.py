@@ -358,6 +358,8 @@ def refuse_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
             )
     if target.is_dir():
         raise InputError(f"`--out` must be a file, but {target} is a folder.")
+    if target.exists() and not target.is_file():  # a device, a pipe or a socket
+        raise InputError(f"`--out` must be a plain file, but {target} is not.")
     if target.name in ("study.toml", "model.json"):
         raise InputError(f"`--out` must be a table, but {target.name} is none.")
     if os.path.lexists(target) and not force:

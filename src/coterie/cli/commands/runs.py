@@ -74,6 +74,7 @@ def report(folder: RunFolder, as_json: Json = False) -> None:
 
 def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     """Prints the tables of a run, or one object, and writes its page."""
+    from ...privacy.noise import simulated_text
     from ...report import chosen, headline, newcomer_summary, summary, write_report
     from ...scores.finals import score_of
     from ...scores.keeping import keeping
@@ -105,7 +106,8 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     score = score_of(records)
     print_summary(table, score)
     if len(roles):
-        print_epsilons(roles)
+        source = records.study["privacy"].get("noise_source", "seed")
+        print_epsilons(roles, simulated_text(source))
     if newcomers is not None:
         print_newcomers(newcomers, score)
     if found is not None:

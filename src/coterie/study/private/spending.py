@@ -25,6 +25,7 @@ import torch
 from ...clients.groups import Group
 from ...engine.rounds import Round
 from ...privacy.accounts import epsilons
+from ...privacy.noise import simulated_text
 from ...privacy.subsampled import Step, quick_epsilons
 from ...records import Cell
 from ...records.ledgers import (
@@ -283,6 +284,7 @@ def summary_of(study: Study, run: str, ledger: DataLedger) -> dict[str, Any]:
         "studies": len({entry.run for entry in every} - left_out),
         "complete": own_complete and complete,
         "left_out": len(left_out),
+        "noise_source": privacy.noise_source,
     }
 
 
@@ -301,4 +303,4 @@ def summary_line(found: dict[str, Any]) -> str:
             f" {found['left_out']} more hid single samples only, and promise nothing "
             "about a whole client."
         )
-    return text
+    return f"{text} {simulated_text(found['noise_source'])}".rstrip()
