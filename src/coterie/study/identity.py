@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import seeds
-from ..checks import imported
+from ..checks import InputError, imported
 from ..data.federation import Table
 from ..privacy.partners import Choosing
 from ..records.versions import digest_of, sources_of
@@ -108,7 +108,12 @@ def settings_read(study: Study) -> dict[str, str]:
                 if module.split(".")[0] != "coterie"
             }
     if study.graph is not None and (file := file_of(study.graph.edges)):
-        read[f"`graph.edges` {study.graph.edges}"] = digest_of([file])
+        try:
+            read[f"`graph.edges` {study.graph.edges}"] = digest_of([file])
+        except OSError as error:
+            raise InputError(
+                f"cannot read the graph {file}: {error.strerror}."
+            ) from None
     if study.time is not None and study.time.trace:
         read[f"`time.trace` {study.time.trace}"] = digest_of([study.time.trace_file])
     return read
