@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +17,7 @@ from coterie.study.experiment import run_study
 from coterie.study.loops import training_of
 from coterie.study.private.spending import PARTNERS, together
 from coterie.study.setup import prepare
+from support.private_runs import entries
 from support.tiny_studies import LINEAR, made
 
 DELTA = 1e-5
@@ -30,11 +30,6 @@ def private(name: str, *, data=LINEAR["data"], algorithm=TWO, rounds=3, **privac
     privacy = {"clip": 0.5, "noise": 4.0, "delta": DELTA, **privacy}
     tables = {**LINEAR, "name": name, "data": data, "algorithm": algorithm}
     return made({**tables, "privacy": privacy}, rounds=rounds)
-
-
-def entries(runs: Path) -> list[LedgerEntry]:
-    found = sorted((runs / LEDGER).glob("*/*.json"))
-    return [LedgerEntry(**json.loads(path.read_text())) for path in found]
 
 
 def test_studies_on_the_same_data_add_up_and_the_same_one_counts_once(tmp_path):

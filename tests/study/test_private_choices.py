@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import pytest
 import torch
 
+import coterie
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
 from coterie.planning.private import plan_privacy
-from coterie.privacy import epsilon_of, mu_of
+from coterie.privacy import epsilon_of, mu_of, partners
 from coterie.privacy.accounts import totals
-from coterie.privacy.partners import PARTNERS
+from coterie.privacy.partners import PARTNERS, private_distances
 from coterie.privacy.training import events_of
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
@@ -20,6 +22,7 @@ from coterie.study.identity import choosing_of
 from coterie.study.private import guard_of
 from coterie.study.setup import data_of, prepare
 from coterie.types import SERVER
+from support.private_runs import entries
 
 TABLES = {
     "name": "chosen",
@@ -84,14 +87,17 @@ def test_single_samples_are_told_once_more_and_cost_no_more_than_epsilon(tmp_pat
     assert receivers == [everybody - {i} for i in range(4)]
 
 
-def test_processes_that_divide_the_clients_choose_alike(tmp_path):
-    guarded = study(unit="sample", noise=1.0)
+@pytest.mark.parametrize("source", ["seed", "system"])
+def test_processes_that_divide_the_clients_choose_alike(tmp_path, source):
+    # With secret noise, training differs; who was chosen, and what it cost, does not.
+    guarded = study(unit="sample", noise=1.0, noise_source=source)
     alone = run_study(guarded, runs=tmp_path / "alone")
     together = divided(
         lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
     )[0]
-    gap = alone.models() - together.models()
-    assert float(gap.abs().max()) < 1e-5  # float32, sums in another order
+    if source == "seed":
+        gap = alone.models() - together.models()
+        assert float(gap.abs().max()) < 1e-5  # float32, sums in another order
     last = [r.records.metrics["epsilon"].tolist() for r in (alone, together)]
     assert last[0] == last[1]
 
@@ -104,6 +110,32 @@ def test_another_study_draws_other_noise():
     one, same, other = (told(study(noise=2.0, delta=d)) for d in (1e-5, 1e-5, 1e-6))
     assert torch.equal(one, same)
     assert float((one - other).abs().mean()) > 1  # of noise of 2.8
+
+
+def test_secret_noise_of_a_choice_comes_again_in_its_runs_folder_alone(
+    tmp_path, monkeypatch
+):
+    found = []
+
+    def kept(told):
+        found.append(told)
+        return private_distances(told)
+
+    monkeypatch.setattr(partners, "private_distances", kept)
+    guarded = study(unit="sample", noise=2.0, noise_source="system")
+    for runs in ("one", "one", "other"):
+        result = run_study(guarded, runs=tmp_path / runs)
+        shutil.rmtree(result.folder)
+    other = study(unit="sample", noise=2.0, noise_source="system", delta=1e-6)
+    run_study(other, runs=tmp_path / "one")
+    first, again, elsewhere, another = (told.flatten(1) for told in found)
+    assert torch.equal(first, again)
+    # A client has 314 samples, a half 157; rows differ by noise alone, of 2 / 157 each.
+    for told in (elsewhere, another):
+        gap = (first - told).std() * 157 / 2
+        assert float(gap) == pytest.approx(2**0.5, rel=0.1)  # of 1,024 numbers
+    labels = {entry.label for entry in entries(tmp_path / "one")}
+    assert f"choice of partners, coterie {coterie.__version__}" in labels
 
 
 def test_who_finds_no_partners_pays_for_asking_alone(tmp_path):
@@ -140,11 +172,6 @@ def test_a_budget_that_choosing_would_spend_is_refused(tmp_path):
             {**CHOSEN, "weights": "sliced(40)"},
             {"noise": 1.0},
             "and cannot be made of what clients tell with noise: .* means, moments",
-        ),
-        (
-            CHOSEN,
-            {"noise": 1.0, "noise_source": "system"},
-            "and would have noise that a seed repeats, not that of the system",
         ),
         (
             CLOSE,

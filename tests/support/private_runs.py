@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import torch
 
@@ -25,6 +27,7 @@ from coterie.privacy.training import (
     foresee,
     privately,
 )
+from coterie.records.ledgers import LEDGER, LedgerEntry
 
 EVERYBODY = torch.ones(CLIENTS, dtype=torch.bool)
 
@@ -82,3 +85,9 @@ def private_run(
     made = privately(algorithm, foreseen, mechanism, simulation.names, **options)
     trace = followed(made, simulation, one_start(), rounds)
     return trace, events_of(trace.states[-1].ledger)
+
+
+def entries(runs: Path) -> list[LedgerEntry]:
+    """What the ledger of all data sets in a runs folder has."""
+    found = sorted((runs / LEDGER).glob("*/*.json"))
+    return [LedgerEntry(**json.loads(path.read_text())) for path in found]

@@ -198,16 +198,9 @@ def of_present(weights: Tensor, present: Tensor, start: int = 0) -> Tensor:
         places = torch.arange(len(present), device=weights.device)
         own = places[first : first + len(weights), None] == places
         return torch.where(present.to(weights.device) | own, weights, 0)
-    sparse = weights.to_sparse_coo().coalesce()
-    i, k = sparse.indices()
+    (i, k), values = _entries(weights)
     used = present.to(i.device)[k] | (i + first == k)
-    return torch.sparse_coo_tensor(
-        sparse.indices()[:, used],
-        sparse.values()[used],
-        weights.shape,
-        check_invariants=False,
-        is_coalesced=True,
-    )
+    return _sparse(torch.stack([i, k])[:, used], values[used], weights.shape)
 
 
 def _without_zeros(weights: Tensor) -> Tensor:
@@ -215,16 +208,21 @@ def _without_zeros(weights: Tensor) -> Tensor:
     values = weights.values() if weights.layout == torch.sparse_csr else None
     if values is not None and bool((values != 0).all()):
         return weights
+    places, values = _entries(weights)
+    there = values != 0
+    return _sparse(places[:, there], values[there], weights.shape)
+
+
+def _entries(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Where (2, e) sparse weights are, in order, and what they are (e,)."""
     sparse = weights.to_sparse_coo().coalesce()
-    there = sparse.values() != 0
-    if bool(there.all()):
-        return sparse
+    return sparse.indices(), sparse.values()
+
+
+def _sparse(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
+    """The opposite: places are in order, and none stands twice."""
     return torch.sparse_coo_tensor(
-        sparse.indices()[:, there],
-        sparse.values()[there],
-        weights.shape,
-        check_invariants=False,
-        is_coalesced=True,
+        places, values, tuple(shape), check_invariants=False, is_coalesced=True
     )
 
 
@@ -247,9 +245,7 @@ def mixed(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
         wanted = torch.stack([(some != 0).any(0) for some in weights.split(counts)])
         own = weights[mine][:, wanted[group.rank]]
         return weighted(own, _exchanged(group, rows, wanted, counts))
-    sparse = weights.to_sparse_coo().coalesce()
-    there = sparse.values() != 0
-    (i, k), values = sparse.indices()[:, there], sparse.values()[there]
+    (i, k), values = _entries(_without_zeros(weights))
     ends = torch.tensor(counts, device=i.device).cumsum(0)
     reader = torch.bucketize(i, ends, right=True)  # which process
     wanted = i.new_zeros(group.size, len(weights), dtype=torch.bool)
@@ -257,8 +253,7 @@ def mixed(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
     place, here = wanted[group.rank].cumsum(0) - 1, reader == group.rank
     size = counts[group.rank], int(wanted[group.rank].sum())
     index = torch.stack([i[here] - mine.start, place[k[here]]])
-    own = torch.sparse_coo_tensor(index, values[here], size, check_invariants=False)
-    return own @ _exchanged(group, rows, wanted, counts)
+    return _sparse(index, values[here], size) @ _exchanged(group, rows, wanted, counts)
 
 
 def mixed_at_hand(group: Group, weights: Tensor, rows: Tensor) -> Tensor:

@@ -101,7 +101,9 @@ class Processes:
     def tell(self, value: Any) -> Any:
         """What process 0 says."""
         blob = encode(value) if self.rank == 0 else b""
-        return decode(self._told(blob, 0))
+        frame = _framed(blob)
+        _together(lambda: dist.broadcast(frame, 0))
+        return decode(self._whole(frame, blob, 0))
 
     def gather(self, value: Found) -> list[Found]:
         """What every process says, in each of them."""
@@ -111,12 +113,6 @@ class Processes:
         return [
             decode(self._whole(frame, blob, rank)) for rank, frame in enumerate(frames)
         ]
-
-    def _told(self, blob: bytes, rank: int) -> bytes:
-        """The bytes that one process has."""
-        frame = _framed(blob)
-        _together(lambda: dist.broadcast(frame, rank))
-        return self._whole(frame, blob, rank)
 
     def _whole(self, frame: Tensor, blob: bytes, rank: int) -> bytes:
         """The bytes of a frame, and of a second message where they do not fit."""

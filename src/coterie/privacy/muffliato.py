@@ -61,7 +61,7 @@ def noisy(
         x: a row for each client.
         clip: the largest length of a row; longer ones are shortened.
         noise: standard deviation of every coordinate.
-        rng: stays secret, or noise can be drawn again and taken away.
+        rng: of the noise, for simulation only: it can be told from what it gave.
     """
     checks.finite("x", x)
     checks.number("noise", noise, at_least=0)

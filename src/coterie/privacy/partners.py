@@ -16,6 +16,7 @@ of a client by 2 sqrt(2). What is made of it, weights and whom they join, costs 
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -24,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import seeds
+from .. import __version__, seeds
 from ..checks import InputError, one_of
 from ..data.federation import Federation
 from ..similarity.distances import Distances, from_halves, squares_of
@@ -32,7 +33,7 @@ from ..similarity.partners import weights_from
 from ..similarity.samples import samples_of
 from ..types import SERVER
 from .ledger import Release
-from .noise import add_noise
+from .noise import SEEDED, NoiseSource, SecretNoise
 
 PARTNERS = "partners"
 """Stands for a verb where what left clients are mean features."""
@@ -81,6 +82,7 @@ class Choosing(NamedTuple):
     unit: str  # client or sample
     noise: float  # standard deviation, in units of how far what is told can move
     seed: int  # names the noise
+    secret: bytes | None = None  # makes the key of the noise; None: only the seed does
 
     def told(
         self, name: str, federation: Federation, samples: int
@@ -114,11 +116,24 @@ class Choosing(NamedTuple):
             moves = 1 / half.to(means)
             if self.unit == "client":
                 moves = torch.full_like(moves, 2 * math.sqrt(2))
-            stream = seeds.key(self.seed, "noise", name, samples)
-            rows = means.flatten(1)
-            add_noise(rows, stream, federation.clients, self.noise * moves)
+            scale = self.noise * moves
+            self._noise_for(name, samples).add(
+                rows := means.flatten(1),
+                seeds.key(self.seed, "noise", name, samples),
+                federation.clients,
+                scale,
+                mu=1 / self.noise,
+                reach=math.sqrt(2) / float(scale.min()),
+            )
             means = rows.view(means.shape)
         return means
+
+    def _noise_for(self, name: str, samples: int) -> NoiseSource:
+        """Of the noise, which is the same whenever the same is asked."""
+        if self.secret is None:
+            return SEEDED
+        asked = f"{__version__} {self.seed} {name} {samples}"
+        return SecretNoise(hmac.digest(self.secret, asked.encode(), "sha256"))
 
     def releases(self, clients: int) -> tuple[Release, ...]:
         """What is written down: everybody may come to know what is made of it."""

@@ -84,9 +84,9 @@ def key_of(runs: Path) -> bytes:
     return key
 
 
-def digest_with(key: bytes, text: str) -> str:
+def digest_with(key: bytes, text: str, digits: int = 32) -> str:
     """A digest of a text that nobody can repeat without the key."""
-    return hmac.new(key, text.encode(), "sha256").hexdigest()[:32]
+    return hmac.new(key, text.encode(), "sha256").hexdigest()[:digits]
 
 
 def keyed(read: Mapping[str, str], runs: Path) -> dict[str, str]:

@@ -7,6 +7,8 @@ The algorithm in the headline is chosen by validation data, and is no oracle.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -216,11 +218,10 @@ def shortfall_text(records: Records) -> str:
     goal, missing = shortfalls(records)
     if not missing:
         return ""
-    more = f"; and {len(missing) - 12} more" if len(missing) > 12 else ""
     return (
         "This study is not complete: some runs ended before "
         f"{axis_of(records).at(goal)} "
-        f"({'; '.join(missing[:12])}{more}). What is there is shown. Of each "
+        f"({_first(missing)}). What is there is shown. Of each "
         "algorithm, only the seeds that got furthest count."
     )
 
@@ -230,9 +231,14 @@ def infinite_text(records: Records) -> str:
     found = infinite_losses(records)
     if not found:
         return ""
-    more = f"; and {len(found) - 12} more" if len(found) > 12 else ""
     return (
         "Some losses are not finite, though the models are: "
-        f"{'; '.join(found[:12])}{more}. Means with them are not finite either; a "
+        f"{_first(found)}. Means with them are not finite either; a "
         "smaller step size usually helps."
     )
+
+
+def _first(texts: Sequence[str], most: int = 12) -> str:
+    """The first of them, and how many more there are."""
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return "; ".join([*texts[:most], *more])

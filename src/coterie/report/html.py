@@ -191,7 +191,7 @@ _COUNTS_SCRIPT = """
         cell.textContent = row[k];
         if (k === row.length) {
           share = 0;
-          cell.textContent = total ? (100 * row[i] / total).toFixed(0) + " %" : "–";
+          cell.textContent = total ? (100 * row[i] / total).toFixed(1) + " %" : "–";
         }
         cell.style.background = "rgba(0, 114, 178, " + (share / 2).toFixed(2) + ")";
       });

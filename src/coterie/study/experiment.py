@@ -22,6 +22,7 @@ from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
 from ..data.doubts import doubts
 from ..data.federation import PARTS
+from ..privacy.partners import PARTNERS
 from ..records import Cell, Folder, Records, Search, load_records, locked
 from ..records.files import write
 from ..records.keys import digest_with, key_of, keyed
@@ -175,7 +176,7 @@ def run_study(
     data = data_of(study, group)
     setup = _prepared(study, study.run.seeds[0], data, group)
     place = _Place(study, data, Path(runs), resume, group)
-    place.charge_partners(setup)  # whom even a refusal asks
+    setup = place.charge_partners(setup)  # whom even a refusal asks
     _refuse(setup, data)
     _say_beforehand(setup, say, notice or _warn)
     own, read, ledger = place.folder, place.read, place.ledger
@@ -188,8 +189,7 @@ def run_study(
         total += sum(search.planned for search in searches.values() if search)
         for seed in study.run.seeds:
             if seed != setup.seed:
-                setup = _prepared(study, seed, data, group)
-                place.charge_partners(setup)
+                setup = place.charge_partners(_prepared(study, seed, data, group))
             folder = SharedFolder(own, setup.division) if group.size > 1 else own
             _describe(setup, own, folder)
             shows = functools.partial(_teller, progress, setup, total)
@@ -250,10 +250,13 @@ class _Place:
             self._ledger = DataLedger(self.runs, data)
         return self._ledger
 
-    def charge_partners(self, setup: Setup) -> None:
-        """Charges what clients tell before training, where they tell anything."""
-        if telling_of(setup) and self.ledger is not None:
-            charge_partners(setup, self.folder.path.name, self.ledger)
+    def charge_partners(self, setup: Setup) -> Setup:
+        """Charges what clients tell before training; the setup can then be told it."""
+        if not telling_of(setup) or self.ledger is None:
+            return setup
+        charge_partners(setup, self.folder.path.name, self.ledger)
+        key = first(self._group, lambda: digest_with(key_of(self.runs), PARTNERS, 64))
+        return replace(setup, secret=bytes.fromhex(key))
 
 
 def _lock(stack: contextlib.ExitStack, folder: Path, say: Say) -> None:

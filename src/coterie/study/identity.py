@@ -59,11 +59,14 @@ def data_name(study: Study, read: Mapping[str, str]) -> str:
     return json.dumps(digests or made, sort_keys=True, default=str)
 
 
-def choosing_of(study: Study, seed: int, read: Mapping[str, str]) -> Choosing | None:
+def choosing_of(
+    study: Study, seed: int, read: Mapping[str, str], secret: bytes | None = None
+) -> Choosing | None:
     """How clients tell of their data for a choice of partners, under [privacy]."""
     if study.privacy is None:
         return None
-    return study.privacy.choosing(seeds.key(seed, "partners", whole_name(study, read)))
+    name = seeds.key(seed, "partners", whole_name(study, read))
+    return study.privacy.choosing(name, secret)
 
 
 def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:

@@ -61,6 +61,7 @@ class Setup:
     x: Tensor  # (n, D), of the clients of this process
     newcomers: Newcomers | None = None
     read: Mapping[str, str] = field(default_factory=dict)  # see `Data`
+    secret: bytes | None = field(default=None, repr=False)  # of the runs folder
 
     @property
     def division(self) -> Division:
@@ -107,7 +108,7 @@ class Setup:
 def _building(setup: Setup, federation: Federation) -> Build:
     """Builds algorithms for a federation, and their ingredients, each of them once."""
     graph = setup.study.graph
-    choosing = choosing_of(setup.study, setup.seed, setup.read)
+    choosing = choosing_of(setup.study, setup.seed, setup.read, setup.secret)
     context = Context(federation, layout(setup.module), setup.seed, choosing=choosing)
     if graph is not None:
         edges = edges_between(graph.edges, federation)

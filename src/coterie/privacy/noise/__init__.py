@@ -3,6 +3,7 @@
 from .secret import LEAST_DELTA, MARGIN, SecretStream, refuse_inexact
 from .seeded import add_noise, normals
 from .sources import (
+    SEED,
     SEEDED,
     SIMULATION_ONLY,
     SOURCES,
@@ -17,6 +18,7 @@ from .sources import (
 __all__ = [
     "LEAST_DELTA",
     "MARGIN",
+    "SEED",
     "SEEDED",
     "SIMULATION_ONLY",
     "SOURCES",

@@ -4,9 +4,11 @@
 operating system when a stream is made; it is kept in memory only, and never written,
 shown or copied. Every bit is used once: a stream only moves forward. So there are no
 names that could be used twice: a resumed run, a repeated round, another run, another
-process and a forked one all have keys of their own. AES is a permutation, so after b
-blocks it differs from random by at most b^2 / 2^129; a new key after 2^30 blocks keeps
-that below 2^-69.
+process and a forked one all have keys of their own. (One exception: means that clients
+tell before training have a key that is made of a secret and of all settings and data,
+so that a run that goes on says the same again, and nothing new.) AES is a permutation,
+so after b blocks it differs from random by at most b^2 / 2^129; a new key after 2^30
+blocks keeps that below 2^-69.
 
 **Draws.** A word of 64 bits is a sign and a probability v of 63 bits. In the centre,
 |v| < 1 - 33 / 2^15, the draw is sqrt(2) erfinv(v). In the tails 106 more bits are
@@ -88,16 +90,20 @@ _WORDS = 2**18
 class SecretStream:
     """Random bits of a key that nobody knows, each of which comes once."""
 
-    def __init__(self) -> None:
-        """Takes a key from the operating system."""
-        self._lock = threading.Lock()
-        self._renew()
+    def __init__(self, key: bytes | None = None) -> None:
+        """Prepares to draw.
 
-    def _renew(self) -> None:
+        Args:
+            key: 32 bytes that nobody else has; None: from the operating system.
+        """
+        self._lock = threading.Lock()
+        self._renew(key)
+
+    def _renew(self, key: bytes | None = None) -> None:
         # Imported here: who trains without privacy does not need it.
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-        cipher = Cipher(algorithms.AES256(os.urandom(32)), modes.CTR(bytes(16)))
+        cipher = Cipher(algorithms.AES256(key or os.urandom(32)), modes.CTR(bytes(16)))
         self._stream: Any = cipher.encryptor()
         self._left, self._process = 16 * _BLOCKS, os.getpid()
 

@@ -97,9 +97,13 @@ class SecretNoise:
 
     secret = True
 
-    def __init__(self) -> None:
-        """Takes a key of its own from the operating system."""
-        self._stream = SecretStream()
+    def __init__(self, key: bytes | None = None) -> None:
+        """Prepares to draw.
+
+        Args:
+            key: 32 bytes that nobody else has; None: from the operating system.
+        """
+        self._stream = SecretStream(key)
 
     def bits(
         self, stream: Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int

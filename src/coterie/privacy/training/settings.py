@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -19,7 +20,7 @@ from ..gaussian import (
     refuse_epsilon,
     refuse_noise,
 )
-from ..noise import LEAST_DELTA, SOURCES, source_of
+from ..noise import LEAST_DELTA, SEED, SOURCES, source_of
 from ..partners import Choosing
 from ..per_sample.losses import refuse_loss_clip
 from .mechanisms import Mechanism
@@ -139,18 +140,21 @@ class Privacy:
         """Of mu^2, for choosing partners."""
         return self.partners or _PARTNERS
 
-    def choosing(self, seed: int) -> Choosing:
+    def choosing(self, seed: int, secret: bytes | None = None) -> Choosing:
         """How clients tell of their data for the choice of partners, as one release.
 
         Args:
             seed: names coins and noise.
+            secret: that noise of the system is made of, where it must come again.
         """
         if self.epsilon is not None:
             noise = 1 / (math.sqrt(self.share) * mu_of(self.epsilon, self.delta))
         else:
             noise = self.noise or 0.0
             noise = noise / 2 if self.unit == "client" else noise
-        return Choosing(self.unit, noise, seed)
+        if self.noise_source == SEED:
+            return Choosing(self.unit, noise, seed)
+        return Choosing(self.unit, noise, seed, secret or os.urandom(32))
 
     def mechanism(
         self,

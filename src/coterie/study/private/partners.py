@@ -56,11 +56,8 @@ def refuse_unnoised(study: Study, entry: Entry) -> None:
     """Refuses ingredients that cannot be made of what clients tell with noise."""
     for name, choice in _measured(entry):
         why = "cannot be made of what clients tell with noise"
-        privacy = study.privacy
         if study.time is not None:
             why = "is not counted with [time]"
-        elif privacy is not None and privacy.noise_source == "system":
-            why = "would have noise that a seed repeats, not that of the system"
         elif is_told_with_noise(name, choice):
             continue
         raise InputError(

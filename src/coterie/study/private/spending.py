@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 
+from ... import __version__
 from ...clients.groups import Group
 from ...engine.rounds import Round
 from ...privacy.accounts import epsilons
-from ...privacy.noise import simulated_text
+from ...privacy.noise import SYSTEM, simulated_text
 from ...privacy.subsampled import Step, quick_epsilons
 from ...records import Cell
 from ...records.ledgers import (
@@ -234,7 +235,10 @@ def charge_partners(setup: Setup, run: str, ledger: DataLedger) -> None:
             cost = [[*kind, count] for kind, count in steps.items()]
         elif math.isnan(cost):
             cost = math.inf
-        name = run, PARTNERS, setup.seed, privacy.unit
+        label = PARTNERS
+        if privacy.noise_source == SYSTEM:  # which another version draws anew
+            label = f"{PARTNERS}, coterie {__version__}"
+        name = run, label, setup.seed, privacy.unit
         entry = LedgerEntry(*name, 0, cost, 0.0 if client else [])
         first(setup.simulation.group, lambda: ledger.write(entry))
 
