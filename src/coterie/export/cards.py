@@ -375,7 +375,8 @@ def _limit_lines(records: Records, trained: Trained) -> list[str]:
             f"- Epsilon covers what {name} sent in training. It does not cover what "
             "this model itself tells of its data, nor the scores, sizes and names on "
             "this page, nor the medians, means and scales of features, nor the choice "
-            "of an algorithm by validation data (docs/data\\_protection.md of coterie)."
+            "of an algorithm by validation data, nor which samples train, validate and "
+            "test (docs/data\\_protection.md of coterie)."
         )
     if trained.label in records.oracles:
         lines.append(

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ...checks import InputError
 from ...models.trust import in_run_folder
+from ...privacy.noise import SYSTEM, simulated_text
 from ...records.files import read_sealed_toml
 from ...scores.words import percent
 from ..beside import read_beside
@@ -64,6 +65,9 @@ def audit(
         print_json(_answer(found, study.name, runs, confidence))
     else:
         _print(found, confidence)
+        source = SYSTEM if study.privacy is None else study.privacy.noise_source
+        if words := simulated_text(source):
+            out.print(words)
     if found.broken:
         raise typer.Exit(1)
 

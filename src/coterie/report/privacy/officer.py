@@ -120,6 +120,8 @@ ROLES = {
 
 NOT_COVERED = (
     "How many samples each client has, which weights averages.",
+    "With the unit sample: which samples train, validate and test. A sample that is "
+    "left out can move one other sample across each border between these parts.",
     "How columns were prepared: exact medians that fill gaps, means, scales and "
     "categories, in `preparation-<seed>.json` and in every exported model.",
     "Scores, losses and training curves of every client in `metrics.csv`, the report, "
