@@ -60,6 +60,7 @@ import os
 import threading
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
@@ -149,15 +150,12 @@ class GaussianDraws:
         self._stream = stream
         self._words = torch.empty(most, dtype=torch.int64, device=device)
         self._drawn = torch.empty(most, dtype=torch.float64, device=device)
-        self._high = torch.empty(most, dtype=torch.int16, device=device)
 
     def next(self, count: int) -> Float64[Tensor, " {count}"]:
         """The next draws divided by sqrt(2), until they are overwritten."""
         words, drawn = self._words[:count], self._drawn[:count]
         self._stream.fill(words)
-        # Of the highest 16 bits, those of both tails lie next to each other.
-        high = torch.add(words.view(torch.int16)[3::4], _OUTER, out=self._high[:count])
-        tails = (high < 2 * _OUTER - 2**15).nonzero()[:, 0]
+        tails = _tails(words)
         drawn.copy_(words).mul_(2.0**-63).erfinv_()
         return drawn.index_copy_(0, tails, self._in_tails(words.index_select(0, tails)))
 
@@ -171,6 +169,17 @@ class GaussianDraws:
         rest = (high + (low + 0.5) * 2.0**-53) * 2.0**-53  # in all digits of a double
         away = torch.special.ndtri((steps + rest) * 2.0**-64) * math.sqrt(0.5)
         return torch.where(words < 0, away, -away)
+
+
+def _tails(words: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
+    """Which words stand for a draw in a tail."""
+    # Of the highest 16 bits, those of both tails lie next to each other.
+    high = words.view(torch.int16)[3::4]
+    if words.device.type != "cpu":
+        return (high + _OUTER < 2 * _OUTER - 2**15).nonzero()[:, 0]
+    # NumPy finds few among many several times as fast.
+    found = np.flatnonzero(high.numpy() + np.int16(_OUTER) < 2 * _OUTER - 2**15)
+    return torch.from_numpy(found)
 
 
 def refuse_inexact(columns: int, mu: float, reach: float | None = None) -> None:
@@ -219,7 +228,9 @@ def add_secret(
     at_once = _WORDS if rows.device.type == "cpu" else rows.numel()
     width = min(d, at_once)
     high = max(1, at_once // width)
-    factors = deviation * math.sqrt(2), 1 / grid, grid
+    # Grids are powers of two: dividing by them rounds nothing.
+    unit = grid if rounded else torch.ones_like(grid)
+    factors = deviation * math.sqrt(2) / unit, 1 / unit, unit
     equal = bool((scale == scale[0]).all())  # numbers are faster than columns
     draws = GaussianDraws(stream, min(n, high) * width, rows.device)
     for left in range(0, d, width):
@@ -229,11 +240,14 @@ def add_secret(
             spread, inverse, step = (
                 float(each[0]) if equal else each[some, None] for each in factors
             )
-            noisy = draws.next(block.numel()).view(block.shape)
-            noisy.mul_(spread).add_(block)
+            noisy = draws.next(block.numel()).view(block.shape).mul_(spread)
+            if equal:
+                noisy.add_(block, alpha=inverse)
+            else:
+                noisy.add_(block * inverse)
             if rounded:
-                noisy.mul_(inverse).round_().mul_(step)
-            block.copy_(noisy)
+                noisy.round_()
+            block.copy_(noisy.mul_(step))
     return rows
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -92,6 +93,7 @@ def privately(
     costs: Sequence[Tensor] = (),
     before: Sequence[Release] = (),
     witness: Witness | None = None,
+    watched: bool = True,
 ) -> Algorithm:
     """The algorithm with clients who release nothing but clipped rows with noise.
 
@@ -104,6 +106,7 @@ def privately(
         costs: (N,) of each round, the mu^2 that it may cost; see `costs_of`.
         before: what was released for its making.
         witness: sees rows before they are released, in an audit.
+        watched: whether clients have data, which must not leave unnoised.
     """
 
     def asked(
@@ -125,11 +128,15 @@ def privately(
             given = inner, mechanism, foreseen, calls, refs, names, t
             refuses = absent if bool(absent.any()) else None
             made.append(PrivateOracle(*given, at_home=at_home, refuses=refuses))
-            made[-1].watch = watch
+            made[-1].watch = watch if watched else None
             return made[-1]
 
         assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
-        return WatchedOracle(oracle.wrapped(wrap), watch), made[-1], watch
+        found = oracle.wrapped(wrap)
+        return WatchedOracle(found, watch) if watched else found, made[-1], watch
+
+    def following(watch: Watch) -> AbstractContextManager[None]:
+        return watch.following.on() if watched else nullcontext()
 
     def init(x: Tensor, oracle: Oracle) -> Guarded:
         known = x if oracle.home is None else x[:, ~oracle.home]
@@ -138,7 +145,7 @@ def privately(
         refs = known[:, None].repeat(1, len(foreseen.slots), 1)
         nobody = torch.zeros_like(oracle.present)
         private, inside, watch = asked(oracle, foreseen.calls(0), refs, 0, nobody)
-        with watch.following.on():
+        with following(watch):
             state = algorithm.init(x, private)
         watch.end()
         events, marks = [*before, *inside.events], marks_of(state, watch.following)
@@ -159,7 +166,7 @@ def privately(
         read = with_marks(now.state, now.marks)
         given = foreseen.calls(t), now.refs, t, refuses
         private, inside, watch = asked(oracle, *given, read=read)
-        with watch.following.on():
+        with following(watch):
             state, info = algorithm.step(now.state, private, rng)
         watch.end()
         cost = totals(inside.events, n, colluders=mechanism.colluders)
@@ -181,7 +188,7 @@ def privately(
             with_marks(now.state, now.marks),
         )
         private, _, watch = asked(oracle, *rows, read=read, at_home=True)
-        with watch.following.on():
+        with following(watch):
             found = algorithm.personal(now.state, private)
         watch.end()
         return found
@@ -229,7 +236,7 @@ def costs_of(
     # Where much depends on losses, these must not be lost in noise.
     noise = 1.0 if foreseen.told is None else 2.0**-20
     unit = Mechanism(0.5, noise, secure=secure, loss_clip=1.0, colluders=colluders)
-    private = privately(algorithm, foreseen, unit, torch.arange(n))
+    private = privately(algorithm, foreseen, unit, torch.arange(n), watched=False)
 
     rounds = actives if foreseen.told is None else explored(actives)
 
