@@ -67,5 +67,7 @@ def test_what_is_not_marked_as_rows_must_be_the_same_in_every_process():
         scale = torch.tensor([float(group.rank)])
         return whole(part._replace(inner=part.inner._replace(scale=scale)), group, 5)
 
-    with pytest.raises(InputError, match="`scale` of the state must be the same"):
+    with pytest.raises(
+        InputError, match=r"`inner\.scale` of the state must be the same"
+    ):
         divided(differs, 2)

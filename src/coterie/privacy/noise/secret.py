@@ -241,7 +241,7 @@ def add_secret(
                 float(each[0]) if equal else each[some, None] for each in factors
             )
             noisy = draws.next(block.numel()).view(block.shape).mul_(spread)
-            if equal:
+            if isinstance(inverse, float):
                 noisy.add_(block, alpha=inverse)
             else:
                 noisy.add_(block * inverse)
