@@ -173,11 +173,11 @@ def weighted(weights: Tensor, rows: Tensor) -> Tensor:
         weights: (m,) or (.., m), dense.
         rows: (m, D).
     """
-    if not rows.numel():
-        return weights @ rows
+    if not rows.is_cuda:  # where asking would wait
+        found = weights @ rows
+        if bool(found.sum().isfinite()):  # zero times infinite is no number
+            return found
     lost = ~torch.linalg.vector_norm(rows, torch.inf, dim=1).isfinite()
-    if not rows.is_cuda and not bool(lost.any()):  # on a GPU, asking would wait
-        return weights @ rows
     found = weights @ torch.where(lost[:, None], 0, rows)
     uses = ((weights != 0) & lost).any(-1, keepdim=True)
     return torch.where(uses, torch.nan, found)
