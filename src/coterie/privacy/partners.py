@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import __version__, seeds
+from .. import seeds
 from ..checks import InputError, one_of
 from ..data.federation import Federation
 from ..similarity.distances import Distances, from_halves, squares_of
@@ -46,6 +46,9 @@ _BANDWIDTH = 0.5
 
 PAIRS = 200
 """With more clients, who has received what is not kept by pairs, which grow as N^2."""
+
+_GRID = 2.0**-30
+"""Means are whole multiples of it."""
 
 _BLOCK = 2**20
 """Features of samples that are made at once."""
@@ -84,6 +87,10 @@ class Choosing(NamedTuple):
     seed: int  # names the noise
     secret: bytes | None = None  # makes the key of the noise; None: only the seed does
 
+    def __repr__(self) -> str:
+        source = "a seed" if self.secret is None else "secret"
+        return f"<Choosing: unit {self.unit}, noise {self.noise:g}, {source}>"
+
     def told(
         self, name: str, federation: Federation, samples: int
     ) -> Float[Tensor, "n 2 p"]:
@@ -106,19 +113,21 @@ class Choosing(NamedTuple):
                 f"{federation.name_of(int(half.argmin()))} has "
                 f"{int(known.size[half.argmin()])}."
             )
-        values = known.values[:, : 2 * int(half.max())] / math.sqrt(d)
+        values = known.values[:, : 2 * int(half.max())].double() / math.sqrt(d)
         place = torch.arange(values.shape[1], device=half.device)
         first = place < half[:, None]
         both = torch.stack([first, (place < 2 * half[:, None]) & ~first], 1)
         share = both / half[:, None, None].to(values)
-        means = _summed(values, share, features)
+        # Other processors may differ in the last digits, which must not change noise.
+        means = (_summed(values, share, features) / _GRID).round() * _GRID
         if self.noise:
             moves = 1 / half.to(means)
             if self.unit == "client":
                 moves = torch.full_like(moves, 2 * math.sqrt(2))
-            scale = self.noise * moves
-            self._noise_for(name, samples).add(
-                rows := means.flatten(1),
+            scale = self.noise * (moves + math.sqrt(means[0].numel()) * _GRID)
+            rows = means.flatten(1)
+            self._noise_for(name, samples, rows).add(
+                rows,
                 seeds.key(self.seed, "noise", name, samples),
                 federation.clients,
                 scale,
@@ -128,12 +137,14 @@ class Choosing(NamedTuple):
             means = rows.view(means.shape)
         return means
 
-    def _noise_for(self, name: str, samples: int) -> NoiseSource:
-        """Of the noise, which is the same whenever the same is asked."""
+    def _noise_for(self, name: str, samples: int, rows: Tensor) -> NoiseSource:
+        """Of the noise, which is the same only where all that is told is the same."""
         if self.secret is None:
             return SEEDED
-        asked = f"{__version__} {self.seed} {name} {samples}"
-        return SecretNoise(hmac.digest(self.secret, asked.encode(), "sha256"))
+        names = self.unit, self.noise, self.seed, name, samples, tuple(rows.shape)
+        asked = repr(names).encode()
+        told = asked + rows.cpu().contiguous().numpy().tobytes()
+        return SecretNoise(hmac.digest(self.secret, told, "sha256"))
 
     def releases(self, clients: int) -> tuple[Release, ...]:
         """What is written down: everybody may come to know what is made of it."""

@@ -84,6 +84,7 @@ class LedgerEntry(NamedTuple):
     spent: float | list[Any]
     reserved: float | list[Any] | None = 0.0  # on top; None: nobody knows yet
     number: int = 0  # of beginnings with fresh noise; 0: noise that a seed repeats
+    attempt: int = 0  # the last that wrote it
 
 
 class DataLedger:

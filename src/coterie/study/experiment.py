@@ -177,7 +177,7 @@ def run_study(
     setup = _prepared(study, study.run.seeds[0], data, group)
     place = _Place(study, data, Path(runs), resume, group)
     setup = place.charge_partners(setup)  # whom even a refusal asks
-    _refuse(setup, data)
+    _refuse(setup, data, place)
     _say_beforehand(setup, say, notice or _warn)
     own, read, ledger = place.folder, place.read, place.ledger
     with contextlib.ExitStack() as stack:
@@ -333,8 +333,8 @@ def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None
         )
 
 
-def _refuse(setup: Setup, data: Data) -> None:
-    """Refuses what cannot be run, before anything is written."""
+def _refuse(setup: Setup, data: Data, place: _Place) -> None:
+    """Refuses what cannot be run, before anything is written but what was charged."""
     study = setup.study
     for entry in study.algorithms:
         training_of(setup, entry).like()
@@ -350,6 +350,7 @@ def _refuse(setup: Setup, data: Data) -> None:
         folds_of(study, federation, seed)
         if study.graph is not None and seed != setup.seed:  # weights may depend on it
             other = replace(setup, seed=seed, federation=federation)
+            other = place.charge_partners(other)
             for entry in study.algorithms:
                 other.algorithm(entry)
             refuse_settings(other)

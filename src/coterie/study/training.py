@@ -96,9 +96,10 @@ def _run_to_end(
     """The cell after all rounds, with all models kept."""
     run, simulation, (tell, say, log) = setup.study.run, setup.simulation, listeners
     training = training_of(setup, entry, held=bool(account.lost))
+    begins = not cell.rounds
+    # Nothing is saved before rounds that were lost are paid for.
+    cell = _placed(cell, setup, training, folder, account)
     try:
-        begins = not cell.rounds
-        cell = _placed(cell, setup, training, folder, account)
         if begins:
             cell = _evaluated(cell, setup, training, {})
             folder.grow(cell)
@@ -462,12 +463,8 @@ def _hides(setup: Setup) -> bool:
 def _nonfinite(x: Tensor, what: str, cell: Cell, setup: Setup) -> str:
     """Whose row is not finite; nothing where all are, or clients hide their data."""
     bad = ~torch.isfinite(x.sum(1))
-    if not bad.any():
+    if not bad.any() or _hides(setup):  # a run that ended would tell of data
         return ""
-    if _hides(setup):  # a run that ended would tell of a client's data
-        everybody = bool(bad.all()) and setup.division.group.size == 1
-        text = f"{cell.label} (seed {cell.seed}): no model of any client is finite "
-        return f"{text}after round {cell.t}" * everybody
     identity = cell.clients[setup.division.mine][int(bad.nonzero()[0])]
     client = called(setup.federation.names, identity)
     return (

@@ -49,6 +49,9 @@ _ABOUT: set[Any] = {
 values are noted where they are made."""
 
 
+_BY_PYTHON = (Tensor.apply_, Tensor.map_, Tensor.map2_)
+"""What gives values to functions of Python, one by one."""
+
 _OF_LISTS = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
 
 
@@ -178,7 +181,10 @@ class Following(TorchDispatchMode):
             made = list(_tensors((found,)))
             for one in made:
                 of_data(one)
-            self.read = self.read or not made or _shaped_by_values(func, args)
+            # Another draw may tell how many numbers this one has used.
+            draws = torch.Tag.nondeterministic_seeded in func.tags
+            told = draws or _shaped_by_values(func, args)
+            self.read = self.read or not made or told
         return found
 
 
@@ -209,7 +215,7 @@ class _Reading(TorchFunctionMode):
         if found is None or func in _ABOUT or self._following.read:
             return found
         # What is made of a list of numbers past torch's operations counts as read.
-        by_list = func in _OF_LISTS
+        by_list = func in _OF_LISTS or func in _BY_PYTHON
         if not by_list and any(True for _ in _tensors((found,))):
             return found
         given = _tensors((*args, *(kwargs or {}).values()))

@@ -124,6 +124,23 @@ class Watch:
             raise self._refusal
 
 
+def _refuse_other_shapes(
+    program: Program, rows: Sequence[Tensor], results: Sequence[Tensor]
+) -> None:
+    """Refuses results that are not like the rows in whose place they stand.
+
+    A program may look at data, and a shape would tell of them.
+    """
+    for row, result in zip(rows, results, strict=False):
+        if (row.shape, row.dtype) != (result.shape, result.dtype):
+            name = getattr(program, "__name__", "a program")
+            raise InputError(
+                f"private training stops: results of `{name}` must have the shapes and "
+                f"types of its rows, {tuple(row.shape)} {row.dtype}, got "
+                f"{tuple(result.shape)} {result.dtype}."
+            )
+
+
 class WatchedOracle(Wrapping[Any]):
     """An oracle, asked by a method that is watched; see `coterie.types.Oracle`."""
 
@@ -170,6 +187,7 @@ class WatchedOracle(Wrapping[Any]):
                     following.read = True  # whoever catches it knows something
                     raise
             results = found if isinstance(found, tuple) else (found,)
+            _refuse_other_shapes(program, some, results)
             now = [following.read or is_of_data(one) for one in results]
             made = [a or b for a, b in zip(made or now, now, strict=True)]
             following.read = before

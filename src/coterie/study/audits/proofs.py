@@ -58,6 +58,8 @@ class Account(NamedTuple):
 
     def told(self, made: Decisions, confidence: float) -> tuple[float, float]:
         """Epsilon that calls of canaries prove, and would if all were right."""
+        if not made.mu:  # a model that is the same with the canary and without
+            return 0.0, 0.0
         least, most = made.at_least(confidence), made.could(confidence)
         return self.epsilon(least / made.mu), self.epsilon(most / made.mu)
 

@@ -112,8 +112,18 @@ def sample_canaries(
     trials = max(_FEWEST, min(TRIALS, _MOST // (2 * columns)))
     most = max(1, min(_ANSWERS, _MOST // (2 * trials * columns)))
     releases = min(max(1, math.ceil((_EASY * noise) ** 2)), most)
-    made = _chosen(canaries, max(1, min(trials, _NUMBERS // (2 * columns))))
-    simulation = simulation_of(study, made, setup.module, setup.seed)
+    pairs = max(1, min(trials, _NUMBERS // (2 * columns)))
+    rng = torch.Generator().manual_seed(0)
+    x = setup.x[0] + 0.1 * torch.randn(columns, generator=rng).to(setup.x)
+    pair = Batch(torch.arange(2, device=x.device)[:, None], torch.ones(2, 1).to(x))
+    for loud in (_LOUD, -_LOUD, 1.0):  # of some models, one is so sure that g is 0
+        made = _chosen(canaries, pairs, loud)
+        simulation = simulation_of(study, made, setup.module, setup.seed)
+        g = simulation.kernel.grad(x.expand(2, -1), pair).double()
+        if bool(g[1].any()):
+            break
+    usual, canary = g * (clip / g.norm(dim=1, keepdim=True).clamp(min=clip))
+    mu = math.sqrt(releases) * float(canary.norm()) / (clip * noise)
     clients = PrivateSimulation(
         simulation,
         clip=clip,
@@ -121,13 +131,6 @@ def sample_canaries(
         name="audit",
         noise_source=study.privacy.noise_source,
     )
-    rng = torch.Generator().manual_seed(0)
-    x = setup.x[0] + 0.1 * torch.randn(columns, generator=rng).to(setup.x)
-    one = torch.ones(2, 1).to(x)
-    pair = Batch(torch.arange(2, device=x.device)[:, None], one)
-    g = simulation.kernel.grad(x.expand(2, -1), pair).double()
-    usual, canary = g * (clip / g.norm(dim=1, keepdim=True).clamp(min=clip))
-    mu = math.sqrt(releases) * float(canary.norm()) / (clip * noise)
     points, ratios, t = x.expand(len(made), -1), list[Tensor](), 0
     sizes = made.train.size.to(x.device)[:, None]
     while sum(map(len, ratios)) < 2 * trials:
@@ -142,13 +145,19 @@ def sample_canaries(
     return decisions(inside, outside, mu)
 
 
-def _chosen(canaries: Canaries, pairs: int) -> Federation:
-    """So many clients with an ordinary sample and a canary, and so many without."""
+def _chosen(canaries: Canaries, pairs: int, loud: float) -> Federation:
+    """So many clients with an ordinary sample and a canary, and so many without.
+
+    Args:
+        canaries: of which the first is taken.
+        pairs: how many.
+        loud: factor of its features.
+    """
     made = canaries.federation
     which = torch.stack([canaries.rest[0], canaries.inside[0, 0]])
     features = made.features[which]
     if features.is_floating_point():
-        features = features * features.new_tensor([1.0, _LOUD]).view(
+        features = features * features.new_tensor([1.0, loud]).view(
             2, *[1] * (features.dim() - 1)
         )
     n = 2 * pairs

@@ -22,11 +22,10 @@ from typing import Any
 
 import torch
 
-from ... import __version__
 from ...clients.groups import Group
 from ...engine.rounds import Round
 from ...privacy.accounts import epsilons
-from ...privacy.noise import SYSTEM, simulated_text
+from ...privacy.noise import simulated_text
 from ...privacy.subsampled import Step, quick_epsilons
 from ...records import Cell
 from ...records.ledgers import (
@@ -70,6 +69,18 @@ def lost_rounds(kept: Sequence[Reserved], cell: Cell) -> list[Reserved]:
     return found
 
 
+def _is_latest(cell: Cell, kept: Reservations, known: Sequence[LedgerEntry]) -> bool:
+    """Whether a run folder knows all that the ledger has of it.
+
+    A folder that was copied back does not: it is charged as another beginning.
+    """
+    attempts = [cell.attempt, *(each.attempt for each in kept.rounds)]
+    rounds = [cell.t, *(each.last for each in kept.rounds)]
+    mine = [entry for entry in known if entry.number == kept.entry]
+    latest = max(attempts), max(rounds)
+    return all((entry.attempt, entry.round) <= latest for entry in mine)
+
+
 class CellAccount:
     """What an algorithm on a seed has reserved and spent; nothing without [privacy]."""
 
@@ -106,10 +117,12 @@ class CellAccount:
             kept = first(self._group, lambda: read_reserved(self._file))
         self.lost = lost_rounds(kept.rounds, cell)
         attempts = [cell.attempt, *(each.attempt for each in kept.rounds)]
-        self.attempt = 1 + max(attempts) if self._fresh else 0
         known = self._known()
+        number = kept.entry if _is_latest(cell, kept, known) else 0
+        attempts += [each.attempt for each in known]
+        self.attempt = 1 + max(attempts) if self._fresh else 0
         numbers = [entry.number for entry in known]
-        self._number = (kept.entry or 1 + max(numbers, default=0)) * self._fresh
+        self._number = (number or 1 + max(numbers, default=0)) * self._fresh
         self._kept = -1 if self._fresh else max((e.round for e in known), default=-1)
         self._next = cell.t + 1 if cell.rounds else 0  # that no checkpoint has
         self._last = self._next - 1  # that is reserved
@@ -175,7 +188,8 @@ class CellAccount:
                 cost = without_told(cost, setup, entry) if told else cost
                 reserved = worst_of(cost)
         name = self._run, entry.label, setup.seed, unit
-        written = LedgerEntry(*name, t, spent_text, reserved, self._number)
+        kept = self._number, self.attempt
+        written = LedgerEntry(*name, t, spent_text, reserved, *kept)
         first(self._group, lambda: ledger.write(written))
 
     def _lost_numbers(self) -> Iterator[int]:
@@ -235,10 +249,7 @@ def charge_partners(setup: Setup, run: str, ledger: DataLedger) -> None:
             cost = [[*kind, count] for kind, count in steps.items()]
         elif math.isnan(cost):
             cost = math.inf
-        label = PARTNERS
-        if privacy.noise_source == SYSTEM:  # which another version draws anew
-            label = f"{PARTNERS}, coterie {__version__}"
-        name = run, label, setup.seed, privacy.unit
+        name = run, PARTNERS, setup.seed, privacy.unit
         entry = LedgerEntry(*name, 0, cost, 0.0 if client else [])
         first(setup.simulation.group, lambda: ledger.write(entry))
 
