@@ -236,6 +236,7 @@ def kernel_of(module: nn.Module, shape=(4,)) -> Kernel:
         (Attending(), (4,)),
         (Threes(), (4,)),
         (nn.Sequential(nn.Linear(4, 3), nn.Softmax(0)), (4,)),
+        (nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False)), (4,)),
         # A batch of two images without channels is one image of two channels.
         (nn.Sequential(nn.Conv2d(2, 2, 2), nn.Flatten(), nn.Linear(9, 3)), (4, 4)),
     ],

@@ -181,7 +181,28 @@ def by_a_caught_refusal(oracle, state, g):
         pass
 
 
+def by_a_function_of_python(oracle, state, g):
+    found = list[float]()
+    yes(g)[:1].clone().apply_(lambda value: found.append(value) or value)
+    oracle.average(ones(g), torch.full_like(g, found[0]))
+
+
+def by_rows_mapped_in_python(oracle, state, g):
+    row = torch.zeros_like(g[:1, :1]).map_(yes(g)[:1], lambda _, value: value)
+    oracle.average(ones(g), row.expand_as(g).clone())
+
+
+def by_how_much_is_drawn(oracle, state, g):
+    rng = torch.Generator().manual_seed(0)
+    torch.poisson(1000 * yes(g), generator=rng)
+    row = torch.rand(1, 1, generator=rng).to(g)
+    oracle.average(ones(g), row.expand_as(g).clone())
+
+
 REFUSED = [
+    by_a_function_of_python,
+    by_rows_mapped_in_python,
+    by_how_much_is_drawn,
     in_shares,
     in_groups,
     in_pairs,
@@ -291,9 +312,30 @@ def remembered(oracle, state, g):
     return yes(g).expand_as(g).clone()
 
 
+def wide(clients, x, a):
+    return x, a.new_zeros(len(a), 1 + int(bool(clients.grad(x).norm() < 1e9)))
+
+
+def double(clients, x, a):
+    large = bool(clients.grad(x).norm() < 1e9)
+    return x, a.to(torch.float32 if large else a.dtype)
+
+
+def by_a_shape_of_a_program(oracle, state, g):
+    _, found = oracle.each(wide, state.x, g[:, :1])
+    oracle.average(ones(g), torch.full_like(g, found.shape[1]))
+
+
+def by_a_type_of_a_program(oracle, state, g):
+    _, found = oracle.each(double, state.x, g[:, :1])
+    oracle.average(ones(g), torch.full_like(g, found.dtype == g.dtype))
+
+
 @pytest.mark.parametrize(
     ("leak", "message"),
     [
+        (by_a_shape_of_a_program, "results of `wide` must have the shapes and types"),
+        (by_a_type_of_a_program, "results of `double` must have the shapes and types"),
         (own_rows, "in round 1: by `average` the method sends rows that are made of"),
         (own_shares, "in round 1: the weights of `average`, which others see"),
         (branching, "in round 1 the method cannot be .* it reads numbers"),

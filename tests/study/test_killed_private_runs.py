@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
+from coterie.checks import InputError
 from coterie.privacy.gaussian import mu_of
 from coterie.privacy.training.mechanisms import Mechanism
 from coterie.records import Cell, ledgers
 from coterie.records.folders import Folder
 from coterie.records.ledgers import LEDGER, Reserved
+from coterie.study import training
 from coterie.study.experiment import run_study
 from coterie.study.private.spending import lost_rounds
+from support.private_runs import entries
 from support.study_runs import stopped
 from support.tiny_studies import LINEAR, made
 
@@ -126,6 +130,44 @@ def test_a_budget_holds_with_the_rounds_that_were_lost(tmp_path):
     assert float(found.records.metrics["epsilon"].max()) <= 4.0 * (1 + 1e-6)
     assert any("rounds may have left before the run was killed" in s for s in lines)
     assert released_rows(runs) < 2 * 8
+
+
+@pytest.mark.parametrize("stops", [KeyboardInterrupt, InputError])
+def test_a_run_that_stops_before_it_goes_on_forgets_no_lost_round(
+    tmp_path, monkeypatch, stops
+):
+    study, runs = study_with(1e9), tmp_path / "runs"
+    assert killed(study, runs, 8)
+    (kept,) = runs.glob("*/cells/*.reserved.json")
+    before = kept.read_text()
+
+    def stopped_here(*_, **__):
+        raise stops("before the state is there")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_placed", stopped_here)
+        with pytest.raises(stops):
+            run_study(study, runs=runs)
+    assert kept.read_text() == before
+    run_study(study, runs=runs)
+    spent = sum(entry.spent for entry in entries(runs))
+    assert spent >= COST * (released_rows(runs) + ROUNDS) - 1e-9
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_a_folder_that_was_copied_back_is_charged_as_another_beginning(tmp_path, unit):
+    study, runs = study_with(0.0, unit=unit), tmp_path / "runs"
+    stopped(study, lambda progress: progress.t == 3, runs=runs)
+    (folder,) = (path for path in runs.iterdir() if path.name[0] != ".")
+    shutil.copytree(folder, tmp_path / "copy")
+    run_study(study, runs=runs)
+    (before,) = entries(runs)
+    shutil.rmtree(folder)
+    shutil.move(tmp_path / "copy", folder)
+    run_study(study, runs=runs)
+    found = entries(runs)
+    assert before in found and len(found) == 2
+    assert all(entry.round == ROUNDS for entry in found)
 
 
 def test_seeded_noise_costs_nothing_again_and_resumes_bit_by_bit(tmp_path):

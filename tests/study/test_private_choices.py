@@ -13,7 +13,7 @@ from coterie.conformance.divided import divided
 from coterie.planning.private import plan_privacy
 from coterie.privacy import epsilon_of, mu_of, partners
 from coterie.privacy.accounts import totals
-from coterie.privacy.partners import PARTNERS, private_distances
+from coterie.privacy.partners import PARTNERS, Choosing, private_distances
 from coterie.privacy.training import events_of
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
@@ -136,6 +136,24 @@ def test_secret_noise_of_a_choice_comes_again_in_its_runs_folder_alone(
         assert float(gap) == pytest.approx(2**0.5, rel=0.1)  # of 1,024 numbers
     asked = [e.run for e in entries(tmp_path / "one") if e.label == LABEL]
     assert len(asked) == len(set(asked)) == 2  # the same study is charged once
+
+
+def test_what_later_seeds_tell_is_charged_before_it_is_told(tmp_path, monkeypatch):
+    """Weights on a graph are made for every seed before training."""
+    told, charged = Choosing.told, list[int]()
+
+    def counted(self, *given):
+        charged.append(sum(entry.label == LABEL for entry in entries(tmp_path)))
+        return told(self, *given)
+
+    monkeypatch.setattr(Choosing, "told", counted)
+    weights = "mmd(400, 1e9) on graph"
+    entry = {**CHOSEN, "weights": weights, "form": "factored"}
+    run = {**TABLES["run"], "seeds": [0, 1]}
+    tables = {**TABLES, "run": run, "algorithm": [entry], "graph": {"edges": "ring"}}
+    guarded = study_of({**tables, "privacy": {"clip": 0.5, "noise": 1.0}})
+    run_study(guarded, runs=tmp_path)
+    assert charged[:2] == [1, 2]
 
 
 def test_who_finds_no_partners_pays_for_asking_alone(tmp_path):

@@ -98,6 +98,16 @@ def test_models_that_overflow_leave_as_what_is_known_and_are_counted(
     assert bool(found.models().isfinite().all())
 
 
+def test_a_run_does_not_end_where_no_model_is_finite(tmp_path):
+    """Whether it ends would tell those who know all but one client of that one."""
+    tables = {**TABLES, "algorithm": [{"name": "local", "lr": 1e300}]}
+    privacy = {"clip": 0.3, "noise": 1.5, "noise_source": "system"}
+    found = run_study(study_of({**tables, "privacy": privacy}), runs=tmp_path)
+    assert not bool(found.models().isfinite().any())
+    assert found.records.metrics["round"].max() == 4
+    assert set(epsilons(found)) == {0.0}
+
+
 @pytest.mark.parametrize(("source", "said"), [("seed", True), ("system", False)])
 def test_epsilon_is_for_simulation_only_where_noise_is_seeded(tmp_path, source, said):
     told: list[str] = []

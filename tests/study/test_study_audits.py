@@ -325,6 +325,17 @@ def test_a_receiver_is_audited_against_what_is_printed_of_its_pair(monkeypatch):
     assert pair.broken
 
 
+def test_a_canary_of_which_a_model_is_sure_is_turned_around():
+    """The logistic model is right about the first canary of this seed, and so sure."""
+    data = {"name": "logistic", "clients": 4, "dimension": 5, "samples": 60}
+    tables = {**TABLES, "data": data, "run": {"rounds": 1, "seeds": [12]}}
+    tables["model"] = {"name": "linear"}
+    privacy = {"clip": 0.1, "noise": 1.0, "unit": "sample"}
+    found = audit_study(study_of({**tables, "privacy": privacy}), runs=8)
+    (chosen,) = [proof for proof in found.proofs if "chosen" in proof.attack]
+    assert 0 < chosen.lower < chosen.upper and not found.broken
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("unit", ["client", "sample"])
 def test_what_is_right_is_not_accused_whatever_the_seed(unit, seed):

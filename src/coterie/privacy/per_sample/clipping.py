@@ -236,7 +236,7 @@ def _refuse_coupling(kernel: Kernel) -> None:
     def answers(some: Tensor) -> Tensor | None:
         try:
             found: Tensor = functional_call(kernel.module, values, (some,))
-        except RuntimeError:  # it is not made for so many samples
+        except (RuntimeError, ValueError):  # it is not made for so many samples
             return None
         return found
 
