@@ -175,7 +175,9 @@ def weighted(weights: Tensor, rows: Tensor) -> Tensor:
     """
     if not rows.is_cuda:  # where asking would wait
         found = weights @ rows
-        if bool(found.sum().isfinite()):  # zero times infinite is no number
+        # Zero times infinite is no number; where all are used, one sum shows it.
+        alike = found.dim() > 1 and len(found) and bool((weights != 0).all())
+        if bool((found[0] if alike else found).sum().isfinite()):
             return found
     lost = ~torch.linalg.vector_norm(rows, torch.inf, dim=1).isfinite()
     found = weights @ torch.where(lost[:, None], 0, rows)
