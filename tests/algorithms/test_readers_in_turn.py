@@ -211,13 +211,14 @@ def test_a_slow_client_slows_nobody_and_groups_are_found():
     simulation = twins(8, 200)
     federation = simulation.federation
     x = torch.zeros(8, 10, dtype=REAL)
-    options = {"lr": 0.15, "every": 20, "samples": 20}
+    # A small step: one wrong comparison, on another processor, must not matter.
+    options = {"lr": 0.05, "every": 20, "samples": 20}
     method = adaptive_all_for_one(None, **options)
     ended = []
     for slow in (1.0, 1000.0):
         paces = clock("lognormal(1, 0.2)", speeds=[slow, *[1.0] * 7], seed=1)
         run = EventLoop(method, simulation, x, clock=paces)
-        for _ in run.until(150.0):
+        for _ in run.until(300.0):
             pass
         ended.append(run.state.turns)
     assert min(ended[1][1:]) >= 0.9 * min(ended[0][1:])
