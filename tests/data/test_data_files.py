@@ -81,7 +81,7 @@ def test_the_task_is_guessed_only_where_there_is_no_doubt(tmp_path):
     path = written(tmp_path, "client,target,x\na,1,1\nb,2,2\n")
     with pytest.raises(InputError, match="set `task`"):
         table(path)
-    assert table(path, task="regression").targets.dtype == torch.float32
+    assert table(path, task="regression").targets.dtype == torch.float64
     assert table(path, task="classification").outputs == 3
 
 

@@ -139,7 +139,7 @@ def test_parquet_gives_what_csv_gives(hospitals, tmp_path):
     assert one.table[columns].equals(two.table[columns])
 
 
-def test_quantities_are_predicted_as_numbers_and_scored_by_the_loss(tmp_path):
+def test_quantities_are_predicted_and_scored_in_the_unit_of_the_data(tmp_path):
     rng = random.Random(3)
     lines = ["client,x,target"]
     lines += [f"{'ab'[k % 2]},{rng.gauss(0, 1):.3f},{k / 7:.4f}" for k in range(60)]
@@ -154,8 +154,8 @@ def test_quantities_are_predicted_as_numbers_and_scored_by_the_loss(tmp_path):
     found = predict(tmp_path / "b", tmp_path / "own.csv")
     truth = pd.read_csv(tmp_path / "own.csv")["target"]
     assert list(found.table) == ["row", "predicted"]
-    expected = (found.table["predicted"] - truth).abs().mean()
-    assert found.measure == "loss"
+    expected = (found.table["predicted"] - truth).pow(2).mean() ** 0.5
+    assert found.measure == "rmse"
     # Sums of sixty numbers in single precision.
     assert found.score == pytest.approx(expected, rel=1e-5)
 

@@ -40,6 +40,7 @@ def table(
     client: str = "client",
     task: str | None = None,
     scale: str | None = None,
+    scale_target: bool = True,
     indicators: bool = False,
     categories: Sequence[str] = (),
     drop: Sequence[str] = (),
@@ -56,6 +57,9 @@ def table(
         scale: features have mean 0 and deviation 1 by the training numbers of all
             clients, "agreed", of each client alone, "client", or are as they are,
             "none"; by default "agreed", and "none" for arrays of an npz file.
+        scale_target: whether models predict quantities in deviations from their mean
+            over the training data of all clients. Scores, losses and predictions are in
+            the unit of the data all the same.
         indicators: whether features say which values were missing.
         categories: columns whose numbers are names.
         drop: columns that are not used.
@@ -72,6 +76,7 @@ def table(
         named = _there("categories", categories, frame, path, special)
         features, columns = _features(frame, path, special, named)
         schema = Schema(columns, scale or "agreed", indicators)
+        schema = schema._replace(targets=scale_target)
         rows = _from_frame(frame, path, target, client, task)
         return _assemble(path, features, rows, task, schema)
     if (target, client) != ("target", "client") or indicators or categories or drop:
@@ -80,7 +85,7 @@ def table(
             f"columns of a CSV or Parquet file; in the npz file {path.name} the arrays "
             "are called 'targets' and 'client'."
         )
-    return _from_npz(path, task, scale or "none")
+    return _from_npz(path, task, scale or "none", scale_target)
 
 
 def raw_columns(path: str | Path, how: Preparation) -> Float[torch.Tensor, "b c"]:
@@ -260,7 +265,7 @@ def _refuse_mixture(cells: Cells, path: Path) -> None:
         )
 
 
-def _from_npz(path: Path, task: str | None, scale: str) -> Table:
+def _from_npz(path: Path, task: str | None, scale: str, scale_target: bool) -> Table:
     """The table in an npz file."""
     arrays = read_npz(path)
     features = arrays["features"]
@@ -273,7 +278,9 @@ def _from_npz(path: Path, task: str | None, scale: str) -> Table:
     number = np.arange(1, len(features) + 1)
     rows = Rows(arrays["targets"], arrays.get("client"), arrays.get(_IS_TEST), number)
     columns = tuple(Column(f"feature {j}") for j in range(features.shape[1] * flat))
-    schema = Schema(columns, scale) if scale != "none" else None
+    task = task or _guess(path, rows.targets)
+    unit = flat and task == "regression" and scale_target
+    schema = Schema(columns, scale, targets=unit) if scale != "none" or unit else None
     found = _assemble(path, features, rows, task, schema)
     return found._replace(columns=tuple(column.name for column in columns))
 
@@ -298,6 +305,9 @@ def _assemble(
         if classes:
             note.append(f"classes in order: {_listed(classes)}")
         outputs = outputs_for(task, int(targets.max()) + 1)
+    unit = schema is not None and schema.targets and task == "regression"
+    schema = schema if schema is None else schema._replace(targets=unit)
+    real = torch.float64 if unit else torch.float32
     names: list[str] = []
     if clients is not None:
         names = _client_names(path, clients, number)
@@ -309,7 +319,7 @@ def _assemble(
     return Table(
         path.stem,
         torch.tensor(features, dtype=torch.float64 if schema else torch.float32),
-        torch.tensor(targets, dtype=torch.int64 if labelled else torch.float32),
+        torch.tensor(targets, dtype=torch.int64 if labelled else real),
         task,
         outputs,
         group=group if names else None,

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .federation import PARTS, Federation, Part
-from .preparation import Column, Preparations, Schema, prepared
+from .preparation import Column, Preparations, Schema, Unit, prepared
 
 Average = Callable[[Tensor, Tensor], Tensor]
 """`average(shares, rows)` of an oracle: the weighted mean of all clients' rows."""
@@ -95,8 +95,46 @@ def with_preparation(
         index, place = samples_of(everybody.part(name))
         owner[index] = everybody.clients[place]
     kept = _recoded(raw, schema, agreed.codes)
-    features = prepared(kept, owner, how)
-    return replace(everybody, features=features, columns=how.names, preparations=how)
+    features, targets = prepared(kept, owner, how), everybody.targets
+    if like is not None:  # targets are scaled already
+        how = how._replace(unit=like.unit)
+    elif schema.targets:
+        unit = target_unit(trains, average, clients)
+        targets, before = unit.scaled(targets).float(), everybody.preparations
+        if before is not None and before.unit is not None:  # by others who trained
+            unit = unit.after(before.unit)
+        how = how._replace(unit=unit)
+    return replace(
+        everybody,
+        features=features,
+        targets=targets,
+        columns=how.names,
+        preparations=how,
+    )
+
+
+def target_unit(federation: Federation, average: Average, clients: int) -> Unit:
+    """Mean and deviation of all training targets, of those at hand and of all others.
+
+    Args:
+        federation: the clients at hand.
+        average: asks all clients who train.
+        clients: how many there are in all.
+    """
+    index, owner = samples_of(federation.train)
+    values = federation.targets[index].double().reshape(len(index), -1)
+    train = TrainingValues(values, owner, len(federation))
+
+    def total(rows: Tensor) -> Tensor:
+        return average(rows.new_ones(len(rows)), rows)[0] * clients
+
+    ones = values.new_ones(len(values), 1)
+    count, *sums = total(train.sums(torch.cat([ones, values], 1)))
+    mean = torch.stack(sums) / count.clamp(min=1)
+    # About the mean: the difference of two large squares would lose digits.
+    squares = total(train.sums((values - mean).square()))
+    scale = _sound((squares / count.clamp(min=1)).sqrt(), mean)
+    return Unit(tuple(mean.tolist()), tuple(scale.tolist()))
 
 
 def agree(

@@ -5,6 +5,9 @@ becomes (v - mean) / scale, a category one feature for each that training data h
 where asked one more feature says that a value was missing. What a client needs for that
 is a `Preparation`, plain numbers and words, which is a part of its model: `module()`
 computes the features that the model was trained on.
+
+Quantities to predict are scaled, too, by the mean and deviation of all training data:
+a model predicts in deviations, and its `Unit` turns predictions into what people use.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 SCALES = ("agreed", "client", "none")
@@ -37,6 +40,31 @@ class Schema(NamedTuple):
     columns: tuple[Column, ...]
     scale: str = "agreed"  # one of SCALES
     indicators: bool = False  # whether features say where values were missing
+    targets: bool = False  # whether targets are quantities, to be scaled
+
+
+class Unit(NamedTuple):
+    """What a prediction of 0 and a deviation of 1 are, of each entry of a target."""
+
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    def restored(self, values: Tensor) -> Float64[Tensor, "*shape"]:
+        """Predictions or targets (B,) or (B, k) in the unit of the data."""
+        mean, scale = torch.tensor(self, dtype=torch.float64, device=values.device)
+        return values.double() * scale + mean
+
+    def after(self, first: Unit) -> Unit:
+        """The unit of targets that were scaled by the first and then by this one."""
+        mean, scale = torch.tensor(first, dtype=torch.float64)
+        mine, factor = torch.tensor(self, dtype=torch.float64)
+        moved, stretched = mean + scale * mine, scale * factor
+        return Unit(tuple(moved.tolist()), tuple(stretched.tolist()))
+
+    def scaled(self, values: Tensor) -> Float64[Tensor, "*shape"]:
+        """The opposite."""
+        mean, scale = torch.tensor(self, dtype=torch.float64, device=values.device)
+        return (values.double() - mean) / scale
 
 
 class Wiring(NamedTuple):
@@ -55,6 +83,7 @@ class Preparation(NamedTuple):
     fill: tuple[float, ...]  # in place of a missing number or code; -1: no category
     mean: tuple[float, ...]
     scale: tuple[float, ...]
+    unit: Unit | None = None  # of the targets; None: as they are
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,6 +99,7 @@ class Preparation(NamedTuple):
         return {
             "columns": _plain_columns(self.columns, self.indicators),
             **{key: list(getattr(self, key)) for key in ("fill", "mean", "scale")},
+            "unit": _plain_unit(self.unit),
         }
 
     def codes(self, column: int, words: Sequence[str | None]) -> Float[Tensor, " b"]:
@@ -83,8 +113,24 @@ class Preparation(NamedTuple):
 def preparation_of(plain: Mapping[str, Any]) -> Preparation:
     """The preparation that `Preparation.plain` gave."""
     columns, indicators = _columns_of(plain["columns"])
-    numbers = (tuple(map(float, plain[key])) for key in ("fill", "mean", "scale"))
-    return Preparation(columns, indicators, *numbers)
+    fill, mean, scale = (
+        tuple(map(float, plain[key])) for key in ("fill", "mean", "scale")
+    )
+    return Preparation(columns, indicators, fill, mean, scale, _unit_of(plain))
+
+
+def _plain_unit(unit: Unit | None) -> dict[str, list[float]] | None:
+    return None if unit is None else {k: list(v) for k, v in unit._asdict().items()}
+
+
+def _unit_of(plain: Mapping[str, Any]) -> Unit | None:
+    given = plain.get("unit")  # which older files do not have
+    if given is None:
+        return None
+    mean, scale = (tuple(map(float, given[key])) for key in ("mean", "scale"))
+    if len(mean) != len(scale) or not mean:
+        raise ValueError("mean and scale of targets differ")
+    return Unit(mean, scale)
 
 
 class Preparations(NamedTuple):
@@ -95,6 +141,7 @@ class Preparations(NamedTuple):
     fill: Float[Tensor, "n c"]
     mean: Float[Tensor, "n c"]
     scale: Float[Tensor, "n c"]
+    unit: Unit | None = None  # of the targets, the same for all
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,8 +150,14 @@ class Preparations(NamedTuple):
 
     def of(self, client: int) -> Preparation:
         """That of the client of this identity."""
-        numbers = (rows[client].tolist() for rows in self[2:])
-        return Preparation(self.columns, self.indicators, *map(tuple, numbers))
+        fill, mean, scale = (tuple(rows[client].tolist()) for rows in self.rows)
+        given = self.columns, self.indicators
+        return Preparation(*given, fill, mean, scale, self.unit)
+
+    @property
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What fills gaps, means and scales, a row for each client."""
+        return self.fill, self.mean, self.scale
 
     def plain(self) -> dict[str, Any]:
         """The same in lists, words and numbers, as JSON holds them."""
@@ -113,17 +166,18 @@ class Preparations(NamedTuple):
             "fill": self.fill.tolist(),
             "mean": self.mean.tolist(),
             "scale": self.scale.tolist(),
+            "unit": _plain_unit(self.unit),
         }
 
 
 def preparations_of(plain: Mapping[str, Any]) -> Preparations:
     """The preparations that `Preparations.plain` gave."""
     columns, indicators = _columns_of(plain["columns"])
-    rows = (
+    fill, mean, scale = (
         torch.tensor(plain[key], dtype=torch.float64).reshape(-1, len(columns))
         for key in ("fill", "mean", "scale")
     )
-    return Preparations(columns, indicators, *rows)
+    return Preparations(columns, indicators, fill, mean, scale, _unit_of(plain))
 
 
 def _plain_columns(
@@ -220,7 +274,7 @@ def prepared(
     wiring = wiring_of(how.columns, how.indicators)
     pieces = []
     for some, who in zip(raw.split(_AT_ONCE), owner.split(_AT_ONCE), strict=True):
-        numbers = (rows[who] for rows in how[2:])
+        numbers = (rows[who] for rows in how.rows)
         pieces.append(features_of(some.double(), wiring, *numbers).float())
     return torch.cat(pieces)
 

@@ -96,6 +96,8 @@ def _task_lines(about: dict[str, Any]) -> list[str]:
     target = written(about["table"]["target"])
     of_column = f" of the column {target}" * bool(target)
     lines = [f"Task: {about['task']}{of_column}."]
+    if (about["preparation"] or {}).get("unit"):
+        lines += ["", "Predictions are in the unit of the data."]
     if about["classes"]:
         lines += ["", f"Classes in order: {_listed(about['classes'])}."]
     if about["preparation"] is None:

@@ -220,7 +220,7 @@ def _about(
         "seed": trained.seed,
         "task": records.task,
         "classes": list(records.classes),
-        "measure": _measure(records),
+        "measure": _measure(records, how is not None and how.unit is not None),
         "table": {"target": target, "others": others if of_table else []},
         "input": {
             "shape": ["rows", *trained.inputs.shape],
@@ -241,12 +241,19 @@ def _about(
     }
 
 
-def _measure(records: Records) -> dict[str, str]:
-    """The score of the run where new rows can be scored by it, else the usual one."""
+def _measure(records: Records, scaled: bool) -> dict[str, str]:
+    """The score of the run where new rows can be scored by it, else the usual one.
+
+    Args:
+        records: of the run.
+        scaled: whether losses are of targets in deviations, unlike new rows.
+    """
     usual, name = OBJECTIVES[records.task].score, records.score
     model = records.study.get("model", {})
     loss = str(model.get("loss", ""))
     own = ":" in loss or ":" in str(model.get("objective", ""))
+    if scaled:
+        usual, own = "rmse", own or loss not in ("", "squared", "absolute")
     known = (name in MEASURES and records.task in MEASURES[name].tasks) or (
         name == "loss" and not own
     )

@@ -24,12 +24,20 @@ class Prepared(nn.Module):
         self.preparation = how.module()
         self.model = model
         self.dtype = dtype
+        self.scales = how.unit is not None
+        mean, scale = how.unit or ((0.0,), (1.0,))
+        self.register_buffer("unit_mean", torch.tensor(mean, dtype=torch.float64))
+        self.register_buffer("unit_scale", torch.tensor(scale, dtype=torch.float64))
 
     def forward(self, raw: Tensor) -> Tensor:
-        """The outputs of the model."""
+        """The outputs of the model, quantities in the unit of the data."""
         # As in training, where features are of single precision before all else.
         features = self.preparation(raw.double()).float()
-        return self.model(features.to(self.dtype))
+        found = self.model(features.to(self.dtype))
+        if not self.scales:
+            return found
+        mean, scale = self.get_buffer("unit_mean"), self.get_buffer("unit_scale")
+        return found.double() * scale + mean
 
 
 class Inputs(NamedTuple):

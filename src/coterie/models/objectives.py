@@ -13,7 +13,7 @@ objective of their studies unless these say otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -21,6 +21,7 @@ from torch import Tensor
 from ..checks import InputError, imported, one_of
 from .losses import (
     PerSample,
+    absolute_error,
     cross_entropy,
     dice_loss,
     logistic,
@@ -38,6 +39,9 @@ class Objective(NamedTuple):
     higher_is_better: bool = True  # of the score
     labelled: bool = False  # targets are classes, and a model gives (B, outputs)
     compared_by: str = ""  # a measure, or the loss; empty: see `score`
+    restored: Callable[[Tensor], Tensor] | None = None
+    """Turns outputs and targets into the unit of the data, for what is reported; None:
+    they are in it."""
 
     @property
     def score(self) -> str:
@@ -48,12 +52,32 @@ class Objective(NamedTuple):
     def per_sample(self) -> dict[str, PerSample]:
         """The loss and the measures of single samples."""
         named = {"loss": self.loss, **self.measures}
-        return {k: v for k, v in named.items() if not isinstance(v, OfClient)}
+        found = {k: v for k, v in named.items() if not isinstance(v, OfClient)}
+        if self.restored is None:
+            return found
+        # Other losses have constants of their own, which are meant in deviations.
+        kept = () if self.loss in (squared_error, absolute_error) else ("loss",)
+        return {k: v if k in kept else self._of_data(v) for k, v in found.items()}
 
     @property
     def of_client(self) -> dict[str, OfClient]:
         """The measures of a client as a whole."""
-        return {k: v for k, v in self.measures.items() if isinstance(v, OfClient)}
+        found = {k: v for k, v in self.measures.items() if isinstance(v, OfClient)}
+        if self.restored is None:
+            return found
+        return {
+            k: v._replace(measure=self._of_data(v.measure)) for k, v in found.items()
+        }
+
+    def _of_data(self, measure: Callable[..., Any]) -> Callable[..., Any]:
+        """The same of outputs and targets in the unit of the data."""
+        assert self.restored is not None
+        restored = self.restored
+
+        def measured(outputs: Tensor, targets: Tensor) -> Any:
+            return measure(restored(outputs.reshape(targets.shape)), restored(targets))
+
+        return measured
 
 
 OBJECTIVES: dict[str, Objective] = {

@@ -208,6 +208,8 @@ def measure_of(
     A score that is not known of every quarter (one class only) gives way to the loss.
     """
     name = objective.score
+    if name == "rmse" and objective.loss is squared_error:
+        name = "loss"  # whose means over samples are its squares
     if not all(np.isfinite(values).all() for values in trial[name]):
         name = "loss"
     higher = objective.higher_is_better and name != "loss"

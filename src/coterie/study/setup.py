@@ -205,6 +205,12 @@ def objective_of(study: Study, federation: Federation) -> Objective:
     keys = ("loss", "measures", "score")
     said = {key: study.model[key] for key in keys if key in study.model}
     objective = objective_named("model.objective", name)
+    how = federation.preparations
+    if how is not None and how.unit is not None:
+        objective = objective._replace(restored=how.unit.restored)
+        if name == "regression":  # in the unit of the data, and without one
+            usual = ["rmse", "r2"]
+            objective = adapted(objective, task, measures=usual, score="rmse")
     return adapted(objective, task, **said) if said else objective
 
 
