@@ -18,6 +18,7 @@ from ..checks import InputError
 from ..models import MEASURES, OfClient
 from ..records import Records
 from .keeping import kept
+from .words import figure
 
 _Scores = TypeVar("_Scores", pd.DataFrame, pd.Series)
 
@@ -48,13 +49,13 @@ class Score(NamedTuple):
         """The value as text."""
         if not np.isfinite(value):
             return "not finite"
-        return f"{100 * value:.1f} %" if self.ticks else f"{value:.4g}"
+        return f"{100 * value:.1f} %" if self.ticks else figure(value, 4)
 
     def show_error(self, value: float) -> str:
         """A standard error as text."""
         if not np.isfinite(value):
             return "unknown"
-        return self.show(value) if self.ticks else f"{value:.2g}"
+        return self.show(value) if self.ticks else figure(value, 2)
 
     def show_with_error(self, value: float, error: float) -> str:
         """The value and its standard error, where that is known, as text."""
@@ -67,7 +68,7 @@ class Score(NamedTuple):
         """A difference as text."""
         if not np.isfinite(value):
             return "not finite"
-        text = f"{self.unit * value:+.1f}" if self.ticks else f"{value:+.3g}"
+        text = f"{self.unit * value:+.1f}" if self.ticks else figure(value, 3, "+")
         return text + (" points" if self.ticks else "")
 
     def show_interval(self, low: float, high: float) -> str:

@@ -33,6 +33,17 @@ def large(value: float) -> str:
     return f"{value:,.0f}" if np.isfinite(value) else "unknown"
 
 
+def figure(value: float, digits: int, sign: str = "") -> str:
+    """A number with so many digits; a large one to the last before the point.
+
+    >>> figure(0.50891, 4), figure(52417.3, 4), figure(-133.6, 2, "+"), figure(3e12, 4)
+    ('0.5089', '52,417', '-134', '3e+12')
+    """
+    if 10.0**digits <= abs(value) < 1e9:
+        return f"{value:{sign},.0f}"
+    return f"{value:{sign}.{digits}g}"
+
+
 def percent(share: float, unknown: str = "unknown") -> str:
     """A share in per cent, with one decimal.
 
