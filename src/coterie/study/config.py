@@ -8,6 +8,7 @@ Which options a table may have is read from the signatures of what it names.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +28,7 @@ from ..checks import (
     readable,
     value_of,
 )
+from ..data.reading import FRAMES
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
 from ..models import BESIDE, MODELS, refuse_settings, refuse_untrusted
@@ -53,6 +55,10 @@ TABLES = (
     *("name", "data", "split", "model", "algorithm", "graph", "run", "time", "tune"),
     *("privacy", "diagnostics"),
 )
+
+
+_USUAL = ("local", "fedavg", "coteries")
+"""What is compared on a file of one's own where a study names no algorithm."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,22 @@ def read_study(
     tables.setdefault("name", path.stem)
     for override in overrides:
         _override(tables, override)
+    _find_beside(path, tables)
     return study_of(tables)
+
+
+def _find_beside(path: Path, tables: dict[str, Any]) -> None:
+    """Makes a relative `data.path` one from the current folder, not from the study's.
+
+    A file that is not there beside the study is looked for in the current folder.
+    """
+    data = tables.get("data")
+    given = data.get("path") if isinstance(data, dict) else None
+    if not isinstance(given, str) or given.startswith("~") or Path(given).is_absolute():
+        return
+    beside = path.parent / given
+    if isinstance(data, dict) and beside.exists():
+        data["path"] = os.path.relpath(beside)
 
 
 def study_of(tables: dict[str, Any]) -> Study:
@@ -168,12 +189,15 @@ def study_of(tables: dict[str, Any]) -> Study:
             )
     checks.within_64_bits("", tables)
     data = _table(tables, "data")
+    if "path" in data:
+        data = {"name": "file", **data}
     if "name" not in data:
         raise InputError("[data] needs a `name`; see `coterie list datasets`.")
     text("data.name", data["name"])
     split = {"name": "natural", **_table(tables, "split")}
     one_of("split.name", text("split.name", split["name"]), SPLITS)
-    model = {"name": "mlp", **_table(tables, "model")}
+    own = data["name"] == "file" and Path(str(data.get("path"))).suffix in FRAMES
+    model = {"name": "linear" if own else "mlp", **_table(tables, "model")}
     named = factory("model", text("model.name", model["name"]), MODELS)
     options = {k: v for k, v in _options(model).items() if k not in BESIDE}
     checks.options("model", model["name"], parameters_of(named), options)
@@ -185,6 +209,8 @@ def study_of(tables: dict[str, Any]) -> Study:
             raise InputError(f"`{name}.seed` must be a whole number, got {seed!r}.")
         integer(f"{name}.seed", seed, at_least=0)
     entries, timed = _entries(tables), "time" in tables
+    if not entries and own:
+        entries = [{"name": name, "steps": 5} for name in _USUAL]
     if not entries:
         raise InputError("a study needs at least one [[algorithm]] with a `name`.")
     tune = tune_of(_table(tables, "tune")) if "tune" in tables else None
