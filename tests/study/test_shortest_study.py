@@ -12,7 +12,9 @@ ROWS = [
     (("Bern", "Chur")[k % 2], 30 + k % 37, k % 7 / 3, ("ill", "well")[k % 3 > 0])
     for k in range(80)
 ]
-CSV = "hospital,age,dose,outcome\n" + "".join("%s,%d,%.2f,%s\n" % row for row in ROWS)
+CSV = "hospital,age,dose,outcome\n" + "".join(
+    f"{place},{age},{dose:.2f},{outcome}\n" for place, age, dose, outcome in ROWS
+)
 DATA = '[data]\npath = "patients.csv"\nclient = "hospital"\ntarget = "outcome"\n'
 
 

@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from ... import __version__
+from ...__main__ import COMMANDS, PURPOSE
 from ...checks import Disconnected, InputError, TrainingError, raised
 from ..tables import SPEAKS, err, out
 from ..terminal import show_any_sign, stop_code
@@ -31,7 +32,8 @@ for _command in (
     *(run, plan, audit, list_, report, export),
     *(predict, watch, compare, check, reproduce),
 ):
-    app.command(_command.__name__.rstrip("_"))(_command)
+    _name = _command.__name__.rstrip("_")
+    app.command(_name, short_help=COMMANDS[_name])(_command)
 
 
 def _version(wanted: bool) -> bool:
@@ -41,13 +43,13 @@ def _version(wanted: bool) -> bool:
     return wanted
 
 
-@app.callback()
+@app.callback(help=PURPOSE)
 def common(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Personalised collaborative learning: one model per client."""
+    """Has the options of all commands."""
 
 
 def main() -> None:
