@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from ..checks import InputError, one_of, value_of
+from ..checks import one_of, value_of
 from ..study import Result, Study, run_study
+from .examples import installed
 from .progress import study_progress
 
 if TYPE_CHECKING:
@@ -61,12 +62,8 @@ Item = Callable[[Sequence[str]], list[Claim]]
 
 
 def papers() -> Path:
-    """The folder of reproductions, beside the source or in an installed package."""
-    here = Path(__file__).parents[1]
-    for folder in (here.parents[1] / "reproductions", here / "reproductions"):
-        if folder.is_dir():
-            return folder
-    raise InputError("the folder `reproductions` was not installed.")
+    """The folder of reproductions."""
+    return installed("reproductions")
 
 
 def items_of(paper: str) -> dict[str, Item]:

@@ -16,7 +16,6 @@ Json = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option(help="No progress bar.")]
 STUDY = typer.Argument(metavar="STUDY", help="A TOML file.")
-Study = Annotated[Path, STUDY]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Trust = Annotated[
     list[str] | None,

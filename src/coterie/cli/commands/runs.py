@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...checks import InputError
 from ...deploy import joined
 from ...study.experiment import run_study
 from ..beside import read_beside
+from ..examples import example_named
 from ..progress import study_progress
 from ..tables import (
     SPEAKS,
@@ -25,7 +27,7 @@ from ..tables import (
     rows_of,
 )
 from ..terminal import interruptible, stop_code
-from .options import Json, Overrides, Quiet, RunFolder, Study
+from .options import STUDY, Json, Overrides, Quiet, RunFolder
 
 if TYPE_CHECKING:
     from ...records import Records
@@ -33,8 +35,11 @@ if TYPE_CHECKING:
 
 @interruptible(err, "nothing was begun.")
 def run(
-    path: Study,
+    path: Annotated[Path | None, STUDY] = None,
     overrides: Overrides = None,
+    example: Annotated[
+        str | None, typer.Option(help="A study that comes with coterie: digits, ...")
+    ] = None,
     runs: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path(
         "runs"
     ),
@@ -45,7 +50,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Compare the algorithms of a study, and write a report."""
-    study = read_beside(path, overrides)
+    if (path is None) == (example is None):
+        raise InputError("`run` needs a study or --example, and not both.")
+    study = read_beside(path or example_named(str(example)), overrides)
     group = joined(study.run.device)  # with torchrun, several processes
     try:
         with study_progress(err, study.name, quiet=quiet or not SPEAKS) as show:

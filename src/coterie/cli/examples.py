@@ -1,0 +1,22 @@
+"""What comes with coterie besides its code: examples and reproductions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..checks import InputError, one_of
+
+
+def installed(name: str) -> Path:
+    """A folder of the repository, beside the source or in an installed package."""
+    here = Path(__file__).parents[1]
+    for folder in (here.parents[1] / name, here / name):
+        if folder.is_dir():
+            return folder
+    raise InputError(f"the folder `{name}` was not installed.")
+
+
+def example_named(name: str) -> Path:
+    """The study of an example."""
+    known = {path.stem: path for path in sorted(installed("examples").glob("*.toml"))}
+    return known[one_of("example", name, known)]
