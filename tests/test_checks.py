@@ -263,3 +263,18 @@ def test_a_value_keeps_what_stands_behind_a_number_sign():
 def test_a_home_that_nobody_has_is_refused_in_a_sentence():
     with pytest.raises(InputError, match=r"`path` must name a home folder .*'~nosuch"):
         checks.expanded("path", "~nosuchuser/data.csv")
+
+
+@pytest.mark.parametrize(
+    ("word", "choices", "sentence"),
+    [
+        ("learning_rate", ["lr", "lam"], " Here it is called 'lr'."),
+        ("Epochs", ["steps"], " Here it is called 'steps', in minibatches: an epoch"),
+        ("seed", ["seeds"], " Here it is called 'seeds', a list of whole numbers."),
+        ("fedprox", ["ditto"], " There is no FedProx; 'ditto' keeps models near"),
+        ("epochs", ["rounds"], ""),  # of something that has no steps
+    ],
+)
+def test_words_of_other_tools_are_known(word, choices, sentence):
+    assert checks.suggestion(word, choices).startswith(sentence)
+    assert bool(checks.suggestion(word, choices)) == bool(sentence)

@@ -128,12 +128,34 @@ def one_of(name: str, value: str, choices: Collection[str]) -> str:
     return value
 
 
+_EPOCHS = ", in minibatches: an epoch of n samples takes n / batch_size of them"
+_ELSEWHERE = {
+    **dict.fromkeys(("learning_rate", "step_size", "eta", "local_lr"), ("lr", "")),
+    **dict.fromkeys(("epochs", "local_epochs"), ("steps", _EPOCHS)),
+    **dict.fromkeys(("local_steps", "num_steps", "local_updates"), ("steps", "")),
+    **dict.fromkeys(("num_rounds", "global_rounds", "comm_rounds"), ("rounds", "")),
+    **dict.fromkeys(("batch", "batchsize", "local_bs"), ("batch_size", "")),
+    **dict.fromkeys(("seed", "random_state"), ("seeds", ", a list of whole numbers")),
+    **dict.fromkeys(("join_ratio", "fraction_fit", "frac"), ("participation", "")),
+    "fedprox": ("ditto", "There is no FedProx; 'ditto' keeps models near the average."),
+    "perfedavg": ("per_fedavg", ""),
+    "mu": ("lam", ""),
+}
+"""What words of other tools are called here, and what to know about it."""
+
+
 def suggestion(word: str, choices: Iterable[str]) -> str:
     """A sentence that names the choice nearest to a misspelt word, or nothing.
 
-    >>> suggestion("lamda", ["lr", "lam"])
-    " Did you mean 'lam'?"
+    >>> suggestion("lamda", ["lr", "lam"]), suggestion("learning_rate", ["lr", "lam"])
+    (" Did you mean 'lam'?", " Here it is called 'lr'.")
     """
+    choices = list(choices)
+    ours, more = _ELSEWHERE.get(str(word).lower(), ("", ""))
+    if ours in choices:
+        return (
+            f" {more}" if more.endswith(".") else f" Here it is called '{ours}'{more}."
+        )
     near = difflib.get_close_matches(str(word), list(choices), n=1, cutoff=0.5)
     return f" Did you mean '{near[0]}'?" if near else ""
 

@@ -343,7 +343,10 @@ REFUSED = {
     "`model.measures` 'own_measures:no' cannot be imported": {
         "measures": ["own_measures:no"]
     },
-    "`model.score` must be one of accuracy, auc, loss, got 'f1'": {"score": "f1"},
+    "`model.score` must be one of accuracy, auc, loss, got 'f2'": {"score": "f2"},
+    "`model.measures` rmse is for regression, but the task is binary": {
+        "score": "rmse"
+    },
     "`model.loss` must be one of .* Did you mean 'huber'?": {"loss": "hubr"},
     "`model.loss` huber is for regression, but the task is binary": {"loss": "huber"},
     "`model.loss` focal must have at most 1 numbers, got 'focal": {
@@ -379,3 +382,9 @@ def test_an_own_objectives_other_measure_has_no_direction(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_objectives", made)
     with pytest.raises(InputError, match="must be one of a, b, loss, got 'c'"):
         objective_named("model.objective", "own_objectives:mine")
+
+
+def test_a_score_of_ours_need_not_stand_among_measures():
+    found = adapted(OBJECTIVES["binary"], "binary", score="f1")
+    assert found.score == "f1" and found.higher_is_better
+    assert list(found.measures) == ["accuracy", "auc", "f1"]

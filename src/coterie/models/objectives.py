@@ -140,11 +140,14 @@ def adapted(
         task: what outputs and targets are.
         loss: text of `model.loss`; empty leaves it.
         measures: texts of `model.measures`, which stand beside those of the objective.
-        score: text of `model.score`; empty leaves it.
+        score: text of `model.score`, which need not stand among measures of ours; empty
+            leaves it.
     """
     if loss:
         objective = objective._replace(loss=loss_named("model.loss", loss, task))
-    found = measures_named("model.measures", measures, task)
+    chosen = [score] if score in MEASURES and score not in objective.measures else []
+    asked = [*measures, *(name for name in chosen if name not in measures)]
+    found = measures_named("model.measures", asked, task)
     more = {name: each.measure for name, each in found.items()}
     every = {**more, **objective.measures}  # one that is there already stays
     order = {name: every[name] for name in (*objective.measures, *more)}
