@@ -129,6 +129,7 @@ def test_a_run_that_is_told_to_end_saves_and_says_how_to_go_on(here):
 def test_garbage_is_collected_again_when_all_is_imported(monkeypatch):
     seen = []
     monkeypatch.setattr("coterie.cli.main", lambda: seen.append(gc.isenabled()))
+    monkeypatch.setattr(sys, "argv", ["coterie", "list"])
     before = signal.getsignal(signal.SIGINT)
     entry.main()
     signal.signal(signal.SIGINT, before)

@@ -255,7 +255,7 @@ def test_ten_steps_follow_the_gradient_of_a_named_loss(own, tmp_path):
         ({"measures": [1]}, "`model.measures` must be text, got 1"),
         ({"measures": ["f1"]}, "f1 is for classification and binary, but the task is"),
         ({"measures": ["rmsee"]}, "`model.measures` must be one of .* 'rmse'"),
-        ({"score": "r2"}, "`model.score` must be one of loss, got 'r2'"),
+        ({"score": "r3"}, "`model.score` must be one of loss, got 'r3'"),
         ({"score": 3}, "`model.score` must be text, got 3"),
         ({"loss": "focal"}, "`model.loss` focal is for classification and binary"),
         ({"loss": "huber(0)"}, "`model.loss` must be greater than 0, got 0"),
