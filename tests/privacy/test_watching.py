@@ -199,6 +199,12 @@ def by_how_much_is_drawn(oracle, state, g):
     oracle.average(ones(g), row.expand_as(g).clone())
 
 
+def by_running_statistics(oracle, state, g):
+    norm = torch.nn.BatchNorm1d(1, momentum=1.0, dtype=g.dtype)
+    norm(yes(g))
+    oracle.average(ones(g), norm.running_mean.expand_as(g).clone())
+
+
 REFUSED = [
     by_a_function_of_python,
     by_rows_mapped_in_python,
@@ -227,7 +233,10 @@ def test_what_tells_data_is_refused_before_training(leak):
         seen(method(leak), rounds=ROUNDS)
 
 
-@pytest.mark.parametrize("leak", [late_row, in_the_state], ids=lambda f: f.__name__)
+LENGTHS = [late_row, in_the_state, by_running_statistics]
+
+
+@pytest.mark.parametrize("leak", LENGTHS, ids=lambda f: f.__name__)
 def test_rows_of_a_model_s_length_get_noise_whenever_they_come(leak):
     found = seen(method(leak), rounds=ROUNDS)
     last = found.rounds[-1]

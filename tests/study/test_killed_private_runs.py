@@ -170,6 +170,24 @@ def test_a_folder_that_was_copied_back_is_charged_as_another_beginning(tmp_path,
     assert all(entry.round == ROUNDS for entry in found)
 
 
+@pytest.mark.parametrize("unit", ["client", "sample"])
+@pytest.mark.parametrize("back", [3, 0])
+def test_a_checkpoint_that_is_old_or_deleted_is_another_beginning(tmp_path, unit, back):
+    """Also where the file of reserved rounds is the newest."""
+    study, runs = study_with(0.0, unit=unit), tmp_path / "runs"
+    stopped(study, lambda progress: progress.t == 3, runs=runs)
+    (cell,) = runs.glob("*/cells/*.pt")
+    shutil.copy(cell, tmp_path / "old.pt")
+    stopped(study, lambda progress: progress.t == 5, runs=runs)
+    (before,) = entries(runs)
+    cell.unlink()
+    if back:
+        shutil.copy(tmp_path / "old.pt", cell)
+    run_study(study, runs=runs)
+    found = entries(runs)
+    assert before in found and len(found) == 2
+
+
 def test_seeded_noise_costs_nothing_again_and_resumes_bit_by_bit(tmp_path):
     study = study_with(0.0, noise_source="seed")
     whole = run_study(study, runs=tmp_path / "whole")

@@ -99,6 +99,12 @@ def export_model(
     if seed is None:
         seed = next((s for a, s in run.ended() if a == label), None)
     trained = run.trained(client, label, seed)
+    if not all(bool(p.isfinite().all()) for p in trained.model.parameters()):
+        who = full_name(run.records.names, trained.client)
+        raise InputError(
+            f"the model of {who} by {label} is not finite, so it predicts nothing: its "
+            "training failed. Name another algorithm."
+        )
     target = to.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(

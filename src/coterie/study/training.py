@@ -419,6 +419,8 @@ def _with_snapshot(cell: Cell, study: Study, weights: Tensor | float | None) -> 
 
 def nonfinite_state(r: Round, cell: Cell, setup: Setup) -> str:
     """Why training cannot go on, where anything of a model's size is not finite."""
+    if _hides(setup):  # a run that ended would tell of data
+        return ""
     after, parameters = replace(cell, t=r.t), setup.x.shape[1]
     found = ""
     for tensor in _tensors(r.state):

@@ -179,13 +179,23 @@ class Following(TorchDispatchMode):
             raise
         if theirs:
             made = list(_tensors((found,)))
-            for one in made:
+            for one in (*made, *_written(func, args)):
                 of_data(one)
             # Another draw may tell how many numbers this one has used.
             draws = torch.Tag.nondeterministic_seeded in func.tags
             told = draws or _shaped_by_values(func, args)
             self.read = self.read or not made or told
         return found
+
+
+def _written(func: Any, args: Any) -> Iterator[Tensor]:
+    """What an operation may write into, besides its results."""
+    if "batch_norm" in func._schema.name:  # running statistics, as no schema says
+        yield from _tensors(args)
+        return
+    for given, argument in zip(args, func._schema.arguments, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from _tensors((given,))
 
 
 def _shaped_by_values(func: Any, args: Any) -> bool:

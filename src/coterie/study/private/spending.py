@@ -74,10 +74,15 @@ def _is_latest(cell: Cell, kept: Reservations, known: Sequence[LedgerEntry]) -> 
 
     A folder that was copied back does not: it is charged as another beginning.
     """
-    attempts = [cell.attempt, *(each.attempt for each in kept.rounds)]
-    rounds = [cell.t, *(each.last for each in kept.rounds)]
+    if not kept.rounds:
+        return True
+    # A checkpoint that is older than the last attempt thinks, or lost, leaves a gap.
+    reached = cell.t + 1 if cell.rounds else 0
+    if max(kept.rounds).first > reached:
+        return False
+    ends = [(each.attempt, each.last) for each in kept.rounds]
+    latest = max((cell.attempt, cell.t), *ends)
     mine = [entry for entry in known if entry.number == kept.entry]
-    latest = max(attempts), max(rounds)
     return all((entry.attempt, entry.round) <= latest for entry in mine)
 
 
@@ -115,10 +120,12 @@ class CellAccount:
         kept = Reservations()
         if self._fresh:
             kept = first(self._group, lambda: read_reserved(self._file))
-        self.lost = lost_rounds(kept.rounds, cell)
         attempts = [cell.attempt, *(each.attempt for each in kept.rounds)]
         known = self._known()
-        number = kept.entry if _is_latest(cell, kept, known) else 0
+        latest = _is_latest(cell, kept, known)
+        # What an older folder does not know of stays charged where it was.
+        self.lost = lost_rounds(kept.rounds, cell) if latest else []
+        number = kept.entry if latest else 0
         attempts += [each.attempt for each in known]
         self.attempt = 1 + max(attempts) if self._fresh else 0
         numbers = [entry.number for entry in known]
