@@ -96,10 +96,10 @@ def main() -> None:
     for name in ("fedavg", "all_for_all"):
         few = ["--clients", str(args.processes), "--algorithm", name, "--steps", "1"]
         found = measured(args.processes, *few, "--features", "1022", "--hidden", "256")
-        verbs, between = found["verbs"] / 2**20, found["between"] / 2**20
+        verbs, between = found["verbs"] / 1e6, found["between"] / 1e6
         print(
-            f"{name}, one client a process: verbs say {verbs:.2f} MiB a round, "
-            f"{between:.2f} MiB travelled"
+            f"{name}, one client a process: verbs say {verbs:.2f} MB a round, "
+            f"{between:.2f} MB travelled"
         )
 
 

@@ -48,8 +48,8 @@ def report(what: str, call) -> Losses:  # type: ignore[no-untyped-def]
     wall, processor = time.perf_counter(), time.process_time()
     found = call()
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{what:16} {wall:7.1f} s, {processor:7.1f} s of CPU, {memory:.1f} GiB")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    print(f"{what:16} {wall:7.1f} s, {processor:7.1f} s of CPU, {memory:.1f} GB")
     return found
 
 

@@ -72,9 +72,9 @@ def case(name: str, algorithm: Algorithm, run: Simulation, module: nn.Module) ->
     chunk = _BUDGET["cpu"]
     print(
         f"{name:28} N={len(run):6} D={x.shape[1]:6}  "
-        f"peak {4 * used / 2**20:7.0f} MiB = "
+        f"peak {4 * used / 1e6:7.0f} MB = "
         f"{used / x.numel():4.1f} N D, without one chunk of activations "
-        f"({4 * chunk / 2**20:.0f} MiB) {max(0.0, used - chunk) / x.numel():4.1f} N D"
+        f"({4 * chunk / 1e6:.0f} MB) {max(0.0, used - chunk) / x.numel():4.1f} N D"
         f"  ({time.perf_counter() - began:.0f} s)",
         flush=True,
     )

@@ -10,32 +10,13 @@ from typer.testing import CliRunner
 from coterie.checks import InputError
 from coterie.cli.commands import app
 from coterie.privacy.training import mechanisms
-
-TOML = """
-name = "audited"
-[data]
-name = "linear"
-clients = 6
-dimension = 3
-samples = 40
-[model]
-name = "linear"
-[run]
-rounds = 2
-batch_size = 0
-[[algorithm]]
-name = "fedavg"
-lr = 0.05
-[privacy]
-clip = 0.3
-epsilon = 1.0
-"""
+from support.tiny_studies import PRIVATE_TOML
 
 
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "study.toml"
-    path.write_text(TOML)
+    path.write_text(PRIVATE_TOML)
     return path
 
 
@@ -80,7 +61,7 @@ def test_few_guesses_are_said_to_be_few(file):
 
 
 def test_a_study_without_privacy_has_no_promise(file):
-    file.write_text(TOML.partition("[privacy]")[0])
+    file.write_text(PRIVATE_TOML.partition("[privacy]")[0])
     answer = json.loads(asked(file, "--runs", 8, "--json").stdout)
     assert {proof["verdict"] for proof in answer["proofs"]} == {"no promise"}
     assert {proof["upper"] for proof in answer["proofs"]} == {None}

@@ -8,27 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from coterie.cli.commands import app
+from support.tiny_studies import PRIVATE_TOML
 
-TOML = """
-name = "guarded"
-[data]
-name = "linear"
-clients = 4
-dimension = 3
-samples = 40
-[model]
-name = "linear"
-[run]
-rounds = 2
-batch_size = 0
-[[algorithm]]
-name = "fedavg"
-lr = 0.05
-[privacy]
-clip = 0.3
-epsilon = 1.0
-noise_source = "{source}"
-"""
+PRIVATE = PRIVATE_TOML + 'noise_source = "{source}"\n'
 COMMANDS = {
     "run": ("run", "study.toml", "--quiet"),
     "plan": ("plan", "study.toml", "--epsilon", "1", "--quiet"),
@@ -48,7 +30,7 @@ def test_commands_say_where_noise_can_be_taken_off(
     tmp_path, monkeypatch, source, command
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "study.toml").write_text(TOML.format(source=source))
+    (tmp_path / "study.toml").write_text(PRIVATE.format(source=source))
     text = " ".join(said(*COMMANDS[command]).split())
     assert ("Simulation only: the noise comes from the seed" in text) == (
         source == "seed"
@@ -57,7 +39,7 @@ def test_commands_say_where_noise_can_be_taken_off(
 
 def test_a_run_ends_with_the_epsilon_of_each_role(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "study.toml").write_text(TOML.format(source="seed"))
+    (tmp_path / "study.toml").write_text(PRIVATE.format(source="seed"))
     shown = said(*COMMANDS["run"])
     assert "the server" in shown and "and all others" in shown
     (row,) = json.loads(said(*COMMANDS["run"], "--json"))["epsilon"]

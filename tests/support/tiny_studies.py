@@ -16,6 +16,25 @@ TABLES = {
     "run": {"rounds": ROUNDS, "batch_size": 4},
     "algorithm": [{"name": "local", "lr": 0.3}, {"name": "fedavg", "lr": 0.3}],
 }
+PRIVATE_TOML = """
+name = "audited"
+[data]
+name = "linear"
+clients = 6
+dimension = 3
+samples = 40
+[model]
+name = "linear"
+[run]
+rounds = 2
+batch_size = 0
+[[algorithm]]
+name = "fedavg"
+lr = 0.05
+[privacy]
+clip = 0.3
+epsilon = 1.0
+"""
 LINEAR = {
     "name": "known",
     "data": {"name": "linear", "clients": 4, "dimension": 3, "samples": 20},

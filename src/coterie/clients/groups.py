@@ -200,9 +200,10 @@ def of_present(weights: Tensor, present: Tensor, start: int = 0) -> Tensor:
         places = torch.arange(len(present), device=weights.device)
         own = places[first : first + len(weights), None] == places
         return torch.where(present.to(weights.device) | own, weights, 0)
-    (i, k), values = _entries(weights)
+    places, values = _entries(weights)
+    i, k = places
     used = present.to(i.device)[k] | (i + first == k)
-    return _sparse(torch.stack([i, k])[:, used], values[used], weights.shape)
+    return _sparse(places[:, used], values[used], weights.shape)
 
 
 def _without_zeros(weights: Tensor) -> Tensor:

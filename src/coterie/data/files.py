@@ -75,8 +75,7 @@ def table(
         frame = frame.drop(columns=_there("drop", drop, frame, path, special))
         named = _there("categories", categories, frame, path, special)
         features, columns = _features(frame, path, special, named)
-        schema = Schema(columns, scale or "agreed", indicators)
-        schema = schema._replace(targets=scale_target)
+        schema = Schema(columns, scale or "agreed", indicators, scale_target)
         rows = _from_frame(frame, path, target, client, task)
         return _assemble(path, features, rows, task, schema)
     if (target, client) != ("target", "client") or indicators or categories or drop:

@@ -9,6 +9,7 @@ own: what fills its gaps (the median, the most frequent category) and, with scal
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -113,6 +114,13 @@ def with_preparation(
     )
 
 
+def _total(average: Average, clients: int, rows: Tensor) -> Tensor:
+    """The sum of the rows of all clients, of whom some are at hand."""
+    if not rows.shape[1]:
+        return rows.sum(0)
+    return average(rows.new_ones(len(rows)), rows)[0] * clients
+
+
 def target_unit(federation: Federation, average: Average, clients: int) -> Unit:
     """Mean and deviation of all training targets, of those at hand and of all others.
 
@@ -124,10 +132,7 @@ def target_unit(federation: Federation, average: Average, clients: int) -> Unit:
     index, owner = samples_of(federation.train)
     values = federation.targets[index].double().reshape(len(index), -1)
     train = TrainingValues(values, owner, len(federation))
-
-    def total(rows: Tensor) -> Tensor:
-        return average(rows.new_ones(len(rows)), rows)[0] * clients
-
+    total = functools.partial(_total, average, clients)
     ones = values.new_ones(len(values), 1)
     count, *sums = total(train.sums(torch.cat([ones, values], 1)))
     mean = torch.stack(sums) / count.clamp(min=1)
@@ -154,11 +159,7 @@ def agree(
     """
     schema = _schema(federation)
     train = _training(federation)
-
-    def total(rows: Tensor) -> Tensor:
-        ones = rows.new_ones(len(rows))
-        return average(ones, rows)[0] * clients if rows.shape[1] else rows.sum(0)
-
+    total = functools.partial(_total, average, clients)
     present = (~train.raw.isnan()).double()
     found = [train.tally(j, len(words)) for j, words in _words(schema)]
     if schema.indicators:

@@ -76,7 +76,7 @@ def _is_latest(cell: Cell, kept: Reservations, known: Sequence[LedgerEntry]) -> 
     """
     if not kept.rounds:
         return True
-    # A checkpoint that is older than the last attempt thinks, or lost, leaves a gap.
+    # With an older checkpoint, or none, nobody knows the rounds before `first`.
     reached = cell.t + 1 if cell.rounds else 0
     if max(kept.rounds).first > reached:
         return False
