@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tomllib
 import traceback
+import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -331,10 +332,23 @@ def options(
                 f"[{section}] {name} has no option {brief(option)}."
                 f"{suggestion(option, known)}"
             )
-        _same_type(f"{section}.{option}", known[option].default, value)
+        if isinstance(value, str) and takes_text(known[option]):
+            for rule in getattr(known[option].annotation, "__metadata__", ()):
+                if callable(rule):
+                    rule(f"{section}.{option}", value)
+        else:
+            _same_type(f"{section}.{option}", known[option].default, value)
     for option, parameter in known.items():
         if parameter.default is parameter.empty and option not in given:
             raise InputError(f"[{section}] {name} needs the option {brief(option)}.")
+
+
+def takes_text(parameter: inspect.Parameter) -> bool:
+    """Whether an option that is a number by default may also be text."""
+    kind = parameter.annotation
+    while typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    return str in typing.get_args(kind)
 
 
 def _same_type(name: str, default: object, value: object) -> None:

@@ -150,6 +150,27 @@ class Clients(Protocol):
         """The same clients with all of their validation data, for choosing."""
 
 
+@runtime_checkable
+class MeasuredClients(Clients, Protocol):
+    """Clients that also know what their own step sizes depend on.
+
+    Nothing of it leaves a client. Studies measure it before training, except with
+    [privacy] and [time], where step sizes are numbers.
+    """
+
+    @property
+    def curvature(self) -> Float[Tensor, " n"]:
+        """The largest eigenvalue of the Hessian of each training loss at the start."""
+
+    @property
+    def sizes(self) -> Float[Tensor, " n"]:
+        """Training samples of each client."""
+
+    @property
+    def weights(self) -> Bool[Tensor, " d"]:
+        """Which columns of a model are weights: all but biases and other vectors."""
+
+
 Option = bool | int | float | str | tuple[bool | int | float | str, ...]
 """What a program may be told beside rows: numbers and texts travel to any site."""
 Options = dict[str, Any]  # of the kinds of an `Option`, beside the argument `who`

@@ -136,10 +136,10 @@ def test_without_a_welcome_a_newcomer_takes_the_model_that_fits_best():
 def test_newcomers_learn_more_from_those_who_are_like_them(tmp_path):
     """Two clusters of noisy linear models, few samples: alone and average are poor."""
     entries = [
-        {"name": "local"},
-        {"name": "fedavg"},
-        {"name": "all_for_one"},
-        {"name": "adaptive_all_for_one", "every": 5},
+        {"name": "local", "lr": 0.1},
+        {"name": "fedavg", "lr": 0.1},
+        {"name": "all_for_one", "lr": 0.1},
+        {"name": "adaptive_all_for_one", "every": 5, "lr": 0.1},
     ]
     tables = {
         "data": {

@@ -257,3 +257,17 @@ def test_a_file_of_raw_columns_gives_the_training_features(tmp_path):
     path.write_text("age,pressure,smokes,sex\n1,high,true,x\n")
     with pytest.raises(InputError, match=r"'pressure' .* row 2 holds 'high'"):
         raw_columns(path, how)
+
+
+@pytest.mark.parametrize(("scale", "found"), [("agreed", 10.0), ("none", 1e6)])
+def test_a_number_counts_as_ten_deviations_from_the_mean_at_most(scale, found):
+    far = [row if row[3] != 2 else (1e6, *row[1:]) for row in RAW]
+    made = prepared_here(federation(scale=scale, raw=far))
+    assert float(made.features[:, 0].max()) == found
+    how = made.preparations.of(0)
+    least = float(how.module()(torch.tensor([[-1e6, 0.0]]))[0, 0])
+    assert least == -found
+    # Preparations of older files have no limit.
+    plain = how.plain()
+    del plain["limit"]
+    assert preparation_of(plain).limit is None

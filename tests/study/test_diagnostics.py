@@ -15,7 +15,7 @@ TABLES = {
     "data": {"name": "linear", "clients": 3, "samples": 30, "dimension": 3},
     "model": {"name": "linear", "bias": False},
     "run": {"rounds": 4, "evaluate_every": 1, "dtype": "float64"},
-    "algorithm": [{"name": "local", "lr": 0.05}, {"name": "fedavg"}],
+    "algorithm": [{"name": "local", "lr": 0.05}, {"name": "fedavg", "lr": 0.1}],
 }
 LOOKS = {"every": 2, "iterations": 40}
 
@@ -47,7 +47,7 @@ def test_sharpness_of_linear_regression_is_the_largest_eigenvalue(ran):
 def test_what_is_stable_is_below_2_over_the_step(ran):
     rounds = ran[1].rounds.groupby("algorithm")["stable_below"].first()
     assert rounds["local"] == pytest.approx(2 / 0.05)
-    assert rounds["fedavg"] == pytest.approx(2 / 0.1)  # its default
+    assert rounds["fedavg"] == pytest.approx(2 / 0.1)  # as given
 
 
 def test_looking_changes_no_result_and_counts_no_gradient(ran):

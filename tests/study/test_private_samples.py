@@ -134,7 +134,8 @@ def test_resuming_equals_not_stopping(tmp_path, privacy):
 
 
 def test_without_noise_and_bound_whole_batches_give_the_ordinary_run(tmp_path):
-    entries = [{"name": name} for name in ("fedavg_finetune", "ditto", "local")]
+    names = ("fedavg_finetune", "ditto", "local")
+    entries = [{"name": name, "lr": 0.1} for name in names]
     whole = {"batch_size": 0}
     quiet = study(*entries, run=whole, noise=0.0, clip=math.inf)
     plain = study(*entries, run=whole)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 
+from coterie.algorithms import ALGORITHMS
+from coterie.checks import parameters_of
 from coterie.study.config import study_of
 
 CLIENTS, ROUNDS = 4, 4
@@ -52,7 +54,17 @@ def made(tables=TABLES, **changes: object):
             tables[name] = value
         else:
             tables["run"][name] = value
+    for entry in tables["algorithm"] if "tune" not in tables else ():
+        entry |= usual_lr(entry["name"], entry)
     return study_of(tables)
+
+
+def usual_lr(name: str, given: dict) -> dict[str, float]:
+    """The step size that a method has by default, so that it does not choose itself."""
+    maker = ALGORITHMS.get(name)
+    known = {} if maker is None else parameters_of(maker)
+    usual = "lr" in known and "lr" not in given and known["lr"].default == 0.1
+    return {"lr": 0.1} if usual else {}
 
 
 def changed(tables: dict, path: str, value: object) -> dict:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, descend, step_size, velocity
+from ..optim.steps import LocalDescent, descend, of_clients, step_size, velocity
 from ..options import Count, Share, Sizes, method
 from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
 
@@ -57,20 +57,23 @@ def mixture_sgd(
     v_velocity: Float[Tensor, "n v"],
     w: Float[Tensor, "n d"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     adaptive: bool,
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A client program: steps of v and a while w stays, the first is number t."""
+    own = of_clients(rule, clients, v)
     for t_local in range(t, t + steps):
         g = clients.grad(mixed(w, v, a))
         a_now = a
         if adaptive:
             slope = ((v - w) * g).sum(1)
-            a = (a - step_size(rule, t_local) * slope).clamp(0, 1)
+            a = (a[:, None] - step_size(own, t_local) * slope[:, None])[:, 0].clamp(
+                0, 1
+            )
         g.mul_(a_now[:, None])
-        v, v_velocity = descend(rule, v, g, v_velocity, t_local)
+        v, v_velocity = descend(own, v, g, v_velocity, t_local)
     return v, a, v_velocity
 
 
@@ -82,18 +85,20 @@ def apfl_round(
     w_velocity: Float[Tensor, "n v"],
     v_velocity: Float[Tensor, "n v"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     adaptive: bool,
     steps: int,
     t: int,
+    together: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A client program: local steps of w, v and a, the first is number t."""
+    shared = of_clients(rule, clients, w, together)
     for t_local in range(t, t + steps):
         batch = clients.held()
         v, a, v_velocity = mixture_sgd(
             batch, v, a, v_velocity, w, rule=rule, adaptive=adaptive, steps=1, t=t_local
         )
-        w, w_velocity = descend(rule, w, batch.grad(w), w_velocity, t_local)
+        w, w_velocity = descend(shared, w, batch.grad(w), w_velocity, t_local)
     return w, v, a, w_velocity, v_velocity
 
 
@@ -101,7 +106,7 @@ def apfl_round(
 def apfl(
     sizes: Sizes,
     *,
-    rule: Descent = Descent(),
+    rule: LocalDescent = LocalDescent(),
     steps: Count = 1,
     alpha: Share = 0.5,
     adaptive: bool = False,
@@ -129,8 +134,9 @@ def apfl(
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, v, a, w_velocity, v_velocity, t = state
+        rows, n = (w, v, a, w_velocity, v_velocity), float(len(sizes))
         w, v, a, w_velocity, v_velocity = oracle.each(
-            apfl_round, w, v, a, w_velocity, v_velocity, steps=steps, t=t, **options
+            apfl_round, *rows, steps=steps, t=t, together=n, **options
         )
         w = oracle.average(shares[oracle.mine], w)
         return State(w, v, a, w_velocity, v_velocity, t + steps), {"mixture": a}

@@ -44,7 +44,7 @@ from ..collaboration.divisions import (
 )
 from ..collaboration.evidence import unflat
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, velocity
+from ..optim.steps import LocalDescent, velocity
 from ..options import Count, Positive, Sizes, method
 from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows, Server
 from .coteries_client import coteries_round, followed, sharing, welcomed
@@ -65,6 +65,7 @@ class Place(NamedTuple):
     choice: Rows  # (n,)
     waits: Rows  # (n,) whether its group divided while it was away
     trial: Rows  # (n,) whether halves of its group are tried in the next round
+    together: Rows  # (n,) how many clients its group has
 
 
 class State(NamedTuple):
@@ -97,7 +98,7 @@ class State(NamedTuple):
 def coteries(
     sizes: Sizes,
     *,
-    rule: Descent = Descent(),
+    rule: LocalDescent = LocalDescent(),
     steps: Count = 1,
     weighting: str = "samples",
     sure: Positive = 2.5,
@@ -163,7 +164,7 @@ class Ends(NamedTuple):
 
 
 def _trained(
-    state: State, oracle: Oracle, rule: Descent, steps: int, sure: float
+    state: State, oracle: Oracle, rule: LocalDescent, steps: int, sure: float
 ) -> tuple[State, Ends, News]:
     """After the local steps, with what a coordinator makes of the reports."""
     old, n = state.place, len(state.own)
@@ -174,10 +175,11 @@ def _trained(
         *(state.own, state.group, state.everyone, *velocities, state.cap),
         *(torch.zeros_like(old.member), nothing),
         *(state.candidates, old.trial | old.waits),
-        *(state.offset, state.everyone_offset),
+        *(state.offset, state.everyone_offset, old.together),
         rule=rule,
         steps=steps,
         t=state.t,
+        everybody=float(len(oracle.present)),
     )
     told = Numbers(pick), Numbers(report)
     server, *found = oracle.central(
@@ -207,7 +209,8 @@ def _begin(
 
 def _places(of: Standing) -> Place:
     """What clients are told of where they stand."""
-    return Place(of.member, of.choice, of.sibling >= 0, of.trial)
+    together = torch.bincount(of.member, minlength=len(of.member))[of.member]
+    return Place(of.member, of.choice, of.sibling >= 0, of.trial, together)
 
 
 def _verdict(

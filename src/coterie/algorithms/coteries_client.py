@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -20,7 +18,7 @@ from ..collaboration.divisions import (
 )
 from ..collaboration.evidence import bounded, moments
 from ..collaboration.weights import same_cluster
-from ..optim.steps import Descent, sgd, velocity
+from ..optim.steps import LocalDescent, of_clients, sgd, take_steps, velocity
 from ..types import Clients, Oracle
 
 _CAP = 0.5
@@ -48,14 +46,20 @@ def coteries_round(
     asked: Bool[Tensor, " n"],
     offset: Float[Tensor, "n d"],
     everyone_offset: Float[Tensor, "n e"],
+    together: Int[Tensor, " n"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     steps: int,
     t: int,
+    everybody: float,
 ) -> tuple[Tensor, ...]:
     """A client program: held-out losses of all models, and then their local steps."""
     held = clients.validation()
-    train = functools.partial(sgd, clients, rule=rule, steps=steps, t=t)
+
+    def train(x: Tensor, v: Tensor, together: Tensor | float) -> tuple[Tensor, Tensor]:
+        own = of_clients(rule, clients, x, together)
+        return take_steps(clients, x, v, own, steps, t)
+
     raw = held.losses(group)
     losses = dict.fromkeys(range(MODELS), raw)
     cap = torch.where(cap > 0, cap, _CAP * raw.nanmean(1).nan_to_num())
@@ -68,12 +72,12 @@ def coteries_round(
     losses[OWN] = held.losses(own)
     # Before there are groups, one's group is everybody.
     losses[TUNED] = losses[ALL_TUNED] = held.losses(group + offset)
-    own, own_velocity = train(own, own_velocity)
-    group, group_velocity = train(group, group_velocity)
+    own, own_velocity = train(own, own_velocity, 1.0)
+    group, group_velocity = train(group, group_velocity, together)
     if everyone.shape[1]:
         losses[ALL_RAW] = held.losses(everyone)
         losses[ALL_TUNED] = held.losses(everyone + everyone_offset)
-        everyone, everyone_velocity = train(everyone, everyone_velocity)
+        everyone, everyone_velocity = train(everyone, everyone_velocity, everybody)
     found = bounded(torch.stack(list(losses.values()), 1), cap[:, None, None])
     velocities = own_velocity, group_velocity, everyone_velocity
     report = moments(found).flat()
@@ -116,7 +120,7 @@ def welcomed(
     member: Int[Tensor, " n"],
     choice: Int[Tensor, " n"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     steps: int,
     taken: int,
 ) -> Float[Tensor, "m d"]:

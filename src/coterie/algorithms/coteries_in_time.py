@@ -29,8 +29,8 @@ from ..collaboration.divisions import (
     proposed,
 )
 from ..collaboration.evidence import unflat
-from ..optim.steps import Descent
-from ..types import Arrivals, Clients, Flow, Info, Kind, Oracle, Task
+from ..optim.steps import LocalDescent
+from ..types import Arrivals, Clients, Flow, Info, Kind, Options, Oracle, Task
 from .coteries_client import coteries_round, followed, sharing, welcomed
 
 _QUORUM = 0.75
@@ -62,7 +62,9 @@ class Underway:
     trying: bool = False  # whether candidates are sent
 
 
-def flow_of_coteries(shares: Tensor, rule: Descent, steps: int, sure: float) -> Flow:
+def flow_of_coteries(
+    shares: Tensor, rule: LocalDescent, steps: int, sure: float
+) -> Flow:
     """Coteries for clients that work at their own pace; see `coteries`."""
 
     def init(x: Tensor) -> Underway:
@@ -161,7 +163,7 @@ def _task(
     everyone: Float[Tensor, "n d"] | None = None,
     everyone_offset: Float[Tensor, "n d"] | None = None,
     *,
-    rule: Descent,
+    rule: LocalDescent,
     steps: int,
     halves: bool = True,
 ) -> tuple[Tensor, ...]:
@@ -174,8 +176,9 @@ def _task(
     pick = torch.zeros_like(asked).long()
     velocities, place = (none, none, none), cap[:, None]
     rows = own, group, everyone, *velocities, cap, pick, place, candidates, asked
-    offsets = offset, everyone_offset
-    found = coteries_round(clients, *rows, *offsets, rule=rule, steps=steps, t=0)
+    beside = offset, everyone_offset, torch.ones_like(pick)
+    work: Options = {"rule": rule, "steps": steps, "t": 0, "everybody": 1.0}
+    found = coteries_round(clients, *rows, *beside, **work)
     own, tuned, everyone, _, _, _, cap, pick, report = found
     return own, tuned, cap, pick, report.to(own), everyone
 

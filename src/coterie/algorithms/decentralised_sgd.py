@@ -28,7 +28,7 @@ from ..checks import InputError
 from ..gossip.synchronous import chebyshev_factor
 from ..graphs.matrices import DoublyStochastic, among_present, symmetric
 from ..graphs.spectra import spectral_gap
-from ..optim.steps import Descent, sgd, velocity
+from ..optim.steps import LocalDescent, sgd, velocity
 from ..options import Count, method
 from ..types import Algorithm, Info, Oracle
 from .local import State
@@ -38,7 +38,7 @@ from .local import State
 def decentralised_sgd(
     mixing: DoublyStochastic,
     *,
-    rule: Descent = Descent(),
+    rule: LocalDescent = LocalDescent(),
     steps: Count = 1,
     exchanges: Count = 1,
     accelerated: bool = False,
@@ -52,7 +52,7 @@ def decentralised_sgd(
         exchanges: mixtures after these.
         accelerated: mixes by Chebyshev's recursion, for which `mixing` is symmetric.
     """
-    omega = 1.0
+    omega, n = 1.0, float(len(mixing))
     if accelerated:
         if exchanges == 1:
             raise InputError("`accelerated` needs `exchanges` of at least 2, got 1.")
@@ -63,7 +63,7 @@ def decentralised_sgd(
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         x, v, t = state
-        x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule)
+        x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule, together=n)
         w = among_present(mixing, oracle.present)
         x = oracle.mix(w, x, exchanges=exchanges, gamma=omega)
         return State(x, v, t + steps), {"weights": w}

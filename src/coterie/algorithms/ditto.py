@@ -35,7 +35,7 @@ from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
 from ..optim import delays
 from ..optim.delays import Late
-from ..optim.steps import Descent, proximal_sgd, sgd, velocity
+from ..optim.steps import LocalDescent, proximal_sgd, sgd, velocity
 from ..options import Count, NotNegative, Sizes, method
 from ..types import (
     Algorithm,
@@ -68,19 +68,20 @@ def ditto_round(
     w_velocity: Float[Tensor, "n v"],
     v_velocity: Float[Tensor, "n v"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     lam: float,
     steps: int,
     t: int,
+    together: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A client program: local steps from the global model, and as many personal ones.
 
     Neither needs the other's result, so the global ones may come first.
     """
-    w_i, w_velocity = sgd(clients, w, w_velocity, rule=rule, steps=steps, t=t)
-    v, v_velocity = proximal_sgd(
-        clients, v, v_velocity, w, rule=rule, lam=lam, steps=steps, t=t
-    )
+    work: Options = {"rule": rule, "steps": steps, "t": t, "together": together}
+    w_i, w_velocity = sgd(clients, w, w_velocity, **work)
+    # A model that is pulled to the global one has the samples of all behind it.
+    v, v_velocity = proximal_sgd(clients, v, v_velocity, w, lam=lam, **work)
     return w_i, v, w_velocity, v_velocity
 
 
@@ -88,7 +89,7 @@ def ditto_round(
 def ditto(
     sizes: Sizes,
     *,
-    rule: Descent = Descent(),
+    rule: LocalDescent = LocalDescent(),
     steps: Count = 1,
     lam: NotNegative = 1.0,
     weighting: str = "samples",
@@ -108,7 +109,7 @@ def ditto(
         late: `constant`, `adaptive` to the delay of an answer, or `heterogeneous`.
     """
     shares = shares_of(sizes, weighting)
-    options: Options = {"rule": rule, "lam": lam}
+    options: Options = {"rule": rule, "lam": lam, "together": float(len(sizes))}
 
     def init(x: Tensor, oracle: Oracle) -> State:
         w = common(oracle, x)
@@ -142,7 +143,9 @@ class Underway:
     none: Tensor  # (0,) in place of momentum
 
 
-def _flow(shares: Tensor, rule: Descent, steps: int, lam: float, late: str) -> Flow:
+def _flow(
+    shares: Tensor, rule: LocalDescent, steps: int, lam: float, late: str
+) -> Flow:
     """Ditto for clients that work at their own pace; see `ditto`."""
     shares = shares.double() / shares.double().sum()
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..collaboration.rows import common, one_model
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, sgd, velocity
+from ..optim.steps import LocalDescent, sgd, velocity
 from ..options import Count, Sizes, method
 from ..types import Algorithm, Info, Oracle
 from .local import State
@@ -29,7 +29,7 @@ from .local import State
 def fedavg(
     sizes: Sizes,
     *,
-    rule: Descent = Descent(),
+    rule: LocalDescent = LocalDescent(),
     steps: Count = 1,
     weighting: str = "samples",
 ) -> Algorithm:
@@ -43,14 +43,14 @@ def fedavg(
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.
     """
-    shares = shares_of(sizes, weighting)
+    shares, n = shares_of(sizes, weighting), float(len(sizes))
 
     def init(x: Tensor, oracle: Oracle) -> State:
         return State(common(oracle, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, v, t = state
-        w, v = oracle.each(sgd, w, v, steps=steps, t=t, rule=rule)
+        w, v = oracle.each(sgd, w, v, steps=steps, t=t, rule=rule, together=n)
         return State(oracle.average(shares[oracle.mine], w), v, t + steps), {}
 
     return Algorithm(init, step, welcome=one_model)

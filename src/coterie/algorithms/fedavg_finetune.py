@@ -15,8 +15,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..collaboration.rows import handed
-from ..optim.steps import Descent, train_alone
-from ..options import Count, Positive, Sizes, Whole, method
+from ..optim.steps import LocalDescent, LocalLr, train_alone
+from ..options import Count, Sizes, Whole, method
 from ..types import Algorithm, Oracle
 from .fedavg import fedavg
 from .local import State
@@ -26,11 +26,11 @@ from .local import State
 def fedavg_finetune(
     sizes: Sizes,
     *,
-    rule: Descent = Descent(),
+    rule: LocalDescent = LocalDescent(),
     steps: Count = 1,
     weighting: str = "samples",
     tune_steps: Whole = 10,
-    tune_lr: Positive = 0.1,
+    tune_lr: LocalLr = 0.1,
 ) -> Algorithm:
     """FedAvg with a few local steps of every client before the model is used.
 
@@ -44,7 +44,7 @@ def fedavg_finetune(
         tune_steps: gradient steps before use.
         tune_lr: their step size.
     """
-    tuning = Descent(tune_lr, weight_decay=rule.weight_decay)
+    tuning = LocalDescent(tune_lr, weight_decay=rule.weight_decay)
     average = fedavg(sizes, steps=steps, weighting=weighting, **rule._asdict())
 
     def personal(state: State, oracle: Oracle) -> Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..collaboration.rows import common, handed, refuse_personal
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, descend, velocity
+from ..optim.steps import LocalDescent, descend, of_clients, velocity
 from ..options import Count, Head, Sizes, method
 from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
 
@@ -46,15 +46,17 @@ def part_sgd(
     v: Float[Tensor, "n v"],
     part: Bool[Tensor, "n d"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     steps: int,
     t: int,
+    together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """A client program: gradient steps of some columns, the first is number t."""
+    own, buffered = of_clients(rule, clients, x, together), v.shape[1] // x.shape[1]
     for t_local in range(t, t + steps):
-        moved, faster = descend(rule, x, clients.grad(x), v, t_local)
+        moved, faster = descend(own, x, clients.grad(x), v, t_local)
         x = torch.where(part, moved, x)
-        v = torch.where(part, faster, v) if rule.momentum else v
+        v = torch.where(part.repeat(1, buffered), faster, v)
     return x, v
 
 
@@ -64,15 +66,19 @@ def fedrep_round(
     v: Float[Tensor, "n v"],
     head: Bool[Tensor, "n d"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     steps: int,
     head_steps: int,
     t: int,
+    together: float,
 ) -> tuple[Tensor, Tensor]:
     """A client program: steps of the head, then of the body, in round t."""
     work = head_steps, t * head_steps
     x, v = part_sgd(clients, x, v, head, rule=rule, steps=work[0], t=work[1])
-    return part_sgd(clients, x, v, ~head, rule=rule, steps=steps, t=t * steps)
+    work = steps, t * steps
+    return part_sgd(
+        clients, x, v, ~head, rule=rule, steps=work[0], t=work[1], together=together
+    )
 
 
 @method()
@@ -80,7 +86,7 @@ def fedrep(
     sizes: Sizes,
     head: Head,
     *,
-    rule: Descent = Descent(),
+    rule: LocalDescent = LocalDescent(),
     steps: Count = 1,
     head_steps: Count = 10,
     weighting: str = "samples",
@@ -111,7 +117,8 @@ def fedrep(
         mask = head.to(state.x.device)
         rows = personal(state, oracle), state.v, mask.expand(len(state.x), -1)
         work: Options = {"steps": steps, "head_steps": head_steps, "t": state.t}
-        x, v = oracle.each(fedrep_round, *rows, rule=rule, **work)
+        n = float(len(sizes))
+        x, v = oracle.each(fedrep_round, *rows, rule=rule, together=n, **work)
         body = oracle.average(shares[oracle.mine], x[:, ~mask])  # heads stay at home
         w = state.w[:1].clone()
         w[:, ~mask] = body[:1]

@@ -34,9 +34,9 @@ from torch import Tensor
 from ..collaboration.best_fit import best_fit, training_losses
 from ..collaboration.rows import alike, common, handed
 from ..collaboration.weights import same_cluster, shares_of
-from ..optim.steps import Descent, sgd, velocity
+from ..optim.steps import LocalDescent, sgd, velocity
 from ..options import Count, Positive, Sizes, method
-from ..types import Algorithm, Info, Numbers, Oracle, Rows, Server
+from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows, Server
 
 
 class State(NamedTuple):
@@ -54,7 +54,7 @@ def ifca(
     sizes: Sizes,
     *,
     clusters: Count = 2,
-    rule: Descent = Descent(),
+    rule: LocalDescent = LocalDescent(),
     steps: Count = 1,
     spread: Positive = 0.1,
     starts: Count = 10,
@@ -93,7 +93,9 @@ def ifca(
         # A buffer is about the model that it was filled with.
         v = torch.where((chosen == choice)[:, None], v, 0)
         x = _of_choice(w, chosen)
-        x, v = oracle.each(sgd, x, v, steps=steps, t=t, rule=rule)
+        # On average, a model has this many clients.
+        work: Options = {"steps": steps, "t": t, "together": len(sizes) / clusters}
+        x, v = oracle.each(sgd, x, v, rule=rule, **work)
         member = chosen == torch.arange(clusters, device=x.device)[:, None]  # (C, n)
         mean = oracle.average(member * shares.to(x)[oracle.mine], x)
         chose = common(oracle, Numbers(member.T.to(x)))  # (n, C)

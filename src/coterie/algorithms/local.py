@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..optim.steps import Descent, sgd, train_alone, velocity
+from ..optim.steps import LocalDescent, sgd, train_alone, velocity
 from ..options import Count, method
 from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Rows, Task
 
@@ -37,7 +37,7 @@ class WithStart(NamedTuple):
 
 
 @method(in_rounds=("schedule",))
-def local(*, rule: Descent = Descent(), steps: Count = 1) -> Algorithm:
+def local(*, rule: LocalDescent = LocalDescent(), steps: Count = 1) -> Algorithm:
     """Local training: every client by itself, nothing is sent.
 
     A newcomer begins where the others began and takes as many steps by itself.
@@ -74,7 +74,7 @@ class Underway:
     tasks: int = 0
 
 
-def _flow(rule: Descent, steps: int) -> Flow:
+def _flow(rule: LocalDescent, steps: int) -> Flow:
     """Every client at its own pace.
 
     A newcomer takes as many steps as the others on average.

@@ -37,7 +37,7 @@ from ..collaboration.evidence import cautious_choices, unflat
 from ..collaboration.links import Links, all_links, exchange, judged
 from ..graphs.colourings import colouring
 from ..graphs.matrices import DoublyStochastic, joined
-from ..optim.steps import Descent, velocity
+from ..optim.steps import LocalDescent, velocity
 from ..options import Count, Positive, method
 from ..types import Algorithm, Info, Numbers, Oracle, Rows
 from .neighbours_client import BEGIN, MODELS, NO_DATA, harm, local_steps
@@ -63,7 +63,7 @@ class State(NamedTuple):
 def neighbours(
     mixing: DoublyStochastic,
     *,
-    rule: Descent = Descent(),
+    rule: LocalDescent = LocalDescent(),
     steps: Count = 1,
     sure: Positive = 2.5,
 ) -> Algorithm:
@@ -133,11 +133,16 @@ def in_use(state: State) -> Float[Tensor, "n d"]:
     return models[torch.arange(len(models), device=models.device), state.choice]
 
 
-def _trained(state: State, oracle: Oracle, rule: Descent, steps: int) -> State:
+def _trained(state: State, oracle: Oracle, rule: LocalDescent, steps: int) -> State:
     """After the local steps, with held-out losses of all models."""
     rows = state.own, state.shared, state.own_velocity, state.shared_velocity
     own, tuned, v, w_v, cap, record = oracle.each(
-        local_steps, *rows, state.cap, state.record, rule=rule, steps=steps, t=state.t
+        local_steps,
+        *(*rows, state.cap, state.record),
+        rule=rule,
+        steps=steps,
+        t=state.t,
+        together=float(len(oracle.present)),
     )
     if bool(oracle.active.any()) and not bool((record[oracle.active, 0] > 0).any()):
         raise InputError(NO_DATA)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..collaboration.evidence import moments
 from ..collaboration.links import averaged
-from ..optim.steps import Descent, sgd
+from ..optim.steps import LocalDescent, sgd
 from ..types import Clients
 
 MODELS = 3
@@ -38,9 +38,10 @@ def local_steps(
     cap: Float[Tensor, " n"],
     record: Float[Tensor, "n m"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     steps: int,
     t: int,
+    together: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """A client program: local steps of both models, and held-out losses of all."""
     held = clients.validation()
@@ -48,7 +49,7 @@ def local_steps(
     raw = held.losses(shared)
     cap = torch.where(cap > 0, cap, _AT_MOST * raw.nanmean(1).nan_to_num())
     own, own_velocity = train(own, own_velocity)
-    tuned, shared_velocity = train(shared, shared_velocity)
+    tuned, shared_velocity = train(shared, shared_velocity, together=together)
     losses = torch.stack([held.losses(own), raw, held.losses(tuned)], 1)
     report = moments(losses.minimum(cap[:, None, None])).flat().to(record)
     return own, tuned, own_velocity, shared_velocity, cap, averaged(record, report)

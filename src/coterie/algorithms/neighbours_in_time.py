@@ -23,7 +23,7 @@ from torch import Tensor
 from ..checks import InputError
 from ..collaboration.evidence import cautious_choices, unflat
 from ..collaboration.links import Links, all_links, judged
-from ..optim.steps import Descent, velocity
+from ..optim.steps import LocalDescent, velocity
 from ..types import Arrivals, Clients, Flow, Info, Kind, Task
 from .neighbours_client import BEGIN, MODELS, NO_DATA, harm, local_steps
 
@@ -47,7 +47,7 @@ class Underway:
 
 
 def in_time(
-    partners: Int[Tensor, "m n"], rule: Descent, steps: int, sure: float
+    partners: Int[Tensor, "m n"], rule: LocalDescent, steps: int, sure: float
 ) -> Flow:
     """The flow, of options that `neighbours` has checked.
 
@@ -178,7 +178,7 @@ def _local_steps(
     shared_velocity: Float[Tensor, "n v"],
     record: Float[Tensor, "n k"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     steps: int,
 ) -> tuple[Tensor, ...]:
     """A client program: `local_steps`, whose step size does not change."""

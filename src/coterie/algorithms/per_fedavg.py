@@ -39,7 +39,7 @@ from torch import Tensor
 from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
 from ..optim.hessians import hessian_times
-from ..optim.steps import Descent, descend, train_alone, velocity
+from ..optim.steps import LocalDescent, descend, of_clients, train_alone, velocity
 from ..options import Count, NotNegative, Positive, Sizes, Whole, method
 from ..types import Algorithm, Clients, Info, Options, Oracle
 from .local import State
@@ -50,21 +50,23 @@ def meta_sgd(
     w: Tensor,
     v: Tensor,
     *,
-    rule: Descent,
+    rule: LocalDescent,
     alpha: float,
     variant: str,
     delta: float,
     steps: int,
     t: int,
+    together: float,
 ) -> tuple[Tensor, Tensor]:
     """A client program: `steps` steps on F_i, the first of them number t."""
+    own = of_clients(rule, clients, w, together)
     for t_local in range(t, t + steps):
         g = clients.grad(w)
         u = clients.grad(torch.sub(w, g, alpha=alpha, out=g))
         # Also drawn where it is not used, so that all variants see the same D and D'.
         third = clients.held()
         d = hessian_times(third, w, u, variant=variant, delta=delta)
-        w, v = descend(rule, w, u.sub_(d, alpha=alpha), v, t_local)
+        w, v = descend(own, w, u.sub_(d, alpha=alpha), v, t_local)
     return w, v
 
 
@@ -73,7 +75,7 @@ def per_fedavg(
     sizes: Sizes,
     *,
     alpha: NotNegative = 0.01,
-    rule: Descent = Descent(),
+    rule: LocalDescent = LocalDescent(),
     steps: Count = 1,
     variant: Literal["exact", "fo", "hf"] = "hf",
     delta: Positive = 1e-3,
@@ -94,7 +96,8 @@ def per_fedavg(
     """
     shares = shares_of(sizes, weighting)
     how: Options = {"alpha": alpha, "variant": variant, "delta": delta}
-    tuning = Descent(alpha)
+    how |= {"together": float(len(sizes))}
+    tuning = LocalDescent(alpha)
 
     def init(x: Tensor, oracle: Oracle) -> State:
         return State(common(oracle, x), velocity(rule, x), 0)

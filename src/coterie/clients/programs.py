@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .. import seeds
-from .samples import Batch, ClientSamples, FreshMinibatches
+from ..checks import InputError
+from .samples import Batch, ClientSamples, FreshMinibatches, Measured
 
 
 @runtime_checkable
@@ -98,6 +99,30 @@ class SimulatedClients:
         self._gradients[self.who.cpu()] += used.cpu().double()
         grad = self._kernel.grad
         return grad(points, first), grad(points, second), used
+
+    @property
+    def curvature(self) -> Float[Tensor, " n"]:
+        """The curvature of each client's training loss at the start."""
+        return self._measured.curvature[self.who]
+
+    @property
+    def sizes(self) -> Float[Tensor, " n"]:
+        """Training samples of each client."""
+        return self._samples.federation.train.size[self.who].to(self._samples.dtype)
+
+    @property
+    def weights(self) -> Bool[Tensor, " d"]:
+        """Which columns of a model are weights."""
+        return self._measured.weights
+
+    @property
+    def _measured(self) -> Measured:
+        if self._samples.measured is None:
+            raise InputError(
+                "`lr` and `weight_decay` must be numbers, unless `Simulation.measure` "
+                "was called before training."
+            )
+        return self._samples.measured
 
     def held(self) -> SimulatedClients:
         """The same clients with one minibatch for every question to come."""

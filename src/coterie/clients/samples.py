@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .. import seeds
@@ -48,6 +48,13 @@ class Batch:
             yield Batch(self.index[..., some], self.weight[:, some])
 
 
+class Measured(NamedTuple):
+    """What clients know of their own losses before training; see `MeasuredClients`."""
+
+    curvature: Float[Tensor, " n"]
+    weights: Bool[Tensor, " d"]
+
+
 @dataclass(frozen=True)
 class ClientSamples:
     """The training data of a federation, as questions to clients use them."""
@@ -63,6 +70,7 @@ class ClientSamples:
     """
     coins: Callable[[Tensor, Tensor, int], Tensor] = seeds.bits
     """Random words by which Poisson minibatches are drawn, of streams and clients."""
+    measured: Measured | None = None  # where step sizes depend on it
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""

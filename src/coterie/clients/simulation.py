@@ -10,6 +10,7 @@ alone at its site gives the same answer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from ..checks import InputError, integer, one_of
 from ..data.federation import Federation, PartName
 from ..models import OBJECTIVES, Objective
+from ..optim.hessians import sharpness
 from ..types import Oracle
 from .blends import steady_widths
 from .groups import Alone, Group
@@ -26,7 +28,7 @@ from .kernels import Kernel
 from .oracles import Held, SimulatedOracle
 from .personal import PersonalOracle
 from .programs import SimulatedClients, staggered
-from .samples import Batch, ClientSamples
+from .samples import Batch, ClientSamples, Measured
 
 
 class Simulation:
@@ -88,6 +90,25 @@ class Simulation:
 
     def __len__(self) -> int:
         return self._clients
+
+    def measure(self, x: Float[Tensor, "n d"], *, products: int = 8) -> Tensor:
+        """Lets clients measure their losses at x; what that costs comes back, (n,).
+
+        Step sizes such as `curvature(1)` need it. Nothing leaves a client.
+
+        Args:
+            x: the models at the start.
+            products: with the Hessian, each of which costs two gradients of all data.
+        """
+        oracle = self.at(0, purpose="measure")
+        (found,) = oracle.each(sharpness, x[:, :1], x, iterations=products)
+        shapes, sizes = self.kernel.layout.shapes, self.kernel.layout.sizes
+        are = torch.tensor([len(shape) > 1 for shape in shapes], device=x.device)
+        weights = are.repeat_interleave(torch.tensor(sizes, device=x.device))
+        # A loss without curvature has any step size.
+        curvature = torch.where(found[:, 0] > 0, found[:, 0], 1.0)
+        self.samples = replace(self.samples, measured=Measured(curvature, weights))
+        return oracle.gradients
 
     def __repr__(self) -> str:
         samples = f"batches of {self.batch_size}" if self.batch_size else "full batches"

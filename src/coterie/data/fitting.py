@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .federation import PARTS, Federation, Part
-from .preparation import Column, Preparations, Schema, Unit, prepared
+from .preparation import LIMIT, Column, Preparations, Schema, Unit, prepared
 
 Average = Callable[[Tensor, Tensor], Tensor]
 """`average(shares, rows)` of an oracle: the weighted mean of all clients' rows."""
@@ -224,6 +224,7 @@ def fit(federation: Federation, agreed: Agreed) -> Preparations:
         by_identity(fill, agreed.mean),
         by_identity(mean, agreed.mean),
         by_identity(scale, agreed.scale),
+        limit=None if schema.scale == "none" else LIMIT,
     )
 
 

@@ -1,10 +1,11 @@
 """How raw columns become the features of a model: filled, scaled, one-hot.
 
 A raw value is a number, or the code of a category; NaN where it is missing. A number v
-becomes (v - mean) / scale, a category one feature for each that training data have, and
-where asked one more feature says that a value was missing. What a client needs for that
-is a `Preparation`, plain numbers and words, which is a part of its model: `module()`
-computes the features that the model was trained on.
+becomes (v - mean) / scale, at most ten deviations from the mean. A category becomes one
+feature for each that training data have, and where asked one more feature says that a
+value was missing. What a client needs for that is a `Preparation`, plain numbers and
+words, which is a part of its model: `module()` computes the features that the model was
+trained on.
 
 Quantities to predict are scaled, too, by the mean and deviation of all training data:
 a model predicts in deviations, and its `Unit` turns predictions into what people use.
@@ -21,6 +22,12 @@ from torch import Tensor, nn
 
 SCALES = ("agreed", "client", "none")
 """By what numbers features are scaled: of all clients, of each client, not at all."""
+
+LIMIT = 10.0
+"""Deviations from the mean beyond which a number counts as this far away.
+
+A nearly constant column can be hundreds of deviations away, and so would predictions.
+"""
 
 _AT_ONCE = 2**16
 """Samples that are prepared in one pass."""
@@ -84,6 +91,7 @@ class Preparation(NamedTuple):
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     unit: Unit | None = None  # of the targets; None: as they are
+    limit: float | None = None  # of a scaled number; None: there is none
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,6 +108,7 @@ class Preparation(NamedTuple):
             "columns": _plain_columns(self.columns, self.indicators),
             **{key: list(getattr(self, key)) for key in ("fill", "mean", "scale")},
             "unit": _plain_unit(self.unit),
+            "limit": self.limit,
         }
 
     def codes(self, column: int, words: Sequence[str | None]) -> Float[Tensor, " b"]:
@@ -116,7 +125,8 @@ def preparation_of(plain: Mapping[str, Any]) -> Preparation:
     fill, mean, scale = (
         tuple(map(float, plain[key])) for key in ("fill", "mean", "scale")
     )
-    return Preparation(columns, indicators, fill, mean, scale, _unit_of(plain))
+    of_all = _unit_of(plain), _limit_of(plain)
+    return Preparation(columns, indicators, fill, mean, scale, *of_all)
 
 
 def _plain_unit(unit: Unit | None) -> dict[str, list[float]] | None:
@@ -133,6 +143,11 @@ def _unit_of(plain: Mapping[str, Any]) -> Unit | None:
     return Unit(mean, scale)
 
 
+def _limit_of(plain: Mapping[str, Any]) -> float | None:
+    given = plain.get("limit")  # which older files do not have
+    return None if given is None else float(given)
+
+
 class Preparations(NamedTuple):
     """The preparations of all clients, by their identities; they share columns."""
 
@@ -142,6 +157,7 @@ class Preparations(NamedTuple):
     mean: Float[Tensor, "n c"]
     scale: Float[Tensor, "n c"]
     unit: Unit | None = None  # of the targets, the same for all
+    limit: float | None = None  # of a scaled number, the same for all
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,7 +168,7 @@ class Preparations(NamedTuple):
         """That of the client of this identity."""
         fill, mean, scale = (tuple(rows[client].tolist()) for rows in self.rows)
         given = self.columns, self.indicators
-        return Preparation(*given, fill, mean, scale, self.unit)
+        return Preparation(*given, fill, mean, scale, self.unit, self.limit)
 
     @property
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,6 +183,7 @@ class Preparations(NamedTuple):
             "mean": self.mean.tolist(),
             "scale": self.scale.tolist(),
             "unit": _plain_unit(self.unit),
+            "limit": self.limit,
         }
 
 
@@ -177,7 +194,8 @@ def preparations_of(plain: Mapping[str, Any]) -> Preparations:
         torch.tensor(plain[key], dtype=torch.float64).reshape(-1, len(columns))
         for key in ("fill", "mean", "scale")
     )
-    return Preparations(columns, indicators, fill, mean, scale, _unit_of(plain))
+    of_all = _unit_of(plain), _limit_of(plain)
+    return Preparations(columns, indicators, fill, mean, scale, *of_all)
 
 
 def _plain_columns(
@@ -256,11 +274,14 @@ def features_of(
     fill: Float[Tensor, "*b c"],
     mean: Float[Tensor, "*b c"],
     scale: Float[Tensor, "*b c"],
+    limit: float | None,
 ) -> Float[Tensor, "b f"]:
     """The features of raw values, prepared alike or each by numbers of its own."""
     missing = raw.isnan()
     value = torch.where(missing, fill, raw)
     number = ((value - mean) / scale)[:, wiring.column]
+    if limit is not None:
+        number = number.clamp(-limit, limit)
     category = (value[:, wiring.column] == wiring.code).to(raw.dtype)
     found = torch.where(wiring.code >= 0, category, number)
     absent = missing[:, wiring.column].to(raw.dtype)
@@ -274,8 +295,9 @@ def prepared(
     wiring = wiring_of(how.columns, how.indicators)
     pieces = []
     for some, who in zip(raw.split(_AT_ONCE), owner.split(_AT_ONCE), strict=True):
-        numbers = (rows[who] for rows in how.rows)
-        pieces.append(features_of(some.double(), wiring, *numbers).float())
+        fill, mean, scale = (rows[who] for rows in how.rows)
+        found = features_of(some.double(), wiring, fill, mean, scale, how.limit)
+        pieces.append(found.float())
     return torch.cat(pieces)
 
 
@@ -290,6 +312,7 @@ class PreparedFeatures(nn.Module):
         for name in ("fill", "mean", "scale"):
             values = torch.tensor(getattr(how, name), dtype=torch.float64)
             self.register_buffer(name, values)
+        self.limit = how.limit
 
     def forward(self, raw: Tensor) -> Tensor:
         """The features, in the precision of the raw values."""
@@ -299,4 +322,5 @@ class PreparedFeatures(nn.Module):
             self.get_buffer("indicator"),
         )
         fill, mean, scale = map(self.get_buffer, ("fill", "mean", "scale"))
-        return features_of(raw.to(fill.dtype), wiring, fill, mean, scale).to(raw.dtype)
+        how = fill, mean, scale, self.limit
+        return features_of(raw.to(fill.dtype), wiring, *how).to(raw.dtype)

@@ -6,6 +6,7 @@ from .mirrors import Newton, conjugate_gradients, mirrored, preconditioned
 from .projections import Projection, onto_balls, project
 from .steps import (
     Descent,
+    LocalDescent,
     PlainDescent,
     descend,
     follow,
@@ -16,6 +17,7 @@ from .steps import (
 
 __all__ = [
     "Descent",
+    "LocalDescent",
     "Newton",
     "PlainDescent",
     "Projection",

@@ -4,20 +4,33 @@
 
 as in torch.optim.SGD. Everything is row-wise, so the same code moves all N models in a
 simulation and the single one of a site. Schedules count gradient steps from 0.
+
+A step inside a client may depend on what that client knows of itself:
+
+    lr = "curvature(c)"          c / (L_i + decay), L_i the curvature of its loss
+    lr = "adam(c)"               Adam (Kingma and Ba, ICLR 2015) with step size c
+    weight_decay = "samples(k)"  k / (n_i C), of weights and not of biases
+    weight_decay = "samples(k, s)"   the same, with s for models that clients share
+
+L_i is the largest eigenvalue of the Hessian at the start, n_i is the number of training
+samples, and C is the number of clients that train the model together. The mean of
+k / (n_i C), weighted by samples, is k over the samples of all of them.
 """
 
 from __future__ import annotations
 
 import math
+import re
+import typing
 from typing import Annotated, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import InputError, call, number, one_of
+from ..checks import InputError, brief, call, number, one_of
 from ..options import BelowOne, NotNegative, Positive
-from ..types import Clients, Oracle
+from ..types import Clients, MeasuredClients, Oracle
 
 _SCHEDULES = {"constant": 0, "step": 2, "inverse": 1, "cosine": 1}
 
@@ -38,6 +51,60 @@ def schedule(name: str, text: str) -> str:
 
 
 Schedule = Annotated[str, schedule]
+
+
+def _number_or_call(name: str, value: float | str, words: dict[str, int]) -> None:
+    """Refuses a text that is not one of these words with numbers above 0."""
+    if not isinstance(value, str):
+        return
+    form = re.fullmatch(r"(\w+)\(([^()]+)\)", value)
+    if form is None or form[1] not in words:
+        known = " or ".join(f"{word}(1)" for word in words)
+        raise InputError(f"`{name}` must be a number or {known}, got {brief(value)}.")
+    given = call(name, value)[1]
+    if len(given) > words[form[1]]:
+        raise InputError(
+            f"`{name}` {form[1]} takes {words[form[1]]} numbers, got {brief(value)}."
+        )
+    for each in given:
+        number(f"{name} {form[1]}", each, above=0)
+
+
+def local_lr(name: str, value: float | str) -> None:
+    """Refuses what is not a step size inside a client."""
+    _number_or_call(name, value, {"curvature": 1, "adam": 1})
+    if not isinstance(value, str):
+        number(name, value, above=0)
+
+
+def local_decay(name: str, value: float | str) -> None:
+    """Refuses what is not a weight decay inside a client."""
+    _number_or_call(name, value, {"samples": 2})
+    if not isinstance(value, str):
+        number(name, value, at_least=0)
+
+
+LocalLr = Annotated[float | str, local_lr]
+LocalDecay = Annotated[float | str, local_decay]
+
+
+class LocalDescent(NamedTuple):
+    """A step rule inside a client, whose fields are options of methods.
+
+    Args:
+        lr: step size at the start; `curvature(c)` is c over the curvature of a
+            client's own loss, `adam(c)` takes steps of Adam.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model that is added to its gradient; `samples(k)` is
+            k over the number of samples that the model is trained on, and
+            `samples(k, s)` has s in its place for models that clients share.
+        schedule: as of a `Descent`.
+    """
+
+    lr: LocalLr = 0.1
+    momentum: BelowOne = 0.0
+    weight_decay: LocalDecay = 0.0
+    schedule: Schedule = "constant"
 
 
 class Descent(NamedTuple):
@@ -65,7 +132,75 @@ class PlainDescent(NamedTuple):
     schedule: Schedule = "constant"
 
 
-def step_size(rule: Descent | PlainDescent, t: int) -> float:
+class RowDescent(NamedTuple):
+    """A step rule with numbers of its own for each of n clients."""
+
+    lr: Float[Tensor, "n 1"]
+    momentum: float
+    weight_decay: Float[Tensor, "n 1"] | Float[Tensor, "n d"]
+    schedule: str
+    adam: bool
+
+
+AnyDescent = Descent | RowDescent
+"""A rule by which `descend` takes steps."""
+
+
+def of_clients(
+    rule: LocalDescent,
+    clients: Clients,
+    x: Float[Tensor, "n d"],
+    together: Int[Tensor, " n"] | float = 1.0,
+    *,
+    pull: float = 0.0,
+) -> AnyDescent:
+    """The rule in numbers: of each client, where it depends on clients.
+
+    Args:
+        rule: of local steps.
+        clients: who take them.
+        x: their models.
+        together: C, how many clients train the same model.
+        pull: curvature of a term that is added to the loss.
+    """
+    lr, momentum, weight_decay, schedule = rule
+    if not isinstance(lr, str) and not isinstance(weight_decay, str):
+        return Descent(lr, momentum, weight_decay, schedule)
+    if not isinstance(clients, MeasuredClients):
+        raise InputError(
+            "with [privacy] and [time], `lr` and `weight_decay` must be numbers, got "
+            f"{lr!r} and {weight_decay!r}."
+        )
+    word, decays = "", x.new_ones(len(x), 1)
+    if isinstance(weight_decay, str):
+        given = call("weight_decay", weight_decay)[1]
+        count = torch.as_tensor(together, device=x.device)
+        k = torch.where(count > 1, given[-1], given[0]).to(x)
+        decays = (k / (clients.sizes.to(x) * count))[:, None]
+    else:
+        decays = decays * weight_decay
+    sizes = torch.ones_like(decays)
+    if isinstance(lr, str):
+        word, (factor,) = call("lr", lr)
+        sizes = sizes * factor
+        if word == "curvature":
+            sizes = sizes / (clients.curvature[:, None] + decays + pull)
+    else:
+        sizes = sizes * lr
+    if isinstance(weight_decay, str):
+        decays = decays * clients.weights
+    return RowDescent(sizes, momentum, decays, schedule, word == "adam")
+
+
+@typing.overload
+def step_size(rule: Descent | PlainDescent, t: int) -> float: ...
+
+
+@typing.overload
+def step_size(rule: RowDescent, t: int) -> Tensor: ...
+
+
+def step_size(rule: Descent | PlainDescent | RowDescent, t: int) -> float | Tensor:
     """The step size of gradient step t = 0, 1, ...
 
     >>> step_size(Descent(1.0, schedule="step(10, 0.5)"), 25)
@@ -76,7 +211,7 @@ def step_size(rule: Descent | PlainDescent, t: int) -> float:
         try:
             return rule.lr * arguments[1] ** (t // int(arguments[0]))
         except OverflowError:  # where f is above 1: models will not be finite
-            return math.inf
+            return rule.lr * math.inf
     if name == "inverse":
         return rule.lr * arguments[0] / (arguments[0] + t)
     if name == "cosine":
@@ -84,8 +219,16 @@ def step_size(rule: Descent | PlainDescent, t: int) -> float:
     return rule.lr
 
 
-def velocity(rule: Descent, x: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
-    """The momentum buffer to begin with: zeros, and no columns where none is needed."""
+def velocity(
+    rule: LocalDescent | Descent, x: Float[Tensor, "n d"]
+) -> Float[Tensor, "n v"]:
+    """The buffer to begin with: zeros, and no columns where none is needed.
+
+    It has the running sum of gradients or, for Adam, the means of gradients and of
+    their squares, one after the other.
+    """
+    if isinstance(rule.lr, str) and call("lr", rule.lr)[0] == "adam":
+        return x.new_zeros(len(x), 2 * x.shape[1])
     return x.new_zeros(len(x), x.shape[1] if rule.momentum else 0)
 
 
@@ -97,7 +240,7 @@ def decayed(
 
 
 def descend(
-    rule: Descent,
+    rule: AnyDescent,
     x: Float[Tensor, "n d"],
     g: Float[Tensor, "n d"],
     v: Float[Tensor, "n v"],
@@ -108,6 +251,8 @@ def descend(
     The memory of g, which nobody needs after, holds a result: N D values less to
     allocate in every step.
     """
+    if isinstance(rule, RowDescent):
+        return _adam(rule, x, g, v, t) if rule.adam else _descend_rows(rule, x, g, v, t)
     g = decayed(rule, x, g)
     if rule.momentum:
         v = g.add_(v, alpha=rule.momentum)
@@ -115,23 +260,69 @@ def descend(
     return torch.add(x, g, alpha=-step_size(rule, t), out=g), v
 
 
+def _descend_rows(
+    rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: int
+) -> tuple[Tensor, Tensor]:
+    """The same, with step sizes and decays of each row."""
+    g = g.addcmul_(rule.weight_decay.expand_as(x), x)
+    lr = step_size(rule, t)
+    if rule.momentum:
+        v = g.add_(v, alpha=rule.momentum)
+        return torch.addcmul(x, lr, v, value=-1), v
+    return torch.addcmul(x, lr, g, value=-1), v
+
+
+_BETAS = 0.9, 0.999
+"""Of Adam: how much of the means of gradients and of their squares stays."""
+
+
+def _adam(
+    rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: int
+) -> tuple[Tensor, Tensor]:
+    """A step of Adam, with weight decay apart from the gradient (AdamW)."""
+    (first, second), lr = _BETAS, step_size(rule, t)
+    mean, square = v.chunk(2, 1)
+    mean, square = mean.lerp(g, 1 - first), square.lerp(g * g, 1 - second)
+    root = (square / (1 - second ** (t + 1))).sqrt_().add_(1e-8)
+    x = x * (1 - lr * rule.weight_decay)
+    x = x.addcdiv_(lr * mean, root, value=-1 / (1 - first ** (t + 1)))
+    return x, torch.cat([mean, square], 1)
+
+
 def sgd(
     clients: Clients,
     x: Float[Tensor, "n d"],
     v: Float[Tensor, "n v"],
     *,
-    rule: Descent,
+    rule: LocalDescent | Descent,
     steps: int,
     t: int,
+    together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: `steps` local gradient steps, the first of them number t."""
+    """A client program: `steps` local gradient steps, the first of them number t.
+
+    So many clients train the same model `together`.
+    """
+    own = of_clients(LocalDescent(*rule), clients, x, together)
+    return take_steps(clients, x, v, own, steps, t)
+
+
+def take_steps(
+    clients: Clients,
+    x: Float[Tensor, "n d"],
+    v: Float[Tensor, "n v"],
+    rule: AnyDescent,
+    steps: int,
+    t: int,
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
+    """Models and momentum after these gradient steps."""
     for t_local in range(t, t + steps):
         x, v = descend(rule, x, clients.grad(x), v, t_local)
     return x, v
 
 
 def train_alone(
-    oracle: Oracle, x: Float[Tensor, "n d"], rule: Descent, steps: int
+    oracle: Oracle, x: Float[Tensor, "n d"], rule: LocalDescent | Descent, steps: int
 ) -> Float[Tensor, "n d"]:
     """The models after gradient steps of every client by itself, from rest."""
     return oracle.each(sgd, x, velocity(rule, x), rule=rule, steps=steps, t=0)[0]
@@ -143,16 +334,18 @@ def proximal_sgd(
     v_velocity: Float[Tensor, "n v"],
     w: Float[Tensor, "n d"],
     *,
-    rule: Descent,
+    rule: LocalDescent | Descent,
     lam: float,
     steps: int,
     t: int,
+    together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """A client program: SGD steps on f_i(v) + lam/2 |v - w|^2, the first number t."""
     away = torch.empty_like(v)  # v - w, in the same memory in every step
+    rows = of_clients(LocalDescent(*rule), clients, v, together, pull=lam)
     for t_local in range(t, t + steps):
         g = clients.grad(v).add_(torch.sub(v, w, out=away), alpha=lam)
-        v, v_velocity = descend(rule, v, g, v_velocity, t_local)
+        v, v_velocity = descend(rows, v, g, v_velocity, t_local)
     return v, v_velocity
 
 

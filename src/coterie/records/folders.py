@@ -236,6 +236,22 @@ class Folder:
             )
         return found
 
+    def drop_cell(self, label: str, seed: int) -> None:
+        """Deletes a cell that is trained again with other settings."""
+        path = self.path / "cells" / f"{file_name(label, seed)}.pt"
+        path.unlink(missing_ok=True)
+        self.begin_metrics()
+
+    def save_settings(self, seed: int, found: dict[str, Any]) -> None:
+        """Keeps the settings that were found for one seed before training."""
+        text = json.dumps(found, indent=1) + "\n"
+        write(self.path / f"settings-{seed}.json", text)
+
+    def settings(self, seed: int) -> dict[str, Any] | None:
+        """The settings that were found for one seed, if any were."""
+        path = self.path / f"settings-{seed}.json"
+        return read_json(path) if path.exists() else None
+
     def save_models(
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"
     ) -> None:

@@ -61,7 +61,7 @@ def standings_of(path: Path) -> Standings:
         raise damaged(metrics, ValueError())
     try:
         labels = [entry["label"] for entry in study["algorithm"]]
-        seeds, last = study["run"]["seeds"], study["run"]["rounds"]
+        seeds, last = study["run"]["seeds"], study["run"].get("rounds", 100)
         measure = about.get("score", "")
         means = _means(metrics, f"validation_{measure}")
         cells = [

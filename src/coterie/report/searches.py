@@ -188,7 +188,7 @@ def _search_text(tune: dict[str, Any], records: Records) -> str:
         f"setting is judged by the mean {score} of the clients' own models, each on "
     )
     text += f"{data if folds else 'its validation data'}. "
-    rounds = tune["rounds"] or records.study["run"]["rounds"]
+    rounds = tune["rounds"] or records.study["run"].get("rounds", 100)
     first, *others = rungs(tune["trials"], rounds, tune["halving"])
     text += f"All settings train for {axis.length(first.rounds)}"
     text += "".join(

@@ -87,11 +87,14 @@ class Study:
     graph: Graph | None = None
     privacy: Privacy | None = None
     diagnostics: Diagnostics | None = None
+    chooses: tuple[str, ...] = ()  # what of [run] chooses itself: rounds, batch_size
 
     def __repr__(self) -> str:
         kinds = ", ".join(t["name"] for t in (self.data, self.split, self.model))
         labels = ", ".join(entry.label for entry in self.algorithms)
-        when = f"{self.run.rounds} rounds, seeds {', '.join(map(str, self.run.seeds))}"
+        most = "at most " * ("rounds" in self.chooses)
+        seeds = ", ".join(map(str, self.run.seeds))
+        when = f"{most}{self.run.rounds} rounds, seeds {seeds}"
         return f"<Study {self.name}: {kinds}; {labels}; {when}>"
 
     def _repr_html_(self) -> str:
@@ -107,9 +110,11 @@ class Study:
     def resolved(self) -> dict[str, Any]:
         """The study as nested plain values, as it is kept with its results.
 
-        Without `run.log`: results do not depend on who is told of them.
+        Without `run.log`, as results do not depend on who is told of them, and without
+        settings that choose themselves.
         """
-        run = {name: v for name, v in asdict(self.run).items() if name != "log"}
+        left_out = {"log", *self.chooses}
+        run = {n: v for n, v in asdict(self.run).items() if n not in left_out}
         tables = {
             "name": self.name,
             "data": self.data,
@@ -210,7 +215,7 @@ def study_of(tables: dict[str, Any]) -> Study:
         integer(f"{name}.seed", seed, at_least=0)
     entries, timed = _entries(tables), "time" in tables
     if not entries and own:
-        entries = [{"name": name, "steps": 5} for name in _USUAL]
+        entries = [{"name": name} for name in _USUAL]
     if not entries:
         raise InputError("a study needs at least one [[algorithm]] with a `name`.")
     tune = tune_of(_table(tables, "tune")) if "tune" in tables else None
@@ -224,7 +229,7 @@ def study_of(tables: dict[str, Any]) -> Study:
     time = _time(_table(tables, "time"), read) if timed else None
     if time is not None:
         time.refuse_longer(run.rounds * time.period)
-    return Study(
+    study = Study(
         text("name", tables.get("name", "study")),
         data,
         split,
@@ -239,6 +244,29 @@ def study_of(tables: dict[str, Any]) -> Study:
         if "diagnostics" in tables
         else None,
     )
+    return replace(study, chooses=_chosen(study, _table(tables, "run")))
+
+
+def _chosen(study: Study, run: dict[str, Any]) -> tuple[str, ...]:
+    """What of [run] chooses itself: where it is not written, and may be found."""
+    if study.privacy is not None or study.time is not None:
+        return ()
+    found = [] if "rounds" in run else ["rounds"]
+    if any(chooses_steps(study, entry) for entry in study.algorithms):
+        found += [] if "batch_size" in run else ["batch_size"]
+    return tuple(found)
+
+
+def chooses_steps(study: Study, entry: Entry) -> bool:
+    """Whether the step size of an entry chooses itself.
+
+    That is where it is neither written nor searched for, and its method has the usual
+    one. With [privacy] it would have to be paid for, and with [time] nobody waits.
+    """
+    known = _known(entry.name)
+    usual = "lr" in known and "weight_decay" in known and known["lr"].default == 0.1
+    said = "lr" in entry.options or "lr" in entry.tune
+    return usual and not said and study.privacy is None and study.time is None
 
 
 def factory(

@@ -225,6 +225,18 @@ class SharedFolder:
         """The cell as it was saved last, if ever; its state is that of all clients."""
         return self._first(lambda: self._folder.cell(label, seed))
 
+    def drop_cell(self, label: str, seed: int) -> None:
+        """Deletes a cell that is trained again with other settings."""
+        self._first(lambda: self._folder.drop_cell(label, seed))
+
+    def save_settings(self, seed: int, found: dict[str, Any]) -> None:
+        """Keeps the settings that were found for one seed before training."""
+        self._first(lambda: self._folder.save_settings(seed, found))
+
+    def settings(self, seed: int) -> dict[str, Any] | None:
+        """The settings that were found for one seed, if any were."""
+        return self._first(lambda: self._folder.settings(seed))
+
     def save_models(
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"
     ) -> None:

@@ -28,7 +28,7 @@ from ..records.files import write
 from ..records.keys import digest_with, key_of, keyed
 from ..records.ledgers import SPENDING, DataLedger
 from ..records.sinks import Log, refuse_absent
-from .config import Study, algorithm_factory
+from .config import Entry, Study, algorithm_factory
 from .divided import SharedFolder, first, only_first, refuse_others
 from .identity import data_name, identity_of, own_modules, settings_read
 from .ingredients import RECIPES, edges_between, ingredients_of, is_told
@@ -43,6 +43,8 @@ from .private import (
     telling_of,
     worst_epsilon,
 )
+from .settings.attempts import settings_of, trained, with_settings
+from .settings.stopping import last_round
 from .setup import (
     Data,
     Setup,
@@ -179,32 +181,100 @@ def run_study(
     setup = place.charge_partners(setup)  # whom even a refusal asks
     _refuse(setup, data, place)
     _say_beforehand(setup, say, notice or _warn)
-    own, read, ledger = place.folder, place.read, place.ledger
+    own, read = place.folder, place.read
     with contextlib.ExitStack() as stack:
         only_first(group, lambda: _lock(stack, own.path, say))
         only_first(group, lambda: _create(own, study, read))
         log = Log(study.run.log * (group.rank == 0), own.path, study.resolved(), say)
-        cells, finished, searches = list[Cell](), 0, _searches(study)
-        total = study.run.rounds * len(searches)
-        total += sum(search.planned for search in searches.values() if search)
-        for seed in study.run.seeds:
-            if seed != setup.seed:
-                setup = place.charge_partners(_prepared(study, seed, data, group))
-            folder = SharedFolder(own, setup.division) if group.size > 1 else own
-            _describe(setup, own, folder)
-            shows = functools.partial(_teller, progress, setup, total)
-            for entry in study.algorithms:
-                search = searches[entry.label, seed]
-                if search is not None:
-                    entry = tuned(setup, entry, search, folder, shows, finished)
-                    finished += search.planned
-                tell = shows(entry.label, finished, study.run.rounds)
-                with log.of(entry.label, seed) as log_to:
-                    listeners = Listeners(tell, say, log_to)
-                    cells.append(run_cell(setup, entry, folder, listeners, ledger))
-                finished += study.run.rounds
+        desk = _Desk(place, data, log, progress, say)
+        if "rounds" in study.chooses:
+            ends = [_end_of(cell) for cell in desk.train(setup, until_flat=True)]
+            cells = desk.train(setup, rounds=max(ends))
+        else:
+            cells = desk.train(setup)
         kept = only_first(group, lambda: _ended(place, cells, say))
     return Result(own.path, study, kept)
+
+
+def _end_of(cell: Cell) -> int:
+    """The round after which a cell does not improve, or its last one."""
+    found = last_round(cell)
+    return cell.t if found is None else found
+
+
+class _Desk:
+    """Trains all algorithms of a study on all of its seeds, one after the other."""
+
+    def __init__(
+        self,
+        place: _Place,
+        data: Data,
+        log: Log,
+        progress: Callable[[Progress], None] | None,
+        say: Say,
+    ) -> None:
+        self._place, self._data, self._log = place, data, log
+        self._progress, self._say, self._study = progress, say, place.study
+        self._searches, self._finished = _searches(place.study), 0
+        self._total = self._study.run.rounds * len(self._searches)
+        planned = [search.planned for search in self._searches.values() if search]
+        self._total += sum(planned)
+
+    def train(
+        self, setup: Setup, *, rounds: int | None = None, until_flat: bool = False
+    ) -> list[Cell]:
+        """All cells of the study.
+
+        Args:
+            setup: of the first seed.
+            rounds: after which they end; None: as the study says.
+            until_flat: see `run_cell`.
+        """
+        group, place, study = setup.simulation.group, self._place, self._study
+        cells, first_seed = list[Cell](), study.run.seeds[0]
+        for seed in study.run.seeds:
+            if seed != first_seed:
+                setup = _prepared(study, seed, self._data, group)
+                setup = place.charge_partners(setup)
+            own = place.folder
+            folder = SharedFolder(own, setup.division) if group.size > 1 else own
+            _describe(setup, own, folder)
+            work = functools.partial(run_cell, rounds=rounds, until_flat=until_flat)
+            cells += self._cells(setup, folder, work, again=rounds is not None)
+        return cells
+
+    def _cells(
+        self, setup: Setup, folder: AnyFolder, work: Callable[..., Cell], *, again: bool
+    ) -> list[Cell]:
+        """The cells of one seed."""
+        study, cells = self._study, list[Cell]()
+        shows = functools.partial(_teller, self._progress, setup, self._total)
+        found = settings_of(setup, folder)
+        for entry in setup.study.algorithms:
+            search = self._searches[entry.label, setup.seed]
+            if search is not None:
+                entry = with_settings(study, entry, found)
+                entry = tuned(setup, entry, search, folder, shows, self._finished)
+                self._finished += 0 if again else search.planned
+            done = self._finished - (study.run.rounds if again else 0)
+            tell = shows(entry.label, done, study.run.rounds)
+            with self._log.of(entry.label, setup.seed) as log_to:
+                who = Listeners(tell, self._say, log_to)
+                train = functools.partial(self._train, work, setup, folder, who)
+                cell, found = trained(train, setup, entry, found, folder, self._say)
+                cells.append(cell)
+            self._finished += 0 if again else study.run.rounds
+        return cells
+
+    def _train(
+        self,
+        work: Callable[..., Cell],
+        setup: Setup,
+        folder: AnyFolder,
+        who: Listeners,
+        entry: Entry,
+    ) -> Cell:
+        return work(setup, entry, folder, who, self._place.ledger)
 
 
 class _Place:

@@ -65,7 +65,8 @@ def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
             training = training._replace(blank=blank)
     known = parameters_of(algorithm_factory(entry.name)).get("lr")
     lr = entry.options.get("lr", math.nan if known is None else known.default)
-    training = training._replace(lr=float(lr))
+    lr = math.nan if isinstance(lr, str) else float(lr)  # each client has its own
+    training = training._replace(lr=lr)
     return _told(training, entry.name) if ":" in entry.name else training
 
 

@@ -41,6 +41,7 @@ from .identity import choosing_of, content_of
 from .ingredients import Context, Ingredients, edges_between, ingredients_of, once
 from .newcomers import Newcomers, hold_out, on_the_device_of
 from .search import folded
+from .settings.rules import with_defaults
 
 _COMPILE_AFTER = {"cpu": 20_000, "cuda": 500}
 """Gradient steps from which compiling (seconds) costs less than it saves."""
@@ -233,6 +234,7 @@ def prepare(
     everybody = prepared_by(everybody, trains.tolist(), group or Alone())
     federation = everybody.select(trains) if len(joins) else everybody
     module = module_of(study, federation, seed)
+    study = with_defaults(study, module)
     here = Division(group or Alone(), len(federation)).part(federation)
     simulation = simulation_of(study, here, module, seed, group)
     x = ravel(module).to(study.run.place).repeat(len(here), 1)

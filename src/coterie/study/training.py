@@ -27,6 +27,7 @@ from .divided import Division, SharedFolder, first, refuse_any
 from .loops import Training, concluded, diagnosed, outcomes_of, training_of
 from .newcomers import described, models_for
 from .private import CellAccount, spent_of, stopped_text
+from .settings.stopping import last_round
 from .setup import Setup
 
 _SNAPSHOTS = 50
@@ -54,12 +55,22 @@ class Listeners(NamedTuple):
     log: Log
 
 
+class _End(NamedTuple):
+    """When a cell ends."""
+
+    rounds: int
+    flat: bool  # or before, where it no longer improves; it may go on later
+
+
 def run_cell(
     setup: Setup,
     entry: Entry,
     folder: AnyFolder,
     listeners: Listeners,
     ledger: DataLedger | None = None,
+    *,
+    rounds: int | None = None,
+    until_flat: bool = False,
 ) -> Cell:
     """Runs one algorithm on one seed from where it stands to its end, which comes back.
 
@@ -71,17 +82,22 @@ def run_cell(
         folder: of the run.
         listeners: who is told what.
         ledger: of the data, with [privacy].
+        rounds: after which it ends; None: as the study says.
+        until_flat: only to the round after which it no longer improves; it may go on.
     """
     cell = _begun(setup, entry, folder, listeners.say)
-    if cell.done:
-        _keep_models(cell, setup, entry, folder, listeners.say)
+    if cell.done or (until_flat and last_round(cell) is not None):
+        if cell.done:
+            _keep_models(cell, setup, entry, folder, listeners.say)
         listeners.tell(setup.study.run.rounds, None)
         return replace(cell, state=None)
     account = CellAccount(setup, entry, cell, folder.path, ledger)
-    cell = _run_to_end(cell, setup, entry, folder, listeners, account)
-    cell = replace(cell, done=True)
+    end = _End(rounds or setup.study.run.rounds, until_flat)
+    cell = _run_to_end(cell, setup, entry, folder, listeners, account, end)
+    cell = replace(cell, done=not until_flat)
     folder.save(cell)
-    account.finished(cell)
+    if cell.done:
+        account.finished(cell)
     return replace(cell, state=None)
 
 
@@ -92,8 +108,9 @@ def _run_to_end(
     folder: AnyFolder,
     listeners: Listeners,
     account: CellAccount,
+    end: _End,
 ) -> Cell:
-    """The cell after all rounds, with all models kept."""
+    """The cell after all rounds, with all models kept, or where it does not improve."""
     run, simulation, (tell, say, log) = setup.study.run, setup.simulation, listeners
     training = training_of(setup, entry, held=bool(account.lost))
     begins = not cell.rounds
@@ -105,13 +122,13 @@ def _run_to_end(
             folder.grow(cell)
             log(cell)
         saved = began = time.monotonic()
-        rounds = training.rounds(rounds=run.rounds, start=(cell.t, cell.state))
+        rounds = training.rounds(rounds=end.rounds, start=(cell.t, cell.state))
         for r in account.rounds(rounds, cell):
             due = time.monotonic() - saved >= run.checkpoint_seconds
             book = bookkeeping(r, cell, setup, due=due)
             # Whenever an interruption comes, `cell` is as it was after some round.
             after = _counted(cell, r, book.gradients, time.monotonic() - began)
-            evaluates = r.t % run.every == 0 or r.t == run.rounds
+            evaluates = r.t % run.every == 0 or r.t == end.rounds
             if evaluates:
                 after = _evaluated(after, setup, training, r.info)
                 _say_infinite(cell, after, setup, say)
@@ -125,6 +142,10 @@ def _run_to_end(
                 account.saved(cell)
                 saved = time.monotonic()
             began = time.monotonic()
+            if end.flat and evaluates and last_round(cell) is not None:
+                break
+        if end.flat:
+            return cell
         if stopped := stopped_text(cell, setup.study):
             say(stopped)
         return _concluded(cell, setup, entry, training, folder)

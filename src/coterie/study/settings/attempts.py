@@ -1,0 +1,102 @@
+"""Trains with settings that were found, and with smaller steps where that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+from ...checks import InputError, TrainingError
+from ...records import Cell
+from ..config import Entry, Study, chooses_steps
+from ..setup import Setup
+from ..training import AnyFolder, Say
+from .halves import find_settings, needs_rule
+from .rules import Found
+
+_ATTEMPTS = 4
+"""Step sizes that are tried, each a quarter of the last."""
+
+_FAILED = 2.0
+"""Training has failed where the loss ends above this many times that of the start."""
+
+
+def settings_of(setup: Setup, folder: AnyFolder) -> Found | None:
+    """The settings that were found for a setup, now or in an earlier run.
+
+    They are kept in the folder. None: the study gives all of them.
+    """
+    if not needs_rule(setup):
+        return None
+    kept = folder.settings(setup.seed)
+    if kept is None:
+        found = find_settings(setup)
+        folder.save_settings(setup.seed, asdict(found))
+    else:
+        found = _read(kept, folder)
+        setup.simulation.measure(setup.x)
+    if setup.newcomers is not None:
+        joining = setup.newcomers.simulation
+        joining.measure(setup.x[:1].repeat(len(joining), 1))
+    return found
+
+
+def with_settings(study: Study, entry: Entry, found: Found | None) -> Entry:
+    """The entry with the settings that were found, where it chooses for itself."""
+    if found is None or not chooses_steps(study, entry):
+        return entry
+    return replace(entry, options=found.options(entry))
+
+
+def _read(kept: dict[str, object], folder: AnyFolder) -> Found:
+    try:
+        return Found(**kept)  # type: ignore[arg-type]
+    except TypeError:
+        raise InputError(
+            f"the settings in {folder.path} were found by another version; use a new "
+            "folder."
+        ) from None
+
+
+def trained(
+    train: Callable[[Entry], Cell],
+    setup: Setup,
+    entry: Entry,
+    found: Found | None,
+    folder: AnyFolder,
+    say: Say,
+) -> tuple[Cell, Found | None]:
+    """The cell of an entry, by smaller steps where the first ones fail.
+
+    Args:
+        train: trains an entry, from where its cell stands.
+        setup: of a seed, with all settings.
+        entry: as the study has it.
+        found: settings that were found; None: all were given.
+        folder: of the run.
+        say: called with one line for every smaller step.
+    """
+    while found is not None and chooses_steps(setup.study, entry):
+        last = found.reduced.get(entry.label, 0) == _ATTEMPTS - 1
+        try:
+            cell = train(with_settings(setup.study, entry, found))
+            if last or not _has_failed(cell):
+                return cell, found
+        except TrainingError:
+            if last:
+                raise
+        found = found.reduce(entry.label)
+        folder.drop_cell(entry.label, setup.seed)
+        folder.save_settings(setup.seed, asdict(found))
+        share = 4 ** found.reduced[entry.label]
+        say(
+            f"training of {entry.label} (seed {setup.seed}) failed, so it begins again "
+            f"with steps of 1/{share} of the size."
+        )
+    return train(entry), found
+
+
+def _has_failed(cell: Cell) -> bool:
+    losses = [found["train_loss"] for found in cell.metrics if "train_loss" in found]
+    if not losses:  # where a study does not evaluate them
+        return False
+    return not float(losses[-1].nanmean()) <= _FAILED * float(losses[0].nanmean())

@@ -1,0 +1,44 @@
+"""When a study without `run.rounds` ends: at the round where no method improves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...records import Cell
+
+PATIENCE = 10
+"""Evaluations without an improvement after which a method need not go on."""
+
+_IMPROVED = 1e-3
+"""The share of a loss by which it must fall to count as improved."""
+
+
+def last_round(cell: Cell) -> int | None:
+    """The round after which a cell no longer improved; None while it may.
+
+    It depends on what is recorded of the cell alone, so that a run that was stopped
+    ends at the same round.
+    """
+    losses = [float(found["validation_loss"].nanmean()) for found in cell.metrics]
+    place = plateau(losses)
+    return None if place is None else int(cell.rounds[place]["round"])
+
+
+def plateau(losses: Sequence[float]) -> int | None:
+    """The first place at which the best loss is not below that of `PATIENCE` before.
+
+    >>> plateau([1.0] * 20)
+    10
+    >>> plateau([0.9**t for t in range(20)]) is None
+    True
+    """
+    best: list[float] = []
+    for loss in losses:
+        known = math.inf if math.isnan(loss) else loss
+        best.append(min([known, *best[-1:]]))
+    for place in range(PATIENCE, len(best)):
+        before, now = best[place - PATIENCE], best[place]
+        if math.isfinite(before) and before - now <= _IMPROVED * abs(before):
+            return place
+    return None
