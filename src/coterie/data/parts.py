@@ -204,7 +204,7 @@ def random_roles(
     """Part of each sample, 0 train, 1 validation, 2 test, drawn for each client."""
     rank, size = ranks(owner, content, streams)
     tests = (test * size).round().clamp(min=1).minimum(size - 3)
-    choices = (validation * size).round().clamp(min=1).minimum(size - tests - 2)
+    choices = _choices(validation, size).minimum(size - tests - 2)
     return torch.where(rank < tests, 2, torch.where(rank < tests + choices, 1, 0))
 
 
@@ -228,8 +228,13 @@ def fixed_roles(
             f"test part, but {worst} has {int(sizes.min())}."
         )
     rank, size = ranks(rest, content, streams)
-    choices = (validation * size).round().clamp(min=1).minimum(size - 2)
+    choices = _choices(validation, size).minimum(size - 2)
     return torch.where(is_test, 2, torch.where(rank < choices, 1, 0))
+
+
+def _choices(validation: float, size: Tensor) -> Tensor:
+    """How many samples of each client are to choose with: one at least, or none."""
+    return (validation * size).round().clamp(min=1 if validation else 0)
 
 
 def check_classes(

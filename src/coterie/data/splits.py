@@ -286,9 +286,10 @@ def divide(
 ) -> Federation:
     """The federation that a split makes of a table.
 
-    Every client has at least two training, one validation and one test sample. A test
-    part that the source fixes is used by the split `natural`, and validation is then a
-    share of the rest; other splits pool all samples. Raw columns are prepared.
+    Every client has at least two training, one validation and one test sample; with
+    `validation=0`, nobody has validation samples. A test part that the source fixes is
+    used by the split `natural`, and validation is then a share of the rest; other
+    splits pool all samples. Raw columns are prepared.
 
     The order of the samples and of raw columns changes nothing, and the parts of a
     client depend on its own samples, its name and the seed alone.
@@ -297,7 +298,7 @@ def divide(
         table: the data.
         name: a key of SPLITS.
         seed: names the random streams.
-        validation: share of each client's samples to choose with.
+        validation: share of each client's samples to choose with; 0: none.
         test: share of each client's samples to report on.
         max_samples: each client keeps at most so many samples, chosen at random.
         min_classes: how many classes each training part must have.
@@ -305,7 +306,7 @@ def divide(
     """
     one_of("split.name", name, SPLITS)
     checks.options("split", name, parameters_of(SPLITS[name]), options)
-    number("validation", validation, above=0, below=1)
+    number("validation", validation, at_least=0, below=1)
     number("test", test, above=0, below=1 - validation)
     check_table(table)
     content = contents(table)

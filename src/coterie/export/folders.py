@@ -14,12 +14,13 @@ import torch
 from .. import __version__
 from ..checks import InputError
 from ..data.federation import full_name
+from ..data.given import GIVEN
 from ..data.reading import FRAMES
 from ..models import MEASURES, OBJECTIVES
 from ..records import Records
 from ..records.files import sealed_json, write
 from ..scores.finals import baseline_of, labels_of
-from ..scores.summaries import favourite_of
+from ..scores.summaries import favourite_of, lacks_choice
 from .cards import card
 from .modules import ROWS
 from .predictions import ABOUT, FORMAT, checksum, read_export
@@ -61,6 +62,11 @@ def default_label(records: Records) -> str:
     """
     local = baseline_of(records)
     others = [a for a in labels_of(records) if a != local and a not in records.oracles]
+    if lacks_choice(records):
+        raise InputError(
+            f"`algorithm` must be one of {', '.join(labels_of(records))}: there are no "
+            "validation data to choose by."
+        )
     if others:
         return favourite_of(records)
     if local is None:
@@ -95,7 +101,9 @@ def export_model(
     chosen = ""
     if label is None:
         label = default_label(run.records)
-        chosen = _ALONE if label == baseline_of(run.records) else _CHOSEN
+        checked = (run.records.clients["validation"] > 0).any()
+        chosen = _CHOSEN if checked else _ONLY
+        chosen = _ALONE if label == baseline_of(run.records) else chosen
     if seed is None:
         seed = next((s for a, s in run.ended() if a == label), None)
     trained = run.trained(client, label, seed)
@@ -122,6 +130,8 @@ _CHOSEN = (
     "validation score over clients, of those that are told no truth."
 )
 
+
+_ONLY = "Its study has nothing else besides training alone and what is told the truth."
 
 _ALONE = "It was trained alone: its study has nothing else that is told no truth."
 
@@ -172,7 +182,7 @@ def _fill(folder: Path, run: Run, trained: Trained, chosen: str) -> tuple[str, .
     files: dict[str, dict[str, Any]] = {PROGRAM: {"difference": gap}}
     files[ONNX] = _onnx(folder / ONNX, program, trained, samples, tolerance)
     files[WEIGHTS] = {"difference": 0.0}
-    about = _about(records, trained, files) | {
+    about = about_model(records, trained, files) | {
         "chosen": chosen,
         "tried": ROWS,
         "tolerance": tolerance,
@@ -209,12 +219,13 @@ def _onnx(
     return {"difference": gap}
 
 
-def _about(
+def about_model(
     records: Records, trained: Trained, files: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """What model.json says."""
     made, how, data = trained.architecture, trained.preparation, records.study["data"]
     of_table = Path(str(data.get("path", ""))).suffix in FRAMES
+    of_table = of_table or (data.get("name") == GIVEN and "target" in data)
     target = str(data.get("target", "target")) if of_table else ""
     others = [str(data.get("client", "client")), "is_test", *data.get("drop", [])]
     features = how.names if how is not None else records.features

@@ -125,6 +125,25 @@ class Run:
         """
         return self.trained(client, label, seed).module
 
+    def predict(
+        self,
+        frame: pd.DataFrame,
+        client: int | str | None = None,
+        label: str | None = None,
+        seed: int | None = None,
+    ) -> pd.DataFrame:
+        """What models predict for the rows of a frame: see `predict_frame`.
+
+        Args:
+            frame: has the columns that the models were trained on.
+            client: whose model; None: in each row that of the client that it names.
+            label: of the algorithm; None: the last listed.
+            seed: None: the first.
+        """
+        from .frames import predict_frame
+
+        return predict_frame(self, frame, client, label, seed)
+
     def trained(
         self, client: int | str, label: str | None = None, seed: int | None = None
     ) -> Trained:

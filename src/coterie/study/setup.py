@@ -155,6 +155,8 @@ def data_of(study: Study, group: Group | None = None) -> Data:
 
 def drawn_anew(study: Study) -> bool:
     """Whether every seed has data of its own, not only a split of its own."""
+    if study.given is not None:
+        return False
     return depends_on_seed(study.data["name"]) and "seed" not in study.data
 
 
@@ -164,6 +166,8 @@ def federation_of(study: Study, seed: int) -> Federation:
 
 
 def _table(study: Study, seed: int) -> Table:
+    if study.given is not None:
+        return study.given
     data = dict(study.data)
     return load(data.pop("name"), **{"seed": seed, **data})
 

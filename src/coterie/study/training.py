@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..checks import InputError, TrainingError, own_code
 from ..clients.simulation import Simulation
-from ..data.federation import PARTS, called
+from ..data.federation import PARTS, called, has_validation
 from ..engine.rounds import Lapse, Round
 from ..engine.states import own, whole
 from ..models import Objective
@@ -340,7 +340,8 @@ def measures_of(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Te
     joined = Division(simulation.group, len(simulation)).joined
     values: dict[str, Tensor] = {}
     for part in PARTS:
-        if part != "train" or study.run.evaluate_train:
+        there = part != "validation" or has_validation(simulation.federation)
+        if there and (part != "train" or study.run.evaluate_train):
             measures = simulation.evaluate(x, part)
             values |= {f"{part}_{n}": joined(v).cpu() for n, v in measures.items()}
     optima = simulation.federation.optima
@@ -372,9 +373,11 @@ def _infinite(cell: Cell, setup: Setup) -> str:
     return ""
 
 
-def _score(cell: Cell, simulation: Simulation) -> float:
-    """The mean validation score of the last evaluation."""
+def _score(cell: Cell, simulation: Simulation) -> float | None:
+    """The mean validation score of the last evaluation; None without such data."""
     objective, found = simulation.objective, cell.metrics[-1]
+    if not has_validation(simulation.federation):
+        return None
     names = {"loss", objective.score}
     return mean_score(objective, {name: found[f"validation_{name}"] for name in names})
 
