@@ -155,6 +155,7 @@ class Federation:
     schema: Schema | None = None  # of raw columns
     raw: Float[Tensor, "m c"] | None = None  # what features were prepared from
     preparations: Preparations | None = None  # by identity
+    left_out: tuple[str, ...] = ()  # clients that were too small, and why
 
     def __len__(self) -> int:
         return len(self.clients)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..checks import InputError
 from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
-from ..data.doubts import doubts
+from ..data.doubts import doubts, of_one_class
 from ..data.federation import PARTS, has_validation
 from ..privacy.partners import PARTNERS
 from ..records import Cell, Folder, Records, Search, load_records, locked
@@ -29,6 +29,7 @@ from ..records.files import write
 from ..records.keys import digest_with, key_of, keyed
 from ..records.ledgers import SPENDING, DataLedger
 from ..records.sinks import Log, refuse_absent
+from ..scores.words import some_of
 from .config import Study, algorithm_factory
 from .divided import SharedFolder, first, only_first, refuse_others
 from .identity import data_name, identity_of, own_modules, settings_read
@@ -334,6 +335,12 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
     first_of_all = setup.simulation.group.rank == 0
     for line in doubts(setup.federation) if first_of_all else ():
         doubt(line)
+    alone = of_one_class(setup.federation) if first_of_all else []
+    if alone and "min_classes" not in study.split:
+        doubt(
+            f"all training data of {some_of(alone)} are of one class, from which "
+            "training alone learns nothing; split.min_classes says what is meant."
+        )
     if study.privacy is not None and setup.federation.raw is not None:
         say(
             "features were prepared with exact medians, means and scales of clients' "
