@@ -168,6 +168,18 @@ class Run:
         inputs = Inputs.of(made, how, about["whole"])
         return Trained(whole, model, client, label, seed, made, how, inputs)
 
+    def clients_of(
+        self, label: str | None = None, seed: int | None = None
+    ) -> list[int]:
+        """Who has a model of an algorithm: those who trained, and then who joined."""
+        label, seed = self._cell(label, seed)
+        table, late = self.records.clients, self.records.newcomers
+        clients = table.loc[table["seed"] == seed, "client"].tolist()
+        if not late.empty:
+            mine = (late["algorithm"] == label) & (late["seed"] == seed)
+            clients += late.loc[mine, "client"].tolist()
+        return clients
+
     def _cell(self, label: str | None, seed: int | None) -> tuple[str, int]:
         labels = self._labels
         label = checks.one_of("label", labels[-1] if label is None else label, labels)
