@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 import tempfile
+from dataclasses import fields
 
 import pandas as pd
 import pytest
 import torch
 
 import coterie as co
+from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
 from coterie.study import direct
+from coterie.study.config import options_of
+from coterie.study.tables import RunTable
 from support.hospitals import write_hospitals
 from support.study_runs import refuse_training
 
@@ -60,11 +64,13 @@ def test_settings_reach_the_table_or_the_methods_that_have_them(frame, asked):
         name="mine",
         model="mlp",
         split={"test": 0.3},
+        drop=["sex"],
         rounds=2,
         lr=0.05,
         lam=0.5,
     )
     assert (made.name, made.model["name"], made.split["test"]) == ("mine", "mlp", 0.3)
+    assert made.data["drop"] == ["sex"] and made.run.rounds == 2
     options = [entry.options for entry in made.algorithms]
     assert [o["lr"] for o in options] == [0.05, 0.05]
     assert [o.get("lam") for o in options] == [None, 0.5]
@@ -161,3 +167,11 @@ def test_mistakes_get_one_sentence(frame, tmp_path, settings, message):
     with pytest.raises(InputError, match=message):
         co.train(frame, runs=tmp_path / "runs", **given)
     assert not (tmp_path / "runs").exists()
+
+
+def test_no_option_of_data_is_one_of_a_run_or_of_a_method():
+    """So that a setting of `train` means one thing."""
+    of_data = {*direct._of_data(), *(field.name for field in fields(RunTable))}
+    assert len(of_data) == len(direct._of_data()) + len(fields(RunTable))
+    for name in ALGORITHMS:
+        assert not of_data & options_of(name).keys(), name

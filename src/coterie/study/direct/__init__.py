@@ -8,7 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ...checks import InputError, suggestion
+from ...checks import InputError, parameters_of, suggestion
+from ...data import files
 from ...data.given import Given
 from ..config import TABLES, options_of, study_of, usual_entries
 from ..experiment import Progress, Result, run_study
@@ -41,15 +42,16 @@ def train(
         progress: called after every round.
         notice: called with one line where there is something to know.
         settings: tables of a study (`model="mlp"`, `split={"test": 0.3}`), options of
-            its table [run] (`rounds=20`, `seeds=[0, 1]`), or options of the methods
-            (`lr=0.1`), which those get that have them. What is not set is chosen as in
-            a study file.
+            its tables [data] (`task="regression"`, `drop=["id"]`) and [run]
+            (`rounds=20`, `seeds=[0, 1]`), or options of the methods (`lr=0.1`), which
+            those get that have them. What is not set is chosen as in a study file.
     """
     named = {"client": client, "target": target}
     own = {key: value for key, value in named.items() if value is not None}
     tables = {key: settings.pop(key) for key in TABLES if key in settings}
     tables = {k: _table(k, value) for k, value in tables.items()}
-    tables["data"] = {**tables.get("data", {}), **own}
+    more = {key: settings.pop(key) for key in _of_data() if key in settings}
+    tables["data"] = {**own, **more}
     run = {f.name: settings.pop(f.name) for f in fields(RunTable) if f.name in settings}
     tables["run"] = {**tables.get("run", {}), **run}
     if "algorithm" not in tables:
@@ -62,6 +64,11 @@ def train(
         study = study_of(tables, data)
     runs = tempfile.mkdtemp(prefix="coterie-") if runs is None else runs
     return run_study(study, runs=runs, progress=progress, notice=notice)
+
+
+def _of_data() -> list[str]:
+    """Options of a table of one's own."""
+    return list(parameters_of(files.table, ingredients=1))
 
 
 def _table(key: str, value: Any) -> Any:
@@ -85,10 +92,11 @@ def _set_options(entries: Any, settings: dict[str, Any]) -> None:
         names = [name for name, options in known.items() if key in options]
         if not names:
             every = [*(key for some in known.values() for key in some), *TABLES]
-            every += [field.name for field in fields(RunTable)]
+            every += [*_of_data(), *(field.name for field in fields(RunTable))]
             raise InputError(
                 f"`train` has no setting {key!r}: it is no table of a study, no option "
-                f"of [run] and none of {', '.join(known)}.{suggestion(key, every)}"
+                f"of [data] or [run], and none of {', '.join(known)}."
+                f"{suggestion(key, every)}"
             )
         for entry in entries:
             if entry["name"] in names:
