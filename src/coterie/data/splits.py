@@ -7,7 +7,7 @@ samples by construction or the split is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -358,16 +358,16 @@ def divide(
     check_classes(table, owner, role, min_classes, names)
     known = {key: getattr(assignment, key) for key in ("clusters", "optima", "names")}
     made = federate(table, owner, role, order=order, **known)
-    left_out = assignment.left_out
-    if left_out:
-        made = replace(made, left_out=left_out, note=_note(made.note, left_out))
-    return prepared_here(made)
+    return prepared_here(_noted(made, assignment.left_out))
 
 
-def _note(note: str, left_out: Sequence[str]) -> str:
-    """The note of a table, and who was left out."""
-    before = f"{note.rstrip('.')}; " if note else ""
-    return f"{before}left out, because they are too small: {', '.join(left_out)}."
+def _noted(made: Federation, left_out: tuple[str, ...]) -> Federation:
+    """The federation, with a note about who was left out."""
+    if not left_out:
+        return made
+    before = f"{made.note.rstrip('.')}; " if made.note else ""
+    note = f"{before}left out, because they are too small: {', '.join(left_out)}."
+    return replace(made, left_out=left_out, note=note)
 
 
 def _assigned(
