@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 
 import pytest
 import torch
 
 from coterie import checks
 from coterie.checks import InputError
+from coterie.study import study_of
 
 LONG = "ab " * 40_000
 KNOWN = checks.parameters_of(lambda *, lr=0.1: lr)
@@ -278,3 +280,21 @@ def test_a_home_that_nobody_has_is_refused_in_a_sentence():
 def test_words_of_other_tools_are_known(word, choices, sentence):
     assert checks.suggestion(word, choices).startswith(sentence)
     assert bool(checks.suggestion(word, choices)) == bool(sentence)
+
+
+@pytest.mark.parametrize(
+    ("tables", "sentence"),
+    [
+        ({"run": {"epochs": 3}}, "It belongs to [[algorithm]], where it is called"),
+        ({"run": {"learning_rate": 3}}, "It belongs to [[algorithm]], where it is"),
+        ({"run": {"score": "f1"}}, "It belongs to [model]."),
+        ({"model": {"rounds": 3}}, "It belongs to [run]."),
+        ({"algorithm": {"name": "local", "rounds": 3}}, "It belongs to [run]."),
+        ({"algorithm": {"name": "local", "learning_rate": 3}}, "Here it is called"),
+        ({"run": {"round": 3}}, "Did you mean 'rounds'?"),
+    ],
+)
+def test_an_option_of_another_table_is_told_where_it_belongs(tables, sentence):
+    study = {"data": {"name": "digits"}, "algorithm": [{"name": "local"}], **tables}
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        study_of(study)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .export import Run, load
     from .models import with_group_norm
     from .planning.plans import plan_study
-    from .study import Result, Study, read_study, run_study, study_of
+    from .study import Result, Study, read_study, run_study, study_of, train
     from .types import Algorithm, Clients, Comparison, Flow, Info, Kind, Oracle, Task
 
 
@@ -58,7 +58,7 @@ _late = late_names(
         "export": "Run load",
         "models": "with_group_norm",
         "planning.plans": "plan_study",
-        "study": "Result Study read_study run_study study_of",
+        "study": "Result Study read_study run_study study_of train",
         "types": "Algorithm Clients Comparison Flow Info Kind Oracle Task",
     },
 )
@@ -110,5 +110,6 @@ __all__ = [
     "run_rounds",
     "run_study",
     "study_of",
+    "train",
     "with_group_norm",
 ]

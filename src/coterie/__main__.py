@@ -8,8 +8,6 @@ import signal
 import sys
 from types import FrameType
 
-from . import __version__
-
 PURPOSE = "Personalised collaborative learning: one model per client."
 
 COMMANDS = {
@@ -27,16 +25,23 @@ COMMANDS = {
 }
 """What each command is for. It stands here so that help need not wait for torch."""
 
+_COMPLETE = "_COTERIE_COMPLETE"
+"""The variable by which a shell asks for completions."""
+
+_COMPLETION = (["--install-completion"], ["--show-completion"])
+
 
 def main() -> None:
     """The command `coterie`, which can also be stopped before it has begun."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave)
     if sys.argv[1:] == ["--version"]:
+        from . import __version__  # which is looked up
+
         return print(f"coterie {__version__}")
     _leave_out_this_folder()
-    if sys.argv[1:] in ([], ["--help"]):
-        return _help()
+    if _is_light(sys.argv[1:]):
+        return _show_light()
     # Torch and pandas take seconds; they are longer where their objects are searched
     # for garbage, of which there is none.
     gc.disable()
@@ -47,19 +52,21 @@ def main() -> None:
     begin()
 
 
-def _help() -> None:
-    """Shows the commands as `coterie.cli` would, without importing them."""
-    import typer
+def _is_light(words: list[str]) -> bool:
+    """Whether help or completion is asked for, which need no torch."""
+    if _COMPLETE in os.environ or words in ([], ["--help"]):
+        return True
+    if words[:1] in _COMPLETION:
+        return True
+    return words[0] in COMMANDS and words[1:] == ["--help"]
 
-    app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
-    for name, purpose in COMMANDS.items():
-        app.command(name, short_help=purpose)(lambda: None)
 
-    @app.callback(help=PURPOSE)
-    def common(version: bool = typer.Option(False, "--version")) -> None:
-        """Has the options of all commands."""
+def _show_light() -> None:
+    """Answers as `coterie.cli` would, without importing what commands do."""
+    from .cli.completion import light_app
 
-    app()
+    completes = _COMPLETE in os.environ or sys.argv[1:2] in _COMPLETION
+    light_app()(prog_name="coterie" if completes else None)
 
 
 def _leave_out_this_folder() -> None:

@@ -161,6 +161,33 @@ def suggestion(word: str, choices: Iterable[str]) -> str:
     return f" Did you mean '{near[0]}'?" if near else ""
 
 
+_TABLES = {
+    **dict.fromkeys(("lr", "steps"), "[algorithm]"),
+    **dict.fromkeys(("score", "measures", "loss", "personal"), "model"),
+    **dict.fromkeys(("rounds", "seeds", "batch_size", "participation"), "run"),
+    **dict.fromkeys(("target", "client", "path"), "data"),
+    **dict.fromkeys(("validation", "test", "max_samples"), "split"),
+}
+"""In which table of a study an option stands that people look for elsewhere."""
+
+
+def option_hint(section: str, word: str, choices: Iterable[str]) -> str:
+    """A sentence about an option that a table does not have, or nothing.
+
+    >>> option_hint("run", "score", ["rounds"])
+    ' It belongs to [model].'
+    >>> option_hint("run", "learning_rate", ["rounds"])
+    " It belongs to [[algorithm]], where it is called 'lr'."
+    """
+    known, word = list(choices), str(word)
+    ours = _ELSEWHERE.get(word.lower(), (word, ""))[0]
+    table = _TABLES.get(ours)
+    if table is None or ours in known or table.strip("[]") == section:
+        return suggestion(word, known)
+    called = "" if ours == word else f", where it is called '{ours}'"
+    return f" It belongs to [{table}]{called}."
+
+
 def finite(name: str, tensor: Tensor) -> Tensor:
     """Returns `tensor` if all its entries are finite, else names the first bad row."""
     bad = ~torch.isfinite(tensor)
@@ -330,7 +357,7 @@ def options(
         if option not in known:
             raise InputError(
                 f"[{section}] {name} has no option {brief(option)}."
-                f"{suggestion(option, known)}"
+                f"{option_hint(section, option, known)}"
             )
         if isinstance(value, str) and takes_text(known[option]):
             for rule in getattr(known[option].annotation, "__metadata__", ()):

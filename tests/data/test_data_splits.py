@@ -315,7 +315,7 @@ def test_misspelt_options_and_names_are_answered_with_a_suggestion():
         ("iid", {"clients": 40}, "40 clients of at least 10 samples need 400"),
         ("iid", {"min_size": 3}, "`min_size` must be at least 4"),
         ("iid", {"test": 1.0}, "`test` must be less than 0.9"),
-        ("iid", {"validation": 0.0}, "`validation` must be greater than 0"),
+        ("iid", {"validation": -0.1}, "`validation` must be at least 0"),
         ("iid", {"max_samples": 2}, "`max_samples` must be at least 4"),
         ("dirichlet", {"alpha": 0.0}, "`alpha` must be at least 1e-06"),
         ("label_clusters", {"clusters": 6}, "`clusters` must be at most 5"),

@@ -184,7 +184,7 @@ def test_a_folder_that_exists_is_replaced_only_if_it_is_an_export_and_said(
         export_model(found, "Zug", to, overwrite=True)
     to.rmdir()
     shutil.copytree(hospitals[2].folder, to)
-    with pytest.raises(InputError, match=r"is an exported model.*--overwrite"):
+    with pytest.raises(InputError, match=r"is an exported model.*--force"):
         export_model(found, "Zug", to)
     (to / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"holds 'notes\.txt', which no export wrote"):

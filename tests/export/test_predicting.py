@@ -323,7 +323,7 @@ def test_the_commands_export_and_predict(tmp_path, monkeypatch):
     assert code == 0 and output.startswith("model of Zug, ")
     assert output.endswith(", seed 0: exports/Zug\n")
     assert errors == "" or errors.startswith("model.onnx was not written: ")
-    with pytest.raises(InputError, match="say --overwrite"):
+    with pytest.raises(InputError, match="say --force"):
         called("export", str(result.folder), "--client", "Zug")
     words = ("--client", "3", "--algorithm", "local", "--overwrite")
     code, output, _ = called(

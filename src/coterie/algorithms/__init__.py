@@ -42,7 +42,10 @@ from .token_sag import token_sag
 from .token_sgd import token_sgd
 from .wga_bc import wga_bc
 
-__all__ = ["ALGORITHMS"]
+__all__ = ["ALGORITHMS", "CHOOSING"]
+
+CHOOSING = ("coteries", "neighbours")
+"""Methods that choose by validation data, which they therefore need."""
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "accelerated_gossip_sgd": accelerated_gossip_sgd,

@@ -1,6 +1,25 @@
 """The command line: what a person types, and what the terminal shows."""
 
-from .commands import main
-from .reproductions import Claim, items_of, lead, run_shown, settings
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import late_names
+
+if TYPE_CHECKING:
+    from .commands import main
+    from .reproductions import Claim, items_of, lead, run_shown, settings
+
+# Late, so that help and completion need not wait for torch.
+__getattr__ = late_names(
+    __name__,
+    {"commands": "main", "reproductions": "Claim items_of lead run_shown settings"},
+)
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not imported yet."""
+    return sorted(__all__)
+
 
 __all__ = ["Claim", "items_of", "lead", "main", "run_shown", "settings"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..checks import InputError, one_of
-
 
 def installed(name: str) -> Path:
     """A folder of the repository, beside the source or in an installed package."""
@@ -13,10 +11,14 @@ def installed(name: str) -> Path:
     for folder in (here.parents[1] / name, here / name):
         if folder.is_dir():
             return folder
+    from ..checks import InputError  # which needs torch
+
     raise InputError(f"the folder `{name}` was not installed.")
 
 
 def example_named(name: str) -> Path:
     """The study of an example."""
+    from ..checks import one_of
+
     known = {path.stem: path for path in sorted(installed("examples").glob("*.toml"))}
     return known[one_of("example", name, known)]

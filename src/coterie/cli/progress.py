@@ -55,22 +55,24 @@ def _score_text(p: experiment.Progress, score: float) -> str:
 
 @contextlib.contextmanager
 def plain_progress(
-    console: Console, name: str, *, quiet: bool = False
+    console: Console, name: str, *, quiet: bool = False, unit: str = "rounds"
 ) -> Iterator[Callable[[int, int], None]]:
     """Shows progress meanwhile; gives the function to call with what is done of all."""
-    with _display(console, name, quiet=quiet) as update:
+    with _display(console, name, quiet=quiet, unit=unit) as update:
         yield lambda done, total: update(done, total, name, False)
 
 
 @contextlib.contextmanager
-def _display(console: Console, name: str, *, quiet: bool) -> Iterator[Update]:
+def _display(
+    console: Console, name: str, *, quiet: bool, unit: str = "rounds"
+) -> Iterator[Update]:
     if quiet:
         yield lambda done, total, text, ends: None
     elif console.is_terminal:
         with _bar(console, name) as update:
             yield update
     else:
-        yield _lines(console)
+        yield _lines(console, unit)
 
 
 @contextlib.contextmanager
@@ -95,7 +97,7 @@ def _bar(console: Console, name: str) -> Iterator[Update]:
             live.stop()
 
 
-def _lines(console: Console) -> Update:
+def _lines(console: Console, unit: str) -> Update:
     """A line when an algorithm ends, and every few seconds."""
     began = printed = time.monotonic()
     calls = 0
@@ -106,7 +108,7 @@ def _lines(console: Console) -> Update:
         now = time.monotonic()
         if ends or now - printed >= _SECONDS:
             left = time_text((now - began) / calls * (total - done))
-            line = f"{text}; {done} of {total} rounds in all, {left} left"
+            line = f"{text}; {done} of {total} {unit} in all, {left} left"
             console.print(line, soft_wrap=True)
             printed = now
 

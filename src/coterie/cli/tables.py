@@ -105,17 +105,17 @@ _SHOWN = 30
 
 def print_plan(plan: Any) -> None:
     """Prints what a plan says to each client, for 80 columns."""
-    from ..planning.plans import advice
+    from ..planning.plans import advice, worth_of
 
     def score(name: str) -> Callable[[Any], str]:
         return lambda row: plan.measure.interval_of(row, name).replace(" to ", "-")
 
     columns: dict[str, Callable[[Any], str]] = {
         "verdict": advice,
+        "partners": lambda row: _few(row["partners"].split(", ")),
         f"{plan.measure.title}\nalone": score("alone"),
         "\ntogether": score("together"),
-        "worth": lambda row: f"{row['worth']:.2g}",
-        "partners": lambda row: _few(row["partners"].split(", "), most=3),
+        "worth": worth_of,
     }
     shown = (
         plan.table()
@@ -129,14 +129,16 @@ def print_plan(plan: Any) -> None:
         out.print(f"... and {len(shown) - _SHOWN} more")
 
 
-def _few(names: list[str], most: int) -> str:
-    """The first names, and how many more there are.
+def _few(names: list[str], room: int = 12) -> str:
+    """The first names, as many as there is room for, and how many more there are.
 
-    >>> _few(["3", "1", "4"], most=2)
-    '3, 1, +1'
+    >>> _few(["3", "1", "4", "12", "2"]), _few(["St. Gallen", "Chur"]), _few([""])
+    ('3, 1, 4, +2', 'St. Gallen, +1', '-')
     """
-    more = [f"+{len(names) - most}"] if len(names) > most else []
-    return ", ".join(names[:most] + more) or "-"
+    texts = [", ".join(names)]
+    for shown in range(len(names) - 1, 0, -1):
+        texts.append(", ".join([*names[:shown], f"+{len(names) - shown}"]))
+    return next((text for text in texts if len(text) <= room), texts[-1]) or "-"
 
 
 def print_newcomers(summary: Any, score: Score) -> None:

@@ -75,8 +75,10 @@ class Simulation:
         self.federation = federation.to(device, dtype)
         self.samples = ClientSamples(self.federation, batch_size, dtype)
         self.group = Alone() if group is None else group
-        n = torch.tensor([len(federation)], device=device)
-        self._clients = int(self.group.sum(n)[0])
+        held_out = int(federation.validation.size.sum())
+        counts = torch.tensor([len(federation), held_out], device=device)
+        self._clients, held_out = self.group.sum(counts).tolist()
+        self.validates = held_out > 0  # whether any client has validation data
         self.kernel = Kernel(
             module,
             self.objective,

@@ -38,6 +38,8 @@ def doubts(federation: Federation) -> list[str]:
         ]
     if OBJECTIVES[federation.task].labelled:
         found += [_unlearnt(federation), _unlearnt_at_home(federation)]
+    if federation.left_out:
+        found.append(f"left out as too small: {', '.join(federation.left_out)}.")
     return [sentence for sentence in found if sentence]
 
 
@@ -175,6 +177,17 @@ def _unlearnt_at_home(federation: Federation) -> str:
         f"{len(who)} of {len(federation)} clients ({names}) are tested on classes that "
         "their own training data lack, which training alone cannot learn."
     )
+
+
+def of_one_class(federation: Federation) -> list[str]:
+    """Clients who train on one class, from which nothing can be learnt, by name."""
+    if not OBJECTIVES[federation.task].labelled:
+        return []
+    index, owner = samples_of(federation.train)
+    classes = int(federation.targets.max()) + 1
+    pairs = torch.unique(owner * classes + federation.targets[index]) // classes
+    few = torch.bincount(pairs, minlength=len(federation)) == 1
+    return [federation.name_of(place) for place in few.nonzero()[:, 0].tolist()]
 
 
 def _called(names: list[str]) -> str:

@@ -155,6 +155,7 @@ class Federation:
     schema: Schema | None = None  # of raw columns
     raw: Float[Tensor, "m c"] | None = None  # what features were prepared from
     preparations: Preparations | None = None  # by identity
+    left_out: tuple[str, ...] = ()  # clients that were too small, and why
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -291,6 +292,11 @@ def places_of(federation: Federation) -> dict[str, int]:
     return found
 
 
+def has_validation(federation: Federation) -> bool:
+    """Whether clients have validation data: all have, or nobody has."""
+    return bool((federation.validation.size > 0).any())
+
+
 def federate(
     table: Table,
     owner: Int[Tensor, " m"],
@@ -302,6 +308,8 @@ def federate(
     order: Int[Tensor, " m"] | None = None,
 ) -> Federation:
     """Divides a table: sample j goes to client owner[j] and part PARTS[role[j]].
+
+    Every client needs all three parts, or all have no validation data.
 
     Args:
         table: the data.
@@ -319,7 +327,7 @@ def federate(
         samples = order[((owner >= 0) & (role == number))[order]]
         parts[name] = part(samples, owner[samples], clients)
         empty = (parts[name].size == 0).nonzero()[:, 0]
-        if len(empty):
+        if len(empty) and (name != "validation" or len(empty) < clients):
             raise InputError(
                 f"every client needs {name} data, but "
                 f"{called(names, int(empty[0]))} of `{table.name}` has none: use fewer "

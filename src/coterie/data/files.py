@@ -70,14 +70,18 @@ def table(
     if scale is not None:
         one_of("data.scale", scale, SCALES)
     if path.suffix in FRAMES:
-        frame = FRAMES[path.suffix](path)
-        special = _special(frame, path, target, client)
-        frame = frame.drop(columns=_there("drop", drop, frame, path, special))
-        named = _there("categories", categories, frame, path, special)
-        features, columns = _features(frame, path, special, named)
-        schema = Schema(columns, scale or "agreed", indicators, scale_target)
-        rows = _from_frame(frame, path, target, client, task)
-        return _assemble(path, features, rows, task, schema)
+        return table_of_frame(
+            FRAMES[path.suffix](path),
+            path,
+            target=target,
+            client=client,
+            task=task,
+            scale=scale,
+            scale_target=scale_target,
+            indicators=indicators,
+            categories=categories,
+            drop=drop,
+        )
     if (target, client) != ("target", "client") or indicators or categories or drop:
         raise InputError(
             "`target`, `client`, `indicators`, `categories` and `drop` are about "
@@ -85,6 +89,29 @@ def table(
             "are called 'targets' and 'client'."
         )
     return _from_npz(path, task, scale or "none", scale_target)
+
+
+def table_of_frame(
+    frame: pd.DataFrame,
+    path: Path,
+    *,
+    target: str = "target",
+    client: str = "client",
+    task: str | None = None,
+    scale: str | None = None,
+    scale_target: bool = True,
+    indicators: bool = False,
+    categories: Sequence[str] = (),
+    drop: Sequence[str] = (),
+) -> Table:
+    """The same of cells that were read already; messages name the path."""
+    special = _special(frame, path, target, client)
+    frame = frame.drop(columns=_there("drop", drop, frame, path, special))
+    named = _there("categories", categories, frame, path, special)
+    features, columns = _features(frame, path, special, named)
+    schema = Schema(columns, scale or "agreed", indicators, scale_target)
+    rows = _from_frame(frame, path, target, client, task)
+    return _assemble(path, features, rows, task, schema)
 
 
 def raw_columns(path: str | Path, how: Preparation) -> Float[torch.Tensor, "b c"]:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from .. import seeds
@@ -104,6 +104,27 @@ def large_enough(
             f"{called(names, smallest)} of `{table.name}` has {int(size[smallest])}."
         )
     return owner
+
+
+def too_small(
+    owner: Int[Tensor, " m"],
+    clients: int,
+    min_size: int,
+    is_test: Bool[Tensor, " m"] | None,
+) -> dict[int, str]:
+    """Which clients have too few samples for all parts, and how many they have."""
+    size = torch.bincount(owner[owner >= 0], minlength=clients)
+    found = {int(k): _counted(int(size[k])) for k in (size < min_size).nonzero()}
+    if is_test is None:
+        return found
+    tests = torch.bincount(owner[(owner >= 0) & is_test], minlength=clients)
+    few = (size - tests < FEWEST - 1).nonzero()
+    found |= {int(k): f"{_counted(int((size - tests)[k]))} to train on" for k in few}
+    return found | {int(k): "nothing to test on" for k in (tests == 0).nonzero()}
+
+
+def _counted(samples: int) -> str:
+    return f"{samples} sample{'s' * (samples != 1)}"
 
 
 def contents(table: Table) -> Int[Tensor, " m"]:
@@ -204,7 +225,7 @@ def random_roles(
     """Part of each sample, 0 train, 1 validation, 2 test, drawn for each client."""
     rank, size = ranks(owner, content, streams)
     tests = (test * size).round().clamp(min=1).minimum(size - 3)
-    choices = (validation * size).round().clamp(min=1).minimum(size - tests - 2)
+    choices = _choices(validation, size).minimum(size - tests - 2)
     return torch.where(rank < tests, 2, torch.where(rank < tests + choices, 1, 0))
 
 
@@ -228,8 +249,13 @@ def fixed_roles(
             f"test part, but {worst} has {int(sizes.min())}."
         )
     rank, size = ranks(rest, content, streams)
-    choices = (validation * size).round().clamp(min=1).minimum(size - 2)
+    choices = _choices(validation, size).minimum(size - 2)
     return torch.where(is_test, 2, torch.where(rank < choices, 1, 0))
+
+
+def _choices(validation: float, size: Tensor) -> Tensor:
+    """How many samples of each client are to choose with: one at least, or none."""
+    return (validation * size).round().clamp(min=1 if validation else 0)
 
 
 def check_classes(

@@ -7,7 +7,8 @@ samples by construction or the split is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 from .. import checks
 from ..checks import InputError, integer, number, one_of, parameters_of
 from ..seeds import generator
-from .federation import Federation, Table, federate
+from .federation import Federation, Table, called, federate, short_name
 from .fitting import prepared_here
 from .parts import (
     FEWEST,
@@ -32,6 +33,7 @@ from .parts import (
     random_roles,
     ranks,
     streams,
+    too_small,
 )
 
 
@@ -44,6 +46,7 @@ class Assignment(NamedTuple):
     optima: Float[Tensor, "n d"] | None = None
     is_test: Bool[Tensor, " m"] | None = None  # where the source fixes the test part
     names: tuple[str, ...] = ()  # of the clients, where they have some
+    left_out: tuple[str, ...] = ()  # who was too small, and why
 
 
 def iid(
@@ -239,7 +242,11 @@ def natural(
     clients: int | None = None,
     min_size: int = FEWEST,
 ) -> Assignment:
-    """The clients that the data come from, all of them or the first `clients`."""
+    """The clients that the data come from, all of them or the first `clients`.
+
+    Those with fewer than `min_size` samples are left out by name, as long as two others
+    are there.
+    """
     if table.group is None:
         raise InputError(
             f"`{table.name}` has no natural clients: choose another split, such as iid."
@@ -250,13 +257,34 @@ def natural(
     integer("clients", kept, at_least=1, at_most=present)
     owner[owner >= kept] = -1
     integer("min_size", min_size, at_least=FEWEST)
-    names = table.names[:kept]
-    return Assignment(
-        large_enough(table, owner, kept, min_size, names),
+    everybody = Assignment(
+        owner,
         clusters=None if table.clusters is None else table.clusters[:kept],
         optima=None if table.optima is None else table.optima[:kept],
         is_test=table.is_test,
-        names=names,
+        names=table.names[:kept],
+    )
+    found = _without(everybody, too_small(owner, kept, min_size, table.is_test))
+    count = len(found.names) or int(found.owner.max()) + 1
+    large_enough(table, found.owner, count, min_size, found.names)
+    return found
+
+
+def _without(given: Assignment, reasons: Mapping[int, str]) -> Assignment:
+    """The clients without some, unless too few are left, and who they are and why."""
+    clients = int(given.owner.max()) + 1
+    kept = [client for client in range(clients) if client not in reasons]
+    if not reasons or len(kept) < 2:
+        return given
+    place = torch.full((clients + 1,), -1)  # of nobody, last
+    place[kept] = torch.arange(len(kept))
+    out = [f"{called(given.names, k)} ({why})" for k, why in sorted(reasons.items())]
+    return given._replace(
+        owner=place[given.owner],
+        clusters=None if given.clusters is None else given.clusters[kept],
+        optima=None if given.optima is None else given.optima[kept],
+        names=tuple(short_name(given.names, client) for client in kept),
+        left_out=tuple(out),
     )
 
 
@@ -286,9 +314,10 @@ def divide(
 ) -> Federation:
     """The federation that a split makes of a table.
 
-    Every client has at least two training, one validation and one test sample. A test
-    part that the source fixes is used by the split `natural`, and validation is then a
-    share of the rest; other splits pool all samples. Raw columns are prepared.
+    Every client has at least two training, one validation and one test sample; with
+    `validation=0`, nobody has validation samples. A test part that the source fixes is
+    used by the split `natural`, and validation is then a share of the rest; other
+    splits pool all samples. Raw columns are prepared.
 
     The order of the samples and of raw columns changes nothing, and the parts of a
     client depend on its own samples, its name and the seed alone.
@@ -297,7 +326,7 @@ def divide(
         table: the data.
         name: a key of SPLITS.
         seed: names the random streams.
-        validation: share of each client's samples to choose with.
+        validation: share of each client's samples to choose with; 0: none.
         test: share of each client's samples to report on.
         max_samples: each client keeps at most so many samples, chosen at random.
         min_classes: how many classes each training part must have.
@@ -305,7 +334,7 @@ def divide(
     """
     one_of("split.name", name, SPLITS)
     checks.options("split", name, parameters_of(SPLITS[name]), options)
-    number("validation", validation, above=0, below=1)
+    number("validation", validation, at_least=0, below=1)
     number("test", test, above=0, below=1 - validation)
     check_table(table)
     content = contents(table)
@@ -328,7 +357,17 @@ def divide(
         table = table._replace(targets=assignment.targets)
     check_classes(table, owner, role, min_classes, names)
     known = {key: getattr(assignment, key) for key in ("clusters", "optima", "names")}
-    return prepared_here(federate(table, owner, role, order=order, **known))
+    made = federate(table, owner, role, order=order, **known)
+    return prepared_here(_noted(made, assignment.left_out))
+
+
+def _noted(made: Federation, left_out: tuple[str, ...]) -> Federation:
+    """The federation, with a note about who was left out."""
+    if not left_out:
+        return made
+    before = f"{made.note.rstrip('.')}; " if made.note else ""
+    note = f"{before}left out, because they are too small: {', '.join(left_out)}."
+    return replace(made, left_out=left_out, note=note)
 
 
 def _assigned(

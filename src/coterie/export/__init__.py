@@ -8,13 +8,13 @@ from .. import late_names
 from .runs import Run, load
 
 if TYPE_CHECKING:
-    from .folders import Export, default_label, export_model
+    from .folders import Export, default_label, export_all, export_model
     from .predictions import Exported, Predictions, predict, read_export
 
 __getattr__ = late_names(
     __name__,
     {
-        "folders": "Export default_label export_model",
+        "folders": "Export default_label export_all export_model",
         "predictions": "Exported Predictions predict read_export",
     },
 )
@@ -31,6 +31,7 @@ __all__ = [
     "Predictions",
     "Run",
     "default_label",
+    "export_all",
     "export_model",
     "load",
     "predict",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import platform
+import re
 import tempfile
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +17,14 @@ import torch
 from .. import __version__
 from ..checks import InputError
 from ..data.federation import full_name
+from ..data.given import GIVEN
 from ..data.reading import FRAMES
 from ..models import MEASURES, OBJECTIVES
 from ..records import Records
 from ..records.files import sealed_json, write
 from ..scores.finals import baseline_of, labels_of
-from ..scores.summaries import favourite_of
+from ..scores.summaries import favourite_of, lacks_choice
+from ..scores.words import some_of
 from .cards import card
 from .modules import ROWS
 from .predictions import ABOUT, FORMAT, checksum, read_export
@@ -61,6 +66,11 @@ def default_label(records: Records) -> str:
     """
     local = baseline_of(records)
     others = [a for a in labels_of(records) if a != local and a not in records.oracles]
+    if lacks_choice(records):
+        raise InputError(
+            f"`algorithm` must be one of {', '.join(labels_of(records))}: there are no "
+            "validation data to choose by."
+        )
     if others:
         return favourite_of(records)
     if local is None:
@@ -92,19 +102,8 @@ def export_model(
     """
     to = Path(to)
     _refuse_other(to, overwrite)
-    chosen = ""
-    if label is None:
-        label = default_label(run.records)
-        chosen = _ALONE if label == baseline_of(run.records) else _CHOSEN
-    if seed is None:
-        seed = next((s for a, s in run.ended() if a == label), None)
-    trained = run.trained(client, label, seed)
-    if not all(bool(p.isfinite().all()) for p in trained.model.parameters()):
-        who = full_name(run.records.names, trained.client)
-        raise InputError(
-            f"the model of {who} by {label} is not finite, so it predicts nothing: its "
-            "training failed. Name another algorithm."
-        )
+    label, seed, chosen = _meant(run, label, seed)
+    trained = _usable(run, client, label, seed)
     target = to.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
@@ -117,11 +116,117 @@ def export_model(
     return Export(to, trained.label, trained.seed, skipped)
 
 
+def export_all(
+    run: Run,
+    to: Path | str,
+    *,
+    label: str | None = None,
+    seed: int | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Export]:
+    """Writes the models of all clients, each into a folder of its own, by name.
+
+    Args:
+        run: from `load`.
+        to: the folder of these folders, which are named after the clients.
+        label: of the algorithm; None: see `default_label`.
+        seed: None: the first of the study that has models of it.
+        overwrite: take the place of earlier exports.
+        progress: called with the number of models that are written, and of all.
+
+    Raises:
+        InputError: before anything is written, with all that is in the way.
+    """
+    known, seed, _ = _meant(run, label, seed)
+    clients = run.clients_of(known, seed)
+    names = {client: full_name(run.records.names, client) for client in clients}
+    places = dict(zip(clients, folder_names(list(names.values())), strict=True))
+    _refuse_any(run, {k: Path(to) / places[k] for k in clients}, known, seed, overwrite)
+    found = {}
+    for done, client in enumerate(clients):
+        progress(done, len(clients))
+        place = Path(to) / places[client]
+        found[names[client]] = export_model(
+            run, client, place, label=label, seed=seed, overwrite=overwrite
+        )
+    progress(len(clients), len(clients))
+    return found
+
+
+def _refuse_any(
+    run: Run, places: dict[int, Path], label: str, seed: int | None, overwrite: bool
+) -> None:
+    """Refuses what cannot be written, all of it at once."""
+    there = [place for place in places.values() if (place / ABOUT).is_file()]
+    there = [] if overwrite else there
+    problems = []
+    if there:
+        problems.append(
+            f"{some_of(list(map(str, there)), most=3)} hold exported models already, "
+            "so name another folder, or say --force"
+        )
+    for client, place in places.items():
+        try:
+            if place not in there:
+                _refuse_other(place, overwrite)
+            _usable(run, client, label, seed)
+        except InputError as error:
+            problems.append(str(error).rstrip("."))
+    if problems:
+        raise InputError(f"nothing was written: {'; '.join(problems)}.")
+
+
+def folder_names(clients: Sequence[str]) -> list[str]:
+    """What folders of clients' models are called, each in a way of its own.
+
+    >>> folder_names(["St. Gallen/2", "..", "Bern", "BERN"])
+    ['St._Gallen_2', 'client', 'Bern', 'BERN-2']
+    """
+    found: list[str] = []
+    for client in clients:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "_", client)[:60].lstrip(".") or "client"
+        taken = {other.lower() for other in found}  # as some disks do not tell apart
+        others = (f"{name}-{k}" for k in itertools.count(2))
+        tried = itertools.chain([name], others)
+        found.append(next(each for each in tried if each.lower() not in taken))
+    return found
+
+
+def _meant(
+    run: Run, label: str | None, seed: int | None
+) -> tuple[str, int | None, str]:
+    """Algorithm and seed that are meant, and how the algorithm was chosen."""
+    chosen = ""
+    if label is None:
+        label = default_label(run.records)
+        checked = (run.records.clients["validation"] > 0).any()
+        chosen = _CHOSEN if checked else _ONLY
+        chosen = _ALONE if label == baseline_of(run.records) else chosen
+    if seed is None:
+        seed = next((s for a, s in run.ended() if a == label), None)
+    return label, seed, chosen
+
+
+def _usable(run: Run, client: int | str, label: str, seed: int | None) -> Trained:
+    """The model of a client, which is finite."""
+    trained = run.trained(client, label, seed)
+    if not all(bool(p.isfinite().all()) for p in trained.model.parameters()):
+        who = full_name(run.records.names, trained.client)
+        raise InputError(
+            f"the model of {who} by {label} is not finite, so it predicts nothing: its "
+            "training failed. Name another algorithm."
+        )
+    return trained
+
+
 _CHOSEN = (
     "Of the algorithms of its study it was chosen by validation data: the best mean "
     "validation score over clients, of those that are told no truth."
 )
 
+
+_ONLY = "Its study has nothing else besides training alone and what is told the truth."
 
 _ALONE = "It was trained alone: its study has nothing else that is told no truth."
 
@@ -135,7 +240,7 @@ def _refuse_other(to: Path, overwrite: bool) -> None:
     if not overwrite:
         raise InputError(
             f"`to` must be a new folder, but {to} is an exported model: name another "
-            "folder, or say --overwrite."
+            "folder, or say --force."
         )
     strange = sorted({path.name for path in to.iterdir()} - _FILES)
     if strange:
@@ -172,7 +277,7 @@ def _fill(folder: Path, run: Run, trained: Trained, chosen: str) -> tuple[str, .
     files: dict[str, dict[str, Any]] = {PROGRAM: {"difference": gap}}
     files[ONNX] = _onnx(folder / ONNX, program, trained, samples, tolerance)
     files[WEIGHTS] = {"difference": 0.0}
-    about = _about(records, trained, files) | {
+    about = about_model(records, trained, files) | {
         "chosen": chosen,
         "tried": ROWS,
         "tolerance": tolerance,
@@ -209,12 +314,13 @@ def _onnx(
     return {"difference": gap}
 
 
-def _about(
+def about_model(
     records: Records, trained: Trained, files: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """What model.json says."""
     made, how, data = trained.architecture, trained.preparation, records.study["data"]
     of_table = Path(str(data.get("path", ""))).suffix in FRAMES
+    of_table = of_table or (data.get("name") == GIVEN and "target" in data)
     target = str(data.get("target", "target")) if of_table else ""
     others = [str(data.get("client", "client")), "is_test", *data.get("drop", [])]
     features = how.names if how is not None else records.features

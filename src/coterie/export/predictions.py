@@ -186,39 +186,50 @@ def predict(
         trust: modules whose models may be made; see `read_export`.
     """
     exported = read_export(folder, trust=trust)
-    module, about, how = exported
+    about, how = exported.about, exported.preparation
     path = checked_path(file, (*FRAMES, ".npz"))
     if about["task"] == "segmentation":
         raise InputError(
             f"the model in {folder} gives masks, which are no rows of a table: use it "
             "from Python, as its README.md shows."
         )
-    notes: list[str] = []
     if path.suffix == ".npz":
         frame, raw = _arrays(path, exported)
-    elif how is None:
+        return _predicted(exported, frame, raw, path, "targets")
+    if how is None:
         raise InputError(
             f"the model in {folder} takes features of shape "
             f"{tuple(about['model']['shape'])}, not the columns of a table: give it an "
             f"npz file with an array `features` of shape {_wanted(exported)}."
         )
-    else:
-        frame = FRAMES[path.suffix](path)
-        _refuse_columns(frame, path, how, about["table"])
-        raw = raw_values(frame, path, how)
-        notes = _unknown(frame, path, how, raw)
-    outputs = _outputs(module, raw, path)
+    return predict_cells(exported, how, FRAMES[path.suffix](path), path)
+
+
+def predict_cells(
+    exported: Exported, how: Preparation, frame: pd.DataFrame, path: Path
+) -> Predictions:
+    """What a model says of the rows of a table that was read already."""
+    _refuse_columns(frame, path, how, exported.about["table"])
+    raw = raw_values(frame, path, how)
+    found = _predicted(exported, frame, raw, path, exported.about["table"]["target"])
+    return found._replace(notes=tuple(_unknown(frame, path, how, raw)))
+
+
+def _predicted(
+    exported: Exported, frame: pd.DataFrame, raw: Tensor, path: Path, target: str
+) -> Predictions:
+    """What a model says of raw values, and how right that is where a target is."""
+    about, outputs = exported.about, _outputs(exported.module, raw, path)
     bad = np.flatnonzero(~outputs.flatten(1).isfinite().all(1).numpy())
     if len(bad):
         raise InputError(
             f"the model gives no finite number for row {frame.index[bad[0]]} of "
             f"{path.name}: its values are too large for it."
         )
-    target = "targets" if path.suffix == ".npz" else about["table"]["target"]
     has, targets = _targets(frame, path, about, outputs, target)
     measure, score = _score(about, outputs[has], targets)
     table = _table(frame, about, outputs)
-    return Predictions(table, measure, score, int(has.sum()), tuple(notes))
+    return Predictions(table, measure, score, int(has.sum()), ())
 
 
 def _outputs(module: nn.Module, raw: Tensor, path: Path) -> Tensor:

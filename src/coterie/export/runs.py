@@ -125,6 +125,25 @@ class Run:
         """
         return self.trained(client, label, seed).module
 
+    def predict(
+        self,
+        frame: pd.DataFrame,
+        client: int | str | None = None,
+        label: str | None = None,
+        seed: int | None = None,
+    ) -> pd.DataFrame:
+        """What models predict for the rows of a frame: see `predict_frame`.
+
+        Args:
+            frame: has the columns that the models were trained on.
+            client: whose model; None: in each row that of the client that it names.
+            label: of the algorithm; None: the last listed.
+            seed: None: the first.
+        """
+        from .frames import predict_frame
+
+        return predict_frame(self, frame, client, label, seed)
+
     def trained(
         self, client: int | str, label: str | None = None, seed: int | None = None
     ) -> Trained:
@@ -148,6 +167,18 @@ class Run:
             whole = Prepared(how, model, row.dtype).eval()
         inputs = Inputs.of(made, how, about["whole"])
         return Trained(whole, model, client, label, seed, made, how, inputs)
+
+    def clients_of(
+        self, label: str | None = None, seed: int | None = None
+    ) -> list[int]:
+        """Who has a model of an algorithm: those who trained, and then who joined."""
+        label, seed = self._cell(label, seed)
+        table, late = self.records.clients, self.records.newcomers
+        clients = table.loc[table["seed"] == seed, "client"].tolist()
+        if not late.empty:
+            mine = (late["algorithm"] == label) & (late["seed"] == seed)
+            clients += late.loc[mine, "client"].tolist()
+        return clients
 
     def _cell(self, label: str | None, seed: int | None) -> tuple[str, int]:
         labels = self._labels

@@ -15,13 +15,18 @@ from ..data.federation import short_name
 from ..report.html import page, table_of
 from ..report.matrices import CATEGORIES, heat_map, names_on_both_axes
 from ..report.styles import client_ticks, finish, merged, plot
-from .plans import advice
+from .plans import advice, worth_of
 from .prospects import structure_of
 
 if TYPE_CHECKING:
     from .plans import Plan
 
-_COLOURS = {"join": "#009E73", "do not join": "#999999", "collect first": "#E69F00"}
+_COLOURS = {
+    "join": "#009E73",
+    "do not join": "#999999",
+    "collect first": "#E69F00",
+    "cannot tell": "#0072B2",
+}
 
 
 def plan_page(plan: Plan) -> str:
@@ -35,8 +40,8 @@ def plan_page(plan: Plan) -> str:
         "partners": (
             "With whom",
             "<p>Row i is how client i should weigh the gradients of the others; who "
-            "was not better with them in the trial has all the weight itself. Clients "
-            "that resemble each other stand together."
+            "should not join has all the weight itself. Clients that resemble each "
+            "other stand together."
             f"</p>{plot(_links(plan), 'links', 'Suggested weights', group='matrix')}",
         ),
         "made": ("How this was found", _made(plan)),
@@ -95,24 +100,29 @@ def _links(plan: Plan) -> go.Figure:
 
 def _clients(plan: Plan) -> str:
     measure = plan.measure
-    headers = ["client", "verdict", "how sure", f"{measure.title} alone", "together"]
-    headers += ["worth", "samples", "partners"]
+    headers = ["client", "verdict", "partners", f"{measure.title} alone", "together"]
+    headers += ["worth", "how sure", "samples"]
     rows = [
         [
             row["name"],
             advice(row),
-            row["sure"],
-            measure.interval_of(row, "alone"),
-            measure.interval_of(row, "together"),
-            f"{row['worth']:.2g} ({row['worth_least']:.2g} to {row['worth_most']:.2g})",
-            str(row["samples"]),
             textwrap.shorten(row["partners"] or "nobody", 60, placeholder=" ..."),
+            *(
+                text.replace(" to ", "–")  # so that all columns are seen
+                for text in (
+                    measure.interval_of(row, "alone"),
+                    measure.interval_of(row, "together"),
+                    worth_of(row, interval=True),
+                )
+            ),
+            row["sure"],
+            f"{row['samples']:,}",
         ]
         for row in plan.table().to_dict("records")
     ]
     caption = (
         f"Expected {measure.name} on new samples, with 90 % intervals. Worth: times "
-        "one's own samples that would bring as much."
+        "one's own samples that would bring as much, for those who have partners."
     )
     return table_of(headers, rows, caption)
 

@@ -33,7 +33,7 @@ from ..types import Algorithm, Clients, Federated, Info, Oracle
 from .prospects import PilotFindings, structure_of
 
 _FEWEST = 8
-"""Training samples that every client of a pilot must have."""
+"""Training samples that a client must have to be planned for."""
 
 _PASSES = 3
 """So often groups may change at most."""
@@ -76,6 +76,27 @@ class PilotTraining(NamedTuple):
         return models
 
 
+def large_enough(federation: Federation) -> tuple[Int[Tensor, " m"], tuple[str, ...]]:
+    """The places of clients that can be planned for, and who the others are.
+
+    Raises:
+        InputError: where fewer than two can.
+    """
+    size = federation.train.size
+    large = (size >= _FEWEST).nonzero()[:, 0]
+    if len(large) < 2:
+        raise InputError(
+            f"a plan needs two clients with at least {_FEWEST} training samples, but "
+            f"{len(large)} of the {len(size)} clients of `{federation.name}` "
+            f"{'has' if len(large) == 1 else 'have'} as many."
+        )
+    small = (size < _FEWEST).nonzero()[:, 0].tolist()
+    return large, tuple(
+        f"{federation.name_of(k)} ({int(size[k])} training samples of {_FEWEST})"
+        for k in small
+    )
+
+
 def run_pilot(
     federation: Federation, simulate: Simulate, train: PilotTraining
 ) -> Pilot:
@@ -86,14 +107,6 @@ def run_pilot(
         simulate: makes clients that can be asked.
         train: how the common model is trained.
     """
-    few = (federation.train.size < _FEWEST).nonzero()[:, 0]
-    if len(few):
-        client = int(few[0])
-        raise InputError(
-            f"a plan needs at least {_FEWEST} training samples of every client, but "
-            f"{federation.name_of(client)} has "
-            f"{int(federation.train.size[client])}."
-        )
     quarters = dealt(federation, 4, seed=train.seed)
     looks = [
         _fold(simulate, learn, judge, train)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ..checks import InputError, integer, number
 from ..clients.simulation import Simulation
@@ -22,13 +22,14 @@ from ..models import Objective
 from ..models.losses import squared_error
 from ..records import replacing
 from ..records.sheets import write_csv
+from ..scores.words import figure
 from ..study import Setup, Study, data_of, prepare, simulation_of
 from .expectations import WORTHWHILE, Outlook, outlook_of
-from .pilot import Pilot, PilotTraining, run_pilot
+from .pilot import Pilot, PilotTraining, large_enough, run_pilot
 from .prospects import PilotFindings, Prospects, prospects_of
 from .trials import SHARE, Trial, run_trial
 
-JOIN, ALONE, OPEN = "join", "do not join", "collect first"
+JOIN, ALONE, OPEN, UNKNOWN = "join", "do not join", "collect first", "cannot tell"
 
 _SHOWN = 30
 """So many clients are shown in a notebook; the table has all of them."""
@@ -55,6 +56,8 @@ class Plan:
     findings: PilotFindings
     outlook: Outlook
     weights: Float[np.ndarray, "n n"]  # how clients should weigh each other
+    everybody: int  # clients of the study, also those that are left out here
+    left_out: tuple[str, ...] = ()  # who is too small to be planned for, and why
 
     def __repr__(self) -> str:
         counts = self._table["verdict"].value_counts()
@@ -82,19 +85,26 @@ class Plan:
         """What client i is told."""
         low, _, high = self.outlook.worth[:, i]
         told, times = verdict(low, high), float(self.outlook.times[i])
+        if told == OPEN and times > _MOST_TIMES:
+            told = UNKNOWN
         collect = math.ceil(times * self.findings.sizes[i])
         partners = _partners(self.weights[i], i)
+        scores = self._scores(i)
+        if not partners:  # with whom joining could be worth anything
+            scores |= dict.fromkeys(("worth", "worth_least", "worth_most"), math.nan)
+            ends = ("", "_least", "_most")
+            scores |= {f"together{end}": scores[f"alone{end}"] for end in ends}
         return {
             "client": self.clients[i],
             "name": full_name(self.names, self.clients[i]),
             "verdict": told,
-            "collect": collect if told == OPEN and times <= _MOST_TIMES else 0,
+            "collect": collect if told == OPEN else 0,
             "sure": in_words(told, float(self.outlook.chance[i])),
-            **self._scores(i),
-            "samples": int(self.samples[i]),
             "partners": ", ".join(
                 short_name(self.names, self.clients[j]) for j in partners
             ),
+            **scores,
+            "samples": int(self.samples[i]),
         }
 
     def _scores(self, i: int) -> dict[str, float]:
@@ -113,27 +123,39 @@ class Plan:
 
     def summary(self) -> list[str]:
         """What to tell people, in a few sentences, the verdict for all first."""
-        row = self._scores(-1)
-        scores = [self.measure.interval_of(row, name) for name in ("alone", "together")]
-        low, likely, high = self.outlook.worth[:, -1]
-        lines = [
-            f"{self._for_all()} Mean {self.measure.title}: {scores[0]} alone, "
-            f"{scores[1]} with the suggested weights. Joining is worth {likely:.2g} "
-            f"times a client's own samples ({low:.2g} to {high:.2g}; all intervals are "
-            "of 90 %)."
-        ]
+        lines = [f"{self._for_all()} {self._for_all_in_numbers()}"]
         counts = self.table()["verdict"].value_counts()
+        much = f"{WORTHWHILE:g} times their own samples"
         texts = {
-            JOIN: f"join, very likely (95 %) worth {WORTHWHILE:g} times the samples",
-            ALONE: "do not join, very likely (95 %) worth less than that",
-            OPEN: "collect first, the pilot has too few samples to tell",
+            JOIN: f"join. It is very likely (95 %) worth {much} or more",
+            ALONE: f"do not join. It is very likely (95 %) worth less than {much}",
+            OPEN: "collect first. The samples that the table names would tell",
+            UNKNOWN: "cannot tell. Nor would ten times the samples",
         }
         lines += [
             f"{counts[name]} of {len(self.clients)} clients: {text}."
             for name, text in texts.items()
             if name in counts
         ]
+        if self.left_out:
+            lines.append(f"Left out as too small: {', '.join(self.left_out)}.")
         return lines
+
+    def _for_all_in_numbers(self) -> str:
+        """Mean scores, and what joining is worth where somebody has partners."""
+        row, title = self._scores(-1), self.measure.title
+        alone, both = (self.measure.interval_of(row, n) for n in ("alone", "together"))
+        if not self.table()["partners"].any():
+            return (
+                f"Mean {title}: {alone} alone (90 % interval). Nobody has partners: no "
+                "client was clearly better with others in the trial."
+            )
+        low, likely, high = self.outlook.worth[:, -1]
+        return (
+            f"Mean {title}: {alone} alone, {both} with the suggested partners. Joining "
+            f"is worth {likely:.2g} times a client's own samples ({low:.2g} to "
+            f"{high:.2g}; all intervals are of 90 %)."
+        )
 
     def _for_all(self) -> str:
         times = float(self.outlook.times[-1])
@@ -148,8 +170,10 @@ class Plan:
         least, most = (
             math.ceil(times * end(self.findings.sizes)) for end in (np.min, np.max)
         )
-        many = f"{least}" if least == most else f"{least} to {most}"
-        return f"Collect about {many} samples of each client first: {sure}."
+        if least == most:
+            return f"Collect about {least:,} samples of each client first: {sure}."
+        many = f"{times:.2g} times the samples"
+        return f"Collect about {many} first ({least:,} to {most:,} a client): {sure}."
 
     def write(self, folder: Path) -> None:
         """Writes plan.csv, weights.csv (for `weights` in a study) and plan.html."""
@@ -160,13 +184,19 @@ class Plan:
             with replacing(folder / "plan.csv") as path:
                 write_csv(self.table(), path)
             with replacing(folder / "weights.csv") as path:
-                np.savetxt(path, self.weights, "%.6g", delimiter=",")
+                np.savetxt(path, self._weights_of_all(), "%.6g", delimiter=",")
             with replacing(folder / "plan.html") as path:
                 path.write_text(plan_page(self), encoding="utf-8")
         except OSError as error:
             raise InputError(
                 f"the folder {folder} cannot be written: {error.strerror}."
             ) from error
+
+    def _weights_of_all(self) -> Float[np.ndarray, "e e"]:
+        """The weights of all clients of the study; who is left out learns alone."""
+        found = np.eye(self.everybody)
+        found[np.ix_(self.clients, self.clients)] = self.weights
+        return found
 
 
 class ShownMeasure(NamedTuple):
@@ -194,7 +224,7 @@ class ShownMeasure(NamedTuple):
     def interval_of(self, row: Row, name: str) -> str:
         """A value of a row of the plan and its interval, in that unit."""
         value, least, most = (
-            f"{100 * row[key]:.1f}" if self.share else f"{row[key]:.3g}"
+            f"{100 * row[key]:.1f}" if self.share else figure(row[key], 3)
             for key in (name, f"{name}_least", f"{name}_most")
         )
         return f"{value} ({least} to {most})"
@@ -237,9 +267,19 @@ def advice(row: Row) -> str:
     >>> advice({"verdict": "collect first", "collect": 120})
     'collect 120'
     """
-    if row["verdict"] != OPEN:
-        return str(row["verdict"])
-    return f"collect {row['collect']}" if row["collect"] else "cannot tell"
+    return f"collect {row['collect']:,}" if row["verdict"] == OPEN else row["verdict"]
+
+
+def worth_of(row: Row, *, interval: bool = False) -> str:
+    """What joining is worth to a client, who has partners.
+
+    >>> worth_of({"worth": 2.34}), worth_of({"worth": float("nan")})
+    ('2.3', '-')
+    """
+    if math.isnan(row["worth"]):
+        return "-"
+    ends = f" ({row['worth_least']:.2g} to {row['worth_most']:.2g})" if interval else ""
+    return f"{row['worth']:.2g}{ends}"
 
 
 def in_words(told: str, chance: float) -> str:
@@ -296,7 +336,9 @@ def plan_study(
     integer("samples", samples, at_least=0)
     asked = replace(study, run=replace(study.run, newcomers=0, seeds=(seed,)))
     data = data_of(asked)
-    setup = prepare(asked, seed, data.federations[seed])
+    everybody = data.federations[seed]
+    large, left_out = large_enough(everybody)
+    setup = prepare(asked, seed, everybody.select(large) if left_out else everybody)
     train = PilotTraining(
         setup.x[0], lr, steps, rounds, seed, _counted(progress, 16 * rounds)
     )
@@ -319,8 +361,18 @@ def plan_study(
         planned,
         pilot.findings,
         outlook,
-        np.where(outlook.helped[:, None], then.likely.weights, np.eye(len(sizes))),
+        np.where(_joining(outlook)[:, None], then.likely.weights, np.eye(len(sizes))),
+        len(everybody),
+        (*everybody.left_out, *left_out),
     )
+
+
+def _joining(outlook: Outlook) -> Bool[np.ndarray, " n"]:
+    """Who was better with others in the trial, by enough that joining may be worth it.
+
+    All others learn alone.
+    """
+    return outlook.helped & (outlook.worth[2, :-1] >= WORTHWHILE)
 
 
 def _trained(setup: Setup, train: PilotTraining) -> tuple[Pilot, dict[str, Trial]]:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..checks import InputError, number
+from ..data.federation import has_validation
 from ..engine.checkpoints import Moment
 from ..privacy.accounts import totals
 from ..privacy.gaussian import EPSILONS, refuse_epsilon
@@ -116,6 +117,11 @@ def _trained(setup: Setup, entry: Entry) -> tuple[float, float, dict[str, float]
     How often, and what that tells each role.
     """
     training, rounds = training_of(setup, entry), setup.study.run.rounds
+    if not has_validation(setup.federation):
+        raise InputError(
+            "a plan of what privacy costs is judged on validation data: "
+            "`split.validation` must be above 0, got 0."
+        )
     state = training.init()
     for r in training.rounds(rounds=rounds, start=(0, state)):
         state = r.state

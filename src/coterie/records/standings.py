@@ -34,7 +34,7 @@ class Standings(NamedTuple):
     """A run, finished or not."""
 
     name: str
-    measure: str  # empty before it is known
+    measure: str  # empty before it is known, and without validation data
     higher_is_better: bool
     last: int  # round of every algorithm
     cells: list[RunStanding]
@@ -63,6 +63,8 @@ def standings_of(path: Path) -> Standings:
         labels = [entry["label"] for entry in study["algorithm"]]
         seeds, last = study["run"]["seeds"], study["run"].get("rounds", 100)
         measure = about.get("score", "")
+        if study.get("split", {}).get("validation") == 0:  # there is nothing to show
+            measure = ""
         means = _means(metrics, f"validation_{measure}")
         cells = [
             _standing(path, label, seed, means) for label in labels for seed in seeds

@@ -24,7 +24,7 @@ from ..scores.finals import (
     shown,
 )
 from ..scores.gains import Gain, gain_of
-from ..scores.summaries import costs_of, favourite_of, ranked
+from ..scores.summaries import costs_of, favourite_of, lacks_choice, ranked
 from ..scores.words import as_many, in_bytes, joined, large, seconds_of, some_of
 from .tables import at_equal_cost, infinite_losses, shortfalls
 
@@ -53,6 +53,7 @@ def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
     gain = gain_of(records, label)
     answers = {
         **trouble,
+        "Choice": _choice_text(records, label),
         "Gain": _gain_text(records, label, gain, table),
         "Clients": clients_text(records, gain),
         "How sure": certainty_text(records, gain),
@@ -61,6 +62,16 @@ def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
         "Oracles": _oracle_text(records, table),
     }
     return {key: text for key, text in answers.items() if text}
+
+
+def _choice_text(records: Records, label: str) -> str:
+    """That nothing was chosen, where there are no validation data to choose by."""
+    if not lacks_choice(records):
+        return ""
+    return (
+        "Nothing was chosen, because there are no validation data. The following is "
+        f"about {shown(records, label)}, which is listed last."
+    )
 
 
 def interval_text(records: Records, gain: Gain) -> str:

@@ -18,6 +18,7 @@ import tomli_w
 from plotly.offline import get_plotlyjs
 
 from ..checks import InputError
+from ..data.given import GIVEN
 from ..records import Records, replacing
 from ..scores.axes import axis_of, in_seconds
 from ..scores.failures import failures
@@ -371,12 +372,17 @@ def _made_section(records: Records) -> str:
     if isinstance(study.get("data"), dict):
         study["data"].pop("note", None)
     configuration, axis = tomli_w.dumps(study), axis_of(records)
+    again = "save the following as <code>study.toml</code> and run"
+    command = "coterie run study.toml"
+    if study.get("data", {}).get("name") == GIVEN:
+        again = "make a study of the following tables and the same data, in Python:"
+        command = "co.run_study(co.study_of(tables, data=...))"
     return (
         "<p>Everything above is computed from the study's records. Test data chose "
         f"nothing: no {axis.name}, no step size and no seed. Scores are those "
         f"{axis.end}, whatever came before it.</p>"
-        "<p>To make it again, save the following as <code>study.toml</code> and run"
-        f"</p><pre>coterie run study.toml</pre><pre>{escape(configuration)}</pre>"
+        f"<p>To make it again, {again}</p><pre>{command}</pre>"
+        f"<pre>{escape(configuration)}</pre>"
     )
 
 

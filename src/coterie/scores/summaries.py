@@ -108,6 +108,14 @@ def ranking(column: pd.Series, sign: int) -> list[tuple[str, float]]:
     return sorted(pairs, key=lambda pair: sign * pair[1])
 
 
+def lacks_choice(records: Records) -> bool:
+    """Whether several could be looked at first, and no validation data choose."""
+    if (records.clients["validation"] > 0).any():
+        return False
+    others = set(labels_of(records)) - {baseline_of(records), *records.oracles}
+    return len(others) > 1
+
+
 def favourite_of(records: Records) -> str:
     """The algorithm to look at first, other than training alone.
 

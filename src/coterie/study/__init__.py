@@ -8,7 +8,8 @@ from .. import late_names
 
 if TYPE_CHECKING:
     from .config import Entry, Study, algorithm_factory, read_study, study_of
-    from .experiment import Progress, Result, run_study
+    from .direct import train
+    from .experiment import Page, Progress, Result, run_study
     from .identity import identity_of
     from .ingredients import RECIPES, Context, ingredients_of
     from .setup import Setup, data_of, federation_of, prepare, simulation_of
@@ -18,7 +19,8 @@ __getattr__ = late_names(
     __name__,
     {
         "config": "Entry Study algorithm_factory read_study study_of",
-        "experiment": "Progress Result run_study",
+        "direct": "train",
+        "experiment": "Page Progress Result run_study",
         "identity": "identity_of",
         "ingredients": "RECIPES Context ingredients_of",
         "setup": "Setup data_of federation_of prepare simulation_of",
@@ -35,6 +37,7 @@ __all__ = [
     "RECIPES",
     "Context",
     "Entry",
+    "Page",
     "Progress",
     "Result",
     "Setup",
@@ -49,4 +52,5 @@ __all__ = [
     "run_study",
     "simulation_of",
     "study_of",
+    "train",
 ]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import checks
-from ..algorithms import ALGORITHMS
+from ..algorithms import ALGORITHMS, CHOOSING
 from ..checks import (
     InputError,
     imported,
@@ -28,6 +28,8 @@ from ..checks import (
     readable,
     value_of,
 )
+from ..data.federation import Table
+from ..data.given import GIVEN, Given, given_table
 from ..data.reading import FRAMES
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
@@ -87,6 +89,7 @@ class Study:
     graph: Graph | None = None
     privacy: Privacy | None = None
     diagnostics: Diagnostics | None = None
+    given: Table | None = field(default=None, repr=False, compare=False)  # from Python
     chooses: tuple[str, ...] = ()  # what of [run] chooses itself: rounds, batch_size
 
     def __repr__(self) -> str:
@@ -185,23 +188,59 @@ def _find_beside(path: Path, tables: dict[str, Any]) -> None:
         data["path"] = os.path.relpath(beside)
 
 
-def study_of(tables: dict[str, Any]) -> Study:
-    """The study of nested tables, as in TOML, checked."""
+def study_of(tables: dict[str, Any], data: Given | None = None) -> Study:
+    """The study of nested tables, as in TOML, checked.
+
+    Args:
+        tables: by name. With `data`, the table "data" has the options of a file:
+            "client", "target" and so on.
+        data: in place of a data set by name or a file: a pandas DataFrame or a `Table`
+            of all clients; a list or a dictionary with a frame, a pair (features,
+            targets) or a torch Dataset for each client; or one Dataset, which a split
+            divides.
+    """
     for name in tables:
         if name not in TABLES:
             raise InputError(
                 f"a study has no table [{name}].{checks.suggestion(name, TABLES)}"
             )
     checks.within_64_bits("", tables)
-    data = _table(tables, "data")
-    if "path" in data:
-        data = {"name": "file", **data}
-    if "name" not in data:
+    given, data_table = _data(_table(tables, "data"), data)
+    return _checked(tables, data_table, given)
+
+
+def _data(
+    table: dict[str, Any], data: Given | None
+) -> tuple[Table | None, dict[str, Any]]:
+    """The table [data], and what was given from Python."""
+    if data is not None:
+        if "path" in table or table.pop("name", GIVEN) != GIVEN:
+            raise InputError(
+                "[data] must not name a data set or a file where `data` is given."
+            )
+        found, made = given_table(data, table)
+        return found, {"name": GIVEN, **made}
+    if table.get("name") == GIVEN:
+        raise InputError(
+            "the data of this study were given from Python, so it runs there: "
+            "`run_study(study_of(tables, data=...))`."
+        )
+    if "path" in table:
+        table = {"name": "file", **table}
+    if "name" not in table:
         raise InputError("[data] needs a `name`; see `coterie list datasets`.")
+    return None, table
+
+
+def _checked(
+    tables: dict[str, Any], data: dict[str, Any], given: Table | None
+) -> Study:
+    """The study of all tables, where [data] is known."""
     text("data.name", data["name"])
     split = {"name": "natural", **_table(tables, "split")}
     one_of("split.name", text("split.name", split["name"]), SPLITS)
     own = data["name"] == "file" and Path(str(data.get("path"))).suffix in FRAMES
+    own = own or (given is not None and given.features.dim() == 2)
     model = {"name": "linear" if own else "mlp", **_table(tables, "model")}
     named = factory("model", text("model.name", model["name"]), MODELS)
     options = {k: v for k, v in _options(model).items() if k not in BESIDE}
@@ -226,6 +265,7 @@ def study_of(tables: dict[str, Any]) -> Study:
             f"newcomer would have none of its own, got {run.newcomers}."
         )
     read = _labelled([_entry(entry, timed) for entry in entries])
+    _refuse_choices(split, read, tune)
     time = _time(_table(tables, "time"), read) if timed else None
     if time is not None:
         time.refuse_longer(run.rounds * time.period)
@@ -243,6 +283,7 @@ def study_of(tables: dict[str, Any]) -> Study:
         diagnostics_of(_table(tables, "diagnostics"))
         if "diagnostics" in tables
         else None,
+        given,
     )
     return replace(study, chooses=_chosen(study, _table(tables, "run")))
 
@@ -263,7 +304,7 @@ def chooses_steps(study: Study, entry: Entry) -> bool:
     That is where it is neither written nor searched for, and its method has the usual
     one. With [privacy] it would have to be paid for, and with [time] nobody waits.
     """
-    known = _known(entry.name)
+    known = options_of(entry.name)
     usual = "lr" in known and "weight_decay" in known and known["lr"].default == 0.1
     said = "lr" in entry.options or "lr" in entry.tune
     return usual and not said and study.privacy is None and study.time is None
@@ -300,7 +341,22 @@ def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(table)
 
 
-def _known(name: str) -> dict[str, Any]:
+def _refuse_choices(
+    split: dict[str, Any], entries: Sequence[Entry], tune: Tune | None
+) -> None:
+    """Refuses what chooses by validation data where a study has none."""
+    if split.get("validation") != 0:
+        return
+    who = [entry.label for entry in entries if entry.name in CHOOSING]
+    who += ["[tune] without `folds`"] if tune is not None and not tune.folds else []
+    if who:
+        raise InputError(
+            f"`split.validation` must be above 0 for {' and '.join(who)}, which "
+            f"{'choose' if len(who) > 1 else 'chooses'} by validation data, got 0."
+        )
+
+
+def options_of(name: str) -> dict[str, Any]:
     """The options of an algorithm: its keywords and its ingredients."""
     maker = algorithm_factory(name)
     text = Parameter("text", Parameter.KEYWORD_ONLY, default="")
@@ -319,7 +375,7 @@ def _entry(table: Any, timed: bool) -> Entry:
         )
     if not isinstance(waits, bool | None):
         raise InputError(f"`waits` of {label} must be true or false, got {waits!r}.")
-    checks.options("algorithm", name, _known(name), options)
+    checks.options("algorithm", name, options_of(name), options)
     if not isinstance(tune, dict):
         raise InputError(f"`tune` of {label} must be a table, got {tune!r}.")
     maker, given = algorithm_factory(name), [*options, *tune]
@@ -352,7 +408,7 @@ def _used(entry: Entry) -> dict[str, Any]:
     """The options that an entry uses."""
     waits = entry.waits is not False
     other = unused(algorithm_factory(entry.name), waits=waits)
-    known = _known(entry.name).items()
+    known = options_of(entry.name).items()
     return {name: option for name, option in known if name not in other}
 
 
@@ -441,7 +497,7 @@ def _override_algorithm(
                 f"only {', '.join(called)}.{checks.suggestion(name, called)}"
             )
     else:
-        known = [_known(str(e.get("name"))) for e in entries]
+        known = [options_of(str(e.get("name"))) for e in entries]
         pairs = zip(entries, known, strict=True)
         entries = [entry for entry, options in pairs if key in options]
         if not entries:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import warnings
+import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from ..checks import InputError
 from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
-from ..data.doubts import doubts
+from ..data.doubts import doubts, of_one_class
 from ..data.federation import PARTS
 from ..privacy.partners import PARTNERS
 from ..records import Cell, Folder, Records, Search, load_records, locked
@@ -28,6 +29,7 @@ from ..records.files import write
 from ..records.keys import digest_with, key_of, keyed
 from ..records.ledgers import SPENDING, DataLedger
 from ..records.sinks import Log, refuse_absent
+from ..scores.words import some_of
 from .config import Entry, Study, algorithm_factory
 from .divided import SharedFolder, first, only_first, refuse_others
 from .identity import data_name, identity_of, own_modules, settings_read
@@ -77,6 +79,27 @@ class Progress(NamedTuple):
     time: float | None = None  # virtual seconds, where a study has them
     epsilon: float | None = None  # of the client who has released most, with [privacy]
     noise_source: str = "seed"  # of [privacy]
+
+
+class Page(NamedTuple):
+    """A page that was written: its path, and in a notebook the page itself."""
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"<Page {self.path}>"
+
+    def open(self) -> None:
+        """Shows the page in a browser."""
+        webbrowser.open(self.path.resolve().as_uri())
+
+    def _repr_html_(self) -> str:
+        """A frame with the whole page in it, which needs no other file."""
+        text = escape(self.path.read_text(encoding="utf-8"))
+        return f'<iframe srcdoc="{text}" width="100%" height="900"></iframe>'
 
 
 @dataclass(frozen=True)
@@ -140,6 +163,29 @@ class Result:
             seed: None: the first.
         """
         return self._run.model(client, label, seed)
+
+    def predict(
+        self,
+        frame: pd.DataFrame,
+        client: int | str | None = None,
+        label: str | None = None,
+        seed: int | None = None,
+    ) -> pd.DataFrame:
+        """What models predict for the rows of a frame; see `Run.predict`.
+
+        Args:
+            frame: has the columns that the models were trained on.
+            client: whose model; None: in each row that of the client that it names.
+            label: of the algorithm; None: the last listed.
+            seed: None: the first.
+        """
+        return self._run.predict(frame, client, label, seed)
+
+    def report(self) -> Page:
+        """Writes the page that `coterie run` writes; a notebook shows it."""
+        from ..report.pages import write_report
+
+        return Page(write_report(self.records, self.folder / "report.html"))
 
     @property
     def _run(self) -> Run:
@@ -359,6 +405,12 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
     first_of_all = setup.simulation.group.rank == 0
     for line in doubts(setup.federation) if first_of_all else ():
         doubt(line)
+    alone = of_one_class(setup.federation) if first_of_all else []
+    if alone and "min_classes" not in study.split:
+        doubt(
+            f"all training data of {some_of(alone)} are of one class, from which "
+            "training alone learns nothing; split.min_classes says what is meant."
+        )
     if study.privacy is not None and setup.federation.raw is not None:
         say(
             "features were prepared with exact medians, means and scales of clients' "
@@ -447,12 +499,16 @@ def _refuse_measures(setup: Setup) -> None:
     if not objective.of_client:
         return
     try:
-        found = {part: simulation.evaluate(setup.x, part) for part in PARTS}
+        checked = simulation.validates
+        parts = [part for part in PARTS if part != "validation" or checked]
+        found = {part: simulation.evaluate(setup.x, part) for part in parts}
     except InputError as error:
         said = str(error)
     for message in group.gather(said):
         if message:
             raise InputError(message)
+    if not checked:
+        return
     scores = setup.division.joined(found["validation"][objective.score])
     if objective.score in objective.of_client and scores.isnan().all():
         raise InputError(

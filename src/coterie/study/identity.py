@@ -17,6 +17,7 @@ from torch import Tensor
 from .. import seeds
 from ..checks import InputError, imported
 from ..data.federation import Table
+from ..data.given import GIVEN
 from ..privacy.partners import Choosing
 from ..records.versions import digest_of, sources_of
 from .config import Study
@@ -70,14 +71,14 @@ def choosing_of(
 
 
 def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:
-    """Digests of what data were read from: files, or what one's own function returned.
+    """Digests of what data were read from: files, or what one's own program gave.
 
     Args:
         table: the data.
-        name: of the data set, or "module:function".
+        name: of the data set, or "module:function", or `GIVEN`.
         seed: that they were drawn with, if they were.
     """
-    if ":" not in name:
+    if ":" not in name and name != GIVEN:
         read = {f"the data file {path.name}": digest_of([path]) for path in table.files}
         if table.schema is not None:
             schema = hashlib.blake2b(repr(table.schema).encode(), digest_size=8)
@@ -92,7 +93,8 @@ def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:
         else:
             hashed.update(repr(value).encode())
     drawn = "" if seed is None else f" with seed {seed}"
-    return {f"the data of {name}{drawn}": hashed.hexdigest()}
+    what = f"the data {name}" if name == GIVEN else f"the data of {name}{drawn}"
+    return {what: hashed.hexdigest()}
 
 
 def settings_read(study: Study) -> dict[str, str]:

@@ -18,6 +18,7 @@ from ..clients.kernels import Kernel
 from ..clients.samples import Batch
 from ..clients.simulation import Simulation
 from ..data.datasets import depends_on_seed, load
+from ..data.doubts import of_one_class
 from ..data.federation import Federation, Table
 from ..data.fitting import with_preparation
 from ..data.splits import divide
@@ -156,6 +157,8 @@ def data_of(study: Study, group: Group | None = None) -> Data:
 
 def drawn_anew(study: Study) -> bool:
     """Whether every seed has data of its own, not only a split of its own."""
+    if study.given is not None:
+        return False
     return depends_on_seed(study.data["name"]) and "seed" not in study.data
 
 
@@ -165,22 +168,33 @@ def federation_of(study: Study, seed: int) -> Federation:
 
 
 def _table(study: Study, seed: int) -> Table:
+    if study.given is not None:
+        return study.given
     data = dict(study.data)
     return load(data.pop("name"), **{"seed": seed, **data})
 
 
 def divided(study: Study, table: Table, seed: int) -> Federation:
     """The table divided among clients as the study says, for one of its seeds."""
-    split = dict(study.split)
+    split = {"seed": seed, **study.split}
+    name = split.pop("name")
     if OBJECTIVES[checks.one_of("task", table.task, OBJECTIVES)].labelled:
         # There is nothing to learn from one class; who means it can say so.
-        split.setdefault("min_classes", 2)
-    federation = divide(table, split.pop("name"), **{"seed": seed, **split})
+        split = {"min_classes": 2, **split}
+    federation = divide(table, name, **{**split, **_as_they_are(study)})
+    if _as_they_are(study) and len(of_one_class(federation)) == len(federation):
+        divide(table, name, **split)  # which refuses
     if len(federation) < 2:
         raise InputError(
             f"a study needs at least two clients, `{federation.name}` has one."
         )
     return federation
+
+
+def _as_they_are(study: Study) -> dict[str, int]:
+    """Natural clients may have one class: some must not stop the others."""
+    natural = study.split["name"] == "natural" and "min_classes" not in study.split
+    return {"min_classes": 1} if natural else {}
 
 
 def architecture_of(study: Study, federation: Federation, seed: int) -> Architecture:

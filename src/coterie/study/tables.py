@@ -21,9 +21,9 @@ from ..checks import (
     integer,
     number,
     one_of,
+    option_hint,
     options,
     parameters_of,
-    suggestion,
 )
 from ..engine.clocks import Clock, Delays, Replayed, clock, trace
 from ..engine.laws import LAWS, POSITIVE, setting
@@ -154,7 +154,8 @@ def refuse_other_options(name: str, table: dict[str, Any], of: type) -> None:
     names = [f.name for f in fields(of)]
     for key in table:
         if key not in names:
-            raise InputError(f"[{name}] has no option {key!r}.{suggestion(key, names)}")
+            hint = option_hint(name, key, names)
+            raise InputError(f"[{name}] has no option {key!r}.{hint}")
 
 
 def diagnostics_of(table: dict[str, Any]) -> Diagnostics:

@@ -361,7 +361,8 @@ def measures_of(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Te
     joined = Division(simulation.group, len(simulation)).joined
     values: dict[str, Tensor] = {}
     for part in PARTS:
-        if part != "train" or study.run.evaluate_train:
+        there = part != "validation" or simulation.validates
+        if there and (part != "train" or study.run.evaluate_train):
             measures = simulation.evaluate(x, part)
             values |= {f"{part}_{n}": joined(v).cpu() for n, v in measures.items()}
     optima = simulation.federation.optima
@@ -393,9 +394,11 @@ def _infinite(cell: Cell, setup: Setup) -> str:
     return ""
 
 
-def _score(cell: Cell, simulation: Simulation) -> float:
-    """The mean validation score of the last evaluation."""
+def _score(cell: Cell, simulation: Simulation) -> float | None:
+    """The mean validation score of the last evaluation; None without such data."""
     objective, found = simulation.objective, cell.metrics[-1]
+    if not simulation.validates:
+        return None
     names = {"loss", objective.score}
     return mean_score(objective, {name: found[f"validation_{name}"] for name in names})
 

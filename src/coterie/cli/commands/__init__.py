@@ -23,7 +23,6 @@ from .runs import report, run
 from .watching import watch
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # or [privacy] in a sentence would be taken for a style

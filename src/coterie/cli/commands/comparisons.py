@@ -15,6 +15,7 @@ from ...checks import InputError
 from ...records.folders import leaves_of
 from ...records.keys import FINGERPRINT, KEY
 from ...scores.words import in_bytes, seconds_of
+from ..completion import run_folders
 from ..tables import count_text, out, print_json, rows_of
 from .options import Json
 
@@ -46,7 +47,12 @@ class RunComparison(NamedTuple):
 
 def compare(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN RUN", help="Two or more run folders.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN RUN",
+            help="Two or more run folders.",
+            autocompletion=run_folders,
+        ),
     ],
     as_json: Json = False,
 ) -> None:

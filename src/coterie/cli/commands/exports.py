@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ...checks import InputError
 from ...data.federation import full_name
-from ...export import export_model, load
+from ...export import export_all, export_model, load
 from ...export import predict as predict_rows
+from ...export.folders import folder_names
 from ...records import Records
 from ...records.files import refuse_target, writing
 from ...records.sheets import csv_text, write_csv
 from ...scores.finals import score_named
+from ..progress import plain_progress
 from ..tables import err, out, print_json, rows_of
 from ..terminal import interruptible
-from .options import Json, RunFolder, Trust
+from .options import Json, Quiet, RunFolder, Trust
 
 
-@interruptible(err, "nothing was written.")
+@interruptible(err, "what is written is whole.")
 def export(
     folder: RunFolder,
-    client: Annotated[str, typer.Option(help="Whose model: its name or number.")],
+    client: Annotated[
+        str | None, typer.Option(help="Whose model: its name or number.")
+    ] = None,
+    everybody: Annotated[
+        bool, typer.Option("--all", help="The models of all clients.")
+    ] = False,
     algorithm: Annotated[
         str | None, typer.Option(help="Its label; else validation data choose.")
     ] = None,
@@ -32,25 +39,39 @@ def export(
         int | None, typer.Option(help="Else the first that has models.")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(help="A new folder; else exports/CLIENT.")
+        Path | None,
+        typer.Option(help="A new folder; else exports/CLIENT. With --all, of all."),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an earlier export.")
+    force: Annotated[
+        bool, typer.Option("--force", "--overwrite", help="Replace earlier exports.")
     ] = False,
     trust: Trust = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Write one client's model as files that run elsewhere, each of them checked."""
+    """Write one client's model as files that run elsewhere, each of them checked.
+
+    With --all, those of all clients, each in a folder of its own below exports.
+    """
+    if (client is None) != everybody:
+        raise InputError("`export` needs --client or --all, and not both.")
     run = load(folder, trust=trust or ())
-    who = _client_of(run.records, client)
-    to = to or Path("exports") / folder_name(client)
-    found = export_model(run, who, to, label=algorithm, seed=seed, overwrite=overwrite)
+    how: dict[str, Any] = {"label": algorithm, "seed": seed, "overwrite": force}
+    if client is None:
+        with plain_progress(err, "export", quiet=quiet, unit="models") as show:
+            every = export_all(run, to or Path("exports"), **how, progress=show)
+    else:
+        who = _client_of(run.records, client)
+        to = to or Path("exports") / folder_names([client])[0]
+        every = {client: export_model(run, who, to, **how)}
     if as_json:
-        return print_json({"client": client, **found._asdict()})
-    for line in found.skipped:
+        answers = [{"client": name, **one._asdict()} for name, one in every.items()]
+        return print_json({"models": answers} if everybody else answers[0])
+    for line in dict.fromkeys(line for one in every.values() for line in one.skipped):
         err.print(line, soft_wrap=True)
-    about = f"model of {client}, {found.label}, seed {found.seed}"
-    out.print(f"{about}: {found.folder}", soft_wrap=True)
+    for name, one in every.items():
+        about = f"model of {name}, {one.label}, seed {one.seed}"
+        out.print(f"{about}: {one.folder}", soft_wrap=True)
 
 
 def _client_of(records: Records, text: str) -> int | str:
@@ -59,15 +80,6 @@ def _client_of(records: Records, text: str) -> int | str:
     known = {full_name(records.names, int(k)) for k in everybody}
     is_number = text.isdecimal() and len(text) < 19 and text not in known
     return int(text) if is_number else text
-
-
-def folder_name(client: str) -> str:
-    """What the folder of a client's model is called.
-
-    >>> folder_name("St. Gallen/2"), folder_name("..")
-    ('St._Gallen_2', 'client')
-    """
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", client)[:60].lstrip(".") or "client"
 
 
 @interruptible(err, "nothing was written.")

@@ -19,6 +19,7 @@ from ...data.splits import SPLITS
 from ...graphs.families import GRAPHS
 from ...models import LOSSES, MEASURES, MODELS, OfClient
 from ...study import RECIPES, ingredients_of
+from ..completion import kinds
 from ..tables import out, print_json
 from .options import Json
 
@@ -41,7 +42,8 @@ def list_(
         str,
         typer.Argument(
             help="algorithms, ingredients, datasets, splits, models, graphs, measures "
-            "or losses."
+            "or losses.",
+            autocompletion=kinds,
         ),
     ] = "",
     as_json: Json = False,

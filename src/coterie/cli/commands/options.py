@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ..completion import run_folders
+
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a setting: table.key=value (repeatable)."),
@@ -16,7 +18,10 @@ Json = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option(help="No progress bar.")]
 STUDY = typer.Argument(metavar="STUDY", help="A TOML file.")
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+RunFolder = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders),
+]
 Trust = Annotated[
     list[str] | None,
     typer.Option(

@@ -150,8 +150,8 @@ def _show_plan(
         folder = runs / f"plan-{identity_of(found.study, read)}"
     lines = found.summary()
     if times is not None:
-        count = len(found.clients)
-        names = [called(found.names, client) for client in found.clients]
+        count = found.everybody
+        names = [called(found.names, client) for client in range(count)]
         lines += in_words(waiting_of(trace(times, clients=count), count), names)
     found.write(folder)
     page, weights = folder / "plan.html", folder / "weights.csv"

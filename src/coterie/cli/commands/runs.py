@@ -11,6 +11,7 @@ from ...checks import InputError
 from ...deploy import joined
 from ...study.experiment import run_study
 from ..beside import read_beside
+from ..completion import examples, run_folders
 from ..examples import example_named
 from ..progress import study_progress
 from ..tables import (
@@ -38,13 +39,17 @@ def run(
     path: Annotated[Path | None, STUDY] = None,
     overrides: Overrides = None,
     example: Annotated[
-        str | None, typer.Option(help="A study that comes with coterie: digits, ...")
+        str | None,
+        typer.Option(
+            help="A study that comes with coterie: digits, ...", autocompletion=examples
+        ),
     ] = None,
     runs: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path(
         "runs"
     ),
     resume: Annotated[
-        Path | None, typer.Option(help="Go on in this run folder.")
+        Path | None,
+        typer.Option(help="Go on in this run folder.", autocompletion=run_folders),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,

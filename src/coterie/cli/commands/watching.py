@@ -113,7 +113,7 @@ def _round(cell: RunStanding, found: Standings) -> str:
 
 
 def _score(cell: RunStanding, found: Standings) -> str:
-    if not cell.scores:
+    if not cell.scores or not found.measure:
         return "-"
     return score_named(found.measure, found.higher_is_better).show(cell.scores[-1])
 

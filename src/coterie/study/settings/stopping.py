@@ -20,7 +20,8 @@ def last_round(cell: Cell) -> int | None:
     It depends on what is recorded of the cell alone, so that a run that was stopped
     ends at the same round.
     """
-    losses = [float(found["validation_loss"].nanmean()) for found in cell.metrics]
+    held_out = [found.get("validation_loss") for found in cell.metrics]
+    losses = [math.nan if each is None else float(each.nanmean()) for each in held_out]
     place = plateau(losses)
     return None if place is None else int(cell.rounds[place]["round"])
 

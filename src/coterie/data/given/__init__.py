@@ -1,0 +1,247 @@
+"""Data that a program has already: frames, tensors and data sets of torch as a table.
+
+What a frame may hold, and what is made of it, is as for a CSV or Parquet file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ...checks import InputError, brief, one_of, options, parameters_of
+from ...models import OBJECTIVES, outputs_for
+from ..federation import Table
+from ..files import table_of_frame
+from ..preparation import SCALES, Column, Schema
+
+GIVEN = "given from Python"
+"""The `name` of such data in a study."""
+
+Given = (
+    pd.DataFrame
+    | Table
+    | Dataset[Any]
+    | Sequence[pd.DataFrame | tuple[Any, Any] | Dataset[Any]]
+    | Mapping[Any, pd.DataFrame | tuple[Any, Any] | Dataset[Any]]
+)
+"""A frame or a `Table` of everybody, or for each client a frame, a pair of features and
+targets, or a data set; one data set alone belongs to nobody yet."""
+
+FRAME = Path("the frame")
+"""What messages call it."""
+
+_KINDS = (
+    "a pandas DataFrame, a coterie Table, a torch Dataset, or a list or dictionary of "
+    "frames, pairs (features, targets) or datasets, one for each client"
+)
+
+
+def given_table(data: Given, given: Mapping[str, Any]) -> tuple[Table, dict[str, Any]]:
+    """The table of some data, and the options that it was made with.
+
+    Args:
+        data: see `Given`.
+        given: options, as a table [data] of a study has them for a file.
+
+    Raises:
+        InputError: for anything else, and for data that cannot be used.
+    """
+    if isinstance(data, Table):
+        options("data", GIVEN, {}, given)
+        return data, {}
+    if isinstance(data, Mapping) and not isinstance(data, pd.DataFrame):
+        return _of_clients(dict(data), given)
+    if isinstance(data, pd.DataFrame):
+        return _of_frame(data, given)
+    if isinstance(data, Dataset):
+        return _of_pairs([_pair(data, "the dataset")], (), given)
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        if any(isinstance(one, pd.DataFrame) for one in data):
+            return _of_clients(dict(enumerate(data)), given)
+        pairs = [_pair(one, f"client {k}") for k, one in enumerate(data)]
+        return _of_pairs(pairs, [str(k) for k in range(len(data))], given)
+    raise InputError(f"`data` must be {_KINDS}, got {brief(data)}.")
+
+
+def _of_clients(
+    data: dict[Any, Any], given: Mapping[str, Any]
+) -> tuple[Table, dict[str, Any]]:
+    """Of a dictionary: its keys name the clients."""
+    named = {str(name): one for name, one in data.items()}
+    if len(named) < len(data) or not data:
+        raise InputError(f"`data` must name each client once, got {brief(list(data))}.")
+    frames = [isinstance(one, pd.DataFrame) for one in named.values()]
+    if not all(frames):
+        pairs = [_pair(one, name) for name, one in named.items()]
+        return _of_pairs(pairs, list(named), given)
+    client = str(given.get("client", "client"))
+    for name, frame in named.items():
+        if client in frame and not (frame[client].astype(str) == name).all():
+            raise InputError(
+                f"column {client!r} of the frame of {name} must name that client in "
+                "every row, or be left out."
+            )
+    whole = [frame.assign(**{client: name}) for name, frame in named.items()]
+    for name, frame in zip(named, whole, strict=True):
+        if set(frame.columns) != set(whole[0].columns):
+            differ = sorted(map(str, set(frame.columns) ^ set(whole[0].columns)))
+            raise InputError(
+                f"the frames of all clients must have the same columns, but {name} and "
+                f"{next(iter(named))} differ in {differ[0]!r}."
+            )
+    return _of_frame(pd.concat(whole, ignore_index=True), {**given, "client": client})
+
+
+def _of_frame(
+    frame: pd.DataFrame, given: Mapping[str, Any]
+) -> tuple[Table, dict[str, Any]]:
+    """Of a frame, whose rows count from 1."""
+    known = parameters_of(table_of_frame, ingredients=2)
+    options("data", GIVEN, known, given)
+    for key, among in (("task", OBJECTIVES), ("scale", SCALES)):
+        if given.get(key) is not None:
+            one_of(f"data.{key}", given[key], among)
+    cells = cells_of_frame(frame)
+    table = table_of_frame(cells, FRAME, **given)
+    kept = {"target": "target", "client": "client", **given}
+    note = table.note.replace(f"own data from {FRAME}", f"data {GIVEN}")
+    return table._replace(name="frame", files=(), note=note), kept
+
+
+def cells_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same with names that are text, rows counted from 1, and plain kinds.
+
+    Raises:
+        InputError: where it has no rows, or a name twice.
+    """
+    names = [str(name) for name in frame.columns]
+    if len(set(names)) < len(names) or frame.empty:
+        raise InputError(
+            "the frame must have rows, and columns that each have a name of their own, "
+            f"got {len(frame)} rows and the columns {brief(names)}."
+        )
+    cells = frame.set_axis(names, axis=1).set_axis(range(1, len(frame) + 1), axis=0)
+    kinds = {
+        c: object for c in names if isinstance(cells[c].dtype, pd.CategoricalDtype)
+    }
+    return cells.astype(kinds).convert_dtypes()
+
+
+def _pair(one: Any, whose: str) -> tuple[Tensor, Tensor]:
+    """Features (M, ...) and targets (M,) or (M, ...) of one client."""
+    if isinstance(one, Dataset):
+        one = _stacked(one, whose)
+    if not isinstance(one, tuple | list) or len(one) != 2:
+        raise InputError(
+            f"`data` of {whose} must be a frame, as of all others, a pair (features, "
+            f"targets) or a torch Dataset, got {type(one).__name__}."
+        )
+    try:
+        x, y = (torch.as_tensor(values).detach().cpu() for values in one)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"features and targets of {whose} must be tensors or arrays of numbers."
+        ) from error
+    if x.dim() < 2 or y.dim() < 1 or len(x) != len(y) or not len(x):
+        raise InputError(
+            f"features and targets of {whose} must have a row for each sample, got the "
+            f"shapes {tuple(x.shape)} and {tuple(y.shape)}."
+        )
+    return x, y
+
+
+def _stacked(one: Dataset[Any], whose: str) -> tuple[Tensor, Tensor]:
+    """All samples of a data set that can be counted."""
+    try:
+        count = len(one)  # type: ignore[arg-type]
+        samples = [one[k] for k in range(count)]
+        pairs = [(torch.as_tensor(a), torch.as_tensor(b)) for a, b in samples]
+        x, y = zip(*pairs, strict=True)
+        return torch.stack(x), torch.stack(y)
+    except Exception as error:  # of one's own code
+        raise InputError(
+            f"the dataset of {whose} must have a length and give pairs of tensors "
+            f"(features, target), all of the same shapes: {brief(str(error))}."
+        ) from error
+
+
+def _of_pairs(
+    pairs: Sequence[tuple[Tensor, Tensor]],
+    names: Sequence[str],
+    given: Mapping[str, Any],
+) -> tuple[Table, dict[str, Any]]:
+    """Of one pair for each client, or of one that belongs to nobody yet."""
+    options("data", GIVEN, parameters_of(_table_of_tensors, ingredients=2), given)
+    for k, (x, y) in enumerate(pairs):
+        first = pairs[0]
+        if x.shape[1:] != first[0].shape[1:] or y.shape[1:] != first[1].shape[1:]:
+            raise InputError(
+                "all clients must have features and targets of the same shapes, but "
+                f"those of a sample of {names[k]} are {tuple(x.shape[1:])} and "
+                f"{tuple(y.shape[1:])}, and of {names[0]} {tuple(first[0].shape[1:])} "
+                f"and {tuple(first[1].shape[1:])}."
+            )
+    x, y = (torch.cat(values) for values in zip(*pairs, strict=True))
+    table = _table_of_tensors(x, y, **given)
+    if not names:
+        return table, dict(given)
+    sizes = torch.tensor([len(targets) for _, targets in pairs])
+    group = torch.arange(len(pairs)).repeat_interleave(sizes)
+    plain = list(names) == [str(k) for k in range(len(names))]
+    return table._replace(group=group, names=() if plain else tuple(names)), dict(given)
+
+
+def _table_of_tensors(
+    x: Tensor,
+    y: Tensor,
+    *,
+    task: str | None = None,
+    scale: str | None = None,
+    scale_target: bool = True,
+) -> Table:
+    """Whole numbers are classes, 0 and 1 are binary, and other numbers quantities.
+
+    Args:
+        x: features, real, or whole numbers such as words by their codes.
+        y: targets.
+        task: what to learn, where that is not meant.
+        scale: as for an npz file.
+        scale_target: as for a file.
+    """
+    if task is not None:
+        one_of("data.task", task, OBJECTIVES)
+    elif y.dim() > 1 or not bool(np.isin(y.numpy(), (0, 1)).all()):
+        task = "regression" if y.is_floating_point() else "classification"
+    else:
+        task = "binary"
+    one_of("data.scale", scale or "none", SCALES)
+    flat = x.dim() == 2 and x.is_floating_point()
+    if scale not in (None, "none") and not flat:
+        raise InputError(
+            f"`data.scale` must be 'none' for features of shape {tuple(x.shape[1:])} "
+            f"and {x.dtype}, got {scale!r}."
+        )
+    labelled = OBJECTIVES[task].labelled
+    unit = flat and task == "regression" and scale_target
+    columns = tuple(Column(f"feature {j}") for j in range(x.shape[1] * flat))
+    schema = Schema(columns, scale or "none", targets=unit)
+    raw = unit or scale not in (None, "none")
+    outputs = 1 if y.dim() == 1 else y.shape[1]
+    real = torch.float64 if raw else torch.float32
+    return Table(
+        "tensors",
+        x.to(real) if x.is_floating_point() else x,
+        y.long() if labelled else y.to(torch.float64 if unit else torch.float32),
+        task,
+        outputs_for(task, int(y.max()) + 1) if labelled else outputs,
+        note=f"data {GIVEN}.",
+        columns=tuple(column.name for column in columns),
+        schema=schema if raw else None,
+    )

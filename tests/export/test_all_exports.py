@@ -1,0 +1,91 @@
+"""Claims about `coterie export --all`: every client's model, or nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import coterie as co
+from coterie.checks import InputError
+from coterie.export import default_label, export_all, folders, read_export
+from support.called import called
+from support.hospitals import write_hospitals
+
+NAMES = ("St. Gallen", "Bern", "bern")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("made")
+    frame = pd.read_csv(write_hospitals(place / "h.csv", names=NAMES, patients=12))
+    methods = ["local", "fedavg"]
+    return co.train(
+        frame, "hospital", "outcome", methods, rounds=1, runs=place, notice=print
+    ).folder
+
+
+def test_every_model_is_in_a_folder_of_its_own_and_progress_is_told(folder, tmp_path):
+    seen: list[tuple[int, int]] = []
+    run = co.load(folder)
+    found = export_all(run, tmp_path, progress=lambda *done: seen.append(done))
+    assert seen == [(k, 3) for k in range(4)]
+    assert list(found) == list(run.names)
+    assert len({one.folder.name.lower() for one in found.values()}) == 3
+    assert {path.name for path in tmp_path.iterdir()} == {
+        one.folder.name for one in found.values()
+    }
+    for name, one in found.items():
+        about = read_export(one.folder).about
+        assert about["client"] == name
+        assert about["algorithm"] == default_label(run.records)
+        assert "chosen by validation data" in about["chosen"]
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """Folders of exports hold nothing but what says that they are some."""
+
+    def fill(folder, run, trained, chosen):
+        (folder / "model.json").write_text("{}")
+        return ("model.onnx was not written.",)
+
+    monkeypatch.setattr(folders, "_fill", fill)
+
+
+@pytest.mark.usefixtures("quick")
+def test_all_that_is_in_the_way_is_named_before_anything_is_written(folder, tmp_path):
+    run = co.load(folder)
+    places = [one.folder for one in export_all(run, tmp_path).values()]
+    first, second, third = places
+    shutil.rmtree(third)
+    third.mkdir()
+    (second / "mine.txt").write_text("mine")
+    with pytest.raises(InputError) as refusal:
+        export_all(run, tmp_path)
+    said = str(refusal.value)
+    assert f"{first} and {second} hold exported models already" in said
+    assert "say --force" in said and f"{third} is something else" in said
+    with pytest.raises(InputError, match=r"holds 'mine\.txt', which no export"):
+        export_all(run, tmp_path, overwrite=True)
+    assert not any(third.iterdir())
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_command_writes_all_models_and_replaces_them_if_told(
+    folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    code, shown, errors = called("export", str(folder), "--all")
+    assert errors == "model.onnx was not written.\n"  # once
+    assert code == 0 and shown.count("model of ") == 3
+    assert len(list(Path("exports").iterdir())) == 3
+    with pytest.raises(InputError, match="hold exported models already"):
+        called("export", str(folder), "--all")
+    words = ("--all", "--force", "--algorithm", "local", "--json")
+    assert '"label": "local"' in called("export", str(folder), *words)[1]
+    for words in ([], ["--all", "--client", "Bern"]):
+        with pytest.raises(InputError, match="needs --client or --all, and not both"):
+            called("export", str(folder), *words)
