@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import tomli_w
+import torch
 import torch.distributed as dist
 
 from coterie.checks import InputError
+from coterie.clients.simulation import Simulation
+from coterie.data import Table
+from coterie.deploy import processes
 from coterie.deploy.heartbeats import Pulse, patience
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
+from support.federations import divided as of_sizes
+from support.plain_clients import module, share_of
 
 STUDY = {
     "name": "together",
@@ -113,6 +121,97 @@ def second_of(parent: int) -> int:
             if int(fields[1]) == parent and b"RANK=1" in words:
                 return int(folder.name)
     raise AssertionError("torchrun has no child of rank 1.")
+
+
+def changing(server, here, *rows, say=""):
+    """A coordinator's program that answers more with each call, or refuses."""
+    if say:
+        raise InputError(say)
+    width = 1 + (server or 0)
+    answer = torch.arange(4.0)[:, None].expand(4, width)
+    return width, answer, torch.arange(4) > 1
+
+
+def steady(server, here, rows):
+    """A coordinator's program that always answers alike."""
+    return None, 2 * rows, torch.arange(4)
+
+
+def spoken(group, oracle) -> list[int]:
+    """Collectives that each verb takes; raises where answers are wrong."""
+    mine, counts = oracle.mine, [0]
+    together = processes._together
+
+    def counted(call):
+        counts[-1] += 1
+        together(call)
+
+    processes._together = counted
+    x = torch.arange(12.0).reshape(4, 3)
+    ring = torch.eye(4).roll(1, 0) + torch.eye(4).roll(-1, 0)
+    ones, groups = torch.ones(4), torch.tensor([2, 0, 2, 0])
+    for verb, expected in (
+        (lambda: oracle.average(ones[mine], x[mine]), x.mean(0).expand(4, 3)),
+        (
+            lambda: oracle.average(ones[mine], x[mine], groups[mine], count=3),
+            ((x + x.roll(2, 0)) / 2),
+        ),
+        (lambda: oracle.mix(ring, x[mine]), ring @ x),
+        (lambda: oracle.mix(ring[mine], x[mine]), ring @ x),
+        *[(lambda: oracle.central(steady, None, x[mine])[1], 2 * x)] * 3,
+    ):
+        counts.append(0)
+        assert torch.equal(verb(), expected[mine])
+    server = None
+    for width in (1, 2, 3):
+        counts.append(0)
+        server, answer, late = oracle.central(changing, server, x[mine, :2])
+        assert answer.tolist() == [[float(i)] * width for i in range(4)[mine]]
+        assert late.tolist() == [i > 1 for i in range(4)[mine]]
+    counts.append(0)
+    with pytest.raises(InputError, match="not today"):
+        oracle.central(changing, None, x[mine], say="not today")
+    processes._together = together
+    return counts[1:]
+
+
+def _one_of_two(rank: int, folder: Path, queue) -> None:
+    """One of two processes, which are forked and need not import torch again."""
+    store = dist.FileStore(str(folder / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    group = processes.Processes()
+    try:
+        queue.put(spoken(group, divided_oracle(group)))
+        dist.barrier()
+    except BaseException:
+        queue.put(traceback.format_exc())
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def divided_oracle(group):
+    """Of four clients with three features."""
+    table = Table("ones", torch.ones(20, 3), torch.ones(20), "regression", 1)
+    own, _ = share_of(of_sizes(table, sizes=(2, 2, 2, 2)), group)
+    return Simulation(own, module(own), group=group).at(1)
+
+
+def test_a_verb_is_one_collective_and_a_coordinator_two(tmp_path):
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    started = [
+        context.Process(target=_one_of_two, args=(rank, tmp_path, queue))
+        for rank in range(2)
+    ]
+    for process in started:
+        process.start()
+    found = [queue.get(timeout=60) for _ in started]
+    for process in started:
+        process.join()
+    # Others learn once what a coordinator answers with, or each time if it changes.
+    once, anew, refused = [3, 2, 2], [3, 4, 3], [3]
+    assert found == [[1, 1, 1, 1, *once, *anew, *refused]] * 2
 
 
 SPEAKING = """
