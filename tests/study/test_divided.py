@@ -123,6 +123,18 @@ def test_what_diverges_stops_all_processes_with_the_client_that_did(tmp_path):
         together(study, 2, tmp_path)
 
 
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_private_clients_that_alone_know_their_partners_tell_the_same(tmp_path, unit):
+    """Of weights at hand, no process knows all links: all count as sent."""
+    privacy = {"clip": 0.5, "noise": 2.0, "unit": unit}
+    study = study_of(tables(algorithm=[{"name": "cobo"}], privacy=privacy))
+    alone = run_study(study, runs=tmp_path / "alone")
+    first, *_ = together(study, 2, tmp_path)
+    same_records(first, alone)
+    mine, theirs = (each.records.releases for each in (first, alone))
+    pd.testing.assert_frame_equal(mine, theirs, rtol=1e-9)
+
+
 def reasons(study, processes: int, runs) -> list[str]:
     """Why training fails in each of the processes."""
 
