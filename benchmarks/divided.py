@@ -62,7 +62,7 @@ def work(clients: int, features: int, hidden: int, name: str, rounds: int) -> No
         seconds.append(time.perf_counter() - began)
         sent += 4 * r.traffic.total
         began = time.perf_counter()
-    group.gather(None)
+    sent = sum(group.gather(sent))  # each counts what its own clients send
     if group.rank == 0:
         between = (looped_back() - before) / rounds
         found = {"seconds": sorted(seconds)[len(seconds) // 2]}

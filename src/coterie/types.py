@@ -73,11 +73,18 @@ class Sent(NamedTuple):
     verb: str
     values: int
     links: Int[Tensor, "l 2"]  # from whom, to whom: positions, or SERVER
+    partial: bool = False  # whether these are the links of clients at hand alone
 
     @property
     def total(self) -> int:
         """Values over all links."""
         return self.values * len(self.links)
+
+    def of(self, mine: slice) -> int:
+        """Values that these clients sent, or got from a server."""
+        sender, receiver = self.links.unbind(1)
+        client = torch.where(sender == SERVER, receiver, sender)
+        return self.values * int(((client >= mine.start) & (client < mine.stop)).sum())
 
 
 class Traffic(NamedTuple):
@@ -92,10 +99,22 @@ class Traffic(NamedTuple):
         return self.server + self.peers
 
 
-def traffic_of(sent: Sequence[Sent]) -> Traffic:
-    """What these verbs sent together."""
-    server = sum(one.total for one in sent if one.verb in ("average", "central"))
-    return Traffic(float(server), float(sum(one.total for one in sent) - server))
+def traffic_of(sent: Sequence[Sent], mine: slice | None = None) -> Traffic:
+    """What these verbs sent together.
+
+    Args:
+        sent: by the verbs.
+        mine: whose values count, those that they sent or got from a server, so that
+            every value counts for one client; None: all of them.
+    """
+    server = peers = 0
+    for one in sent:
+        values = one.total if mine is None else one.of(mine)
+        if one.verb in ("average", "central"):
+            server += values
+        else:
+            peers += values
+    return Traffic(float(server), float(peers))
 
 
 class Comparison(NamedTuple):
@@ -222,7 +241,11 @@ class Oracle(Protocol):
 
     @property
     def sent(self) -> list[Sent]:
-        """What the verbs between clients have sent in this round, of all N clients."""
+        """What the verbs between clients have sent in this round.
+
+        That is what all N clients sent, where every process knows it, and else what the
+        clients at hand did (`Sent.partial`).
+        """
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row i is g_i(x_i). Nothing is sent."""
@@ -246,17 +269,25 @@ class Oracle(Protocol):
         shares: Tensor,
         rows: Message,
         groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
     ) -> Tensor:
         """Every row is sum_i shares[i] rows[i] / sum_i shares[i] over those who answer.
 
         Nobody needs to see a single row. With `groups`, sums are over one's own group.
+        Groups are numbered from 0, below `count`, which must be the same in every
+        process (None: N): so the sums of all groups are one message of `count` rows.
         Shares (C, n) give C averages, (n, C, D). One of nobody is zero.
         """
 
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Row i is sum_k weights[i, k] rows[k]; weights W (N, N) may be sparse.
+        """Row i is sum_k weights[i, k] rows[k]; weights W may be sparse.
+
+        W is (N, N), the same in every process, or (n, N), the rows of the clients at
+        hand. Nobody else knows those, so they must be mutual: weights[i, k] is not 0
+        where weights[k, i] is not 0. Then a client knows to whom it sends its row.
 
         The sum is over oneself and those who take part; a row of anybody else is not
         used. After W x, further exchanges: gamma W x + (1 - gamma) x', x' the x before.
@@ -275,7 +306,11 @@ class Oracle(Protocol):
     def blended(
         self, x: Float[Tensor, "n d"], weights: Float[Tensor, "m m"]
     ) -> Float[Tensor, "n d"]:
-        """Row i is sum_k weights[i, k] g_k(x_i)."""
+        """Row i is sum_k weights[i, k] g_k(x_i).
+
+        All know the weights, which do not travel: a model goes to those for whom its
+        row has a weight, and their gradients there come back.
+        """
 
     def compare(
         self, x: Tensor, *, samples: int | None = None, pairs: Tensor | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -10,6 +12,7 @@ from coterie import seeds
 from coterie.algorithms.cobo import cobo
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
+from coterie.collaboration.links import summed
 from coterie.data import synthetic
 from coterie.graphs.families import matchings
 from support.federations import of_groups
@@ -210,3 +213,13 @@ def test_cobo_finds_the_clusters_and_beats_local_and_fedavg():
 
 def test_newcomers_get_the_model_that_fits_best():
     assert cobo().welcome is None
+
+
+@pytest.mark.parametrize("columns", [1, 2, 7, 1000])
+def test_both_ends_of_a_meeting_add_up_the_same_bits(columns):
+    """However many other rows lie beside theirs."""
+    rows = torch.randn(9, columns, generator=torch.Generator().manual_seed(0))
+    found = summed(rows)
+    for i in range(9):
+        assert torch.equal(summed(rows[i : i + 1]), found[i : i + 1])
+        assert float(found[i]) == pytest.approx(math.fsum(rows[i].tolist()), abs=1e-4)

@@ -262,7 +262,7 @@ def test_what_a_round_sends_is_counted():
     for t, (_, traffic, active) in enumerate(found):
         standing = states[t + 1].standing
         # The half taken and a report go up; place and news come down, then a row of N
-        # weights and the number of groups; and whether anybody of a group is there.
+        # weights and the number of groups; their names, and whether anybody is there.
         numbers = (1 + 43) + (5 + 6) + (8 + 1) + 2
         models = 2
         waits = bool((standing.sibling >= 0).any())

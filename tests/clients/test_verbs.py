@@ -33,6 +33,7 @@ from support.plain_clients import (
 CLUSTERS = torch.tensor(
     [[1, 0, 2, 0, 0, 3], [0, 1, 0, 4, 0, 0], [0, 2, 0, 0, 1, 0]], dtype=REAL
 )
+GROUPS = torch.tensor([0, 0, 1, 0, 4, 4])
 LINKS = [(0, 0), (0, 1), (0, 4), (1, 2), (2, 2), (2, 3), (3, 0), (4, 4), (5, 3)]
 
 
@@ -128,6 +129,11 @@ def test_every_mixture_of_a_round_is_counted_with_its_own_weights(classification
     assert [one.links.tolist() for one in oracle.sent[:3]] == [[[1, 0]]] * 2 + [
         [[0, 1]]
     ]
+
+
+def mutual() -> torch.Tensor:
+    """The same and a few more: who has a weight for another is weighed by it."""
+    return weights() + 0.5 * weights().T
 
 
 def ordered(server, here, x, numbers, *, power):
@@ -243,7 +249,10 @@ def answers(oracle, x) -> dict[str, torch.Tensor]:
         "mix": oracle.mix(weights(), x),
         "sparse": oracle.mix(layouts()["coo"], x),
         "sparse rows": oracle.mix(layouts()["csr"], x),
-        "own weights": oracle.mix(weights()[mine], x),
+        "own weights": oracle.mix(mutual()[mine], x),
+        "own sparse": oracle.mix(mutual()[mine].to_sparse_coo(), x),
+        "groups": oracle.average(SHARES[mine], x, GROUPS[mine], count=5),
+        "any groups": oracle.average(SHARES[mine], x, GROUPS[mine]),
         "turned": turned,
         "powers": powers,
         "blended": oracle.blended(x, weights()),
@@ -263,7 +272,7 @@ def in_parts(federation, size: int, active, **settings):
         oracle = simulate(own, group=group, **settings).at(3, active)
         found = answers(oracle, x[mine])
         seen = *oracle.compare(x[mine]), *oracle.compare(x[mine], pairs=weights() != 0)
-        return found, seen, over_links(oracle.sent), oracle.gradients
+        return found, seen, own_links(oracle), oracle.gradients
 
     return divided(run, size)
 
@@ -280,10 +289,59 @@ def test_a_divided_federation_answers_as_the_whole(classification, size, active,
         found = torch.cat([part[0][name] for part in parts])
         assert_close(found, expected, **EXACT, msg=lambda text, n=name: f"{n}: {text}")
     assert_close(torch.cat([part[3] for part in parts]), gradients)
-    for _, told, sent_there, _ in parts:
+    for _, told, _, _ in parts:
         for one, other in zip(told, seen, strict=True):
             assert_close(one, other, **EXACT)
-        assert sent_there == sent
+    # Each counts what its own clients send, or get from a server.
+    assert sum((part[2] for part in parts), Counter()) == sent
+
+
+def own_links(oracle) -> Counter:
+    """What clients at hand send or get from a server; raises unless it adds up."""
+    mine, found = oracle.mine, Counter()
+    for (verb, source, target), values in over_links(oracle.sent).items():
+        client = target if source == SERVER else source
+        if mine.start <= client < mine.stop:
+            found[verb, source, target] += values
+    assert sum(found.values()) == traffic_of(oracle.sent, mine).total
+    return found
+
+
+def lopsided(oracle, x):
+    """A mixture in which 0 has a weight for the last, and is not weighed by it."""
+    one_way = torch.eye(N, dtype=REAL)
+    one_way[0, N - 1] = 1
+    return oracle.mix(one_way[oracle.mine], x)
+
+
+def exchanged(oracle, x):
+    """The same, where 1 is weighed by the last: as many rows, but of others."""
+    crossed = torch.eye(N, dtype=REAL)
+    crossed[0, N - 1] = crossed[N - 1, 1] = 1
+    return oracle.mix(crossed[oracle.mine], x)
+
+
+@pytest.mark.parametrize("verb", [lopsided, exchanged])
+def test_weights_of_clients_at_hand_must_be_mutual(classification, verb):
+    """Or nobody knows to whom to send: never a wrong row in silence."""
+    x = rows(simulate(classification))
+
+    def run(group):
+        own, mine = share_of(classification, group)
+        return verb(simulate(own, group=group).at(1), x[mine])
+
+    with pytest.raises(InputError, match="must be mutual"):
+        divided(run, 2)
+
+
+@pytest.mark.parametrize("count", [None, 4])
+def test_groups_are_numbered_below_their_count(classification, count):
+    oracle, x = in_round(classification, 1)
+    groups = torch.tensor([0, 1, 2, 3, 0, 6 if count is None else 4])
+    with pytest.raises(InputError, match=rf"from 0 to {(count or N) - 1}, got 0 to"):
+        oracle.average(SHARES, x, groups, count=count)
+    with pytest.raises(InputError, match="got -1 to 5"):
+        oracle.average(SHARES, x, torch.arange(N) - 1 + (torch.arange(N) == 5))
 
 
 def test_several_exchanges_are_as_many_mixtures_by_the_recursion(classification):
@@ -317,19 +375,18 @@ def test_a_weight_of_zero_means_that_a_row_is_not_used(classification, bad):
     oracle, x = in_round(classification, 1)
     spoilt, others = x.clone(), [i for i in range(N) if i != 2]
     spoilt[2, 1] = bad
-    groups = torch.tensor([0, 0, 1, 0, 4, 4])
     without = torch.tensor([1.0, 1, 0, 1, 1, 1], dtype=REAL)
     apart = weights()
     apart[:, 2] = 0
     for ask in (
-        lambda rows: oracle.average(SHARES, rows, groups)[others],
+        lambda rows: oracle.average(SHARES, rows, GROUPS)[others],
         lambda rows: oracle.average(without, rows),
         lambda rows: oracle.average(torch.stack([without, SHARES]), rows)[:, 0],
         lambda rows: oracle.mix(apart, rows),
         lambda rows: oracle.mix(apart.to_sparse_coo(), rows),
     ):
         assert_close(ask(spoilt), ask(x), rtol=0, atol=0)
-    assert oracle.average(SHARES, spoilt, groups)[2].isnan().all()
+    assert oracle.average(SHARES, spoilt, GROUPS)[2].isnan().all()
     assert oracle.average(SHARES, spoilt).isnan().all()
 
 
@@ -349,8 +406,10 @@ def test_a_row_of_an_absent_client_is_not_read(classification):
         assert_close(found, expected, rtol=0, atol=0)
 
 
-def test_a_verb_is_one_message(classification):
-    """An average and a mixture are one, a coordinator is one up and one down."""
+@pytest.mark.parametrize("size", [2, 3, N])
+@everybody_or_some
+def test_a_verb_is_one_message(classification, size, active):
+    """An average and a mixture are one; whoever is asked is asked, and answers."""
     x = rows(simulate(classification))
     verbs = {
         "average": lambda oracle, x: oracle.average(SHARES[oracle.mine], x),
@@ -359,25 +418,73 @@ def test_a_verb_is_one_message(classification):
         "central": lambda oracle, x: oracle.central(
             ordered, None, x, Numbers(x[:, :2]), power=2
         ),
-        # Groups have names, and weights of one's own rows are known to oneself.
         "groups": lambda oracle, x: oracle.average(
-            SHARES[oracle.mine], x, (torch.arange(N) % 2)[oracle.mine]
+            SHARES[oracle.mine], x, GROUPS[oracle.mine], count=5
         ),
-        "own": lambda oracle, x: oracle.mix(weights()[oracle.mine], x),
+        "own": lambda oracle, x: oracle.mix(mutual()[oracle.mine], x),
+        "twice": lambda oracle, x: oracle.mix(weights(), x, exchanges=2),
+        "blended": lambda oracle, x: oracle.blended(x, weights()),
+        "compare": lambda oracle, x: oracle.compare(x),
     }
+    expected = dict.fromkeys(["average", "clusters", "groups", "mix", "own"], 1)
+    expected |= dict.fromkeys(["central", "twice", "blended", "compare"], 2)
 
     def run(group):
         own, mine = share_of(classification, group)
-        oracle, counts = simulate(own, group=group).at(1), {}
+        oracle, counts = simulate(own, group=group).at(1, active), {}
         for name, verb in verbs.items():
             before = group.messages
             verb(oracle, x[mine])
             counts[name] = group.messages - before
         return counts
 
-    expected = {"average": 1, "clusters": 1, "mix": 1, "central": 2}
-    for counts in divided(run, 3):
-        assert counts == expected | {"groups": 2, "own": 3}
+    assert divided(run, size) == [expected] * size
+
+
+@pytest.mark.parametrize("size", [2, 3, N])
+@everybody_or_some
+def test_processes_send_each_other_the_rows_that_are_used(classification, size, active):
+    """Counted against a loop over pairs: no others, no weights, and each only once."""
+    x, here = rows(simulate(classification)), who(active)
+    sizes = [N // size] * size
+    home = [process for process, n in enumerate(sizes) for _ in range(n)]
+
+    def sends(pairs, process) -> int:
+        """Rows that clients of a process send to other processes."""
+        sent = {(source, home[to]) for source, to in pairs if source != to}
+        return sum(home[s] == process != other for s, other in sent)
+
+    def run(group):
+        own, mine = share_of(classification, group)
+        oracle, counts = simulate(own, group=group).at(1, active), []
+        for verb in (
+            lambda: oracle.mix(weights(), x[mine]),
+            lambda: oracle.mix(layouts()["coo"], x[mine]),
+            lambda: oracle.mix(mutual()[mine], x[mine]),
+            lambda: oracle.blended(x[mine], weights()),
+            lambda: oracle.average(SHARES[mine], x[mine], GROUPS[mine], count=5),
+        ):
+            before = group.values
+            verb()
+            counts.append(group.values - before)
+        return counts
+
+    of = weights().nonzero().tolist()
+    mixes = [(k, i) for i, k in of if k in here]
+    both = [(k, i) for i, k in mutual().nonzero().tolist() if k in here]
+    blends = [(k, i) for k, i in mixes if i in here]
+    for process, counts in enumerate(divided(run, size)):
+        models = sends([(i, k) for k, i in blends], process)
+        # A process answers with one sum of gradients to each who asks it.
+        asked = {(home[k], i) for k, i in blends if home[k] != home[i]}
+        answers = sum(source == process for source, _ in asked)
+        assert counts == [
+            sends(mixes, process) * D,
+            sends(mixes, process) * D,
+            sends(both, process) * (D + 1),  # and its position
+            (models + answers) * D,
+            2 * 5 * (D + 1),  # sums and shares of all groups, there and back
+        ]
 
 
 def refusing(server, here, x):

@@ -412,6 +412,23 @@ def test_a_wrong_algorithm_is_caught(check, factory):
         CHECKS[check].run(Case(factory))
 
 
+def listens_one_way() -> Algorithm:
+    """Everybody has a weight for the next client, which has none for it."""
+
+    def wrong(right, state, oracle, rng):
+        n = len(oracle.present)
+        after = torch.eye(n).roll(1, 1)[oracle.mine]
+        new, info = right(state)
+        return new._replace(x=new.x + 0.1 * oracle.mix(after, state.x)), info
+
+    return around(wrong)
+
+
+def test_weights_at_hand_that_are_not_mutual_are_named():
+    with pytest.raises(InputError, match="clients at hand must be mutual"):
+        CHECKS["divided"].run(Case(listens_one_way))
+
+
 def test_scaffold_as_printed_passes_every_check():
     findings = check_algorithm(right_scaffold)
     assert not [f for f in findings if f.outcome == "failed"]

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import tomli_w
+import torch
 import torch.distributed as dist
 
-from coterie.checks import InputError
+from coterie.checks import Disconnected, InputError
+from coterie.clients.simulation import Simulation
+from coterie.data import Table
+from coterie.deploy import processes
 from coterie.deploy.heartbeats import Pulse, patience
+from coterie.privacy.training import Mechanism
+from coterie.records import Folder
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
+from support.federations import divided as of_sizes
+from support.plain_clients import module, share_of
+from support.private_runs import entries
+from support.tiny_studies import LINEAR, made
 
 STUDY = {
     "name": "together",
@@ -113,6 +125,156 @@ def second_of(parent: int) -> int:
             if int(fields[1]) == parent and b"RANK=1" in words:
                 return int(folder.name)
     raise AssertionError("torchrun has no child of rank 1.")
+
+
+def changing(server, here, *rows, say=""):
+    """A coordinator's program that answers more with each call, or refuses."""
+    if say:
+        raise InputError(say)
+    width = 1 + (server or 0)
+    answer = torch.arange(4.0)[:, None].expand(4, width)
+    return width, answer, torch.arange(4) > 1
+
+
+def steady(server, here, rows):
+    """A coordinator's program that always answers alike."""
+    return None, 2 * rows, torch.arange(4)
+
+
+def spoken(group, oracle) -> list[int]:
+    """Collectives that each verb takes; raises where answers are wrong."""
+    mine, counts = oracle.mine, [0]
+    together = processes._together
+
+    def counted(call):
+        counts[-1] += 1
+        together(call)
+
+    processes._together = counted
+    x = torch.arange(12.0).reshape(4, 3)
+    ring = torch.eye(4).roll(1, 0) + torch.eye(4).roll(-1, 0)
+    ones, groups = torch.ones(4), torch.tensor([2, 0, 2, 0])
+    for verb, expected in (
+        (lambda: oracle.average(ones[mine], x[mine]), x.mean(0).expand(4, 3)),
+        (
+            lambda: oracle.average(ones[mine], x[mine], groups[mine], count=3),
+            ((x + x.roll(2, 0)) / 2),
+        ),
+        (lambda: oracle.mix(ring, x[mine]), ring @ x),
+        (lambda: oracle.mix(ring[mine], x[mine]), ring @ x),
+        *[(lambda: oracle.central(steady, None, x[mine])[1], 2 * x)] * 3,
+    ):
+        counts.append(0)
+        assert torch.equal(verb(), expected[mine])
+    server = None
+    for width in (1, 2, 3):
+        counts.append(0)
+        server, answer, late = oracle.central(changing, server, x[mine, :2])
+        assert answer.tolist() == [[float(i)] * width for i in range(4)[mine]]
+        assert late.tolist() == [i > 1 for i in range(4)[mine]]
+    counts.append(0)
+    with pytest.raises(InputError, match="not today"):
+        oracle.central(changing, None, x[mine], say="not today")
+    processes._together = together
+    return counts[1:]
+
+
+def _one_of_two(rank: int, store: Path, work, pipe) -> None:
+    """One of two processes, which are forked and need not import torch again."""
+    shared = dist.FileStore(str(store), 2)
+    dist.init_process_group("gloo", store=shared, rank=rank, world_size=2)
+    try:
+        pipe.send(work(processes.Processes()))
+        dist.barrier()
+    except Disconnected:
+        pipe.send("disconnected")
+    except BaseException:
+        pipe.send(traceback.format_exc())
+    os._exit(0)  # without what pytest does at the end
+
+
+def forked(work, store: Path) -> list:
+    """What two processes say; of one that was killed, that it was."""
+    context, started = multiprocessing.get_context("fork"), []
+    for rank in range(2):
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_one_of_two, args=(rank, store, work, there))
+        process.start()
+        there.close()
+        started.append((process, here))
+    found = []
+    for process, pipe in started:
+        try:
+            found.append(pipe.recv())
+        except EOFError:
+            found.append("killed")
+        process.join()
+    return found
+
+
+def divided_oracle(group):
+    """Of four clients with three features."""
+    table = Table("ones", torch.ones(20, 3), torch.ones(20), "regression", 1)
+    own, _ = share_of(of_sizes(table, sizes=(2, 2, 2, 2)), group)
+    return Simulation(own, module(own), group=group).at(1)
+
+
+def test_a_verb_is_one_collective_and_a_coordinator_two(tmp_path):
+    found = forked(lambda group: spoken(group, divided_oracle(group)), tmp_path / "s")
+    # Others learn once what a coordinator answers with, or each time if it changes.
+    once, anew, refused = [3, 2, 2], [3, 4, 3], [3]
+    assert found == [[1, 1, 1, 1, *once, *anew, *refused]] * 2
+
+
+def private_work(folder: Path, source: str, *, fatal: int = 0):
+    """A private study, in which the second process is killed at some release."""
+    privacy = {"clip": 0.5, "noise": 4.0, "noise_source": source}
+    run = {"rounds": 12, "evaluate_every": 12, "checkpoint_seconds": 0.0}
+    study = made(
+        {**LINEAR, "privacy": privacy}, algorithm=STUDY["algorithm"][:1], **run
+    )
+
+    def work(group):
+        really, rows = Mechanism.released, [0]
+
+        def released(self, *args, **options):
+            found = really(self, *args, **options)
+            if self.noise == 2.0:  # or of clients without data, who plan ahead
+                rows[0] += 1
+                with (folder / f"left {group.rank}").open("a") as file:
+                    file.write("row\n")
+                if group.rank and rows[0] == fatal:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        Mechanism.released = released  # of this process
+        return str(run_study(study, runs=folder / "runs", group=group).folder)
+
+    return work
+
+
+def test_killed_private_processes_have_charged_what_left(tmp_path):
+    """Five releases, then eleven from the beginning, and then those that are left."""
+    for number, fatal in enumerate((5, 11)):
+        work = private_work(tmp_path, "system", fatal=fatal)
+        assert forked(work, tmp_path / f"s{number}") == ["disconnected", "killed"]
+    (folder,) = set(forked(private_work(tmp_path, "system"), tmp_path / "last"))
+    rows = len((tmp_path / "left 0").read_text().splitlines())
+    (entry,) = entries(tmp_path / "runs")
+    assert (entry.round, entry.reserved) == (12, 0.0)
+    cost = (2 * 0.5 / 2.0) ** 2  # (sensitivity / noise)^2 of a release
+    assert rows > 12 and entry.spent >= cost * rows - 1e-9
+    assert Folder(Path(folder)).cell("fedavg", 0).repeated > 0
+
+
+def test_killed_private_processes_with_seeded_noise_go_on_bit_by_bit(tmp_path):
+    for place, fatal in (("parts", 11), ("parts", 0), ("whole", 0)):
+        (tmp_path / place).mkdir(exist_ok=True)
+        work = private_work(tmp_path / place, "seed", fatal=fatal)
+        found = forked(work, tmp_path / f"{place} {fatal}")
+        assert ("killed" in found) == bool(fatal), found
+    tables = [metrics(tmp_path / place / "runs") for place in ("parts", "whole")]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 
 SPEAKING = """

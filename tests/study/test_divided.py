@@ -8,13 +8,17 @@ import pandas as pd
 import pytest
 import torch
 
+from coterie.algorithms import ALGORITHMS
+from coterie.algorithms.local import local
 from coterie.checks import InputError, TrainingError
 from coterie.conformance.divided import divided
 from coterie.data import Table
+from coterie.records import Folder
 from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.divided import Division, read_once
 from coterie.study.experiment import run_study
+from coterie.types import Algorithm
 from support.study_runs import together
 
 TABLES = {
@@ -117,6 +121,107 @@ def test_what_diverges_stops_all_processes_with_the_client_that_did(tmp_path):
         TrainingError, match=r"client \d has a model that is not finite"
     ):
         together(study, 2, tmp_path)
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_private_clients_that_alone_know_their_partners_tell_the_same(tmp_path, unit):
+    """Of weights at hand, no process knows all links: all count as sent."""
+    privacy = {"clip": 0.5, "noise": 2.0, "unit": unit}
+    study = study_of(tables(algorithm=[{"name": "cobo"}], privacy=privacy))
+    alone = run_study(study, runs=tmp_path / "alone")
+    first, *_ = together(study, 2, tmp_path)
+    same_records(first, alone)
+    mine, theirs = (each.records.releases for each in (first, alone))
+    pd.testing.assert_frame_equal(mine, theirs, rtol=1e-9)
+
+
+def reasons(study, processes: int, runs) -> list[str]:
+    """Why training fails in each of the processes."""
+
+    def run(group):
+        with pytest.raises(TrainingError) as caught:
+            run_study(study, runs=runs, group=group)
+        return str(caught.value).partition(";")[0]
+
+    return divided(run, processes)
+
+
+def spoilt(first: int):
+    """A method in which the last client has no model from a round on."""
+
+    def factory(*, lr: float = 0.1):
+        good = local(lr=lr)
+
+        def step(state, oracle, rng):
+            new, info = good.step(state, oracle, rng)
+            last = new.t >= first and oracle.mine.stop == len(oracle.present)
+            x = new.x.clone()
+            x[-1] = torch.nan if last else x[-1]
+            return new._replace(x=x), info
+
+        return Algorithm(good.init, step)
+
+    return factory
+
+
+SELDOM = {"rounds": 20, "evaluate_every": 20, "checkpoint_seconds": 1e9}
+"""Nobody evaluates or saves on the way, so that processes reckon every ten rounds."""
+
+
+@pytest.mark.parametrize("first", [3, 13])
+def test_a_failure_of_one_process_is_known_to_all_with_its_round(
+    tmp_path, monkeypatch, first
+):
+    """What is kept is what was there when all were finite the last time."""
+    monkeypatch.setitem(ALGORITHMS, "spoilt", spoilt(first))
+    study = study_of(tables(run=SELDOM, algorithm=[{"name": "spoilt"}]))
+    (why,) = reasons(study, 1, tmp_path / "alone")
+    assert why.endswith(f"client 4 has a model that is not finite after round {first}")
+    alone = Folder(next((tmp_path / "alone").glob("[!.]*"))).cell("spoilt", 0)
+    assert alone.t == first - 1
+    for processes in (2, 3, 5):
+        runs = tmp_path / str(processes)
+        assert reasons(study, processes, runs) == [why] * processes
+        cell = Folder(next(runs.glob("[!.]*"))).cell("spoilt", 0)
+        assert cell.t == first // 10 * 10
+        assert cell.state["x"].isfinite().all()
+        # Three of five take part, with four samples each.
+        assert cell.gradients == 3 * 4 * cell.t
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ifca", "karula", "cobo", "coteries"])
+def test_the_first_round_that_fails_is_named_however_late_that_is(tmp_path, name):
+    study = study_of(tables(run=SELDOM, algorithm=[{"name": name, "lr": 1e200}]))
+    (why,) = reasons(study, 1, tmp_path / "alone")
+    assert set(reasons(study, 2, tmp_path / "two")) == {why}
+
+
+def test_a_trial_that_fails_is_the_same_when_divided(tmp_path):
+    tune = {"trials": 2, "halving": 1, "rounds": 14, "space": {"lr": [0.1, 1e30]}}
+    study = study_of(tables(tune=tune, algorithm=[{"name": "fedavg"}]))
+    alone = run_study(study, runs=tmp_path / "alone")
+    both = alone, together(study, 2, tmp_path)[0]
+    one, other = (Folder(each.folder).search("fedavg", 0).steps for each in both)
+    assert one[1].spent < 14 and [s.spent for s in one] == [s.spent for s in other]
+
+
+@pytest.mark.parametrize("processes", [2, 3, 5])
+def test_a_round_of_fedavg_is_one_message(tmp_path, processes):
+    """And one more every ten rounds, where nobody evaluates."""
+
+    def spoken(rounds: int) -> list[int]:
+        run = {**SELDOM, "rounds": rounds, "evaluate_every": rounds}
+        study = study_of(tables(run=run, algorithm=[{"name": "fedavg"}]))
+
+        def count(group):
+            run_study(study, runs=tmp_path / str(rounds), group=group)
+            return group.messages
+
+        return divided(count, processes)
+
+    few, many = spoken(10), spoken(40)
+    more = [b - a for a, b in zip(few, many, strict=True)]
+    assert more == [30 + 3] * processes
 
 
 def test_a_study_of_time_stays_in_one_process(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.checks import InputError
+from coterie.checks import InputError, TrainingError
 from coterie.privacy.gaussian import mu_of
 from coterie.privacy.training.mechanisms import Mechanism
 from coterie.records import Cell, ledgers
@@ -21,7 +21,7 @@ from coterie.study import training
 from coterie.study.experiment import run_study
 from coterie.study.private.spending import lost_rounds
 from support.private_runs import entries
-from support.study_runs import stopped
+from support.study_runs import stopped, together
 from support.tiny_studies import LINEAR, made
 
 ROUNDS = 6
@@ -206,6 +206,27 @@ def test_an_interruption_in_good_order_charges_one_round_at_most(tmp_path):
     assert entry["reserved"] in (0.0, pytest.approx(COST))
     run_study(study, runs=runs)
     assert entry_in(runs)["spent"] <= (ROUNDS + 1) * COST + 1e-9
+
+
+def test_a_failure_that_others_learn_late_is_charged_with_all_rounds_that_left(
+    tmp_path, monkeypatch
+):
+    """Two processes: one fails after round 3, and they reckon after round 10."""
+    study, runs = study_with(rounds=20), tmp_path / "runs"
+
+    def fails(r, cell, setup):
+        return "a sensor" if r.t >= 3 and setup.division.group.rank == 1 else ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "nonfinite_state", fails)
+        with pytest.raises(TrainingError, match="a sensor"):
+            together(study, 2, runs)
+    entry = entry_in(runs)
+    assert (entry["round"], entry["spent"]) == (10, 0)
+    assert entry["reserved"] == pytest.approx(10 * COST)
+    found, _ = together(study, 2, runs)
+    assert Folder(found.folder).cell("fedavg", 0).repeated == 10
+    assert entry_in(runs)["spent"] == pytest.approx((10 + 20) * COST)
 
 
 def test_lost_rounds_are_those_after_the_checkpoint_of_their_attempt():

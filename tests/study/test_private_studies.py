@@ -83,7 +83,7 @@ def test_noise_is_found_for_an_epsilon_and_is_used_up_at_the_end(tmp_path):
 
 def test_without_noise_and_clipping_models_are_those_of_the_study_without(tmp_path):
     algorithms = [
-        {"name": name}
+        {"name": name, "lr": 0.1}
         for name in ("local", "fedavg", "decentralised_sgd", "adaptive_all_for_one")
     ]
     plain = run_study(free(algorithm=algorithms), runs=tmp_path)

@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..collaboration.links import summed
 from ..collaboration.weights import normalised
 from ..graphs.families import matchings
 from ..optim.steps import Descent, descend, step_size, velocity
@@ -101,7 +102,7 @@ def _met(
     for partner in pairs:
         swap = own[partner]  # swap @ x is x[partner], several times faster
         g = oracle.grads(oracle.mix((own + swap) / 2, x))
-        products[here, partner[oracle.mine]] = (g * oracle.mix(swap, g)).sum(1)
+        products[here, partner[oracle.mine]] = summed(g * oracle.mix(swap, g))
     # Who had no partner met oneself.
     products[here, here + oracle.mine.start] = 0
     return products

@@ -129,12 +129,12 @@ def coteries(
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         before, share = state.group, shares.to(state.own)[oracle.mine]
-        state, ends, news = _trained(state, oracle, rule, steps, sure)
-        state = _averaged(state, oracle, share, ends, news)
+        state, ends, news, groups = _trained(state, oracle, rule, steps, sure)
+        state = _averaged(state, oracle, share, ends, news, groups)
         state = _with_candidates(state, oracle, news, ends.group - before)
-        server, weights, groups = oracle.central(_sharing, state.server)
+        server, weights, number = oracle.central(_sharing, state.server)
         alone = (state.place.choice == OWN).to(share)
-        info: Info = {"weights": weights, "groups": groups, "alone": alone}
+        info: Info = {"weights": weights, "groups": number, "alone": alone}
         return state._replace(server=server), info
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
@@ -163,9 +163,16 @@ class Ends(NamedTuple):
     steady: Rows  # (n,) who took them in the group that it belongs to
 
 
+class Groups(NamedTuple):
+    """What clients are told of all groups."""
+
+    heard: Rows  # (n,) whether anybody of one's own takes part
+    number: int  # their names are below it
+
+
 def _trained(
     state: State, oracle: Oracle, rule: LocalDescent, steps: int, sure: float
-) -> tuple[State, Ends, News]:
+) -> tuple[State, Ends, News, Groups]:
     """After the local steps, with what a coordinator makes of the reports."""
     old, n = state.place, len(state.own)
     nothing = state.own.new_zeros(n, 1 + MODELS + MODELS**2, dtype=torch.float64)
@@ -196,7 +203,8 @@ def _trained(
         t=state.t + steps,
     )
     ends = Ends(group, everyone, oracle.active & ~old.waits)
-    return after, ends, News(*found[len(old) :])
+    *news, heard, count = found[len(old) :]
+    return after, ends, News(*news), Groups(heard, int(count[0]))
 
 
 def _begin(
@@ -222,7 +230,7 @@ def _verdict(
     t: int,
     sure: float,
 ) -> tuple[Coordinator | Tensor, ...]:
-    """A coordinator's program: what it makes of reports, places and news."""
+    """A coordinator's program: what it makes of reports, places, news and groups."""
     n = len(server.shares)
     if not bool((unflat(report, MODELS).samples > 0).any()):
         raise InputError(
@@ -235,11 +243,18 @@ def _verdict(
     reports = report.new_zeros(n, report.shape[1]).index_copy(0, who, report)
     told = unflat(reports, MODELS)
     new, news = judged(server.standing, active, picks, told, t=t, sure=sure)
-    return server._replace(standing=new), *_places(new), *news
+    heard = torch.isin(new.member, new.member[active & (server.shares > 0)])
+    count = torch.full_like(new.member, int(new.member.max()) + 1)
+    return server._replace(standing=new), *_places(new), *news, heard, count
 
 
 def _averaged(
-    state: State, oracle: Oracle, share: Tensor, ends: Ends, news: News
+    state: State,
+    oracle: Oracle,
+    share: Tensor,
+    ends: Ends,
+    news: News,
+    groups: Groups,
 ) -> State:
     """New models of the groups, and everybody's as long as it is on trial."""
     member, none, active = state.place.member, state.own[:, :0], oracle.active
@@ -262,14 +277,12 @@ def _averaged(
             everyone_offset=followed(offset, end - w, active),
             everyone_velocity=v,
         )
-    present = Numbers(torch.ones_like(share)[:, None])
-    heard = oracle.average(share, present, member)
-    w = oracle.average(share, ends.group, member)
+    w = oracle.average(share, ends.group, member, count=groups.number)
     # What is known of a model, and its buffer, say nothing of another group's.
     moved = news.moved[:, None]
     offset = torch.where(moved, 0, state.offset)
     return alone._replace(
-        group=torch.where(heard > 0, w, state.group),
+        group=torch.where(groups.heard[:, None], w, state.group),
         offset=followed(offset, ends.group - w, ends.steady),
         group_velocity=torch.where(moved, 0, state.group_velocity),
     )

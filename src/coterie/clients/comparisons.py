@@ -71,27 +71,44 @@ def compared(
     # Of the m active clients; nobody is compared with oneself.
     wanted = pairs[present][:, present].fill_diagonal_(False)
     asks = wanted[:, here]  # (m, a)
-    columns = x, *own[:2], used[:, None]
-    models, *theirs = (fetched(group, part, wanted.T, counts) for part in columns)
-    place = asks.any(1).cumsum(0) - 1  # of a reader among those who ask
+    readers, place = (x, *own), everybody
+    if group.size > 1:
+        readers = _fetched_readers(group, readers, wanted.T, counts)
+        place = asks.any(1).cumsum(0) - 1  # of a reader among those who ask
     values = x.new_zeros(3, m, a)
     for some in asks.nonzero().split(asked.chunk) if a else ():
         i, k = some.unbind(1)
         at = place[i]
-        a_k, b_k = asked.half_grads(models[at], (first, second), k)
+        point, *reader = (part[at] for part in readers)
+        a_k, b_k = asked.half_grads(point, (first, second), k)
         pair = who[i], mine[k]
         answers = release_a(a_k, *pair), release_b(b_k, *pair), used[k]
-        reader = theirs[0][at], theirs[1][at], theirs[2][at, 0]
-        values[:, i, k] = of_pairs(reader, answers)
-    values = group.join(values.permute(2, 0, 1).contiguous(), counts).permute(1, 2, 0)
-    n = len(present)
+        values[:, i, k] = of_pairs((reader[0], reader[1], reader[2]), answers)
+    alone = torch.cat([of_each(own), used[None].to(x)]).T
+    told = torch.cat([values.permute(2, 0, 1).flatten(1), alone], 1)  # (a, 3 m + 4)
+    values, alone = group.join(told, counts).split([3 * m, 4], 1)
+    values, n = values.unflatten(1, (3, m)).permute(1, 2, 0), len(present)
     both = present[:, None] & present
     filled = x.new_zeros(3, n, n)
     filled[:, both] = values.reshape(3, m * m)
-    alone = torch.cat([of_each(own), used[None]]).T.contiguous()
     of_clients = x.new_zeros(4, n)
-    of_clients[:, present] = group.join(alone, counts).T
+    of_clients[:, present] = alone.T
     cross, pooled, noise = filled
     products, norms, variance, sizes = of_clients
     known = pairs.clone()
     return Comparison(cross, products, pooled, norms, noise, variance, sizes, known)
+
+
+def _fetched_readers(
+    group: Group,
+    own: tuple[Tensor, Tensor, Tensor, Tensor],
+    wanted: Tensor,
+    counts: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Models, both gradients and sizes of all who ask, in one message."""
+    x, a, b, used = own
+    columns = torch.cat([x, a, b, used[:, None].to(x)], 1)
+    d = x.shape[1]
+    found = fetched(group, columns, wanted, counts)
+    x, a, b, used = found.split([d, d, d, 1], 1)
+    return x, a, b, used[:, 0]

@@ -259,25 +259,39 @@ def mixed(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
     return _sparse(index, values[here], size) @ _exchanged(group, rows, wanted, counts)
 
 
-def mixed_at_hand(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
+def mixed_at_hand(
+    group: Group, weights: Tensor, rows: Tensor, present: Tensor
+) -> Tensor:
     """The same, where each process knows the weights of its own clients alone.
 
-    Processes first tell each other whose rows they need.
+    They are mutual, so that a client sends its row to those for whom it has a weight.
+    Each row travels with the position of its client.
 
     Args:
         group: the processes.
         weights: (n, N) of the clients at hand, sparse or not.
         rows: of the clients at hand.
+        present: (N,) who takes part: nobody else sends.
+
+    Raises:
+        InputError: where weights turn out not to be mutual.
     """
-    dense = weights.to_dense()
-    counts = blocks(dense.shape[1], group.size)
-    needs = (dense != 0).any(0)  # (N,)
-    own = [len(rows)] * group.size
-    asked = group.exchange([need.contiguous() for need in needs.split(counts)], own)
-    parts = [rows[some] for some in asked]
+    asks, mine = weights.to_dense() != 0, block(len(present), group)
+    counts, present = blocks(len(present), group.size), present.to(asks.device)
+    used = of_present(weights.to_dense(), present, mine.start)
+    needs = (used != 0).any(0)  # (N,)
+    gives = [some.any(1) & present[mine] for some in asks.split(counts, 1)]
+    gives[group.rank] = needs[mine]  # which are here
+    places = torch.arange(len(present), device=rows.device).to(rows)
+    flat = torch.cat([rows.reshape(len(rows), -1), places[mine, None]], 1)
     from_each = [int(need.sum()) for need in needs.split(counts)]
-    there = torch.cat(list(group.exchange(parts, from_each)))
-    return weighted(dense[:, needs], there)
+    there = torch.cat(list(group.exchange([flat[some] for some in gives], from_each)))
+    if not torch.equal(there[:, -1], places[needs]):
+        raise InputError(
+            "weights of the clients at hand must be mutual: who has a weight for "
+            "another client sends its row to it, and needs that client's."
+        )
+    return weighted(used[:, needs], there[:, :-1]).view(rows.shape)
 
 
 def returned(group: Group, answers: Tensor, wanted: Tensor, rows: Tensor) -> Tensor:

@@ -153,13 +153,14 @@ class SimulatedOracle:
         shares: Tensor,
         rows: Message,
         groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
     ) -> Tensor:
         """Weighted means over active clients, the same for everybody or a group."""
         rows = tensor_of(rows)
         shares = shares.to(rows) * self.active
         if groups is not None:
-            everywhere = self._group.gather(groups.unique().cpu())
-            names = torch.cat(everywhere).unique().to(groups.device)
+            names = self._names_of(groups, count)
             shares = shares * (groups == names[:, None])
         mean, total = averaged(self._group, shares, rows.flatten(1))
         if shares.dim() == 1 and not total > 0:
@@ -204,7 +205,7 @@ class SimulatedOracle:
         """Row i is sum_k weights[i, k] rows[k], so many times; see `types.Oracle`."""
         rows = tensor_of(rows)
         weights = weights.to(rows)
-        if not self._everybody:
+        if not self._everybody and len(weights) == len(self.present):
             weights = of_present(weights, self.present, self.mine.start)
         before, now = rows, self._mixed(weights, rows)
         for _ in range(exchanges - 1):
@@ -297,22 +298,20 @@ class SimulatedOracle:
         if len(weights) == len(self.present):
             self._meter.between("mix", weights, rows[0].numel())
             return mixed(self._group, weights, rows)
-        # Rows at hand, which their clients know; all count who sends to whom.
-        self._meter.between("mix", self._links_of(weights), rows[0].numel())
-        return mixed_at_hand(self._group, weights, rows)
+        # Rows at hand, which their clients alone know: they count what they send.
+        self._meter.from_here("mix", weights, rows[0].numel(), self.mine.start)
+        return mixed_at_hand(self._group, weights, rows, self.present)
 
-    def _links_of(self, weights: Tensor) -> Tensor:
-        """(N, N) ones where any process has a weight, sparse."""
-        # Weights may be sparse, and so would be what is made like them.
-        first = torch.tensor([self.mine.start, 0], device=weights.device)
-        links = weights.to_dense().nonzero() + first
-        everywhere = torch.cat(self._group.gather(links.cpu())).to(weights.device)
-        n, kind = len(self.present), weights.dtype
-        ones = torch.ones(len(everywhere), dtype=kind, device=weights.device)
-        size = n, n
-        return torch.sparse_coo_tensor(
-            everywhere.T, ones, size, check_invariants=False
-        ).coalesce()
+    def _names_of(self, groups: Tensor, count: int | None) -> Tensor:
+        """The groups whose sums travel: those at hand where all clients are, or all."""
+        most = len(self.present) if count is None else count
+        found = groups.unique()
+        if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < most:
+            raise InputError(
+                f"`groups` must be whole numbers from 0 to {most - 1}, got "
+                f"{int(found[0])} to {int(found[-1])}."
+            )
+        return found if self._group.size == 1 else torch.arange(most).to(found)
 
     def _stream(self, verb: str) -> int:
         """The key of a question; those of a verb are numbered as they are asked."""

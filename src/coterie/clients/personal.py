@@ -58,9 +58,11 @@ class PersonalOracle(Wrapping[Sending]):
         shares: Tensor,
         rows: Message,
         groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
     ) -> Tensor:
         """Weighted means of the shared columns, and everybody's own personal ones."""
-        mean = self._oracle.average(shares, self.shared(rows), groups)
+        mean = self._oracle.average(shares, self.shared(rows), groups, count=count)
         return self._completed(mean, rows)
 
     def mix(

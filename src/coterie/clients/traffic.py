@@ -161,3 +161,18 @@ class Meter:
         self.sent.append(Sent(verb, values, links))
         if back:
             self.sent.append(Sent(verb, back, links.flip(1)))
+
+    def from_here(self, verb: str, weights: Tensor, values: int, start: int) -> None:
+        """Counts values from clients at hand to all for whom they have a weight.
+
+        Args:
+            verb: that sends them.
+            weights: (n, N) of the clients at hand, mutual.
+            values: over every link.
+            start: where the clients at hand begin among all.
+        """
+        i, k = weights.to_dense().nonzero().unbind(1)
+        i = i + start
+        used = (i != k) & self._present.to(i.device)[i]
+        links = torch.stack([i[used], k[used]], 1)
+        self.sent.append(Sent(verb, values, links, partial=True))

@@ -76,3 +76,15 @@ def judged(
     evidence[:, m] = torch.where(met[:, None], new, evidence[:, m])
     kept[:, m] &= ~(met & (surely_above_zero(*new.double().unbind(1)) > sure))
     return Links(kept, evidence)
+
+
+def summed(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """The sum of each row, by halves: the same bits however many rows there are.
+
+    So both ends of a meeting, which may be in two processes, learn the same weight.
+    """
+    while rows.shape[1] > 1:
+        half = rows.shape[1] // 2
+        both = rows[:, :half] + rows[:, half : 2 * half]
+        rows = torch.cat([both, rows[:, 2 * half :]], 1)
+    return rows[:, 0]

@@ -236,7 +236,7 @@ def followed(
         state, info = algorithm.step(state, oracle, seeds.generator("rounds", t))
         states.append(state)
         infos.append(info)
-        sent.append(traffic_of(oracle.sent).total)
+        sent.append(traffic_of(oracle.sent, oracle.mine).total)
     last = simulation.at(rounds, active, purpose="use")
     return Trace(states, infos, algorithm.personal(state, last), sent)
 

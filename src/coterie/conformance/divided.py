@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ..checks import InputError
 from ..clients.groups import refuse_text
 
 Found = TypeVar("Found")
@@ -53,7 +54,14 @@ class Threads:
         """Part j goes to thread j."""
         others = [part for j, part in enumerate(parts) if j != self.rank]
         self.values += sum(part.numel() for part in others)
-        return [given[self.rank] for given in self._all(list(parts))]
+        found = [given[self.rank] for given in self._all(list(parts))]
+        sizes = [len(part) for part in found]
+        if sizes != list(counts):
+            raise InputError(
+                f"process {self.rank} waits for {list(counts)} rows of the processes, "
+                f"which send {sizes}: weights of the clients at hand must be mutual."
+            )
+        return found
 
     def collect(
         self, rows: Sequence[Tensor], counts: Sequence[int]

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 from ..checks import Disconnected
 from ..clients.groups import refuse_text
 from .heartbeats import patience, watch
-from .messages import as_bytes, decode, encode, from_bytes, size_of
+from .messages import Kind, as_bytes, decode, encode, from_bytes, size_of
 
 Found = TypeVar("Found")
 
@@ -35,6 +35,10 @@ class Processes:
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        # What rows process 0 answered with, by the rows that it had collected; None
+        # where that changes. All processes know the same.
+        self._answers: dict[tuple[Kind, ...], _Answer | None] = {}
+        self._collected: tuple[Kind, ...] = ()
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, the same bits in each."""
@@ -62,6 +66,7 @@ class Processes:
     ) -> list[Tensor] | None:
         """The rows of all processes in process 0, None elsewhere."""
         kinds = [(tuple(row.shape[1:]), row.dtype) for row in rows]
+        self._collected = tuple(kinds)
         sent, first = as_bytes(rows), self.rank == 0
         parts = [sent if r == 0 else sent[:0] for r in range(self.size)]
         sizes = [size_of(kinds, count) if first else 0 for count in counts]
@@ -77,26 +82,49 @@ class Processes:
     def hand_out(
         self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """Process r gets its counts[r] rows of each tensor that process 0 has."""
-        about: Any = rows if isinstance(rows, str) else None
+        """Process r gets its counts[r] rows of each tensor that process 0 has.
+
+        It is one message where these are as they were the last time. Else the others
+        learn first what to wait for.
+        """
+        about: str | _Answer | None = rows if isinstance(rows, str) else None
         if rows is not None and not isinstance(rows, str):
-            kinds = [([*row.shape[1:]], str(row.dtype)[6:]) for row in rows]
-            about = rows[0].device.type if rows else "cpu", kinds
-        told = self.tell(about)
+            kinds = tuple((tuple(row.shape[1:]), row.dtype) for row in rows)
+            about = _Answer(rows[0].device.type if rows else "cpu", kinds)
+        expected = self._answers.get(self._collected)
+        if expected is not None:
+            found = self._handed(rows if about == expected else None, expected, counts)
+            if found is not None:
+                return found
+        told = self.tell(_plain(about))
         if isinstance(told, str):
             return refuse_text(told)
-        device, kinds = told
-        known = [(tuple(shape), getattr(torch, name)) for shape, name in kinds]
+        now = _answer(*told)
+        known = self._collected in self._answers
+        self._answers[self._collected] = None if known else now
+        found = self._handed(rows, now, counts)
+        assert found is not None  # there are some
+        return found
+
+    def _handed(
+        self, rows: Any, answer: _Answer, counts: Sequence[int]
+    ) -> list[Tensor] | None:
+        """The rows at hand of such an answer; None where process 0 has no such one."""
         # Of GPUs, a process has its own as the current one.
-        sent = torch.empty(0, dtype=torch.uint8, device=device)
-        parts = [sent] * self.size
-        if rows is not None and not isinstance(rows, str):
+        flag = torch.empty(1, dtype=torch.uint8, device=answer.device)
+        parts = [flag[:0]] * self.size
+        if self.rank == 0 and rows is None:
+            sizes = [size_of(answer.kinds, count) for count in counts]
+            parts = [flag.new_zeros(1 + size) for size in sizes]
+        elif self.rank == 0:
             split = [row.split(list(counts)) for row in rows]
-            parts = [as_bytes([of[r] for of in split]) for r in range(self.size)]
-        sizes = [
-            size_of(known, counts[self.rank]) if r == 0 else 0 for r in range(self.size)
-        ]
-        return from_bytes(self.exchange(parts, sizes)[0], known, counts[self.rank])
+            own = [as_bytes([of[r] for of in split]) for r in range(self.size)]
+            parts = [torch.cat([flag.fill_(1), part.to(flag.device)]) for part in own]
+        size = 1 + size_of(answer.kinds, counts[self.rank])
+        found = self.exchange(parts, [size] + [0] * (self.size - 1))[0]
+        if not bool(found[0]):
+            return None
+        return from_bytes(found[1:], answer.kinds, counts[self.rank])
 
     def tell(self, value: Any) -> Any:
         """What process 0 says."""
@@ -124,6 +152,26 @@ class Processes:
             rest = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
         _together(lambda: dist.broadcast(rest, rank))
         return bytes(rest.numpy())
+
+
+class _Answer(NamedTuple):
+    """What rows a process gets."""
+
+    device: str
+    kinds: tuple[Kind, ...]
+
+
+def _plain(answer: str | _Answer | None) -> Any:
+    """What to tell of an answer: a text, or plain values."""
+    if not isinstance(answer, _Answer):
+        return answer
+    return answer.device, [([*shape], str(kind)[6:]) for shape, kind in answer.kinds]
+
+
+def _answer(device: str, kinds: list[tuple[list[int], str]]) -> _Answer:
+    """The answer that was told."""
+    found = tuple((tuple(shape), getattr(torch, name)) for shape, name in kinds)
+    return _Answer(device, found)
 
 
 _FRAME = 4096

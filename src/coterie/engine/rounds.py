@@ -38,7 +38,7 @@ class Round(NamedTuple):
     info: Info
     gradients: Float[Tensor, " n"]  # of single samples, of each client at hand
     active: Bool[Tensor, " m"]  # who of all clients took part
-    traffic: Traffic = Traffic()  # values sent
+    traffic: Traffic = Traffic()  # values that clients at hand sent, or a server them
     lapse: Lapse | None = None  # where there is a clock
 
 
@@ -90,5 +90,6 @@ def run_rounds(
         oracle = federated.at(t, active)
         rng = seeds.generator(seed, "algorithm", t)
         state, info = algorithm.step(state, oracle, rng)
-        traffic = traffic_of(oracle.sent)
+        alone = len(oracle.active) == len(federated)
+        traffic = traffic_of(oracle.sent, None if alone else oracle.mine)
         yield Round(t, state, info, oracle.gradients, active, traffic)

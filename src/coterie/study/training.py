@@ -61,6 +61,10 @@ class _End(NamedTuple):
     rounds: int
     flat: bool  # or before, where it no longer improves; it may go on later
 
+    def is_reached(self, cell: Cell) -> bool:
+        """Whether a cell need not go on now."""
+        return self.flat and last_round(cell) is not None
+
 
 def run_cell(
     setup: Setup,
@@ -94,6 +98,8 @@ def run_cell(
     account = CellAccount(setup, entry, cell, folder.path, ledger)
     end = _End(rounds or setup.study.run.rounds, until_flat)
     cell = _run_to_end(cell, setup, entry, folder, listeners, account, end)
+    if stopped := stopped_text(cell, setup.study):
+        listeners.say(stopped)
     cell = replace(cell, done=not until_flat)
     folder.save(cell)
     if cell.done:
@@ -121,14 +127,17 @@ def _run_to_end(
             cell = _evaluated(cell, setup, training, {})
             folder.grow(cell)
             log(cell)
-        saved = began = time.monotonic()
+        saved, book = (began := time.monotonic()), Book(setup)
         rounds = training.rounds(rounds=end.rounds, start=(cell.t, cell.state))
         for r in account.rounds(rounds, cell):
-            due = time.monotonic() - saved >= run.checkpoint_seconds
-            book = bookkeeping(r, cell, setup, due=due)
-            # Whenever an interruption comes, `cell` is as it was after some round.
-            after = _counted(cell, r, book.gradients, time.monotonic() - began)
+            book.keep(r, cell)
             evaluates = r.t % run.every == 0 or r.t == end.rounds
+            if not evaluates and not book.is_full(r.t):
+                tell(r.t, None, r.state)
+                continue
+            sums = book.reckoned(due=time.monotonic() - saved >= run.checkpoint_seconds)
+            # Whenever an interruption comes, `cell` is as it was after some round.
+            after = _counted(cell, r, sums, time.monotonic() - began)
             if evaluates:
                 after = _evaluated(after, setup, training, r.info)
                 _say_infinite(cell, after, setup, say)
@@ -137,18 +146,14 @@ def _run_to_end(
                 folder.grow(cell)
                 log(cell)
             tell(r.t, _score(cell, simulation) if evaluates else None, cell.state)
-            if book.due:
+            if sums.due:
                 folder.save(cell)
                 account.saved(cell)
                 saved = time.monotonic()
             began = time.monotonic()
-            if end.flat and evaluates and last_round(cell) is not None:
+            if end.is_reached(cell):
                 break
-        if end.flat:
-            return cell
-        if stopped := stopped_text(cell, setup.study):
-            say(stopped)
-        return _concluded(cell, setup, entry, training, folder)
+        return cell if end.flat else _concluded(cell, setup, entry, training, folder)
     except (TrainingError, InputError, KeyboardInterrupt) as error:
         # Of several processes, all know that training fails, but not who was stopped.
         fails = isinstance(error, TrainingError)
@@ -280,36 +285,75 @@ def restored(cell: Cell, like: Any, folder: AnyFolder, setup: Setup) -> Any:
         ) from error
 
 
-class Book(NamedTuple):
-    """What processes tell each other at the end of a round, in one message."""
+_FULL = 10
+"""Rounds of several processes between two reckonings, at most."""
 
-    gradients: float  # of single samples, of all clients
+
+class Sums(NamedTuple):
+    """What all processes together counted since they reckoned last."""
+
+    gradients: float  # of single samples
+    floats: float  # that were sent
+    peer_floats: float
     due: bool  # whether process 0 wants a checkpoint
 
 
-def bookkeeping(r: Round, cell: Cell, setup: Setup, *, due: bool = False) -> Book:
-    """What all processes say of a round.
+class Book:
+    """What this process counts of rounds until all of them reckon, in one message.
 
-    Raises:
-        TrainingError: in each of them, where anything of a model is not finite.
+    A round of several processes has no message of its own. They reckon where they
+    evaluate, and every few rounds: then all of them learn what all counted, and whether
+    a model of any was not finite, and in which round. A process that is alone reckons
+    after every round.
     """
-    own = nonfinite_state(r, cell, setup), float(r.gradients.sum()), due
-    said = setup.simulation.group.gather(own)
-    for text, _, _ in said:
-        if text:
-            raise TrainingError(text)
-    return Book(sum(gradients for _, gradients, _ in said), said[0][2])
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup, self._group = setup, setup.simulation.group
+        self._counts = (0.0, 0.0, 0.0)
+        self._why = ""
+        self.failed = 0  # the first round after which a model was not finite; 0: none
+
+    def keep(self, r: Round, cell: Cell) -> None:
+        """Counts a round, whose cell is as it was at some time before."""
+        if not self._why:
+            self._why = nonfinite_state(r, cell, self._setup)
+            self.failed = r.t if self._why else 0
+        new = float(r.gradients.sum()), r.traffic.total, r.traffic.peers
+        gradients, floats, peers = map(sum, zip(self._counts, new, strict=True))
+        self._counts = gradients, floats, peers
+
+    def is_full(self, t: int) -> bool:
+        """Whether processes reckon after round t, also where they do not evaluate."""
+        return self._group.size == 1 or t % _FULL == 0
+
+    def reckoned(self, *, due: bool = False) -> Sums:
+        """What all processes counted, who then begin anew.
+
+        Args:
+            due: whether this process would like a checkpoint.
+
+        Raises:
+            TrainingError: in each of them, where anything of a model was not finite.
+        """
+        said = self._group.gather((self._why, self.failed, *self._counts, due))
+        failures = [(t, why) for why, t, *_ in said if why]
+        if failures:
+            self.failed, why = min(failures, key=lambda failure: failure[0])
+            raise TrainingError(why)
+        self._counts = (0.0, 0.0, 0.0)
+        _, _, gradients, floats, peers, wishes = zip(*said, strict=True)
+        return Sums(sum(gradients), sum(floats), sum(peers), wishes[0])
 
 
-def _counted(cell: Cell, r: Round, gradients: float, seconds: float) -> Cell:
-    """The cell after a round."""
+def _counted(cell: Cell, r: Round, sums: Sums, seconds: float) -> Cell:
+    """The cell after a round, with what was counted since."""
     after = replace(
         cell,
         t=r.t,
         state=r.state,
-        gradients=cell.gradients + gradients,
-        floats=cell.floats + r.traffic.total,
-        peer_floats=cell.peer_floats + r.traffic.peers,
+        gradients=cell.gradients + sums.gradients,
+        floats=cell.floats + sums.floats,
+        peer_floats=cell.peer_floats + sums.peer_floats,
         seconds=cell.seconds + seconds,
     )
     return after if r.lapse is None else _lapsed(after, r.lapse)

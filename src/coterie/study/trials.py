@@ -17,8 +17,8 @@ from .search import choose, settings_of
 from .setup import Setup
 from .training import (
     AnyFolder,
+    Book,
     Tell,
-    bookkeeping,
     mean_score,
     refuse_nonfinite,
     restored,
@@ -113,16 +113,18 @@ def _trained(
             state = restored(replace(cell, state=kept[number]), state, folder, setup)
             cell = replace(cell, state=state)
         before = number * (rung.rounds - since) - since
-        tell = tells(before)
+        tell, book = tells(before), Book(setup)
         try:
             for r in training.rounds(rounds=rung.rounds, start=(t, state)):
                 cell = replace(cell, t=r.t, state=r.state)
-                bookkeeping(r, cell, setup)
+                book.keep(r, cell)
+                if book.is_full(r.t) or r.t == rung.rounds:
+                    book.reckoned()
                 if r.t < rung.rounds:
                     tell(r.t, None)
             scores.append(_validated(cell, training, setup))
         except TrainingError:
-            return Step(trial, rung.rounds, before + cell.t, ())
+            return Step(trial, rung.rounds, before + (book.failed or cell.t), ())
         states.append(cell.state)
         tell(rung.rounds, scores[-1])
     if rung != search.rungs[-1]:

@@ -199,10 +199,15 @@ class Passing(Wrapping[Inner]):
         return self._oracle.each(program, *rows, who=who, **options)
 
     def average(
-        self, shares: Tensor, rows: Message, groups: Int[Tensor, " n"] | None = None
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
     ) -> Tensor:
         """As it is."""
-        return self._oracle.average(shares, rows, groups)
+        return self._oracle.average(shares, rows, groups, count=count)
 
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
@@ -237,10 +242,15 @@ class Listening(Passing[Sending]):
         self._heard = heard
 
     def average(
-        self, shares: Tensor, rows: Message, groups: Int[Tensor, " n"] | None = None
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
     ) -> Tensor:
         """Weighted means, of rows that are heard, or of which the sum is."""
-        found = self._oracle.average(shares, rows, groups)
+        found = self._oracle.average(shares, rows, groups, count=count)
         self._left(rows)
         seen = found if self._heard.summed else tensor_of(rows)
         self._heard.row("average", seen, found, self.active)

@@ -231,9 +231,11 @@ class PerSampleOracle(Wrapping[Sending]):
         shares: Tensor,
         rows: Message,
         groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
     ) -> Tensor:
         """Weighted means, as they are: rows were made of private answers."""
-        return self._oracle.average(shares, rows, groups)
+        return self._oracle.average(shares, rows, groups, count=count)
 
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0

@@ -175,7 +175,12 @@ class Double:
         )
 
     def average(
-        self, shares: Tensor, rows: Message, groups: Tensor | None = None
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Tensor | None = None,
+        *,
+        count: int | None = None,
     ) -> Tensor:
         """Weighted means, of all; those of groups are not told apart."""
         values = tensor_of(rows)

@@ -123,7 +123,12 @@ class PrivateOracle(Wrapping[Sending]):
     # Through a server.
 
     def average(
-        self, shares: Tensor, rows: Message, groups: Int[Tensor, " n"] | None = None
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
     ) -> Tensor:
         """Weighted means of released rows."""
         others = (shares,) if groups is None else (shares, groups)
@@ -141,7 +146,7 @@ class PrivateOracle(Wrapping[Sending]):
             links = upwards(self.present)
             counts = call.shares.double().cpu()[links[:, 0].cpu()] if secure else None
             self._write("average", links, share=share, counts=counts)
-        found = self._oracle.average(shares, z, groups)
+        found = self._oracle.average(shares, z, groups, count=count)
         self._keep(call, 0, z, of_own_share(shares, found))
         return found
 

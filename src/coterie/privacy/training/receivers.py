@@ -59,6 +59,8 @@ def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
     links = [each.cpu() for each in used.values()]
     if any(event.verb == "compare" for event in rest):
         links.append((present[:, None] & present).nonzero())
+    if any(sent.partial for sent in oracle.sent):  # to whom, not all processes know
+        links.append(present[:, None].expand(n, n).nonzero())
     if any(sent.verb == "central" for sent in oracle.sent):  # of absent clients too
         links.append(torch.stack([torch.arange(n), torch.full((n,), SERVER)], 1))
     # Rows of those who have answered nothing yet tell nothing.

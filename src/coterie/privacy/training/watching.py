@@ -202,12 +202,17 @@ class WatchedOracle(Wrapping[Any]):
         return found
 
     def average(
-        self, shares: Tensor, rows: Message, groups: Tensor | None = None
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Tensor | None = None,
+        *,
+        count: int | None = None,
     ) -> Tensor:
         """Weighted means of released rows."""
         marks = _marks((rows,), (shares, groups))
         return self._watch.let(
-            marks, lambda: self._oracle.average(shares, rows, groups)
+            marks, lambda: self._oracle.average(shares, rows, groups, count=count)
         )
 
     def mix(

@@ -109,6 +109,7 @@ class CellAccount:
         privacy = setup.study.privacy
         self.lost: list[Reserved] = []
         self.attempt, self._ledger = 0, ledger
+        self._begun = 0  # the last round that has begun
         if privacy is None or ledger is None:
             return
         self._setup, self._entry = setup, entry
@@ -219,6 +220,7 @@ class CellAccount:
         t, state = start.t, start.state
         while True:
             self.reserve(t + 1, state)
+            self._begun = t + 1
             r = next(rounds, None)
             if r is None:
                 return
@@ -230,11 +232,16 @@ class CellAccount:
         self._next, self.lost = cell.t + 1, []
 
     def interrupted(self, cell: Cell) -> None:
-        """The cell was saved in good order: at most one round has begun since."""
+        """The cell was saved in good order.
+
+        In one process one round has begun since, at most. Several processes learn of a
+        failure when they reckon, and go back to where they did so before: the rounds in
+        between have left, and are charged when the run goes on.
+        """
         if self._ledger is None:
             return
         self.saved(cell)
-        self._last = min(self._last, cell.t + 1)
+        self._last = min(self._last, max(self._begun, cell.t + 1))
         self._keep()
         self._charge(cell.state, range(cell.t + 1, self._last + 1), self._last)
 
