@@ -13,6 +13,7 @@ from . import __version__
 PURPOSE = "Personalised collaborative learning: one model per client."
 
 COMMANDS = {
+    "init": "Look at a file of your own, and write a study of it.",
     "run": "Compare the algorithms of a study, and write a report.",
     "plan": "Say how much learning together can help, before training.",
     "audit": "Attack a study: is it as private as its [privacy] says?",

@@ -19,7 +19,7 @@ from .preparation import Column
 _APART = 30.0
 """Features whose sizes differ by more train badly, a bias of 1 among them."""
 
-_FEWEST = 20
+FEWEST = 20
 """With fewer samples a column may fit the labels by chance."""
 
 
@@ -91,7 +91,7 @@ def _telling(
     labels: Tensor,
 ) -> str:
     """Columns that give the label away."""
-    if len(labels) < _FEWEST or labels.ndim > 1 or len(labels.unique()) < 2:
+    if len(labels) < FEWEST or labels.ndim > 1 or len(labels.unique()) < 2:
         return ""
     tells = gives_away if OBJECTIVES[federation.task].labelled else repeats
     names = [c.name for c, v in zip(columns, values.T, strict=True) if tells(v, labels)]

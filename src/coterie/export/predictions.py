@@ -17,9 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import InputError, brief, one_of, raised, suggestion
-from ..data.files import checked_path, raw_values
+from ..data.files import checked_path, known_words, raw_values
 from ..data.preparation import Preparation, preparation_of
-from ..data.reading import FRAMES, cells_of, finite_numbers, read_npz
+from ..data.reading import (
+    FRAMES,
+    cells_of,
+    finite_numbers,
+    read_frame,
+    read_npz,
+)
 from ..models import (
     MEASURES,
     OBJECTIVES,
@@ -177,7 +183,7 @@ def checksum(path: Path) -> str:
 def predict(
     folder: Path | str, file: Path | str, *, trust: Sequence[str] = ()
 ) -> Predictions:
-    """What an exported model says of the rows of a CSV, Parquet or npz file.
+    """What an exported model says of the rows of a table or an npz file.
 
     Args:
         folder: of the exported model.
@@ -203,7 +209,7 @@ def predict(
             f"npz file with an array `features` of shape {_wanted(exported)}."
         )
     else:
-        frame = FRAMES[path.suffix](path)
+        frame, _ = read_frame(path)
         _refuse_columns(frame, path, how, about["table"])
         raw = raw_values(frame, path, how)
         notes = _unknown(frame, path, how, raw)
@@ -367,7 +373,7 @@ def _targets(
         found: list[Any] = numbers.tolist()
     else:
         places = {word: k for k, word in enumerate(about["classes"])}
-        found = [str(word) for word in cells.text[has]]
+        found = known_words([str(word) for word in cells.text[has]], about["classes"])
     for row, label in zip(cells.row[has], found, strict=True):
         if label not in places:
             raise InputError(

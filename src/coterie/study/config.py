@@ -28,7 +28,8 @@ from ..checks import (
     readable,
     value_of,
 )
-from ..data.reading import FRAMES
+from ..data.looking.sources import is_npz
+from ..data.looking.studies import completed
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
 from ..models import BESIDE, MODELS, refuse_settings, refuse_untrusted
@@ -173,11 +174,18 @@ def _find_beside(path: Path, tables: dict[str, Any]) -> None:
     """
     data = tables.get("data")
     given = data.get("path") if isinstance(data, dict) else None
+    if isinstance(data, dict) and isinstance(given, str | list):
+        several = isinstance(given, list)
+        found = [_beside(path, each) for each in (given if several else [given])]
+        data["path"] = found if several else found[0]
+
+
+def _beside(path: Path, given: Any) -> Any:
+    """The path from the current folder of what lies beside a study, if it does."""
     if not isinstance(given, str) or given.startswith("~") or Path(given).is_absolute():
-        return
+        return given
     beside = path.parent / given
-    if isinstance(data, dict) and beside.exists():
-        data["path"] = os.path.relpath(beside)
+    return os.path.relpath(beside) if beside.exists() else given
 
 
 def study_of(tables: dict[str, Any]) -> Study:
@@ -196,7 +204,8 @@ def study_of(tables: dict[str, Any]) -> Study:
     text("data.name", data["name"])
     split = {"name": "natural", **_table(tables, "split")}
     one_of("split.name", text("split.name", split["name"]), SPLITS)
-    own = data["name"] == "file" and Path(str(data.get("path"))).suffix in FRAMES
+    own = _is_own_table(data)
+    data, split = completed(data, split) if own else (data, split)
     model = {"name": "linear" if own else "mlp", **_table(tables, "model")}
     named = factory("model", text("model.name", model["name"]), MODELS)
     options = {k: v for k, v in _options(model).items() if k not in BESIDE}
@@ -239,6 +248,10 @@ def study_of(tables: dict[str, Any]) -> Study:
         if "diagnostics" in tables
         else None,
     )
+
+
+def _is_own_table(data: dict[str, Any]) -> bool:
+    return data["name"] == "file" and "path" in data and not is_npz(data["path"])
 
 
 def factory(

@@ -1,0 +1,58 @@
+"""Clients whose numbers seem to be in another unit: grams in place of kilograms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_APART = 50.0
+"""Medians that differ by this factor are of another unit, if nothing overlaps."""
+
+_FEWEST = 5
+"""With fewer values, nothing is said about a client."""
+
+
+def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
+    """Clients whose values are many times those of all others, and how many times.
+
+    >>> kilograms, grams = np.arange(1, 7.0), 1000 * np.arange(1, 7.0)
+    >>> values = np.concatenate([kilograms, kilograms, grams])
+    >>> other_units(values, np.repeat([0, 1, 2], 6))
+    {2: 1000.0}
+
+    Args:
+        values: of a column, NaN where there is none.
+        owner: the client of each.
+    """
+    sizes = np.abs(values)
+    there = np.isfinite(sizes) & (sizes > 0)
+    sizes, owner = np.log10(sizes[there]), owner[there]
+    who, counts = np.unique(owner, return_counts=True)
+    who = who[counts >= _FEWEST]
+    if len(who) < 3:  # of two, nobody knows which is odd
+        return {}
+    spans = [np.percentile(sizes[owner == k], (5, 50, 95)) for k in who]
+    low, middle, high = np.array(spans).T
+    usual = np.median(middle)
+    far = np.abs(middle - usual) > np.log10(_APART)
+    if not far.any() or 3 * far.sum() > len(who):
+        return {}
+    top, bottom = high[~far].max(), low[~far].min()
+    apart = far & ((low > top) | (high < bottom))
+    return {
+        int(k): float(10 ** (m - usual))
+        for k, m, odd in zip(who, middle, apart, strict=True)
+        if odd
+    }
+
+
+def unit_note(column: str, times: float, who: str) -> str:
+    """A sentence about a client with another unit.
+
+    >>> unit_note("weight", 1000.0, "Bern")
+    "column 'weight' of Bern is about 1,000 times that of the others: check its unit"
+    """
+    factor = float(f"{max(times, 1 / times):.1g}")
+    size = f"{factor:,.0f} times" if times > 1 else f"1/{factor:,.0f} of"
+    return (
+        f"column {column!r} of {who} is about {size} that of the others: check its unit"
+    )
