@@ -14,6 +14,7 @@ from torch import Tensor
 from ..models import OBJECTIVES
 from .federation import Federation
 from .fitting import samples_of
+from .looking.units import other_units, unit_note
 from .preparation import Column
 
 _APART = 30.0
@@ -25,13 +26,14 @@ FEWEST = 20
 
 def doubts(federation: Federation) -> list[str]:
     """One sentence for each oddity of the data of those who train."""
-    index, _ = samples_of(federation.train)
+    index, owner = samples_of(federation.train)
     labels = federation.targets[index]
     columns, values = _columns(federation)
     found = []
     if columns:
         values = values[index].double()
         found = [
+            *_other_units(federation, columns, values, owner),
             _unlike_sizes(federation, columns, values),
             _constant(columns, values),
             _telling(federation, columns, values, labels),
@@ -70,6 +72,23 @@ def _unlike_sizes(
         f"about {sizes[large]:.3g} and {small!r} about {sizes[small]:.3g}, where 1 is "
         "best; set data.scale to 'agreed' or 'client'."
     )
+
+
+def _other_units(
+    federation: Federation,
+    columns: tuple[Column, ...],
+    values: Float[Tensor, "m c"],
+    owner: Int[Tensor, " m"],
+) -> list[str]:
+    """Columns that some client seems to measure in another unit, at most five."""
+    found = []
+    for column, some in zip(columns, values.T, strict=True):
+        if column.categories is None and not column.date:
+            odd = other_units(some.numpy(), owner.numpy())
+            for place, times in odd.items():
+                who = federation.name_of(place)
+                found.append(f"{unit_note(column.name, times, who)}.")
+    return found[:5]
 
 
 def _constant(columns: tuple[Column, ...], values: Float[Tensor, "m c"]) -> str:

@@ -113,8 +113,8 @@ def _header(path: Path, text: str, separator: str) -> list[str]:
         # pandas would fill a row that is short, as if its cells were empty.
         if row and len(row) != len(names):
             raise InputError(
-                f"row {number} of {path.name} has {len(row)} cells, but its header "
-                f"has {len(names)}."
+                f"row {number} of {path.name} has {len(row)} cell{'s' * (len(row) > 1)}"
+                f", but its header has {len(names)}."
             )
     if not names:
         raise InputError(f"{path.name} has no columns: it is empty.")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..data.federation import full_name
+from ..data.looking.dates import ORIGIN
 from ..models import OBJECTIVES
 from ..privacy.noise import simulated_text
 from ..records import Records
@@ -100,11 +101,16 @@ def _task_lines(about: dict[str, Any]) -> list[str]:
         lines += ["", "Predictions are in the unit of the data."]
     if about["classes"]:
         lines += ["", f"Classes in order: {_listed(about['classes'])}."]
+    if about["task"] == "binary":
+        name = written(about["classes"][1]) if about["classes"] else "1"
+        lines += ["", f"Sensitivity, F1 and AUC are about the class {name}."]
     if about["preparation"] is None:
         return lines
     lines += ["", "| column | kind | categories |", "|---|---|---|"]
     for column in about["preparation"]["columns"]:
         words = _listed(column["categories"])
+        if column.get("date"):
+            words = f"days since {ORIGIN}, written {written(column['date'])}"
         lines.append(f"| {written(column['name'])} | {column['kind']} | {words} |")
     return lines
 

@@ -35,7 +35,7 @@ from ..models import (
     trusted_factory,
     trusted_modules,
 )
-from ..models.measures import predicted, probabilities
+from ..models.measures import measure_words, predicted, probabilities
 from ..records.files import read_json, read_sealed_json
 from ..records.shapes import holds
 from .modules import Prepared
@@ -80,6 +80,7 @@ class Predictions(NamedTuple):
 
     table: pd.DataFrame  # row, predicted, and of classes the probability of each
     measure: str  # what the score is called
+    words: str  # the same with the class that it is about
     score: float  # of the rows that have a label; NaN where there are none
     labelled: int
     notes: tuple[str, ...]  # what is odd about the rows
@@ -224,7 +225,8 @@ def predict(
     has, targets = _targets(frame, path, about, outputs, target)
     measure, score = _score(about, outputs[has], targets)
     table = _table(frame, about, outputs)
-    return Predictions(table, measure, score, int(has.sum()), tuple(notes))
+    words = measure_words(measure, about["task"], about["classes"])
+    return Predictions(table, measure, words, score, int(has.sum()), tuple(notes))
 
 
 def _outputs(module: nn.Module, raw: Tensor, path: Path) -> Tensor:

@@ -97,7 +97,8 @@ def _ends(look: Inspection, client: str | None, target: str | None) -> tuple[str
     if target is not None:
         named_column(look, "target", target)
     if client is None:
-        guess = client_guess(look.profiles, target or "")
+        likely = target or target_guess(look.profiles).name
+        guess = client_guess(look.profiles, likely)
         client = guess.name if guess.sure else _asked(look, guess, "client")
         if not client:
             wrong.append(doubt(look, guess, "client", "--client"))

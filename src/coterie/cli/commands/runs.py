@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...checks import InputError
 from ...deploy import joined
 from ...study.experiment import run_study
-from ..beside import read_beside
+from ..beside import found_data, read_beside
 from ..examples import example_named
 from ..progress import study_progress
 from ..tables import (
@@ -52,7 +52,9 @@ def run(
     """Compare the algorithms of a study, and write a report."""
     if (path is None) == (example is None):
         raise InputError("`run` needs a study or --example, and not both.")
-    study = read_beside(path or example_named(str(example)), overrides)
+    path = path or example_named(str(example))
+    study = read_beside(path, overrides)
+    _say_found(found_data(path, overrides, study))
     group = joined(study.run.device)  # with torchrun, several processes
     try:
         with study_progress(err, study.name, quiet=quiet or not SPEAKS) as show:
@@ -69,6 +71,13 @@ def run(
         raise typer.Exit(stop_code(stopped)) from None
     if SPEAKS:
         _report(result.records, result.folder, as_json=as_json)
+
+
+def _say_found(options: dict[str, Any]) -> None:
+    """Says what was assumed about a table."""
+    if options:
+        said = ", ".join(f"{name} = {value!r}" for name, value in options.items())
+        notice(f"found in the data: {said}; `coterie init` writes this into a study.")
 
 
 @interruptible(err, "no report was written.")

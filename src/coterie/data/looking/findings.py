@@ -103,9 +103,7 @@ def findings_of(look: Inspection, client: str, target: str) -> Findings:
         features["categories"] = sorted([*features.get("categories", []), target])
     data |= features
     _say_units(look, data, rows, book)
-    for profile in look.profiles:
-        if profile.merged and profile.name not in data.get("drop", []):
-            book.notes.append(spelling_note(profile.name, profile.merged))
+    _say_spellings(look, data, book)
     columns = tuple(_finding(p, data, leaves) for p in look.profiles)
     found = (tuple(book.notes), tuple(book.problems))
     return Findings(columns, data, split, *found, task.sure)
@@ -269,7 +267,8 @@ def _features(
     drop = [p.name for p in mine if p.kind in USELESS] + leaves + apart
     if apart:
         book.notes.append(
-            f"not all files have {_few([*map(repr, apart)])}, which will be left out"
+            f"{look.source.differences()}, so {'these' if apart[1:] else 'it'} will be "
+            "left out"
         )
     if leaves:
         names = _few([*map(repr, leaves)])
@@ -315,6 +314,16 @@ def _say_units(
             odd = other_units(_values(profile, rows), owner)
             for k, times in odd.items():
                 book.notes.append(unit_note(profile.name, times, str(names[k])))
+
+
+def _say_spellings(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
+    """Says which words are read as another one."""
+    for profile in look.profiles:
+        if profile.merged and profile.name not in data.get("drop", []):
+            book.notes.append(
+                f"{spelling_note(profile.name, profile.merged)}; set merge_case = "
+                "false if they differ"
+            )
 
 
 def _finding(

@@ -74,7 +74,12 @@ def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
     profiles = [p for p in profiles if p.name not in (client, BY_FILE, "is_test")]
     plausible = [p for p in profiles if may_be_target(p)]
     guess = _by_name(plausible, _TARGETS)
-    if guess.sure or not plausible:
+    if guess.sure:
+        return guess
+    named = _by_name(profiles, _TARGETS[:1])
+    if not guess.name and named.sure:  # what is wrong with it, is said later
+        return named
+    if not plausible:
         return guess
     last = plausible[-1]
     if last.name in guess.others and guess.name:  # of several called like a target
@@ -82,8 +87,8 @@ def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
     if not guess.name and last is profiles[-1] and len(last.counts) == 2:
         return Guess(last.name, True, guess.others)
     backwards = [p.name for p in reversed(plausible)]
-    named = guess.others if guess.name else ()
-    return Guess("", False, tuple(dict.fromkeys([*named, *backwards])))
+    first = guess.others if guess.name else ()
+    return Guess("", False, tuple(dict.fromkeys([*first, *backwards])))
 
 
 def _by_name(plausible: Sequence[Profile], tiers: Sequence[str]) -> Guess:

@@ -14,6 +14,7 @@ import pandas as pd
 from ...checks import InputError, brief, expanded, suggestion
 from ..reading import FRAMES, ending_of, read_frame
 from .formats import UNSAID, Writing
+from .spellings import plain_form
 
 BY_FILE = "file name"
 """The column that says which of several files a row comes from, without ending."""
@@ -69,7 +70,10 @@ class TableSource(NamedTuple):
                 there = self.frames[[p.name for p in self.files].index(lack[0])].columns
                 near = suggestion(name, [c for c in there if c not in self.shared()])
                 near = near.replace(" Did you mean", " (is it").replace("?", "?)")
-                wrong.append(f"{', '.join(lack[:3])}{more} lack {brief(name)}{near}")
+                verb = "have" if lack[1:] else "has"
+                wrong.append(
+                    f"{', '.join(lack[:3])}{more} {verb} no column {brief(name)}{near}"
+                )
         return "; ".join(wrong[:9])
 
 
@@ -101,9 +105,22 @@ def read_source(place: Place, asked: Writing = UNSAID) -> TableSource:
         _refuse_together(files)
         folder = files[0].parent.resolve().name
         label = Path(folder or "files")
+    frames = _alike([frame for frame, _ in read])
     ways = zip(*(way for _, way in read), strict=True)
     same = Writing(*(some[0] if len(set(some)) == 1 else "" for some in ways))
-    return TableSource(label, files, tuple(frame for frame, _ in read), same)
+    return TableSource(label, files, tuple(frames), same)
+
+
+def _alike(frames: list[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The tables with columns spelt as in the first one, whatever their case."""
+    first = {plain_form(str(name)): str(name) for name in frames[0]}
+    found = frames[:1]
+    for frame in frames[1:]:
+        usual = {str(name): first.get(plain_form(str(name))) for name in frame}
+        other = {a: b for a, b in usual.items() if b is not None and b not in frame}
+        sound = len(set(other.values())) == len(other)
+        found.append(frame.rename(columns=other) if sound else frame)
+    return found
 
 
 def _refuse_together(files: tuple[Path, ...]) -> None:

@@ -25,7 +25,7 @@ def one_spelling(words: Iterable[str]) -> dict[str, str]:
     """
     counts = Counter(words)
     best: dict[str, str] = {}
-    for word in sorted(counts, key=lambda w: (-counts[w], w)):
+    for word in sorted(counts, key=lambda w: (-counts[w], w.isupper(), w)):
         best.setdefault(plain_form(word), word)
     usual = {word: best[plain_form(word)] for word in sorted(counts)}
     return {word: other for word, other in usual.items() if word != other}

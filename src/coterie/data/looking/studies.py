@@ -82,7 +82,8 @@ def _client_of(given: Mapping[str, Any], look: Inspection) -> str:
     """The column of the client: as it is said, or the only one that may be."""
     if "client" in given or look.has("client"):
         return str(given.get("client", "client"))
-    guess = client_guess(look.profiles, str(given.get("target", "target")))
+    target = given.get("target") or target_guess(look.profiles).name
+    guess = client_guess(look.profiles, str(target))
     if not guess.sure:
         raise InputError(f"{doubt(look, guess, 'client', '`client` in [data]')}.")
     return guess.name
@@ -115,7 +116,10 @@ def doubt(look: Inspection, guess: Guess, role: str, by: str) -> str:
     if some:
         return f"{start}; it may be {listed}: name it by {by}"
     if role == "client":
-        return f"{start}, and none repeats a few names: give a file for each client"
+        return (
+            f"{start}, and none repeats a few names: name one by {by}, or give a file "
+            "for each client"
+        )
     return f"{start}, and none has classes or quantities: add one"
 
 

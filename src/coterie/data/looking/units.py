@@ -26,12 +26,16 @@ def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     sizes = np.abs(values)
     there = np.isfinite(sizes) & (sizes > 0)
     sizes, owner = np.log10(sizes[there]), owner[there]
-    who, counts = np.unique(owner, return_counts=True)
-    who = who[counts >= _FEWEST]
+    order = np.lexsort((sizes, owner))
+    who, start, counts = np.unique(owner[order], return_index=True, return_counts=True)
+    enough = counts >= _FEWEST
+    who, start, counts = who[enough], start[enough], counts[enough]
     if len(who) < 3:  # of two, nobody knows which is odd
         return {}
-    spans = [np.percentile(sizes[owner == k], (5, 50, 95)) for k in who]
-    low, middle, high = np.array(spans).T
+    low, middle, high = (
+        sizes[order[start + (share * (counts - 1)).astype(int)]]
+        for share in (0.05, 0.5, 0.95)
+    )
     usual = np.median(middle)
     far = np.abs(middle - usual) > np.log10(_APART)
     if not far.any() or 3 * far.sum() > len(who):
