@@ -101,7 +101,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _stripped(column: pd.Series) -> np.ndarray:
-    return np.array([word.strip() for word in column], dtype=object)
+    return np.array([word.strip() for word in column.to_numpy(object)], dtype=object)
 
 
 def _header(path: Path, text: str, separator: str) -> list[str]:
@@ -179,7 +179,10 @@ def read_excel(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
     frame.index = pd.RangeIndex(1, len(frame) + 1)
     frame = frame.loc[:, (frame != "").any()]
     names = frame.iloc[0].tolist()
-    return _filled(_named(frame.iloc[1:], names, path), path), Writing()
+    frame = _filled(_named(frame.iloc[1:], names, path), path)
+    columns = {str(name): frame[name].to_numpy(object) for name in frame}
+    columns, decimal = points_for_commas(columns, ";", asked.decimal)
+    return pd.DataFrame(columns, index=frame.index, dtype=object), Writing("", decimal)
 
 
 def _as_text(value: Any) -> str:
@@ -272,7 +275,7 @@ def cells_of(column: pd.Series, path: Path, gaps: Sequence[str] = ()) -> Cells:
         numbers = column.astype("Float64").to_numpy(float, na_value=np.nan)
         shown, is_truth = column.astype(str), pd.api.types.is_bool_dtype(kind)
         return Cells(name, shown.to_numpy(str), missing, numbers, row, is_truth)
-    values = column.astype(object).where(~missing, "")
+    values = np.where(missing, "", column.to_numpy(object))
     if not all(isinstance(value, str) for value in values):
         raise InputError(
             f"column {name!r} of {path.name} must hold numbers, words, or true and "

@@ -53,7 +53,8 @@ class Profile(NamedTuple):
     @property
     def present(self) -> np.ndarray:
         """Which cells say something."""
-        return ~self.cells.missing & ~np.isin(self.cells.text, list(self.odd))
+        there = ~self.cells.missing
+        return there & ~np.isin(self.cells.text, list(self.odd)) if self.odd else there
 
     @property
     def whole(self) -> bool:
