@@ -128,8 +128,8 @@ def _named(frame: pd.DataFrame, names: list[str], path: Path) -> pd.DataFrame:
     out.
     """
     if names and not names[0] and len(frame):
-        counted = pd.to_numeric(frame.iloc[:, 0], errors="coerce").diff().iloc[1:]
-        if len(names) > 1 and bool((counted == 1).all()):
+        counted = pd.to_numeric(frame.iloc[:, 0], errors="coerce").dropna().diff()
+        if len(names) > 1 and len(counted) and bool((counted.iloc[1:] == 1).all()):
             frame, names = frame.iloc[:, 1:], names[1:]
     _refuse_header(names, path)
     return frame.set_axis(names, axis=1)

@@ -171,6 +171,12 @@ def _table(study: Study, seed: int) -> Table:
 def divided(study: Study, table: Table, seed: int) -> Federation:
     """The table divided among clients as the study says, for one of its seeds."""
     split = dict(study.split)
+    if len(table.targets.unique()) == 1 and study.data["name"] == "file":
+        name = study.data.get("target", "target")
+        raise InputError(
+            f"column {name!r} has one value in all of `{table.name}`: there is nothing "
+            "to predict, choose another `target`."
+        )
     if OBJECTIVES[checks.one_of("task", table.task, OBJECTIVES)].labelled:
         # There is nothing to learn from one class; who means it can say so.
         split.setdefault("min_classes", 2)
