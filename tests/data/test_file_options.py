@@ -214,6 +214,26 @@ def test_rows_that_say_nothing_and_counts_of_rows_are_left_out(tmp_path):
     assert [column.name for column in got.schema.columns] == ["x"]
 
 
+def test_what_spreadsheets_add_is_left_out(tmp_path):
+    lines = [line.replace(",", ";") + ";" for line in TWO.splitlines()]
+    got = table(written(tmp_path, "\n".join(["sep=;", *lines])))
+    assert [column.name for column in got.schema.columns] == ["x"]
+    bad = "\n".join(["sep=;", *lines, "a;high;ill;"])
+    with pytest.raises(InputError, match="row 43 holds 'high'"):  # as one sees it
+        table(written(tmp_path, bad))
+
+
+def test_a_table_without_names_of_columns_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds numbers, not names: add a row"):
+        table(written(tmp_path, "1,2.5,0\n2,3.5,1\n"))
+
+
+def test_a_number_may_stand_for_a_gap(tmp_path):
+    path = written(tmp_path, TWO.replace(",3.5", ",-999"))
+    got = table(path, missing=["-999"])
+    assert int(got.features.isnan().sum()) == 1
+
+
 def test_an_excel_file_is_read_as_its_csv_would_be(tmp_path, monkeypatch):
     day = datetime.datetime(2024, 3, 31)
     cells = [

@@ -350,3 +350,39 @@ def test_problems_of_all_files_are_named_at_once(tmp_path):
     (tmp_path / "b.csv").write_text("u,v\n1\n")
     with pytest.raises(InputError, match=r"a\.csv has no columns.*; row 2 of b\.csv"):
         read_source(tmp_path)
+
+
+def test_a_client_whose_name_is_a_word_among_numbers_is_one():
+    site = ["1", "2", "north", "2"] * 20
+    told = found(looked(site=site, age=AGE, y=ILL))
+    assert told.columns[0].kind == "3 words: 2, 1, north"
+    assert "missing" not in told.data and "skip_empty" not in told.data
+
+
+def test_a_number_of_the_client_is_left_out():
+    number = [word[-1] for word in SITE]
+    look = looked(site_no=number, site=SITE, age=AGE, outcome=ILL)
+    assert client_guess(look.profiles)[:2] == ("site", True)
+    assert found(look, target="outcome").data["drop"] == ["site_no"]
+
+
+def test_numbers_that_may_stand_for_a_gap_are_said():
+    bmi = ["-999" if k % 20 == 3 else str(20 + k % 9) for k in range(80)]
+    (note,) = found(looked(site=SITE, bmi=bmi, y=ILL)).notes
+    assert "'bmi' holds -999 in 4 rows; add it to `missing`" in note
+
+
+def test_numbers_with_a_unit_are_said():
+    load = [f"{k * 7 % 211}.5 %" for k in range(160)]
+    look = looked(site=SITE * 2, age=AGE * 2, load=load, y=ILL * 2)
+    assert any(
+        "'load' seems to hold numbers with a unit" in n for n in found(look).notes
+    )
+
+
+def test_a_column_is_test_must_say_which_rows_are_for_testing():
+    assert not found(
+        looked(site=SITE, age=AGE, is_test=["0", "1"] * 40, y=ILL)
+    ).problems
+    (problem,) = found(looked(site=SITE, age=AGE, is_test=AGE, y=ILL)).problems
+    assert "must hold 0 or 1" in problem

@@ -146,14 +146,16 @@ def _kept(
     notes: list[str] = []
     ends = [name for name in (meant.target, meant.client) if name]
     if skip_empty:
-        empty = np.any([cells_of(frame[name], path).missing for name in ends], axis=0)
+        gaps = {meant.target: meant.missing}
+        cells = [cells_of(frame[name], path, gaps.get(name, ())) for name in ends]
+        empty = np.any([some.missing for some in cells], axis=0)
         if empty.all():
             raise InputError(f"no row of {path.name} has both {' and '.join(ends)}.")
         if empty.any():
             notes.append(f"{empty.sum():,} rows without {' or '.join(ends)} left out")
             frame = frame[~empty]
     if merge_case:
-        frame, merged = _merged(frame)
+        frame, merged = _merged(frame, meant.client)
         notes += merged
     if skip_clients and meant.client:
         who = cells_of(frame[meant.client], path).text
@@ -168,14 +170,16 @@ def _kept(
     return frame, notes
 
 
-def _merged(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def _merged(frame: pd.DataFrame, client: str) -> tuple[pd.DataFrame, list[str]]:
     """The cells with one spelling of each word, and which others there were."""
     notes, changed = [], {}
     for name in frame:
         column = frame[name]
         if pd.api.types.is_numeric_dtype(column.dtype) or column.nunique() > 2000:
             continue
-        words = [w for w in column if isinstance(w, str) and w.lower() not in _TRUTH]
+        words = [word for word in column.to_numpy(object) if isinstance(word, str)]
+        if name != client:
+            words = [word for word in words if word.lower() not in _TRUTH]
         other = one_spelling(words)
         if other:
             changed[name] = column.replace(other)

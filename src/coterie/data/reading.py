@@ -11,6 +11,7 @@ import datetime
 import gzip
 import io
 import math
+import re
 import tokenize
 import zipfile
 import zlib
@@ -58,9 +59,12 @@ def read_text(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
     """
     text, encoding = decoded(_bytes(path), path.name, asked.encoding)
     usual = "\t" if ".tsv" in path.suffixes else ","
-    separator = asked.separator or separator_of(text, usual)
+    hint = re.match(r"sep=(.)\r?\n", text)  # which some spreadsheets write
+    text = text[hint.end() :] if hint else text
+    separator = asked.separator or (hint[1] if hint else separator_of(text, usual))
+    first = 2 if hint else 1
     try:
-        names = _header(path, text, separator)
+        names = _header(path, text, separator, first)
         frame = pd.read_csv(
             io.StringIO(text),
             sep=separator,
@@ -74,7 +78,7 @@ def read_text(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
     except (ValueError, OverflowError, csv.Error) as error:
         reason = str(error).strip().rstrip(".")
         raise InputError(f"cannot read {path.name} as CSV: {reason[:200]}.") from error
-    frame.index += 1
+    frame.index += first
     frame = _filled(_named(frame.iloc[1:], names, path), path)
     columns = {str(name): _stripped(frame[name]) for name in frame}
     columns, decimal = points_for_commas(columns, separator, asked.decimal)
@@ -104,12 +108,12 @@ def _stripped(column: pd.Series) -> np.ndarray:
     return np.array([word.strip() for word in column.to_numpy(object)], dtype=object)
 
 
-def _header(path: Path, text: str, separator: str) -> list[str]:
-    """The names of the columns, if every row has as many cells."""
+def _header(path: Path, text: str, separator: str, first: int) -> list[str]:
+    """The names of the columns, if every row, from the first on, has as many cells."""
     names: list[str] = []
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    for number, row in enumerate(rows, 1):
-        names = names if number > 1 else [name.strip() for name in row]
+    for number, row in enumerate(rows, first):
+        names = names if number > first else [name.strip() for name in row]
         # pandas would fill a row that is short, as if its cells were empty.
         if row and len(row) != len(names):
             raise InputError(
@@ -125,14 +129,34 @@ def _named(frame: pd.DataFrame, names: list[str], path: Path) -> pd.DataFrame:
     """The cells with the names of the columns.
 
     A first column without a name that counts rows, as pandas and R write it, is left
-    out.
+    out, and so are columns without a name that are empty.
     """
+    if len(names) > 1 and all(map(_is_number, names)):
+        raise InputError(
+            f"the first row of {path.name} holds numbers, not names: add a row with "
+            "the names of the columns."
+        )
+    used = [
+        bool(name) or bool((frame.iloc[:, j] != "").any())
+        for j, name in enumerate(names)
+    ]
+    if not all(used):
+        frame = frame.loc[:, used]
+        names = [name for name, mine in zip(names, used, strict=True) if mine]
     if names and not names[0] and len(frame):
         counted = pd.to_numeric(frame.iloc[:, 0], errors="coerce").dropna().diff()
         if len(names) > 1 and len(counted) and bool((counted.iloc[1:] == 1).all()):
             frame, names = frame.iloc[:, 1:], names[1:]
     _refuse_header(names, path)
     return frame.set_axis(names, axis=1)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def read_parquet(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
@@ -294,6 +318,7 @@ def cells_of(column: pd.Series, path: Path, gaps: Sequence[str] = ()) -> Cells:
     there = bool(missing.all()) or not np.isnan(numbers).all()
     if gaps and there:
         missing = missing | np.isin(text, list(gaps))
+        numbers[missing] = np.nan  # also where a number stands for a gap
     return Cells(name, text, missing, numbers if there else None, row)
 
 

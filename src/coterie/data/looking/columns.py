@@ -117,6 +117,12 @@ def profile_of(column: pd.Series, path: Path) -> Profile:
     return _of_words(cells, counts)
 
 
+def as_names(profile: Profile) -> Profile:
+    """The same column, whose numbers are names."""
+    words = Counter(str(w) for w in profile.cells.text[~profile.cells.missing])
+    return _of_words(profile.cells, words)._replace(kind="words")
+
+
 def _of_numbers(cells: Cells, counts: Counter[str]) -> Profile:
     """A column in which every cell is a number."""
     assert cells.numbers is not None

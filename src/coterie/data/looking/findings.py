@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,9 +12,9 @@ import torch
 
 from ...checks import brief
 from ..doubts import FEWEST, gives_away, repeats
-from .columns import HARMFUL, USELESS, Profile, profile_of
+from .columns import HARMFUL, USELESS, Profile, as_names, profile_of
 from .dates import days, month_first
-from .roles import FEWEST_ROWS, positive_guess
+from .roles import FEWEST_ROWS, positive_guess, same_groups
 from .sources import BY_FILE, TableSource
 from .spellings import spelling_note
 from .units import other_units, unit_note
@@ -27,6 +28,10 @@ _SURE_OF_QUANTITY = 50
 
 _SAFE = 5
 """A class of so many samples of a client is in its training part."""
+
+
+_SENTINELS = (-9999, -999, -99, -9, -1, 99, 999, 9999, 99999)
+"""Numbers that people write where there is none."""
 
 
 class ColumnFinding(NamedTuple):
@@ -81,6 +86,8 @@ class _Notebook(NamedTuple):
 def findings_of(look: Inspection, client: str, target: str) -> Findings:
     """What to say in a study, where the client and the target are known."""
     book = _Notebook([], [])
+    profiles = (as_names(p) if p.name == client else p for p in look.profiles)
+    look = look._replace(profiles=tuple(profiles))
     wanted, task = look.of(target), _task_of(look.of(target), book)
     data: dict[str, Any] = {"client": client, "target": target, "task": task.name}
     rows = wanted.present & look.of(client).present if client else wanted.present
@@ -91,6 +98,13 @@ def findings_of(look: Inspection, client: str, target: str) -> Findings:
         book.notes.append(f"{without} will be left out")
         data["skip_empty"] = True
     names = _names(look.of(target), rows)
+    if len(names) < 2 and not book.problems:
+        book.problems.append(
+            f"column {target!r} has {len(names)} values in rows that name a client: "
+            "choose another by --target"
+        )
+    if book.problems:
+        return Findings((), data, {}, tuple(book.notes), tuple(book.problems))
     if task.name == "binary" and not task.plain:
         data["positive"] = positive_guess(names)
     split: dict[str, Any] = {}
@@ -102,11 +116,23 @@ def findings_of(look: Inspection, client: str, target: str) -> Findings:
     if task.named:
         features["categories"] = sorted([*features.get("categories", []), target])
     data |= features
+    if look.has(IS_TEST) and not _is_flag(look.of(IS_TEST)):
+        book.problems.append(
+            f"column {IS_TEST!r} says which rows are for testing and must hold 0 or 1: "
+            "correct it, or give it another name"
+        )
     _say_units(look, data, rows, book)
+    _say_sentinels(look, data, book)
     _say_spellings(look, data, book)
     columns = tuple(_finding(p, data, leaves) for p in look.profiles)
     found = (tuple(book.notes), tuple(book.problems))
     return Findings(columns, data, split, *found, task.sure)
+
+
+def _is_flag(profile: Profile) -> bool:
+    """Whether every row has 0 or 1, or true or false."""
+    numbers = profile.cells.numbers
+    return numbers is not None and bool(np.isin(numbers, (0, 1)).all())
 
 
 class TaskGuess(NamedTuple):
@@ -264,7 +290,13 @@ def _features(
     mine = [p for p in look.profiles if p.name not in special]
     shared = look.source.shared()
     apart = [name for name in look.source.columns() if name not in shared]
-    drop = [p.name for p in mine if p.kind in USELESS] + leaves + apart
+    doubles = _doubles(look, data, mine)
+    drop = [p.name for p in mine if p.kind in USELESS] + leaves + apart + doubles
+    if doubles:
+        book.notes.append(
+            f"{_few([*map(repr, doubles)])} {'tell' if doubles[1:] else 'tells'} the "
+            "client in other words and will be left out"
+        )
     if apart:
         book.notes.append(
             f"{look.source.differences()}, so {'these' if apart[1:] else 'it'} will be "
@@ -277,6 +309,12 @@ def _features(
             f"{names} {each} the target of every row and will be left out; take it out "
             "of `drop` if it is known before the target"
         )
+    for profile in mine:
+        if profile.kind in HARMFUL and _has_units(profile):
+            book.notes.append(
+                f"column {profile.name!r} seems to hold numbers with a unit, such as "
+                f"{brief(next(iter(profile.counts)))}; write plain numbers to use it"
+            )
     used = [p for p in mine if p.name not in drop]
     if not used:
         book.problems.append("no column is left to predict from: add some")
@@ -298,6 +336,43 @@ def _features(
     categories = [p.name for p in used if p.kind == "codes"]
     named = {"dates": dates, "categories": categories, "drop": sorted(drop)}
     return found | {key: value for key, value in named.items() if value}
+
+
+_WITH_UNIT = re.compile(r"[<>~]?\s*[+-]?\d+([.,]\d+)?\s*[^\d\s.,/:-]\D{0,7}")
+
+
+def _has_units(profile: Profile) -> bool:
+    """Whether its words look like 45 % or 12kg."""
+    like = sum(bool(_WITH_UNIT.fullmatch(word)) for word in profile.counts)
+    return 5 * like >= 4 * len(profile.counts) > 0
+
+
+def _doubles(
+    look: Inspection, data: dict[str, Any], profiles: Sequence[Profile]
+) -> list[str]:
+    """Columns that name the clients, too."""
+    if not data["client"]:
+        return []
+    client = look.of(data["client"])
+    kinds = ("words", "codes", "number")
+    return [p.name for p in profiles if p.kind in kinds and same_groups(p, client)]
+
+
+def _say_sentinels(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
+    """Says which numbers may stand for a gap, far from all others."""
+    for profile in look.profiles:
+        if profile.kind != "number" or profile.name in data.get("drop", []):
+            continue
+        values = profile.cells.numbers[profile.present]  # type: ignore[index]
+        for value in np.intersect1d(_SENTINELS, [values.min(), values.max()]):
+            rest = values[values != value]
+            far = len(rest) and abs(value) > 5 * np.abs(rest).max()
+            if far and (values == value).sum() > 1:
+                book.notes.append(
+                    f"column {profile.name!r} holds {value:g} in "
+                    f"{_rows(int((values == value).sum()))}; add it to `missing`, as "
+                    "text, if it stands for a gap"
+                )
 
 
 def _say_units(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from .columns import Profile, tokens_of
 from .sources import BY_FILE
@@ -18,7 +19,7 @@ _CLIENTS = (
     "member organisation organization company firma owner silo node",
     "location place city ort stadt ville region canton kanton district country land "
     "county state department abteilung ward station facility provider unit team device "
-    "machine maschine sensor writer user customer group",
+    "machine sensor writer user customer group",
 )
 _TARGETS = (
     "target targets label labels y ziel zielgroesse cible outcome outcomes class "
@@ -58,7 +59,8 @@ def client_guess(profiles: Sequence[Profile], target: str = "") -> Guess:
 
     Of several files, the file itself where no column is called like a client.
     """
-    plausible = [p for p in profiles if p.name != target and _may_name_clients(p)]
+    profiles = [p for p in profiles if p.name not in (target, "is_test")]
+    plausible = [p for p in profiles if _may_name_clients(p)]
     guess = _by_name(plausible, _CLIENTS)
     if any(p.name == BY_FILE for p in profiles) and not guess.sure:
         return Guess(BY_FILE, True, (BY_FILE, *guess.others))
@@ -69,7 +71,7 @@ def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
     """The column that seems to be what is to be predicted.
 
     That is the one that is called like a target, of several the last column of the
-    table, and of none the last one if it has two classes.
+    table, and of none the last one if it has two classes, or is the only one.
     """
     profiles = [p for p in profiles if p.name not in (client, BY_FILE, "is_test")]
     plausible = [p for p in profiles if may_be_target(p)]
@@ -82,6 +84,8 @@ def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
     if not plausible:
         return guess
     last = plausible[-1]
+    if len(plausible) == 1:
+        return Guess(last.name, True, guess.others)
     if last.name in guess.others and guess.name:  # of several called like a target
         return Guess(last.name, True, guess.others)
     if not guess.name and last is profiles[-1] and len(last.counts) == 2:
@@ -97,10 +101,37 @@ def _by_name(plausible: Sequence[Profile], tiers: Sequence[str]) -> Guess:
         known = set(words.split())
         found = [p.name for p in plausible if tokens_of(p.name) & known]
         exact = [name for name in found if tokens_of(name) <= known]
+        found = _once(found, plausible)
         if found:
-            best = exact if len(exact) == 1 else found
+            best = exact if len(exact) == 1 and exact[0] in found else found
             return Guess(best[0], len(best) == 1, tuple(found))
     return Guess("", False, tuple(p.name for p in plausible))
+
+
+def _once(names: list[str], profiles: Sequence[Profile]) -> list[str]:
+    """The names, without columns that are another one in other words, as an id is."""
+    mine = [p for name in names for p in profiles if p.name == name]
+    kept: list[Profile] = []
+    for profile in sorted(mine, key=lambda p: p.kind != "words"):
+        if not any(same_groups(profile, other) for other in kept):
+            kept.append(profile)
+    return [name for name in names if any(p.name == name for p in kept)]
+
+
+def same_groups(one: Profile, two: Profile) -> bool:
+    """Whether two columns put the same rows together, under whatever names."""
+    if len(one.counts) != len(two.counts):
+        return False
+    first, second = (
+        pd.factorize(
+            pd.Series(p.cells.text, dtype=object)
+            .replace(dict(p.merged))
+            .where(p.present)
+        )[0]
+        for p in (one, two)
+    )
+    pairs = first.astype(np.int64) * (second.max() + 2) + second
+    return len(np.unique(pairs)) == len(np.unique(first)) == len(np.unique(second))
 
 
 def _may_name_clients(profile: Profile) -> bool:
