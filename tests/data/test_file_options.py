@@ -114,12 +114,16 @@ def test_the_positive_class_of_numbers_may_be_0(tmp_path):
         ({"decimal": "'"}, "`data.decimal` must be '.' or ','"),
         ({"encoding": "utf-9"}, "`data.encoding` must be one that Python knows"),
         ({"encoding": "ascii", "path": "z.csv"}, "z.csv is not written in ascii"),
+        ({"dates": "x"}, "`data.dates` must say how each column writes dates"),
+        ({"dates": {"x": 3}}, "`data.dates` must say how each column writes dates"),
         ({"dates": {"y": "%d"}}, "`data.dates` must name columns of features"),
         ({"dates": {"x": "%d.%m.%Y"}}, "dates that are written %d.%m.%Y, but row 2"),
         ({"skip_clients": ["c"]}, "`data.skip_clients` must name clients"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(tmp_path, monkeypatch, options, message):
+def test_options_that_do_not_fit_are_refused(
+    unchecked, tmp_path, monkeypatch, options, message
+):
     monkeypatch.chdir(tmp_path)
     written(tmp_path, TWO), written(tmp_path, TWO.replace("ill", "mädchen"), "z.csv")
     with pytest.raises(InputError) as error:

@@ -326,6 +326,20 @@ def test_what_a_study_says_is_never_changed(tmp_path):
     assert completed(said, {}) == (said, {})
 
 
+def test_columns_that_a_study_drops_are_not_looked_at(tmp_path):
+    when = [f"{k % 28 + 1}.01.2024" for k in range(80)]
+    path = written(tmp_path, site=SITE, age=AGE, when=when, outcome=ILL)
+    data, _ = completed({"name": "file", "path": path, "drop": ["when"]}, {})
+    assert data["drop"] == ["when"] and "dates" not in data
+
+
+def test_a_split_that_pools_all_rows_needs_no_client(tmp_path):
+    path = written(tmp_path, age=AGE, dose=AGE[::-1], outcome=ILL)
+    data, split = completed({"name": "file", "path": path}, {"name": "iid"})
+    assert (data["client"], data["target"]) == ("", "outcome")
+    assert split == {"name": "iid"}
+
+
 def test_a_study_that_leaves_a_doubt_is_refused_with_the_candidates(tmp_path):
     path = written(tmp_path, site=SITE, age=AGE, dose=AGE[::-1])
     with pytest.raises(InputError) as error:

@@ -89,10 +89,14 @@ def table(
         return _from_npz(npz, task, scale or "none", scale_target)
     asked = Writing(separator, decimal, encoding)
     refuse_writing(asked)
+    forms = {} if dates is None else dates
+    if not isinstance(forms, Mapping) or not all(map(_is_text, forms.values())):
+        raise InputError(
+            "`data.dates` must say how each column writes dates, as in "
+            f'{{day = "%d.%m.%Y"}}, got {brief(dates)}.'
+        )
     source = read_source(path, asked)
-    meant = Meaning(
-        target, client, tuple(categories), dict(dates or {}), tuple(missing)
-    )
+    meant = Meaning(target, client, tuple(categories), dict(forms), tuple(missing))
     frame = _used(source, meant, drop)
     return _made(
         source,
@@ -102,6 +106,10 @@ def table(
         positive,
         Schema((), scale or "agreed", indicators, scale_target),
     )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 class Meaning(NamedTuple):

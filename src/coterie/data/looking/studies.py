@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,55 +44,82 @@ def completed(
     """
     given, parts = dict(data), dict(split)
     asked = Writing(*(given.get(name, "") for name in Writing._fields))
-    if is_npz(given.get("path")) or not all(isinstance(v, str) for v in asked):
-        return given, parts
-    if {"client", "target", "drop", "dates"} <= given.keys():
-        return given, parts
-    try:
-        files_of(given["path"])
-        refuse_writing(asked)
-    except InputError:  # reading it will tell, in the same words
+    if {"client", "target", "drop", "dates"} <= given.keys() or not _readable(given):
         return given, parts
     look = look_at(read_source(given["path"], asked))
     guessed = "target" not in given and not look.has("target")
-    client, target = _client_of(given, look), _target_of(given, look)
+    pooled = parts.get("name", "natural") != "natural"
+    client = _client_of(given, look, pooled=pooled)
+    target = _target_of(given, look, client)
     if not look.has(target) or (client and not look.has(client)):
         return given, parts
     found = findings_of(look, client, target)
     if guessed:
         if found.problems:
             raise InputError(f"{'; '.join(found.problems)}.".replace("--", "data."))
-        return {**found.data, **given}, {**found.split, **parts}
-    keep = ["task"] if found.sure_of_task and found.data["task"] == "regression" else []
-    more = {key: found.data[key] for key in keep}
-    named = {client, target, *given.get("categories", ()), *given.get("dates", {})}
-    useless = harmful(look, [*named])
-    if useless:
-        more["drop"] = useless
-    dates = {k: v for k, v in found.data.get("dates", {}).items() if k not in named}
-    dropped = given.get("drop", [])
-    dates = {name: form for name, form in dates.items() if name not in dropped}
-    if dates:
-        more["dates"] = dates
-    ends = {"client": client} if "client" not in given and client != "client" else {}
-    return {**more, **given, **ends}, parts
+        more, parts = found.data, {**found.split, **parts}
+    else:
+        more = _needed(given, look, found)
+    for option in ("dates", "categories"):  # of columns that are used
+        if option in more:
+            more = {**more, option: _without(more[option], given.get("drop", []))}
+    if "client" not in given and client != "client":
+        given["client"] = client
+    return {**{key: value for key, value in more.items() if value}, **given}, parts
 
 
-def _client_of(given: Mapping[str, Any], look: Inspection) -> str:
+def _readable(given: Mapping[str, Any]) -> bool:
+    """Whether there are tables to look at, and options are what they must be."""
+    lists = [given.get(name, []) for name in ("drop", "categories")]
+    sound = all(isinstance(some, list | tuple) for some in lists)
+    if not sound or not isinstance(given.get("dates", {}), Mapping):
+        return False
+    asked = Writing(*(given.get(name, "") for name in Writing._fields))
+    if is_npz(given.get("path")) or not all(isinstance(v, str) for v in asked):
+        return False
+    try:
+        files_of(given["path"])
+        refuse_writing(asked)
+    except InputError:  # reading it will tell, in the same words
+        return False
+    return True
+
+
+def _needed(
+    given: Mapping[str, Any], look: Inspection, found: Findings
+) -> dict[str, Any]:
+    """What a study that names its target cannot do without."""
+    target, more = found.data["target"], {}
+    if found.data["task"] == "regression" and found.sure_of_task:
+        more = {"task": "regression"} if look.of(target).whole else {}
+    named = [found.data["client"], target, *given.get("categories", [])]
+    more["drop"] = harmful(look, [*named, *given.get("dates", {})])
+    more["dates"] = _without(found.data.get("dates", {}), named)
+    return more
+
+
+def _without(some: Any, names: Sequence[str]) -> Any:
+    """Columns, in a list or a table, but for these."""
+    if isinstance(some, Mapping):
+        return {name: value for name, value in some.items() if name not in names}
+    return [name for name in some if name not in names]
+
+
+def _client_of(given: Mapping[str, Any], look: Inspection, *, pooled: bool) -> str:
     """The column of the client: as it is said, or the only one that may be."""
     if "client" in given or look.has("client"):
         return str(given.get("client", "client"))
     target = given.get("target") or target_guess(look.profiles).name
     guess = client_guess(look.profiles, str(target))
-    if not guess.sure:
+    if not guess.sure and not pooled:
         raise InputError(f"{doubt(look, guess, 'client', '`client` in [data]')}.")
-    return guess.name
+    return guess.name if guess.sure else ""
 
 
-def _target_of(given: Mapping[str, Any], look: Inspection) -> str:
+def _target_of(given: Mapping[str, Any], look: Inspection, client: str) -> str:
     if "target" in given or look.has("target"):
         return str(given.get("target", "target"))
-    guess = target_guess(look.profiles, _client_of(given, look))
+    guess = target_guess(look.profiles, client)
     if not guess.sure:
         raise InputError(f"{doubt(look, guess, 'target', '`target` in [data]')}.")
     return guess.name
