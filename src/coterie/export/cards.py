@@ -111,6 +111,8 @@ def _task_lines(about: dict[str, Any]) -> list[str]:
         words = _listed(column["categories"])
         if column.get("date"):
             words = f"days since {ORIGIN}, written {written(column['date'])}"
+        if column.get("gaps"):
+            words = f"{_listed(column['gaps'])}: no value"
         lines.append(f"| {written(column['name'])} | {column['kind']} | {words} |")
     return lines
 
@@ -287,8 +289,9 @@ def _use_lines(about: dict[str, Any]) -> list[str]:
             "```",
             "",
             "From Python, rows hold the columns in this order: numbers (true and false "
-            "are 1 and 0), the place of a category in its list above, from 0, -1 for "
-            "any other, and NaN for a gap. The preparation is a part of the programs.",
+            f"are 1 and 0, dates are days since {ORIGIN}), the place of a category in "
+            "its list above, from 0, -1 for any other, and NaN for a gap. The "
+            "preparation is a part of the programs.",
             "",
         ]
     lines += [

@@ -180,11 +180,12 @@ def _measures_part(records: Records) -> str:
         [label, *(s.show(v) for s, v in zip(scores, table.loc[label], strict=True))]
         for label in labels_of(records)
     ]
-    for name in names:
+    for name, score in zip(names, scores, strict=True):
         without = undefined_for(records, name)
         if without:
             who = some_of([records.name_of(client) for client in without])
-            text.append(f"{name} is undefined for {who}.")
+            words = score.words.removeprefix("test ")
+            text.append(f"{words} is undefined for {who}.")
     if text:
         text.append("Their test samples have no such measure, whatever the model.")
     caption = (

@@ -41,7 +41,7 @@ def init(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="A table (CSV, TSV, .gz, Parquet, Excel), several, or a folder.",
         ),
     ],
@@ -56,7 +56,7 @@ def init(
         bool, typer.Option("--force", help="Let --out replace an earlier study.")
     ] = False,
 ) -> None:
-    """Inspection at a file of your own, and write a study of it.
+    """Look at a file of your own, and write a study of it.
 
     It finds how the file is written, what its columns hold, which one names the client
     and which one is to be predicted, says what it assumed, and writes it down.
