@@ -79,13 +79,38 @@ def test_what_it_writes_of_a_messy_file_is_a_study_with_its_clients(here, kind):
     assert sorted(sum(part.size for part in parts).tolist()) == SIZES[kind]
 
 
-@pytest.mark.parametrize("kind", ["hospital", "plants"])
+RUN = ["--set", "run.rounds=2", "--set", "run.seeds=[0]", "--quiet"]
+
+
+@pytest.mark.parametrize("kind", ["sites", "ratings"])
 def test_what_it_writes_runs_at_once_in_a_pipe(here, kind):
     assert called("init", str(WRITERS[kind](here)))[0] == 0
-    words = ["--set", "run.rounds=2", "--set", "run.seeds=[0]", "--quiet"]
-    code, said, _ = called("run", "study.toml", *words)
+    code, said, _ = called("run", "study.toml", *RUN)
     assert code == 0
     assert "report: runs" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "client", "score"),
+    [
+        # Without the one patient who has no diagnosis.
+        ("hospital", "Bern", "f1 for krank on 155 rows with a label: 0."),
+        ("plants", "plant 3", "rmse on 140 rows with a label: "),
+    ],
+)
+def test_a_messy_file_leads_to_a_model_that_predicts_it(here, kind, client, score):
+    path = str(WRITERS[kind](here))
+    assert called("init", path)[0] == 0
+    more = ["--set", "model.score=f1"] if kind == "hospital" else []
+    assert called("run", "study.toml", *RUN, *more)[0] == 0
+    (folder,) = (f for f in Path("runs").iterdir() if f.name[0] != ".")
+    assert called("report", str(folder))[0] == 0
+    assert called("export", str(folder), "--client", client, "--to", "model")[0] == 0
+    code, said, _ = called("predict", "model", path, "--out", "new.csv")
+    assert code == 0 and score in said
+    card = Path("model", "README.md").read_text(encoding="utf-8")
+    assert "days since 1970-01-01" in card
+    assert ("about the class krank" in card) == (kind == "hospital")
 
 
 def test_it_says_what_each_column_holds_and_what_was_assumed(here):

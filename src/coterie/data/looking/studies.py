@@ -89,9 +89,10 @@ def _needed(
     given: Mapping[str, Any], look: Inspection, found: Findings
 ) -> dict[str, Any]:
     """What a study that names its target cannot do without."""
-    target, more = found.data["target"], {}
+    target = found.data["target"]
+    more: dict[str, Any] = {}
     if found.data["task"] == "regression" and found.sure_of_task:
-        more = {"task": "regression"} if look.of(target).whole else {}
+        more |= {"task": "regression"} if look.of(target).whole else {}
     named = [found.data["client"], target, *given.get("categories", [])]
     more["drop"] = harmful(look, [*named, *given.get("dates", {})])
     more["dates"] = _without(found.data.get("dates", {}), named)
