@@ -230,4 +230,4 @@ def test_run_says_what_it_found_in_a_study_that_names_only_the_file(here):
     code, _, said = called("run", "alone.toml", *words)
     assert code == 0
     line = next(line for line in said.splitlines() if line.startswith("found"))
-    assert "client = 'Spital', target = 'Diagnose'" in line and "decimal" not in line
+    assert 'client = "Spital", target = "Diagnose"' in line and "decimal" not in line

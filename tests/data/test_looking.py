@@ -400,3 +400,29 @@ def test_a_column_is_test_must_say_which_rows_are_for_testing():
     ).problems
     (problem,) = found(looked(site=SITE, age=AGE, is_test=AGE, y=ILL)).problems
     assert "must hold 0 or 1" in problem
+
+
+def test_words_that_look_alike_are_said_and_not_merged():
+    site = ["Geneve", "Genève", "Bern", "Chur"] * 20
+    told = found(looked(site=site, age=AGE, y=ILL))
+    assert told.columns[0].kind.startswith("4 words")
+    assert told.notes[-1] == (
+        "column 'site': 'Geneve' and 'Genève' look alike; correct the file if they are "
+        "one"
+    )
+
+
+def test_a_parquet_file_is_looked_at(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "t.parquet"
+    when = pd.date_range("2024-01-01", periods=80)
+    numbers = {"age": np.arange(80) % 7 + 0.5, "smokes": np.arange(80) % 3 == 0}
+    pd.DataFrame({"site": SITE, "when": when, **numbers, "outcome": ILL}).to_parquet(
+        path
+    )
+    told = found(look_at(read_source(path)), target="outcome")
+    assert told.data["dates"] == {"when": "ISO8601"}
+    assert [column.kind for column in told.columns[2:4]] == [
+        "numbers, 0.5 to 6.5",
+        "true or false",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,7 +77,8 @@ def run(
 def _say_found(options: dict[str, Any]) -> None:
     """Says what was assumed about a table."""
     if options:
-        said = ", ".join(f"{name} = {value!r}" for name, value in options.items())
+        shown = {key: json.dumps(v, ensure_ascii=False) for key, v in options.items()}
+        said = ", ".join(f"{name} = {value}" for name, value in shown.items())
         notice(f"found in the data: {said}; `coterie init` writes this into a study.")
 
 

@@ -16,7 +16,7 @@ from .columns import HARMFUL, USELESS, Profile, as_names, profile_of
 from .dates import days, month_first
 from .roles import FEWEST_ROWS, positive_guess, same_groups
 from .sources import BY_FILE, TableSource
-from .spellings import spelling_note
+from .spellings import look_alikes, spelling_note
 from .units import other_units, unit_note
 
 IS_TEST = "is_test"
@@ -394,7 +394,15 @@ def _say_units(
 def _say_spellings(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
     """Says which words are read as another one."""
     for profile in look.profiles:
-        if profile.merged and profile.name not in data.get("drop", []):
+        if profile.name in data.get("drop", []) or profile.kind != "words":
+            continue
+        alike = look_alikes(profile.counts)
+        if alike:
+            book.notes.append(
+                f"column {profile.name!r}: {_few([*map(repr, alike)])} look alike; "
+                "correct the file if they are one"
+            )
+        if profile.merged:
             book.notes.append(
                 f"{spelling_note(profile.name, profile.merged)}; set merge_case = "
                 "false if they differ"

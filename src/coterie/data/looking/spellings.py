@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -29,6 +30,20 @@ def one_spelling(words: Iterable[str]) -> dict[str, str]:
         best.setdefault(plain_form(word), word)
     usual = {word: best[plain_form(word)] for word in sorted(counts)}
     return {word: other for word, other in usual.items() if word != other}
+
+
+def look_alikes(words: Iterable[str]) -> list[str]:
+    """Words of which another one differs by accents and signs alone, in order.
+
+    >>> look_alikes(["Geneve", "Bern", "Genève", "St. Gallen", "St Gallen"])
+    ['Geneve', 'Genève', 'St Gallen', 'St. Gallen']
+    """
+    groups: dict[str, list[str]] = {}
+    for word in sorted(words):
+        parts = unicodedata.normalize("NFKD", plain_form(word))
+        letters = "".join(c for c in parts if c.isalnum())
+        groups.setdefault(letters if letters.isalpha() else word, []).append(word)
+    return [word for some in groups.values() if some[1:] for word in some]
 
 
 def spelling_note(name: str, other: Mapping[str, str]) -> str:
