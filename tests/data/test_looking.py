@@ -22,6 +22,7 @@ from coterie.data.looking.formats import (
 from coterie.data.looking.roles import client_guess, positive_guess, target_guess
 from coterie.data.looking.sources import TableSource, read_source
 from coterie.data.looking.studies import completed, study_text
+from coterie.data.looking.units import other_units
 
 
 def column(words: list[str], name: str = "x") -> pd.Series:
@@ -255,6 +256,27 @@ def test_another_unit_of_one_client_is_said():
         "column 'weight' of place 2 is about 1,000 times that of the others: check "
         "its unit"
     )
+
+
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        ((1, 1000), {1: 1000}),
+        ((1, 1, 0.001), {2: 0.001}),
+        ((1, 1, 1, 10), {}),
+        ((1, 1, 1000, 1000, 1), {2: 1000, 3: 1000}),
+        ((1,), {}),
+    ],
+)
+def test_another_unit_is_a_factor_that_no_spread_explains(factors, expected):
+    values = np.concatenate([factor * np.arange(5.0, 15.0) for factor in factors])
+    assert other_units(values, np.repeat(np.arange(len(factors)), 10)) == pytest.approx(
+        expected
+    )
+    # Numbers that reach as far elsewhere are of the same unit.
+    wide = np.concatenate([values, np.geomspace(1e-3, 1e6, 40)])
+    owner = np.repeat(np.arange(len(factors)), 10)
+    assert other_units(wide, np.concatenate([owner, np.full(40, 9)])) == {}
 
 
 @pytest.mark.parametrize(

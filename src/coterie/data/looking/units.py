@@ -30,15 +30,16 @@ def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     who, start, counts = np.unique(owner[order], return_index=True, return_counts=True)
     enough = counts >= _FEWEST
     who, start, counts = who[enough], start[enough], counts[enough]
-    if len(who) < 3:  # of two, nobody knows which is odd
+    if len(who) < 2:
         return {}
     low, middle, high = (
         sizes[order[start + (share * (counts - 1)).astype(int)]]
         for share in (0.05, 0.5, 0.95)
     )
-    usual = np.median(middle)
+    # Of two, nobody knows which is odd: the larger one is named.
+    usual = np.median(middle) if len(who) > 2 else middle.min()
     far = np.abs(middle - usual) > np.log10(_APART)
-    if not far.any() or 3 * far.sum() > len(who):
+    if not far.any() or 2 * far.sum() > len(who):
         return {}
     top, bottom = high[~far].max(), low[~far].min()
     apart = far & ((low > top) | (high < bottom))
