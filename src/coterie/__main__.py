@@ -11,6 +11,7 @@ from types import FrameType
 PURPOSE = "Personalised collaborative learning: one model per client."
 
 COMMANDS = {
+    "init": "Look at a file of your own, and write a study of it.",
     "run": "Compare the algorithms of a study, and write a report.",
     "plan": "Say how much learning together can help, before training.",
     "audit": "Attack a study: is it as private as its [privacy] says?",

@@ -360,7 +360,7 @@ CSV = {
         (
             "one class",
             {},
-            "the training data of client 0 of `my` have 1",
+            "column 'target' has one value in all of `my`: there is nothing to",
         ),
         (
             "labels",

@@ -33,17 +33,16 @@ def refusal(path: Path, **options: str) -> str:
     return message
 
 
-def test_a_path_that_is_a_folder_is_refused(tmp_path):
+def test_a_folder_without_tables_is_refused(tmp_path):
     folder = tmp_path / "patients.csv"
     folder.mkdir()
-    assert refusal(folder) == f"`path` must be a file, but {folder} is a folder."
+    assert refusal(folder).startswith(f"the folder {folder} has no file that ends in")
 
 
-@pytest.mark.parametrize("path", [7, ["patients.csv"], True])
+@pytest.mark.parametrize("path", [7, [], [7], True])
 def test_a_path_that_is_no_text_is_refused(unchecked, path):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match="`path` must be text, or a list of it, got"):
         load("file", path=path)
-    assert str(error.value) == f"`path` must be text, got {path!r}."
 
 
 def test_a_csv_file_becomes_a_table_with_clients_in_sorted_order(tmp_path):
@@ -148,8 +147,8 @@ def test_labels_that_are_no_classes_are_refused(tmp_path):
 
 def test_missing_files_and_other_formats_are_refused(tmp_path):
     assert "there is no data file" in refusal(tmp_path / "none.csv")
-    (tmp_path / "a.xlsx").touch()
-    assert "must end in .csv, .parquet or .npz" in refusal(tmp_path / "a.xlsx")
+    (tmp_path / "a.xls").touch()
+    assert "must end in .csv, .csv.gz, .tsv" in refusal(tmp_path / "a.xls")
     path = written(tmp_path, PATIENTS)
     assert "`task` must be one of" in refusal(path, task="classify")
 
@@ -186,7 +185,7 @@ def test_a_faulty_npz_file_is_refused(tmp_path):
     np.savez(path, features=np.array([{}]), targets=np.zeros(1))
     with pytest.raises(InputError, match=r"cannot read scans\.npz"):
         table(path)
-    with pytest.raises(InputError, match="about columns of a CSV or Parquet file"):
+    with pytest.raises(InputError, match="about columns of a table"):
         table(path, target="outcome")
 
 

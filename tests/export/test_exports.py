@@ -315,7 +315,9 @@ def test_newcomers_and_clients_without_a_class_have_their_cards(tmp_path):
         text = (found.folder / "README.md").read_text()
         assert ("joined after training" in text) == (name == late)
         if name == late != "Basel":
-            assert re.search(r"Its test auc: \S+ \(95 % interval \S+ to \S+\);", text)
+            assert re.search(
+                r"Its test auc for well: \S+ \(95 % interval \S+ to \S+\);", text
+            )
         if name == "Basel" != late:
             assert "| this model | not known | |" in text
 

@@ -13,8 +13,10 @@ import pytest
 
 from coterie import report
 from coterie.checks import InputError
+from coterie.cli import tables
+from coterie.report.headlines import headline
 from coterie.report.sections import clients_section, measures_section
-from coterie.scores.finals import undefined_for
+from coterie.scores.finals import score_of, undefined_for
 from support.browser import Browser
 from support.made_records import make_records
 
@@ -90,6 +92,23 @@ def test_all_measures_are_means_over_the_clients_that_have_them():
     for header in ("accuracy ↑", "auc ↑", "loss ↓"):
         assert header in page
     assert "reliability" not in page and "<select" not in page
+
+
+def test_a_measure_of_one_class_names_it_wherever_it_is_printed():
+    records = with_auc(make_records(n=4))
+    records = replace(records, task="binary", classes=("Well", "Ill"))
+    page = measures_section(records)
+    assert ">accuracy ↑<" in page and ">auc for Ill ↑<" in page
+    records = replace(records, score="auc")
+    table = report.summary(records)
+    assert any("test auc for Ill" in text for text in headline(records, table).values())
+    assert score_of(records).heading == "Test auc for Ill"
+    with tables.out.capture() as shown:
+        tables.print_summary(table, score_of(records))
+    assert shown.get().strip().startswith("test auc for Ill, round")
+    # Of three classes, it is a mean over all of them.
+    three = replace(records, task="classification", classes=("a", "b", "c"))
+    assert score_of(three).words == "test auc"
 
 
 def test_a_score_that_samples_leave_undefined_is_left_out_for_all_alike():

@@ -50,7 +50,7 @@ def _score_text(p: experiment.Progress, score: float) -> str:
     """The score in the units of the report, and which way is better."""
     shown = score_named(p.measure, p.higher_is_better).show(score)
     way = "higher" if p.higher_is_better else "lower"
-    return f", validation {p.measure} {shown} ({way} is better)"
+    return f", validation {p.measure_words or p.measure} {shown} ({way} is better)"
 
 
 @contextlib.contextmanager

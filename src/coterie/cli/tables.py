@@ -82,7 +82,8 @@ def print_summary(summary: Any, score: Score) -> None:
     when, seeds = f"round {summary['round'].max()}", summary["seeds"].max()
     if "time" in summary:
         when = f"after {summary['time'].max():.4g} virtual seconds"
-    title = f"test data, {when}, {seeds} seed{'s' if seeds > 1 else ''}"
+    what = score.words if " for " in score.words else "test data"
+    title = f"{what}, {when}, {seeds} seed{'s' if seeds > 1 else ''}"
     columns: dict[str, Callable[[Any], str]] = {
         _mean_heading(summary): lambda row: _mean(row, score),
         _gain_heading(score): lambda row: _gain(row, score),

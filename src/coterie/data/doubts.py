@@ -14,24 +14,26 @@ from torch import Tensor
 from ..models import OBJECTIVES
 from .federation import Federation
 from .fitting import samples_of
+from .looking.units import other_units, unit_note
 from .preparation import Column
 
 _APART = 30.0
 """Features whose sizes differ by more train badly, a bias of 1 among them."""
 
-_FEWEST = 20
+FEWEST = 20
 """With fewer samples a column may fit the labels by chance."""
 
 
 def doubts(federation: Federation) -> list[str]:
     """One sentence for each oddity of the data of those who train."""
-    index, _ = samples_of(federation.train)
+    index, owner = samples_of(federation.train)
     labels = federation.targets[index]
     columns, values = _columns(federation)
     found = []
     if columns:
         values = values[index].double()
         found = [
+            *_other_units(federation, columns, values, owner),
             _unlike_sizes(federation, columns, values),
             _constant(columns, values),
             _telling(federation, columns, values, labels),
@@ -74,6 +76,23 @@ def _unlike_sizes(
     )
 
 
+def _other_units(
+    federation: Federation,
+    columns: tuple[Column, ...],
+    values: Float[Tensor, "m c"],
+    owner: Int[Tensor, " m"],
+) -> list[str]:
+    """Columns that some client seems to measure in another unit, at most five."""
+    found = []
+    for column, some in zip(columns, values.T, strict=True):
+        if column.categories is None and not column.date:
+            odd = other_units(some.numpy(), owner.numpy())
+            for place, times in odd.items():
+                who = federation.name_of(place)
+                found.append(f"{unit_note(column.name, times, who)}.")
+    return found[:5]
+
+
 def _constant(columns: tuple[Column, ...], values: Float[Tensor, "m c"]) -> str:
     """Columns that say nothing."""
     names = []
@@ -93,7 +112,7 @@ def _telling(
     labels: Tensor,
 ) -> str:
     """Columns that give the label away."""
-    if len(labels) < _FEWEST or labels.ndim > 1 or len(labels.unique()) < 2:
+    if len(labels) < FEWEST or labels.ndim > 1 or len(labels.unique()) < 2:
         return ""
     tells = gives_away if OBJECTIVES[federation.task].labelled else repeats
     names = [c.name for c, v in zip(columns, values.T, strict=True) if tells(v, labels)]
@@ -133,8 +152,8 @@ def repeats(values: Float[Tensor, " m"], targets: Tensor) -> bool:
     """Whether a column is a straight line of the targets."""
     if values.isnan().any() or values.std() == 0:
         return False
-    pair = torch.stack([values, targets.double()])
-    return abs(float(torch.corrcoef(pair)[0, 1])) > 1 - 1e-6
+    a, b = values - values.mean(), targets.double() - targets.double().mean()
+    return abs(float(a @ b)) > (1 - 1e-6) * float(a.norm() * b.norm())
 
 
 def _entropy(shares: Float[Tensor, "*k"]) -> float:

@@ -2,14 +2,14 @@
 
 A CSV file has a header, one row per sample, a column that names the client, a target
 column, optionally a column `is_test` of 0 and 1, and features in all other columns:
-numbers, words (which are categories), or true and false, with gaps. A Parquet file has
-the same columns. An npz file holds the arrays `features`, `targets`, `client` and
-optionally `is_test`.
+numbers, words (which are categories), dates, or true and false, with gaps. Parquet and
+Excel files have the same columns, and so have several files. An npz file holds the
+arrays `features`, `targets`, `client` and optionally `is_test`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +21,25 @@ from jaxtyping import Float
 from ..checks import InputError, brief, expanded, one_of, suggestion
 from ..models import OBJECTIVES, outputs_for
 from .federation import Table
+from .looking.dates import days, form_of
+from .looking.formats import Writing, refuse_writing
+from .looking.sources import TableSource, is_npz, read_source
+from .looking.spellings import one_spelling, plain_form, spelling_note
 from .preparation import SCALES, Column, Preparation, Schema
-from .reading import FRAMES, MISSING, Cells, cells_of, finite_numbers, read_npz
+from .reading import (
+    FRAMES,
+    MISSING,
+    Cells,
+    cells_of,
+    ending_of,
+    finite_numbers,
+    read_frame,
+    read_npz,
+)
 
 _IS_TEST = "is_test"
 
-_MOST_CATEGORIES = 100
+MOST_CATEGORIES = 100
 """A column of more words than that names samples."""
 
 _MOST_CLASSES = 10_000
@@ -34,93 +47,256 @@ _MOST_CLASSES = 10_000
 
 
 def table(
-    path: str | Path,
+    path: str | Path | Sequence[str],
     *,
     target: str = "target",
     client: str = "client",
     task: str | None = None,
+    positive: str = "",
     scale: str | None = None,
     scale_target: bool = True,
     indicators: bool = False,
     categories: Sequence[str] = (),
+    dates: Mapping[str, str] | None = None,
     drop: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    merge_case: bool = True,
+    skip_empty: bool = False,
+    skip_clients: Sequence[str] = (),
+    separator: str = "",
+    decimal: str = "",
+    encoding: str = "",
 ) -> Table:
-    """Your own data, from a CSV, Parquet or npz file.
+    """Your own data, from CSV, Parquet, Excel or npz files.
 
-    Args:
-        path: the file, as text in a study.
-        target: the column to predict.
-        client: the column that names the client; "" if there is none.
-        task: what to learn; by default "binary" for targets 0 and 1 or two words,
-            "classification" for more words, "regression" for targets with a
-            fractional part.
-        scale: features have mean 0 and deviation 1 by the training numbers of all
-            clients, "agreed", of each client alone, "client", or are as they are,
-            "none"; by default "agreed", and "none" for arrays of an npz file.
-        scale_target: whether models predict quantities in deviations from their mean
-            over the training data of all clients. Scores, losses and predictions are in
-            the unit of the data all the same.
-        indicators: whether features say which values were missing.
-        categories: columns whose numbers are names.
-        drop: columns that are not used.
+    `path` is a file, a list of files, or a folder with a file for each site. What a
+    study does not say of separator, decimal sign, encoding and task is found. All
+    options are in docs/data.md.
     """
-    path = checked_path(path, (*FRAMES, ".npz"))
     if task is not None:
         one_of("task", task, OBJECTIVES)
     if scale is not None:
         one_of("data.scale", scale, SCALES)
-    if path.suffix in FRAMES:
-        return table_of_frame(
-            FRAMES[path.suffix](path),
-            path,
-            target=target,
-            client=client,
-            task=task,
-            scale=scale,
-            scale_target=scale_target,
-            indicators=indicators,
-            categories=categories,
-            drop=drop,
-        )
-    if (target, client) != ("target", "client") or indicators or categories or drop:
-        raise InputError(
-            "`target`, `client`, `indicators`, `categories` and `drop` are about "
-            f"columns of a CSV or Parquet file; in the npz file {path.name} the arrays "
-            "are called 'targets' and 'client'."
-        )
-    return _from_npz(path, task, scale or "none", scale_target)
+    if isinstance(path, str | Path) and is_npz(path):
+        npz = checked_path(path, (".npz",))
+        about = (target, client) != ("target", "client") or indicators or categories
+        if about or drop or dates or missing or positive:
+            raise InputError(
+                "`target`, `client`, `positive`, `indicators`, `categories`, `dates`, "
+                "`drop` and `missing` are about columns of a table; in the npz file "
+                f"{npz.name} the arrays are called 'targets' and 'client'."
+            )
+        return _from_npz(npz, task, scale or "none", scale_target)
+    asked = Writing(separator, decimal, encoding)
+    refuse_writing(asked)
+    return table_of_source(
+        lambda: read_source(path, asked),
+        target=target,
+        client=client,
+        task=task,
+        positive=positive,
+        scale=scale,
+        scale_target=scale_target,
+        indicators=indicators,
+        categories=categories,
+        dates=dates,
+        drop=drop,
+        missing=missing,
+        merge_case=merge_case,
+        skip_empty=skip_empty,
+        skip_clients=skip_clients,
+    )
 
 
-def table_of_frame(
-    frame: pd.DataFrame,
-    path: Path,
+def table_of_source(
+    read: Callable[[], TableSource],
     *,
     target: str = "target",
     client: str = "client",
     task: str | None = None,
+    positive: str = "",
     scale: str | None = None,
     scale_target: bool = True,
     indicators: bool = False,
     categories: Sequence[str] = (),
+    dates: Mapping[str, str] | None = None,
     drop: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    merge_case: bool = True,
+    skip_empty: bool = False,
+    skip_clients: Sequence[str] = (),
 ) -> Table:
-    """The same of cells that were read already; messages name the path."""
-    special = _special(frame, path, target, client)
-    frame = frame.drop(columns=_there("drop", drop, frame, path, special))
-    named = _there("categories", categories, frame, path, special)
-    features, columns = _features(frame, path, special, named)
-    schema = Schema(columns, scale or "agreed", indicators, scale_target)
-    rows = _from_frame(frame, path, target, client, task)
-    return _assemble(path, features, rows, task, schema)
+    """The same of a table that `read` gives, once options are checked."""
+    forms = {} if dates is None else dates
+    if not isinstance(forms, Mapping) or not all(map(_is_text, forms.values())):
+        raise InputError(
+            "`data.dates` must say how each column writes dates, as in "
+            f'{{day = "%d.%m.%Y"}}, got {brief(dates)}.'
+        )
+    source = read()
+    meant = Meaning(target, client, tuple(categories), dict(forms), tuple(missing))
+    frame = _used(source, meant, drop)
+    return _made(
+        source,
+        _kept(frame, source.label, meant, skip_empty, skip_clients, merge_case),
+        meant,
+        task,
+        positive,
+        Schema((), scale or "agreed", indicators, scale_target),
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+class Meaning(NamedTuple):
+    """What a study says that the columns of a table are."""
+
+    target: str
+    client: str
+    categories: tuple[str, ...]
+    dates: dict[str, str]
+    missing: tuple[str, ...]
+
+
+def _used(source: TableSource, meant: Meaning, drop: Sequence[str]) -> pd.DataFrame:
+    """The columns of all files, without those that are dropped."""
+    path, every = source.label, source.columns()
+    frame = source.joined()
+    special = _special(frame, path, meant.target, meant.client)
+    _there("drop", drop, every, path, special)
+    different = source.differences(drop)
+    if different:
+        raise InputError(
+            f"the files of {path.name} must have the same columns, but {different}: "
+            "correct them, or leave these columns out by `data.drop`."
+        )
+    extra = [name for name in frame if name not in (*every, *special)]
+    frame = frame.drop(columns=[*(name for name in drop if name in frame), *extra])
+    features = [name for name in meant.categories if name != meant.target]
+    _there("categories", features, frame.columns, path, special)
+    _there("dates", list(meant.dates), frame.columns, path, special)
+    return frame
+
+
+def _kept(
+    frame: pd.DataFrame,
+    path: Path,
+    meant: Meaning,
+    skip_empty: bool,
+    skip_clients: Sequence[str],
+    merge_case: bool,
+) -> tuple[pd.DataFrame, list[str]]:
+    """The rows that are used, words with one spelling, and what there is to say."""
+    notes: list[str] = []
+    ends = [name for name in (meant.target, meant.client) if name]
+    if skip_empty:
+        gaps = {meant.target: meant.missing}
+        cells = [cells_of(frame[name], path, gaps.get(name, ())) for name in ends]
+        empty = np.any([some.missing for some in cells], axis=0)
+        if empty.all():
+            raise InputError(f"no row of {path.name} has both {' and '.join(ends)}.")
+        if empty.any():
+            notes.append(f"{empty.sum():,} rows without {' or '.join(ends)} left out")
+            frame = frame[~empty]
+    if merge_case:
+        frame, merged = _merged(frame, meant.client)
+        notes += merged
+    if skip_clients and meant.client:
+        who = cells_of(frame[meant.client], path).text
+        for name in skip_clients:
+            if name not in who:
+                raise InputError(
+                    f"`data.skip_clients` must name clients, but {path.name} has none "
+                    f"called {name!r}.{suggestion(str(name), set(who))}"
+                )
+        frame = frame[~np.isin(who, list(skip_clients))]
+        notes.append(f"clients left out: {_listed(list(skip_clients))}")
+    return frame, notes
+
+
+def _merged(frame: pd.DataFrame, client: str) -> tuple[pd.DataFrame, list[str]]:
+    """The cells with one spelling of each word, and which others there were."""
+    notes, changed = [], {}
+    for name in frame:
+        column = frame[name]
+        if pd.api.types.is_numeric_dtype(column.dtype) or column.nunique() > 2000:
+            continue
+        words = [word for word in column.to_numpy(object) if isinstance(word, str)]
+        if name != client:
+            words = [word for word in words if word.lower() not in _TRUTH]
+        other = one_spelling(words)
+        if other:
+            changed[name] = column.replace(other)
+            notes.append(spelling_note(str(name), other))
+    return frame.assign(**{str(k): v for k, v in changed.items()}), notes
+
+
+_TRUTH = ("true", "false", *(word.lower() for word in MISSING))
+"""Words that are read in any case."""
+
+
+def _made(
+    source: TableSource,
+    kept: tuple[pd.DataFrame, list[str]],
+    meant: Meaning,
+    task: str | None,
+    positive: str,
+    schema: Schema,
+) -> Table:
+    """The table of these rows."""
+    (frame, notes), path = kept, source.label
+    features, columns = _features(frame, path, meant)
+    rows = _from_frame(frame, path, meant, task)
+    task = task or _guess(path, rows.targets)
+    rows = rows._replace(targets=_told_apart(rows.targets, task, positive, path, meant))
+    found = _assemble(path, features, rows, task, schema._replace(columns=columns))
+    if positive:
+        found = _turned(found, positive, path)
+    note = "; ".join([found.note.rstrip("."), *notes]) + "."
+    return found._replace(files=source.files, note=note)
+
+
+def _told_apart(
+    targets: np.ndarray, task: str, positive: str, path: Path, meant: Meaning
+) -> np.ndarray:
+    """Targets 0 and 1 by their names, where the class 0 is the positive one."""
+    if not positive:
+        return targets
+    words = targets.dtype.kind in "OU"
+    names = [str(t) if words else f"{t:g}" for t in np.unique(targets)]
+    if not OBJECTIVES[task].labelled or len(names) > 2:
+        raise InputError(
+            f"`data.positive` is for targets of two classes, but column "
+            f"{meant.target!r} of {path.name} has {len(names):,} values."
+        )
+    if positive not in names:
+        raise InputError(
+            f"`data.positive` must be one of {', '.join(map(repr, names))}, got "
+            f"{positive!r}.{suggestion(positive, names)}"
+        )
+    if words or positive == names[-1]:
+        return targets
+    return np.array([f"{t:g}" for t in targets], dtype=object)
+
+
+def _turned(found: Table, positive: str, path: Path) -> Table:
+    """The table, with this class as the second one."""
+    if not found.classes or found.classes[-1] == positive:
+        return found
+    first, second = found.classes
+    note = found.note.replace(f"{first}, {second}", f"{second}, {first}")
+    return found._replace(targets=1 - found.targets, classes=(second, first), note=note)
 
 
 def raw_columns(path: str | Path, how: Preparation) -> Float[torch.Tensor, "b c"]:
-    """The raw values of a CSV or Parquet file, for the module of a preparation.
+    """The raw values of a table in a file, for the module of a preparation.
 
     Columns that the preparation does not have are left alone.
     """
     path = checked_path(path, FRAMES)
-    return raw_values(FRAMES[path.suffix](path), path, how)
+    return raw_values(read_frame(path)[0], path, how)
 
 
 def raw_values(
@@ -134,8 +310,10 @@ def raw_values(
                 f"{path.name} has no column {column.name!r}, which the model needs."
                 f"{suggestion(column.name, frame.columns)}"
             )
-        cells = cells_of(frame[column.name], path)
-        if column.categories is None:
+        cells = cells_of(frame[column.name], path, column.gaps)
+        if column.date:
+            found.append(torch.tensor(_days(cells, column.date, path)))
+        elif column.categories is None:
             _refuse_mixture(cells, path)
             numbers = finite_numbers(cells, path, gaps=True)
             bad = np.flatnonzero(~np.isin(numbers, (0, 1)) & ~cells.missing)
@@ -149,8 +327,37 @@ def raw_values(
         else:
             pairs = zip(cells.text, cells.missing, strict=True)
             words = [None if gap else str(word) for word, gap in pairs]
-            found.append(how.codes(place, words))
+            found.append(how.codes(place, known_words(words, column.categories)))
     return torch.stack(found, dim=1)
+
+
+def known_words(words: Sequence[str | None], known: Sequence[str]) -> list[str | None]:
+    """The words as they are known, whatever their case and blanks.
+
+    >>> known_words(["BERN", "Chur", None], ["Bern", "Zug"])
+    ['Bern', 'Chur', None]
+    """
+    plain = {plain_form(word): word for word in known}
+    alike = plain if len(plain) == len(known) else {}
+    there = set(known)
+    return [
+        word if word is None or word in there else alike.get(plain_form(word), word)
+        for word in words
+    ]
+
+
+def _days(cells: Cells, form: str, path: Path) -> np.ndarray:
+    """The days of a column of dates; NaN where there is none."""
+    there = ~cells.missing
+    found = np.full(len(cells.text), np.nan)
+    found[there] = days(cells.text[there].tolist(), form)
+    bad = np.flatnonzero(np.isnan(found) & there)
+    if len(bad):
+        raise InputError(
+            f"column {cells.name!r} of {path.name} must hold dates that are written "
+            f"{form}, but row {cells.row[bad[0]]} holds {brief(cells.text[bad[0]])}."
+        )
+    return found
 
 
 def checked_path(path: str | Path, kinds: Iterable[str]) -> Path:
@@ -163,10 +370,9 @@ def checked_path(path: str | Path, kinds: Iterable[str]) -> Path:
     if not path.is_file():
         raise InputError(f"there is no data file {path}.")
     *others, last = kinds
-    if path.suffix not in (*others, last):
-        raise InputError(
-            f"a data file must end in {', '.join(others)} or {last}, got {path.name}."
-        )
+    if ending_of(path) not in (*others, last):
+        rule = f"{', '.join(others)} or {last}" if others else last
+        raise InputError(f"a data file must end in {rule}, got {path.name}.")
     return path
 
 
@@ -180,21 +386,25 @@ class Rows(NamedTuple):
 
 
 def _from_frame(
-    frame: pd.DataFrame, path: Path, target: str, client: str, task: str | None
+    frame: pd.DataFrame, path: Path, meant: Meaning, task: str | None
 ) -> Rows:
     """Targets, clients and test samples of a table of cells."""
+    target, client = meant.target, meant.client
     cells = cells_of(frame[target], path)
     gap = np.flatnonzero(cells.missing)
     if len(gap):
         raise InputError(
             f"column {target!r} of {path.name} must say what to predict, but row "
-            f"{frame.index[gap[0]]} holds nothing."
+            f"{frame.index[gap[0]]} holds nothing: fill it in, or set "
+            "`data.skip_empty` to leave such rows out."
         )
     labelled = task is not None and OBJECTIVES[task].labelled
-    no_numbers = cells.numbers is None
+    no_numbers = cells.numbers is None or target in meant.categories
     some = cells.numbers is not None and bool(np.isnan(cells.numbers).any())
     # Words are classes; among numbers they may be a slip, unless the task is said.
     words = (no_numbers and (labelled or task is None)) or (some and labelled)
+    if words:
+        _refuse_names(cells, path)
     targets = cells.text if words else finite_numbers(cells, path)
     names = None
     if client:
@@ -206,6 +416,22 @@ def _from_frame(
         else None
     )
     return Rows(targets, names, fixed, frame.index.to_numpy())
+
+
+def _refuse_names(cells: Cells, path: Path) -> None:
+    """Refuses targets that are dates, or almost as many words as there are rows."""
+    words = sorted({str(word) for word in cells.text})
+    if form_of(words):
+        raise InputError(
+            f"column {cells.name!r} of {path.name} holds dates, which cannot be "
+            "predicted: choose another `target`, or make it a number of days."
+        )
+    if len(words) > max(MOST_CATEGORIES, len(cells.text) // 10):
+        raise InputError(
+            f"column {cells.name!r} of {path.name} holds {len(words):,} different "
+            f"words in {len(cells.text):,} rows, too many to be classes: choose "
+            "another `target`."
+        )
 
 
 def _special(frame: pd.DataFrame, path: Path, target: str, client: str) -> set[str]:
@@ -229,53 +455,64 @@ def _special(frame: pd.DataFrame, path: Path, target: str, client: str) -> set[s
 def _there(
     option: str,
     names: Sequence[str],
-    frame: pd.DataFrame,
+    known: Iterable[str],
     path: Path,
     special: set[str],
-) -> list[str]:
-    """The names, if all of them are columns of features."""
+) -> None:
+    """Refuses names that are not columns of features."""
+    known = list(known)
     for name in names:
-        if name not in frame or name in special:
+        if name not in known or name in special:
             raise InputError(
                 f"`data.{option}` must name columns of features, but {path.name} has "
-                f"none called {name!r}.{suggestion(str(name), frame.columns)}"
+                f"none called {name!r}.{suggestion(str(name), known)}"
             )
-    return list(names)
 
 
 def _features(
-    frame: pd.DataFrame, path: Path, special: set[str], named: list[str]
+    frame: pd.DataFrame, path: Path, meant: Meaning
 ) -> tuple[np.ndarray, tuple[Column, ...]]:
     """The raw values of all columns of features, sorted by name, and what they are."""
+    special = {meant.target, meant.client, _IS_TEST}
     names = sorted(name for name in frame.columns if name not in special)
     if not names:
         raise InputError(f"{path.name} has no feature columns.")
-    values, columns = [], []
+    values, columns, many = [], [], []
     for name in names:
-        cells = cells_of(frame[name], path)
-        if cells.numbers is not None and name not in named:
-            _refuse_mixture(cells, path)
-            values.append(finite_numbers(cells, path, gaps=True))
-            columns.append(Column(name, truth=cells.truth))
-            continue
+        cells = cells_of(frame[name], path, meant.missing)
         words = _in_order({str(word) for word in cells.text[~cells.missing]})
-        if len(words) > _MOST_CATEGORIES:
-            raise InputError(
-                f"column {name!r} of {path.name} holds {len(words):,} different words, "
-                f"more than the {_MOST_CATEGORIES} that categories may have: leave it "
-                "out by `data.drop`."
-            )
-        code = {word: float(place) for place, word in enumerate(words)}
-        values.append(
-            np.array(
-                [
-                    np.nan if gap else code[str(word)]
-                    for word, gap in zip(cells.text, cells.missing, strict=True)
-                ]
-            )
+        if name in meant.dates:
+            column = Column(name, date=meant.dates[name])
+            values.append(_days(cells, column.date, path))
+        elif cells.numbers is not None and name not in meant.categories:
+            _refuse_mixture(cells, path)
+            column = Column(name, truth=cells.truth, gaps=_gaps(cells, meant.missing))
+            values.append(finite_numbers(cells, path, gaps=True))
+        elif len(words) > MOST_CATEGORIES:
+            many.append(f"column {name!r} of {path.name} holds {len(words):,}")
+            continue
+        else:
+            column = Column(name, tuple(words))
+            values.append(_codes(cells, words))
+        columns.append(column)
+    if many:
+        raise InputError(
+            f"{'; '.join(many[:9])} different words, more than the {MOST_CATEGORIES} "
+            "that categories may have: leave it out by `data.drop`."
         )
-        columns.append(Column(name, tuple(words)))
     return np.stack(values, axis=1), tuple(columns)
+
+
+def _gaps(cells: Cells, missing: Sequence[str]) -> tuple[str, ...]:
+    """The words for a missing value that a column has."""
+    return tuple(word for word in missing if word in cells.text)
+
+
+def _codes(cells: Cells, words: Sequence[str]) -> np.ndarray:
+    """The places of a column's words, NaN where there is none."""
+    code = {word: float(place) for place, word in enumerate(words)}
+    pairs = zip(cells.text, cells.missing, strict=True)
+    return np.array([np.nan if gap else code[str(word)] for word, gap in pairs])
 
 
 def _refuse_mixture(cells: Cells, path: Path) -> None:
@@ -287,7 +524,8 @@ def _refuse_mixture(cells: Cells, path: Path) -> None:
         raise InputError(
             f"column {cells.name!r} of {path.name} holds numbers, but row "
             f"{cells.row[words[0]]} holds {brief(cells.text[words[0]])}: correct it, "
-            "or name the column in `data.categories` if its numbers are names."
+            "or name the column in `data.categories` if its numbers are names, or the "
+            "word in `data.missing` if it says that there is no number."
         )
 
 
@@ -415,7 +653,10 @@ def _client_names(path: Path, clients: np.ndarray, number: np.ndarray) -> list[s
     """The sorted names of the clients, none of them empty."""
     empty = [i for i, name in enumerate(clients) if str(name).strip() in MISSING]
     if empty:
-        raise InputError(f"row {number[empty[0]]} of {path.name} names no client.")
+        raise InputError(
+            f"row {number[empty[0]]} of {path.name} names no client: fill it in, or "
+            "set `data.skip_empty` to leave such rows out."
+        )
     return _in_order({str(name) for name in clients})
 
 

@@ -1,11 +1,11 @@
 """How raw columns become the features of a model: filled, scaled, one-hot.
 
-A raw value is a number, or the code of a category; NaN where it is missing. A number v
-becomes (v - mean) / scale, at most ten deviations from the mean. A category becomes one
-feature for each that training data have, and where asked one more feature says that a
-value was missing. What a client needs for that is a `Preparation`, plain numbers and
-words, which is a part of its model: `module()` computes the features that the model was
-trained on.
+A raw value is a number (of a date: the day, counted from 1970-01-01), or the code of a
+category; NaN where it is missing. A number v becomes (v - mean) / scale, at most ten
+deviations from the mean. A category becomes one feature for each that training data
+have, and where asked one more feature says that a value was missing. What a client
+needs for that is a `Preparation`, plain numbers and words, which is a part of its
+model: `module()` computes the features that the model was trained on.
 
 Quantities to predict are scaled, too, by the mean and deviation of all training data:
 a model predicts in deviations, and its `Unit` turns predictions into what people use.
@@ -39,6 +39,8 @@ class Column(NamedTuple):
     name: str
     categories: tuple[str, ...] | None = None  # None: numbers
     truth: bool = False  # numbers that are true and false, 1 and 0
+    date: str = ""  # how dates are written, whose numbers are days
+    gaps: tuple[str, ...] = ()  # words that stand for a missing number
 
 
 class Schema(NamedTuple):
@@ -208,6 +210,8 @@ def _plain_columns(
             "categories": list(column.categories or ()),
             "indicator": bool(indicator),
         }
+        | ({"date": column.date} if column.date else {})
+        | ({"gaps": list(column.gaps)} if column.gaps else {})
         for column, indicator in zip(columns, indicators, strict=True)
     ]
 
@@ -215,6 +219,8 @@ def _plain_columns(
 def _kind(column: Column) -> str:
     if column.truth:
         return "truth"
+    if column.date:
+        return "date"
     return "number" if column.categories is None else "category"
 
 
@@ -226,6 +232,8 @@ def _columns_of(
             c["name"],
             tuple(c["categories"]) if c["kind"] == "category" else None,
             c["kind"] == "truth",
+            str(c.get("date", "")),
+            tuple(map(str, c.get("gaps", ()))),
         )
         for c in plain
     )

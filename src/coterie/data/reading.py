@@ -1,17 +1,21 @@
-"""What is in a file: cells of CSV and Parquet, arrays of npz, checked as they come.
+"""What is in a file: cells of tables, arrays of npz, checked as they come.
 
 Messages count rows as a person does who opens the file: the header of a CSV file is row
-1, rows of other files count from 1.
+1, rows of Parquet and npz count from 1.
 """
 
 from __future__ import annotations
 
 import csv
+import datetime
+import gzip
+import io
 import math
+import re
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +23,15 @@ import numpy as np
 import pandas as pd
 
 from ..checks import InputError, brief
+from .looking.formats import UNSAID, Writing, decoded, points_for_commas, separator_of
 
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number that single precision holds."""
 
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?")
+MISSING = (
+    *("", "NA", "N/A", "n/a", "NaN", "nan", "NaT", "null", "NULL", "?"),
+    *("#N/A", "<NA>"),
+)
 """Cells that say nothing."""
 
 _MOST_DEFLATED = 1040
@@ -44,48 +52,114 @@ _FAULTS = (
 )
 
 
-def read_csv(path: Path) -> pd.DataFrame:
-    """The cells of a CSV file as text; its index counts rows, the header is row 1."""
+def read_text(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
+    """The cells of a CSV or TSV file as text, and how it is written.
+
+    Its index counts rows, the header is row 1.
+    """
+    text, encoding = decoded(_bytes(path), path.name, asked.encoding)
+    usual = "\t" if ".tsv" in path.suffixes else ","
+    hint = re.match(r"sep=(.)\r?\n", text)  # which some spreadsheets write
+    text = text[hint.end() :] if hint else text
+    separator = asked.separator or (hint[1] if hint else separator_of(text, usual))
+    first = 2 if hint else 1
     try:
-        names = _header(path)
+        names = _header(path, text, separator, first)
         frame = pd.read_csv(
-            path,
+            io.StringIO(text),
+            sep=separator,
             dtype=str,
             header=None,
             keep_default_na=False,
             skip_blank_lines=False,
-            encoding="utf-8-sig",
         )
     except InputError:
         raise
     except (ValueError, OverflowError, csv.Error) as error:
         reason = str(error).strip().rstrip(".")
         raise InputError(f"cannot read {path.name} as CSV: {reason[:200]}.") from error
-    frame.index += 1
-    frame = frame.iloc[1:].set_axis(names, axis=1)
-    frame = frame[~(frame == "").all(axis=1)]  # blank lines
+    frame.index += first
+    frame = _filled(_named(frame.iloc[1:], names, path), path)
+    columns = {str(name): _stripped(frame[name]) for name in frame}
+    columns, decimal = points_for_commas(columns, separator, asked.decimal)
+    found = pd.DataFrame(columns, index=frame.index, dtype=object)
+    return found, Writing(separator, decimal, encoding)
+
+
+def _filled(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """The rows that say something, if there are some."""
+    frame = frame[~frame.isin(MISSING).all(axis=1)]
     if frame.empty:
         raise InputError(f"{path.name} has a header but no rows.")
     return frame
 
 
-def _header(path: Path) -> list[str]:
-    """The names of the columns, if every row has as many cells."""
+def _bytes(path: Path) -> bytes:
+    """What a file holds, unpacked."""
+    if path.suffix.lower() != ".gz":
+        return path.read_bytes()
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {path.name} as gzip: it is damaged.") from error
+
+
+def _stripped(column: pd.Series) -> np.ndarray:
+    return np.array([word.strip() for word in column.to_numpy(object)], dtype=object)
+
+
+def _header(path: Path, text: str, separator: str, first: int) -> list[str]:
+    """The names of the columns, if every row, from the first on, has as many cells."""
     names: list[str] = []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        for number, row in enumerate(csv.reader(file), 1):
-            names = names if number > 1 else row
-            # pandas would fill a row that is short, as if its cells were empty.
-            if row and len(row) != len(names):
-                raise InputError(
-                    f"row {number} of {path.name} has {len(row)} cells, but its header "
-                    f"has {len(names)}."
-                )
-    _refuse_header(names, path)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    for number, row in enumerate(rows, first):
+        names = names if number > first else [name.strip() for name in row]
+        # pandas would fill a row that is short, as if its cells were empty.
+        if row and len(row) != len(names):
+            raise InputError(
+                f"row {number} of {path.name} has {len(row)} cell{'s' * (len(row) > 1)}"
+                f", but its header has {len(names)}."
+            )
+    if not names:
+        raise InputError(f"{path.name} has no columns: it is empty.")
     return names
 
 
-def read_parquet(path: Path) -> pd.DataFrame:
+def _named(frame: pd.DataFrame, names: list[str], path: Path) -> pd.DataFrame:
+    """The cells with the names of the columns.
+
+    A first column without a name that counts rows, as pandas and R write it, is left
+    out, and so are columns without a name that are empty.
+    """
+    if len(names) > 1 and all(map(_is_number, names)):
+        raise InputError(
+            f"the first row of {path.name} holds numbers, not names: add a row with "
+            "the names of the columns."
+        )
+    used = [
+        bool(name) or bool((frame.iloc[:, j] != "").any())
+        for j, name in enumerate(names)
+    ]
+    if not all(used):
+        frame = frame.loc[:, used]
+        names = [name for name, mine in zip(names, used, strict=True) if mine]
+    if names and not names[0] and len(frame):
+        counted = pd.to_numeric(frame.iloc[:, 0], errors="coerce").dropna().diff()
+        if len(names) > 1 and len(counted) and bool((counted.iloc[1:] == 1).all()):
+            frame, names = frame.iloc[:, 1:], names[1:]
+    _refuse_header(names, path)
+    return frame.set_axis(names, axis=1)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def read_parquet(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
     """The columns of a Parquet file; its index counts rows from 1."""
     try:
         frame = pd.read_parquet(path, dtype_backend="numpy_nullable")
@@ -99,27 +173,105 @@ def read_parquet(path: Path) -> pd.DataFrame:
             f"cannot read {path.name} as Parquet: {reason[:200]}."
         ) from error
     frame = frame.set_axis(range(1, len(frame) + 1), axis=0)
-    _refuse_header([str(name) for name in frame.columns], path)
+    names = [str(name).strip() for name in frame.columns]
+    _refuse_header(names, path)
     if frame.empty:
         raise InputError(f"{path.name} has no rows.")
-    return frame.set_axis([str(name) for name in frame.columns], axis=1)
+    frame = frame.set_axis(names, axis=1)
+    for name in names:
+        if pd.api.types.is_datetime64_any_dtype(frame[name].dtype):
+            frame[name] = frame[name].astype(object).map(_as_text)
+    return frame, Writing()
 
 
-FRAMES = {".csv": read_csv, ".parquet": read_parquet}
+def read_excel(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
+    """The cells of the first sheet of an Excel file as text; the header is row 1."""
+    try:
+        frame = pd.read_excel(path, header=None, dtype=object, engine="openpyxl")
+    except ImportError as error:
+        raise InputError(
+            f"reading {path.name} needs openpyxl: pip install coterie[excel]."
+        ) from error
+    except _FAULTS as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InputError(
+            f"cannot read {path.name} as Excel: {reason[:200]}."
+        ) from error
+    frame = frame.map(_as_text)
+    if frame.empty:
+        raise InputError(f"{path.name} has no columns: its first sheet is empty.")
+    frame.index = pd.RangeIndex(1, len(frame) + 1)
+    frame = frame.loc[:, (frame != "").any()]
+    names = frame.iloc[0].tolist()
+    frame = _filled(_named(frame.iloc[1:], names, path), path)
+    columns = {str(name): frame[name].to_numpy(object) for name in frame}
+    columns, decimal = points_for_commas(columns, ";", asked.decimal)
+    return pd.DataFrame(columns, index=frame.index, dtype=object), Writing("", decimal)
+
+
+def _as_text(value: Any) -> str:
+    """A cell as CSV would have it."""
+    if value is None or pd.isna(value):
+        return ""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    if isinstance(value, datetime.datetime):
+        text = value.isoformat(sep=" ")
+        return text.removesuffix(" 00:00:00")
+    return str(value).strip()
+
+
+FRAMES: dict[str, Callable[[Path, Writing], tuple[pd.DataFrame, Writing]]] = {
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt"), read_text),
+    ".parquet": read_parquet,
+    ".xlsx": read_excel,
+}
+"""Readers of tables, by how the name of a file ends."""
+
+
+def ending_of(path: Path) -> str:
+    """How the name of a file ends, with what is before `.gz`.
+
+    >>> ending_of(Path("a.b.CSV.gz")), ending_of(Path("a.b.csv"))
+    ('.csv.gz', '.csv')
+    """
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    return "".join(endings if endings[-1:] == [".gz"] else endings[-1:])
+
+
+def read_frame(path: Path, asked: Writing = UNSAID) -> tuple[pd.DataFrame, Writing]:
+    """The cells of a table, with an index that counts rows, and how it is written."""
+    return FRAMES[ending_of(path)](path, asked)
 
 
 def _refuse_header(names: list[str], path: Path) -> None:
-    """Refuses columns without a name, and names of several columns."""
+    """Refuses columns without a name, and names of several columns, all at once."""
     if not names:
         raise InputError(f"{path.name} has no columns.")
-    for place, name in enumerate(names):
-        if not name.strip():
-            raise InputError(f"column {place + 1} of {path.name} has no name.")
-        if name in names[:place]:
-            raise InputError(
-                f"columns {names.index(name) + 1} and {place + 1} of {path.name} are "
-                f"both called {brief(name)}: give each column a name of its own."
+    bare = [str(place) for place, name in enumerate(names, 1) if not name]
+    wrong = []
+    if bare:
+        one = len(bare) == 1
+        wrong.append(
+            f"column {bare[0]} of {path.name} has no name"
+            if one
+            else f"columns {', '.join(bare[:9])} of {path.name} have no name"
+        )
+    places: dict[str, list[str]] = {}
+    for place, name in enumerate(names, 1):
+        places.setdefault(name, []).append(str(place))
+    for name, some in places.items():
+        if name and len(some) > 1:
+            both = "both" if len(some) == 2 else "all"
+            wrong.append(
+                f"columns {' and '.join(some[:9])} of {path.name} are {both} called "
+                f"{brief(name)}"
             )
+    if wrong:
+        advice = "give each column a name of its own"
+        raise InputError(f"{'; '.join(wrong[:9])}: {advice}.")
 
 
 class Cells(NamedTuple):
@@ -133,32 +285,40 @@ class Cells(NamedTuple):
     truth: bool = False  # whether all are true or false
 
 
-def cells_of(column: pd.Series, path: Path) -> Cells:
-    """A column of text, numbers, or true and false."""
+def cells_of(column: pd.Series, path: Path, gaps: Sequence[str] = ()) -> Cells:
+    """A column of text, numbers, or true and false.
+
+    Args:
+        column: of a table that was read.
+        path: of its file.
+        gaps: words that stand for a missing value among numbers.
+    """
     name, row = str(column.name), column.index.to_numpy()
     missing, kind = column.isna().to_numpy(bool), column.dtype
     if pd.api.types.is_bool_dtype(kind) or pd.api.types.is_numeric_dtype(kind):
         numbers = column.astype("Float64").to_numpy(float, na_value=np.nan)
         shown, is_truth = column.astype(str), pd.api.types.is_bool_dtype(kind)
         return Cells(name, shown.to_numpy(str), missing, numbers, row, is_truth)
-    values = column.astype(object).where(~missing, "")
+    values = np.where(missing, "", column.to_numpy(object))
     if not all(isinstance(value, str) for value in values):
         raise InputError(
             f"column {name!r} of {path.name} must hold numbers, words, or true and "
             f"false, got {kind}: change it, or leave it out by `data.drop`."
         )
-    text = values.to_numpy(object)
-    stripped = np.array([value.strip() for value in text], dtype=object)
-    missing = missing | np.isin(stripped, MISSING)
+    text = np.array([value.strip() for value in values], dtype=object)
+    missing = missing | np.isin(text, MISSING)
     truth = {"true": 1.0, "false": 0.0}
-    lower = [value.lower() for value in stripped[~missing]]
+    lower = [value.lower() for value in text[~missing]]
     numbers = np.full(len(text), np.nan)
     if lower and all(value in truth for value in lower):
         numbers[~missing] = [truth[value] for value in lower]
         return Cells(name, text, missing, numbers, row, truth=True)
-    found = pd.to_numeric(pd.Series(stripped[~missing], dtype=object), errors="coerce")
+    found = pd.to_numeric(pd.Series(text[~missing], dtype=object), errors="coerce")
     numbers[~missing] = found.to_numpy(float, na_value=np.nan)
     there = bool(missing.all()) or not np.isnan(numbers).all()
+    if gaps and there:
+        missing = missing | np.isin(text, list(gaps))
+        numbers[missing] = np.nan  # also where a number stands for a gap
     return Cells(name, text, missing, numbers if there else None, row)
 
 

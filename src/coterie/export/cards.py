@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..data.federation import full_name
+from ..data.looking.dates import ORIGIN
 from ..models import OBJECTIVES
 from ..privacy.noise import simulated_text
 from ..records import Records
@@ -100,11 +101,18 @@ def _task_lines(about: dict[str, Any]) -> list[str]:
         lines += ["", "Predictions are in the unit of the data."]
     if about["classes"]:
         lines += ["", f"Classes in order: {_listed(about['classes'])}."]
+    if about["task"] == "binary":
+        name = written(about["classes"][1]) if about["classes"] else "1"
+        lines += ["", f"Sensitivity, F1 and AUC are about the class {name}."]
     if about["preparation"] is None:
         return lines
     lines += ["", "| column | kind | categories |", "|---|---|---|"]
     for column in about["preparation"]["columns"]:
         words = _listed(column["categories"])
+        if column.get("date"):
+            words = f"days since {ORIGIN}, written {written(column['date'])}"
+        if column.get("gaps"):
+            words = f"{_listed(column['gaps'])}: no value"
         lines.append(f"| {written(column['name'])} | {column['kind']} | {words} |")
     return lines
 
@@ -281,8 +289,9 @@ def _use_lines(about: dict[str, Any]) -> list[str]:
             "```",
             "",
             "From Python, rows hold the columns in this order: numbers (true and false "
-            "are 1 and 0), the place of a category in its list above, from 0, -1 for "
-            "any other, and NaN for a gap. The preparation is a part of the programs.",
+            f"are 1 and 0, dates are days since {ORIGIN}), the place of a category in "
+            "its list above, from 0, -1 for any other, and NaN for a gap. The "
+            "preparation is a part of the programs.",
             "",
         ]
     lines += [

@@ -17,9 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import InputError, brief, one_of, raised, suggestion
-from ..data.files import checked_path, raw_values
+from ..data.files import checked_path, known_words, raw_values
 from ..data.preparation import Preparation, preparation_of
-from ..data.reading import FRAMES, cells_of, finite_numbers, read_npz
+from ..data.reading import (
+    FRAMES,
+    cells_of,
+    finite_numbers,
+    read_frame,
+    read_npz,
+)
 from ..models import (
     MEASURES,
     OBJECTIVES,
@@ -29,7 +35,7 @@ from ..models import (
     trusted_factory,
     trusted_modules,
 )
-from ..models.measures import predicted, probabilities
+from ..models.measures import measure_words, predicted, probabilities
 from ..records.files import read_json, read_sealed_json
 from ..records.shapes import holds
 from .modules import Prepared
@@ -74,6 +80,7 @@ class Predictions(NamedTuple):
 
     table: pd.DataFrame  # row, predicted, and of classes the probability of each
     measure: str  # what the score is called
+    words: str  # the same with the class that it is about
     score: float  # of the rows that have a label; NaN where there are none
     labelled: int
     notes: tuple[str, ...]  # what is odd about the rows
@@ -177,7 +184,7 @@ def checksum(path: Path) -> str:
 def predict(
     folder: Path | str, file: Path | str, *, trust: Sequence[str] = ()
 ) -> Predictions:
-    """What an exported model says of the rows of a CSV, Parquet or npz file.
+    """What an exported model says of the rows of a table or an npz file.
 
     Args:
         folder: of the exported model.
@@ -202,7 +209,7 @@ def predict(
             f"{tuple(about['model']['shape'])}, not the columns of a table: give it an "
             f"npz file with an array `features` of shape {_wanted(exported)}."
         )
-    return predict_cells(exported, how, FRAMES[path.suffix](path), path)
+    return predict_cells(exported, how, read_frame(path)[0], path)
 
 
 def predict_cells(
@@ -229,7 +236,8 @@ def _predicted(
     has, targets = _targets(frame, path, about, outputs, target)
     measure, score = _score(about, outputs[has], targets)
     table = _table(frame, about, outputs)
-    return Predictions(table, measure, score, int(has.sum()), ())
+    words = measure_words(measure, about["task"], about["classes"])
+    return Predictions(table, measure, words, score, int(has.sum()), ())
 
 
 def _outputs(module: nn.Module, raw: Tensor, path: Path) -> Tensor:
@@ -378,7 +386,7 @@ def _targets(
         found: list[Any] = numbers.tolist()
     else:
         places = {word: k for k, word in enumerate(about["classes"])}
-        found = [str(word) for word in cells.text[has]]
+        found = known_words([str(word) for word in cells.text[has]], about["classes"])
     for row, label in zip(cells.row[has], found, strict=True):
         if label not in places:
             raise InputError(

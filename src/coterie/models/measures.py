@@ -278,6 +278,24 @@ RANGES: dict[str, tuple[float, float]] = {
 """By measure, the least and the largest value that it can have."""
 
 
+OF_ONE_CLASS = ("auc", "f1", "sensitivity", "specificity")
+"""Measures that, of two classes, are about the positive one, class 1."""
+
+
+def measure_words(measure: str, task: str, classes: Sequence[str]) -> str:
+    """A measure with the class that it is about, where that is one of two.
+
+    >>> measure_words("f1", "binary", ["well", "ill"])
+    'f1 for ill'
+    >>> measure_words("f1", "binary", []), measure_words("accuracy", "binary", [])
+    ('f1 for class 1', 'accuracy')
+    """
+    two = len(classes) == 2 or (task == "binary" and not classes)
+    if measure not in OF_ONE_CLASS or not two:
+        return measure
+    return f"{measure} for {classes[1] if classes else 'class 1'}"
+
+
 def measures_named(
     name: str, texts: Sequence[str], task: str | None = None
 ) -> dict[str, Measure]:

@@ -22,7 +22,10 @@ from .zoo import MODELS
 
 _MODULE = r"\w+(\.\w+)*"
 
-_WORDS = ("label", "target", "client", "drop", "categories", "path", "personal")
+_WORDS = (
+    *("label", "target", "client", "drop", "categories", "path", "personal"),
+    *("positive", "missing", "skip_clients"),
+)
 """Keys of a study whose texts are names of things, not of code."""
 
 

@@ -20,6 +20,7 @@ from ..clients.simulation import Simulation
 from ..data.federation import Federation, full_name, short_name
 from ..models import Objective
 from ..models.losses import squared_error
+from ..models.measures import measure_words
 from ..records import replacing
 from ..records.sheets import write_csv
 from ..scores.words import figure
@@ -345,6 +346,8 @@ def plan_study(
     pilot, trial = _trained(setup, train)
     sizes = pilot.findings.sizes
     measure, cost = measure_of(setup.simulation.objective, trial)
+    of = setup.federation
+    measure = measure._replace(name=measure_words(measure.name, of.task, of.classes))
     planned = np.full(len(sizes), float(samples)) if samples else sizes
     then = prospects_of(pilot.findings._replace(sizes=planned))
     outlook = outlook_of(

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..checks import InputError
+from ..models.measures import measure_words
 from .files import damaged, file_name, read_json, read_sealed_toml
 from .searches import load_search
 from .sheets import safe_text
@@ -35,6 +36,7 @@ class Standings(NamedTuple):
 
     name: str
     measure: str  # empty before it is known, and without validation data
+    measure_words: str  # the same with the class that it is about
     higher_is_better: bool
     last: int  # round of every algorithm
     cells: list[RunStanding]
@@ -72,7 +74,8 @@ def standings_of(path: Path) -> Standings:
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(path / "study.toml", error) from error
     higher = about.get("higher_is_better", True)
-    return Standings(study["name"], measure, higher, last, cells)
+    words = measure_words(measure, about.get("task", ""), about.get("classes", []))
+    return Standings(study["name"], measure, words, higher, last, cells)
 
 
 def _standing(path: Path, label: str, seed: int, means: Any) -> RunStanding:

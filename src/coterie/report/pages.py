@@ -213,7 +213,7 @@ def _result_section(records: Records, table: pd.DataFrame) -> str:
     marked = list(table.index).index(best) if best is not None else None
     way = "higher" if score.sign > 0 else "lower"
     caption = (
-        f"{score.words.capitalize()} {axis.end} ({way} is better), "
+        f"{score.heading} {axis.end} ({way} is better), "
         "mean over seeds. Standard errors and intervals count seeds and test samples "
         "where these were kept. Clients gain or lose beyond their own intervals. Costs "
         "are totals over all clients; the training time is the median over seeds."
@@ -341,7 +341,7 @@ def _equal_costs(records: Records, table: pd.DataFrame) -> str:
         for label in table.index
     ]
     caption = (
-        f"{score.words.capitalize()} at equal cost: the last evaluation of each "
+        f"{score.heading} at equal cost: the last evaluation of each "
         "algorithm before it had spent more than the cheapest one does in all. "
         "Losses that a method evaluates, and tuning before use, count as no gradients."
     )

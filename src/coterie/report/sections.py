@@ -171,17 +171,21 @@ def _measures_part(records: Records) -> str:
     higher = {name: measure.higher_is_better for name, measure in MEASURES.items()}
     higher |= {"loss": False, records.score: records.higher_is_better}
     arrows = {True: " ↑", False: " ↓", None: ""}  # one's own may not say
-    headers = [f"{name}{arrows[higher.get(name)]}" for name in names]
     scores = [score_of(replace(records, score=name)) for name in names]
+    headers = [
+        f"{score.words.removeprefix('test ')}{arrows[higher.get(name)]}"
+        for name, score in zip(names, scores, strict=True)
+    ]
     rows = [
         [label, *(s.show(v) for s, v in zip(scores, table.loc[label], strict=True))]
         for label in labels_of(records)
     ]
-    for name in names:
+    for name, score in zip(names, scores, strict=True):
         without = undefined_for(records, name)
         if without:
             who = some_of([records.name_of(client) for client in without])
-            text.append(f"{name} is undefined for {who}.")
+            words = score.words.removeprefix("test ")
+            text.append(f"{words} is undefined for {who}.")
     if text:
         text.append("Their test samples have no such measure, whatever the model.")
     caption = (
@@ -299,7 +303,7 @@ def newcomers_section(records: Records) -> str:
         interval = score.show_interval(row["gain_low"], row["gain_high"])
         gained = [score.show_gain(row["gain"]), interval]
         rows.append([*cells, *(gained if np.isfinite(row["gain"]) else "––")])
-    caption = f"{score.words.capitalize()} of the newcomers, each with its own model. "
+    caption = f"{score.heading} of the newcomers, each with its own model. "
     samples = sound["samples"].min() if len(sound) else 0
     counted = "seeds and test samples" if samples else "seeds alone"
     caption += f"Standard errors and intervals count {counted}."

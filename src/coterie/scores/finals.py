@@ -16,6 +16,7 @@ import pandas as pd
 
 from ..checks import InputError
 from ..models import MEASURES, OfClient
+from ..models.measures import measure_words
 from ..records import Records
 from .keeping import kept
 from .words import figure
@@ -39,6 +40,11 @@ class Score(NamedTuple):
     unit: float  # what a difference is multiplied by before it is shown
     gain: str  # what a positive difference means, with its unit
     ticks: str  # d3 format of an axis
+
+    @property
+    def heading(self) -> str:
+        """The words at the beginning of a sentence."""
+        return self.words[:1].upper() + self.words[1:]
 
     @property
     def hover(self) -> str:
@@ -82,15 +88,16 @@ class Score(NamedTuple):
 
 def score_of(records: Records) -> Score:
     """How the models of a study are scored."""
-    score = score_named(records.score, records.higher_is_better)
+    words = measure_words(records.score, records.task, records.classes)
+    score = score_named(records.score, records.higher_is_better, words)
     if score.column not in records.metrics:
         raise InputError(f"the records have no column {score.column!r}.")
     return score
 
 
-def score_named(measure: str, higher_is_better: bool) -> Score:
-    """How models are scored by a measure."""
-    words, column = f"test {measure}", f"test_{measure}"
+def score_named(measure: str, higher_is_better: bool, said: str = "") -> Score:
+    """How models are scored by a measure; `said` also names the class it is about."""
+    words, column = f"test {said or measure}", f"test_{measure}"
     if measure == "accuracy":
         gain = "gain (percentage points)"
         return Score(column, words, 1, 100.0, gain, "~%")

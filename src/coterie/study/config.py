@@ -30,7 +30,8 @@ from ..checks import (
 )
 from ..data.federation import Table
 from ..data.given import GIVEN, Given, given_table
-from ..data.reading import FRAMES
+from ..data.looking.sources import is_npz
+from ..data.looking.studies import completed
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
 from ..models import BESIDE, MODELS, refuse_settings, refuse_untrusted
@@ -181,11 +182,18 @@ def _find_beside(path: Path, tables: dict[str, Any]) -> None:
     """
     data = tables.get("data")
     given = data.get("path") if isinstance(data, dict) else None
+    if isinstance(data, dict) and isinstance(given, str | list):
+        several = isinstance(given, list)
+        found = [_beside(path, each) for each in (given if several else [given])]
+        data["path"] = found if several else found[0]
+
+
+def _beside(path: Path, given: Any) -> Any:
+    """The path from the current folder of what lies beside a study, if it does."""
     if not isinstance(given, str) or given.startswith("~") or Path(given).is_absolute():
-        return
+        return given
     beside = path.parent / given
-    if isinstance(data, dict) and beside.exists():
-        data["path"] = os.path.relpath(beside)
+    return os.path.relpath(beside) if beside.exists() else given
 
 
 def study_of(tables: dict[str, Any], data: Given | None = None) -> Study:
@@ -239,7 +247,8 @@ def _checked(
     text("data.name", data["name"])
     split = {"name": "natural", **_table(tables, "split")}
     one_of("split.name", text("split.name", split["name"]), SPLITS)
-    own = data["name"] == "file" and Path(str(data.get("path"))).suffix in FRAMES
+    own = _is_own_table(data)
+    data, split = completed(data, split) if own else (data, split)
     own = own or (given is not None and given.features.dim() == 2)
     model = {"name": "linear" if own else "mlp", **_table(tables, "model")}
     named = factory("model", text("model.name", model["name"]), MODELS)
@@ -308,6 +317,10 @@ def chooses_steps(study: Study, entry: Entry) -> bool:
     usual = "lr" in known and "weight_decay" in known and known["lr"].default == 0.1
     said = "lr" in entry.options or "lr" in entry.tune
     return usual and not said and study.privacy is None and study.time is None
+
+
+def _is_own_table(data: dict[str, Any]) -> bool:
+    return data["name"] == "file" and "path" in data and not is_npz(data["path"])
 
 
 def factory(

@@ -23,6 +23,7 @@ from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
 from ..data.doubts import doubts, of_one_class
 from ..data.federation import PARTS
+from ..models.measures import measure_words
 from ..privacy.partners import PARTNERS
 from ..records import Cell, Folder, Records, Search, load_records, locked
 from ..records.files import write
@@ -79,6 +80,7 @@ class Progress(NamedTuple):
     time: float | None = None  # virtual seconds, where a study has them
     epsilon: float | None = None  # of the client who has released most, with [privacy]
     noise_source: str = "seed"  # of [privacy]
+    measure_words: str = ""  # the measure with the class that it is about
 
 
 class Page(NamedTuple):
@@ -536,6 +538,8 @@ def _teller(
 ) -> Tell:
     table, objective = setup.study.time, setup.simulation.objective
     better = (objective.score, objective.higher_is_better)
+    of = setup.federation
+    words = measure_words(objective.score, of.task, of.classes)
 
     def tell(t: int, score: float | None, state: Any = None) -> None:
         if progress is not None:
@@ -544,6 +548,6 @@ def _teller(
             epsilon = worst_epsilon(state, setup.study)
             privacy = setup.study.privacy
             source = "seed" if privacy is None else privacy.noise_source
-            progress(Progress(*where, score, *better, time, epsilon, source))
+            progress(Progress(*where, score, *better, time, epsilon, source, words))
 
     return tell

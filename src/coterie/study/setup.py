@@ -178,6 +178,13 @@ def divided(study: Study, table: Table, seed: int) -> Federation:
     """The table divided among clients as the study says, for one of its seeds."""
     split = {"seed": seed, **study.split}
     name = split.pop("name")
+    of_columns = study.data["name"] == "file" or "target" in study.data
+    if of_columns and len(table.targets.unique()) == 1:
+        target = study.data.get("target", "target")
+        raise InputError(
+            f"column {target!r} has one value in all of `{table.name}`: there is "
+            "nothing to predict, choose another `target`."
+        )
     if OBJECTIVES[checks.one_of("task", table.task, OBJECTIVES)].labelled:
         # There is nothing to learn from one class; who means it can say so.
         split = {"min_classes": 2, **split}

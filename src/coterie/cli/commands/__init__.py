@@ -17,6 +17,7 @@ from .audits import audit
 from .checks import check, reproduce
 from .comparisons import compare
 from .exports import export, predict
+from .inits import init
 from .listings import list_
 from .plans import plan
 from .runs import report, run
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # or [privacy] in a sentence would be taken for a style
 )
 for _command in (
-    *(run, plan, audit, list_, report, export),
+    *(init, run, plan, audit, list_, report, export),
     *(predict, watch, compare, check, reproduce),
 ):
     _name = _command.__name__.rstrip("_")

@@ -166,6 +166,8 @@ def _answer(found: RunComparison) -> dict[str, Any]:
 
 def _print(found: RunComparison) -> None:
     """Prints what is compared, and a table each of scores, costs and settings."""
+    from ...scores.finals import score_of
+
     for run in found.runs:
         versions = run.records.versions
         made = ", ".join(
@@ -180,7 +182,7 @@ def _print(found: RunComparison) -> None:
     )
     first = found.runs[0].records
     way = "higher" if first.higher_is_better else "lower"
-    scored = f"test {first.score}, {way} is better: mean ± standard error"
+    scored = f"{score_of(first).words}, {way} is better: mean ± standard error"
     _print_rows(
         scored, "algorithm", found, {a: _each(found, a, _score) for a in labels}
     )

@@ -123,4 +123,4 @@ def predict(
     if found.labelled:
         value = score_named(found.measure, True).show(found.score)
         rows = f"{found.labelled:,} row{'s' * (found.labelled != 1)} with a label"
-        (err if to is None else out).print(f"{found.measure} on {rows}: {value}")
+        (err if to is None else out).print(f"{found.words} on {rows}: {value}")

@@ -87,7 +87,7 @@ def _table(found: Standings) -> Group:
     """A row for each algorithm and seed, in which no name is cut."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("algorithm", overflow="fold")
-    for name in ("seed", "round", f"validation\n{found.measure or 'score'}"):
+    for name in ("seed", "round", f"validation\n{found.measure_words or 'score'}"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("curve", no_wrap=True)
     low, high = _limits(found)
@@ -102,7 +102,7 @@ def _heading(found: Standings) -> str:
     done = sum(cell.round for cell in found.cells)
     share = done / max(1, found.last * len(found.cells))
     way = "higher" if found.higher_is_better else "lower"
-    measure = f"; {found.measure}, {way} is better" if found.measure else ""
+    measure = f"; {found.measure_words}, {way} is better" if found.measure else ""
     return f"{percent(share)} of the rounds{measure}"
 
 
@@ -166,7 +166,7 @@ def _document(found: Standings, folder: Path, *, goes_on: bool) -> str:
         for cell in found.cells
     )
     done = sum(cell.round for cell in found.cells)
-    heads = ("algorithm", "seed", "round", f"validation {found.measure}", "curve")
+    heads = ("algorithm", "seed", "round", f"validation {found.measure_words}", "curve")
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
     body = f"""<h1>{escape(found.name)}</h1>
 <p>{escape(words)}</p>

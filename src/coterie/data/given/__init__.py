@@ -18,7 +18,9 @@ from torch.utils.data import Dataset
 from ...checks import InputError, brief, one_of, options, parameters_of
 from ...models import OBJECTIVES, outputs_for
 from ..federation import Table
-from ..files import table_of_frame
+from ..files import table_of_source
+from ..looking.formats import UNSAID
+from ..looking.sources import TableSource
 from ..preparation import SCALES, Column, Schema
 
 GIVEN = "given from Python"
@@ -103,13 +105,14 @@ def _of_frame(
     frame: pd.DataFrame, given: Mapping[str, Any]
 ) -> tuple[Table, dict[str, Any]]:
     """Of a frame, whose rows count from 1."""
-    known = parameters_of(table_of_frame, ingredients=2)
+    known = parameters_of(table_of_source, ingredients=1)
     options("data", GIVEN, known, given)
     for key, among in (("task", OBJECTIVES), ("scale", SCALES)):
         if given.get(key) is not None:
             one_of(f"data.{key}", given[key], among)
     cells = cells_of_frame(frame)
-    table = table_of_frame(cells, FRAME, **given)
+    source = TableSource(FRAME, (FRAME,), (cells,), UNSAID)
+    table = table_of_source(lambda: source, **given)
     kept = {"target": "target", "client": "client", **given}
     note = table.note.replace(f"own data from {FRAME}", f"data {GIVEN}")
     return table._replace(name="frame", files=(), note=note), kept

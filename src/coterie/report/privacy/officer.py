@@ -131,8 +131,10 @@ NOT_COVERED = (
     "Sentences about odd data on the terminal (a column that gives the target away, "
     "clients with few samples). They are shown to whoever runs the study, and are not "
     "kept.",
-    "`coterie plan`, `coterie audit` and studies without [privacy], which work on the "
-    "data as they are.",
+    "`coterie init`, `coterie plan`, `coterie audit` and studies without [privacy], "
+    "which work on the data as they are.",
+    "Which columns a study leaves out or reads as dates, where it does not say so "
+    "itself.",
     "Names of clients, columns, categories and classes.",
 )
 

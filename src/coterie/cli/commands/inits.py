@@ -1,0 +1,179 @@
+"""The command `init`: looks at a file of one's own, and writes a study of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from ...checks import InputError
+from ...data.looking.findings import (
+    ColumnFinding,
+    Findings,
+    Inspection,
+    findings_of,
+    look_at,
+)
+from ...data.looking.roles import Guess, client_guess, target_guess
+from ...data.looking.sources import read_source
+from ...data.looking.studies import doubt, named_column, relative, study_text
+from ...records.files import write
+from ..tables import err, notice, out
+from ..terminal import interruptible
+
+_SHOWN = 40
+"""Of more columns, those that are alike share a line."""
+
+_QUESTIONS = {
+    "client": "Which column names the clients (hospitals, plants, ...)?",
+    "target": "Which column is to be predicted?",
+}
+
+
+@interruptible(err, "nothing was written.")
+def init(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE",
+            help="A table (CSV, TSV, .gz, Parquet, Excel), several, or a folder.",
+        ),
+    ],
+    client: Annotated[
+        str | None, typer.Option(help="The column that names the client.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    study: Annotated[
+        Path, typer.Option("--out", help="The study that is written.")
+    ] = Path("study.toml"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Let --out replace an earlier study.")
+    ] = False,
+) -> None:
+    """Look at a file of your own, and write a study of it.
+
+    It finds how the file is written, what its columns hold, which one names the client
+    and which one is to be predicted, says what it assumed, and writes it down.
+    """
+    _refuse_out(study, force=force)
+    look = look_at(read_source(files))
+    names = _ends(look, client, target)
+    found = findings_of(look, *names)
+    _refuse_problems(found.problems)
+    _show(found, look)
+    paths = relative([path for path in files], study.resolve().parent)
+    write(study, study_text(found, look, paths, study.name))
+    out.print(f"study: {study}", soft_wrap=True)
+    out.print(f"next:  coterie run {study}", soft_wrap=True)
+
+
+def _refuse_out(study: Path, *, force: bool) -> None:
+    """Refuses to write where something is, or what would not be a study."""
+    if study.suffix != ".toml":
+        raise InputError(f"`--out` must end in .toml, got {study.name}.")
+    if not study.resolve().parent.is_dir():
+        raise InputError(f"`--out` must lie in a folder, but {study.parent} is none.")
+    if (study.resolve().parent / "cells").exists():
+        raise InputError(f"`--out` must lie elsewhere, but {study} belongs to a run.")
+    if study.exists() and not study.is_file():
+        raise InputError(f"`--out` must be a plain file, but {study} is not.")
+    if os.path.lexists(study) and not force:
+        raise InputError(
+            f"{study} exists: name another file by --out, or say --force to replace it."
+        )
+
+
+def _ends(look: Inspection, client: str | None, target: str | None) -> tuple[str, str]:
+    """The columns of client and target: as they were said, found, or asked for."""
+    wrong = []
+    if client is not None:
+        named_column(look, "client", client)
+    if target is not None:
+        named_column(look, "target", target)
+    if client is None:
+        likely = target or target_guess(look.profiles).name
+        guess = client_guess(look.profiles, likely)
+        client = guess.name if guess.sure else _asked(look, guess, "client")
+        if not client:
+            wrong.append(doubt(look, guess, "client", "--client"))
+    if target is None:
+        guess = target_guess(look.profiles, client)
+        target = guess.name if guess.sure else _asked(look, guess, "target")
+        if not target:
+            wrong.append(doubt(look, guess, "target", "--target"))
+    _refuse_problems(wrong)
+    if client == target:
+        raise InputError(f"--client and --target must differ, both are {client!r}.")
+    return client, target
+
+
+def _asked(look: Inspection, guess: Guess, role: str) -> str:
+    """What a person at a terminal says; nothing where there is none."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("CI"):
+        return ""
+    columns = [profile.name for profile in look.profiles]
+    out.print(_QUESTIONS[role])
+    out.print(f"  {', '.join(guess.others or columns)}", soft_wrap=True)
+    while True:
+        answer = str(typer.prompt("column", default=(guess.others or columns)[0]))
+        if answer in columns:
+            return answer
+        out.print(f"There is no column {answer!r}.")
+
+
+def _refuse_problems(problems: Sequence[str]) -> None:
+    """Raises the one problem, or shows them all."""
+    if len(problems) == 1:
+        raise InputError(f"{problems[0]}.")
+    for problem in problems:
+        notice(f"- {problem}.")
+    if problems:
+        raise InputError(
+            f"no study was written, because of the {len(problems)} problems above."
+        )
+
+
+def _show(found: Findings, look: Inspection) -> None:
+    """Prints what was found and assumed."""
+    source = look.source
+    count = sum(len(frame) for frame in source.frames)
+    files = f" in {len(source.files)} files" if len(source.files) > 1 else ""
+    how = source.writing.words()
+    size = f"{count:,} rows{files}, {len(source.shared())} columns"
+    out.print(f"{source.label.name}: {size}{'; ' * bool(how)}{how}", soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("column", "holds", "what happens to it"):
+        table.add_column(heading, overflow="fold")
+    for finding in _together(found.columns):
+        table.add_row(*finding)
+    out.print(table)
+    for note in found.notes:
+        out.print(f"- {note}.", soft_wrap=True)
+
+
+def _together(columns: Sequence[ColumnFinding]) -> list[ColumnFinding]:
+    """The columns; of many, those that are used alike in one line."""
+    if len(columns) <= _SHOWN:
+        return list(columns)
+    groups: dict[tuple[str, str], list[ColumnFinding]] = {}
+    for column in columns:
+        kind = column.kind.partition(",")[0].partition(":")[0].lstrip("0123456789 ")
+        groups.setdefault((kind, column.use), []).append(column)
+    return [
+        some[0]
+        if len(some) == 1
+        else ColumnFinding(
+            f"{', '.join(c.name for c in some[:3])}{_more(len(some) - 3)}", kind, use
+        )
+        for (kind, use), some in groups.items()
+    ]
+
+
+def _more(count: int) -> str:
+    return f" and {count:,} more" if count > 0 else ""

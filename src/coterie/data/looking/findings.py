@@ -1,0 +1,463 @@
+"""What was found in a table, and what a study of it should say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ...checks import brief
+from ..doubts import FEWEST, gives_away, repeats
+from .columns import HARMFUL, USELESS, Profile, as_names, profile_of
+from .dates import days, month_first
+from .roles import FEWEST_ROWS, positive_guess, same_groups
+from .sources import BY_FILE, TableSource
+from .spellings import look_alikes, spelling_note
+from .units import other_units, unit_note
+
+IS_TEST = "is_test"
+
+_MOST_CLASSES = 10
+"""Whole numbers of more values are quantities."""
+
+_SURE_OF_QUANTITY = 50
+
+_SAFE = 5
+"""A class of so many samples of a client is in its training part."""
+
+
+_SENTINELS = (-9999, -999, -99, -9, -1, 99, 999, 9999, 99999)
+"""Numbers that people write where there is none."""
+
+
+class ColumnFinding(NamedTuple):
+    """What a column is, and what happens to it."""
+
+    name: str
+    kind: str
+    use: str
+
+
+class Findings(NamedTuple):
+    """What a study of a table should say, and what there is to know about it."""
+
+    columns: tuple[ColumnFinding, ...]
+    data: dict[str, Any]  # options of [data], but the path
+    split: dict[str, Any]  # options of [split]
+    notes: tuple[str, ...]  # what was assumed
+    problems: tuple[str, ...]  # what must be corrected
+    sure_of_task: bool = True
+
+
+class Inspection(NamedTuple):
+    """A table that was looked at."""
+
+    source: TableSource
+    frame: pd.DataFrame
+    profiles: tuple[Profile, ...]
+
+    def of(self, name: str) -> Profile:
+        """What the column of that name holds."""
+        return next(p for p in self.profiles if p.name == name)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a column."""
+        return any(p.name == name for p in self.profiles)
+
+
+def look_at(source: TableSource) -> Inspection:
+    """The table, with what each column holds."""
+    frame = source.joined()
+    profiles = tuple(profile_of(frame[name], source.label) for name in frame)
+    return Inspection(source, frame, profiles)
+
+
+class _Notebook(NamedTuple):
+    """Where sentences are collected."""
+
+    notes: list[str]
+    problems: list[str]
+
+
+def findings_of(look: Inspection, client: str, target: str) -> Findings:
+    """What to say in a study, where the client and the target are known."""
+    book = _Notebook([], [])
+    profiles = (as_names(p) if p.name == client else p for p in look.profiles)
+    look = look._replace(profiles=tuple(profiles))
+    wanted, task = look.of(target), _task_of(look.of(target), book)
+    data: dict[str, Any] = {"client": client, "target": target, "task": task.name}
+    rows = wanted.present & look.of(client).present if client else wanted.present
+    if not rows.all():
+        ends = [name for name in (client, target) if name]
+        lack = [repr(name) for name in ends if not look.of(name).present.all()]
+        without = f"{_rows(int((~rows).sum()))} without {' or '.join(lack)}"
+        book.notes.append(f"{without} will be left out")
+        data["skip_empty"] = True
+    names = _names(look.of(target), rows)
+    if len(names) < 2 and not book.problems:
+        book.problems.append(
+            f"column {target!r} has {len(names)} values in rows that name a client: "
+            "choose another by --target"
+        )
+    if book.problems:
+        return Findings((), data, {}, tuple(book.notes), tuple(book.problems))
+    if task.name == "binary" and not task.plain:
+        data["positive"] = positive_guess(names)
+    split: dict[str, Any] = {}
+    if client:
+        data |= _clients(look, client, rows, book)
+        split = _split(look, data, rows, book)
+    leaves = _disguised(look, data, rows) if not book.problems else []
+    features = _features(look, data, leaves, book)
+    if task.named:
+        features["categories"] = sorted([*features.get("categories", []), target])
+    data |= features
+    if look.has(IS_TEST) and not _is_flag(look.of(IS_TEST)):
+        book.problems.append(
+            f"column {IS_TEST!r} says which rows are for testing and must hold 0 or 1: "
+            "correct it, or give it another name"
+        )
+    _say_units(look, data, rows, book)
+    _say_sentinels(look, data, book)
+    _say_spellings(look, data, book)
+    columns = tuple(_finding(p, data, leaves) for p in look.profiles)
+    found = (tuple(book.notes), tuple(book.problems))
+    return Findings(columns, data, split, *found, task.sure)
+
+
+def _is_flag(profile: Profile) -> bool:
+    """Whether every row has 0 or 1, or true or false."""
+    numbers = profile.cells.numbers
+    return numbers is not None and bool(np.isin(numbers, (0, 1)).all())
+
+
+class TaskGuess(NamedTuple):
+    """What is to be learned of a target."""
+
+    name: str
+    sure: bool = True
+    plain: bool = False  # targets are 0 and 1
+    named: bool = False  # targets are numbers that name classes
+
+
+def _task_of(wanted: Profile, book: _Notebook) -> TaskGuess:
+    """The task that a target seems to be for; what it cannot be for is a problem."""
+    name, count = wanted.name, len(wanted.counts)
+    reasons = {
+        "constant": f"is always {brief(next(iter(wanted.counts), ''))}",
+        "empty": "is empty",
+        "date": "holds dates, which cannot be predicted",
+        "identifier": f"names samples: it holds {count:,} different values",
+        "text": "holds free text",
+        "many": f"holds {count:,} different words, too many to be classes",
+    }
+    if wanted.kind in reasons:
+        reason = reasons[wanted.kind]
+        book.problems.append(f"column {name!r} {reason}: choose another by --target")
+    if wanted.kind == "truth":
+        return TaskGuess("binary", plain=True)
+    if wanted.kind != "number":
+        named = wanted.kind == "codes"
+        return TaskGuess("binary" if count == 2 else "classification", named=named)
+    values = np.unique(wanted.cells.numbers[wanted.present])  # type: ignore[index]
+    if np.isin(values, (0, 1)).all():
+        return TaskGuess("binary", plain=True)
+    if not wanted.whole or len(values) > _MOST_CLASSES:
+        sure = not wanted.whole or len(values) > _SURE_OF_QUANTITY
+        return TaskGuess("regression", sure)
+    in_order = bool((values == np.arange(len(values))).all())
+    book.notes.append(
+        f"column {name!r} has {len(values)} whole numbers, which are taken for "
+        'classes; set task = "regression" if they are quantities'
+    )
+    two = "binary" if len(values) == 2 else "classification"
+    return TaskGuess(two, sure=False, named=not in_order)
+
+
+def _names(profile: Profile, rows: np.ndarray) -> dict[str, int]:
+    """How often each word stands in these rows, in one spelling."""
+    words = pd.Series(profile.cells.text[rows], dtype=object).replace(
+        dict(profile.merged)
+    )
+    return {str(word): int(n) for word, n in words.value_counts().items()}
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'s' * (count != 1)}"
+
+
+def _few(names: Sequence[str], most: int = 5) -> str:
+    """The first names as a list in a sentence.
+
+    >>> _few(["a", "b", "c"]), _few("abcd", most=2)
+    ('a, b and c', 'a, b and 2 more')
+    """
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    *head, last = [*names[:most], *more]
+    return f"{', '.join(head)} and {last}" if head else last
+
+
+def _clients(
+    look: Inspection, client: str, rows: np.ndarray, book: _Notebook
+) -> dict[str, Any]:
+    """Clients that are too small, which are left out by name."""
+    sizes = _names(look.of(client), rows)
+    small = sorted(name for name, size in sizes.items() if size < FEWEST_ROWS)
+    if len(sizes) - len(small) < 2:
+        book.problems.append(
+            f"column {client!r} names {len(sizes) - len(small)} clients with at least "
+            f"{FEWEST_ROWS} rows, but a study needs two: choose another by --client"
+        )
+    if not small or len(sizes) - len(small) < 2:
+        return {}
+    book.notes.append(
+        f"{_few(small)} will be left out, with fewer than {FEWEST_ROWS} rows"
+    )
+    return {"skip_clients": small}
+
+
+def _owners(look: Inspection, data: dict[str, Any], rows: np.ndarray) -> np.ndarray:
+    """The client of each of these rows."""
+    client = look.of(data["client"])
+    words = pd.Series(client.cells.text[rows], dtype=object)
+    return words.replace(dict(client.merged)).to_numpy(object)
+
+
+def _split(
+    look: Inspection, data: dict[str, Any], rows: np.ndarray, book: _Notebook
+) -> dict[str, Any]:
+    """Options of the split, where a client may train on one class alone."""
+    if data["task"] == "regression" or book.problems:
+        return {}
+    table = pd.crosstab(
+        _owners(look, data, rows), _values(look.of(data["target"]), rows)
+    )
+    table = table.drop(index=data.get("skip_clients", []), errors="ignore")
+    rest = table.sum(axis=1) - table.max(axis=1)
+    few = [str(name) for name in rest.index[rest < _SAFE]]
+    if not few:
+        return {}
+    book.notes.append(
+        f"{_few(few)} {'have' if few[1:] else 'has'} almost only one class, and may "
+        "train on one alone"
+    )
+    return {"min_classes": 1}
+
+
+def _disguised(look: Inspection, data: dict[str, Any], rows: np.ndarray) -> list[str]:
+    """Columns that are the target in other words."""
+    if rows.sum() < FEWEST:
+        return []
+    target = _values(look.of(data["target"]), rows)
+    labelled = data["task"] != "regression"
+    labels = torch.tensor(target)
+    found = []
+    for profile in look.profiles:
+        special = profile.name in (data["client"], data["target"], BY_FILE, IS_TEST)
+        if special or profile.kind in USELESS:
+            continue
+        values = torch.tensor(_values(profile, rows))
+        if gives_away(values, labels.long()) if labelled else repeats(values, labels):
+            found.append(profile.name)
+    return found
+
+
+def _values(profile: Profile, rows: np.ndarray) -> np.ndarray:
+    """The values of a column as numbers, NaN where there is none."""
+    cells = profile.cells
+    if profile.date:
+        texts = [
+            t if p else "" for t, p in zip(cells.text, profile.present, strict=True)
+        ]
+        values = days(texts, profile.date)
+    elif profile.kind in ("number", "truth") and cells.numbers is not None:
+        values = cells.numbers
+    else:
+        words = pd.Series(cells.text, dtype=object).replace(dict(profile.merged))
+        values = pd.factorize(words)[0].astype(float)
+    return np.where(profile.present, values, np.nan)[rows]
+
+
+def _features(
+    look: Inspection, data: dict[str, Any], leaves: list[str], book: _Notebook
+) -> dict[str, Any]:
+    """Options about columns of features."""
+    special = {data["client"], data["target"], BY_FILE, IS_TEST}
+    mine = [p for p in look.profiles if p.name not in special]
+    shared = look.source.shared()
+    apart = [name for name in look.source.columns() if name not in shared]
+    doubles = _doubles(look, data, mine)
+    drop = [p.name for p in mine if p.kind in USELESS] + leaves + apart + doubles
+    if doubles:
+        book.notes.append(
+            f"{_few([*map(repr, doubles)])} {'tell' if doubles[1:] else 'tells'} the "
+            "client in other words and will be left out"
+        )
+    if apart:
+        book.notes.append(
+            f"{look.source.differences()}, so {'these' if apart[1:] else 'it'} will be "
+            "left out"
+        )
+    if leaves:
+        names = _few([*map(repr, leaves)])
+        each = "tell" if leaves[1:] else "tells"
+        book.notes.append(
+            f"{names} {each} the target of every row and will be left out; take it out "
+            "of `drop` if it is known before the target"
+        )
+    for profile in mine:
+        if profile.kind in HARMFUL and _has_units(profile):
+            book.notes.append(
+                f"column {profile.name!r} seems to hold numbers with a unit, such as "
+                f"{brief(next(iter(profile.counts)))}; write plain numbers to use it"
+            )
+    used = [p for p in mine if p.name not in drop]
+    if not used:
+        book.problems.append("no column is left to predict from: add some")
+    found: dict[str, Any] = {}
+    dates = {p.name: p.date for p in used if p.kind == "date"}
+    for name, form in dates.items():
+        if month_first(list(look.of(name).counts), form):
+            book.notes.append(
+                f"dates of {name!r} are read with the day first; write "
+                f"{form.replace('%d/%m', '%m/%d').replace('%d-%m', '%m-%d')} if the "
+                "month is"
+            )
+    odd = sorted({word for p in [*used, look.of(data["target"])] for word in p.odd})
+    if odd:
+        book.notes.append(
+            f"{_few([*map(brief, odd)])} among numbers will count as gaps"
+        )
+        found["missing"] = odd
+    categories = [p.name for p in used if p.kind == "codes"]
+    named = {"dates": dates, "categories": categories, "drop": sorted(drop)}
+    return found | {key: value for key, value in named.items() if value}
+
+
+_WITH_UNIT = re.compile(r"[<>~]?\s*[+-]?\d+([.,]\d+)?\s*[^\d\s.,/:-]\D{0,7}")
+
+
+def _has_units(profile: Profile) -> bool:
+    """Whether its words look like 45 % or 12kg."""
+    like = sum(bool(_WITH_UNIT.fullmatch(word)) for word in profile.counts)
+    return 5 * like >= 4 * len(profile.counts) > 0
+
+
+def _doubles(
+    look: Inspection, data: dict[str, Any], profiles: Sequence[Profile]
+) -> list[str]:
+    """Columns that name the clients, too."""
+    if not data["client"]:
+        return []
+    client = look.of(data["client"])
+    kinds = ("words", "codes", "number")
+    return [p.name for p in profiles if p.kind in kinds and same_groups(p, client)]
+
+
+def _say_sentinels(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
+    """Says which numbers may stand for a gap, far from all others."""
+    for profile in look.profiles:
+        if profile.kind != "number" or profile.name in data.get("drop", []):
+            continue
+        values = profile.cells.numbers[profile.present]  # type: ignore[index]
+        for value in np.intersect1d(_SENTINELS, [values.min(), values.max()]):
+            rest = values[values != value]
+            far = len(rest) and abs(value) > 5 * np.abs(rest).max()
+            if far and (values == value).sum() > 1:
+                book.notes.append(
+                    f"column {profile.name!r} holds {value:g} in "
+                    f"{_rows(int((values == value).sum()))}; add it to `missing`, as "
+                    "text, if it stands for a gap"
+                )
+
+
+def _say_units(
+    look: Inspection, data: dict[str, Any], rows: np.ndarray, book: _Notebook
+) -> None:
+    """Says which clients seem to have another unit."""
+    if not data["client"]:
+        return
+    owner, names = pd.factorize(_owners(look, data, rows))
+    wanted = [data["target"]] if data["task"] == "regression" else []
+    for profile in look.profiles:
+        is_feature = profile.name not in (*data.get("drop", []), data["target"])
+        if profile.kind == "number" and (is_feature or profile.name in wanted):
+            odd = other_units(_values(profile, rows), owner)
+            for k, times in odd.items():
+                book.notes.append(unit_note(profile.name, times, str(names[k])))
+
+
+def _say_spellings(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
+    """Says which words are read as another one."""
+    for profile in look.profiles:
+        if profile.name in data.get("drop", []) or profile.kind != "words":
+            continue
+        alike = look_alikes(profile.counts)
+        if alike:
+            book.notes.append(
+                f"column {profile.name!r}: {_few([*map(repr, alike)])} look alike; "
+                "correct the file if they are one"
+            )
+        if profile.merged:
+            book.notes.append(
+                f"{spelling_note(profile.name, profile.merged)}; set merge_case = "
+                "false if they differ"
+            )
+
+
+def _finding(
+    profile: Profile, data: dict[str, Any], leaves: list[str]
+) -> ColumnFinding:
+    """A column in words."""
+    name, kind = profile.name, _kind(profile)
+    if name == data["client"]:
+        return ColumnFinding(name, kind, "names the client")
+    if name == data["target"]:
+        about = f"; {data['positive']} is positive" if "positive" in data else ""
+        return ColumnFinding(name, kind, f"to predict ({data['task']}{about})")
+    if name == IS_TEST:
+        return ColumnFinding(name, kind, "says which rows are for testing")
+    if name in leaves:
+        return ColumnFinding(name, kind, "left out: tells the target")
+    if profile.kind in USELESS or name == BY_FILE or name in data.get("drop", []):
+        return ColumnFinding(name, kind, "left out")
+    uses = {
+        "date": "used, as a number of days",
+        "words": "used, a feature for each word",
+    }
+    uses |= {"codes": "used, a feature for each code", "truth": "used, as 1 and 0"}
+    return ColumnFinding(name, kind, uses.get(profile.kind, "used"))
+
+
+def _kind(profile: Profile) -> str:
+    """What a column holds, in a few words."""
+    gaps = int((~profile.present).sum())
+    share = 100 * gaps / len(profile.present)
+    empty = f", {max(share, 1):.0f} % empty" if gaps and profile.kind != "empty" else ""
+    count = len(profile.counts)
+    if profile.kind in USELESS:
+        return USELESS[profile.kind] + empty
+    if profile.kind == "date":
+        example = profile.cells.text[profile.present][0]
+        return f"dates, such as {example}{empty}"
+    if profile.kind == "truth":
+        return f"true or false{empty}"
+    if profile.kind == "number":
+        values = profile.cells.numbers[profile.present]  # type: ignore[index]
+        return f"numbers, {values.min():g} to {values.max():g}{empty}"
+    words = sorted(profile.counts, key=lambda word: -profile.counts[word])
+    shown = ", ".join(word[:20] for word in words[:3])
+    what = "codes" if profile.kind == "codes" else "words"
+    more = f"{count} {what}: {shown}, ..." if count > 3 else f"{count} {what}: {shown}"
+    return more + empty
+
+
+def harmful(look: Inspection, names: Sequence[str]) -> list[str]:
+    """Columns of which a model would learn names, but for those of these names."""
+    return sorted(
+        p.name for p in look.profiles if p.kind in HARMFUL and p.name not in names
+    )

@@ -1,0 +1,180 @@
+"""Where a table comes from: one file, several, or a folder with a file for each site.
+
+Rows of several files stand one below the other, with one more column, `file name`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from ...checks import InputError, brief, expanded, suggestion
+from ..reading import FRAMES, ending_of, read_frame
+from .formats import UNSAID, Writing
+from .spellings import plain_form
+
+BY_FILE = "file name"
+"""The column that says which of several files a row comes from, without ending."""
+
+Place = str | Path | Sequence[str | Path]
+"""A file, a folder, or several files."""
+
+
+def is_npz(place: object) -> bool:
+    """Whether a path is that of arrays, not of tables."""
+    return isinstance(place, str | Path) and Path(place).suffix == ".npz"
+
+
+class TableSource(NamedTuple):
+    """Files that were read, and their rows."""
+
+    label: Path  # what messages and tables call it
+    files: tuple[Path, ...]
+    frames: tuple[pd.DataFrame, ...]  # one for each file
+    writing: Writing  # of all of them; what differs is empty
+
+    def columns(self) -> list[str]:
+        """The columns that any file has, in order."""
+        return list(dict.fromkeys(str(c) for frame in self.frames for c in frame))
+
+    def shared(self) -> list[str]:
+        """The columns that all files have."""
+        return [name for name in self.columns() if all(name in f for f in self.frames)]
+
+    def joined(self) -> pd.DataFrame:
+        """The rows of all files, of columns that all of them have."""
+        if len(self.frames) == 1:
+            return self.frames[0]
+        shared, pieces = self.shared(), []
+        for path, frame in zip(self.files, self.frames, strict=True):
+            some = frame[shared].set_axis(
+                [f"{row} ({path.name})" for row in frame.index], axis=0
+            )
+            pieces.append(some if BY_FILE in shared else _marked(some, path))
+        return pd.concat(pieces)
+
+    def differences(self, left_out: Sequence[str] = ()) -> str:
+        """A sentence about columns that some files lack; nothing where none does."""
+        wrong = []
+        for name in self.columns():
+            lack = [
+                path.name
+                for path, frame in zip(self.files, self.frames, strict=True)
+                if name not in frame
+            ]
+            if lack and name not in left_out:
+                more = f" and {len(lack) - 3} more" if len(lack) > 3 else ""
+                there = self.frames[[p.name for p in self.files].index(lack[0])].columns
+                near = suggestion(name, [c for c in there if c not in self.shared()])
+                near = near.replace(" Did you mean", " (is it").replace("?", "?)")
+                verb = "have" if lack[1:] else "has"
+                wrong.append(
+                    f"{', '.join(lack[:3])}{more} {verb} no column {brief(name)}{near}"
+                )
+        return "; ".join(wrong[:9])
+
+
+def _marked(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    return frame.assign(**{BY_FILE: site_of(path)})
+
+
+def site_of(path: Path) -> str:
+    """The name of a file without its ending.
+
+    >>> site_of(Path("sites/bern.csv.gz"))
+    'bern'
+    """
+    return path.name[: len(path.name) - len(ending_of(path))]
+
+
+def read_source(place: Place, asked: Writing = UNSAID) -> TableSource:
+    """The table in a file, in several, or in all of a folder."""
+    files, read, wrong = files_of(place), [], []
+    for path in files:
+        try:
+            read.append(read_frame(path, asked))
+        except InputError as error:
+            wrong.append(str(error).rstrip("."))
+    if wrong:
+        raise InputError(f"{'; '.join(wrong)}.")
+    label = files[0]
+    if len(files) > 1:
+        _refuse_together(files)
+        folder = files[0].parent.resolve().name
+        label = Path(folder or "files")
+    frames = _alike([frame for frame, _ in read])
+    ways = zip(*(way for _, way in read), strict=True)
+    same = Writing(*(some[0] if len(set(some)) == 1 else "" for some in ways))
+    return TableSource(label, files, tuple(frames), same)
+
+
+def _alike(frames: list[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The tables with columns spelt as in the first one, whatever their case."""
+    first = {plain_form(str(name)): str(name) for name in frames[0]}
+    found = frames[:1]
+    for frame in frames[1:]:
+        usual = {str(name): first.get(plain_form(str(name))) for name in frame}
+        other = {a: b for a, b in usual.items() if b is not None and b not in frame}
+        sound = len(set(other.values())) == len(other)
+        found.append(frame.rename(columns=other) if sound else frame)
+    return found
+
+
+def _refuse_together(files: tuple[Path, ...]) -> None:
+    """Refuses files of several kinds, and two of one name."""
+    kinds = {FRAMES[ending_of(path)] for path in files}
+    if len(kinds) > 1:
+        endings = ", ".join(sorted({ending_of(path) for path in files}))
+        raise InputError(
+            f"the files of a study must be of one kind, got {endings}: save all of "
+            "them as CSV."
+        )
+    names = [site_of(path) for path in files]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"two files are called {brief(twice)}, but files are told apart by their "
+            "names: rename one of them."
+        )
+
+
+def files_of(place: Place) -> tuple[Path, ...]:
+    """The files of tables that a path, a folder or a list of them names."""
+    if isinstance(place, str | Path):
+        place = [place]
+    elif not isinstance(place, list | tuple) or not place:
+        raise InputError(f"`path` must be text, or a list of it, got {brief(place)}.")
+    found: list[Path] = []
+    for one in place:
+        if not isinstance(one, str | Path):
+            raise InputError(f"`path` must be text, or a list of it, got {brief(one)}.")
+        path = expanded("path", one)
+        found += _inside(path) if path.is_dir() else [_checked(path)]
+    return tuple(dict.fromkeys(found))
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The tables that lie in a folder."""
+    found = sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.name[0] not in ".~" and ending_of(path) in FRAMES
+    )
+    if not found:
+        raise InputError(
+            f"the folder {folder} has no file that ends in {', '.join(FRAMES)}."
+        )
+    return found
+
+
+def _checked(path: Path) -> Path:
+    if not path.is_file():
+        raise InputError(f"there is no data file {path}.")
+    if ending_of(path) not in FRAMES:
+        raise InputError(
+            f"a table must end in {', '.join(FRAMES)}, got {path.name}: save it as CSV."
+        )
+    return path

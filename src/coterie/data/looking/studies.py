@@ -1,0 +1,271 @@
+"""A study of a table: what it does not say is found, and `coterie init` writes it."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ...checks import InputError, suggestion
+from .findings import Findings, Inspection, findings_of, harmful, look_at
+from .formats import Writing, refuse_writing
+from .roles import Guess, client_guess, target_guess
+from .sources import BY_FILE, files_of, is_npz, read_source
+
+_OPTIONS = {
+    "client": "the column that names the client",
+    "target": "the column to predict",
+    "task": "binary, classification (classes) or regression (quantities)",
+    "positive": "sensitivity, F1 and AUC are about this class",
+    "separator": "between cells",
+    "decimal": "between a number and its fraction",
+    "encoding": "of the text",
+    "skip_empty": "rows without a client or a target are left out",
+    "skip_clients": "too few rows to train and test on",
+    "missing": "words among numbers that count as gaps",
+    "categories": "numbers that are names",
+    "drop": "columns that are not used",
+    "dates": "dates become days; how they are written",
+}
+"""Options of [data] in the order in which they are written, and what they mean."""
+
+
+def completed(
+    data: Mapping[str, Any], split: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """[data] and [split] of a study of tables, with what they do not say.
+
+    Where the target is named, only columns that cannot be features are found: dates,
+    identifiers and free text. Where it is not, all is as `coterie init` would write it.
+    """
+    given, parts = dict(data), dict(split)
+    asked = Writing(*(given.get(name, "") for name in Writing._fields))
+    if {"client", "target", "drop", "dates"} <= given.keys() or not _readable(given):
+        return given, parts
+    look = look_at(read_source(given["path"], asked))
+    guessed = "target" not in given and not look.has("target")
+    pooled = parts.get("name", "natural") != "natural"
+    client = _client_of(given, look, pooled=pooled)
+    target = _target_of(given, look, client)
+    if not look.has(target) or (client and not look.has(client)):
+        return given, parts
+    found = findings_of(look, client, target)
+    if guessed:
+        if found.problems:
+            raise InputError(f"{'; '.join(found.problems)}.".replace("--", "data."))
+        more, parts = found.data, {**found.split, **parts}
+    else:
+        more = _needed(given, look, found)
+    for option in ("dates", "categories"):  # of columns that are used
+        if option in more:
+            more = {**more, option: _without(more[option], given.get("drop", []))}
+    if "client" not in given and client != "client":
+        given["client"] = client
+    return {**{key: value for key, value in more.items() if value}, **given}, parts
+
+
+def _readable(given: Mapping[str, Any]) -> bool:
+    """Whether there are tables to look at, and options are what they must be."""
+    lists = [given.get(name, []) for name in ("drop", "categories")]
+    sound = all(isinstance(some, list | tuple) for some in lists)
+    if not sound or not isinstance(given.get("dates", {}), Mapping):
+        return False
+    asked = Writing(*(given.get(name, "") for name in Writing._fields))
+    if is_npz(given.get("path")) or not all(isinstance(v, str) for v in asked):
+        return False
+    try:
+        files_of(given["path"])
+        refuse_writing(asked)
+    except InputError:  # reading it will tell, in the same words
+        return False
+    return True
+
+
+def _needed(
+    given: Mapping[str, Any], look: Inspection, found: Findings
+) -> dict[str, Any]:
+    """What a study that names its target cannot do without."""
+    target = found.data["target"]
+    more: dict[str, Any] = {}
+    if found.data["task"] == "regression" and found.sure_of_task:
+        more |= {"task": "regression"} if look.of(target).whole else {}
+    named = [found.data["client"], target, *given.get("categories", [])]
+    more["drop"] = harmful(look, [*named, *given.get("dates", {})])
+    more["dates"] = _without(found.data.get("dates", {}), named)
+    return more
+
+
+def _without(some: Any, names: Sequence[str]) -> Any:
+    """Columns, in a list or a table, but for these."""
+    if isinstance(some, Mapping):
+        return {name: value for name, value in some.items() if name not in names}
+    return [name for name in some if name not in names]
+
+
+def _client_of(given: Mapping[str, Any], look: Inspection, *, pooled: bool) -> str:
+    """The column of the client: as it is said, or the only one that may be."""
+    if "client" in given or look.has("client"):
+        return str(given.get("client", "client"))
+    target = given.get("target") or target_guess(look.profiles).name
+    guess = client_guess(look.profiles, str(target))
+    if not guess.sure and not pooled:
+        raise InputError(f"{doubt(look, guess, 'client', '`client` in [data]')}.")
+    return guess.name if guess.sure else ""
+
+
+def _target_of(given: Mapping[str, Any], look: Inspection, client: str) -> str:
+    if "target" in given or look.has("target"):
+        return str(given.get("target", "target"))
+    guess = target_guess(look.profiles, client)
+    if not guess.sure:
+        raise InputError(f"{doubt(look, guess, 'target', '`target` in [data]')}.")
+    return guess.name
+
+
+def doubt(look: Inspection, guess: Guess, role: str, by: str) -> str:
+    """A sentence about a column that cannot be found, with those that may be it.
+
+    Args:
+        look: the table.
+        guess: which it may be.
+        role: client or target.
+        by: how to name it.
+    """
+    what = {"client": "names the clients", "target": "is to be predicted"}[role]
+    label = look.source.label.name
+    some = [repr(name) for name in guess.others[:6]]
+    more = len(guess.others) - len(some)
+    listed = ", ".join(some) + (f" and {more} more" if more else "")
+    start = f"{label} does not say which column {what}"
+    if some:
+        return f"{start}; it may be {listed}: name it by {by}"
+    if role == "client":
+        return (
+            f"{start}, and none repeats a few names: name one by {by}, or give a file "
+            "for each client"
+        )
+    return f"{start}, and none has classes or quantities: add one"
+
+
+def named_column(look: Inspection, role: str, name: str) -> str:
+    """The name, if there is such a column."""
+    columns = [profile.name for profile in look.profiles]
+    if name not in columns:
+        raise InputError(
+            f"--{role} must name a column, but {look.source.label.name} has none that "
+            f"is called {name!r}.{suggestion(name, columns)}"
+        )
+    return name
+
+
+def study_text(found: Findings, look: Inspection, paths: list[str], name: str) -> str:
+    """A study of a table as a person would write it, with comments.
+
+    Args:
+        found: what it says.
+        look: the table.
+        paths: where it lies, from the folder of the study.
+        name: of the file of the study.
+    """
+    count = sum(len(frame) for frame in look.source.frames)
+    usual = Writing(",", ".", "utf-8")
+    if all(".tsv" in path.suffixes for path in look.source.files):
+        usual = usual._replace(separator="\t")
+    pairs = zip(Writing._fields, look.source.writing, usual, strict=True)
+    writing = {k: v for k, v, u in pairs if v not in ("", u, "utf-8-sig")}
+    data = writing | found.data
+    lines = [
+        f"# A study of {look.source.label.name}: {count:,} rows, "
+        f"{len(look.source.shared())} columns.",
+        "# `coterie init` looked at it and wrote this. Change what is wrong, then:",
+        "#",
+        f"#     coterie run {name}",
+        "",
+        *(_comment(note) for note in found.notes),
+        *([""] if found.notes else []),
+        "[data]",
+        _entry("path", paths[0] if len(paths) == 1 else paths, "relative to this file"),
+    ]
+    meanings = dict(_OPTIONS)
+    if data["client"] == BY_FILE:
+        meanings["client"] = "each file is a client"
+    for option, meaning in meanings.items():
+        if option in data and option != "dates":
+            lines.append(_entry(option, data[option], meaning))
+    if "dates" in data:
+        lines += ["", f"[data.dates]  # {_OPTIONS['dates']}"]
+        lines += [_entry(column, form) for column, form in data["dates"].items()]
+    if found.split:
+        lines += ["", "[split]"]
+        lines.append(
+            _entry("min_classes", 1, "some clients may train on one class alone")
+        )
+    lines += [
+        "",
+        "[run]",
+        _entry("seeds", [0, 1, 2], "three random divisions into parts"),
+    ]
+    return "\n".join([*lines, "", *_MORE]) + "\n"
+
+
+_MORE = (
+    "# The model is linear (of classes: logistic regression). For a small network:",
+    "#",
+    "# [model]",
+    '# name = "mlp"',
+    "",
+    "# Three methods are compared: every client alone, one model for all, and groups",
+    "# that are found. To choose others, which `coterie list algorithms` shows:",
+    "#",
+    "# [[algorithm]]",
+    '# name = "local"',
+    "#",
+    "# [[algorithm]]",
+    '# name = "fedavg"',
+    "#",
+    "# [[algorithm]]",
+    '# name = "coteries"',
+)
+
+
+def _comment(note: str) -> str:
+    """A note as lines of a comment."""
+    plain = " ".join(note.split())
+    return textwrap.fill(
+        f"{plain}.",
+        88,
+        initial_indent="# - ",
+        subsequent_indent="#   ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _entry(name: str, value: Any, meaning: str = "") -> str:
+    """A line of TOML; a long list has a line for each of its values."""
+    text = tomli_w.dumps({name: value}).rstrip("\n").replace("\t", "\\t")
+    if not meaning:
+        return text
+    if isinstance(value, list):
+        key = tomli_w.dumps({name: 0}).partition(" = ")[0]
+        items = [tomli_w.dumps({"a": item})[4:].rstrip("\n") for item in value]
+        flat = f"{key} = [{', '.join(items)}]"
+        text = flat if len(flat) <= 60 else text
+    if "\n" in text:
+        return f"# {meaning}\n{text}"
+    return f"{text}  # {meaning}" if len(text) + len(meaning) < 96 else text
+
+
+def relative(files: list[Path], folder: Path) -> list[str]:
+    """The paths as a study in a folder names them."""
+    found = []
+    for path in files:
+        try:
+            found.append(Path(os.path.relpath(path, folder)).as_posix())
+        except ValueError:  # on another drive
+            found.append(str(path.resolve()))
+    return found

@@ -1,0 +1,233 @@
+"""Claims about `coterie init`: it says what it assumed, and what it writes runs."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from coterie.checks import InputError
+from coterie.study.config import read_study
+from coterie.study.setup import federation_of
+from support.called import called, refused
+from support.messy_files import HOSPITALS, WRITERS, write_hospital, write_wide
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+DATA = {
+    "hospital": {
+        "path": "spital.csv",
+        "client": "Spital",
+        "target": "Diagnose",
+        "task": "binary",
+        "positive": "krank",
+        "separator": ";",
+        "decimal": ",",
+        "encoding": "cp1252",
+        "skip_empty": True,
+        "skip_clients": ["Sion"],
+        "missing": ["<5"],
+        "drop": ["Bemerkung", "Fall-ID"],
+        "dates": {"Eintritt": "%d.%m.%Y"},
+    },
+    "plants": {
+        "path": "plants.tsv.gz",
+        "client": "plant",
+        "target": "output_kg",
+        "task": "regression",
+        "drop": ["record_no"],
+        "dates": {"day": "ISO8601"},
+    },
+    "sites": {
+        "path": "sites",
+        "client": "file name",
+        "target": "healthy",
+        "task": "binary",
+    },
+    "ratings": {
+        "path": "ratings.txt",
+        "client": "shop",
+        "target": "rating",
+        "task": "classification",
+        "separator": "|",
+        "categories": ["rating", "zip"],
+        "drop": ["verdict"],
+    },
+}
+# One patient of Geneva has no diagnosis, and Sion too few.
+SIZES = {"hospital": [24, 30, 40, 59], "plants": [20] * 7, "sites": [24] * 3}
+SIZES |= {"ratings": [30] * 4, "wide": [20] * 3}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_what_it_writes_of_a_messy_file_is_a_study_with_its_clients(here, kind):
+    words = ["--target", "weight_kg"] if kind == "wide" else []
+    code, said, _ = called("init", str(WRITERS[kind](here)), *words)
+    assert code == 0
+    assert said.endswith("study: study.toml\nnext:  coterie run study.toml\n")
+    tables = tomllib.loads((here / "study.toml").read_text(encoding="utf-8"))
+    assert tables["data"] == DATA.get(kind, tables["data"])
+    assert set(tables) <= {"data", "split", "run"}
+    federation = federation_of(read_study(here / "study.toml"), 0)
+    parts = (federation.train, federation.validation, federation.test)
+    assert sorted(sum(part.size for part in parts).tolist()) == SIZES[kind]
+
+
+RUN = ["--set", "run.rounds=2", "--set", "run.seeds=[0]", "--quiet"]
+
+
+@pytest.mark.parametrize("kind", ["sites", "ratings"])
+def test_what_it_writes_runs_at_once_in_a_pipe(here, kind):
+    assert called("init", str(WRITERS[kind](here)))[0] == 0
+    code, said, _ = called("run", "study.toml", *RUN)
+    assert code == 0
+    assert "report: runs" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "client", "score"),
+    [
+        # Without the one patient who has no diagnosis.
+        ("hospital", "Bern", "f1 for krank on 155 rows with a label: 0."),
+        ("plants", "plant 3", "rmse on 140 rows with a label: "),
+    ],
+)
+def test_a_messy_file_leads_to_a_model_that_predicts_it(here, kind, client, score):
+    path = str(WRITERS[kind](here))
+    assert called("init", path)[0] == 0
+    more = ["--set", "model.score=f1"] if kind == "hospital" else []
+    assert called("run", "study.toml", *RUN, *more)[0] == 0
+    (folder,) = (f for f in Path("runs").iterdir() if f.name[0] != ".")
+    assert called("report", str(folder))[0] == 0
+    assert called("export", str(folder), "--client", client, "--to", "model")[0] == 0
+    code, said, _ = called("predict", "model", path, "--out", "new.csv")
+    assert code == 0 and score in said
+    card = Path("model", "README.md").read_text(encoding="utf-8")
+    assert "days since 1970-01-01" in card
+    assert ("about the class krank" in card) == (kind == "hospital")
+
+
+def test_it_says_what_each_column_holds_and_what_was_assumed(here):
+    _, said, _ = called("init", str(write_hospital(here)))
+    flat = " ".join(said.split())
+    for words in (
+        "spital.csv: 156 rows, 7 columns; separator semicolon, decimal comma, "
+        "encoding cp1252",
+        "Fall-ID identifier left out",
+        "Eintritt dates, such as 01.01.2018 used, as a number of days",
+        "Bemerkung free text left out",
+        "- 1 row without 'Diagnose' will be left out.",
+        "- Sion will be left out, with fewer than 4 rows.",
+        "- '<5' among numbers will count as gaps.",
+        "'BERN' is read as 'Bern'",
+    ):
+        assert words in flat
+
+
+def test_many_columns_that_are_alike_share_a_line(here):
+    _, said, _ = called("init", str(write_wide(here)), "--target", "weight_kg")
+    assert "gene0, gene1, gene2 and 57 more" in said
+    assert "gene3" not in said
+
+
+def test_a_study_is_replaced_only_when_that_is_asked_for(here, capsys, monkeypatch):
+    path = str(write_hospital(here))
+    (here / "study.toml").write_text("mine")
+    message = refused(capsys, monkeypatch, "init", path)
+    assert message.startswith("study.toml exists: name another file by --out")
+    assert (here / "study.toml").read_text() == "mine"
+    assert called("init", path, "--out", "other.toml")[0] == 0
+    assert called("init", path, "--force")[0] == 0
+    assert "client" in (here / "study.toml").read_text(encoding="utf-8")
+    # The data are never what is replaced.
+    message = refused(capsys, monkeypatch, "init", path, "--out", path, "--force")
+    assert message == "`--out` must end in .toml, got spital.csv."
+
+
+def test_the_path_is_relative_to_the_study(here):
+    path = write_hospital(here)
+    (here / "studies").mkdir()
+    assert called("init", str(path), "--out", "studies/one.toml")[0] == 0
+    tables = tomllib.loads((here / "studies" / "one.toml").read_text("utf-8"))
+    assert tables["data"]["path"] == "../spital.csv"
+    assert set(federation_of(read_study("studies/one.toml"), 0).names) == {
+        *HOSPITALS
+    } - {"Sion"}
+
+
+ROWS = [f"{'ab'[k % 2]},{k * 7 % 31 + 0.5},{k * 5 % 17 + 0.25}" for k in range(40)]
+
+
+def test_in_a_pipe_it_says_which_flag_to_give(here, capsys, monkeypatch):
+    (here / "t.csv").write_text("\n".join(["hospital,age,dose", *ROWS]))
+    message = refused(capsys, monkeypatch, "init", "t.csv")
+    assert message == (
+        "t.csv does not say which column is to be predicted; it may be 'dose', 'age': "
+        "name it by --target."
+    )
+    assert called("init", "t.csv", "--target", "dose")[0] == 0
+
+
+def test_all_problems_are_shown_at_once(here):
+    (here / "t.csv").write_text(
+        "\n".join(["u,v,w", *[f"{k}.5,{k}.25,{k}.75" for k in range(40)]])
+    )
+    with pytest.raises(InputError, match="because of the 2 problems above"):
+        called("init", "t.csv")
+
+
+def test_in_a_terminal_it_asks(here, monkeypatch):
+    (here / "t.csv").write_text("\n".join(["hospital,age,dose", *ROWS]))
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"coterie.cli.commands.inits.sys.{stream}", Terminal())
+    monkeypatch.delenv("CI", raising=False)
+    answers = iter(["doze", "dose"])
+    monkeypatch.setattr("typer.prompt", lambda *args, **options: next(answers))
+    from coterie.cli.commands.inits import init
+
+    init([Path("t.csv")])
+    assert 'target = "dose"' in (here / "study.toml").read_text()
+
+
+class Terminal:
+    """A stream in front of which somebody sits."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--client", "hospitl"], "none that is called 'hospitl'. Did you mean"),
+        (["--client", "age", "--target", "age"], "must differ, both are 'age'"),
+        (["--out", "none/study.toml"], "must lie in a folder, but none is none"),
+    ],
+)
+def test_bad_flags_are_refused(here, capsys, monkeypatch, words, message):
+    (here / "t.csv").write_text("\n".join(["hospital,age,outcome", *ROWS]))
+    assert message in refused(capsys, monkeypatch, "init", "t.csv", *words)
+
+
+def test_run_says_what_it_found_in_a_study_that_names_only_the_file(here):
+    write_hospital(here)
+    (here / "alone.toml").write_text('[data]\npath = "spital.csv"\n')
+    words = ["--set", "run.rounds=1", "--set", "data.decimal=,", "--quiet"]
+    code, _, said = called("run", "alone.toml", *words)
+    assert code == 0
+    line = next(line for line in said.splitlines() if line.startswith("found"))
+    assert 'client = "Spital", target = "Diagnose"' in line and "decimal" not in line
