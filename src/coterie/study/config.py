@@ -107,9 +107,12 @@ class Study:
     def resolved(self) -> dict[str, Any]:
         """The study as nested plain values, as it is kept with its results.
 
-        Without `run.log`: results do not depend on who is told of them.
+        Without `run.log`: results do not depend on who is told of them. Baselines are
+        named only where there are none, so that older runs keep their names.
         """
         run = {name: v for name, v in asdict(self.run).items() if name != "log"}
+        if self.run.baselines:
+            del run["baselines"]
         tables = {
             "name": self.name,
             "data": self.data,

@@ -28,6 +28,7 @@ from ..records.files import write
 from ..records.keys import digest_with, key_of, keyed
 from ..records.ledgers import SPENDING, DataLedger
 from ..records.sinks import Log, refuse_absent
+from .baselines import keep_baselines
 from .config import Study, algorithm_factory
 from .divided import SharedFolder, first, only_first, refuse_others
 from .identity import data_name, identity_of, own_modules, settings_read
@@ -192,6 +193,7 @@ def run_study(
                 setup = place.charge_partners(_prepared(study, seed, data, group))
             folder = SharedFolder(own, setup.division) if group.size > 1 else own
             _describe(setup, own, folder)
+            keep_baselines(setup, folder, say)
             shows = functools.partial(_teller, progress, setup, total)
             for entry in study.algorithms:
                 search = searches[entry.label, seed]
