@@ -58,7 +58,7 @@ def gains(records: Records) -> go.Figure:
 
     The view at the start is that of the best mean validation score. Its bars are sorted
     inside each cluster, and clients keep these places in all views; whiskers are 95 per
-    cent intervals, and bars are faint where these reach over zero: nothing can be told.
+    cent intervals, and bars are faint where these reach over zero: we are not sure.
     Above CROWD clients, one box per algorithm shows their distribution.
 
     Raises:
@@ -118,7 +118,7 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
         }
         traces.append(trace)
         more, less, unsure = gain.counts().values()
-        title = f"{heading(label)}: {more} gain, {less} lose, {unsure} cannot tell"
+        title = f"{heading(label)}: {more} gain, {less} lose, {unsure} not sure"
         titles[label] = bold(title)
         seen = [other == label for other in found]
         buttons.append(button(label, {"visible": seen}, {"title.text": bold(title)}))

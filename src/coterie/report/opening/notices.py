@@ -1,0 +1,81 @@
+"""Reasons for doubt: training that was not finished, and clients with few samples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...records import Records
+from ...scores.failures import failures
+from ...scores.finals import labels_of, population, runs_of, seed_means
+from ...scores.words import joined, some_of
+from .nouns import client_nouns
+
+FEW = 20
+"""With fewer test samples, a client's own score says little."""
+
+_SHARE = 0.05
+"""Of what a loss falls in all: as much in the last fifth of the rounds is much."""
+
+
+def undertrained_text(records: Records) -> str:
+    """Names the methods whose losses still fell when training ended, or nothing."""
+    found = [
+        label
+        for label in labels_of(records)
+        if label not in failures(records) and still_falls(records, label)
+    ]
+    if not found:
+        return ""
+    verb = "was" if len(found) == 1 else "were"
+    return (
+        f"Training ended while {joined(found)} {verb} still improving: more rounds may "
+        "give better scores."
+    )
+
+
+def still_falls(records: Records, label: str) -> bool:
+    """Whether the mean validation loss fell much in the last fifth of the rounds.
+
+    That is by more than a twentieth of its fall in all, to its least value. Without
+    validation data the training loss counts.
+    """
+    names = ("validation_loss", "train_loss")
+    column = next((name for name in names if name in records.metrics), None)
+    if column is None:
+        return False
+    means = seed_means(runs_of(records, label), column).mean(axis=1)
+    means = means[np.isfinite(means)]
+    if len(means) < 5:
+        return False
+    rounds, values = means.index.to_numpy(), means.to_numpy()
+    late = values[rounds >= rounds[-1] - (rounds[-1] - rounds[0]) / 5]
+    fall = values[0] - values[-1]
+    return bool(
+        fall > 0 and values[-1] <= values.min() and late[0] - late[-1] > _SHARE * fall
+    )
+
+
+def few_tested(records: Records) -> dict[int, float]:
+    """Test samples of the clients that have few, by client."""
+    table = population(records).set_index("client")
+    table = table[table["scored"] & (table["test"] < FEW)]
+    return {int(client): float(size) for client, size in table["test"].items()}
+
+
+def small_text(records: Records) -> str:
+    """Names the clients whose own scores say little, or nothing."""
+    few, (one, many) = few_tested(records), client_nouns(records)
+    if not few:
+        return ""
+    if len(few) == int(population(records)["scored"].sum()):
+        return (
+            f"Every {one} has fewer than {FEW} test samples: that is too few to judge "
+            "one by itself. The average over all of them is more certain."
+        )
+    names = [f"{records.name_of(c)} ({size:.0f})" for c, size in few.items()]
+    verb = "has" if len(few) == 1 else "have"
+    them = f"this {one}" if len(few) == 1 else f"one of these {many}"
+    return (
+        f"{some_of(names)} {verb} fewer than {FEW} test samples: that is too few to "
+        f"judge {them} by itself."
+    )
