@@ -72,7 +72,7 @@ def test_a_lead_within_its_interval_is_a_tie() -> None:
     records = told(fedavg=more(6, 6, 6, 6), ditto=more(6, 6, 6, 7))
     sentence, first = best_of(records, report.summary(records))
     assert first is None
-    assert "a tie" in sentence.lower() and "cannot be told apart" in sentence
+    assert "a tie" in sentence.lower() and "cannot tell the two apart" in sentence
 
 
 @pytest.mark.parametrize(

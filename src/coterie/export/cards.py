@@ -182,7 +182,7 @@ def _gain_lines(records: Records, trained: Trained) -> list[str]:
     verdict = {
         "gains": "it gains",
         "loses": "it loses",
-        "cannot tell": "one cannot tell whether it gains",
+        "cannot tell": "we cannot tell whether it gains",
     }.get(row["verdict"], "it cannot be compared")
     seeds = f"{gain.seeds} seed{'s' * (gain.seeds != 1)}"
     ends = f"95 % interval {score.show_interval(row['low'], row['high'])}"

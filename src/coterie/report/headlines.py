@@ -103,8 +103,8 @@ def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
         for label, _ in means_of[-3::-1]
         if gain_of(records, first, over=label).verdict != "gains"
     ]
-    also = f" Nor from {some_of(tied)}." if tied else ""
-    text = f"A tie: {first} leads with {means}, but the two cannot be told apart"
+    also = f" Nor can we tell {first} from {some_of(tied)}." if tied else ""
+    text = f"A tie: {first} leads with {means}. We cannot tell the two apart"
     return f"{text}: {size}.{also}", None
 
 

@@ -32,8 +32,8 @@ def groups_text(records: Records, label: str) -> str:
     seeds = sorted(seed for name, seed in records.weights if name == label)
     one, many = client_nouns(records)
     if not seeds:
-        names = dict(planned_algorithms(records))
-        return f"All {many} share one model." if names.get(label) == "fedavg" else ""
+        shared = dict(planned_algorithms(records)).get(label) == "fedavg"
+        return f"All {many} share one model." if shared else ""
     clients = [clients_of(records, seed) for seed in seeds]
     used = [partners_of(records, label, seed) for seed in seeds]
     same = all(np.array_equal(clients[0], who) for who in clients)
@@ -84,9 +84,8 @@ def groups_of(used: np.ndarray) -> Groups | None:
             return None
     if set(singles) != free:
         return None
-    asked = used.any(axis=0)
-    own = [k for k in singles if asked[k]]
-    alone = [k for k in singles if not asked[k]]
+    own = [k for k in singles if used[:, k].any()]
+    alone = [k for k in singles if not used[:, k].any()]
     return Groups(sorted(together, key=lambda some: (-len(some), some)), own, alone)
 
 

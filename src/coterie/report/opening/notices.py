@@ -59,7 +59,7 @@ def few_tested(records: Records) -> dict[int, float]:
     """Test samples of the clients that have few, by client."""
     table = population(records).set_index("client")
     table = table[table["scored"] & (table["test"] < FEW)]
-    return {int(client): float(size) for client, size in table["test"].items()}
+    return {int(str(client)): float(size) for client, size in table["test"].items()}
 
 
 def small_text(records: Records) -> str:

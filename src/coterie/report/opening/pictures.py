@@ -148,8 +148,8 @@ def _hover(row: pd.Series, amounts: Amounts) -> str:
 def _arrows(table: pd.DataFrame, low: float, high: float, *, rows: bool) -> list[Drawn]:
     """Arrow heads where an interval goes on beyond the scale."""
     places, found = np.arange(len(table)), []
-    beyond = ((table["low"] < low, low, "left", "down"),)
-    beyond += ((table["high"] > high, high, "right", "up"),)
+    below, above = table["low"] < low, table["high"] > high
+    beyond = [(below, low, "left", "down"), (above, high, "right", "up")]
     for mine, end, sideways, upwards in beyond:
         if not mine.any():
             continue

@@ -97,8 +97,9 @@ def sides_of(gain: Gain) -> Sides:
     """Whose score is better, worse and the same, and of whom we are sure."""
     means = gain.clients["mean"]
     chosen = (means > 0, means < 0, means == 0, means.isna())
-    found = [means.index[some].tolist() for some in chosen]
-    return Sides(*found, gain.who("gains"), gain.who("loses"))
+    better, worse, same, unknown = (means.index[some].tolist() for some in chosen)
+    sure = gain.who("gains"), gain.who("loses")
+    return Sides(better, worse, same, unknown, *sure)
 
 
 def verdict_of(records: Records, table: pd.DataFrame) -> Verdict:
@@ -205,7 +206,7 @@ def _sure(records: Records, sides: Sides, *, average: bool) -> str:
 
 def _average(records: Records, table: pd.DataFrame, label: str, gain: Gain) -> str:
     """Both mean scores, their difference, and whether it may be chance."""
-    mean, alone = (table["mean"][a] for a in (label, baseline_of(records)))
+    mean, alone = (table["mean"][a] for a in (label, str(baseline_of(records))))
     amounts = amounts_of(records)
     if not np.isfinite(gain.mean):
         return "The average over clients cannot be compared with training alone."

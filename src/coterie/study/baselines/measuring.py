@@ -8,6 +8,7 @@ without [privacy].
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -66,7 +67,8 @@ def baselines_of(setup: Setup) -> Baselines:
     if task not in OBJECTIVES:
         why = "the study has an objective of its own, whose outputs are not known"
         return Baselines(setup.seed, [], [f"There are no baselines: {why}."])
-    cells, left_out = [], []
+    cells: list[Cell] = []
+    left_out: list[str] = []
     for label, train in ((CONSTANT, None), *_learners(setup, left_out)):
         began, said = time.monotonic(), ""
         try:
@@ -116,7 +118,9 @@ def _computed(
 ) -> tuple[Columns, Columns]:
     """Measures of the clients at hand, and what becomes of their test samples."""
     federation, objective = setup.simulation.federation, setup.simulation.objective
-    parts = {name: _rows(federation, federation.part(name)) for name in PARTS}
+    parts: dict[str, _Rows] = {
+        name: _rows(federation, federation.part(name)) for name in PARTS
+    }
     outputs = _predictions(setup, task, parts, label, train)
     values: Columns = {}
     for name in PARTS:
@@ -167,7 +171,8 @@ def _predictions(
     if label == POOLED and train is not None:
         split = (learned.features,), (learned.targets,)
     for features, targets in zip(*split, strict=True):
-        told = TrainingSet(task, outputs, *_arrays(features, targets), setup.seed)
+        x, y = _array(features), _array(targets)
+        told = TrainingSet(task, outputs, x, y, setup.seed)
         several = len(targets) > 1 and (
             task == "regression" or targets.unique().numel() > 1
         )
@@ -175,7 +180,7 @@ def _predictions(
             predict.append(_of_tensors(train(told)))
         else:
             one = constant_output(task, targets, outputs)
-            predict.append(lambda asked, one=one: one.expand(len(asked), *one.shape))
+            predict.append(functools.partial(_repeated, one))
     predict *= len(learned.sizes) // len(predict)
     return {
         name: [
@@ -186,11 +191,13 @@ def _predictions(
     }
 
 
-def _arrays(*tensors: Tensor) -> list[np.ndarray]:
-    return [
-        tensor.double().numpy() if tensor.is_floating_point() else tensor.numpy()
-        for tensor in tensors
-    ]
+def _repeated(one: Tensor, asked: Tensor) -> Tensor:
+    """The same output for all samples."""
+    return one.expand(len(asked), *one.shape)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.double().numpy() if tensor.is_floating_point() else tensor.numpy()
 
 
 def _of_tensors(predict: Predict) -> Callable[[Tensor], Tensor]:
@@ -198,10 +205,8 @@ def _of_tensors(predict: Predict) -> Callable[[Tensor], Tensor]:
 
     def predicted(asked: Tensor) -> Tensor:
         # Models of scikit-learn refuse to predict for nobody.
-        found = predict(
-            *_arrays(asked if len(asked) else asked.new_zeros(1, *asked.shape[1:]))
-        )
-        return torch.from_numpy(found)[: len(asked)]
+        some = asked if len(asked) else asked.new_zeros(1, *asked.shape[1:])
+        return torch.from_numpy(predict(_array(some)))[: len(asked)]
 
     return predicted
 
