@@ -12,16 +12,20 @@ import numpy as np
 
 from ..scores.words import percent
 
+# Okabe and Ito's colours without yellow and black, then two of Tol's: distinct in
+# the common kinds of colour blindness, and dark enough on white.
+COLOURS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #882255 #999933".split()
+GREY = "#666666"
+
 # Figures are drawn for a light page. In the dark they are turned: white becomes the
 # page's #161616 (22 = 1.2 * 255 * (1 - 0.9281)), and hues stay what they are.
 _CSS = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --soft: #555;
   --line: #ddd; --link: #005a9c; --tint: #f3f7fb; --warning: #fff6ef;
-  --good: #e3f1e7; --code: #f6f6f6; --curve: #0072b2; }
+  --good: #e3f1e7; --code: #f6f6f6; }
 @media screen and (prefers-color-scheme: dark) {
   :root { --ink: #ddd; --paper: #161616; --soft: #aaa; --line: #444; --link: #8cf;
-    --tint: #1b2530; --warning: #33241a; --good: #1e3d2a; --code: #232323;
-    --curve: #56b4e9; }
+    --tint: #1b2530; --warning: #33241a; --good: #1e3d2a; --code: #232323; }
   .plotly-graph-div { filter: invert(0.9281) hue-rotate(180deg) brightness(1.2); }
 }
 * { box-sizing: border-box; }
@@ -69,8 +73,12 @@ label { display: inline-block; margin-right: 14px; max-width: 100%; }
 select, input { font: inherit; padding: 3px 6px; max-width: 100%; }
 progress { width: 100%; }
 .all { max-height: none; } .narrow { width: 100%; } .narrow td { width: 1%; }
-svg.curve { width: 9rem; height: 2rem; vertical-align: middle; fill: none;
-  stroke: var(--curve); stroke-width: 1.5; }
+svg.curves { width: 100%; height: auto; }
+svg.curves polyline { fill: none; stroke-width: 2.5; stroke-linejoin: round; }
+svg.curves text { fill: var(--ink); font-size: 13px; }
+svg.curves path { stroke: var(--line); fill: none; }
+.key { display: inline-block; width: 1.6em; height: 0.35em; vertical-align: middle;
+  margin-right: 0.5em; }
 pre { background: var(--code); padding: 14px; overflow-x: auto; font-size: 0.85rem; }
 @media (max-width: 600px) {
   body { padding: 16px 12px 48px; font-size: 15px; }
@@ -78,7 +86,7 @@ pre { background: var(--code); padding: 14px; overflow-x: auto; font-size: 0.85r
   .verdict { padding: 8px 10px; } .lead { font-size: 1.12rem; }
   th, td { padding: 5px 7px; } thead th { min-width: 4em; }
   th:first-child { min-width: 6em; }
-  svg.curve { width: 2.8rem; } .narrow th, .narrow td { padding: 5px 3px; }
+  .narrow th, .narrow td { padding: 5px 3px; }
   .narrow { font-size: 0.85rem; } .narrow thead th { min-width: 0; }
   .narrow th:first-child { overflow-wrap: anywhere; }
 }
