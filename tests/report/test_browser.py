@@ -14,7 +14,7 @@ from PIL import Image
 
 from coterie import report
 from support.browser import Browser
-from support.made_records import make_records, make_timed
+from support.made_records import make_records, make_timed, with_baselines
 
 
 @pytest.mark.browser
@@ -144,6 +144,9 @@ HOSPITALS += ("Basel", "01234", "1234")
 def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a study of hospitals."""
     records = replace(make_records(n=8, clusters=0), names=HOSPITALS)
+    half = np.arange(3 * 8 * 20).reshape(3, 8, 20) % 2
+    labels = ("constant", "linear alone", "trees alone", "linear pooled")
+    records = with_baselines(records, dict.fromkeys(labels, half))
     return report.write_report(records, tmp_path_factory.mktemp("r") / "report.html")
 
 

@@ -13,7 +13,11 @@ from coterie import report
 from coterie.records import Records, Snapshots
 from coterie.records.cells import CONSTANT, LINEAR, TREES
 from coterie.report.opening.groups import groups_of, groups_text
-from coterie.report.opening.notices import small_text, undertrained_text
+from coterie.report.opening.notices import (
+    small_text,
+    undertrained_text,
+    weak_local_text,
+)
 from coterie.report.opening.nouns import amounts_of, client_nouns, unit_of
 from coterie.report.opening.pictures import client_gains, cut_text, gained, limits
 from coterie.report.opening.verdicts import headline, verdict_of
@@ -167,6 +171,16 @@ def test_scikit_learn_alone_comes_first_where_it_is_better(count: int, words: st
     assert f"logistic regression has a mean test accuracy of {mean:.1f} %" in said
     assert ("may be chance" in said) == (count == 13)
     assert "compares with `local`" in rest(records)
+
+
+def test_a_weak_local_is_noticed_where_scikit_learn_alone_is_surely_better():
+    records = told(ditto=more(19, 19, 19, 19))
+    assert weak_local_text(with_baselines(records, {LINEAR: more(1, 0, 0, 0)})) == ""
+    text = weak_local_text(with_baselines(records, {LINEAR: more(15, 15, 15, 15)}))
+    assert text.startswith(
+        "Training alone can do better than `local` does: scikit-learn's logistic "
+        "regression has a mean test accuracy of 87.5 %, `local` of 50.0 %."
+    )
 
 
 def test_scikit_learn_is_not_named_first_where_a_method_is_better():

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 from ...records import Records
 from ...scores.finals import planned_algorithms
 from ...scores.words import counted, joined
-from .nouns import client_nouns
+from .nouns import client_nouns, names_of
 
 _NAMED = 12
 """So many clients are named; of more, groups are counted."""
@@ -43,12 +43,12 @@ def groups_text(records: Records, label: str) -> str:
     found = groups_of(used[0]) if alike else None
     exact = found is not None
     found = found or groups_of(share > 0.5) or usual_groups(share)
-    names = [records.name_of(int(client)) for client in clients[0]]
+    here = clients[0]
     if found is None:
-        others = np.mean(used) * len(names)
+        others = np.mean(used) * len(here)
         text = f"There are no fixed groups: a {one} learns from {others:.1f} others on "
         return f"{text}average.{end}"
-    text = _in_words(found, names, many)
+    text = _in_words(records, found, here)
     if not exact:
         text = f"mostly, {text}; partners differ somewhat"
         text += " between seeds" * (len(used) > 1)
@@ -110,20 +110,23 @@ def usual_groups(share: np.ndarray) -> Groups | None:
     return groups_of(inside & pairs)
 
 
-def _in_words(found: Groups, names: list[str], many: str) -> str:
+def _in_words(records: Records, found: Groups, clients: np.ndarray) -> str:
     """The groups as part of a sentence."""
     together, own, alone = found
+    many = client_nouns(records)[1]
     if not together and not own:
-        return f"all {counted(len(names))} {many} learn alone"
+        return f"all {counted(len(clients))} {many} learn alone"
     if not own and not alone and len(together) == 1:
-        return f"all {counted(len(names))} {many} learn together"
-    if len(names) > _NAMED:
+        return f"all {counted(len(clients))} {many} learn together"
+    if len(clients) > _NAMED:
         return _counted_groups(found, many)
-    parts = [f"{joined([names[k] for k in some])} learn together" for some in together]
+    parts = [
+        f"{names_of(records, clients[k].tolist())} learn together" for k in together
+    ]
     for some, what in ((own, "a model of {} own"), (alone, "")):
         if some:
             verb = "s" * (len(some) == 1)
-            who = joined([names[k] for k in some])
+            who = names_of(records, clients[some].tolist())
             kept = what.format("its" if len(some) == 1 else "their")
             parts.append(
                 f"{who} use{verb} {kept}" if kept else f"{who} learn{verb} alone"
@@ -137,7 +140,10 @@ def _counted_groups(found: Groups, many: str) -> str:
     if len(sizes) == 1:
         text = f"a group of {sizes[0]} {many} learns together"
     else:
-        text = f"{counted(len(sizes))} groups of {joined(sizes)} {many} learn together"
+        same = len(set(sizes)) == 1
+        each = f"{many} each" if same else many
+        shown = sizes[0] if same else joined(sizes)
+        text = f"{counted(len(sizes))} groups of {shown} {each} learn together"
     for some, what in ((found.own, "use"), (found.alone, "learn")):
         if some:
             rest = "models of their own" if what == "use" else "alone"

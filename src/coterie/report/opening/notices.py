@@ -5,16 +5,50 @@ from __future__ import annotations
 import numpy as np
 
 from ...records import Records
+from ...scores.baselines import (
+    baseline_summary,
+    baseline_words,
+    best_alone,
+    over_baseline,
+)
 from ...scores.failures import failures
-from ...scores.finals import labels_of, population, runs_of, seed_means
-from ...scores.words import joined, some_of
-from .nouns import client_nouns
+from ...scores.finals import (
+    baseline_of,
+    final_scores,
+    labels_of,
+    over_seeds,
+    population,
+    runs_of,
+    seed_means,
+)
+from ...scores.words import joined
+from .nouns import MOST_NAMED, amounts_of, client_nouns
 
 FEW = 20
 """With fewer test samples, a client's own score says little."""
 
 _SHARE = 0.05
 """Of what a loss falls in all: as much in the last fifth of the rounds is much."""
+
+
+def weak_local_text(records: Records) -> str:
+    """Says that training alone could do better than `local`, or nothing.
+
+    That is where a model of scikit-learn, trained alone, is surely better.
+    """
+    local, alone = baseline_of(records), best_alone(records)
+    gain = over_baseline(records, local, alone) if local and alone else None
+    if gain is None or alone is None or gain.verdict != "loses":
+        return ""
+    amounts, words = amounts_of(records), baseline_words(records, alone)
+    better = baseline_summary(records)["mean"][alone]
+    ours = over_seeds(records, final_scores(records, str(local))).mean()
+    return (
+        f"Training alone can do better than `{local}` does: scikit-learn's {words} has "
+        f"a mean {amounts.words} of {amounts.show(better)}, `{local}` of "
+        f"{amounts.show(ours)}. So a part of what methods gain over `{local}` may be "
+        "due to that."
+    )
 
 
 def undertrained_text(records: Records) -> str:
@@ -72,10 +106,17 @@ def small_text(records: Records) -> str:
             f"Every {one} has fewer than {FEW} test samples: that is too few to judge "
             "one by itself. The average over all of them is more certain."
         )
+    if len(few) > MOST_NAMED:
+        total = int(population(records)["scored"].sum())
+        return (
+            f"{len(few):,} of {total:,} {many} have fewer than {FEW} test samples: "
+            "that is too few to judge one of them by itself."
+        )
     names = [f"{records.name_of(c)} ({size:.0f})" for c, size in few.items()]
+    names[0] = names[0][0].upper() + names[0][1:]
     verb = "has" if len(few) == 1 else "have"
     them = f"this {one}" if len(few) == 1 else f"one of these {many}"
     return (
-        f"{some_of(names)} {verb} fewer than {FEW} test samples: that is too few to "
+        f"{joined(names)} {verb} fewer than {FEW} test samples: that is too few to "
         f"judge {them} by itself."
     )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from ...records import Records
 from ...scores.finals import Score, score_of
-from ...scores.words import figure, plural
+from ...scores.words import figure, joined, plural
+
+MOST_NAMED = 8
+"""So many clients are named in a sentence; more are counted."""
 
 _NO_NOUN = {"client", "code", "group", "id", "index", "key", "label", "name", "number"}
 
@@ -45,6 +49,15 @@ def client_nouns(records: Records) -> tuple[str, str]:
     if word.endswith("s") and not word.endswith("ss"):  # it is there for several
         word = word[:-1]
     return word, plural(word)
+
+
+def names_of(records: Records, clients: Iterable[int]) -> str:
+    """The clients by name, as a list in a sentence; numbered ones share one noun."""
+    names = [records.name_of(int(client)) for client in clients]
+    numbers = [name.removeprefix("client ") for name in names]
+    if len(names) > 1 and all(n.startswith("client ") for n in names):
+        return f"clients {joined(numbers)}"
+    return joined(names)
 
 
 def unit_of(records: Records) -> str:

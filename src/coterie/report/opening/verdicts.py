@@ -28,12 +28,12 @@ from ...scores.finals import baseline_of, labels_of, shown
 from ...scores.gains import Gain, gain_of
 from ...scores.promises import promise_of
 from ...scores.summaries import favourite_of, ranked
-from ...scores.words import counted, some_of
+from ...scores.words import counted
 from ..headlines import infinite_text, shortfall_text
 from .costs import cost_text
 from .groups import groups_text
-from .notices import small_text, undertrained_text
-from .nouns import amounts_of, client_nouns
+from .notices import small_text, undertrained_text, weak_local_text
+from .nouns import MOST_NAMED, amounts_of, client_nouns, names_of
 
 
 def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
@@ -57,7 +57,8 @@ def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
 def notices_of(records: Records) -> list[str]:
     """What a reader must know to believe the verdict, a sentence or two each."""
     found = [shortfall_text(records), infinite_text(records)]
-    found += [undertrained_text(records), small_text(records)]
+    found += [weak_local_text(records), undertrained_text(records)]
+    found += [small_text(records)]
     return [text for text in found if text]
 
 
@@ -168,9 +169,10 @@ def side_sentences(records: Records, gain: Gain, named: str) -> str:
     said = [f"{named}, {who} a better model by learning together."]
     worse = len(sides.worse)
     if worse:
-        names = some_of([records.name_of(client) for client in sides.worse])
+        few = worse <= MOST_NAMED
+        names = f" ({names_of(records, sides.worse)})" if few else ""
         verb = "gets" if worse == 1 else "get"
-        said.append(f"{counted(worse).capitalize()} {verb} a worse one ({names}).")
+        said.append(f"{counted(worse).capitalize()} {verb} a worse one{names}.")
     elif better < total:
         said.append("None gets a worse one.")
     if sides.same:
@@ -195,7 +197,8 @@ def _sure(records: Records, sides: Sides, *, average: bool) -> str:
         return (
             f"We are sure about {f'all {counted(more)}' if every else counted(more)}."
         )
-    names = some_of([records.name_of(client) for client in sides.surely_worse])
+    few = less <= MOST_NAMED
+    names = names_of(records, sides.surely_worse) if few else counted(less)
     verb = "gets" if less == 1 else "get"
     bad = f"that {names} {verb} a worse one"
     if not more:
