@@ -69,6 +69,16 @@ def test_all_gain():
     assert rest(records).endswith("We are sure of this average.")
 
 
+def test_one_client_is_no_crowd():
+    records = make_records(n=1, labels=("local", "ditto"), weights=False)
+    half, more_of = HALF[:, :1], more(18)[:, :1]
+    records = with_outcomes(records, {"local": half, "ditto": more_of})
+    assert lead(records) == (
+        "With ditto, the client gets a better model by learning together. We are sure "
+        "about it."
+    )
+
+
 def test_better_is_as_measured_and_sure_is_beyond_the_interval():
     records = told(ditto=more(18, 18, 1, 0))
     assert lead(records) == (

@@ -20,7 +20,12 @@ from plotly.offline import get_plotlyjs
 from ..checks import InputError
 from ..records import Records, replacing
 from ..scores.axes import axis_of, in_seconds
-from ..scores.baselines import baseline_labels, baseline_summary, baseline_words
+from ..scores.baselines import (
+    baseline_labels,
+    baseline_summary,
+    baseline_words,
+    is_constant,
+)
 from ..scores.failures import failures
 from ..scores.finals import (
     Score,
@@ -291,6 +296,11 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
     uneven = f"These runs ended at different {axis_of(records).name}s, so like is "
     uneven += "not compared with like."
     uneven = f'<p class="notice">{uneven}</p>' if table["round"].nunique() > 1 else ""
+    empty = [label for label in others if is_constant(records, label)]
+    if empty:
+        text = f"A constant prediction is as good as {joined(empty)}, so what clients "
+        text += "gain over training alone with it is worth nothing yet."
+        uneven += f'<p class="notice">{escape(text)}</p>'
     return (
         f"<p>{escape(sentence)}</p>{uneven}"
         + table_of(headers, rows, caption)

@@ -29,13 +29,10 @@ _UNITS = {
 _CAPITALS = {"eur", "usd", "chf", "gbp"}
 
 _WORDS = {
-    "rmse": "error (RMSE)",
-    "mae": "absolute error",
-    "auc": "AUC",
-    "r2": "R2",
-    "f1": "F1",
-    "ece": "calibration error",
-    "balanced_accuracy": "balanced accuracy",
+    "rmse": "test error (RMSE)",
+    "mae": "test absolute error",
+    "ece": "test calibration error",
+    "balanced_accuracy": "test balanced accuracy",
 }
 
 
@@ -120,8 +117,8 @@ class Amounts(NamedTuple):
 
 def amounts_of(records: Records) -> Amounts:
     """How the scores of a study are said."""
-    words = _WORDS.get(records.score, records.score)
-    return Amounts(score_of(records), f"test {words}", unit_of(records))
+    score = score_of(records)
+    return Amounts(score, _WORDS.get(records.score, score.words), unit_of(records))
 
 
 def rounded(value: float) -> float:

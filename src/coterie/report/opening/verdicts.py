@@ -192,6 +192,8 @@ def _sure(records: Records, sides: Sides, *, average: bool) -> str:
         if average:
             return f"We are sure of the average, but not about any single {one}."
         return f"We are not sure about any {one}."
+    if sides.total == 1 and not less:
+        return "We are sure about it."
     if not less:
         every = more == changed and more > 1
         return (
