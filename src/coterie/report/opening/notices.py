@@ -40,6 +40,9 @@ def weak_local_text(records: Records) -> str:
     gain = over_baseline(records, local, alone) if local and alone else None
     if gain is None or alone is None or gain.verdict != "loses":
         return ""
+    leads = [over_baseline(records, label, alone) for label in labels_of(records)]
+    if not any(lead is not None and lead.mean > 0 for lead in leads):
+        return ""  # which the verdict says
     amounts, words = amounts_of(records), baseline_words(records, alone)
     better = baseline_summary(records)["mean"][alone]
     ours = over_seeds(records, final_scores(records, str(local))).mean()

@@ -60,7 +60,7 @@ def client_gains(records: Records, label: str) -> go.Figure:
                 "width": 4 if rows else 2,
             },
             "name": words,
-            "text": [amounts.show_gain(v / amounts.score.unit) for v in mine["mean"]],
+            "text": [_shown(mean, amounts) for mean in mine["mean"]],
             "textposition": "top center",
             "textfont": {
                 "size": 12,
@@ -132,6 +132,10 @@ def cut_text(records: Records, label: str) -> str:
         f"Arrows mark {verb} longer than shown: {some_of(names, 6)}, with the number "
         "of test samples."
     )
+
+
+def _shown(mean: float, amounts: Amounts) -> str:
+    return amounts.show_gain(mean / amounts.score.unit) if mean else "no change"
 
 
 def _hover(row: pd.Series, amounts: Amounts) -> str:

@@ -242,10 +242,10 @@ def _about_baselines(records: Records, table: pd.DataFrame, label: str) -> str:
     if alone is not None and lead is not None and lead.mean < 0:
         sure = lead.verdict == "loses"
         how = "does better than" if sure else "does at least as well as"
-        text = f"scikit-learn, trained at each {one} alone, {how} every method here: "
-        text += f"{baseline_words(records, alone)} has a mean {amounts.words} of "
-        text += f"{amounts.show(beside[alone])}, and {first}, the best method, of "
-        text += f"{amounts.show(mean)}."
+        text = f"Plain scikit-learn {how} every method here: "
+        text += f"{baseline_words(records, alone)}, trained at each {one} alone, has a "
+        text += f"mean {amounts.words} of {amounts.show(beside[alone])}, and {first}, "
+        text += f"the best method, of {amounts.show(mean)}."
         said.append(text if sure else f"{text} The difference may be chance.")
     if is_constant(records, label):
         text = f"A constant prediction, the same for every sample of a {one}, is as "
