@@ -18,9 +18,10 @@ from coterie.report.opening.notices import (
     undertrained_text,
     weak_local_text,
 )
-from coterie.report.opening.nouns import amounts_of, client_nouns, unit_of
+from coterie.report.opening.nouns import amounts_of, client_nouns
 from coterie.report.opening.pictures import client_gains, cut_text, gained, limits
 from coterie.report.opening.verdicts import headline, verdict_of
+from coterie.scores.finals import score_of, unit_of
 from support.made_records import make_records, with_baselines, with_outcomes, written
 
 SAMPLES = 40
@@ -341,6 +342,7 @@ def test_a_unit_is_known_where_the_target_says_it(target: str, unit: str):
         records, study=records.study | {"data": data}, metrics=metrics, **other
     )
     assert unit_of(records) == unit
+    assert score_of(records).axis == f"test rmse ({unit})".removesuffix(" ()")
     assert amounts_of(records).show_gain(3200).split() == ["+3,200", *unit.split()]
 
 

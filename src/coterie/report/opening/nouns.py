@@ -17,17 +17,6 @@ MOST_NAMED = 8
 
 _NO_NOUN = {"client", "code", "group", "id", "index", "key", "label", "name", "number"}
 
-_UNITS = {
-    *("g", "kg", "mg", "t", "l", "ml", "m", "cm", "mm", "km", "m2", "m3"),
-    *("s", "ms", "min", "h", "hours", "days", "weeks", "months", "years"),
-    *("eur", "usd", "chf", "gbp", "euro", "euros", "dollars"),
-    *("w", "kw", "mw", "kwh", "mwh", "j", "kj", "mj", "v", "a", "hz", "bar", "pa"),
-    *("celsius", "kelvin", "percent", "ppm", "mmhg", "mmol", "bpm"),
-}
-"""Ends of names of columns that are units, such as `weight_kg`."""
-
-_CAPITALS = {"eur", "usd", "chf", "gbp"}
-
 _WORDS = {
     "rmse": "test error (RMSE)",
     "mae": "test absolute error",
@@ -57,27 +46,11 @@ def names_of(records: Records, clients: Iterable[int]) -> str:
     return joined(names)
 
 
-def unit_of(records: Records) -> str:
-    """The unit of errors, where the name of the target column says it; else nothing."""
-    data = records.study.get("data")
-    name = str(data.get("target", "") if isinstance(data, dict) else "")
-    if records.task != "regression" or records.score not in ("rmse", "mae"):
-        return ""
-    bracketed = re.search(r"[\[(]([^\[\]()]{1,12})[\])]\s*$", name)
-    if bracketed:
-        return bracketed[1].strip()
-    end = re.split(r"[_ ]", name.strip())[-1].lower()
-    if end not in _UNITS or end == name.lower():
-        return ""
-    return end.upper() if end in _CAPITALS else end
-
-
 class Amounts(NamedTuple):
     """Scores and differences in the unit of the data."""
 
     score: Score
     words: str  # what is measured
-    unit: str  # of it; empty where it is not known, or a percentage
 
     def show(self, value: float) -> str:
         """A score as text."""
@@ -99,26 +72,26 @@ class Amounts(NamedTuple):
         if low < 0 < high:
             return f"between {ends[0]} worse and {ends[1]} better"
         near, far = ends if low >= 0 else reversed(ends)
-        unit = " points" if self.score.ticks else f" {self.unit}".rstrip()
+        unit = " points" if self.score.ticks else f" {self.score.quantity}".rstrip()
         better = "better" if low >= 0 else "worse"
         return f"between {near.removesuffix(unit)} and {far} {better}"
 
     def _with_unit(self, text: str) -> str:
-        known = self.unit and re.search(r"\d", text)
-        return f"{text} {self.unit}" if known else text
+        known = self.score.quantity and re.search(r"\d", text)
+        return f"{text} {self.score.quantity}" if known else text
 
     @property
     def axis(self) -> str:
         """What an axis of differences is called."""
         if self.score.ticks:
             return "points"
-        return self.unit or self.words
+        return self.score.quantity or self.words
 
 
 def amounts_of(records: Records) -> Amounts:
     """How the scores of a study are said."""
     score = score_of(records)
-    return Amounts(score, _WORDS.get(records.score, score.words), unit_of(records))
+    return Amounts(score, _WORDS.get(records.score, score.words))
 
 
 def rounded(value: float) -> float:
