@@ -19,6 +19,7 @@ from plotly.offline import get_plotlyjs
 
 from ..checks import InputError
 from ..records import Records, replacing
+from ..records.cells import CONSTANT
 from ..scores.axes import axis_of, in_seconds
 from ..scores.baselines import (
     baseline_labels,
@@ -220,12 +221,20 @@ def _score_cells(records: Records, score: Score, row: pd.Series) -> list[str]:
 def _baselines_part(records: Records) -> str:
     """What the baselines are, and which ones are not there."""
     labels = baseline_labels(records)
-    text = [f"{label} is {baseline_words(records, label)}" for label in labels]
-    said = [f"Baselines are never ranked: {'; '.join(text)}."] if text else []
-    if len(labels) > 1:
+    what = "mean" if records.task == "regression" else "class frequencies"
+    said = [
+        "Baselines are never ranked. The constant predicts the "
+        f"{what} of each client's training data."
+    ] * bool(labels)
+    others = [
+        f"{label} is {baseline_words(records, label)}"
+        for label in labels
+        if label != CONSTANT
+    ]
+    if others:
         said.append(
-            "Apart from the constant they are models of scikit-learn with its usual "
-            "settings, on the same features and training data."
+            "The others are models of scikit-learn on the same features and training "
+            f"data: {joined(others)}."
         )
     said += records.left_out
     return f'<p class="caption">{escape(" ".join(said))}</p>' if said else ""

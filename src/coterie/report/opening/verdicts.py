@@ -71,6 +71,9 @@ def subject_of(records: Records) -> str | None:
     return None if {label, local} & failures(records).keys() else label
 
 
+_SURE = "We are sure of this average."
+
+
 class Verdict(NamedTuple):
     """What was found: a few words that can stand alone, and what they rest on."""
 
@@ -119,6 +122,8 @@ def verdict_of(records: Records, table: pd.DataFrame) -> Verdict:
     before = _about_baselines(records, table, label)
     name = shown(records, label)
     sides = side_sentences(records, gain, f"With {name}")
+    if "We are sure of the average" in sides:  # which need not be said twice
+        average = average.removesuffix(f" {_SURE}")
     if is_constant(records, label):
         return Verdict(before, f"{average} {failed}".strip())
     if before:
@@ -225,7 +230,7 @@ def _average(records: Records, table: pd.DataFrame, label: str, gain: Gain) -> s
         return f"{text}. We do not know how sure that is."
     interval = f"95 % interval: {amounts.between(gain.low, gain.high)}"
     sure = gain.verdict != "cannot tell"
-    end = "We are sure of this average." if sure else "That may be chance."
+    end = _SURE if sure else "That may be chance."
     return f"{text} ({interval}). {end}"
 
 
