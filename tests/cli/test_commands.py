@@ -91,8 +91,10 @@ def test_run_prints_a_table_and_writes_a_report(here, done, ran):
     assert f"report: {folder / 'report.html'}" in output
     assert "newcomer" not in output
     rows = [line.split() for line in output.splitlines()]
-    local = [row for row in rows if row[:1] == ["local"]][-1]  # below the headline
-    assert output.startswith("Gain: fedavg")
+    place = next(k for k, row in enumerate(rows) if row[:1] == ["algorithm"])
+    local = next(row for row in rows[place:] if row[:1] == ["local"])
+    assert output.startswith("Verdict: ")
+    assert [row[0] for row in rows[place:] if row].index("Baselines") > 2
     metrics = pd.read_csv(folder / "metrics.csv").query("round == 2")
     mean = metrics.query("algorithm == 'local'")["test_accuracy"].mean()
     assert float(local[1]) == pytest.approx(100 * mean, abs=0.051)  # per cent

@@ -134,7 +134,7 @@ def test_the_page_fits_a_phone_and_a_desk_light_and_dark(
 ):
     called("watch", str(stopped), "--page")
     probe = """return [over(document.documentElement), over(all(".scroll")[0]),
-        getComputedStyle(document.body).color, all("svg.curve").length]"""
+        getComputedStyle(document.body).color, all("svg.curves polyline").length]"""
     found = browser.seen(stopped / "watch.html", probe, width=width, dark=dark)
     assert found == [0, 0, f"rgb({ink}, {ink}, {ink})", 2]
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from coterie import report
 from support.browser import Browser
-from support.made_records import make_records, make_timed
+from support.made_records import make_records, make_timed, with_baselines
 
 
 @pytest.mark.browser
@@ -51,7 +51,7 @@ def test_a_browser_draws_every_figure(browser: Browser, tmp_path: Path) -> None:
     figures = {
         part.split('"', 1)[0]: part for part in re.split(r'<figure id="', body)[1:]
     }
-    plots = ["gains", "curves", "spread", "partners", "clients"]
+    plots = ["verdict", "gains", "curves", "spread", "partners", "clients"]
     matrices = [f"collaboration-{number}-{k}" for number in range(3) for k in range(3)]
     assert set(figures) == {*(f"{plot}-figure" for plot in plots), *matrices}
     # Local comes last, and what is hidden is drawn when it is chosen.
@@ -59,7 +59,8 @@ def test_a_browser_draws_every_figure(browser: Browser, tmp_path: Path) -> None:
     for name in [*(f"{plot}-figure" for plot in plots), first]:
         assert 'class="main-svg"' in figures[name], name
     titles = {
-        "gains-figure": " cannot tell",
+        "verdict-figure": "Better or worse than training alone",
+        "gains-figure": " not sure",
         "curves-figure": "Mean over clients during training",
         "spread-figure": "Final scores of the clients",
         first: "Who learns from whom: &lt;script&gt;document.title=",
@@ -143,6 +144,9 @@ HOSPITALS += ("Basel", "01234", "1234")
 def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a study of hospitals."""
     records = replace(make_records(n=8, clusters=0), names=HOSPITALS)
+    half = np.arange(3 * 8 * 20).reshape(3, 8, 20) % 2
+    labels = ("constant", "linear alone", "trees alone", "linear pooled")
+    records = with_baselines(records, dict.fromkeys(labels, half))
     return report.write_report(records, tmp_path_factory.mktemp("r") / "report.html")
 
 
@@ -179,7 +183,7 @@ def test_a_report_fits_a_phone_and_a_desk_light_and_dark(
         found = browser.probe(probe)
         assert (found["over"], found["outside"], found["cut"]) == (0, 0, [])
         assert (found["scrolled"] > 0) == (width == 390)
-        assert all(found["captions"]) and len(found["captions"]) == 6
+        assert all(found["captions"]) and len(found["captions"]) == 7
         assert sorted(found["gains"]) == names
         assert {"01234", "1234", "Chur"} <= set(found["rows"])
         assert len(found["rows"]) == 8
@@ -196,7 +200,7 @@ def test_a_saved_figure_opens_and_can_be_read_light_and_dark(
     browser.open(path, width=800, height=600)
     document = browser.document()
     assert not browser.spoken() and 'class="main-svg"' in document
-    assert re.search("<figcaption>ditto: .* cannot tell</figcaption>", document)
+    assert re.search("<figcaption>ditto: .* not sure</figcaption>", document)
     for dark in (False, True):
         browser.prefer(dark=dark)
         with Image.open(io.BytesIO(browser.picture())) as picture:

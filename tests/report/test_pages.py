@@ -29,7 +29,7 @@ def test_clear_lead_is_marked_and_noise_is_not(tmp_path: Path) -> None:
     noisy.loc[ditto, "test_accuracy"] = local + noise
     page = written(replace(records, metrics=noisy), tmp_path)
     assert '<td class="best">' not in page
-    assert "cannot be told apart" in page
+    assert "cannot tell the two apart" in page
 
 
 def test_labels_and_configuration_are_escaped(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from coterie import report
 from coterie.checks import InputError
 from coterie.cli import tables
-from coterie.report.headlines import headline
+from coterie.report.opening.verdicts import headline
 from coterie.report.sections import clients_section, measures_section
 from coterie.scores.finals import score_of, undefined_for
 from support.browser import Browser

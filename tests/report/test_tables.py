@@ -85,8 +85,8 @@ def test_a_client_gains_or_loses_beyond_its_interval_only() -> None:
         button.args[1]["title.text"]
         for button in report.gains(records).layout.updatemenus[0].buttons
     ]
-    assert "fedavg: 0 gain, 0 lose, 4 cannot tell" in titles[0]
-    assert "ditto: 1 gain, 1 lose, 2 cannot tell" in titles[1]
+    assert "fedavg: 0 gain, 0 lose, 4 not sure" in titles[0]
+    assert "ditto: 1 gain, 1 lose, 2 not sure" in titles[1]
     same = gain_of(records, "fedavg")
     assert (same.mean, same.verdict) == (0, "cannot tell")
 

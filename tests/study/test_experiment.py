@@ -125,7 +125,7 @@ def test_an_interruption_during_a_checkpoint_leaves_the_one_before(
     save, calls = torch.save, iter(range(1000))
 
     def fail(values, file):
-        if next(calls) >= 2:
+        if next(calls) >= 3:  # the first one is of the baselines
             file.write_bytes(b"half of it")
             raise KeyboardInterrupt
         save(values, file)

@@ -116,6 +116,29 @@ def with_outcomes(
     return replace(records, metrics=metrics, outcomes=outcomes)
 
 
+def with_baselines(records: Records, measured: dict[str, np.ndarray]) -> Records:
+    """The records with these outcomes (seeds, clients, samples) of baselines.
+
+    Methods have outcomes of the same samples.
+    """
+    tables, outcomes = [], {}
+    for label, values in measured.items():
+        seeds, clients, samples = values.shape
+        kind = np.uint8 if np.isin(values, (0, 1)).all() else np.float32
+        for seed in range(seeds):
+            table = {"algorithm": label, "seed": seed, "round": 0}
+            table |= {"client": np.arange(clients)}
+            table[f"test_{records.score}"] = values[seed].mean(1)
+            tables.append(pd.DataFrame(table))
+            outcomes[label, seed] = Outcomes(
+                np.arange(clients).repeat(samples),
+                np.arange(clients * samples),
+                {records.score: values[seed].ravel().astype(kind)},
+            )
+    found = pd.concat(tables, ignore_index=True)
+    return replace(records, baselines=found, baseline_outcomes=outcomes)
+
+
 def make_timed(
     *,
     durations: Sequence[float] = (1.0,) * 11 + (4.0,),

@@ -77,8 +77,14 @@ def print_epsilons(table: pd.DataFrame, note: str = "") -> None:
         out.print(Text(note, "bold"))
 
 
-def print_summary(summary: Any, score: Score) -> None:
-    """Prints the comparison of algorithms, one row each, for 80 columns."""
+def print_summary(summary: Any, score: Score, baselines: Any = None) -> None:
+    """Prints the comparison of algorithms, one row each, for 80 columns.
+
+    Args:
+        summary: of the algorithms.
+        score: how they are scored.
+        baselines: the same of baselines, which stand below the algorithms.
+    """
     when, seeds = f"round {summary['round'].max()}", summary["seeds"].max()
     if "time" in summary:
         when = f"after {summary['time'].max():.4g} virtual seconds"
@@ -89,15 +95,15 @@ def print_summary(summary: Any, score: Score) -> None:
         _gain_heading(score): lambda row: _gain(row, score),
         "clients\n+/-/?": _verdicts,
         "gradi-\nents": lambda row: count_text(row["gradients"]),
-        "sent": lambda row: in_bytes(row["bytes"]),
+        "sent": lambda row: in_bytes(row["bytes"]).replace("unknown", "-"),
     }
     if "updates" in summary:
         # There is no room for both; the report has them.
         del columns["gradi-\nents"]
         columns["updates"] = lambda row: count_text(row["updates"])
-    _print_rows(title, columns, summary)
+    _print_rows(title, columns, summary, below=baselines)
     if summary["gain"].notna().any():
-        out.print("+/-/?: clients that gain, that lose, for whom one cannot tell")
+        out.print("+/-/?: clients that gain, that lose, about whom we are not sure")
 
 
 _SHOWN = 30
@@ -178,16 +184,19 @@ def _print_rows(
     columns: dict[str, Callable[[Any], str]],
     summary: Any,
     first: str = "algorithm",
+    below: Any = None,
 ) -> None:
     """Prints a row for each algorithm, its cells made by the columns.
 
     Columns that do not fit stand in a further table, so that names are never cut.
+    Baselines stand below a line.
     """
-    rows = [row for _, row in summary.iterrows()]
+    parts = [summary] if below is None or below.empty else [summary, below]
+    rows = [row for part in parts for _, row in part.iterrows()]
     cells = {name: [text(row) for row in rows] for name, text in columns.items()}
     names = [
-        marked(str(label), *(bool(row.get(k, False)) for k in ("oracle", "failed")))
-        for label, row in summary.iterrows()
+        marked(str(row.name), *(bool(row.get(k, False)) for k in ("oracle", "failed")))
+        for row in rows
     ]
     for number, chunk in enumerate(_fitting(names, cells)):
         table = Table(
@@ -201,6 +210,8 @@ def _print_rows(
         for column in chunk:
             table.add_column(column, justify="right", no_wrap=True)
         for place, name in enumerate(names):
+            if place == len(summary):
+                table.add_row(Text("\nBaselines", "bold"))
             table.add_row(name, *(cells[column][place] for column in chunk))
         out.print(table)
 
@@ -248,7 +259,7 @@ def _gain(row: Any, score: Score) -> str:
 
 
 def _verdicts(row: Any) -> str:
-    """How many clients gain, how many lose, and of how many one cannot tell."""
+    """How many clients gain, how many lose, and of how many we are not sure."""
     if row["gain"] != row["gain"]:
         return "-"
     return "/".join(f"{row[n]:.0f}" for n in ("gaining", "losing", "cannot_tell"))

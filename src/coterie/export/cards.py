@@ -18,6 +18,8 @@ from ..data.looking.dates import ORIGIN
 from ..models import OBJECTIVES
 from ..privacy.noise import simulated_text
 from ..records import Records
+from ..records.cells import CONSTANT
+from ..scores.baselines import over_baseline
 from ..scores.finals import Score, baseline_of, planned_algorithms, score_of
 from ..scores.gains import client_scores, gain_of, newcomer_score
 from ..scores.intervals import Estimate
@@ -190,15 +192,20 @@ def _gain_lines(records: Records, trained: Trained) -> list[str]:
     verdict = {
         "gains": "it gains",
         "loses": "it loses",
-        "cannot tell": "one cannot tell whether it gains",
+        "cannot tell": "we cannot tell whether it gains",
     }.get(row["verdict"], "it cannot be compared")
     seeds = f"{gain.seeds} seed{'s' * (gain.seeds != 1)}"
     ends = f"95 % interval {score.show_interval(row['low'], row['high'])}"
     counted = "seeds and test samples" if gain.samples else "seeds alone"
-    return [
+    line = (
         f"Against training alone, with {seeds}: {score.show_gain(row['mean'])}, {ends} "
-        f"({counted} are counted): {verdict}."
-    ]
+    )
+    line += f"({counted} are counted): {verdict}."
+    constant = over_baseline(records, trained.label, CONSTANT)
+    if constant is not None and trained.client in constant.clients.index:
+        if constant.clients["mean"][trained.client] <= 0:
+            line += " A constant prediction is at least as good."
+    return [line]
 
 
 def _name(records: Records, client: int) -> str:

@@ -38,6 +38,10 @@ _SHOWN = 30
 Row = Mapping[Any, Any] | pd.Series
 """A row of a plan's table."""
 
+_USUAL_LR = 0.1
+_USUAL_STEPS = 5
+"""Of a pilot, at most, where a study gives no step size."""
+
 _MOST_TIMES = 10
 """A pilot with more than so many times the samples is not proposed."""
 
@@ -325,7 +329,8 @@ def plan_study(
         study: its data, split, model and run; of its algorithms only the step size.
         seed: which of the study's federations; None takes the first.
         lr: step size of the pilot's common model; None takes that of the study's
-            fedavg, or of its first algorithm that has one.
+            fedavg, or of its first algorithm that has one, or 1 over the largest
+            curvature of any client.
         steps: local steps in a round of its training; None takes them from there too.
         rounds: of its training; None takes the study's.
         samples: plan for so many training samples of every client; 0 for those that
@@ -340,14 +345,13 @@ def plan_study(
     everybody = data.federations[seed]
     large, left_out = large_enough(everybody)
     setup = prepare(asked, seed, everybody.select(large) if left_out else everybody)
+    lr = _safe_lr(setup) if lr is None else lr
     train = PilotTraining(
         setup.x[0], lr, steps, rounds, seed, _counted(progress, 16 * rounds)
     )
     pilot, trial = _trained(setup, train)
     sizes = pilot.findings.sizes
-    measure, cost = measure_of(setup.simulation.objective, trial)
-    of = setup.federation
-    measure = measure._replace(name=measure_words(measure.name, of.task, of.classes))
+    measure, cost = _measured(setup, trial)
     planned = np.full(len(sizes), float(samples)) if samples else sizes
     then = prospects_of(pilot.findings._replace(sizes=planned))
     outlook = outlook_of(
@@ -368,6 +372,22 @@ def plan_study(
         len(everybody),
         (*everybody.left_out, *left_out),
     )
+
+
+def _measured(setup: Setup, trial: dict[str, Trial]) -> tuple[ShownMeasure, Trial]:
+    """The measure of a study, by a name that also says which class it is about."""
+    measure, cost = measure_of(setup.simulation.objective, trial)
+    of = setup.federation
+    name = measure_words(measure.name, of.task, of.classes)
+    return measure._replace(name=name), cost
+
+
+def _safe_lr(setup: Setup) -> float:
+    """A step size with which no client overshoots at the start."""
+    setup.simulation.measure(setup.x)
+    measured = setup.simulation.samples.measured
+    assert measured is not None  # by the line above
+    return min(_USUAL_LR, 1 / float(measured.curvature.max()))
 
 
 def _joining(outlook: Outlook) -> Bool[np.ndarray, " n"]:
@@ -409,21 +429,25 @@ def _counted(progress: Callable[[int, int], None], rounds: int) -> Callable[[], 
 
 def _training_of(
     study: Study, lr: float | None, steps: int | None, rounds: int | None
-) -> tuple[float, int, int]:
-    """Step size, steps and rounds of the pilot's training, where not given: usual."""
+) -> tuple[float | None, int, int]:
+    """Step size, steps and rounds of the pilot's training, where not given: usual.
+
+    A step size that nobody gives is None.
+    """
     usual = _steps_of(study)
+    lr = usual[0] if lr is None else lr
     return (
-        number("lr", usual[0] if lr is None else lr, above=0),
+        None if lr is None else number("lr", lr, above=0),
         integer("steps", usual[1] if steps is None else steps, at_least=1),
         integer("rounds", study.run.rounds if rounds is None else rounds, at_least=1),
     )
 
 
-def _steps_of(study: Study) -> tuple[float, int]:
+def _steps_of(study: Study) -> tuple[float | None, int]:
     """Step size and steps of the study's fedavg, or of the first that has a size."""
     order = sorted(study.algorithms, key=lambda entry: entry.name != "fedavg")
     for entry in order:
         lr, steps = entry.options.get("lr"), entry.options.get("steps", 1)
         if isinstance(lr, float | int) and isinstance(steps, int):
             return float(lr), steps
-    return 0.1, 1
+    return None, _USUAL_STEPS

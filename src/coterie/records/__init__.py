@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import late_names
-from .cells import SNAPSHOT_CLIENTS, SPANS, Cell, pack, unpack
+from .cells import SNAPSHOT_CLIENTS, SPANS, Baselines, Cell, pack, unpack
 from .files import locked, replacing
 from .searches import COLUMNS, Options, Rung, Search, Step, rungs, search_of
 
@@ -29,6 +29,7 @@ __all__ = [
     "COLUMNS",
     "SNAPSHOT_CLIENTS",
     "SPANS",
+    "Baselines",
     "Cell",
     "Folder",
     "Options",

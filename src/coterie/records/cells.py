@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -56,6 +56,29 @@ class Cell:
     repeated: int = 0  # rounds that were charged again, as they may have left before
     # The round after which software and hardware were these, in the order of rounds.
     versions: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+
+
+CONSTANT = "constant"
+LINEAR = "linear alone"
+TREES = "trees alone"
+POOLED = "linear pooled"
+"""Labels of baselines: predictions that a method should beat."""
+
+
+class Baselines(NamedTuple):
+    """What the baselines of one seed scored, as records of methods that have ended.
+
+    They are never ranked or chosen as methods.
+    """
+
+    seed: int
+    cells: list[Cell]
+    left_out: list[str]  # sentences that say which ones, and why
+
+
+def baselines_file(folder: Path, seed: int) -> Path:
+    """Where those of a seed are."""
+    return folder / f"baselines-{seed}.pt"
 
 
 def load_cell(path: Path) -> Cell:

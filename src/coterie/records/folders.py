@@ -25,7 +25,7 @@ from ..data.federation import PARTS, Federation, full_name
 from ..data.preparation import Preparations, preparations_of
 from ..models import Objective, description
 from ..types import State
-from .cells import Cell, pack
+from .cells import Baselines, Cell, baselines_file, pack
 from .files import (
     damaged,
     file_name,
@@ -287,6 +287,15 @@ class Folder:
             return False
         return True
 
+    def has_baselines(self, seed: int) -> bool:
+        """Whether the baselines of a seed are there."""
+        return baselines_file(self.path, seed).exists()
+
+    def save_baselines(self, found: Baselines) -> None:
+        """Keeps the baselines of a seed."""
+        content = found._asdict() | {"cells": [vars(cell) for cell in found.cells]}
+        save(baselines_file(self.path, found.seed), content)
+
     def save_search(self, search: Search) -> None:
         """Replaces the file of a search."""
         text = json.dumps(asdict(search), indent=1) + "\n"
@@ -321,7 +330,7 @@ class Folder:
         records = records_of(self.path, cells)
         tables = {"tuning": records.trials, "versions": records.made_by}
         names = ["metrics", "rounds", "clients", "newcomers", "delays", "spans", "work"]
-        names += ["confusion", "calibration", "releases"]
+        names += ["confusion", "calibration", "releases", "baselines"]
         tables |= {name: getattr(records, name) for name in names}
         for name, table in tables.items():
             if not table.empty:

@@ -19,8 +19,8 @@ from ..checks import InputError, suggestion
 from ..data.federation import called, full_name, short_name
 from ..models import OBJECTIVES
 from . import shapes
-from .cells import Cell, load_cell
-from .files import damaged, file_name, read_json, read_sealed_toml
+from .cells import Baselines, Cell, load_cell
+from .files import damaged, file_name, load, read_json, read_sealed_toml
 from .ledgers import SPENDING
 from .searches import COLUMNS, Search, load_search
 
@@ -83,6 +83,10 @@ class Records:
     work: pd.DataFrame = field(default_factory=pd.DataFrame)
     # with [privacy]: algorithm, seed, client, to (-1: a server), epsilon of that alone
     releases: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # baselines: algorithm, seed, round (0), client, <part>_<measure>; never methods
+    baselines: pd.DataFrame = field(default_factory=pd.DataFrame)
+    baseline_outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()  # sentences: which baselines are not there, and why
     # with [privacy]: epsilon of the study, and of all on its data; see `ledgers`
     spending: dict[str, Any] = field(default_factory=dict)
     # algorithm, seed, round after which it was made with: coterie, source, torch, ...
@@ -171,6 +175,31 @@ def _spending(path: Path) -> dict[str, Any]:
         return {}
 
 
+def _baselines(path: Path) -> dict[str, Any]:
+    """What records say of baselines; nothing in an older run."""
+    kept = [_read_baselines(file) for file in sorted(path.glob("baselines-*.pt"))]
+    cells = [cell for each in kept for cell in each.cells]
+    lines = dict.fromkeys(line for each in kept for line in each.left_out)
+    return {
+        "baselines": metrics_of(cells),
+        "baseline_outcomes": _outcomes((cell, cell.outcomes) for cell in cells),
+        "left_out": tuple(lines),
+    }
+
+
+def _read_baselines(path: Path) -> Baselines:
+    try:
+        kept = load(path)
+        cells = [Cell(**values) for values in kept["cells"]]
+        found = Baselines(int(kept["seed"]), cells, [*map(str, kept["left_out"])])
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(path, error) from error
+    for cell in found.cells:
+        shapes.sound_cell(path, cell)
+    shapes.refuse(path, *(cell.seed == found.seed for cell in found.cells))
+    return found
+
+
 def records_of(path: Path, cells: Iterable[Cell]) -> Records:
     """The records of a run folder, of which these are all cells, without their states.
 
@@ -212,6 +241,7 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
         confusion=_table((cell, cell.confusion) for cell in loaded),
         calibration=_table((cell, cell.calibration) for cell in loaded),
         releases=_table((cell, cell.releases) for cell in loaded),
+        **_baselines(path),
         spending=_spending(path / SPENDING),
         trials=_trials([_search(f) for f in path.glob("tuning/*.json")], order),
         delays=_rows((cell, _delays(cell)) for cell in loaded),
@@ -226,7 +256,8 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
         features=tuple(about.get("features", ())),
         classes=tuple(about.get("classes", ())),
     )
-    for name in ("clients", "metrics", "newcomers", "spans", "work", "releases"):
+    tables = ("clients", "metrics", "newcomers", "spans", "work", "releases")
+    for name in (*tables, "baselines"):
         named(getattr(records, name), names)
     return records
 

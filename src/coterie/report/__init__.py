@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from .. import late_names
 
 if TYPE_CHECKING:
+    from ..scores.baselines import baseline_summary
     from ..scores.summaries import summary
     from .figures import clients, gains, network, newcomers, spread
-    from .headlines import headline
     from .matrices import collaboration, partners, reliability, similarity_map
+    from .opening.verdicts import headline
     from .pages import write_figure, write_report
     from .progress import curves, sharpness
     from .searches import trials
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
 __getattr__ = late_names(
     __name__,
     {
+        ".scores.baselines": "baseline_summary",
         ".scores.summaries": "summary",
         "progress": "curves sharpness",
         "figures": "clients gains network newcomers spread",
-        "headlines": "headline",
+        "opening.verdicts": "headline",
         "matrices": "collaboration partners reliability similarity_map",
         "pages": "write_figure write_report",
         "searches": "trials",
@@ -51,6 +53,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "baseline_summary",
     "chosen",
     "client_summary",
     "clients",

@@ -58,7 +58,7 @@ def gains(records: Records) -> go.Figure:
 
     The view at the start is that of the best mean validation score. Its bars are sorted
     inside each cluster, and clients keep these places in all views; whiskers are 95 per
-    cent intervals, and bars are faint where these reach over zero: nothing can be told.
+    cent intervals, and bars are faint where these reach over zero: we are not sure.
     Above CROWD clients, one box per algorithm shows their distribution.
 
     Raises:
@@ -118,7 +118,7 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
         }
         traces.append(trace)
         more, less, unsure = gain.counts().values()
-        title = f"{heading(label)}: {more} gain, {less} lose, {unsure} cannot tell"
+        title = f"{heading(label)}: {more} gain, {less} lose, {unsure} not sure"
         titles[label] = bold(title)
         seen = [other == label for other in found]
         buttons.append(button(label, {"visible": seen}, {"title.text": bold(title)}))
@@ -163,7 +163,7 @@ def spread(records: Records) -> go.Figure:
         "marker": {"symbol": "diamond", "size": 11, "color": "#222222"},
         "hovertemplate": f"worst tenth: %{{x:{score.hover}}}",
     }
-    across = {"title": {"text": score.words}, "tickformat": score.ticks}
+    across = {"title": {"text": score.axis}, "tickformat": score.ticks}
     looks, title = {"xaxis": across, "yaxis": axis}, "Final scores of the clients"
     return finish([*traces, worst], looks, title, 190, list(means))
 
@@ -187,7 +187,7 @@ def newcomers(records: Records) -> go.Figure:
         title, words, ticks = "Gain over training alone, per newcomer", score.gain, ""
     else:
         values = {a: newcomer_scores(records, a) for a in labels}
-        title, words, ticks = "Scores of the newcomers", score.words, score.ticks
+        title, words, ticks = "Scores of the newcomers", score.axis, score.ticks
     # What a dot is called: the client, and the seed that held it out.
     named = {
         a: series.set_axis(
@@ -243,7 +243,7 @@ def clients(records: Records) -> go.Figure:
         }
         traces.append(common | dots | {"xaxis": "x2", "yaxis": "y2"})
     ticks = tick_names(records, table["client"]) if single else names
-    lower = {"title": {"text": score.words}, "tickformat": score.ticks}
+    lower = {"title": {"text": score.axis}, "tickformat": score.ticks}
     own: Drawn = {"yaxis": {"title": {"text": "samples"}}, "yaxis2": lower}
     own |= {"xaxis2": client_ticks(ticks, single=single), "barmode": "stack"}
     looks = merged(panels(2, 0.06), own)
@@ -393,4 +393,4 @@ def _coloured(records: Records) -> tuple[dict[str, pd.Series], str, str]:
         found = {a: gain_of(records, a).clients["mean"] * score.unit for a in others}
         return found, score.gain, "+.3g"
     found = {a: over_seeds(records, final_scores(records, a)) for a in labels}
-    return found, score.words, score.hover
+    return found, score.axis, score.hover

@@ -1,8 +1,6 @@
-"""What a study found in a few sentences, with which page and terminal begin.
+"""Who is best, how sure that is, and at what cost: sentences about all methods.
 
-They say who gains over training alone, how sure that is, and at what cost.
-
-The algorithm in the headline is chosen by validation data, and is no oracle.
+What a report says first is in `opening`.
 """
 
 from __future__ import annotations
@@ -29,42 +27,25 @@ from ..scores.words import as_many, in_bytes, joined, large, seconds_of, some_of
 from .tables import at_equal_cost, infinite_losses, shortfalls
 
 
-def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
-    """Answers by what they are about: gain, clients, certainty, rank, cost, oracles.
-
-    Before them, which training failed, if any did.
+def details(records: Records, table: pd.DataFrame) -> dict[str, str]:
+    """Answers for those who read on: rank, certainty, cost in gradients, oracles.
 
     Args:
         records: of the study.
         table: their `summary`.
     """
     local = baseline_of(records)
-    if local is None:
-        return {"Gain": "No local baseline was run, so nothing says who gains over it."}
-    others = [label for label in labels_of(records) if label != local]
-    if not others:
-        return {"Gain": "Only training alone was run; there is nothing to compare."}
-    label, failed = favourite_of(records), failures(records)
-    trouble = {"Failed": " ".join(failed.values())} if failed else {}
-    if {label, local} & failed.keys():
-        nothing = "Nothing can be compared with training alone, because "
-        nothing += "it failed." if local in failed else "all other training failed."
-        return {**trouble, "Gain": nothing, "Rank": best_of(records, table)[0]}
-    gain = gain_of(records, label)
-    answers = {
-        **trouble,
-        "Choice": _choice_text(records, label),
-        "Gain": _gain_text(records, label, gain, table),
-        "Clients": clients_text(records, gain),
-        "How sure": certainty_text(records, gain),
-        "Rank": best_of(records, table)[0],
-        "Cost": _cost_text(records, label),
-        "Oracles": _oracle_text(records, table),
-    }
+    answers = {"Rank": best_of(records, table)[0]}
+    if local is not None and labels_of(records) != [local]:
+        label = favourite_of(records)
+        if not {label, local} & failures(records).keys():
+            answers["How sure"] = certainty_text(records, gain_of(records, label))
+            answers["Cost"] = _cost_text(records, label)
+    answers["Oracles"] = _oracle_text(records, table)
     return {key: text for key, text in answers.items() if text}
 
 
-def _choice_text(records: Records, label: str) -> str:
+def choice_text(records: Records, label: str) -> str:
     """That nothing was chosen, where there are no validation data to choose by."""
     if not lacks_choice(records):
         return ""
@@ -77,34 +58,6 @@ def _choice_text(records: Records, label: str) -> str:
 def interval_text(records: Records, gain: Gain) -> str:
     """A 95 per cent interval in words."""
     return f"95 % interval {score_of(records).show_interval(gain.low, gain.high)}"
-
-
-def _gain_text(records: Records, label: str, gain: Gain, table: pd.DataFrame) -> str:
-    score, mean = score_of(records), table["mean"]
-    alone = score.show(mean[str(baseline_of(records))])
-    means = f"{score.show(mean[label])} against {alone}"
-    size = f"{score.show_gain(gain.mean)} in {score.words}"
-    size += f", {interval_text(records, gain)} ({means})"
-    name = shown(records, label)
-    if not np.isfinite(gain.mean):
-        return f"{name} cannot be compared with training alone: {means}."
-    if gain.verdict == "cannot tell":
-        return f"{name} cannot be told from training alone: {size}."
-    verb = "gains over" if gain.verdict == "gains" else "loses against"
-    return f"{name} {verb} training alone: {size}."
-
-
-def clients_text(records: Records, gain: Gain) -> str:
-    """How many clients gain and lose beyond their own intervals, and who loses."""
-    counts, total = gain.counts(), len(gain.clients)
-    more, less = counts["gains"], counts["loses"]
-    text = f"{more:,} of {total:,} gain{'s' * (more == 1)}, "
-    text += f"{less:,} lose{'s' * (less == 1)}" if less else "none loses"
-    who = [records.name_of(client) for client in gain.who("loses")]
-    text += f" ({some_of(who)})" if less else ""
-    text += f", for {counts['cannot tell']:,} one cannot tell"
-    missing = total - sum(counts.values())
-    return text + (f"; {missing:,} cannot be compared." if missing else ".")
 
 
 def certainty_text(records: Records, gain: Gain) -> str:
@@ -161,8 +114,8 @@ def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
         for label, _ in means_of[-3::-1]
         if gain_of(records, first, over=label).verdict != "gains"
     ]
-    also = f" Nor from {some_of(tied)}." if tied else ""
-    text = f"A tie: {first} leads with {means}, but the two cannot be told apart"
+    also = f" Nor can we tell {first} from {some_of(tied)}." if tied else ""
+    text = f"A tie: {first} leads with {means}. We cannot tell the two apart"
     return f"{text}: {size}.{also}", None
 
 
@@ -189,8 +142,7 @@ def _cost_text(records: Records, label: str) -> str:
         )
     if not parts:
         return ""
-    text = f"{'; '.join(parts)}."
-    return text[0].upper() + text[1:] + _equal_text(records, label)
+    return f"{label}: {'; '.join(parts)}.{_equal_text(records, label)}"
 
 
 def _equal_text(records: Records, label: str) -> str:

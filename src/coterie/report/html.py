@@ -12,20 +12,24 @@ import numpy as np
 
 from ..scores.words import percent
 
+# Okabe and Ito's colours without yellow and black, then two of Tol's: distinct in
+# the common kinds of colour blindness, and dark enough on white.
+COLOURS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #882255 #999933".split()
+GREY = "#666666"
+
 # Figures are drawn for a light page. In the dark they are turned: white becomes the
 # page's #161616 (22 = 1.2 * 255 * (1 - 0.9281)), and hues stay what they are.
 _CSS = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --soft: #555;
   --line: #ddd; --link: #005a9c; --tint: #f3f7fb; --warning: #fff6ef;
-  --good: #e3f1e7; --code: #f6f6f6; --curve: #0072b2; }
+  --good: #e3f1e7; --code: #f6f6f6; }
 @media screen and (prefers-color-scheme: dark) {
   :root { --ink: #ddd; --paper: #161616; --soft: #aaa; --line: #444; --link: #8cf;
-    --tint: #1b2530; --warning: #33241a; --good: #1e3d2a; --code: #232323;
-    --curve: #56b4e9; }
+    --tint: #1b2530; --warning: #33241a; --good: #1e3d2a; --code: #232323; }
   .plotly-graph-div { filter: invert(0.9281) hue-rotate(180deg) brightness(1.2); }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1160px; padding: 24px 20px 64px; color: var(--ink);
+body { margin: 0 auto; max-width: 1320px; padding: 24px 20px 64px; color: var(--ink);
   background: var(--paper); font: 16px/1.55 system-ui, -apple-system, "Segoe UI",
   Roboto, "Helvetica Neue", Arial, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 4px; overflow-wrap: anywhere; }
@@ -39,14 +43,18 @@ a { color: var(--link); }
   padding: 8px 14px; max-width: none; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px;
   margin: 14px 0; }
-dl.headline { margin: 12px 0 20px; padding: 12px 16px; border-left: 4px solid #0072b2;
-  background: var(--tint); font-size: 1.05rem; }
+.verdict { margin: 12px 0 16px; padding: 12px 18px; border-left: 4px solid #0072b2;
+  background: var(--tint); }
+.verdict p { max-width: 60em; } .lead { font-size: 1.3rem; font-weight: 600;
+  line-height: 1.4; margin: 0 0 6px; }
+dl.facts { font-size: 1.05rem; }
 dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; }
 .scroll { overflow: auto; max-height: 34em; margin: 4px 0 16px; }
 table { border-collapse: separate; border-spacing: 0; font-size: 0.92rem;
   font-variant-numeric: tabular-nums; }
-.caption { color: var(--soft); font-size: 0.92rem; margin: 14px 0 0; }
+.caption { color: var(--soft); font-size: 0.92rem; margin: 14px 0 0;
+  max-width: 60em; }
 th, td { padding: 5px 9px; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 thead th { border-bottom: 2px solid #888; vertical-align: bottom; position: sticky;
@@ -55,6 +63,7 @@ th:first-child { text-align: left; padding-left: 0; white-space: normal; left: 0
   position: sticky; min-width: 8em; background: var(--paper); }
 thead th:first-child { z-index: 2; }
 td.words { white-space: normal; min-width: 15em; }
+tr.part th { padding-top: 12px; color: var(--soft); font-weight: 400; }
 td.best { background: var(--good); font-weight: 700; }
 figure { margin: 20px 0 12px; }
 figure.matrix { max-width: 720px; }
@@ -64,16 +73,20 @@ label { display: inline-block; margin-right: 14px; max-width: 100%; }
 select, input { font: inherit; padding: 3px 6px; max-width: 100%; }
 progress { width: 100%; }
 .all { max-height: none; } .narrow { width: 100%; } .narrow td { width: 1%; }
-svg.curve { width: 9rem; height: 2rem; vertical-align: middle; fill: none;
-  stroke: var(--curve); stroke-width: 1.5; }
+svg.curves { width: 100%; height: auto; }
+svg.curves polyline { fill: none; stroke-width: 2.5; stroke-linejoin: round; }
+svg.curves text { fill: var(--ink); font-size: 13px; }
+svg.curves path { stroke: var(--line); fill: none; }
+.key { display: inline-block; width: 1.6em; height: 0.35em; vertical-align: middle;
+  margin-right: 0.5em; }
 pre { background: var(--code); padding: 14px; overflow-x: auto; font-size: 0.85rem; }
 @media (max-width: 600px) {
   body { padding: 16px 12px 48px; font-size: 15px; }
   dl { grid-template-columns: 1fr; gap: 0; } dt { margin-top: 6px; }
-  dl.headline { margin: 12px 0; padding: 8px 10px; font-size: 1rem; }
+  .verdict { padding: 8px 10px; } .lead { font-size: 1.12rem; }
   th, td { padding: 5px 7px; } thead th { min-width: 4em; }
   th:first-child { min-width: 6em; }
-  svg.curve { width: 2.8rem; } .narrow th, .narrow td { padding: 5px 3px; }
+  .narrow th, .narrow td { padding: 5px 3px; }
   .narrow { font-size: 0.85rem; } .narrow thead th { min-width: 0; }
   .narrow th:first-child { overflow-wrap: anywhere; }
 }
@@ -285,10 +298,17 @@ def choice(title: str, names: dict[str, str], first: str, role: str) -> str:
 def table_of(
     headers: list[str], rows: list[list[str]], caption: str, marked: int | None = None
 ) -> str:
-    """An HTML table; the second cell of the marked row stands out."""
+    """An HTML table; the second cell of the marked row stands out.
+
+    A row of one cell heads those below it.
+    """
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headers)
     body = []
     for number, cells in enumerate(rows):
+        if len(cells) == 1 < len(headers):
+            part = f'<th colspan="{len(headers)}">{escape(cells[0])}</th>'
+            body.append(f'<tr class="part">{part}</tr>')
+            continue
         first = f'<th scope="row">{escape(cells[0])}</th>'
         rest = [f"<td>{escape(text)}</td>" for text in cells[1:]]
         for place, text in enumerate(cells[1:]):

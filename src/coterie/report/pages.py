@@ -20,7 +20,14 @@ from plotly.offline import get_plotlyjs
 from ..checks import InputError
 from ..data.given import GIVEN
 from ..records import Records, replacing
+from ..records.cells import CONSTANT
 from ..scores.axes import axis_of, in_seconds
+from ..scores.baselines import (
+    baseline_labels,
+    baseline_summary,
+    baseline_words,
+    is_constant,
+)
 from ..scores.failures import failures
 from ..scores.finals import (
     Score,
@@ -32,20 +39,13 @@ from ..scores.finals import (
 )
 from ..scores.gains import Gain, gain_of
 from ..scores.keeping import keeping
-from ..scores.promises import promise_of
 from ..scores.summaries import ranking, summary
 from ..scores.words import in_bytes, joined, large, seconds_of, some_of
 from .figures import gains, spread
-from .headlines import (
-    best_of,
-    certainty_text,
-    headline,
-    infinite_text,
-    interval_text,
-    shortfall_text,
-)
+from .headlines import best_of, certainty_text, details, interval_text
 from .html import document, page, table_of
 from .matrices import graph_section, partners_section
+from .opening.screens import first_screen
 from .privacy import officer_section, privacy_section
 from .progress import curves, sharpness_section
 from .searches import chosen_section
@@ -112,22 +112,11 @@ def _document(records: Records) -> str:
     }
     sections = {key: section for key, section in sections.items() if section[1]}
     title = str(records.study.get("name", "Study"))
-    header = _headline(records, table) + _header(records)
-    return page(title, header, sections, get_plotlyjs())
+    return page(title, first_screen(records, table), sections, get_plotlyjs())
 
 
-def _headline(records: Records, table: pd.DataFrame) -> str:
-    """Who gains, how sure that is and what it costs, before anything else."""
-    answers = headline(records, table).items()
-    items = "".join(f"<dt>{key}</dt><dd>{escape(text)}</dd>" for key, text in answers)
-    if "privacy" in records.study:
-        link = '<a href="#privacy">Who sees what</a>'
-        promise = f"{escape(promise_of(records))} {link}"
-        items = f"<dt>Privacy</dt><dd>{promise}</dd>{items}"
-    return f'<dl class="headline" aria-label="Headline">{items}</dl>'
-
-
-def _header(records: Records) -> str:
+def _setting(records: Records) -> str:
+    """Data, clients, model, seeds and versions of a study."""
     study = records.study
     seeds = sorted(records.metrics["seed"].unique())
     lines = {
@@ -149,9 +138,7 @@ def _header(records: Records) -> str:
     table = study.get("data")
     note = table.get("note") if isinstance(table, dict) else None
     note = f"<p>{escape(str(note))}</p>" if note else ""
-    notices = [shortfall_text(records), infinite_text(records)]
-    notice = "".join(f'<p class="notice">{escape(n)}</p>' for n in notices if n)
-    return f"<dl>{items}</dl>{note}{notice}"
+    return f"<dl>{items}</dl>{note}"
 
 
 def _set(table: object) -> object:
@@ -190,37 +177,25 @@ def _shortened(value: object) -> str:
 
 def _result_section(records: Records, table: pd.DataFrame) -> str:
     score, axis = score_of(records), axis_of(records)
-    verdict, best = best_of(records, table)
-    local = baseline_of(records)
+    best = best_of(records, table)[1]
     headers = ["algorithm", "mean", "± s.e.", "gain over local", "95 % interval"]
-    headers += ["gain / lose / cannot tell", "weighted mean"]
-    headers += ["worst client", "worst tenth", "gradients", "bytes", "training time"]
-    counts = {"round": large}
-    if axis.timed:
-        counts = {"updates": large, "time": in_seconds}
-    counts = {name: show for name, show in counts.items() if name in table}
-    headers += [{"time": "virtual time", "round": "rounds"}.get(c, c) for c in counts]
-    rows = []
-    for label, row in table.iterrows():
-        failed = " (failed)" if row["failed"] else ""
-        cells = [shown(records, str(label)) + failed, score.show(row["mean"])]
-        cells += [score.show_error(row["standard_error"]), *_gain_cells(score, row)]
-        some = ("weighted_mean", "worst_client", "worst_decile")
-        cells += [*(score.show(row[k]) for k in some)]
-        cells += [large(row["gradients"]), in_bytes(row["bytes"])]
-        cells += [seconds_of(row["seconds"], "–")]
-        rows.append([*cells, *(show(row[name]) for name, show in counts.items())])
+    headers += ["gain / lose / not sure", "weighted mean"]
+    headers += ["worst client", "worst tenth"]
+    rows = [_score_cells(records, score, row) for _, row in table.iterrows()]
+    beside = baseline_summary(records)
+    if len(beside):
+        rows.append(["Baselines"])
+        rows += [_score_cells(records, score, row) for _, row in beside.iterrows()]
     marked = list(table.index).index(best) if best is not None else None
     way = "higher" if score.sign > 0 else "lower"
     caption = (
         f"{score.heading} {axis.end} ({way} is better), "
         "mean over seeds. Standard errors and intervals count seeds and test samples "
-        "where these were kept. Clients gain or lose beyond their own intervals. Costs "
-        "are totals over all clients; the training time is the median over seeds."
+        "where these were kept. Clients gain or lose beyond their own intervals."
     )
-    text = f"<p>{escape(verdict)}</p>"
-    if local is None:
-        text += "<p>No local baseline was run, so nothing says who gains over it.</p>"
+    answers = details(records, table).items()
+    items = "".join(f"<dt>{key}</dt><dd>{escape(text)}</dd>" for key, text in answers)
+    text = f"<dl>{items}</dl>"
     if int(table["seeds"].max()) == 1:
         text += "<p>There is a single seed: the spread over seeds is unknown.</p>"
     for reason in failures(records).values():
@@ -231,7 +206,57 @@ def _result_section(records: Records, table: pd.DataFrame) -> str:
             f'<p class="notice">Scores of {escape(", ".join(bad))} are not all '
             "finite numbers: training diverged or was not evaluated.</p>"
         )
-    return text + table_of(headers, rows, caption, marked=marked)
+    text += table_of(headers, rows, caption, marked=marked)
+    return text + _baselines_part(records) + _costs_table(records, table)
+
+
+def _score_cells(records: Records, score: Score, row: pd.Series) -> list[str]:
+    """Scores of a method or a baseline, by name."""
+    failed = " (failed)" if row["failed"] else ""
+    cells = [shown(records, str(row.name)) + failed, score.show(row["mean"])]
+    cells += [score.show_error(row["standard_error"]), *_gain_cells(score, row)]
+    some = ("weighted_mean", "worst_client", "worst_decile")
+    return [*cells, *(score.show(row[k]) for k in some)]
+
+
+def _baselines_part(records: Records) -> str:
+    """What the baselines are, and which ones are not there."""
+    labels = baseline_labels(records)
+    what = "mean" if records.task == "regression" else "class frequencies"
+    said = [
+        "Baselines are never ranked. The constant predicts the "
+        f"{what} of each client's training data."
+    ] * bool(labels)
+    others = [
+        f"{label} is {baseline_words(records, label)}"
+        for label in labels
+        if label != CONSTANT
+    ]
+    if others:
+        said.append(
+            "The others are models of scikit-learn on the same features and training "
+            f"data: {joined(others)}."
+        )
+    said += records.left_out
+    return f'<p class="caption">{escape(" ".join(said))}</p>' if said else ""
+
+
+def _costs_table(records: Records, table: pd.DataFrame) -> str:
+    """Gradients, bytes and time of every method."""
+    counts = {"round": large}
+    if axis_of(records).timed:
+        counts = {"updates": large, "time": in_seconds}
+    counts = {name: show for name, show in counts.items() if name in table}
+    headers = ["algorithm", "gradients", "bytes", "training time"]
+    headers += [{"time": "virtual time", "round": "rounds"}.get(c, c) for c in counts]
+    rows = [
+        [shown(records, str(label)), large(row["gradients"]), in_bytes(row["bytes"])]
+        + [seconds_of(row["seconds"], "–")]
+        + [show(row[name]) for name, show in counts.items()]
+        for label, row in table.iterrows()
+    ]
+    caption = "What it cost: totals over all clients; training time is the median over "
+    return table_of(headers, rows, f"{caption}seeds.")
 
 
 def _gain_cells(score: Score, row: pd.Series) -> list[str]:
@@ -270,9 +295,9 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
         hardest = [label for label, less in losers.items() if less == most]
         sentence += f"; with {joined(hardest)}, {most} do"
     sentence += ". A client gains or loses where the 95 % interval of its difference "
-    sentence += "does not reach over zero; faint bars are of those where it does: one "
-    sentence += f"cannot tell. {certainty_text(records, found[others[-1]])}"
-    headers = ["algorithm", "gain", "lose", "cannot tell", "not comparable"]
+    sentence += "does not reach over zero; faint bars are of those where it does: we "
+    sentence += f"are not sure. {certainty_text(records, found[others[-1]])}"
+    headers = ["algorithm", "gain", "lose", "not sure", "not comparable"]
     headers += ["mean change", "95 % interval", "lose"]
     # A column that only unlucky studies need.
     if all(row[4] == "0" for row in rows):
@@ -281,6 +306,11 @@ def _gains_section(records: Records, table: pd.DataFrame) -> str:
     uneven = f"These runs ended at different {axis_of(records).name}s, so like is "
     uneven += "not compared with like."
     uneven = f'<p class="notice">{uneven}</p>' if table["round"].nunique() > 1 else ""
+    empty = [label for label in others if is_constant(records, label)]
+    if empty:
+        text = f"A constant prediction is as good as {joined(empty)}, so what clients "
+        text += "gain over training alone with it is worth nothing yet."
+        uneven += f'<p class="notice">{escape(text)}</p>'
     return (
         f"<p>{escape(sentence)}</p>{uneven}"
         + table_of(headers, rows, caption)
@@ -378,6 +408,7 @@ def _made_section(records: Records) -> str:
         again = "make a study of the following tables and the same data, in Python:"
         command = "co.run_study(co.study_of(tables, data=...))"
     return (
+        f"{_setting(records)}"
         "<p>Everything above is computed from the study's records. Test data chose "
         f"nothing: no {axis.name}, no step size and no seed. Scores are those "
         f"{axis.end}, whatever came before it.</p>"

@@ -14,11 +14,8 @@ import plotly.graph_objects as go
 
 from ..records import Records
 from ..scores.finals import baseline_of, cluster_name, labels_of
+from .html import COLOURS, GREY
 
-# Okabe and Ito's colours without yellow and black, then two of Tol's: distinct in
-# the common kinds of colour blindness, and dark enough on white.
-_COLOURS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #882255 #999933".split()
-_GREY = "#666666"
 _DASHES = ("solid", "dash", "dot", "dashdot")
 LABELLED = 40  # so many clients still fit as tick labels
 
@@ -43,10 +40,10 @@ def styles_of(records: Records) -> dict[str, Style]:
     local, styles, used = baseline_of(records), {}, 0
     for label in labels_of(records):
         if label == local:
-            styles[label] = Style(_GREY, "dash")
+            styles[label] = Style(GREY, "dash")
             continue
-        lap, place = divmod(used, len(_COLOURS))
-        styles[label] = Style(_COLOURS[place], _DASHES[lap % len(_DASHES)])
+        lap, place = divmod(used, len(COLOURS))
+        styles[label] = Style(COLOURS[place], _DASHES[lap % len(_DASHES)])
         used += 1
     return styles
 

@@ -8,6 +8,7 @@ AUC of one class. Any other score that is not a number stays one: it is never sk
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeVar
 
@@ -31,6 +32,18 @@ _ROUNDING = 1e-6
 """Differences to training alone below this share of its score count as none."""
 
 
+_UNITS = {
+    *("g", "kg", "mg", "t", "l", "ml", "m", "cm", "mm", "km", "m2", "m3"),
+    *("s", "ms", "min", "h", "hours", "days", "weeks", "months", "years"),
+    *("eur", "usd", "chf", "gbp", "euro", "euros", "dollars"),
+    *("w", "kw", "mw", "kwh", "mwh", "j", "kj", "mj", "v", "a", "hz", "bar", "pa"),
+    *("celsius", "kelvin", "percent", "ppm", "mmhg", "mmol", "bpm"),
+}
+"""Ends of names of columns that are units, such as `weight_kg`."""
+
+_CAPITALS = {"eur", "usd", "chf", "gbp"}
+
+
 class Score(NamedTuple):
     """The measure by which models are compared, and how it is written."""
 
@@ -40,6 +53,12 @@ class Score(NamedTuple):
     unit: float  # what a difference is multiplied by before it is shown
     gain: str  # what a positive difference means, with its unit
     ticks: str  # d3 format of an axis
+    quantity: str = ""  # unit of the data, such as kg, where it is known
+
+    @property
+    def axis(self) -> str:
+        """What an axis of scores is called."""
+        return f"{self.words} ({self.quantity})" if self.quantity else self.words
 
     @property
     def heading(self) -> str:
@@ -90,9 +109,26 @@ def score_of(records: Records) -> Score:
     """How the models of a study are scored."""
     words = measure_words(records.score, records.task, records.classes)
     score = score_named(records.score, records.higher_is_better, words)
+    if unit := unit_of(records):
+        score = score._replace(quantity=unit, gain=f"{score.gain} ({unit})")
     if score.column not in records.metrics:
         raise InputError(f"the records have no column {score.column!r}.")
     return score
+
+
+def unit_of(records: Records) -> str:
+    """The unit of errors, where the name of the target column says it; else nothing."""
+    data = records.study.get("data")
+    name = str(data.get("target", "") if isinstance(data, dict) else "")
+    if records.task != "regression" or records.score not in ("rmse", "mae"):
+        return ""
+    bracketed = re.search(r"[\[(]([^\[\]()]{1,12})[\])]\s*$", name)
+    if bracketed:
+        return bracketed[1].strip()
+    end = re.split(r"[_ ]", name.strip())[-1].lower()
+    if end not in _UNITS or end == name.lower():
+        return ""
+    return end.upper() if end in _CAPITALS else end
 
 
 def score_named(measure: str, higher_is_better: bool, said: str = "") -> Score:

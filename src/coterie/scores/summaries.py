@@ -40,11 +40,16 @@ def summary(records: Records) -> pd.DataFrame:
     [time], `updates` counts the answers of clients that arrived until the virtual
     `time` of the end, in seconds.
     """
+    return summary_of(records, labels_of(records))
+
+
+def summary_of(records: Records, labels: list[str]) -> pd.DataFrame:
+    """The same of some labels, which may also be baselines (`scores.baselines`)."""
     records = keeping(records)  # until the table is made
     local, rows = baseline_of(records), {}
     sizes = records.clients.set_index(["seed", "client"])["train"].unstack("client")
     sign = score_of(records).sign
-    for label in labels_of(records):
+    for label in labels:
         scores, failed = final_scores(records, label), label in failures(records)
         values = over_seeds(records, scores)
         weights = sizes.loc[scores.index, scores.columns]

@@ -28,6 +28,44 @@ def some_of(names: Sequence[str], most: int = 8) -> str:
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 
+_COUNTS = "no one two three four five six seven eight nine ten eleven twelve".split()
+
+
+def counted(count: int) -> str:
+    """A number as a sentence has it.
+
+    >>> counted(6), counted(13), counted(1200)
+    ('six', '13', '1,200')
+    """
+    return _COUNTS[count] if 0 < count < len(_COUNTS) else f"{count:,}"
+
+
+def plural(word: str) -> str:
+    """An English noun for several.
+
+    >>> plural("hospital"), plural("factory"), plural("branch")
+    ('hospitals', 'factories', 'branches')
+    """
+    if word.endswith("y") and word[-2:-1] not in "aeiou":
+        return f"{word[:-1]}ies"
+    return f"{word}{'es' if word.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it.
+
+    >>> duration(0.4), duration(12.3), duration(100), duration(9000)
+    ('less than a second', '12 seconds', '1.7 minutes', '2.5 hours')
+    """
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 59.5:
+        return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"
+    if seconds < 5400:
+        return f"{seconds / 60:.1f} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
 def large(value: float) -> str:
     """A large number with its thousands apart."""
     return f"{value:,.0f}" if np.isfinite(value) else "unknown"

@@ -115,9 +115,11 @@ class Study:
         """The study as nested plain values, as it is kept with its results.
 
         Without `run.log`, as results do not depend on who is told of them, and without
-        settings that choose themselves.
+        settings that choose themselves. Baselines are named only where there are none,
+        so that older runs keep their names.
         """
         left_out = {"log", *self.chooses}
+        left_out |= {"baselines"} if self.run.baselines else set()
         run = {n: v for n, v in asdict(self.run).items() if n not in left_out}
         tables = {
             "name": self.name,

@@ -22,7 +22,7 @@ from ..clients.groups import Group, block, blocks
 from ..data.federation import Federation, Table
 from ..engine.states import whole
 from ..models import Objective
-from ..records import Cell, Folder
+from ..records import Baselines, Cell, Folder
 from ..records.searches import Search
 from ..types import State
 
@@ -252,6 +252,14 @@ class SharedFolder:
     def has_models(self, label: str, seed: int, *, of: str = "clients") -> bool:
         """Whether the models of a cell are there and intact."""
         return self._first(lambda: self._folder.has_models(label, seed, of=of))
+
+    def has_baselines(self, seed: int) -> bool:
+        """Whether the baselines of a seed are there."""
+        return self._first(lambda: self._folder.has_baselines(seed))
+
+    def save_baselines(self, found: Baselines) -> None:
+        """Keeps the baselines of a seed, which every process has in full."""
+        self._first(lambda: self._folder.save_baselines(found))
 
     def save_search(self, search: Search) -> None:
         """Replaces the file of a search."""

@@ -31,6 +31,7 @@ from ..records.keys import digest_with, key_of, keyed
 from ..records.ledgers import SPENDING, DataLedger
 from ..records.sinks import Log, refuse_absent
 from ..scores.words import some_of
+from .baselines import keep_baselines
 from .config import Entry, Study, algorithm_factory
 from .divided import SharedFolder, first, only_first, refuse_others
 from .identity import data_name, identity_of, own_modules, settings_read
@@ -287,6 +288,7 @@ class _Desk:
             own = place.folder
             folder = SharedFolder(own, setup.division) if group.size > 1 else own
             _describe(setup, own, folder)
+            keep_baselines(setup, folder, self._say)
             work = functools.partial(run_cell, rounds=rounds, until_flat=until_flat)
             cells += self._cells(setup, folder, work, again=rounds is not None)
         return cells

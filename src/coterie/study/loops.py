@@ -17,9 +17,10 @@ from torch import Tensor
 
 from ..checks import own_code, parameters_of
 from ..clients.simulation import Simulation
+from ..data.federation import Federation
 from ..engine.periods import begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, run_rounds
-from ..models import tally
+from ..models import Objective, tally
 from ..optim.hessians import sharpness
 from ..privacy.per_sample import PrivateSimulation
 from ..privacy.training import Counted
@@ -199,6 +200,17 @@ def outcomes_of(
         division: of all who train among processes; None: the clients are all here.
     """
     federation = simulation.federation if division is None else setup.federation
+    table = tested_samples(setup, federation)
+    found = simulation.outcomes(x, "test", len(table["sample"]))
+    for name, values in found.items():
+        if division is not None:
+            values = division.joined_samples(values, federation.test.size)
+        table[name] = as_kept(name, values, simulation.objective)
+    return table
+
+
+def tested_samples(setup: Setup, federation: Federation) -> dict[str, Tensor]:
+    """Client and place in the data table of every test sample, client by client."""
     size = federation.test.size
     index, mask = federation.test.rows(
         torch.arange(len(federation), device=size.device)
@@ -207,11 +219,11 @@ def outcomes_of(
     if drawn_anew(setup.study):  # places of one table are not those of another
         sample = sample + (setup.seed << 32)
     who = federation.clients.repeat_interleave(size)
-    table = {"client": who.cpu(), "sample": sample.cpu()}
-    single = simulation.objective.per_sample
-    for name, values in simulation.outcomes(x, "test", len(sample)).items():
-        if division is not None:
-            values = division.joined_samples(values, size)
-        is_right = name in single and bool(((values == 0) | (values == 1)).all())
-        table[name] = values.to("cpu", torch.uint8 if is_right else torch.float32)
-    return table
+    return {"client": who.cpu(), "sample": sample.cpu()}
+
+
+def as_kept(name: str, values: Tensor, objective: Objective) -> Tensor:
+    """What became of samples as it is kept: whole numbers of right and wrong."""
+    right = ((values == 0) | (values == 1)).all()
+    is_right = name in objective.per_sample and bool(right)
+    return values.to("cpu", torch.uint8 if is_right else torch.float32)

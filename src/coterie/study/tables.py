@@ -54,6 +54,7 @@ class RunTable:
     loop: bool = False  # debug mode, client after client
     checkpoint_seconds: float = 30.0
     log: tuple[str, ...] = ()  # who is told of evaluations, see `records.sinks`
+    baselines: bool = True  # a constant and scikit-learn, see `study.baselines`
 
     def __post_init__(self) -> None:
         integer("run.rounds", self.rounds, at_least=1)

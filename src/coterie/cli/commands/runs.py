@@ -99,13 +99,16 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     """Prints the tables of a run, or one object, and writes its page."""
     from ...privacy.noise import simulated_text
     from ...report import chosen, headline, newcomer_summary, summary, write_report
+    from ...report.headlines import best_of
+    from ...scores.baselines import baseline_summary
     from ...scores.finals import score_of
     from ...scores.keeping import keeping
     from ...scores.roles import epsilon_by_role
 
     records = keeping(records)  # the page and the tables ask the same
     path = write_report(records, folder / "report.html")
-    table = summary(records)
+    table, beside = summary(records), baseline_summary(records)
+    answers = headline(records, table)
     newcomers = None if records.newcomers.empty else newcomer_summary(records)
     tuned = not records.trials.empty and records.trials["chosen"].any()
     found = chosen(records) if tuned else None
@@ -118,16 +121,19 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
                 "study": records.study["name"],
                 "measure": records.score,
                 "higher_is_better": records.higher_is_better,
+                "verdict": answers["Verdict"],
                 "algorithms": rows_of(table),
+                "baselines": rows_of(beside) if len(beside) else [],
                 "epsilon": rows_of(roles) if len(roles) else [],
                 "newcomers": [] if newcomers is None else rows_of(newcomers),
                 "chosen": [] if found is None else rows_of(found),
                 "versions": records.versions,
             }
         )
-    print_headline(headline(records, table))
+    print_headline(answers)
     score = score_of(records)
-    print_summary(table, score)
+    print_summary(table, score, beside)
+    out.print(f"\n{best_of(records, table)[0]}")
     if len(roles):
         source = records.study["privacy"].get("noise_source", "seed")
         print_epsilons(roles, simulated_text(source))

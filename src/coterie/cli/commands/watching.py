@@ -19,7 +19,7 @@ from rich.text import Text
 from ...records import replacing
 from ...records.files import in_use
 from ...records.standings import RunStanding, Standings, standings_of
-from ...report.html import document
+from ...report.html import COLOURS, document
 from ...scores.finals import score_named
 from ...scores.words import percent
 from ..tables import err, out
@@ -158,36 +158,73 @@ def _document(found: Standings, folder: Path, *, goes_on: bool) -> str:
         words += f" The run has {'ended' if found.finished else 'stopped'}."
     more = (folder / "report.html").exists() and found.finished and not goes_on
     link = '<p><a href="report.html">The report</a></p>' if more else ""
-    low, high = _limits(found)
+    colours = _colours(found)
     rows = "".join(
-        f'<tr><th scope="row">{escape(cell.label)}</th><td>{cell.seed}</td>'
+        f'<tr><th scope="row"><span class="key" style="background: '
+        f'{colours[cell.label]}"></span>{escape(cell.label)}</th><td>{cell.seed}</td>'
         f"<td>{escape(_round(cell, found))}</td><td>{escape(_score(cell, found))}</td>"
-        f"<td>{_curve(cell, found, low, high)}</td></tr>"
+        "</tr>"
         for cell in found.cells
     )
     done = sum(cell.round for cell in found.cells)
-    heads = ("algorithm", "seed", "round", f"validation {found.measure_words}", "curve")
+    heads = ("algorithm", "seed", "round", f"validation {found.measure_words}")
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
     body = f"""<h1>{escape(found.name)}</h1>
 <p>{escape(words)}</p>
 <progress value="{done}" max="{max(1, found.last * len(found.cells))}"></progress>
 {link}
+{_curves(found, colours)}
 <div class="scroll all" tabindex="0"><table class="narrow">
 <thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"""
     title = f"{found.name}: coterie watch"
     return document(title, body, reload=round(_EVERY) if goes_on else 0)
 
 
-def _curve(cell: RunStanding, found: Standings, low: float, high: float) -> str:
-    """The scores of a cell over its rounds, as SVG."""
-    points = " ".join(
-        f"{100 * t / max(1, found.last):.1f},{30 - _step(score, low, high, 28)}"
-        for t, score in zip(cell.rounds, cell.scores, strict=True)
-        if math.isfinite(score)
-    )
-    name = f"{cell.label}, seed {cell.seed}: scores by round"
+_WIDE, _HIGH = 900, 320
+"""Of the picture of curves, in its own units."""
+
+_LEFT, _BELOW = 70, 40
+"""Room for the numbers along its axes."""
+
+
+def _colours(found: Standings) -> dict[str, str]:
+    """A colour for each algorithm."""
+    labels = dict.fromkeys(cell.label for cell in found.cells)
+    return {a: COLOURS[k % len(COLOURS)] for k, a in enumerate(labels)}
+
+
+def _curves(found: Standings, colours: dict[str, str]) -> str:
+    """Mean validation scores over rounds, one line for each algorithm and seed."""
+    if not any(len(cell.scores) > 1 for cell in found.cells):
+        return ""
+    low, high = _limits(found)
+    span, score = high - low or 1.0, score_named(found.measure, found.higher_is_better)
+
+    def x(t: float) -> float:
+        return _LEFT + (_WIDE - _LEFT - 20) * t / max(1, found.last)
+
+    def y(value: float) -> float:
+        return 12 + (_HIGH - _BELOW - 12) * (1 - (value - low) / span)
+
+    parts = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        value, t = low + share * span, share * found.last
+        parts.append(f'<path d="M{_LEFT} {y(value):.1f}H{_WIDE - 20}"/>')
+        place = f'x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end"'
+        parts.append(f"<text {place}>{escape(score.show(value))}</text>")
+        place = f'x="{x(t):.1f}" y="{_HIGH - 16}" text-anchor="middle"'
+        parts.append(f"<text {place}>{t:.0f}</text>" if t == round(t) else "")
+    for cell in found.cells:
+        points = " ".join(
+            f"{x(t):.1f},{y(value):.1f}"
+            for t, value in zip(cell.rounds, cell.scores, strict=True)
+            if math.isfinite(value)
+        )
+        stroke = f'stroke="{colours[cell.label]}"'
+        parts.append(f'<polyline points="{points}" {stroke}/>')
+    words = f"Validation {found.measure} by round, mean over clients"
     return (
-        '<svg class="curve" viewBox="0 0 100 32" preserveAspectRatio="none" '
-        f'role="img" aria-label="{escape(name)}"><polyline points="{points}" '
-        'vector-effect="non-scaling-stroke"/></svg>'
+        f'<figure><figcaption>{escape(words)}</figcaption><svg class="curves" '
+        f'viewBox="0 0 {_WIDE} {_HIGH}" role="img" aria-label="{escape(words)}">'
+        f"{''.join(parts)}</svg></figure>"
     )

@@ -108,8 +108,9 @@ ROLES = {
     "each of them sees. The report has one epsilon for each such role where sums are "
     "secure; elsewhere one epsilon holds against all others and the server.",
     "Reader of the report": "Sees names of clients, numbers of samples, scores and "
-    "losses of every client, who learned with whom, and the settings. No epsilon "
-    "covers these. Give the report only to those who may see them.",
+    "losses of every client, also of baselines that it trains alone without noise, who "
+    "learned with whom, and the settings. No epsilon covers these. Give the "
+    "report only to those who may see them.",
     "Recipient of a model": "Sees one client's model, its card, scores of that client, "
     "names of partners, and the medians, means and scales that prepare features. "
     "Epsilon covers what came from other clients. It does not cover the client's own "

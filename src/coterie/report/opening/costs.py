@@ -1,0 +1,27 @@
+"""What learning together costs, in minutes and megabytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...records import Records
+from ...scores.finals import baseline_of
+from ...scores.summaries import costs_of
+from ...scores.words import duration, in_bytes
+from .nouns import client_nouns
+
+
+def cost_text(records: Records, label: str) -> str:
+    """Time of training and data sent by a method, next to training alone."""
+    own, alone = costs_of(records, label), costs_of(records, str(baseline_of(records)))
+    parts, many = [], client_nouns(records)[1]
+    if np.isfinite(own["seconds"]):
+        text = f"Training took {duration(own['seconds'])} on this machine"
+        if np.isfinite(alone["seconds"]):
+            text += f" (alone: {duration(alone['seconds'])})"
+        parts.append(f"{text}.")
+    if np.isfinite(own["bytes"]) and own["bytes"] > 0:
+        parts.append(f"The {many} sent {in_bytes(own['bytes'])} in all.")
+    elif own["bytes"] == 0:
+        parts.append("Nothing was sent.")
+    return " ".join(parts)

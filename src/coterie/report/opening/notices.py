@@ -1,0 +1,125 @@
+"""Reasons for doubt: training that was not finished, and clients with few samples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...records import Records
+from ...scores.baselines import (
+    baseline_summary,
+    baseline_words,
+    best_alone,
+    over_baseline,
+)
+from ...scores.failures import failures
+from ...scores.finals import (
+    baseline_of,
+    final_scores,
+    labels_of,
+    over_seeds,
+    population,
+    runs_of,
+    seed_means,
+)
+from ...scores.words import joined
+from .nouns import MOST_NAMED, amounts_of, client_nouns
+
+FEW = 20
+"""With fewer test samples, a client's own score says little."""
+
+_SHARE = 0.05
+"""Of what a loss falls in all: as much in the last fifth of the rounds is much."""
+
+
+def weak_local_text(records: Records) -> str:
+    """Says that training alone could do better than `local`, or nothing.
+
+    That is where a model of scikit-learn, trained alone, is surely better.
+    """
+    local, alone = baseline_of(records), best_alone(records)
+    gain = over_baseline(records, local, alone) if local and alone else None
+    if gain is None or alone is None or gain.verdict != "loses":
+        return ""
+    leads = [over_baseline(records, label, alone) for label in labels_of(records)]
+    if not any(lead is not None and lead.mean > 0 for lead in leads):
+        return ""  # which the verdict says
+    amounts, words = amounts_of(records), baseline_words(records, alone)
+    better = baseline_summary(records)["mean"][alone]
+    ours = over_seeds(records, final_scores(records, str(local))).mean()
+    return (
+        f"Training alone can do better than `{local}` does: scikit-learn's {words} has "
+        f"a mean {amounts.words} of {amounts.show(better)}, `{local}` of "
+        f"{amounts.show(ours)}. So a part of what methods gain over `{local}` may be "
+        "due to that."
+    )
+
+
+def undertrained_text(records: Records) -> str:
+    """Names the methods whose losses still fell when training ended, or nothing."""
+    found = [
+        label
+        for label in labels_of(records)
+        if label not in failures(records) and still_falls(records, label)
+    ]
+    if not found:
+        return ""
+    verb = "was" if len(found) == 1 else "were"
+    return (
+        f"Training ended while {joined(found)} {verb} still improving: more rounds may "
+        "give better scores."
+    )
+
+
+def still_falls(records: Records, label: str) -> bool:
+    """Whether the mean validation loss fell much in the last fifth of the rounds.
+
+    That is by more than a twentieth of its fall in all, to its least value. Without
+    validation data the training loss counts.
+    """
+    names = ("validation_loss", "train_loss")
+    column = next((name for name in names if name in records.metrics), None)
+    if column is None:
+        return False
+    means = seed_means(runs_of(records, label), column).mean(axis=1)
+    means = means[np.isfinite(means)]
+    if len(means) < 5:
+        return False
+    rounds, values = means.index.to_numpy(), means.to_numpy()
+    late = values[rounds >= rounds[-1] - (rounds[-1] - rounds[0]) / 5]
+    fall = values[0] - values[-1]
+    return bool(
+        fall > 0 and values[-1] <= values.min() and late[0] - late[-1] > _SHARE * fall
+    )
+
+
+def few_tested(records: Records) -> dict[int, float]:
+    """Test samples of the clients that have few, by client."""
+    table = population(records).set_index("client")
+    table = table[table["scored"] & (table["test"] < FEW)]
+    return {int(str(client)): float(size) for client, size in table["test"].items()}
+
+
+def small_text(records: Records) -> str:
+    """Names the clients whose own scores say little, or nothing."""
+    few, (one, many) = few_tested(records), client_nouns(records)
+    if not few:
+        return ""
+    if len(few) == int(population(records)["scored"].sum()):
+        return (
+            f"Every {one} has fewer than {FEW} test samples: that is too few to judge "
+            "one by itself. The average over all of them is more certain."
+        )
+    if len(few) > MOST_NAMED:
+        total = int(population(records)["scored"].sum())
+        return (
+            f"{len(few):,} of {total:,} {many} have fewer than {FEW} test samples: "
+            "that is too few to judge one of them by itself."
+        )
+    names = [f"{records.name_of(c)} ({size:.0f})" for c, size in few.items()]
+    names[0] = names[0][0].upper() + names[0][1:]
+    verb = "has" if len(few) == 1 else "have"
+    them = f"this {one}" if len(few) == 1 else f"one of these {many}"
+    return (
+        f"{joined(names)} {verb} fewer than {FEW} test samples: that is too few to "
+        f"judge {them} by itself."
+    )

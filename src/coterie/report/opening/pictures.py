@@ -1,0 +1,225 @@
+"""One picture: how much better or worse than alone each client is, and how sure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ...records import Records
+from ...scores.finals import CROWD, population
+from ...scores.gains import gain_of
+from ...scores.words import some_of
+from ..styles import LABELLED, Drawn, escape, finish, tick_names, upright
+from .notices import FEW
+from .nouns import Amounts, amounts_of, client_nouns, rounded
+
+_ROWS = 16
+"""So many clients have a row each; more of them stand side by side."""
+
+_KINDS = {
+    "gains": ("better, and we are sure", "#0072B2"),
+    "cannot tell": ("we are not sure", "#999999"),
+    "loses": ("worse, and we are sure", "#D55E00"),
+}
+
+_SURE = ("gains", "loses")
+
+
+def client_gains(records: Records, label: str) -> go.Figure:
+    """What each client gains over training alone with one method, and its interval.
+
+    Up to 16 clients have a row each with their name, more stand side by side, and of
+    more than CROWD the distribution is shown. Intervals that are much longer than
+    others are cut: `cut_text` names them.
+    """
+    table, amounts = gained(records, label), amounts_of(records)
+    if len(table) > CROWD:
+        return _distribution(records, table, amounts)
+    rows = len(table) <= _ROWS
+    low, high = limits(table)
+    places = np.arange(len(table))
+    across, along = ("x", "y") if rows else ("y", "x")
+    traces: list[Drawn] = []
+    for verdict, (words, colour) in _KINDS.items():
+        mine = table[table["verdict"] == verdict]
+        if mine.empty:
+            continue
+        ends = mine[["low", "high"]].clip(low, high)
+        trace: Drawn = {
+            "type": "scatter",
+            "mode": "markers+text" if rows else "markers",
+            across: mine["mean"].to_numpy(),
+            along: places[table["verdict"] == verdict],
+            "marker": {"color": colour, "size": 11 if rows else 8},
+            f"error_{across}": {
+                "array": (ends["high"] - mine["mean"]).to_numpy(),
+                "arrayminus": (mine["mean"] - ends["low"]).to_numpy(),
+                "color": colour,
+                "thickness": 2,
+                "width": 4 if rows else 2,
+            },
+            "name": words,
+            "text": [_shown(mean, amounts) for mean in mine["mean"]],
+            "textposition": "top center",
+            "textfont": {
+                "size": 12,
+                "color": colour if verdict in _SURE else "#555555",
+            },
+            "hovertext": [_hover(row, amounts) for _, row in mine.iterrows()],
+            "hovertemplate": "%{hovertext}<extra></extra>",
+        }
+        traces.append(trace)
+    traces += _arrows(table, low, high, rows=rows)
+    looks = _looks(records, table, amounts, (low, high), rows=rows)
+    height = 140 + 32 * len(table) if rows else 420
+    title = "Better or worse than training alone, on each one's own test data"
+    return finish(traces, looks, title, height).update_layout(
+        margin={"t": 40, "b": 84}, showlegend=True
+    )
+
+
+def gained(records: Records, label: str) -> pd.DataFrame:
+    """A row for each client that can be compared, who gains most first.
+
+    Columns: `name`, `test` samples, and in the unit in which gains are shown `mean`,
+    `low` and `high`, with the `verdict`.
+    """
+    table = gain_of(records, label).clients.copy()
+    table = table[table["mean"].notna()]
+    numbers = ["mean", "low", "high"]
+    table[numbers] *= amounts_of(records).score.unit
+    table["name"] = [records.name_of(int(client)) for client in table.index]
+    table["test"] = population(records).set_index("client")["test"]
+    return table.sort_values("mean", ascending=False, kind="stable")
+
+
+def limits(table: pd.DataFrame) -> tuple[float, float]:
+    """The ends up to which intervals are drawn.
+
+    That is all of them, unless those of clients with few test samples, or some that are
+    three times as long as is usual, would take up more than a third of the picture.
+    """
+    width = table["high"] - table["low"]
+    known = table[np.isfinite(width)]
+    width = width[known.index]
+    usual = known[(known["test"] >= FEW) & (width <= 3 * width.median())]
+    if usual.empty:
+        usual = known[width <= 3 * width.median()]
+    (low, high), whole = (_ends(table, some) for some in (usual, known))
+    return whole if whole[1] - whole[0] <= 1.5 * (high - low) else (low, high)
+
+
+def _ends(table: pd.DataFrame, some: pd.DataFrame) -> tuple[float, float]:
+    """The least and the largest: zero, all means, and the intervals of some."""
+    ends = [0.0, *table["mean"], *some["low"], *some["high"]]
+    low, high = float(np.min(ends)), float(np.max(ends))
+    return (low, high) if high > low else (-1.0, 1.0)
+
+
+def cut_text(records: Records, label: str) -> str:
+    """Says whose interval is longer than the picture; nothing where none is."""
+    table = gained(records, label)
+    if len(table) > CROWD or table.empty:
+        return ""
+    low, high = limits(table)
+    cut = table[(table["low"] < low) | (table["high"] > high)]
+    if cut.empty:
+        return ""
+    names = [f"{row['name']} ({row['test']:,.0f})" for _, row in cut.iterrows()]
+    verb = "an interval that is" if len(cut) == 1 else "intervals that are"
+    return (
+        f"Arrows mark {verb} longer than shown: {some_of(names, 6)}, with the number "
+        "of test samples."
+    )
+
+
+def _shown(mean: float, amounts: Amounts) -> str:
+    return amounts.show_gain(mean / amounts.score.unit) if mean else "no change"
+
+
+def _hover(row: pd.Series, amounts: Amounts) -> str:
+    unit = amounts.score.unit
+    mean, low, high = (row[k] / unit for k in ("mean", "low", "high"))
+    known = bool(np.isfinite(high - low))
+    interval = amounts.between(low, high) if known else "unknown"
+    return (
+        f"{escape(row['name'])}: {amounts.show_gain(mean)}<br>95 % interval: "
+        f"{interval}<br>{row['test']:,.0f} test samples"
+    )
+
+
+def _arrows(table: pd.DataFrame, low: float, high: float, *, rows: bool) -> list[Drawn]:
+    """Arrow heads where an interval goes on beyond the scale."""
+    places, found = np.arange(len(table)), []
+    below, above = table["low"] < low, table["high"] > high
+    beyond = [(below, low, "left", "down"), (above, high, "right", "up")]
+    for mine, end, sideways, upwards in beyond:
+        if not mine.any():
+            continue
+        across, along = ("x", "y") if rows else ("y", "x")
+        colours = [_KINDS[verdict][1] for verdict in table.loc[mine, "verdict"]]
+        head = f"triangle-{sideways if rows else upwards}"
+        found.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                across: np.full(int(mine.sum()), end),
+                along: places[mine],
+                "marker": {"color": colours, "symbol": head, "size": 9},
+                "hoverinfo": "skip",
+                "showlegend": False,
+                "cliponaxis": False,
+            }
+        )
+    return found
+
+
+def _looks(
+    records: Records,
+    table: pd.DataFrame,
+    amounts: Amounts,
+    ends: tuple[float, float],
+    *,
+    rows: bool,
+) -> Drawn:
+    """Axes: gains along one, clients along the other."""
+    names = tick_names(records, table.index)
+    whose = client_nouns(records)[1]
+    room = 0.03 * (ends[1] - ends[0])
+    step = rounded((ends[1] - ends[0]) / 7)
+    ticks = step * np.arange(np.ceil(ends[0] / step), np.floor(ends[1] / step) + 1)
+    gains: Drawn = {
+        "title": {"text": f"better → ({amounts.axis})"},
+        "range": [ends[0] - room, ends[1] + room],
+        "zeroline": True,
+        "zerolinecolor": "#222222",
+        "tickvals": ticks,
+        "ticktext": [f"{tick:+,.6g}" if tick else "alone" for tick in ticks],
+    }
+    clients: Drawn = {"showgrid": False, "zeroline": False}
+    if rows:
+        ends_of_rows = [len(table) - 0.4, -0.7]
+        clients |= {"tickvals": list(range(len(table))), "range": ends_of_rows}
+        clients["ticktext"] = names
+        zero = upright(0, {"color": "#222222", "width": 1})
+        return {"xaxis": gains, "yaxis": clients, "shapes": [zero]}
+    clients["title"] = {"text": f"{len(table)} {whose}, who gains most first"}
+    if len(table) <= LABELLED:
+        clients |= {"tickvals": list(range(len(table))), "ticktext": names}
+        clients["tickangle"] = -45 if max(map(len, names)) > 3 else 0
+    else:
+        clients["showticklabels"] = False
+    return {"yaxis": gains, "xaxis": clients}
+
+
+def _distribution(records: Records, table: pd.DataFrame, amounts: Amounts) -> go.Figure:
+    """How many of very many clients gain how much."""
+    many = client_nouns(records)[1]
+    bars = {"type": "histogram", "x": table["mean"].to_numpy(), "nbinsx": 60}
+    bars |= {"marker": {"color": _KINDS["gains"][1]}, "showlegend": False}
+    across = {"title": {"text": f"better → ({amounts.axis})"}}
+    looks: Drawn = {"xaxis": across, "yaxis": {"title": {"text": many}}}
+    looks["shapes"] = [upright(0, {"color": "#222222", "width": 1})]
+    title = "Better or worse than training alone, on each one's own test data"
+    return finish([bars], looks, title, 360)

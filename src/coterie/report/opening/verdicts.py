@@ -1,0 +1,261 @@
+"""What a study found, in a few everyday sentences, which page and terminal share.
+
+"Better" and "worse" compare a client's test score with that of training alone, as
+measured. We are "sure" where the 95 per cent interval of the difference is on one side
+of zero. A method is said to help only where it also beats a constant prediction. The
+method is the one that validation data prefer, and is no oracle.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...records import Records
+from ...records.cells import CONSTANT
+from ...scores.baselines import (
+    baseline_labels,
+    baseline_summary,
+    baseline_words,
+    best_alone,
+    is_constant,
+    over_baseline,
+)
+from ...scores.failures import failures
+from ...scores.finals import baseline_of, labels_of, shown
+from ...scores.gains import Gain, gain_of
+from ...scores.promises import promise_of
+from ...scores.summaries import favourite_of, ranked
+from ...scores.words import counted
+from ..headlines import choice_text, infinite_text, shortfall_text
+from .costs import cost_text
+from .groups import groups_text
+from .notices import small_text, undertrained_text, weak_local_text
+from .nouns import MOST_NAMED, amounts_of, client_nouns, names_of
+
+
+def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
+    """Answers by what they are about: verdict, groups, cost, privacy, notices.
+
+    Args:
+        records: of the study.
+        table: their `summary`.
+    """
+    label = subject_of(records)
+    answers = {
+        "Choice": choice_text(records, label) if label else "",
+        "Verdict": " ".join(filter(None, verdict_of(records, table))),
+        "Groups": groups_text(records, label) if label else "",
+        "Cost": cost_text(records, label) if label else "",
+        "Privacy": promise_of(records) if "privacy" in records.study else "",
+        "Notice": " ".join(notices_of(records)),
+    }
+    return {key: text for key, text in answers.items() if text}
+
+
+def notices_of(records: Records) -> list[str]:
+    """What a reader must know to believe the verdict, a sentence or two each."""
+    found = [shortfall_text(records), infinite_text(records)]
+    found += [weak_local_text(records), undertrained_text(records)]
+    found += [small_text(records)]
+    return [text for text in found if text]
+
+
+def subject_of(records: Records) -> str | None:
+    """The method that the verdict is about; None where nothing can be compared."""
+    local = baseline_of(records)
+    if local is None or labels_of(records) == [local]:
+        return None
+    label = favourite_of(records)
+    return None if {label, local} & failures(records).keys() else label
+
+
+_SURE = "We are sure of this average."
+
+
+class Verdict(NamedTuple):
+    """What was found: a few words that can stand alone, and what they rest on."""
+
+    lead: str
+    more: str = ""
+
+
+class Sides(NamedTuple):
+    """The clients by what a method does to them."""
+
+    better: list[int]
+    worse: list[int]
+    same: list[int]
+    unknown: list[int]
+    surely_better: list[int]
+    surely_worse: list[int]
+
+    @property
+    def total(self) -> int:
+        """How many clients there are."""
+        return sum(map(len, self[:4]))
+
+
+def sides_of(gain: Gain) -> Sides:
+    """Whose score is better, worse and the same, and of whom we are sure."""
+    means = gain.clients["mean"]
+    chosen = (means > 0, means < 0, means == 0, means.isna())
+    better, worse, same, unknown = (means.index[some].tolist() for some in chosen)
+    sure = gain.who("gains"), gain.who("loses")
+    return Sides(better, worse, same, unknown, *sure)
+
+
+def verdict_of(records: Records, table: pd.DataFrame) -> Verdict:
+    """The words with which everything begins.
+
+    Args:
+        records: of the study.
+        table: their `summary`.
+    """
+    local, failed = baseline_of(records), " ".join(failures(records).values())
+    label = subject_of(records)
+    if label is None or local is None:
+        return _nothing(records, table)
+    gain = gain_of(records, label)
+    average = _average(records, table, label, gain)
+    before = _about_baselines(records, table, label)
+    name = shown(records, label)
+    sides = side_sentences(records, gain, f"With {name}")
+    if "We are sure of the average" in sides:  # which need not be said twice
+        average = average.removesuffix(f" {_SURE}")
+    if is_constant(records, label):
+        return Verdict(before, f"{average} {failed}".strip())
+    if before:
+        own = f"The following compares with `{local}`, our own training alone."
+        return Verdict(before, " ".join([own, sides, average, failed]).strip())
+    return Verdict(sides, f"{average} {failed}".strip())
+
+
+def _nothing(records: Records, table: pd.DataFrame) -> Verdict:
+    """Why nothing can be compared, and the best score as far as there is one."""
+    local, failed = baseline_of(records), failures(records)
+    best = ranked(records, table["mean"])
+    more = [*failed.values()]
+    if local is None:
+        lead = "This study does not train `local`, so we cannot say who does better "
+        lead += "than alone."
+    elif labels_of(records) == [local]:
+        lead = "Only training alone was run, so there is nothing to compare."
+    else:
+        which = "training alone" if local in failed else "all other training"
+        lead = f"We cannot compare anything with training alone: {which} failed."
+    if best:
+        label, mean = best[-1]
+        amounts = amounts_of(records)
+        text = f"The best mean {amounts.words} is {amounts.show(mean)}, with {label}"
+        constant = is_constant(records, label)
+        more.append(f"{text}: no better than a constant." if constant else f"{text}.")
+    return Verdict(lead, " ".join(more))
+
+
+def side_sentences(records: Records, gain: Gain, named: str) -> str:
+    """How many clients get a better model, who gets a worse one, and how sure we are.
+
+    Args:
+        records: of the study.
+        gain: of the method.
+        named: how the first sentence begins, such as "With coteries".
+    """
+    sides, (one, many) = sides_of(gain), client_nouns(records)
+    total, better = sides.total, len(sides.better)
+    if better == total:
+        who = f"all {counted(total)} {many} get" if total > 1 else f"the {one} gets"
+    elif better:
+        verb = "gets" if better == 1 else "get"
+        who = f"{counted(better)} of {counted(total)} {many} {verb}"
+    else:
+        who = f"none of the {counted(total)} {many} gets"
+    said = [f"{named}, {who} a better model by learning together."]
+    worse = len(sides.worse)
+    if worse:
+        few = worse <= MOST_NAMED
+        names = f" ({names_of(records, sides.worse)})" if few else ""
+        verb = "gets" if worse == 1 else "get"
+        said.append(f"{counted(worse).capitalize()} {verb} a worse one{names}.")
+    elif better < total:
+        said.append("None gets a worse one.")
+    if sides.same:
+        said.append(f"For {counted(len(sides.same))} nothing changes.")
+    if sides.unknown:
+        said.append(f"{counted(len(sides.unknown)).capitalize()} cannot be compared.")
+    if better or worse:
+        said.append(_sure(records, sides, average=gain.verdict != "cannot tell"))
+    return " ".join(said)
+
+
+def _sure(records: Records, sides: Sides, *, average: bool) -> str:
+    """About how many clients we are sure, or at least of the average, in a sentence."""
+    more, less = len(sides.surely_better), len(sides.surely_worse)
+    changed, one = len(sides.better) + len(sides.worse), client_nouns(records)[0]
+    if not more and not less:
+        if average:
+            return f"We are sure of the average, but not about any single {one}."
+        return f"We are not sure about any {one}."
+    if sides.total == 1 and not less:
+        return "We are sure about it."
+    if not less:
+        every = more == changed and more > 1
+        return (
+            f"We are sure about {f'all {counted(more)}' if every else counted(more)}."
+        )
+    few = less <= MOST_NAMED
+    names = names_of(records, sides.surely_worse) if few else counted(less)
+    verb = "gets" if less == 1 else "get"
+    bad = f"that {names} {verb} a worse one"
+    if not more:
+        return f"We are sure {bad}."
+    verb = "gets" if more == 1 else "get"
+    return f"We are sure that {counted(more)} {verb} a better one, and {bad}."
+
+
+def _average(records: Records, table: pd.DataFrame, label: str, gain: Gain) -> str:
+    """Both mean scores, their difference, and whether it may be chance."""
+    mean, alone = (table["mean"][a] for a in (label, str(baseline_of(records))))
+    amounts = amounts_of(records)
+    if not np.isfinite(gain.mean):
+        return "The average over clients cannot be compared with training alone."
+    text = f"On average, the {amounts.words} is {amounts.show(mean)} together and "
+    text += f"{amounts.show(alone)} alone"
+    if gain.mean == 0:
+        return f"{text}: no difference."
+    better = "better" if gain.mean > 0 else "worse"
+    text += f", which is {amounts.size(gain.mean)} {better}"
+    if not np.isfinite(gain.high - gain.low):
+        return f"{text}. We do not know how sure that is."
+    interval = f"95 % interval: {amounts.between(gain.low, gain.high)}"
+    sure = gain.verdict != "cannot tell"
+    end = _SURE if sure else "That may be chance."
+    return f"{text} ({interval}). {end}"
+
+
+def _about_baselines(records: Records, table: pd.DataFrame, label: str) -> str:
+    """Says first where a baseline is as good as learning together; usually nothing."""
+    said, best = [], ranked(records, table["mean"])
+    if not best or not baseline_labels(records):
+        return ""
+    first, mean = best[-1]
+    amounts, (one, _) = amounts_of(records), client_nouns(records)
+    beside = baseline_summary(records)["mean"]
+    alone = best_alone(records)
+    lead = None if alone is None else over_baseline(records, first, alone)
+    if alone is not None and lead is not None and lead.mean < 0:
+        sure = lead.verdict == "loses"
+        how = "does better than" if sure else "does at least as well as"
+        text = f"Plain scikit-learn {how} every method here: "
+        text += f"{baseline_words(records, alone)}, trained at each {one} alone, has a "
+        text += f"mean {amounts.words} of {amounts.show(beside[alone])}, and {first}, "
+        text += f"the best method, of {amounts.show(mean)}."
+        said.append(text if sure else f"{text} The difference may be chance.")
+    if is_constant(records, label):
+        text = f"A constant prediction, the same for every sample of a {one}, is as "
+        text += f"good as {label}: its mean {amounts.words} is "
+        text += f"{amounts.show(beside[CONSTANT])}. So learning together helps nobody "
+        said.append(f"{text}yet.")
+    return " ".join(said)

@@ -1,0 +1,389 @@
+"""The first screen: a verdict in everyday words, one picture, groups and cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie import report
+from coterie.records import Records, Snapshots
+from coterie.records.cells import CONSTANT, LINEAR, TREES
+from coterie.report.opening.groups import groups_of, groups_text
+from coterie.report.opening.notices import (
+    small_text,
+    undertrained_text,
+    weak_local_text,
+)
+from coterie.report.opening.nouns import amounts_of, client_nouns
+from coterie.report.opening.pictures import client_gains, cut_text, gained, limits
+from coterie.report.opening.verdicts import headline, verdict_of
+from coterie.scores.finals import score_of, unit_of
+from support.made_records import make_records, with_baselines, with_outcomes, written
+
+SAMPLES = 40
+HALF = np.zeros((3, 4, SAMPLES))
+HALF[..., : SAMPLES // 2] = 1
+
+
+def more(*counts: int) -> np.ndarray:
+    """So many more, or fewer, of each client's samples are right than half of them."""
+    right = HALF.copy()
+    for client, count in enumerate(counts):
+        half = SAMPLES // 2
+        right[:, client, half : half + max(0, count)] = 1
+        right[:, client, : max(0, -count)] = 0
+    return right
+
+
+def told(**measured: np.ndarray) -> Records:
+    """Records of four hospitals, and of these methods."""
+    records = make_records(n=4, labels=("local", *measured), weights=False)
+    study = records.study | {"data": {"name": "file", "client": "hospital"}}
+    clients = records.clients.assign(test=SAMPLES)
+    names = ("Bern", "Chur", "Genf", "Thun")
+    records = replace(records, study=study, clients=clients, names=names)
+    return with_outcomes(records, {"local": HALF, **measured})
+
+
+def lead(records: Records) -> str:
+    return verdict_of(records, report.summary(records)).lead
+
+
+def rest(records: Records) -> str:
+    return verdict_of(records, report.summary(records)).more
+
+
+def test_all_gain():
+    records = told(ditto=more(18, 18, 18, 18))
+    assert lead(records) == (
+        "With ditto, all four hospitals get a better model by learning together. We "
+        "are sure about all four."
+    )
+    assert rest(records).startswith(
+        "On average, the test accuracy is 95.0 % together and 50.0 % alone, which is "
+        "45.0 points better (95 % interval: between "
+    )
+    assert rest(records).endswith("We are sure of this average.")
+
+
+def test_one_client_is_no_crowd():
+    records = make_records(n=1, labels=("local", "ditto"), weights=False)
+    half, more_of = HALF[:, :1], more(18)[:, :1]
+    records = with_outcomes(records, {"local": half, "ditto": more_of})
+    assert lead(records) == (
+        "With ditto, the client gets a better model by learning together. We are sure "
+        "about it."
+    )
+
+
+def test_better_is_as_measured_and_sure_is_beyond_the_interval():
+    records = told(ditto=more(18, 18, 1, 0))
+    assert lead(records) == (
+        "With ditto, three of four hospitals get a better model by learning together. "
+        "None gets a worse one. For one nothing changes. We are sure about two."
+    )
+
+
+def test_one_loses_and_is_named():
+    records = told(ditto=more(18, 18, 1, -15))
+    assert lead(records) == (
+        "With ditto, three of four hospitals get a better model by learning together. "
+        "One gets a worse one (Thun). We are sure that two get a better one, and that "
+        "Thun gets a worse one."
+    )
+
+
+def test_none_gains():
+    records = told(ditto=more(-18, -18, -18, -18))
+    assert lead(records).startswith(
+        "With ditto, none of the four hospitals gets a better model by learning "
+        "together. Four get a worse one (Bern, Chur, Genf and Thun). We are sure that "
+    )
+    assert "which is 45.0 points worse (95 % interval: between " in rest(records)
+
+
+def test_nobody_is_sure():
+    records = told(ditto=more(1, 0, -1, 1))
+    assert lead(records).endswith("We are not sure about any hospital.")
+    assert rest(records).endswith("That may be chance.")
+
+
+def test_the_average_may_be_sure_where_no_client_is():
+    records = told(ditto=more(3, 3, 3, 3))
+    assert lead(records).endswith(
+        "We are sure of the average, but not about any single hospital."
+    )
+
+
+def test_lower_is_better_for_an_error_in_kilograms():
+    rng = np.random.default_rng(0)
+    noise = 100 * rng.normal(size=(3, 4, SAMPLES))
+    records = make_records(n=4, labels=("local", "ditto"), weights=False)
+    data = {"name": "file", "client": "factory", "target": "yield_kg"}
+    records = replace(
+        records,
+        task="regression",
+        score="mae",
+        higher_is_better=False,
+        study=records.study | {"data": data},
+        metrics=records.metrics.assign(test_mae=1.0),
+    )
+    measured = {"local": 8000 + noise, "ditto": 4800 + noise}
+    records = with_outcomes(records, measured)
+    assert lead(records).startswith("With ditto, all four factories get a better model")
+    mean = noise.mean()
+    assert (
+        f"the test absolute error is {4800 + mean:,.0f} kg together and "
+        f"{8000 + mean:,.0f} kg alone, which is 3,200 kg better" in rest(records)
+    )
+    figure = client_gains(records, "ditto")
+    assert figure.layout.xaxis.title.text == "better → (kg)"
+    assert set(figure.data[0].text) == {"+3,200 kg"}
+
+
+def test_a_failed_training_is_told_and_compares_nothing():
+    records = told(ditto=more(9, 9, 9, 9))
+    last = records.metrics["round"] == records.metrics["round"].max()
+    worse = last & (records.metrics["algorithm"] == "ditto")
+    losses = records.metrics["train_loss"].mask(worse, 9.0)
+    records = replace(records, metrics=records.metrics.assign(train_loss=losses))
+    assert lead(records) == (
+        "We cannot compare anything with training alone: all other training failed."
+    )
+    assert "Training of ditto failed" in rest(records)
+
+
+def test_without_anything_to_compare_the_verdict_says_so():
+    records = make_records(labels=("fedavg",), weights=False)
+    assert lead(records).startswith("This study does not train `local`")
+    alone = make_records(labels=("local",), weights=False)
+    assert lead(alone).startswith("Only training alone was run")
+    assert "The best mean test accuracy is" in rest(alone)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (19, "does better than every method here"),
+        (13, "does at least as well as every method here"),
+    ],
+)
+def test_scikit_learn_alone_comes_first_where_it_is_better(count: int, words: str):
+    records = told(ditto=more(12, 12, 12, 12))
+    beside = {CONSTANT: HALF, LINEAR: more(*[count] * 4), TREES: more(5, 5, 5, 5)}
+    records = with_baselines(records, beside)
+    said = lead(records)
+    mean = 100 * (0.5 + count / SAMPLES)
+    assert said.startswith(
+        f"Plain scikit-learn {words}: logistic regression, trained at each hospital "
+        f"alone, has a mean test accuracy of {mean:.1f} %, and ditto, the best method, "
+        "of 80.0 %."
+    )
+    assert ("may be chance" in said) == (count == 13)
+    assert "compares with `local`" in rest(records)
+
+
+def test_a_weak_local_is_noticed_where_scikit_learn_alone_is_surely_better():
+    records = told(ditto=more(19, 19, 19, 19))
+    assert weak_local_text(with_baselines(records, {LINEAR: more(1, 0, 0, 0)})) == ""
+    text = weak_local_text(with_baselines(records, {LINEAR: more(15, 15, 15, 15)}))
+    assert text.startswith(
+        "Training alone can do better than `local` does: scikit-learn's logistic "
+        "regression has a mean test accuracy of 87.5 %, `local` of 50.0 %."
+    )
+
+
+def test_scikit_learn_is_not_named_first_where_a_method_is_better():
+    records = with_baselines(told(ditto=more(12, 12, 12, 12)), {LINEAR: HALF})
+    assert lead(records).startswith("With ditto, all four hospitals")
+
+
+def test_nobody_gains_from_what_is_no_better_than_a_constant():
+    records = told(ditto=more(8, 8, 8, 8))
+    records = with_baselines(records, {CONSTANT: more(9, 9, 9, 9)})
+    assert lead(records).startswith("A constant prediction")
+    assert "helps nobody yet" in lead(records)
+    assert "get a better model" not in " ".join(
+        verdict_of(records, report.summary(records))
+    )
+
+
+def test_baselines_are_never_best_or_listed_as_methods(tmp_path: Path):
+    records = told(ditto=more(8, 8, 8, 8))
+    records = with_baselines(records, {CONSTANT: HALF, TREES: more(19, 19, 19, 19)})
+    assert list(report.summary(records).index) == ["local", "ditto"]
+    page = unescape(written(records, tmp_path))
+    result = page[page.index('id="summary"') : page.index('id="gains"')]
+    assert result.index(">ditto<") < result.index(">Baselines<")
+    assert result.index(">Baselines<") < result.index(">trees alone<")
+    row = result[result.index(">trees alone<") :]
+    assert 'class="best"' not in row[: row.index("</tr>")]
+    assert "<td>+47.5</td>" in row[: row.index("</tr>")]  # over local
+
+
+def test_a_baseline_that_is_named_as_a_method_is_left_out():
+    records = told(constant=more(8, 8, 8, 8))
+    records = with_baselines(records, {CONSTANT: HALF})
+    assert lead(records).startswith("With constant, all four hospitals")
+
+
+def test_the_first_screen_has_four_parts_in_order(tmp_path: Path):
+    records = told(ditto=more(18, 18, 1, -15))
+    snapshots = Snapshots(np.array([4]), np.kron(np.eye(2), np.full((2, 2), 0.5))[None])
+    weights = {("ditto", seed): snapshots for seed in range(3)}
+    records = replace(records, weights=weights)
+    page = unescape(written(records, tmp_path))
+    groups = "Bern and Chur learn together; Genf and Thun learn together."
+    parts = [lead(records), 'id="verdict-figure"', groups, "sent 64 kB in all"]
+    parts += ['<nav aria-label="Sections">', "<dt>Data</dt>", "<dt>Versions</dt>"]
+    places = [page.index(part) for part in parts]
+    assert places == sorted(places)
+    answers = headline(records, report.summary(records))
+    assert list(answers) == ["Verdict", "Groups", "Cost"]
+    assert answers["Verdict"].startswith(lead(records))
+    assert answers["Groups"] == groups
+
+
+def test_the_terminal_prints_the_verdict_of_the_page(tmp_path, capsys):
+    from coterie.cli.tables import print_headline
+
+    records = told(ditto=more(18, 18, 18, 18))
+    print_headline(headline(records, report.summary(records)))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"Verdict: {lead(records)}" in printed
+
+
+@pytest.mark.parametrize(
+    ("rows", "together", "own", "alone"),
+    [
+        (["110", "110", "001"], [[0, 1]], [], [2]),
+        (["111", "111", "111"], [[0, 1, 2]], [], []),
+        (["100", "010", "001"], [], [], [0, 1, 2]),
+        (["111", "111", "001"], [[0, 1]], [2], []),  # whom others still use
+    ],
+)
+def test_groups_are_those_who_use_the_same(rows, together, own, alone):
+    used = np.array([[int(c) for c in row] for row in rows], dtype=bool)
+    np.fill_diagonal(used, False)
+    assert groups_of(used) == (together, own, alone)
+
+
+def test_chains_are_no_groups():
+    used = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=bool)
+    assert groups_of(used) is None
+
+
+def in_groups(*members: str) -> np.ndarray:
+    """Weights of clients that are in the same group where their letters are."""
+    same = np.array([[a == b for b in members] for a in members])
+    return same / same.sum(1, keepdims=True)
+
+
+def test_groups_are_told_by_name_and_differences_between_seeds_too():
+    records = told(ditto=more(9, 9, 9, 9))
+
+    def with_weights(*matrices: np.ndarray) -> Records:
+        found = {
+            ("ditto", seed): Snapshots(np.array([4]), matrix[None])
+            for seed, matrix in enumerate(matrices)
+        }
+        return replace(records, weights=found)
+
+    same = with_weights(*[in_groups("a", "b", "a", "a")] * 3)
+    text = "Bern, Genf and Thun learn together; Chur learns alone."
+    assert groups_text(same, "ditto") == text
+    most = with_weights(
+        *[in_groups("a", "b", "a", "a")] * 2, in_groups("a", "b", "a", "b")
+    )
+    assert groups_text(most, "ditto") == (
+        "Mostly, Bern, Genf and Thun learn together; Chur learns alone; partners "
+        "differ somewhat between seeds."
+    )
+    everybody = with_weights(*[in_groups("a", "a", "a", "a")] * 3)
+    assert groups_text(everybody, "ditto") == "All four hospitals learn together."
+    assert groups_text(records, "ditto") == ""
+
+
+def test_clients_are_called_as_their_column_is():
+    def nouns(column: str) -> tuple[str, str]:
+        records = told(ditto=HALF)
+        data = {"name": "file", "client": column}
+        return client_nouns(replace(records, study=records.study | {"data": data}))
+
+    assert nouns("hospital") == ("hospital", "hospitals")
+    assert nouns("Factory_ID") == ("factory", "factories")
+    assert nouns("sites") == ("site", "sites")
+    for column in ("id", "x3", "name", ""):
+        assert nouns(column) == ("client", "clients")
+
+
+@pytest.mark.parametrize(
+    ("target", "unit"),
+    [
+        ("weight_kg", "kg"),
+        ("Weight (kg)", "kg"),
+        ("price [EUR]", "EUR"),
+        ("price_eur", "EUR"),
+        ("kg", ""),
+        ("outcome", ""),
+        ("growth_fast", ""),
+    ],
+)
+def test_a_unit_is_known_where_the_target_says_it(target: str, unit: str):
+    records = told(ditto=HALF)
+    data = {"name": "file", "target": target}
+    other = {"task": "regression", "score": "rmse", "higher_is_better": False}
+    metrics = records.metrics.assign(test_rmse=1.0)
+    records = replace(
+        records, study=records.study | {"data": data}, metrics=metrics, **other
+    )
+    assert unit_of(records) == unit
+    assert score_of(records).axis == f"test rmse ({unit})".removesuffix(" ()")
+    assert amounts_of(records).show_gain(3200).split() == ["+3,200", *unit.split()]
+
+
+def test_few_test_samples_are_noticed_and_long_intervals_cut():
+    records = told(ditto=more(18, 18, 18, 18))
+    assert small_text(records) == ""
+    few = records.clients["test"].where(records.clients["client"] != 3, 6)
+    some = replace(records, clients=records.clients.assign(test=few))
+    assert small_text(some) == (
+        "Thun (6) has fewer than 20 test samples: that is too few to judge this "
+        "hospital by itself."
+    )
+    every = replace(records, clients=records.clients.assign(test=6))
+    assert small_text(every).startswith("Every hospital has fewer than 20 test samples")
+    table = gained(some, "ditto")
+    table.loc[3, ["low", "high"]] = [-90.0, 180.0]
+    low, high = limits(table)
+    assert low > -20 and high < 100
+    assert cut_text(records, "ditto") == ""
+
+
+def test_training_that_still_improves_is_noticed():
+    records = make_records(labels=("local", "ditto"), weights=False, rounds=20)
+    t = records.metrics["round"]
+    falls = replace(records, metrics=records.metrics.assign(validation_loss=20.0 - t))
+    ends = replace(records, metrics=records.metrics.assign(validation_loss=0.5**t))
+    rises = (t - 15.0) ** 2
+    turns = replace(records, metrics=records.metrics.assign(validation_loss=rises))
+    assert undertrained_text(falls).startswith(
+        "Training ended while local and ditto were still improving"
+    )
+    assert undertrained_text(ends) == undertrained_text(turns) == ""
+
+
+@pytest.mark.parametrize("n", [4, 30, 60, 210])
+def test_the_picture_is_there_for_few_and_many_clients(n: int):
+    records = make_records(n=n, labels=("local", "ditto"), weights=False)
+    figure = client_gains(records, "ditto")
+    drawn = sum(
+        len(trace.y if trace.y is not None else trace.x)
+        for trace in figure.data
+        if trace.showlegend is not False or trace.type == "histogram"
+    )
+    assert drawn == (n if n <= 200 else len(figure.data[0].x))
