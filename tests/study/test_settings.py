@@ -14,6 +14,10 @@ from torch.testing import assert_close
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.data.fitting import samples_of
+from coterie.records import load_records
+from coterie.report import write_report
+from coterie.report.searches import settings_text
+from coterie.scores.finals import score_of
 from coterie.study import experiment
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
@@ -21,6 +25,7 @@ from coterie.study.settings.halves import DECAYS, find_settings, halves_of
 from coterie.study.settings.rules import is_linear
 from coterie.study.settings.stopping import PATIENCE, plateau
 from coterie.study.setup import prepare
+from support.called import called
 from support.study_runs import together
 
 SIZES = {"north": 30, "south": 50, "west": 90}
@@ -283,3 +288,30 @@ def test_clients_with_few_samples_do_not_choose(tmp_path):
     pd.DataFrame(rows, columns=["plant", "x", "kg"]).to_csv(path, index=False)
     found = find_settings(prepare(study(path), 0))
     assert found.decay == 1.0 and found.scores == {}
+
+
+# What people see of it
+
+
+def test_report_and_terminal_say_what_was_chosen(file, tmp_path):
+    result = run_study(study(file), runs=tmp_path)
+    found, records = settings(result), result.records
+    said = settings_text(records)
+    rounds = int(records.rounds["round"].max())
+    assert f"weight decay {found['decay']:g} / samples, and {rounds} rounds." in said
+    trained = records.rounds.groupby("algorithm")["gradients"].max().sum()
+    assert f"took {found['gradients'] / trained:.0%} of the gradients" in said
+    page = write_report(records, tmp_path / "report.html").read_text(encoding="utf-8")
+    section = page[page.index("Settings that chose themselves") :]
+    for k, score in found["scores"].items():
+        assert f"k = {k}" in section and score_of(records).show(score) in section
+    status, out, _ = called("report", str(result.folder))
+    assert status == 0 and "Settings chose themselves" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("content", ["[]", '{"seed": "x", "linear": 1}', "{"])
+def test_damaged_settings_are_told_in_one_sentence(file, tmp_path, content):
+    result = run_study(study(file, run={"rounds": 1}), runs=tmp_path)
+    (result.folder / "settings-0.json").write_text(content)
+    with pytest.raises(InputError, match=r"settings-0\.json"):
+        load_records(result.folder)

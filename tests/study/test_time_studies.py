@@ -184,7 +184,7 @@ NAMES = ("fedavg", "local", "ditto", "all_for_all", "all_for_one")
 
 @pytest.fixture(scope="module")
 def in_rounds(tmp_path_factory) -> Result:
-    tables = timed([{"name": name} for name in NAMES], rounds=4)
+    tables = timed([{"name": name, "lr": 0.1} for name in NAMES], rounds=4)
     del tables["time"]
     tables["run"]["dtype"] = "float64"
     return run_study(study_of(tables), runs=tmp_path_factory.mktemp("r"))

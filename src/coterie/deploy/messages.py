@@ -23,10 +23,10 @@ from ..data.preparation import Column, Schema
 from ..models.predictions import Tally
 from ..records.cells import Cell
 from ..records.ledgers import LedgerEntry, Reservations, Reserved
-from ..records.searches import Rung, Search, Step
+from ..records.searches import FoundSettings, Rung, Search, Step
 
 _KINDS = (
-    *(Cell, Column, LedgerEntry, Reservations, Reserved),
+    *(Cell, Column, FoundSettings, LedgerEntry, Reservations, Reserved),
     *(Rung, Schema, Search, Step, Table, Tally),
 )
 _RECORDS = {kind.__name__: kind for kind in _KINDS}

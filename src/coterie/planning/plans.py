@@ -346,17 +346,15 @@ def plan_study(
     large, left_out = large_enough(everybody)
     setup = prepare(asked, seed, everybody.select(large) if left_out else everybody)
     lr = _safe_lr(setup) if lr is None else lr
-    train = PilotTraining(
-        setup.x[0], lr, steps, rounds, seed, _counted(progress, 16 * rounds)
-    )
+    tick = _counted(progress, 16 * rounds)
+    train = PilotTraining(setup.x[0], lr, steps, rounds, seed, tick)
     pilot, trial = _trained(setup, train)
     sizes = pilot.findings.sizes
     measure, cost = _measured(setup, trial)
     planned = np.full(len(sizes), float(samples)) if samples else sizes
     then = prospects_of(pilot.findings._replace(sizes=planned))
-    outlook = outlook_of(
-        cost, trial["loss"], sizes, planned, tried(pilot.findings), then
-    )
+    now = tried(pilot.findings)
+    outlook = outlook_of(cost, trial["loss"], sizes, planned, now, then)
     return Plan(
         study,
         data.read,

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from .. import late_names
 from .cells import SNAPSHOT_CLIENTS, SPANS, Baselines, Cell, pack, unpack
 from .files import locked, replacing
-from .searches import COLUMNS, Options, Rung, Search, Step, rungs, search_of
+from .searches import (
+    COLUMNS,
+    FoundSettings,
+    Options,
+    Rung,
+    Search,
+    Step,
+    rungs,
+    search_of,
+)
 
 if TYPE_CHECKING:
     from .folders import Folder
@@ -32,6 +41,7 @@ __all__ = [
     "Baselines",
     "Cell",
     "Folder",
+    "FoundSettings",
     "Options",
     "Outcomes",
     "Records",

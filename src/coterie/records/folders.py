@@ -42,7 +42,7 @@ from .files import (
     writing,
 )
 from .keys import FINGERPRINT, KEY
-from .searches import Search, load_search
+from .searches import FoundSettings, Search, load_search, load_settings
 from .shapes import sound_model, sound_rows
 from .sheets import safe_cell, write_csv
 from .tables import (
@@ -242,15 +242,15 @@ class Folder:
         path.unlink(missing_ok=True)
         self.begin_metrics()
 
-    def save_settings(self, seed: int, found: dict[str, Any]) -> None:
+    def save_settings(self, found: FoundSettings) -> None:
         """Keeps the settings that were found for one seed before training."""
-        text = json.dumps(found, indent=1) + "\n"
-        write(self.path / f"settings-{seed}.json", text)
+        text = json.dumps(asdict(found), indent=1) + "\n"
+        write(self.path / f"settings-{found.seed}.json", text)
 
-    def settings(self, seed: int) -> dict[str, Any] | None:
+    def settings(self, seed: int) -> FoundSettings | None:
         """The settings that were found for one seed, if any were."""
         path = self.path / f"settings-{seed}.json"
-        return read_json(path) if path.exists() else None
+        return load_settings(path) if path.exists() else None
 
     def save_models(
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,6 +99,36 @@ def search_of(table: Mapping[str, Any]) -> Search:
         tuple(Step(a, b, c, tuple(d)) for a, b, c, d in table["steps"]),
         table["chosen"],
     )
+
+
+@dataclass(frozen=True)
+class FoundSettings:
+    """Settings that were found for one seed before training, and what that cost."""
+
+    seed: int
+    linear: bool
+    decay: float = 1.0  # k, over the samples behind a model
+    curvature: float = 1.0  # the largest of any client, at the start
+    samples: float = 1.0  # of a client, on average
+    scores: dict[str, float] = field(default_factory=dict)  # means, by k
+    gradients: float = 0.0  # of single samples, of all clients
+    reduced: dict[str, int] = field(default_factory=dict)  # by label: how often
+
+
+def load_settings(path: Path) -> FoundSettings:
+    """The settings in a file, each of the kind that it must be."""
+    try:
+        found = FoundSettings(**read_json(path))
+        numbers = (found.decay, found.curvature, found.samples, found.gradients)
+        sound = type(found.seed) is int and isinstance(found.linear, bool)
+        sound &= all(isinstance(each, float | int) for each in numbers)
+        sound &= all(isinstance(v, float | int) for v in found.scores.values())
+        sound &= all(type(times) is int for times in found.reduced.values())
+    except (AttributeError, TypeError) as error:
+        raise damaged(path, error) from error
+    if not sound:
+        raise damaged(path, ValueError())
+    return found
 
 
 def load_search(path: Path) -> Search:

@@ -22,7 +22,13 @@ from . import shapes
 from .cells import Baselines, Cell, load_cell
 from .files import damaged, file_name, load, read_json, read_sealed_toml
 from .ledgers import SPENDING
-from .searches import COLUMNS, Search, load_search
+from .searches import (
+    COLUMNS,
+    FoundSettings,
+    Search,
+    load_search,
+    load_settings,
+)
 
 
 class Snapshots(NamedTuple):
@@ -87,6 +93,7 @@ class Records:
     baselines: pd.DataFrame = field(default_factory=pd.DataFrame)
     baseline_outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()  # sentences: which baselines are not there, and why
+    settings: tuple[FoundSettings, ...] = ()  # that chose themselves, by seed
     # with [privacy]: epsilon of the study, and of all on its data; see `ledgers`
     spending: dict[str, Any] = field(default_factory=dict)
     # algorithm, seed, round after which it was made with: coterie, source, torch, ...
@@ -175,8 +182,14 @@ def _spending(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _baselines(path: Path) -> dict[str, Any]:
-    """What records say of baselines; nothing in an older run."""
+def _settings(path: Path) -> tuple[FoundSettings, ...]:
+    """Settings that chose themselves, in the order of seeds."""
+    found = [load_settings(file) for file in path.glob("settings-*.json")]
+    return tuple(sorted(found, key=lambda each: each.seed))
+
+
+def _besides_methods(path: Path) -> dict[str, Any]:
+    """What records say of baselines and found settings; nothing in an older run."""
     kept = [_read_baselines(file) for file in sorted(path.glob("baselines-*.pt"))]
     cells = [cell for each in kept for cell in each.cells]
     lines = dict.fromkeys(line for each in kept for line in each.left_out)
@@ -184,6 +197,7 @@ def _baselines(path: Path) -> dict[str, Any]:
         "baselines": metrics_of(cells),
         "baseline_outcomes": _outcomes((cell, cell.outcomes) for cell in cells),
         "left_out": tuple(lines),
+        "settings": _settings(path),
     }
 
 
@@ -241,7 +255,7 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
         confusion=_table((cell, cell.confusion) for cell in loaded),
         calibration=_table((cell, cell.calibration) for cell in loaded),
         releases=_table((cell, cell.releases) for cell in loaded),
-        **_baselines(path),
+        **_besides_methods(path),
         spending=_spending(path / SPENDING),
         trials=_trials([_search(f) for f in path.glob("tuning/*.json")], order),
         delays=_rows((cell, _delays(cell)) for cell in loaded),

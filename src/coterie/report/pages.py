@@ -48,7 +48,7 @@ from .matrices import graph_section, partners_section
 from .opening.screens import first_screen
 from .privacy import officer_section, privacy_section
 from .progress import curves, sharpness_section
-from .searches import chosen_section
+from .searches import chosen_section, settings_section
 from .sections import (
     clients_section,
     measures_section,
@@ -108,6 +108,7 @@ def _document(records: Records) -> str:
         "newcomers": ("Newcomers", newcomers_section(records)),
         "clients": ("The clients", clients_section(records)),
         "chosen": ("What was chosen, and from what", chosen_section(records)),
+        "settings": ("Settings that chose themselves", settings_section(records)),
         "made": ("How this was made", _made_section(records)),
     }
     sections = {key: section for key, section in sections.items() if section[1]}

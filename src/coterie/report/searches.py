@@ -13,6 +13,7 @@ from ..checks import InputError
 from ..records import Records, rungs
 from ..scores.axes import Axis, axis_of
 from ..scores.finals import score_of
+from ..scores.words import joined
 from .html import table_of
 from .styles import (
     Drawn,
@@ -201,6 +202,53 @@ def _search_text(tune: dict[str, Any], records: Records) -> str:
         text += "infinite. "
     text += "Each seed chose for itself, and the algorithm then ran with what was "
     return text + "chosen. Test data chose nothing."
+
+
+def settings_text(records: Records) -> str:
+    """The settings that chose themselves, in a few sentences; nothing without any."""
+    if not records.settings:
+        return ""
+    found = records.settings
+    decays = [f"{k:g}" for k in sorted({each.decay for each in found})]
+    how = "of Adam on minibatches"
+    if found[0].linear:
+        how = "on all data of a client, of size 1 / curvature"
+    last = records.rounds.groupby(["algorithm", "seed"])["gradients"].max()
+    cost = sum(each.gradients for each in found) / max(1.0, last.sum())
+    text = f"Settings chose themselves: steps {how}, with weight decay "
+    text += f"{' or '.join(decays)} / samples, and {records.rounds['round'].max():g} "
+    text += f"rounds. Finding them took {cost:.0%} of the gradients of training."
+    smaller = list(dict.fromkeys(label for each in found for label in each.reduced))
+    if smaller:
+        text += f" Steps of {joined(smaller)} were too large and were reduced."
+    return text
+
+
+def settings_section(records: Records) -> str:
+    """What was found before training, and how each weight decay scored."""
+    if not records.settings:
+        return ""
+    score = score_of(records)
+    text = f"<p>{escape(settings_text(records))}</p>"
+    tried = list(records.settings[0].scores)
+    if not tried:
+        return text
+    heads = ["seed", *(f"k = {k}" for k in tried), "chosen"]
+    rows = [
+        [
+            str(each.seed),
+            *(score.show(each.scores[k]) if k in each.scores else "–" for k in tried),
+            f"{each.decay:g}",
+        ]
+        for each in records.settings
+    ]
+    words = score.words.removeprefix("test ")
+    return (
+        f"{text}<p>Mean {escape(words)} of clients who trained on one half of their "
+        "training data, on the other half, by weight decay k / samples. Models that "
+        "clients share have k = 1 at most.</p>"
+        f"{table_of(heads, rows, 'How each weight decay scored')}"
+    )
 
 
 def _spent(mine: pd.DataFrame, axis: Axis) -> list[str]:

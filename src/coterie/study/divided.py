@@ -23,7 +23,7 @@ from ..data.federation import Federation, Table
 from ..engine.states import whole
 from ..models import Objective
 from ..records import Baselines, Cell, Folder
-from ..records.searches import Search
+from ..records.searches import FoundSettings, Search
 from ..types import State
 
 Found = TypeVar("Found")
@@ -229,11 +229,11 @@ class SharedFolder:
         """Deletes a cell that is trained again with other settings."""
         self._first(lambda: self._folder.drop_cell(label, seed))
 
-    def save_settings(self, seed: int, found: dict[str, Any]) -> None:
+    def save_settings(self, found: FoundSettings) -> None:
         """Keeps the settings that were found for one seed before training."""
-        self._first(lambda: self._folder.save_settings(seed, found))
+        self._first(lambda: self._folder.save_settings(found))
 
-    def settings(self, seed: int) -> dict[str, Any] | None:
+    def settings(self, seed: int) -> FoundSettings | None:
         """The settings that were found for one seed, if any were."""
         return self._first(lambda: self._folder.settings(seed))
 

@@ -100,6 +100,7 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     from ...privacy.noise import simulated_text
     from ...report import chosen, headline, newcomer_summary, summary, write_report
     from ...report.headlines import best_of
+    from ...report.searches import settings_text
     from ...scores.baselines import baseline_summary
     from ...scores.finals import score_of
     from ...scores.keeping import keeping
@@ -141,4 +142,6 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
         print_newcomers(newcomers, score)
     if found is not None:
         print_chosen(found)
+    if settings := settings_text(records):
+        out.print(settings)
     out.print(f"report: {path}", soft_wrap=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 
-from ...checks import InputError, TrainingError
-from ...records import Cell
+from ...checks import TrainingError
+from ...records import Cell, FoundSettings
 from ..config import Entry, Study, chooses_steps
 from ..setup import Setup
 from ..training import AnyFolder, Say
 from .halves import find_settings, needs_rule
-from .rules import Found
+from .rules import options_of, with_smaller_steps
 
 _ATTEMPTS = 4
 """Step sizes that are tried, each a quarter of the last."""
@@ -20,19 +20,18 @@ _FAILED = 2.0
 """Training has failed where the loss ends above this many times that of the start."""
 
 
-def settings_of(setup: Setup, folder: AnyFolder) -> Found | None:
+def settings_of(setup: Setup, folder: AnyFolder) -> FoundSettings | None:
     """The settings that were found for a setup, now or in an earlier run.
 
     They are kept in the folder. None: the study gives all of them.
     """
     if not needs_rule(setup):
         return None
-    kept = folder.settings(setup.seed)
-    if kept is None:
+    found = folder.settings(setup.seed)
+    if found is None:
         found = find_settings(setup)
-        folder.save_settings(setup.seed, asdict(found))
+        folder.save_settings(found)
     else:
-        found = _read(kept, folder)
         setup.simulation.measure(setup.x)
     if setup.newcomers is not None:
         joining = setup.newcomers.simulation
@@ -40,31 +39,21 @@ def settings_of(setup: Setup, folder: AnyFolder) -> Found | None:
     return found
 
 
-def with_settings(study: Study, entry: Entry, found: Found | None) -> Entry:
+def with_settings(study: Study, entry: Entry, found: FoundSettings | None) -> Entry:
     """The entry with the settings that were found, where it chooses for itself."""
     if found is None or not chooses_steps(study, entry):
         return entry
-    return replace(entry, options=found.options(entry))
-
-
-def _read(kept: dict[str, object], folder: AnyFolder) -> Found:
-    try:
-        return Found(**kept)  # type: ignore[arg-type]
-    except TypeError:
-        raise InputError(
-            f"the settings in {folder.path} were found by another version; use a new "
-            "folder."
-        ) from None
+    return replace(entry, options=options_of(found, entry))
 
 
 def trained(
     train: Callable[[Entry], Cell],
     setup: Setup,
     entry: Entry,
-    found: Found | None,
+    found: FoundSettings | None,
     folder: AnyFolder,
     say: Say,
-) -> tuple[Cell, Found | None]:
+) -> tuple[Cell, FoundSettings | None]:
     """The cell of an entry, by smaller steps where the first ones fail.
 
     Args:
@@ -84,9 +73,9 @@ def trained(
         except TrainingError:
             if last:
                 raise
-        found = found.reduce(entry.label)
+        found = with_smaller_steps(found, entry.label)
         folder.drop_cell(entry.label, setup.seed)
-        folder.save_settings(setup.seed, asdict(found))
+        folder.save_settings(found)
         share = 4 ** found.reduced[entry.label]
         say(
             f"training of {entry.label} (seed {setup.seed}) failed, so it begins again "

@@ -12,10 +12,11 @@ from ...clients.simulation import Simulation
 from ...data.federation import Federation, part
 from ...data.parts import ranks, streams
 from ...optim.steps import LocalDescent, sgd, velocity
+from ...records import FoundSettings
 from ...types import Options
 from ..config import chooses_steps
 from ..setup import Setup, simulation_of
-from .rules import MOMENTUM, Found, takes_whole
+from .rules import MOMENTUM, takes_whole
 
 DECAYS = {1000.0: 10, 100.0: 10, 10.0: 30, 1.0: 30, 0.1: 30}
 """The k that are tried, and for how many steps.
@@ -27,7 +28,7 @@ _ENOUGH = 8
 """Training samples from which a client takes part in the choice."""
 
 
-def find_settings(setup: Setup) -> Found:
+def find_settings(setup: Setup) -> FoundSettings:
     """What the entries of a study use that say nothing themselves.
 
     Clients measure the curvature of their losses, which stays with them. For a linear
@@ -39,7 +40,7 @@ def find_settings(setup: Setup) -> Found:
     measured = simulation.samples.measured
     assert measured is not None  # by the line above
     curvature = division.joined(measured.curvature)
-    found = Found(
+    found = FoundSettings(
         setup.seed,
         takes_whole(study, setup.module),
         curvature=float(curvature.max()),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from ...checks import parameters_of, takes_text
+from ...records import FoundSettings
 from ..config import Entry, Study, algorithm_factory, chooses_steps
 
 STEPS = 3
@@ -30,39 +31,27 @@ _REDUCED = 1 / 4
 """What a step size is multiplied by when training with it fails."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """What was found for one seed before training, and what that cost."""
+def options_of(found: FoundSettings, entry: Entry) -> dict[str, Any]:
+    """The options of an entry that says nothing of its steps."""
+    known = parameters_of(algorithm_factory(entry.name))
+    factor = _REDUCED ** found.reduced.get(entry.label, 0)
+    decay = f"samples({found.decay:g}, {min(found.decay, SHARED_DECAY):g})"
+    options: dict[str, Any] = {"weight_decay": decay}
+    if not takes_text(known["lr"]):  # its steps are not inside clients
+        lr = 1 / found.curvature if found.linear else min(_PLAIN, 1 / found.curvature)
+        options = {"lr": factor * lr, "weight_decay": found.decay / found.samples}
+    elif found.linear:
+        options |= {"lr": f"curvature({factor:g})", "momentum": MOMENTUM}
+        options |= {"tune_lr": "curvature(1)"}
+    else:
+        options |= {"lr": f"adam({factor * _ADAM:g})"}
+    return {k: v for k, v in options.items() if k in known} | entry.options
 
-    seed: int
-    linear: bool
-    decay: float = 1.0  # k
-    curvature: float = 1.0  # the largest of any client, at the start
-    samples: float = 1.0  # of a client, on average
-    scores: dict[str, float] = field(default_factory=dict)  # means, by k
-    gradients: float = 0.0  # of single samples, of all clients
-    reduced: dict[str, int] = field(default_factory=dict)  # by label: how often
 
-    def options(self, entry: Entry) -> dict[str, Any]:
-        """The options of an entry that says nothing of its steps."""
-        known = parameters_of(algorithm_factory(entry.name))
-        factor = _REDUCED ** self.reduced.get(entry.label, 0)
-        decay = f"samples({self.decay:g}, {min(self.decay, SHARED_DECAY):g})"
-        found: dict[str, Any] = {"weight_decay": decay}
-        if not takes_text(known["lr"]):  # its steps are not inside clients
-            lr = 1 / self.curvature if self.linear else min(_PLAIN, 1 / self.curvature)
-            found = {"lr": factor * lr, "weight_decay": self.decay / self.samples}
-        elif self.linear:
-            found |= {"lr": f"curvature({factor:g})", "momentum": MOMENTUM}
-            found |= {"tune_lr": "curvature(1)"}
-        else:
-            found |= {"lr": f"adam({factor * _ADAM:g})"}
-        return {k: v for k, v in found.items() if k in known} | entry.options
-
-    def reduce(self, label: str) -> Found:
-        """The same, with a smaller step size for an algorithm whose training failed."""
-        times = self.reduced.get(label, 0) + 1
-        return replace(self, reduced={**self.reduced, label: times})
+def with_smaller_steps(found: FoundSettings, label: str) -> FoundSettings:
+    """The same, with a smaller step size for an algorithm whose training failed."""
+    times = found.reduced.get(label, 0) + 1
+    return replace(found, reduced={**found.reduced, label: times})
 
 
 def is_linear(module: nn.Module) -> bool:
