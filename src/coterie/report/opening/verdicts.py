@@ -235,6 +235,15 @@ def _average(records: Records, table: pd.DataFrame, label: str, gain: Gain) -> s
     return f"{text} ({interval}). {end}"
 
 
+_SMALL = 0.01
+"""The share of a score below which an unsure difference is not worth a first line."""
+
+
+def _matters(lead: Gain, mean: float) -> bool:
+    """Whether a baseline is better: surely, or by so much that people should know."""
+    return lead.verdict == "loses" or lead.mean < -_SMALL * abs(mean)
+
+
 def _about_baselines(records: Records, table: pd.DataFrame, label: str) -> str:
     """Says first where a baseline is as good as learning together; usually nothing."""
     said, best = [], ranked(records, table["mean"])
@@ -245,7 +254,7 @@ def _about_baselines(records: Records, table: pd.DataFrame, label: str) -> str:
     beside = baseline_summary(records)["mean"]
     alone = best_alone(records)
     lead = None if alone is None else over_baseline(records, first, alone)
-    if alone is not None and lead is not None and lead.mean < 0:
+    if alone is not None and lead is not None and _matters(lead, mean):
         sure = lead.verdict == "loses"
         how = "does better than" if sure else "does at least as well as"
         text = f"Plain scikit-learn {how} every method here: "

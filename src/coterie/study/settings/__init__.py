@@ -1,7 +1,7 @@
 """Settings that choose themselves: step size, weight decay, steps, minibatches, rounds.
 
-A linear model takes steps on all of a client's data, with momentum 0.9 and step size
-1 / L_i, where L_i is the curvature of the client's loss. Its weight decay is k / n for
+A linear model takes steps on all of a client's data, without momentum, of size 1 / L_i,
+where L_i is the curvature of the client's loss. Its weight decay is k / n for
 n samples behind a model. One k serves all clients and methods: models are trained on
 one half of every client's training data and scored on the other half, and the k with
 the best mean score is taken. A model that clients share has at most k = 1. Any other

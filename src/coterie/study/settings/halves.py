@@ -16,13 +16,17 @@ from ...records import FoundSettings
 from ...types import Options
 from ..config import chooses_steps
 from ..setup import Setup, simulation_of
-from .rules import MOMENTUM, takes_whole
+from .rules import takes_whole
 
 DECAYS = {1000.0: 10, 100.0: 10, 10.0: 30, 1.0: 30, 0.1: 30}
 """The k that are tried, and for how many steps.
 
 Each begins where the last one ended, and models with large k are soon there.
 """
+
+_MOMENTUM = 0.9
+"""Of models that are only scored. Those of a study have none: the memory of earlier
+gradients would hide from methods in which direction clients differ now."""
 
 _ENOUGH = 8
 """Training samples from which a client takes part in the choice."""
@@ -86,7 +90,7 @@ def _scores_by_decay(setup: Setup) -> tuple[Tensor, Tensor]:
         simulation = _on(setup, federation)
         x = setup.x
         for place, (k, steps) in enumerate(DECAYS.items()):
-            rule = LocalDescent("curvature(1)", MOMENTUM, f"samples({k:g})")
+            rule = LocalDescent("curvature(1)", _MOMENTUM, f"samples({k:g})")
             oracle = simulation.at(place, purpose="decay")
             work: Options = {"rule": rule, "steps": steps, "t": 0}
             x, _ = oracle.each(sgd, x, velocity(rule, x), **work)

@@ -12,13 +12,11 @@ from ...checks import parameters_of, takes_text
 from ...records import FoundSettings
 from ..config import Entry, Study, algorithm_factory, chooses_steps
 
-STEPS = 3
+STEPS = 10
 """Local steps in a round. With more, an average of different clients drifts away."""
 
 BATCH = 32
 """Samples of a minibatch, where a model is not linear."""
-
-MOMENTUM = 0.9
 
 SHARED_DECAY = 1.0
 """The k of models that clients share, at most: the samples of all need no more."""
@@ -41,8 +39,7 @@ def options_of(found: FoundSettings, entry: Entry) -> dict[str, Any]:
         lr = 1 / found.curvature if found.linear else min(_PLAIN, 1 / found.curvature)
         options = {"lr": factor * lr, "weight_decay": found.decay / found.samples}
     elif found.linear:
-        options |= {"lr": f"curvature({factor:g})", "momentum": MOMENTUM}
-        options |= {"tune_lr": "curvature(1)"}
+        options |= {"lr": f"curvature({factor:g})", "tune_lr": "curvature(1)"}
     else:
         options |= {"lr": f"adam({factor * _ADAM:g})"}
     return {k: v for k, v in options.items() if k in known} | entry.options
