@@ -19,12 +19,19 @@ from coterie.export import read_export
 from support.called import called
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line
-    for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    for line in block.splitlines()
-]
+
+
+def page_of(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def commands_of(page: str) -> list[str]:
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+PAGES = ("tutorial.md", "tutorial_regression.md")
+QUICK = "[run]\nrounds = 4\n"
 
 
 def run(command: str) -> tuple[int, str]:
@@ -38,37 +45,49 @@ def run(command: str) -> tuple[int, str]:
     return code, output
 
 
-def test_it_is_short_and_has_no_python():
-    everything = re.findall(r"^```sh[^\n]*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("name", PAGES)
+def test_it_is_short_and_has_neither_python_nor_a_step_size(name):
+    page = page_of(name)
+    everything = re.findall(r"^```sh[^\n]*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len([line for block in everything for line in block.splitlines()]) < 10
-    assert len(COMMANDS) >= 5 and "```python" not in PAGE
+    assert len(commands_of(page)) >= 5
+    assert not re.search(r"```python|\blr\b", page)
 
 
-def test_what_it_shows_of_files_is_in_them():
-    (block,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    study = (ROOT / "examples" / "hospitals.toml").read_text(encoding="utf-8")
-    assert study.endswith(block)
-    lines = (ROOT / "examples" / "hospitals.csv").read_text().splitlines()
-    assert "\n".join(["```", *lines[:4], "```"]) in PAGE
+@pytest.mark.parametrize(
+    ("name", "file", "lines"),
+    [("tutorial.md", "hospitals.csv", 4), ("tutorial_regression.md", "plants.csv", 3)],
+)
+def test_what_it_shows_of_files_is_in_them(name, file, lines):
+    first = (ROOT / "examples" / file).read_text().splitlines()[:lines]
+    assert "\n".join(["```", *first, "```"]) in page_of(name)
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
-    """The examples, of which the study takes a moment."""
+    """A folder with the examples."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    study = tmp_path / "examples" / "hospitals.toml"
-    text = study.read_text().replace("rounds = 20", "rounds = 4")
-    study.write_text(text.replace("seeds = [0, 1, 2, 3, 4]", "seeds = [0]"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_its_commands_end_in_a_model_that_was_exported_reloaded_and_checked(here):
+def followed(name: str) -> dict[str, str]:
+    """What the commands of a page say, by command; a study takes a moment."""
     said = {}
-    for command in COMMANDS:
+    for command in commands_of(page_of(name)):
         code, output = run(command)
         assert code == 0, command
         said[command.split()[1]] = output
+        if command.startswith("coterie init"):
+            (study,) = Path().glob("*.toml")
+            text = study.read_text(encoding="utf-8")
+            assert "[run]\n" in text
+            study.write_text(text.replace("[run]\n", QUICK), encoding="utf-8")
+    return said
+
+
+def test_its_commands_end_in_a_model_that_was_exported_reloaded_and_checked(here):
+    said = followed("tutorial.md")
     assert said["predict"].startswith("predictions of 40 rows: predictions.csv\n")
     names = {path.name for path in (here / "chur").iterdir()}
     assert {"weights.safetensors", "model.pt2", "model.json", "README.md"} <= names
@@ -78,15 +97,32 @@ def test_its_commands_end_in_a_model_that_was_exported_reloaded_and_checked(here
     trained = co.load(folder).trained("Chur", about["algorithm"], about["seed"])
     new = here / "examples" / "new_patients.csv"
     logits = trained.module(raw_columns(new, trained.preparation))[:, 0]
-    expected = ["well" if logit > 0 else "ill" for logit in logits.tolist()]
+    expected = ["ill" if logit > 0 else "well" for logit in logits.tolist()]
     assert pd.read_csv("predictions.csv")["predicted"].tolist() == expected
     right = [a == b for a, b in zip(expected, pd.read_csv(new)["outcome"], strict=True)]
     score = f"accuracy on 40 rows with a label: {100 * sum(right) / 40:.1f} %\n"
     assert said["predict"].endswith(score)
 
 
-def test_the_patients_are_made_by_the_script_beside_them(tmp_path):
-    shutil.copy(ROOT / "examples" / "make_hospitals.py", tmp_path)
-    runpy.run_path(str(tmp_path / "make_hospitals.py"), run_name="__main__")
-    for name in ("hospitals.csv", "new_patients.csv"):
+def test_quantities_come_back_in_kilograms(here):
+    said = followed("tutorial_regression.md")
+    assert said["predict"].startswith("predictions of 30 rows: kilograms.csv\n")
+    found = pd.read_csv("kilograms.csv")["predicted"]
+    true = pd.read_csv("examples/new_batches.csv", sep=";", decimal=",")["yield_kg"]
+    error = float((found - true).pow(2).mean()) ** 0.5
+    assert said["predict"].rstrip().endswith(f"{error:,.1f}")
+    assert error < true.std()  # better than always the mean
+
+
+@pytest.mark.parametrize(
+    ("script", "files"),
+    [
+        ("make_hospitals.py", ("hospitals.csv", "new_patients.csv")),
+        ("make_plants.py", ("plants.csv", "new_batches.csv")),
+    ],
+)
+def test_examples_are_made_by_the_script_beside_them(tmp_path, script, files):
+    shutil.copy(ROOT / "examples" / script, tmp_path)
+    runpy.run_path(str(tmp_path / script), run_name="__main__")
+    for name in files:
         assert (tmp_path / name).read_text() == (ROOT / "examples" / name).read_text()

@@ -10,6 +10,7 @@ import pytest
 from coterie.checks import InputError
 from coterie.study.config import read_study
 from coterie.study.setup import federation_of
+from support.browser import Browser
 from support.called import called, refused
 from support.messy_files import HOSPITALS, WRITERS, write_hospital, write_wide
 
@@ -82,35 +83,60 @@ def test_what_it_writes_of_a_messy_file_is_a_study_with_its_clients(here, kind):
 RUN = ["--set", "run.rounds=2", "--set", "run.seeds=[0]", "--quiet"]
 
 
-@pytest.mark.parametrize("kind", ["sites", "ratings"])
-def test_what_it_writes_runs_at_once_in_a_pipe(here, kind):
-    assert called("init", str(WRITERS[kind](here)))[0] == 0
-    code, said, _ = called("run", "study.toml", *RUN)
-    assert code == 0
-    assert "report: runs" in said
+# Of each kind: the client whose model is exported, and what its predictions score.
+WHOLE_WAY = [
+    # Without the one patient who has no diagnosis.
+    ("hospital", "Bern", "f1 for krank on 155 rows with a label: 0."),
+    ("plants", "plant 3", "rmse on 140 rows with a label: "),
+    ("sites", "north", "accuracy on 24 rows with a label: "),
+    ("ratings", "shop 2", "accuracy on 120 rows with a label: "),
+    ("wide", "b", "rmse on 60 rows with a label: "),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "client", "score"),
-    [
-        # Without the one patient who has no diagnosis.
-        ("hospital", "Bern", "f1 for krank on 155 rows with a label: 0."),
-        ("plants", "plant 3", "rmse on 140 rows with a label: "),
-    ],
-)
-def test_a_messy_file_leads_to_a_model_that_predicts_it(here, kind, client, score):
-    path = str(WRITERS[kind](here))
-    assert called("init", path)[0] == 0
+def went(kind: str, client: str) -> tuple[Path, str]:
+    """The report of a messy file, and what predicting it again says."""
+    path = WRITERS[kind](Path())
+    target = ["--target", "weight_kg"] if kind == "wide" else []
+    assert called("init", str(path), *target)[0] == 0
     more = ["--set", "model.score=f1"] if kind == "hospital" else []
-    assert called("run", "study.toml", *RUN, *more)[0] == 0
+    code, said, _ = called("run", "study.toml", *RUN, *more)
+    assert code == 0 and "report: runs" in said
     (folder,) = (f for f in Path("runs").iterdir() if f.name[0] != ".")
     assert called("report", str(folder))[0] == 0
     assert called("export", str(folder), "--client", client, "--to", "model")[0] == 0
-    code, said, _ = called("predict", "model", path, "--out", "new.csv")
-    assert code == 0 and score in said
+    file = path / "north.csv" if kind == "sites" else path
+    code, said, _ = called("predict", "model", str(file), "--out", "new.csv")
+    assert code == 0
+    return folder / "report.html", said
+
+
+@pytest.mark.parametrize(("kind", "client", "score"), WHOLE_WAY)
+def test_a_messy_file_leads_to_a_model_that_predicts_it(here, kind, client, score):
+    report, said = went(kind, client)
+    assert score in said and "Settings chose themselves" not in said
+    page = report.read_text(encoding="utf-8")
+    assert "Settings that chose themselves" in page and "scikit-learn" in page
     card = Path("model", "README.md").read_text(encoding="utf-8")
-    assert "days since 1970-01-01" in card
+    dated = "days since 1970-01-01, written" in card
+    assert dated == (kind in ("hospital", "plants"))
     assert ("about the class krank" in card) == (kind == "hospital")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("kind", ["hospital", "plants"])
+def test_a_browser_shows_the_verdict_of_a_messy_file(here, browser: Browser, kind):
+    assert called("init", str(WRITERS[kind](here)))[0] == 0
+    assert called("run", "study.toml", *RUN)[0] == 0
+    (page,) = here.glob("runs/*/report.html")
+    browser.open(page, height=1000)
+    document = browser.document()
+    assert not browser.spoken()
+    figure = document[document.index('<figure id="verdict-figure"') :]
+    assert 'class="main-svg"' in figure[: figure.index("</figure>")]
+    # The verdict, the picture and the cost come before any other section.
+    body = document[document.index("<body>") :]
+    assert body.index("verdict-figure") < body.index("Cost") < body.index("<h2")
 
 
 def test_it_says_what_each_column_holds_and_what_was_assumed(here):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..checks import InputError, brief, one_of, raised, suggestion
 from ..data.files import checked_path, known_words, raw_values
+from ..data.looking.sources import with_names
 from ..data.preparation import Preparation, preparation_of
 from ..data.reading import (
     FRAMES,
@@ -216,9 +217,12 @@ def predict_cells(
     exported: Exported, how: Preparation, frame: pd.DataFrame, path: Path
 ) -> Predictions:
     """What a model says of the rows of a table that was read already."""
-    _refuse_columns(frame, path, how, exported.about["table"])
+    table = exported.about["table"]
+    known = [*(c.name for c in how.columns), table["target"], *table["others"]]
+    frame = with_names(frame, known)
+    _refuse_columns(frame, path, how, table)
     raw = raw_values(frame, path, how)
-    found = _predicted(exported, frame, raw, path, exported.about["table"]["target"])
+    found = _predicted(exported, frame, raw, path, table["target"])
     return found._replace(notes=tuple(_unknown(frame, path, how, raw)))
 
 

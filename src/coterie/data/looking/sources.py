@@ -5,7 +5,7 @@ Rows of several files stand one below the other, with one more column, `file nam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,22 +105,19 @@ def read_source(place: Place, asked: Writing = UNSAID) -> TableSource:
         _refuse_together(files)
         folder = files[0].parent.resolve().name
         label = Path(folder or "files")
-    frames = _alike([frame for frame, _ in read])
+    frames = [with_names(frame, map(str, read[0][0])) for frame, _ in read]
     ways = zip(*(way for _, way in read), strict=True)
     same = Writing(*(some[0] if len(set(some)) == 1 else "" for some in ways))
     return TableSource(label, files, tuple(frames), same)
 
 
-def _alike(frames: list[pd.DataFrame]) -> list[pd.DataFrame]:
-    """The tables with columns spelt as in the first one, whatever their case."""
-    first = {plain_form(str(name)): str(name) for name in frames[0]}
-    found = frames[:1]
-    for frame in frames[1:]:
-        usual = {str(name): first.get(plain_form(str(name))) for name in frame}
-        other = {a: b for a, b in usual.items() if b is not None and b not in frame}
-        sound = len(set(other.values())) == len(other)
-        found.append(frame.rename(columns=other) if sound else frame)
-    return found
+def with_names(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
+    """The table with columns spelt as in these names, whatever the case and blanks."""
+    known = {plain_form(str(name)): str(name) for name in names}
+    usual = {str(name): known.get(plain_form(str(name))) for name in frame}
+    other = {a: b for a, b in usual.items() if b is not None and b not in frame}
+    sound = len(set(other.values())) == len(other)
+    return frame.rename(columns=other) if sound else frame
 
 
 def _refuse_together(files: tuple[Path, ...]) -> None:
