@@ -15,6 +15,7 @@ from coterie.export import export_model, predict
 from coterie.study import data_of
 from support.called import called
 from support.hospitals import write_hospitals
+from support.messy_files import write_plants
 from support.study_runs import refuse_training
 
 COLUMNS = {"client": "hospital", "target": "outcome"}
@@ -199,3 +200,19 @@ def test_bad_data_get_one_sentence(data, tables, message, monkeypatch):
     with pytest.raises(InputError, match=message) as refusal:
         co.study_of({**LOCAL, "data": tables}, data=data)
     assert "\n" not in str(refusal.value)
+
+
+def test_dates_and_identifiers_of_a_frame_are_as_those_of_a_file(tmp_path):
+    path = write_plants(tmp_path)
+    frame = pd.read_csv(path, sep="\t")
+    frame["day"] = pd.to_datetime(frame["day"])
+    tables = {
+        "algorithm": [{"name": "local", "lr": 0.1}],
+        "run": {"rounds": 2, "dtype": "float64"},
+    }
+    columns = {"client": "plant", "target": "output_kg"}
+    given = co.study_of({**tables, "data": columns}, data=frame)
+    assert given.data["drop"] == ["record_no"] and list(given.data["dates"]) == ["day"]
+    read = co.study_of({**tables, "data": {**columns, "path": str(path)}})
+    one, other = (co.run_study(each, runs=tmp_path).models() for each in (given, read))
+    torch.testing.assert_close(one, other)

@@ -21,6 +21,7 @@ from ..federation import Table
 from ..files import table_of_source
 from ..looking.formats import UNSAID
 from ..looking.sources import TableSource
+from ..looking.studies import completed
 from ..preparation import SCALES, Column, Schema
 
 GIVEN = "given from Python"
@@ -112,8 +113,9 @@ def _of_frame(
             one_of(f"data.{key}", given[key], among)
     cells = cells_of_frame(frame)
     source = TableSource(FRAME, (FRAME,), (cells,), UNSAID)
-    table = table_of_source(lambda: source, **given)
-    kept = {"target": "target", "client": "client", **given}
+    said, _ = completed(given, {}, source)
+    table = table_of_source(lambda: source, **said)
+    kept = {"target": "target", "client": "client", **said}
     note = table.note.replace(f"own data from {FRAME}", f"data {GIVEN}")
     return table._replace(name="frame", files=(), note=note), kept
 
@@ -134,7 +136,11 @@ def cells_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     kinds = {
         c: object for c in names if isinstance(cells[c].dtype, pd.CategoricalDtype)
     }
-    return cells.astype(kinds).convert_dtypes()
+    cells = cells.astype(kinds)
+    for name in cells.select_dtypes(["datetime", "datetimetz"]):
+        # As a file has them. A gap stays one.
+        cells[name] = cells[name].dt.strftime("%Y-%m-%d %H:%M:%S")
+    return cells.convert_dtypes()
 
 
 def _pair(one: Any, whose: str) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from ...checks import InputError, suggestion
 from .findings import Findings, Inspection, findings_of, harmful, look_at
 from .formats import Writing, refuse_writing
 from .roles import Guess, client_guess, target_guess
-from .sources import BY_FILE, files_of, is_npz, read_source
+from .sources import BY_FILE, TableSource, files_of, is_npz, read_source
 
 _OPTIONS = {
     "client": "the column that names the client",
@@ -35,18 +35,24 @@ _OPTIONS = {
 
 
 def completed(
-    data: Mapping[str, Any], split: Mapping[str, Any]
+    data: Mapping[str, Any],
+    split: Mapping[str, Any],
+    source: TableSource | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """[data] and [split] of a study of tables, with what they do not say.
+
+    The tables are those of `source`, or of the files that [data] names.
 
     Where the target is named, only columns that cannot be features are found: dates,
     identifiers and free text. Where it is not, all is as `coterie init` would write it.
     """
     given, parts = dict(data), dict(split)
     asked = Writing(*(given.get(name, "") for name in Writing._fields))
-    if {"client", "target", "drop", "dates"} <= given.keys() or not _readable(given):
+    if {"client", "target", "drop", "dates"} <= given.keys():
         return given, parts
-    look = look_at(read_source(given["path"], asked))
+    if source is None and not _readable(given):
+        return given, parts
+    look = look_at(source or read_source(given["path"], asked))
     guessed = "target" not in given and not look.has("target")
     pooled = parts.get("name", "natural") != "natural"
     client = _client_of(given, look, pooled=pooled)
