@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from ...checks import InputError
@@ -55,7 +56,9 @@ def keep_baselines(setup: Setup, folder: AnyFolder, say: Say) -> None:
     """Computes the baselines of a seed and keeps them, where they are not there yet."""
     if not setup.study.run.baselines or folder.has_baselines(setup.seed):
         return
-    found = baselines_of(setup)
+    # Threads that wait for each other take minutes where other programs run, too.
+    with threadpool_limits(1, user_api="openmp"):
+        found = baselines_of(setup)
     for line in found.left_out:
         say(line)
     folder.save_baselines(found)
