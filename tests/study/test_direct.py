@@ -6,6 +6,8 @@ import inspect
 import tempfile
 from dataclasses import fields
 
+import jaxtyping
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -13,6 +15,7 @@ import torch
 import coterie as co
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
+from coterie.export.frames import predict_frame
 from coterie.study import direct
 from coterie.study.config import options_of
 from coterie.study.tables import RunTable
@@ -175,3 +178,10 @@ def test_no_option_of_data_is_one_of_a_run_or_of_a_method():
     assert len(of_data) == len(direct._of_data()) + len(fields(RunTable))
     for name in ALGORITHMS:
         assert not of_data & options_of(name).keys(), name
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((2, 3)), "new.csv", None])
+def test_what_is_not_a_frame_is_not_predicted(monkeypatch, wrong):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users have it
+    with pytest.raises(InputError, match="`frame` must be a pandas DataFrame, got"):
+        predict_frame(None, wrong)

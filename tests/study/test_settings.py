@@ -305,6 +305,9 @@ def test_report_and_terminal_say_what_was_chosen(file, tmp_path):
     section = page[page.index("Settings that chose themselves") :]
     for k, score in found["scores"].items():
         assert f"k = {k}" in section and score_of(records).show(score) in section
+    assert " rounds" not in settings_text(
+        run_study(study(file, run={"rounds": 2}), runs=tmp_path).records
+    )
     status, out, _ = called("report", str(result.folder))
     assert status == 0 and "Settings chose themselves" in " ".join(out.split())
 

@@ -29,6 +29,10 @@ def predict_frame(
         label: of the algorithm; None: the last listed.
         seed: None: the first.
     """
+    if not isinstance(frame, pd.DataFrame):
+        raise InputError(
+            f"`frame` must be a pandas DataFrame, got {type(frame).__name__}."
+        )
     cells = cells_of_frame(frame)
     clients: dict[Hashable, pd.DataFrame] = {client: cells}
     if client is None:

@@ -216,8 +216,13 @@ def settings_text(records: Records) -> str:
     last = records.rounds.groupby(["algorithm", "seed"])["gradients"].max()
     cost = sum(each.gradients for each in found) / max(1.0, last.sum())
     text = f"Settings chose themselves: steps {how}, with weight decay "
-    text += f"{' or '.join(decays)} / samples, and {records.rounds['round'].max():g} "
-    text += f"rounds. Finding them took {cost:.0%} of the gradients of training."
+    text += f"{' or '.join(decays)} / samples"
+    if "rounds" not in records.study["run"]:
+        text += f", and {records.rounds['round'].max():g} rounds"
+    text += (
+        f". Finding them took {cost:.0%} of the gradients of training. Options that "
+    )
+    text += "the study gives stayed as they are."
     smaller = list(dict.fromkeys(label for each in found for label in each.reduced))
     if smaller:
         text += f" Steps of {joined(smaller)} were too large and were reduced."

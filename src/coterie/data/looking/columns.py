@@ -60,7 +60,12 @@ class Profile(NamedTuple):
     def whole(self) -> bool:
         """Whether it holds whole numbers."""
         numbers = self.cells.numbers
-        return numbers is not None and bool((numbers[self.present] % 1 == 0).all())
+        return numbers is not None and _are_whole(numbers[self.present])
+
+
+def _are_whole(values: np.ndarray) -> bool:
+    """Whether all of them are whole numbers, which infinite ones are not."""
+    return bool(np.isfinite(values).all() and (values % 1 == 0).all())
 
 
 USELESS = {
@@ -130,10 +135,10 @@ def _of_numbers(cells: Cells, counts: Counter[str]) -> Profile:
     found, tokens = dict(counts), tokens_of(name)
     if len(np.unique(values)) == 1:
         return Profile(name, "constant", cells, found)
-    form = form_of(list(counts)) if (values % 1 == 0).all() else ""
+    form = form_of(list(counts)) if _are_whole(values) else ""
     if form:
         return Profile(name, "date", cells, found, form)
-    whole = bool((values % 1 == 0).all())
+    whole = _are_whole(values)
     unique = len(values) >= _SOME and len(counts) >= _NEARLY_ALL * len(values)
     counted = len(values) >= _SOME and bool((np.diff(values) == 1).all())
     if whole and (counted or (unique and tokens & _IDENTIFIERS)):
