@@ -20,12 +20,15 @@ from .searches import (
 
 if TYPE_CHECKING:
     from .folders import Folder
-    from .tables import Outcomes, Records, Snapshots, load_records
+    from .tables import GroupLabels, Outcomes, Records, Snapshots, load_records
 
 # These bring pandas with them, which packing a state does not need.
 __getattr__ = late_names(
     __name__,
-    {"folders": "Folder", "tables": "Outcomes Records Snapshots load_records"},
+    {
+        "folders": "Folder",
+        "tables": "GroupLabels Outcomes Records Snapshots load_records",
+    },
 )
 
 
@@ -42,6 +45,7 @@ __all__ = [
     "Cell",
     "Folder",
     "FoundSettings",
+    "GroupLabels",
     "Options",
     "Outcomes",
     "Records",
