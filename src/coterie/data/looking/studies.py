@@ -11,7 +11,14 @@ from typing import Any
 import tomli_w
 
 from ...checks import InputError, suggestion
-from .findings import Findings, Inspection, findings_of, harmful, look_at
+from .findings import (
+    Findings,
+    Inspection,
+    findings_of,
+    harmful,
+    look_at,
+    target_codings,
+)
 from .formats import Writing, refuse_writing
 from .roles import Guess, client_guess, target_guess
 from .sources import BY_FILE, TableSource, files_of, is_npz, read_source
@@ -59,6 +66,9 @@ def completed(
     target = _target_of(given, look, client)
     if not look.has(target) or (client and not look.has(client)):
         return given, parts
+    differ = target_codings(look, client, target)
+    if differ and "task" not in given:
+        raise InputError(f"{differ}.")
     found = findings_of(look, client, target)
     if guessed:
         if found.problems:
