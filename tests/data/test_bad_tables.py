@@ -9,6 +9,7 @@ import pytest
 
 import coterie as co
 from coterie.checks import InputError
+from coterie.data import load
 from coterie.data.looking.findings import Findings, findings_of, look_at
 from coterie.data.looking.formats import Writing
 from coterie.data.looking.sources import TableSource, read_source
@@ -115,3 +116,101 @@ def test_files_without_a_shared_column_are_refused(tmp_path):
     with pytest.raises(InputError) as error:
         read_source(tmp_path)
     assert str(error.value) == f"no column is in all files: {advice}"
+
+
+ILL = ["01"[k * k % 7 > 2] for k in range(80)]
+
+
+def write_table(folder: Path, **columns: list[str]) -> dict[str, str]:
+    """The options of a study of a table whose clients are in the column `site`."""
+    path = folder / "t.csv"
+    pd.DataFrame(columns).to_csv(path, index=False)
+    return {"path": str(path), "client": "site", "target": "y"}
+
+
+def test_numbers_that_are_not_finite_count_as_gaps_once_a_study_says_so(tmp_path):
+    age = ["inf" if k == 3 else "1e300" if k == 7 else AGE[k] for k in range(80)]
+    told = found_in(site=SITE, age=age, y=ILL)
+    assert told.data["missing"] == ["1e300", "inf"]
+    assert told.notes == ("'1e300' and 'inf' among numbers will count as gaps",)
+    assert told.columns[1].kind == "numbers, 0.5 to 60.5, 2 % empty"
+    given = write_table(tmp_path, site=SITE, age=age, y=ILL)
+    table = load("file", **given, missing=told.data["missing"])
+    assert table.features[:, 0].isnan().nonzero()[:, 0].tolist() == [3, 7]
+    with pytest.raises(InputError) as error:
+        load("file", **given)
+    assert str(error.value) == (
+        "column 'age' of t.csv must hold finite numbers, but row 5 holds 'inf': "
+        "correct it, or name it in `data.missing` if it says that there is no number, "
+        "or leave the column out by `data.drop`."
+    )
+
+
+def test_a_frame_with_infinite_numbers_is_treated_like_a_file():
+    age = [float("inf") if k == 3 else float(AGE[k]) for k in range(80)]
+    frame = pd.DataFrame({"site": SITE, "age": age, "y": [*map(int, ILL)]})
+    with pytest.raises(InputError, match=r"row 4 holds 'inf': .* `data\.missing`"):
+        co.study_of({"data": {"client": "site", "target": "y"}}, data=frame)
+    said = {"client": "site", "target": "y", "missing": ["inf", "60.50"]}
+    table = co.study_of({"data": said}, data=frame).given
+    gaps = [k for k in range(80) if k == 3 or float(AGE[k]) == 60.5]
+    assert table.features[:, 0].isnan().nonzero()[:, 0].tolist() == gaps
+
+
+def test_targets_that_are_not_finite_are_left_out(tmp_path):
+    weight = ["-inf" if k == 3 else f"{k * 7 % 31}.25" for k in range(80)]
+    told = found_in(site=SITE, age=AGE, y=weight)
+    assert (told.data["missing"], told.data["skip_empty"]) == (["-inf"], True)
+    given = write_table(tmp_path, site=SITE, age=AGE, y=weight)
+    assert len(load("file", **given, missing=["-inf"], skip_empty=True).targets) == 79
+    with pytest.raises(InputError, match="and set `data"):
+        load("file", **given)
+
+
+def test_a_column_of_numbers_that_are_too_large_is_left_out():
+    large = [f"{k + 1}e{200 + k}" for k in range(80)]
+    told = found_in(site=SITE, age=AGE, large=large, y=ILL)
+    assert told.data["drop"] == ["large"]
+    assert told.columns[2][1:] == ("numbers too large", "left out")
+    (problem,) = found_in(site=SITE, age=AGE, y=large).problems
+    assert problem == (
+        "column 'y' holds numbers above 3e+38, which no model can predict: choose "
+        "another by --target"
+    )
+
+
+def without_target(*places: int) -> list[str]:
+    return ["" if k % 4 in places else ILL[k] for k in range(80)]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            without_target(2),
+            "must say what to predict, but row 4 holds nothing, and place 2 has no "
+            "target at all: fill it in, or set `data.skip_empty` to leave such rows "
+            "out, and with them place 2.",
+        ),
+        (
+            without_target(0, 1, 3),
+            "must say what to predict, but row 2 holds nothing, and place 0, place 1, "
+            "place 3 have no target at all: fill it in for two clients, or choose "
+            "another `target`.",
+        ),
+        (without_target(0, 1, 2, 3), "is empty: choose another `target`."),
+    ],
+)
+def test_advice_about_missing_targets_works(tmp_path, target, message):
+    given = write_table(tmp_path, site=SITE, age=AGE, y=target)
+    with pytest.raises(InputError) as error:
+        load("file", **given)
+    assert str(error.value) == f"column 'y' of t.csv {message}"
+
+
+def test_a_client_without_targets_can_be_skipped_in_two_ways(tmp_path):
+    given = write_table(tmp_path, site=SITE, age=AGE, y=without_target(2))
+    for more in ({}, {"skip_clients": ["place 2"]}):
+        table = load("file", **given, skip_empty=True, **more)
+        assert table.names == ("place 0", "place 1", "place 3")
+        assert "clients without a target left out: place 2" in table.note

@@ -12,6 +12,7 @@ import torch
 
 from ...checks import brief
 from ..doubts import FEWEST, gives_away, repeats
+from ..reading import LARGEST
 from .codings import (
     coding_sentence,
     codings_of,
@@ -163,6 +164,7 @@ def _task_of(wanted: Profile, book: _Notebook) -> TaskGuess:
         "date": "holds dates, which cannot be predicted",
         "identifier": f"names samples: it holds {count:,} different values",
         "text": "holds free text",
+        "large": f"holds numbers above {LARGEST:.1g}, which no model can predict",
         "many": f"holds {count:,} different words, too many to be classes",
     }
     if wanted.kind in reasons:
