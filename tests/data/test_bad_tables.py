@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
+from scipy.stats import spearmanr
+from sklearn import datasets
 
 import coterie as co
 from coterie.checks import InputError
 from coterie.data import load
+from coterie.data.doubts import disguise_note, least_wrong, rank_correlation
 from coterie.data.looking.findings import Findings, findings_of, look_at
 from coterie.data.looking.formats import Writing
 from coterie.data.looking.sources import TableSource, read_source
@@ -214,3 +219,66 @@ def test_a_client_without_targets_can_be_skipped_in_two_ways(tmp_path):
         table = load("file", **given, skip_empty=True, **more)
         assert table.names == ("place 0", "place 1", "place 3")
         assert "clients without a target left out: place 2" in table.note
+
+
+MANY_SITES = [f"place {k % 4}" for k in range(200)]
+MANY_AGES = [f"{k * 37 % 61}.5" for k in range(200)]
+MANY_ILL = [("ill", "well")[k * k % 7 > 2] for k in range(200)]
+AFTER = "add it to `drop` if it is known only after the target"
+
+
+def test_a_column_that_is_the_target_but_for_two_percent_is_said():
+    codes = [{"ill": "K1", "well": "K0"}[word] for word in MANY_ILL]
+    for k in (3, 50, 77, 120):
+        codes[k] = {"K1": "K0", "K0": "K1"}[codes[k]]
+    # A score that is above 10 for those who are ill, but for the same four.
+    score = [f"{10 * (code == 'K1') + k // 7 % 9}.5" for k, code in enumerate(codes)]
+    told = found_in(site=MANY_SITES, age=MANY_AGES, code=codes, score=score, y=MANY_ILL)
+    assert told.notes == (
+        f"column 'code' alone tells the target of 98.0 % of rows; {AFTER}",
+        f"column 'score' alone tells the target of 98.0 % of rows; {AFTER}",
+    )
+    assert "drop" not in told.data
+
+
+def test_a_column_that_is_the_target_and_a_little_noise_is_said():
+    rng = np.random.default_rng(0)
+    kilos = rng.gamma(3, 20, 200)
+    pounds = 2.2046 * kilos + rng.normal(0, 1, 200)
+    like = spearmanr(kilos, pounds).statistic
+    columns = {"pounds": [*map(str, pounds)], "y": [*map(str, kilos)]}
+    told = found_in(site=MANY_SITES, age=MANY_AGES, **columns)
+    assert told.notes == (
+        f"column 'pounds' alone tells the order of the targets (rank correlation "
+        f"{like:.3f}); {AFTER}",
+    )
+
+
+@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits"])
+def test_strong_columns_of_ordinary_tables_are_not_the_target_in_disguise(name):
+    values, labels = getattr(datasets, f"load_{name}")(return_X_y=True)
+    for column in torch.tensor(values).T:
+        assert disguise_note("x", column, torch.tensor(labels), labelled=True) == ""
+
+
+def test_strong_columns_of_ordinary_quantities_are_not_the_target_in_disguise():
+    values, targets = datasets.load_diabetes(return_X_y=True)
+    for column in torch.tensor(values).T:
+        assert disguise_note("x", column, torch.tensor(targets), labelled=False) == ""
+
+
+def test_what_a_column_gets_wrong_is_counted():
+    labels = torch.tensor([0] * 10 + [1] * 10 + [2] * 5)
+    stretches = torch.arange(25.0)
+    assert least_wrong(stretches, labels) == pytest.approx((0, 15 / 25))
+    stretches[[0, 24]] = stretches[[24, 0]]
+    assert least_wrong(stretches, labels) == pytest.approx((2 / 25, 15 / 25))
+    gaps = torch.where(labels == 1, torch.nan, 0.0)  # which tell one class
+    assert least_wrong(gaps, labels) == pytest.approx((5 / 25, 15 / 25))
+
+
+def test_rank_correlations_are_those_of_scipy():
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(0, 9, (2, 60)).astype(float)  # with ties
+    found = rank_correlation(torch.tensor(a), torch.tensor(b))
+    assert found == pytest.approx(abs(spearmanr(a, b).statistic), rel=1e-12)

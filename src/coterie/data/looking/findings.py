@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from ...checks import brief
-from ..doubts import FEWEST, gives_away, repeats
+from ..doubts import FEWEST, disguise_note, gives_away, repeats
 from ..reading import LARGEST
 from .codings import (
     coding_sentence,
@@ -121,7 +121,7 @@ def findings_of(look: Inspection, client: str, target: str) -> Findings:
     if client:
         data |= _clients(look, client, rows, book)
         split = _split(look, data, rows, book)
-    leaves = _disguised(look, data, rows) if not book.problems else []
+    leaves = _disguised(look, data, rows, book)
     features = _features(look, data, leaves, book)
     if task.named:
         features["categories"] = sorted([*features.get("categories", []), target])
@@ -254,21 +254,30 @@ def _split(
     return {"min_classes": 1}
 
 
-def _disguised(look: Inspection, data: dict[str, Any], rows: np.ndarray) -> list[str]:
-    """Columns that are the target in other words."""
-    if rows.sum() < FEWEST:
+def _disguised(
+    look: Inspection, data: dict[str, Any], rows: np.ndarray, book: _Notebook
+) -> list[str]:
+    """Columns that are the target in other words; what nearly is one is said."""
+    if rows.sum() < FEWEST or book.problems:
         return []
-    target = _values(look.of(data["target"]), rows)
+    labels = torch.tensor(_values(look.of(data["target"]), rows))
     labelled = data["task"] != "regression"
-    labels = torch.tensor(target)
+    labels = labels.long() if labelled else labels
+    tells = gives_away if labelled else repeats
     found = []
     for profile in look.profiles:
         special = profile.name in (data["client"], data["target"], BY_FILE, IS_TEST)
         if special or profile.kind in USELESS:
             continue
         values = torch.tensor(_values(profile, rows))
-        if gives_away(values, labels.long()) if labelled else repeats(values, labels):
+        if tells(values, labels):
             found.append(profile.name)
+            continue
+        note = disguise_note(profile.name, values, labels, labelled=labelled)
+        if note:
+            book.notes.append(
+                f"{note}; add it to `drop` if it is known only after the target"
+            )
     return found
 
 
