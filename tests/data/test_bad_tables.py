@@ -282,3 +282,12 @@ def test_rank_correlations_are_those_of_scipy():
     a, b = rng.integers(0, 9, (2, 60)).astype(float)  # with ties
     found = rank_correlation(torch.tensor(a), torch.tensor(b))
     assert found == pytest.approx(abs(spearmanr(a, b).statistic), rel=1e-12)
+
+
+def test_numbers_with_a_unit_are_said():
+    weight = [f"{k * 7 % 31} kg" for k in range(80)]
+    told = found_in(site=SITE, age=AGE, weight=weight, y=ILL)
+    sentence = "column 'weight' seems to hold numbers with a unit, such as '0 kg'"
+    assert told.notes == (f"{sentence}; write plain numbers to use it",)
+    told = found_in(target="weight", site=SITE, age=AGE, weight=weight)
+    assert told.problems == (f"{sentence}: write plain numbers to predict it",)

@@ -167,7 +167,12 @@ def _task_of(wanted: Profile, book: _Notebook) -> TaskGuess:
         "large": f"holds numbers above {LARGEST:.1g}, which no model can predict",
         "many": f"holds {count:,} different words, too many to be classes",
     }
-    if wanted.kind in reasons:
+    if count > _MOST_CLASSES and _has_units(wanted):
+        book.problems.append(
+            f"column {name!r} seems to hold numbers with a unit, such as "
+            f"{brief(next(iter(wanted.counts)))}: write plain numbers to predict it"
+        )
+    elif wanted.kind in reasons:
         reason = reasons[wanted.kind]
         book.problems.append(f"column {name!r} {reason}: choose another by --target")
     if wanted.kind == "truth":
@@ -325,14 +330,17 @@ def _features(
             "of `drop` if it is known before the target"
         )
     for profile in mine:
-        if profile.kind in HARMFUL and _has_units(profile):
+        many = profile.kind == "words" and len(profile.counts) > _MOST_CLASSES
+        if (profile.kind in HARMFUL or many) and _has_units(profile):
             book.notes.append(
                 f"column {profile.name!r} seems to hold numbers with a unit, such as "
                 f"{brief(next(iter(profile.counts)))}; write plain numbers to use it"
             )
     used = [p for p in mine if p.name not in drop]
     if not used:
-        book.problems.append("no column is left to predict from: add some")
+        lack = f"{look.source.differences()}, so " if apart else ""
+        advice = "give columns the same names in all files" if apart else "add some"
+        book.problems.append(f"{lack}no column is left to predict from: {advice}")
     found: dict[str, Any] = {}
     dates = {p.name: p.date for p in used if p.kind == "date"}
     for name, form in dates.items():
