@@ -200,6 +200,56 @@ def test_in_a_pipe_it_says_which_flag_to_give(here, capsys, monkeypatch):
     assert called("init", "t.csv", "--target", "dose")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            ["Bern", "BERN", "Bern"],
+            "column 'hospital' names one client, 'Bern' ('BERN' is read as it), but a "
+            "study needs two: name another column by --client, or correct it.",
+        ),
+        (
+            ["Bern"],
+            "column 'hospital' names one client, 'Bern', but a study needs two: name "
+            "another column by --client, or correct it.",
+        ),
+        (
+            [f"H{k}" for k in range(20)],
+            "column 'hospital' names 20 clients in 40 rows, too few for each: name "
+            "another column by --client, or correct it.",
+        ),
+    ],
+)
+def test_a_column_called_like_a_client_that_is_none_is_named(
+    here, capsys, monkeypatch, names, message
+):
+    rows = [
+        f"{names[k % len(names)]},{k * 7 % 31}.5,{k * k % 7 % 2}" for k in range(40)
+    ]
+    (here / "t.csv").write_text("\n".join(["hospital,age,outcome", *rows]))
+    assert refused(capsys, monkeypatch, "init", "t.csv") == message
+
+
+def test_columns_that_some_file_lacks_are_named(here, capsys, monkeypatch):
+    rows = [f"{k * 7 % 31}.5,{k * 5 % 17}.5,{k * k % 7 % 2}" for k in range(40)]
+    for name, last in (("a", "outcome"), ("b", "result")):
+        (here / f"{name}.csv").write_text("\n".join([f"age,dose,{last}", *rows]))
+    lack = "b.csv has no column 'outcome'"
+    message = refused(capsys, monkeypatch, "init", "a.csv", "b.csv")
+    assert f"predicted (only columns of all files count, and {lack}" in message
+    message = refused(capsys, monkeypatch, "init", ".", "--target", "outcome")
+    assert message == (
+        f"--target must name a column of all files, but {lack}: give it the same name "
+        "in all files."
+    )
+    (here / "b.csv").write_text("\n".join(["alter,menge,outcome", *rows]))
+    message = refused(capsys, monkeypatch, "init", "a.csv", "b.csv")
+    assert message.startswith("b.csv has no column 'age'") and message.endswith(
+        "so no column is left to predict from: give columns the same names in all "
+        "files."
+    )
+
+
 def test_all_problems_are_shown_at_once(here):
     (here / "t.csv").write_text(
         "\n".join(["u,v,w", *[f"{k}.5,{k}.25,{k}.75" for k in range(40)]])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.datasets import load_iris
 
 from coterie.checks import InputError
 from coterie.data.looking.columns import profile_of
@@ -249,6 +250,16 @@ def test_clients_that_differ_only_by_case_are_one_and_that_is_said():
     assert any("'BERN' is read as 'Bern'" in note for note in told.notes)
 
 
+def test_another_unit_of_a_laboratory_is_said_with_client_column_and_factor():
+    # Glucose of 4 to 8 mmol/l, and in one place the same in mg/dl.
+    sugar = [f"{(18.02 if k % 4 == 1 else 1) * (4 + k // 4 / 5)}" for k in range(80)]
+    (note,) = found(looked(site=SITE, glucose=sugar, age=AGE, y=ILL)).notes
+    assert note == (
+        "column 'glucose' of place 1 is about 18 times that of the others: check its "
+        "unit"
+    )
+
+
 def test_another_unit_of_one_client_is_said():
     weight = [str((1000 if k % 4 == 2 else 1) * (60 + k % 9)) for k in range(80)]
     (note,) = found(looked(site=SITE, weight=weight, age=AGE, y=ILL)).notes
@@ -263,7 +274,10 @@ def test_another_unit_of_one_client_is_said():
     [
         ((1, 1000), {1: 1000}),
         ((1, 1, 0.001), {2: 0.001}),
-        ((1, 1, 1, 10), {}),
+        ((1, 1, 1, 5), {}),
+        ((1, 1, 1, 10), {3: 10}),
+        ((1, 38.67, 1), {1: 38.67}),  # mg/dl of cholesterol in place of mmol/l
+        ((1, 1, 1 / 18.02), {2: 1 / 18.02}),  # the opposite, of glucose
         ((1, 1, 1000, 1000, 1), {2: 1000, 3: 1000}),
         ((1,), {}),
     ],
@@ -277,6 +291,18 @@ def test_another_unit_is_a_factor_that_no_spread_explains(factors, expected):
     wide = np.concatenate([values, np.geomspace(1e-3, 1e6, 40)])
     owner = np.repeat(np.arange(len(factors)), 10)
     assert other_units(wide, np.concatenate([owner, np.full(40, 9)])) == {}
+
+
+def test_clients_that_differ_by_nature_have_no_other_unit():
+    # Three species of iris: the petals of one are about a tenth as wide.
+    iris = load_iris()
+    for values in iris.data.T:
+        assert other_units(values, iris.target) == {}
+    # Plants of all sizes, and numbers of both signs.
+    sizes = np.concatenate([size * np.arange(5.0, 9.0, 0.5) for size in (1, 4, 15, 60)])
+    assert other_units(sizes, np.repeat(np.arange(4), 8)) == {}
+    signs = np.concatenate([np.arange(-5.0, 6.0), 100 * np.arange(-5.0, 6.0)])
+    assert other_units(signs, np.repeat([0, 1], 11)) == {}
 
 
 @pytest.mark.parametrize(

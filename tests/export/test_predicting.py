@@ -90,6 +90,33 @@ def test_words_gaps_and_unknown_categories_go_by_the_preparation(hospitals, tmp_
     )
 
 
+def test_rows_far_from_all_training_data_are_predicted_and_said(hospitals, tmp_path):
+    folder, path, _ = hospitals
+    table = pd.read_csv(path)
+    table.loc[[1, 5], "age"] *= 365  # days in place of years
+    table["pressure"] /= 7.5  # kPa in place of mmHg: 130 and 15 are 17 and 2
+    table.to_csv(tmp_path / "new.csv", index=False)
+    found = predict(folder, tmp_path / "new.csv")
+    assert len(found.table) == len(table)
+    known, first = table["pressure"].notna(), int(table["pressure"].notna().argmax())
+    about = "from what the model was trained on, such as row"
+    check = "check the unit of this column, as these predictions mean little."
+    assert found.notes == (
+        f"column 'age': 2 of 160 rows lie ten or more deviations {about} 3; {check}",
+        f"column 'pressure': {known.sum()} of 160 rows lie four or more deviations "
+        f"{about} {first + 2}; {check}",
+    )
+    code, said, noted = called("predict", str(folder), str(tmp_path / "new.csv"))
+    assert code == 0 and said.count("\n") == 161 and found.notes[0] in noted
+
+
+def test_arrays_far_from_all_training_data_are_said(hospitals, tmp_path):
+    raw = np.array([[50.0, 130, 0, 1], [50, 1e5, 1, 0]])
+    np.savez(tmp_path / "new.npz", features=raw)
+    (note,) = predict(hospitals[0], tmp_path / "new.npz").notes
+    assert note.startswith("column 'pressure': 1 of 2 rows lie ten or more deviations")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

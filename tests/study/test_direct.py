@@ -128,6 +128,13 @@ def test_rows_that_name_their_client_are_predicted_by_its_model(trained, frame):
     pd.testing.assert_frame_equal(loaded, found)
 
 
+def test_rows_far_from_all_training_data_are_a_warning(trained, frame):
+    days = frame.head(8).assign(age=365 * frame["age"])
+    with pytest.warns(UserWarning, match="column 'age': 8 of 8 rows lie four or more"):
+        found = trained.predict(days, "Chur")
+    assert found.index.tolist() == days.index.tolist()
+
+
 def test_rows_without_a_client_need_one_that_is_named(trained, frame):
     with pytest.raises(InputError, match="`client` must say whose model to use"):
         trained.predict(frame.drop(columns="hospital"))

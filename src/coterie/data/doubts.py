@@ -5,6 +5,7 @@ Columns are judged by training data alone; of other parts only the labels are lo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import torch
@@ -37,6 +38,7 @@ def doubts(federation: Federation) -> list[str]:
             _unlike_sizes(federation, columns, values),
             _constant(columns, values),
             _telling(federation, columns, values, labels),
+            *_nearly_telling(federation, columns, values, labels),
         ]
     if OBJECTIVES[federation.task].labelled:
         found += [_unlearnt(federation), _unlearnt_at_home(federation)]
@@ -154,6 +156,111 @@ def repeats(values: Float[Tensor, " m"], targets: Tensor) -> bool:
         return False
     a, b = values - values.mean(), targets.double() - targets.double().mean()
     return abs(float(a @ b)) > (1 - 1e-6) * float(a.norm() * b.norm())
+
+
+def _nearly_telling(
+    federation: Federation,
+    columns: tuple[Column, ...],
+    values: Float[Tensor, "m c"],
+    labels: Tensor,
+) -> list[str]:
+    """Columns of a table that nearly give the label away, at most five."""
+    if federation.schema is None or len(labels) < FEWEST or labels.ndim > 1:
+        return []
+    labelled = OBJECTIVES[federation.task].labelled
+    tells = gives_away if labelled else repeats
+    notes = [
+        disguise_note(column.name, some, labels, labelled=labelled)
+        for column, some in zip(columns, values.T, strict=True)
+        if not tells(some, labels)
+    ]
+    advice = "leave it out by data.drop if it is known only after the label."
+    return [f"{note}: {advice}" for note in notes if note][:5]
+
+
+def disguise_note(
+    column: str, values: Float[Tensor, " m"], labels: Tensor, *, labelled: bool
+) -> str:
+    """What a column says of the target that seems too good to be true, in words.
+
+    Nothing where the column is an ordinary one. What tells everything is found by
+    `gives_away` and `repeats`.
+    """
+    start = f"column {column!r} alone tells the"
+    if not labelled:
+        like = rank_correlation(values, labels)
+        if like < _LIKE:
+            return ""
+        return f"{start} order of the targets (rank correlation {like:.3f})"
+    wrong, usual = least_wrong(values, labels)
+    kinds, classes = len(values.nan_to_num(torch.inf).unique()), len(labels.unique())
+    # Of as many values as classes, and gaps, a column may well be another coding.
+    coded = kinds <= classes + 1
+    most, share = (0.05, 0.3) if coded else (0.03, 0.1)
+    if not usual or wrong > min(most, share * usual):
+        return ""
+    return f"{start} target of {100 * (1 - wrong):.1f} % of rows"
+
+
+_LIKE = 0.99
+"""A rank correlation above that is one of two measurements of the same thing."""
+
+
+def rank_correlation(values: Float[Tensor, " m"], targets: Tensor) -> float:
+    """How alike the orders of two columns are, from 0 to 1, where both have values."""
+    both = ~(values.isnan() | targets.isnan())
+    if int(both.sum()) < max(FEWEST, len(values) // 2):
+        return 0.0
+    a, b = (_ranks(some[both].double()) for some in (values, targets))
+    a, b = a - a.mean(), b - b.mean()
+    size = float(a.norm() * b.norm())
+    return abs(float(a @ b)) / size if size else 0.0
+
+
+def _ranks(values: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+    """The places of values in their order; equal values share theirs."""
+    _, code, counts = values.unique(return_inverse=True, return_counts=True)
+    return (counts.cumsum(0) - (counts.double() - 1) / 2)[code]
+
+
+def least_wrong(
+    values: Float[Tensor, " m"], labels: Int[Tensor, " m"]
+) -> tuple[float, float]:
+    """The share of labels that a column gets wrong, and that a constant does.
+
+    The column predicts by the most frequent class of each value, where there are few,
+    or by a stretch of values for each class, whichever is better.
+    """
+    values = values.nan_to_num(torch.inf)
+    classes, label = labels.unique(return_inverse=True)
+    kinds, code = values.unique(return_inverse=True)
+    usual = 1 - float(label.bincount().max()) / len(label)
+    found = [float((_stretches(values, label, len(classes)) != label).double().mean())]
+    if len(kinds) <= max(2, len(values) // 10):
+        place = code * len(classes) + label
+        counts = place.bincount(minlength=len(kinds) * len(classes))
+        right = counts.reshape(len(kinds), len(classes)).amax(1).sum()
+        found.append(1 - float(right) / len(label))
+    return min(found), usual
+
+
+def _stretches(
+    values: Float[Tensor, " m"], label: Int[Tensor, " m"], classes: int
+) -> Int[Tensor, " m"]:
+    """Classes in the order of their medians, each from the best border to the next."""
+    middle = [float(values[label == c].median()) for c in range(classes)]
+    order = sorted(range(classes), key=lambda c: middle[c])
+    found = torch.full_like(label, order[0])
+    for lower, upper in itertools.pairwise(order):
+        mine = (label == lower) | (label == upper)
+        some, place = values[mine].sort()
+        # Below a border, one of the upper class is wrong and one of the lower right.
+        step = torch.where(label[mine][place] == upper, 1, -1)
+        errors = torch.cat([step.new_zeros(1), step.cumsum(0)])[:-1].double()
+        errors[1:][some[1:] == some[:-1]] = torch.inf
+        border = some[errors.argmin()]
+        found[values >= border] = upper
+    return found
 
 
 def _entropy(shares: Float[Tensor, "*k"]) -> float:

@@ -42,6 +42,12 @@ _IS_TEST = "is_test"
 MOST_CATEGORIES = 100
 """A column of more words than that names samples."""
 
+_ADVICE = (
+    "correct it, or name it in `data.missing` if it says that there is no number, or "
+    "leave the column out by `data.drop`"
+)
+"""What to do about a feature that is not finite."""
+
 _MOST_CLASSES = 10_000
 """A larger label is no class but a quantity, or a name."""
 
@@ -191,22 +197,30 @@ def _kept(
     """The rows that are used, words with one spelling, and what there is to say."""
     notes: list[str] = []
     ends = [name for name in (meant.target, meant.client) if name]
+    everybody = np.full(len(frame), "")
+    if meant.client:
+        everybody = cells_of(frame[meant.client], path).text
     if skip_empty:
         gaps = {meant.target: meant.missing}
         cells = [cells_of(frame[name], path, gaps.get(name, ())) for name in ends]
         empty = np.any([some.missing for some in cells], axis=0)
         if empty.all():
-            raise InputError(f"no row of {path.name} has both {' and '.join(ends)}.")
+            raise InputError(
+                f"no row of {path.name} has {' and '.join(map(repr, ends))}: choose "
+                "another `target` or `client`."
+            )
         if empty.any():
             notes.append(f"{empty.sum():,} rows without {' or '.join(ends)} left out")
             frame = frame[~empty]
+            gone = _in_order(set(everybody) - set(everybody[~empty]) - set(MISSING))
+            notes += [f"clients without a target left out: {_listed(gone)}"] * any(gone)
     if merge_case:
         frame, merged = _merged(frame, meant.client)
         notes += merged
     if skip_clients and meant.client:
         who = cells_of(frame[meant.client], path).text
         for name in skip_clients:
-            if name not in who:
+            if name not in who and name not in everybody:  # all of its rows are empty
                 raise InputError(
                     f"`data.skip_clients` must name clients, but {path.name} has none "
                     f"called {name!r}.{suggestion(str(name), set(who))}"
@@ -391,13 +405,9 @@ def _from_frame(
     """Targets, clients and test samples of a table of cells."""
     target, client = meant.target, meant.client
     cells = cells_of(frame[target], path)
-    gap = np.flatnonzero(cells.missing)
-    if len(gap):
-        raise InputError(
-            f"column {target!r} of {path.name} must say what to predict, but row "
-            f"{frame.index[gap[0]]} holds nothing: fill it in, or set "
-            "`data.skip_empty` to leave such rows out."
-        )
+    if cells.missing.any():
+        who = cells_of(frame[client], path) if client else None
+        raise InputError(_without_target(cells, who, path))
     labelled = task is not None and OBJECTIVES[task].labelled
     no_numbers = cells.numbers is None or target in meant.categories
     some = cells.numbers is not None and bool(np.isnan(cells.numbers).any())
@@ -405,17 +415,50 @@ def _from_frame(
     words = (no_numbers and (labelled or task is None)) or (some and labelled)
     if words:
         _refuse_names(cells, path)
-    targets = cells.text if words else finite_numbers(cells, path)
+    advice = (
+        "correct it, or name it in `data.missing` and set `data.skip_empty` to leave "
+        "such rows out"
+    )
+    targets = cells.text if words else finite_numbers(cells, path, advice=advice)
     names = None
     if client:
         found = cells_of(frame[client], path)
         names = np.where(found.missing, "", found.text)
     fixed = (
-        finite_numbers(cells_of(frame[_IS_TEST], path), path)
+        finite_numbers(
+            cells_of(frame[_IS_TEST], path), path, advice="write 0 or 1 in every row"
+        )
         if _IS_TEST in frame
         else None
     )
     return Rows(targets, names, fixed, frame.index.to_numpy())
+
+
+def _without_target(cells: Cells, who: Cells | None, path: Path) -> str:
+    """A sentence about targets that are missing, with advice that works.
+
+    Args:
+        cells: the targets.
+        who: the client of each.
+        path: of the file.
+    """
+    start, missing = f"column {cells.name!r} of {path.name}", cells.missing
+    if missing.all():
+        return f"{start} is empty: choose another `target`."
+    row = cells.row[np.flatnonzero(missing)[0]]
+    start = f"{start} must say what to predict, but row {row} holds nothing"
+    skip = "or set `data.skip_empty` to leave such rows out"
+    if who is None:
+        return f"{start}: fill it in, {skip}."
+    have = {str(name) for name in who.text[~missing & ~who.missing]}
+    lack = _in_order({str(name) for name in who.text[~who.missing]} - have)
+    if not lack:
+        return f"{start}: fill it in, {skip}."
+    each = "have" if lack[1:] else "has"
+    start = f"{start}, and {_listed(lack)} {each} no target at all"
+    if len(have) < 2:
+        return f"{start}: fill it in for two clients, or choose another `target`."
+    return f"{start}: fill it in, {skip}, and with them {_listed(lack)}."
 
 
 def _refuse_names(cells: Cells, path: Path) -> None:
@@ -487,7 +530,7 @@ def _features(
         elif cells.numbers is not None and name not in meant.categories:
             _refuse_mixture(cells, path)
             column = Column(name, truth=cells.truth, gaps=_gaps(cells, meant.missing))
-            values.append(finite_numbers(cells, path, gaps=True))
+            values.append(finite_numbers(cells, path, gaps=True, advice=_ADVICE))
         elif len(words) > MOST_CATEGORIES:
             many.append(f"column {name!r} of {path.name} holds {len(words):,}")
             continue

@@ -298,7 +298,12 @@ def cells_of(column: pd.Series, path: Path, gaps: Sequence[str] = ()) -> Cells:
     if pd.api.types.is_bool_dtype(kind) or pd.api.types.is_numeric_dtype(kind):
         numbers = column.astype("Float64").to_numpy(float, na_value=np.nan)
         shown, is_truth = column.astype(str), pd.api.types.is_bool_dtype(kind)
-        return Cells(name, shown.to_numpy(str), missing, numbers, row, is_truth)
+        text = shown.to_numpy(object)
+        for word in filter(_is_number, gaps):
+            text[numbers == float(word)] = word
+        missing = missing | np.isin(text, list(gaps))
+        numbers[missing] = np.nan
+        return Cells(name, text.astype(str), missing, numbers, row, is_truth)
     values = np.where(missing, "", column.to_numpy(object))
     if not all(isinstance(value, str) for value in values):
         raise InputError(
@@ -322,8 +327,21 @@ def cells_of(column: pd.Series, path: Path, gaps: Sequence[str] = ()) -> Cells:
     return Cells(name, text, missing, numbers if there else None, row)
 
 
-def finite_numbers(cells: Cells, path: Path, *, gaps: bool = False) -> np.ndarray:
-    """The values of a column, all of them finite in single precision."""
+def finite_numbers(
+    cells: Cells,
+    path: Path,
+    *,
+    gaps: bool = False,
+    advice: str = "correct it, or leave the cell empty",
+) -> np.ndarray:
+    """The values of a column, all of them finite in single precision.
+
+    Args:
+        cells: of the column.
+        path: of its file.
+        gaps: whether cells may be missing.
+        advice: what to do about a value that is not finite.
+    """
     values = (
         np.full(len(cells.text), np.nan) if cells.numbers is None else cells.numbers
     )
@@ -333,7 +351,7 @@ def finite_numbers(cells: Cells, path: Path, *, gaps: bool = False) -> np.ndarra
         place = bad[0]
         raise InputError(
             f"column {cells.name!r} of {path.name} must hold finite numbers, but row "
-            f"{cells.row[place]} holds {brief(cells.text[place])}."
+            f"{cells.row[place]} holds {brief(cells.text[place])}: {advice}."
         )
     return values
 

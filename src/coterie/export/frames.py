@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pandas as pd
 from ..checks import InputError
 from ..data.given import FRAME, cells_of_frame
 from .folders import about_model
-from .predictions import Exported, predict_cells
+from .predictions import Exported, Predictions, predict_cells
 from .runs import Run
 
 
@@ -21,6 +22,9 @@ def predict_frame(
     seed: int | None = None,
 ) -> pd.DataFrame:
     """What the models of a run predict: the rows of the frame, in its order and index.
+
+    What is odd about rows is a warning: unknown categories, and numbers that training
+    was nowhere near.
 
     Args:
         run: whose models.
@@ -43,11 +47,15 @@ def predict_frame(
                 f"{column!r} that names clients, got None."
             )
         clients = dict(list(cells.groupby(cells[column].astype(str))))
-    tables = [
+    found = [
         _predicted(run, str(c) if client is None else client, some, label, seed)
         for c, some in clients.items()
     ]
-    table = pd.concat(tables).sort_values("row", ignore_index=True)
+    for note in (note for one in found for note in one.notes):
+        warnings.warn(note, stacklevel=4)  # of who calls a method of results
+    table = pd.concat([one.table for one in found]).sort_values(
+        "row", ignore_index=True
+    )
     return table.drop(columns="row").set_axis(frame.index, axis=0)
 
 
@@ -57,7 +65,7 @@ def _predicted(
     cells: pd.DataFrame,
     label: str | None,
     seed: int | None,
-) -> pd.DataFrame:
+) -> Predictions:
     """A line for each row, by the model of one client."""
     trained = run.trained(client, label, seed)
     how = trained.preparation
@@ -67,4 +75,4 @@ def _predicted(
             "`model(client)`."
         )
     about = about_model(run.records, trained, {})
-    return predict_cells(Exported(trained.module, about, how), how, cells, FRAME).table
+    return predict_cells(Exported(trained.module, about, how), how, cells, FRAME)

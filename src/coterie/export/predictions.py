@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..checks import InputError, brief, one_of, raised, suggestion
 from ..data.files import checked_path, known_words, raw_values
 from ..data.looking.sources import with_names
-from ..data.preparation import Preparation, preparation_of
+from ..data.preparation import LIMIT, Preparation, preparation_of
 from ..data.reading import (
     FRAMES,
     cells_of,
@@ -48,6 +48,15 @@ FORMAT = "coterie export 1"
 
 _AT_ONCE = 2**14
 """Rows that are computed in one pass."""
+
+_FAR = 4.0
+"""Where half of all rows are so many deviations away, the unit may be a larger one.
+
+Such numbers are near zero, and no further from the mean than zero is.
+"""
+
+_SOME = 5
+"""Of fewer rows, half may be odd by chance."""
 
 _SHAPE = {
     "format": str,
@@ -203,7 +212,8 @@ def predict(
         )
     if path.suffix == ".npz":
         frame, raw = _arrays(path, exported)
-        return _predicted(exported, frame, raw, path, "targets")
+        found = _predicted(exported, frame, raw, path, "targets")
+        return found._replace(notes=tuple(_far(frame, how, raw)))
     if how is None:
         raise InputError(
             f"the model in {folder} takes features of shape "
@@ -223,7 +233,8 @@ def predict_cells(
     _refuse_columns(frame, path, how, table)
     raw = raw_values(frame, path, how)
     found = _predicted(exported, frame, raw, path, table["target"])
-    return found._replace(notes=tuple(_unknown(frame, path, how, raw)))
+    notes = [*_unknown(frame, path, how, raw), *_far(frame, how, raw)]
+    return found._replace(notes=tuple(notes))
 
 
 def _predicted(
@@ -345,6 +356,37 @@ def _unknown(
                 f"{frame.index[rows[0]]}; it counts as none of them."
             )
     return notes
+
+
+def _far(frame: pd.DataFrame, how: Preparation | None, raw: Tensor) -> list[str]:
+    """A sentence for each column with numbers that training was nowhere near.
+
+    Deviations are those of training data, so that nothing is said without a scale.
+    """
+    if how is None or not any(mean or scale != 1 for mean, scale in _moments(how)):
+        return []
+    notes = []
+    for place, (mean, scale) in enumerate(_moments(how)):
+        column = how.columns[place]
+        if column.categories is not None or column.truth:
+            continue
+        away = ((raw[:, place].double() - mean) / scale).abs()
+        middle = float(away.nanmedian()) if len(away) >= _SOME else 0.0
+        limit, words = (_FAR, "four") if middle >= _FAR else (LIMIT, "ten")
+        rows = np.flatnonzero((away >= limit).numpy())
+        if len(rows):
+            check = "dates" if column.date else "unit"
+            notes.append(
+                f"column {column.name!r}: {len(rows):,} of {len(frame):,} rows lie "
+                f"{words} or more deviations from what the model was trained on, such "
+                f"as row {frame.index[rows[0]]}; check the {check} of this column, as "
+                "these predictions mean little."
+            )
+    return notes
+
+
+def _moments(how: Preparation) -> list[tuple[float, float]]:
+    return list(zip(how.mean, how.scale, strict=True))
 
 
 def _class_names(about: dict[str, Any], outputs: Tensor) -> list[str]:

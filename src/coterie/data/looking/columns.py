@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ...checks import InputError
-from ..reading import Cells, cells_of
+from ..reading import LARGEST, Cells, cells_of
 from .dates import form_of
 from .spellings import one_spelling
 
@@ -75,6 +75,7 @@ USELESS = {
     "mixed": "numbers and words",
     "constant": "always the same",
     "empty": "empty",
+    "large": "numbers too large",
 }
 """Kinds of columns that no model can use, and what they are called."""
 
@@ -111,7 +112,7 @@ def profile_of(column: pd.Series, path: Path) -> Profile:
         return Profile(name, kind, cells, dict(counts))
     counts = Counter(words)
     numbers = cells.numbers
-    if numbers is not None and not np.isnan(numbers[~cells.missing]).any():
+    if numbers is not None and not _no_numbers(cells).any():
         return _of_numbers(cells, counts)
     form = form_of(list(counts))
     if form:
@@ -149,16 +150,24 @@ def _of_numbers(cells: Cells, counts: Counter[str]) -> Profile:
     return Profile(name, "number", cells, found)
 
 
-def _of_both(cells: Cells, counts: Counter[str]) -> Profile:
-    """A column of numbers in which some cells are words."""
+def _no_numbers(cells: Cells) -> np.ndarray:
+    """Which cells hold a word, or a number that is too large for single precision."""
     assert cells.numbers is not None
-    is_word = ~cells.missing & np.isnan(cells.numbers)
+    return ~cells.missing & ~(np.abs(cells.numbers) <= LARGEST)
+
+
+def _of_both(cells: Cells, counts: Counter[str]) -> Profile:
+    """A column of numbers in which some cells are words, or are not finite."""
+    assert cells.numbers is not None
+    is_word = _no_numbers(cells)
     odd = sorted({str(word) for word in cells.text[is_word]})
     few = len(odd) <= _MOST_ODD and 2 * is_word.sum() <= (~cells.missing).sum()
     if few:
         numbers = {word: n for word, n in counts.items() if word not in odd}
         kind = "number" if len(numbers) > 1 else "constant"
         return Profile(cells.name, kind, cells, numbers, odd=tuple(odd))
+    if not np.isnan(cells.numbers[~cells.missing]).any():
+        return Profile(cells.name, "large", cells, dict(counts))
     found = _of_words(cells, counts)
     return found._replace(kind="codes" if found.kind == "words" else found.kind)
 

@@ -11,12 +11,19 @@ import pandas as pd
 import torch
 
 from ...checks import brief
-from ..doubts import FEWEST, gives_away, repeats
+from ..doubts import FEWEST, disguise_note, gives_away, repeats
+from ..reading import LARGEST
+from .codings import (
+    coding_sentence,
+    codings_of,
+    other_values,
+    words_against_numbers,
+)
 from .columns import HARMFUL, USELESS, Profile, as_names, profile_of
 from .dates import days, month_first
 from .roles import FEWEST_ROWS, positive_guess, same_groups
-from .sources import BY_FILE, TableSource
-from .spellings import look_alikes, spelling_note
+from .sources import BY_FILE, TableSource, site_of
+from .spellings import few, look_alikes, spelling_note
 from .units import other_units, unit_note
 
 IS_TEST = "is_test"
@@ -90,6 +97,9 @@ def findings_of(look: Inspection, client: str, target: str) -> Findings:
     look = look._replace(profiles=tuple(profiles))
     wanted, task = look.of(target), _task_of(look.of(target), book)
     data: dict[str, Any] = {"client": client, "target": target, "task": task.name}
+    differ = target_codings(look, client, target)
+    if differ:
+        return Findings((), data, {}, (), (differ,))
     rows = wanted.present & look.of(client).present if client else wanted.present
     if not rows.all():
         ends = [name for name in (client, target) if name]
@@ -111,7 +121,7 @@ def findings_of(look: Inspection, client: str, target: str) -> Findings:
     if client:
         data |= _clients(look, client, rows, book)
         split = _split(look, data, rows, book)
-    leaves = _disguised(look, data, rows) if not book.problems else []
+    leaves = _disguised(look, data, rows, book)
     features = _features(look, data, leaves, book)
     if task.named:
         features["categories"] = sorted([*features.get("categories", []), target])
@@ -121,6 +131,7 @@ def findings_of(look: Inspection, client: str, target: str) -> Findings:
             f"column {IS_TEST!r} says which rows are for testing and must hold 0 or 1: "
             "correct it, or give it another name"
         )
+    _say_codings(look, data, book)
     _say_units(look, data, rows, book)
     _say_sentinels(look, data, book)
     _say_spellings(look, data, book)
@@ -153,9 +164,15 @@ def _task_of(wanted: Profile, book: _Notebook) -> TaskGuess:
         "date": "holds dates, which cannot be predicted",
         "identifier": f"names samples: it holds {count:,} different values",
         "text": "holds free text",
+        "large": f"holds numbers above {LARGEST:.1g}, which no model can predict",
         "many": f"holds {count:,} different words, too many to be classes",
     }
-    if wanted.kind in reasons:
+    if count > _MOST_CLASSES and _has_units(wanted):
+        book.problems.append(
+            f"column {name!r} seems to hold numbers with a unit, such as "
+            f"{brief(next(iter(wanted.counts)))}: write plain numbers to predict it"
+        )
+    elif wanted.kind in reasons:
         reason = reasons[wanted.kind]
         book.problems.append(f"column {name!r} {reason}: choose another by --target")
     if wanted.kind == "truth":
@@ -190,22 +207,16 @@ def _rows(count: int) -> str:
     return f"{count:,} row{'s' * (count != 1)}"
 
 
-def _few(names: Sequence[str], most: int = 5) -> str:
-    """The first names as a list in a sentence.
-
-    >>> _few(["a", "b", "c"]), _few("abcd", most=2)
-    ('a, b and c', 'a, b and 2 more')
-    """
-    more = [f"{len(names) - most} more"] if len(names) > most else []
-    *head, last = [*names[:most], *more]
-    return f"{', '.join(head)} and {last}" if head else last
-
-
 def _clients(
     look: Inspection, client: str, rows: np.ndarray, book: _Notebook
 ) -> dict[str, Any]:
     """Clients that are too small, which are left out by name."""
     sizes = _names(look.of(client), rows)
+    everybody = _names(look.of(client), look.of(client).present)
+    gone = sorted(everybody.keys() - sizes.keys())
+    if gone:
+        each = "have" if gone[1:] else "has"
+        book.notes.append(f"{few(gone)} {each} no target and will be left out")
     small = sorted(name for name, size in sizes.items() if size < FEWEST_ROWS)
     if len(sizes) - len(small) < 2:
         book.problems.append(
@@ -215,7 +226,7 @@ def _clients(
     if not small or len(sizes) - len(small) < 2:
         return {}
     book.notes.append(
-        f"{_few(small)} will be left out, with fewer than {FEWEST_ROWS} rows"
+        f"{few(small)} will be left out, with fewer than {FEWEST_ROWS} rows"
     )
     return {"skip_clients": small}
 
@@ -238,31 +249,40 @@ def _split(
     )
     table = table.drop(index=data.get("skip_clients", []), errors="ignore")
     rest = table.sum(axis=1) - table.max(axis=1)
-    few = [str(name) for name in rest.index[rest < _SAFE]]
-    if not few:
+    alone = [str(name) for name in rest.index[rest < _SAFE]]
+    if not alone:
         return {}
     book.notes.append(
-        f"{_few(few)} {'have' if few[1:] else 'has'} almost only one class, and may "
+        f"{few(alone)} {'have' if alone[1:] else 'has'} almost only one class, and may "
         "train on one alone"
     )
     return {"min_classes": 1}
 
 
-def _disguised(look: Inspection, data: dict[str, Any], rows: np.ndarray) -> list[str]:
-    """Columns that are the target in other words."""
-    if rows.sum() < FEWEST:
+def _disguised(
+    look: Inspection, data: dict[str, Any], rows: np.ndarray, book: _Notebook
+) -> list[str]:
+    """Columns that are the target in other words; what nearly is one is said."""
+    if rows.sum() < FEWEST or book.problems:
         return []
-    target = _values(look.of(data["target"]), rows)
+    labels = torch.tensor(_values(look.of(data["target"]), rows))
     labelled = data["task"] != "regression"
-    labels = torch.tensor(target)
+    labels = labels.long() if labelled else labels
+    tells = gives_away if labelled else repeats
     found = []
     for profile in look.profiles:
         special = profile.name in (data["client"], data["target"], BY_FILE, IS_TEST)
         if special or profile.kind in USELESS:
             continue
         values = torch.tensor(_values(profile, rows))
-        if gives_away(values, labels.long()) if labelled else repeats(values, labels):
+        if tells(values, labels):
             found.append(profile.name)
+            continue
+        note = disguise_note(profile.name, values, labels, labelled=labelled)
+        if note:
+            book.notes.append(
+                f"{note}; add it to `drop` if it is known only after the target"
+            )
     return found
 
 
@@ -294,7 +314,7 @@ def _features(
     drop = [p.name for p in mine if p.kind in USELESS] + leaves + apart + doubles
     if doubles:
         book.notes.append(
-            f"{_few([*map(repr, doubles)])} {'tell' if doubles[1:] else 'tells'} the "
+            f"{few([*map(repr, doubles)])} {'tell' if doubles[1:] else 'tells'} the "
             "client in other words and will be left out"
         )
     if apart:
@@ -303,21 +323,24 @@ def _features(
             "left out"
         )
     if leaves:
-        names = _few([*map(repr, leaves)])
+        names = few([*map(repr, leaves)])
         each = "tell" if leaves[1:] else "tells"
         book.notes.append(
             f"{names} {each} the target of every row and will be left out; take it out "
             "of `drop` if it is known before the target"
         )
     for profile in mine:
-        if profile.kind in HARMFUL and _has_units(profile):
+        many = profile.kind == "words" and len(profile.counts) > _MOST_CLASSES
+        if (profile.kind in HARMFUL or many) and _has_units(profile):
             book.notes.append(
                 f"column {profile.name!r} seems to hold numbers with a unit, such as "
                 f"{brief(next(iter(profile.counts)))}; write plain numbers to use it"
             )
     used = [p for p in mine if p.name not in drop]
     if not used:
-        book.problems.append("no column is left to predict from: add some")
+        lack = f"{look.source.differences()}, so " if apart else ""
+        advice = "give columns the same names in all files" if apart else "add some"
+        book.problems.append(f"{lack}no column is left to predict from: {advice}")
     found: dict[str, Any] = {}
     dates = {p.name: p.date for p in used if p.kind == "date"}
     for name, form in dates.items():
@@ -329,9 +352,7 @@ def _features(
             )
     odd = sorted({word for p in [*used, look.of(data["target"])] for word in p.odd})
     if odd:
-        book.notes.append(
-            f"{_few([*map(brief, odd)])} among numbers will count as gaps"
-        )
+        book.notes.append(f"{few([*map(brief, odd)])} among numbers will count as gaps")
         found["missing"] = odd
     categories = [p.name for p in used if p.kind == "codes"]
     named = {"dates": dates, "categories": categories, "drop": sorted(drop)}
@@ -375,6 +396,63 @@ def _say_sentinels(look: Inspection, data: dict[str, Any], book: _Notebook) -> N
                 )
 
 
+def target_codings(look: Inspection, client: str, target: str) -> str:
+    """A sentence about a target that files or clients write in different ways.
+
+    Nothing is said about quantities, of which no two clients need have the same.
+    """
+    profile = look.of(target)
+    for owner, by_file in _owners_of_all(look, client):
+        codings = codings_of(profile, owner)
+        values = {value for coding in codings for value in coding.values}
+        whole = profile.whole and len(values) <= _MOST_CLASSES
+        named = profile.kind not in ("number", "date") or whole
+        pair = words_against_numbers(codings) or (
+            other_values(codings) if named else None
+        )
+        if pair is not None:
+            return coding_sentence(f"the target {target!r}", pair, by_file=by_file)
+    return ""
+
+
+def _owners_of_all(look: Inspection, client: str) -> list[tuple[np.ndarray, bool]]:
+    """The file of every row, where there are several, and its client."""
+    found = []
+    if look.has(BY_FILE) and len(look.source.files) > 1:
+        full = {site_of(path): path.name for path in look.source.files}
+        words = look.of(BY_FILE).cells.text
+        found.append((np.array([full.get(w, w) for w in words], object), True))
+    if client not in ("", BY_FILE):
+        profile = as_names(look.of(client))
+        names = pd.Series(profile.cells.text, dtype=object)
+        names = names.replace(dict(profile.merged)).where(profile.present, "")
+        found.append((names.to_numpy(object), False))
+    return found
+
+
+def _say_codings(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
+    """Says which features have words at one client and numbers at another, or the like.
+
+    Of two pairs of values alone, as clients may have other places or people.
+    """
+    ends = (data["client"], data["target"], BY_FILE, IS_TEST)
+    for profile in look.profiles:
+        mixed = bool(profile.odd) or profile.kind == "codes"
+        plain = not mixed and len(profile.counts) > 4  # more than two pairs
+        if plain or profile.name in (*ends, *data.get("drop", [])):
+            continue
+        for owner, by_file in _owners_of_all(look, data["client"]):
+            codings = codings_of(profile, owner)
+            of_two = all(len(coding.values) == 2 for coding in codings)
+            pair = words_against_numbers(codings) or (
+                other_values(codings) if of_two else None
+            )
+            if pair is not None:
+                what = f"column {profile.name!r}"
+                book.notes.append(coding_sentence(what, pair, by_file=by_file))
+                break
+
+
 def _say_units(
     look: Inspection, data: dict[str, Any], rows: np.ndarray, book: _Notebook
 ) -> None:
@@ -399,7 +477,7 @@ def _say_spellings(look: Inspection, data: dict[str, Any], book: _Notebook) -> N
         alike = look_alikes(profile.counts)
         if alike:
             book.notes.append(
-                f"column {profile.name!r}: {_few([*map(repr, alike)])} look alike; "
+                f"column {profile.name!r}: {few([*map(repr, alike)])} look alike; "
                 "correct the file if they are one"
             )
         if profile.merged:

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ...checks import brief
 from .columns import Profile, tokens_of
 from .sources import BY_FILE
+from .spellings import few
 
 _CLIENTS = (
     "client clients",
@@ -65,6 +67,23 @@ def client_guess(profiles: Sequence[Profile], target: str = "") -> Guess:
     if any(p.name == BY_FILE for p in profiles) and not guess.sure:
         return Guess(BY_FILE, True, (BY_FILE, *guess.others))
     return guess
+
+
+def unfit_client(profiles: Sequence[Profile]) -> str:
+    """Why the column that is called like a client is not one; else nothing."""
+    named = _by_name(profiles, _CLIENTS[:2]).name
+    profile = next((p for p in profiles if p.name == named), None)
+    if profile is None or not profile.counts:
+        return ""
+    count, rows = len(profile.counts), sum(profile.counts.values())
+    start = f"column {named!r} names"
+    if count > 1:
+        few_each = f"{start} {count:,} clients in {rows:,} rows, too few for each"
+        return few_each if 5 * count > rows else ""
+    one, merged = next(iter(profile.counts)), [brief(word) for word in profile.merged]
+    each = "are" if merged[1:] else "is"
+    alike = f" ({few(merged)} {each} read as it)" if merged else ""
+    return f"{start} one client, {brief(one)}{alike}, but a study needs two"
 
 
 def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:

@@ -108,7 +108,23 @@ def read_source(place: Place, asked: Writing = UNSAID) -> TableSource:
     frames = [with_names(frame, map(str, read[0][0])) for frame, _ in read]
     ways = zip(*(way for _, way in read), strict=True)
     same = Writing(*(some[0] if len(set(some)) == 1 else "" for some in ways))
-    return TableSource(label, files, tuple(frames), same)
+    source = TableSource(label, files, tuple(frames), same)
+    _refuse_nothing_shared(source)
+    return source
+
+
+def _refuse_nothing_shared(source: TableSource) -> None:
+    """Refuses files that have no column in common."""
+    if source.shared():
+        return
+    first, names = source.files[0].name, set(source.frames[0])
+    pairs = zip(source.files, source.frames, strict=True)
+    alone = [path.name for path, frame in pairs if not names & set(frame)]
+    what = f"{alone[0]} has no column in common with {first}" if alone else ""
+    raise InputError(
+        f"{what or 'no column is in all files'}: give each column the same name in all "
+        "files, or leave a file out."
+    )
 
 
 def with_names(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...checks import brief
 
@@ -63,3 +63,14 @@ def spelling_note(name: str, other: Mapping[str, str]) -> str:
         some.append(f"{listed} {'are' if words[1:] else 'is'} read as {brief(usual)}")
     more = f", and {len(groups) - 3} more" if len(groups) > 3 else ""
     return f"column {name!r}: {'; '.join(some)}{more}"
+
+
+def few(names: Sequence[str], most: int = 5) -> str:
+    """The first names as a list in a sentence.
+
+    >>> few(["a", "b", "c"]), few("abcd", most=2)
+    ('a, b and c', 'a, b and 2 more')
+    """
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    *head, last = [*names[:most], *more]
+    return f"{', '.join(head)} and {last}" if head else last

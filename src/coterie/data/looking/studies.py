@@ -11,9 +11,16 @@ from typing import Any
 import tomli_w
 
 from ...checks import InputError, suggestion
-from .findings import Findings, Inspection, findings_of, harmful, look_at
+from .findings import (
+    Findings,
+    Inspection,
+    findings_of,
+    harmful,
+    look_at,
+    target_codings,
+)
 from .formats import Writing, refuse_writing
-from .roles import Guess, client_guess, target_guess
+from .roles import Guess, client_guess, target_guess, unfit_client
 from .sources import BY_FILE, TableSource, files_of, is_npz, read_source
 
 _OPTIONS = {
@@ -59,6 +66,9 @@ def completed(
     target = _target_of(given, look, client)
     if not look.has(target) or (client and not look.has(client)):
         return given, parts
+    differ = target_codings(look, client, target)
+    if differ and "task" not in given:
+        raise InputError(f"{differ}.")
     found = findings_of(look, client, target)
     if guessed:
         if found.problems:
@@ -147,9 +157,15 @@ def doubt(look: Inspection, guess: Guess, role: str, by: str) -> str:
     more = len(guess.others) - len(some)
     listed = ", ".join(some) + (f" and {more} more" if more else "")
     start = f"{label} does not say which column {what}"
+    different = look.source.differences()
+    if different:
+        start = f"{start} (only columns of all files count, and {different})"
     if some:
         return f"{start}; it may be {listed}: name it by {by}"
     if role == "client":
+        unfit = unfit_client(look.profiles)
+        if unfit:
+            return f"{unfit}: name another column by {by}, or correct it"
         return (
             f"{start}, and none repeats a few names: name one by {by}, or give a file "
             "for each client"
@@ -160,6 +176,12 @@ def doubt(look: Inspection, guess: Guess, role: str, by: str) -> str:
 def named_column(look: Inspection, role: str, name: str) -> str:
     """The name, if there is such a column."""
     columns = [profile.name for profile in look.profiles]
+    if name not in columns and name in look.source.columns():
+        rest = [other for other in look.source.columns() if other != name]
+        raise InputError(
+            f"--{role} must name a column of all files, but "
+            f"{look.source.differences(rest)}: give it the same name in all files."
+        )
     if name not in columns:
         raise InputError(
             f"--{role} must name a column, but {look.source.label.name} has none that "

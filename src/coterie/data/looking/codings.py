@@ -1,0 +1,146 @@
+"""Whether clients, or files, write the same classes in different ways.
+
+Where one has `ill` and `well` and another 0 and 1, no model can learn from both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...checks import brief
+from .columns import Profile
+from .spellings import few
+
+_FEWEST = 4
+"""With fewer rows nothing is said about a client."""
+
+_MOST = 10
+"""More values are quantities or names, not a coding."""
+
+
+class Coding(NamedTuple):
+    """The values that one client, or one file, has in a column."""
+
+    who: str
+    values: tuple[str, ...]  # the different ones, sorted
+    rows: int
+    words: bool  # whether most are words
+
+
+class CodingPair(NamedTuple):
+    """Two codings of one column, and how many clients have each."""
+
+    one: Coding
+    other: Coding
+    like_one: int
+    like_other: int
+
+
+def codings_of(profile: Profile, owner: np.ndarray) -> list[Coding]:
+    """The coding of each client in a column, of those that have enough rows.
+
+    Args:
+        profile: of the column.
+        owner: the client of each row, as text; empty where there is none.
+    """
+    cells = profile.cells
+    there = ~cells.missing & (owner != "")
+    words = pd.Series(cells.text[there], dtype=object).replace(dict(profile.merged))
+    is_word = np.ones(len(words), bool)
+    if cells.numbers is not None:
+        is_word = np.isnan(cells.numbers[there])
+        numbers = [f"{value:g}" for value in cells.numbers[there]]
+        words = words.where(is_word, pd.Series(numbers, dtype=object))
+    table = pd.DataFrame({"word": words, "is_word": is_word})
+    return [
+        Coding(
+            str(who),
+            tuple(sorted(set(some["word"]))),
+            len(some),
+            bool(2 * some["is_word"].sum() > len(some)),
+        )
+        for who, some in table.groupby(owner[there])
+        if len(some) >= _FEWEST
+    ]
+
+
+def words_against_numbers(codings: Sequence[Coding]) -> CodingPair | None:
+    """Clients with words and clients with numbers, where there are both."""
+    return _pair(*([c for c in codings if c.words == words] for words in (True, False)))
+
+
+def other_values(codings: Sequence[Coding]) -> CodingPair | None:
+    """Two groups of clients with values of their own, where there are just two.
+
+    That is, no value of one group is in the other. Where all clients have two whole
+    numbers, it is enough that those of one group are the others' moved, such as 0 and
+    1, 1 and 2, or that they are 0 and 1, -1 and 1. With more classes or clients of one
+    class, such pairs may come by chance.
+    """
+    pairs = sorted({c.values for c in codings})
+    if len(pairs) == 2 and _moved(*map(_numbers, pairs)):
+        return _pair(*([c for c in codings if c.values == pair] for pair in pairs))
+    sure = [c for c in codings if 2 <= len(c.values) <= min(_MOST, c.rows // 2)]
+    groups: list[set[str]] = []
+    for coding in sure:
+        mine = set(coding.values)
+        touching = [group for group in groups if group & mine]
+        groups = [group for group in groups if not group & mine]
+        groups.append(mine.union(*touching))
+    if len(groups) != 2:
+        return None
+    return _pair(*([c for c in sure if c.values[0] in group] for group in groups))
+
+
+def _numbers(values: tuple[str, ...]) -> tuple[int, ...]:
+    """The values as whole numbers, sorted; nothing where one is not."""
+    whole = all(value.removeprefix("-").isdecimal() for value in values)
+    return tuple(sorted(map(int, values))) if whole else ()
+
+
+def _moved(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether two numbers are two others moved, or the same with a sign.
+
+    >>> _moved((0, 1), (1, 2)), _moved((0, 1), (-1, 1)), _moved((0, 1), (0, 2))
+    (True, True, False)
+    """
+    if not len(one) == len(other) == 2:
+        return False
+    return one[1] - one[0] == other[1] - other[0] or {one, other} == {(0, 1), (-1, 1)}
+
+
+def _pair(one: list[Coding], other: list[Coding]) -> CodingPair | None:
+    return CodingPair(one[0], other[0], len(one), len(other)) if one and other else None
+
+
+def coding_sentence(what: str, pair: CodingPair, *, by_file: bool) -> str:
+    """A sentence about a column that is coded in two ways.
+
+    Args:
+        what: of which column, such as "the target".
+        pair: both ways.
+        by_file: whether files are what differs, not clients.
+    """
+    by, all_of = ("file", "in all files") if by_file else ("client", "for all clients")
+    both = ((pair.one, pair.like_one), (pair.other, pair.like_other))
+    shown = ", ".join(_has(coding, count) for coding, count in both)
+    return (
+        f"the codings of {what} differ by {by}: {shown}; use the same values {all_of}"
+    )
+
+
+def _has(coding: Coding, count: int) -> str:
+    """What a client has, and how many others have the like.
+
+    >>> _has(Coding("a.csv", ("ill", "well"), 20, True), 3)
+    "a.csv and 2 more have 'ill' and 'well'"
+    """
+    who = f"{coding.who} and {count - 1} more have" if count > 1 else None
+    shown = [brief(v) if coding.words else v for v in coding.values]
+    if len(shown) > _MOST and not coding.words:
+        return f"{who or f'{coding.who} has'} numbers, such as {shown[0]}"
+    return f"{who or f'{coding.who} has'} {few(shown, most=4)}"
