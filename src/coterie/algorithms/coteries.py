@@ -1,4 +1,4 @@
-"""Groups found on the way, a model trained alone beside them, and a cautious choice.
+"""Groups found on the way, a model trained alone besides, and a choice at home.
 
 In round t every client i of group c
 
@@ -6,22 +6,25 @@ In round t every client i of group c
     u_i <- `steps` local steps from w_c            and then  w_c <- mean of u_i over c
     o_i <- o_i + (u_i - w_c - o_i) / 4             by what it differs from its group
 
-and, before it begins, reports how well v_i, w_c and w_c + o_i do on its held-out
-(validation) samples. These decide two things. Groups divide, from one group on, where
-two halves of a group are surely better for its members than the whole
-(`coterie.collaboration.divisions`). And each client uses that of v_i, w_c and w_c + o_i
-which should have the least loss, by its own evidence and everybody's
-(`coterie.collaboration.evidence.choices`): so, where nobody helps, local training;
+From one group on, groups divide where two halves of a group, which compete for its
+members, are surely better on their held-out (validation) samples than the whole
+(`coterie.collaboration.divisions`). And each client uses that of v_i, w_c, w_c + o_i
+and (v_i + w_c) / 2 which has the least
+
+    n_i L_ik + 30 mean_j L_jk,
+
+where L_ik is the mean held-out loss of model k at client i, and n_i is the number of
+its held-out samples. A client makes that choice by itself, from exact losses that stay
+at home, and from the others' mean. So, where nobody helps, this is local training;
 where all are alike, FedAvg; where labels are skewed, personalised FedAvg; and where
 there are groups, FedAvg in each.
-
-What it minimises is the mean held-out loss of the models in use, over partitions into
-groups and over choices, greedily; a difference counts beyond its standard error only.
 
 References:
     Sattler, Müller, Samek, "Clustered federated learning: model-agnostic distributed
     multitask optimization under privacy constraints", IEEE TNNLS, 2020, arXiv
-    1910.01991, for halves by directions of updates; the rest is ours.
+    1910.01991, for halves by directions of updates. Ghosh, Chung, Yin, Ramchandran, "An
+    efficient framework for clustered federated learning", NeurIPS, 2020, arXiv
+    2006.04088, for models that compete for clients. The rest is ours.
 """
 
 from __future__ import annotations
@@ -29,68 +32,72 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ..checks import InputError
 from ..collaboration.divisions import (
-    MODELS,
-    News,
-    Standing,
-    judged,
+    REST,
+    TRIAL,
+    Coordinator,
+    Places,
     one_group,
-    proposed,
+    places,
+    with_directions,
+    with_evidence,
 )
-from ..collaboration.evidence import unflat
+from ..collaboration.evidence import choices
+from ..collaboration.rows import common
 from ..collaboration.weights import shares_of
-from ..optim.steps import LocalDescent, velocity
+from ..optim.steps import LocalDescent, sgd, velocity
 from ..options import Count, Positive, Sizes, method
 from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows, Server
-from .coteries_client import coteries_round, followed, sharing, welcomed
-from .coteries_in_time import flow_of_coteries
+from .coteries_client import (
+    CAP,
+    GROUP,
+    Ballot,
+    averaged,
+    candidates,
+    compete,
+    cut,
+    empty_ballot,
+    first_look,
+    followed,
+    look,
+    shared_steps,
+    sharing,
+    tell,
+    welcomed,
+)
 
-
-class Coordinator(NamedTuple):
-    """What the coordinator remembers of all N clients."""
-
-    standing: Standing
-    shares: Tensor  # (N,)
-
-
-class Place(NamedTuple):
-    """What a client was told of its group, and which model it should use."""
-
-    member: Rows  # (n,) its group
-    choice: Rows  # (n,)
-    waits: Rows  # (n,) whether its group divided while it was away
-    trial: Rows  # (n,) whether halves of its group are tried in the next round
-    together: Rows  # (n,) how many clients its group has
+_COST = 0.4
+"""Of a training: what looking at all data may cost, at most, in an average round."""
 
 
 class State(NamedTuple):
-    """Models, momentum, what is known of groups, and gradient steps taken.
+    """Models, momentum, what clients know and were told, and gradient steps taken.
 
-    Everybody's model is there in probation only, and candidates where some are tried.
+    Halves are there in trials and contests only.
     """
 
     own: Rows  # (n, D)
     group: Rows  # (n, D) as it will be received
     offset: Rows  # (n, D) by what a client differs from it
-    everyone: Rows  # (n, D) or (n, 0)
-    everyone_offset: Rows  # (n, D) or (n, 0)
-    candidates: Rows  # (n, 2, D) or (n, 0, D)
+    halves: Rows  # (n, 2, D) or (n, 0, D)
+    half_offset: Rows  # (n, D) or (n, 0): from the half that one takes
+    drift: Rows  # (n, D) mean update of shared models since it was told
+    drifts: Rows  # (n,) of how many rounds
     own_velocity: Rows  # (n, D), or (n, 0) without momentum
     group_velocity: Rows
-    everyone_velocity: Rows
-    cap: Rows  # (n,) of a sample's loss, 0 before the first
-    place: Place
+    half_velocity: Rows
+    ballot: Ballot
+    most: Rows  # (n, 2) of a loss that others are told, and of an update's length
+    place: Places
+    pick: Rows  # (n,) the half that a client takes
+    choice: Rows  # (n,)
     server: Server
+    every: int  # rounds from one look to the next, 0 before the first
     t: int
-
-    @property
-    def standing(self) -> Standing:
-        """What the coordinator knows of all clients."""
-        return self.server.standing
 
 
 @method(in_rounds=("momentum", "schedule"))
@@ -104,9 +111,9 @@ def coteries(
 ) -> Algorithm:
     """Coteries: groups that divide on evidence, with training alone as insurance.
 
-    It costs two local trainings, a third while the first groups are on probation, and
-    chooses by validation data, which it therefore needs. A newcomer gets the group
-    model that fits its training data best, and uses it as most of that group do.
+    It costs two local trainings, a third in contests, and chooses by validation data,
+    which it therefore needs. A newcomer gets the group model that fits its training
+    data best, and uses it as most of that group do.
 
     Args:
         sizes: (N,) training samples of each client.
@@ -118,219 +125,327 @@ def coteries(
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        w = oracle.average(x.new_ones(len(x)), x)
-        none, v = x[:, :0], velocity(rule, x)
-        own = x, w, torch.zeros_like(x)
-        rows = *own, none, none, x.new_empty(len(x), 0, x.shape[1]), v, v, v[:, :0]
+        w, v = common(oracle, x), velocity(rule, x)
         told = Numbers(shares.to(x)[oracle.mine])
-        server, *place = oracle.central(_begin, None, told)
-        return State(*rows, x.new_zeros(len(x)), Place(*place), server, 0)
+        server, *place = oracle.central(_begin, None, told, columns=x.shape[1])
+        zero = x.new_zeros(len(x))
+        return State(
+            own=x,
+            group=w,
+            offset=torch.zeros_like(x),
+            halves=x.new_empty(len(x), 0, x.shape[1]),
+            half_offset=x[:, :0],
+            drift=torch.zeros_like(x),
+            drifts=zero,
+            own_velocity=v,
+            group_velocity=v,
+            half_velocity=v[:, :0],
+            ballot=empty_ballot(x),
+            most=x.new_zeros(len(x), 2),
+            place=Places(*place),
+            pick=torch.zeros_like(place[0]),
+            choice=torch.full_like(place[0], GROUP),
+            server=server,
+            every=0,
+            t=0,
+        )
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        before, share = state.group, shares.to(state.own)[oracle.mine]
-        state, ends, news, groups = _trained(state, oracle, rule, steps, sure)
-        state = _averaged(state, oracle, share, ends, news, groups)
-        state = _with_candidates(state, oracle, news, ends.group - before)
-        return state, sharing(state.place.member, state.place.choice)
+        share = shares.to(state.own)[oracle.mine]
+        work: Options = {"rule": rule, "steps": steps, "t": state.t}
+        number, models = state.t // steps, (state.own, state.group, state.offset)
+        # It comes first, so that these are the steps of `local`.
+        own = oracle.each(sgd, state.own, state.own_velocity, **work)
+        if not state.every:
+            state = _begun(state, oracle, sizes, steps)
+        looks = number % state.every == 0
+        if looks and number:
+            tells = number % (2 * state.every) == 0
+            state = _looked(state, oracle, models, tells=tells)
+        state = state._replace(own=own[0], own_velocity=own[1])
+        state, evidence = _competed(state, oracle, looks=looks)
+        state, ends = _trained(state, oracle, work)
+        place = state.place
+        if looks:
+            state, place = _decided(state, oracle, evidence, sure)
+        state = _averaged(state, oracle, share, ends, place.second)
+        state = _placed(state, oracle, share, place)
+        state = state._replace(t=state.t + steps)
+        return state, sharing(state.place.member, state.choice)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        of = state.place.member, state.place.choice
+        of = state.place.member, state.choice
         work: Options = {"steps": steps, "taken": state.t}
         return welcomed(oracle, state.group, *of, rule=rule, **work)
 
-    flow = flow_of_coteries(shares, rule, steps, sure)
-    return Algorithm(init, step, lambda state, oracle: in_use(state), welcome, flow)
+    return Algorithm(init, step, lambda state, oracle: in_use(state), welcome)
 
 
 def in_use(state: State) -> Float[Tensor, "n d"]:
     """The model that each client uses."""
-    models = [state.own, state.group, state.group + state.offset]
-    if state.everyone.shape[1]:
-        models += [state.everyone, state.everyone + state.everyone_offset]
-    choice = state.place.choice[None, :, None].expand(1, -1, state.own.shape[1])
-    return torch.stack(models).gather(0, choice)[0]
-
-
-class Ends(NamedTuple):
-    """Where the local steps of active clients end, from the models they received."""
-
-    group: Rows  # (n, D)
-    everyone: Rows  # (n, D) or (n, 0)
-    steady: Rows  # (n,) who took them in the group that it belongs to
-
-
-class Groups(NamedTuple):
-    """What clients are told of all groups."""
-
-    heard: Rows  # (n,) whether anybody of one's own takes part
-    number: int  # their names are below it
-
-
-def _trained(
-    state: State, oracle: Oracle, rule: LocalDescent, steps: int, sure: float
-) -> tuple[State, Ends, News, Groups]:
-    """After the local steps, with what a coordinator makes of the reports."""
-    old, n = state.place, len(state.own)
-    nothing = state.own.new_zeros(n, 1 + MODELS + MODELS**2, dtype=torch.float64)
-    velocities = state.own_velocity, state.group_velocity, state.everyone_velocity
-    own, group, everyone, v, w_v, e_v, cap, pick, report = oracle.each(
-        coteries_round,
-        *(state.own, state.group, state.everyone, *velocities, state.cap),
-        *(torch.zeros_like(old.member), nothing),
-        *(state.candidates, old.trial | old.waits),
-        *(state.offset, state.everyone_offset, old.together),
-        rule=rule,
-        steps=steps,
-        t=state.t,
-        everybody=float(len(oracle.present)),
-    )
-    told = Numbers(pick), Numbers(report)
-    server, *found = oracle.central(
-        _verdict, state.server, *told, t=state.t // steps, sure=sure
-    )
-    after = state._replace(
-        own=own,
-        own_velocity=v,
-        group_velocity=w_v,
-        everyone_velocity=e_v,
-        cap=cap,
-        place=Place(*found[: len(old)]),
-        server=server,
-        t=state.t + steps,
-    )
-    ends = Ends(group, everyone, oracle.active & ~old.waits)
-    *news, heard, count = found[len(old) :]
-    return after, ends, News(*news), Groups(heard, int(count[0]))
+    models = torch.stack(candidates(state.own, state.group, state.offset), 1)
+    return models[torch.arange(len(models), device=models.device), state.choice]
 
 
 def _begin(
-    server: None, who: Tensor, shares: Float[Tensor, " n"]
+    server: None, who: Tensor, shares: Float[Tensor, " n"], *, columns: int
 ) -> tuple[Coordinator | Tensor, ...]:
     """A coordinator's program: one group of all, before the first round."""
-    standing = one_group(shares[:, None])
-    return Coordinator(standing, shares), *_places(standing)
+    new = one_group(shares, torch.zeros_like(shares), columns)
+    return new, *places(new)
 
 
-def _places(of: Standing) -> Place:
-    """What clients are told of where they stand."""
-    together = torch.bincount(of.member, minlength=len(of.member))[of.member]
-    return Place(of.member, of.choice, of.sibling >= 0, of.trial, together)
+def _begun(state: State, oracle: Oracle, sizes: Tensor, steps: int) -> State:
+    """With what a coordinator learns before the first steps.
+
+    All models are the same so far, and nobody has anything to choose.
+    """
+    nothing = state.own.new_zeros(len(state.own), 3)
+    told = oracle.each(first_look, nothing, state.group, steps=steps)[0]
+    told = torch.cat([told, sizes.to(told)[oracle.mine, None]], 1)
+    server, level, every = oracle.central(_plan, state.server, Numbers(told))
+    most = torch.stack([level.to(state.most), state.most[:, 1]], 1)
+    return state._replace(server=server, most=most, every=int(every[0]))
 
 
-def _verdict(
-    server: Coordinator,
-    who: Int[Tensor, " p"],
-    pick: Int[Tensor, " p"],
-    report: Float[Tensor, "p m"],
-    *,
-    t: int,
-    sure: float,
-) -> tuple[Coordinator | Tensor, ...]:
-    """A coordinator's program: what it makes of reports, places, news and groups."""
-    n = len(server.shares)
-    if not bool((unflat(report, MODELS).samples > 0).any()):
+def _plan(
+    server: Coordinator, who: Int[Tensor, " p"], told: Float[Tensor, "p 4"]
+) -> tuple[Coordinator, Tensor, Tensor]:
+    """A coordinator's program: what a loss counts for at most, and when to look."""
+    samples, losses, work, sizes = told.double().unbind(1)
+    if not bool((samples > 0).any()):
         raise InputError(
             "coteries chooses by validation data, but no client that takes part has "
             "any: give a `validation` share above 0, or another method."
         )
-    active = torch.zeros(n, dtype=torch.bool, device=who.device)
-    active[who] = True
-    picks = torch.zeros_like(active, dtype=torch.long).index_copy(0, who, pick)
-    reports = report.new_zeros(n, report.shape[1]).index_copy(0, who, report)
-    told = unflat(reports, MODELS)
-    new, news = judged(server.standing, active, picks, told, t=t, sure=sure)
-    heard = torch.isin(new.member, new.member[active & (server.shares > 0)])
-    count = torch.full_like(new.member, int(new.member.max()) + 1)
-    return server._replace(standing=new), *_places(new), *news, heard, count
+    held = server.samples.index_copy(0, who, samples)
+    level = CAP * losses[samples > 0].median()
+    # A look costs about as much as a pass through all data.
+    every = (sizes.mean() / (_COST * work.mean().clamp(min=1)) - 1e-6).ceil()
+    every, n = every.clamp(min=1).long(), len(held)
+    return server._replace(samples=held), level.expand(n), every.expand(n)
+
+
+def _looked(
+    state: State, oracle: Oracle, models: tuple[Tensor, ...], *, tells: bool
+) -> State:
+    """With what clients find out for themselves, what all are told, and choices."""
+    old = state.ballot
+    rows = torch.zeros_like(old.losses), old.samples, old.cap
+    losses, samples, cap = oracle.each(look, *rows, *models)
+    mean, looks = averaged(old.losses, old.looks, losses)
+    new = old._replace(losses=mean, looks=looks, samples=samples, cap=cap)
+    if tells:
+        told = oracle.each(tell, torch.zeros_like(losses), *models, state.most[:, 0])[0]
+        mean, tellings = averaged(old.told, old.tellings, told)
+        everybody = common(oracle, Numbers(mean))
+        new = new._replace(told=mean, tellings=tellings, everybody=everybody)
+    # Who is away learns nothing.
+    pairs = zip(new, old, strict=True)
+    new = Ballot(*[_where(oracle.active, a, b) for a, b in pairs])
+    choice = choices(new.losses, new.samples, new.everybody)
+    choice = _where(oracle.active, choice, state.choice)
+    return state._replace(ballot=new, choice=choice)
+
+
+def _where(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """The new rows of those who are active."""
+    return torch.where(active.view(-1, *[1] * (new.dim() - 1)), new, old)
+
+
+class Ends(NamedTuple):
+    """Where local steps end, from the models that clients received."""
+
+    group: Rows  # (n, D), or (n, 0) in a trial
+    half: Rows  # (n, D), or (n, 0) in a rest
+    start: Rows  # (n, D) of the half
+
+
+def _competed(
+    state: State, oracle: Oracle, *, looks: bool
+) -> tuple[State, Float64[Tensor, "n 8"] | None]:
+    """With the halves that clients take, and evidence of what these are worth."""
+    phase = int(state.place.phase[0])
+    if phase == REST or not looks:
+        return state, None
+    before = state.pick
+    pick, told = oracle.each(
+        compete,
+        before,
+        state.own.new_zeros(len(before), 8, dtype=torch.float64),
+        *(state.group, state.offset, state.halves, state.half_offset),
+        state.most[:, 0],
+        may_move=phase == TRIAL,
+    )
+    offset = torch.where((pick == before)[:, None], state.half_offset, 0)
+    return state._replace(pick=pick, half_offset=offset), told
+
+
+def _trained(state: State, oracle: Oracle, work: Options) -> tuple[State, Ends]:
+    """After local steps of the models that a client shares in this phase."""
+    place, none = state.place, state.own[:, :0]
+    phase, group, half, start = int(place.phase[0]), none, none, none
+    update = none
+    if phase != TRIAL:
+        rows = state.group, state.group_velocity, place.together
+        group, v = oracle.each(shared_steps, *rows, **work)
+        update, state = group - state.group, state._replace(group_velocity=v)
+    if phase != REST:
+        start = _taken(state.halves, state.pick)
+        rows = start, state.half_velocity, place.together
+        half, v = oracle.each(shared_steps, *rows, **work)
+        update = half - start if phase == TRIAL else update
+        state = state._replace(half_velocity=v)
+    heard = oracle.active.to(state.drifts)
+    drifts = state.drifts + heard
+    rate = (heard / drifts.clamp(min=1))[:, None]
+    drift = state.drift + rate * (update - state.drift)
+    return state._replace(drift=drift, drifts=drifts), Ends(group, half, start)
+
+
+def _taken(halves: Float[Tensor, "n 2 d"], pick: Int[Tensor, " n"]) -> Tensor:
+    """The half that each client takes."""
+    return halves[torch.arange(len(pick), device=pick.device), pick]
+
+
+def _decided(
+    state: State, oracle: Oracle, evidence: Tensor | None, sure: float
+) -> tuple[State, Places]:
+    """What a coordinator makes of directions in a rest, and of evidence elsewhere."""
+    if evidence is None:
+        server, pick, second, phase, most = oracle.central(
+            _directions, state.server, state.drift
+        )
+        heard = oracle.active
+        state = state._replace(
+            server=server,
+            pick=pick,
+            most=torch.stack([state.most[:, 0], most.to(state.most)], 1),
+            drift=_where(heard, torch.zeros_like(state.drift), state.drift),
+            drifts=_where(heard, torch.zeros_like(state.drifts), state.drifts),
+        )
+        return state, state.place._replace(second=second, phase=phase)
+    told = Numbers(state.pick), Numbers(evidence)
+    server, *place = oracle.central(_judgement, state.server, *told, sure=sure)
+    return state._replace(server=server), Places(*place)
+
+
+def _directions(
+    server: Coordinator, who: Int[Tensor, " p"], update: Float[Tensor, "p d"]
+) -> tuple[Coordinator | Tensor, ...]:
+    """A coordinator's program: places after a look in a rest, and a length."""
+    new, most = with_directions(server, who, update)
+    found = places(new)
+    return new, new.pick, found.second, found.phase, most.expand(len(new.member))
+
+
+def _judgement(
+    server: Coordinator,
+    who: Int[Tensor, " p"],
+    pick: Int[Tensor, " p"],
+    told: Float64[Tensor, "p 8"],
+    *,
+    sure: float,
+) -> tuple[Coordinator | Tensor, ...]:
+    """A coordinator's program: places after a look in a trial or a contest."""
+    new, moved = with_evidence(server, who, pick, told, sure=sure)
+    return new, *places(new, moved)
 
 
 def _averaged(
-    state: State,
+    state: State, oracle: Oracle, share: Tensor, ends: Ends, second: Tensor
+) -> State:
+    """New models of groups and of halves, and what clients differ from them by.
+
+    `second` is the share of one's group that takes the second half.
+    """
+    place, active, most = state.place, oracle.active, state.most[:, 1]
+    phase, of = int(place.phase[0]), (place.member, int(place.groups[0]))
+    if phase != REST:
+        end = cut(ends.half, ends.start, most)
+        both = []
+        for j, part in enumerate((1 - second, second)):
+            taken = share * (state.pick == j)
+            both.append(_mean(oracle, taken, end, of, state.halves[:, j], part))
+        halves = torch.stack(both, 1)
+        apart = end - _taken(halves, state.pick)
+        offset = followed(state.half_offset, apart, active)
+        state = state._replace(halves=halves, half_offset=offset)
+    if phase == TRIAL:
+        # The whole is the mean of its halves, by who takes them.
+        group = state.halves[:, 0].lerp(state.halves[:, 1], second[:, None])
+    else:
+        end = cut(ends.group, state.group, most)
+        group = _mean(oracle, share, end, of, state.group, torch.ones_like(second))
+    offset = followed(state.offset, end - group, active)
+    return state._replace(group=group, offset=offset)
+
+
+def _mean(
     oracle: Oracle,
     share: Tensor,
-    ends: Ends,
-    news: News,
-    groups: Groups,
-) -> State:
-    """New models of the groups, and everybody's as long as it is on trial."""
-    member, none, active = state.place.member, state.own[:, :0], oracle.active
-    alone = state._replace(everyone=none, everyone_offset=none, everyone_velocity=none)
-    if bool(news.merged[0]):
-        w = oracle.average(share, ends.everyone)
-        return alone._replace(
-            group=w,
-            offset=followed(state.everyone_offset, ends.everyone - w, active),
-            group_velocity=state.everyone_velocity,
-        )
-    if bool(news.tried[0]):
-        beside = ends.everyone, state.everyone_offset, state.everyone_velocity
-        if not state.everyone.shape[1]:  # it begins: so far, the group was everybody
-            beside = ends.group, state.offset, state.group_velocity
-        end, offset, v = beside
-        w = oracle.average(share, end)
-        alone = state._replace(
-            everyone=w,
-            everyone_offset=followed(offset, end - w, active),
-            everyone_velocity=v,
-        )
-    w = oracle.average(share, ends.group, member, count=groups.number)
-    # What is known of a model, and its buffer, say nothing of another group's.
-    moved = news.moved[:, None]
-    offset = torch.where(moved, 0, state.offset)
-    return alone._replace(
-        group=torch.where(groups.heard[:, None], w, state.group),
-        offset=followed(offset, ends.group - w, ends.steady),
-        group_velocity=torch.where(moved, 0, state.group_velocity),
-    )
+    rows: Float[Tensor, "n d"],
+    of: tuple[Int[Tensor, " n"], int],
+    before: Float[Tensor, "n d"],
+    part: Float[Tensor, " n"],
+) -> Float[Tensor, "n d"]:
+    """The mean of a group's rows; that of nobody is as before.
 
-
-def _with_candidates(state: State, oracle: Oracle, news: News, update: Tensor) -> State:
-    """With the halves that are tried in the next round, where there are some."""
-    server, place, before = state.server, state.place, state.candidates
-    candidates = before[:, :0]
-    if bool(news.dividing[0]):
-        server, moved, trial = oracle.central(
-            _halves, server, update, Numbers(news.due)
-        )
-        # Columns that stay at home come back as they were, and are as the group's.
-        candidates = (state.group - update)[:, None] + moved
-        place = place._replace(trial=trial)
-    if bool(news.undecided[0]):
-        server, other, told = oracle.central(_siblings, server, state.group)
-        # Where nobody of the other half is there, its model is as it was.
-        last = before[:, 1] if before.shape[1] else state.group
-        other = torch.where((told & place.waits)[:, None], other, last)
-        both = torch.stack([state.group, other], 1)
-        if candidates.shape[1]:
-            both = torch.where(place.waits[:, None, None], both, candidates)
-        candidates = both
-    return state._replace(candidates=candidates, place=place, server=server)
-
-
-def _halves(
-    server: Coordinator,
-    who: Int[Tensor, " p"],
-    update: Float[Tensor, "p d"],
-    due: Bool[Tensor, " p"],
-) -> tuple[Coordinator, Tensor, Tensor]:
-    """A coordinator's program: updates with what halves differ by, and who has such."""
-    standing, n = server.standing, len(server.shares)
-    everybody = update.new_zeros(n, update.shape[1]).index_copy(0, who, update)
-    heard = torch.zeros(n, dtype=torch.bool, device=who.device)
-    heard[who] = due
-    changes, trial = proposed(everybody, server.shares, heard, standing.member)
-    trial = trial & (standing.sibling < 0)
-    server = server._replace(standing=standing._replace(trial=trial))
-    return server, everybody[:, None] + changes, trial
-
-
-def _siblings(
-    server: Coordinator, who: Int[Tensor, " p"], group: Float[Tensor, "p d"]
-) -> tuple[Coordinator, Tensor, Tensor]:
-    """A coordinator's program: the model of the other half, and who gets one.
-
-    It is for those who were away when their group divided.
+    `part` is the share of one's group that has such rows, if all take part.
     """
-    standing = server.standing
-    same = standing.sibling[:, None] == standing.member[who]
-    return server, group[same.int().argmax(1)], same.any(1)
+    member, count = of
+    mean = oracle.average(share, rows, member, count=count)
+    if not bool(oracle.present.all()):
+        ones, heard = torch.ones_like(share), Numbers((share > 0).to(share)[:, None])
+        part = oracle.average(ones, heard, member, count=count)[:, 0]
+    return torch.where((part > 0)[:, None], mean, before)
+
+
+def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
+    """In the phase that follows, with halves if a trial begins, or in new groups."""
+    phase = int(new.phase[0])
+    moved = new.moved[:, None]
+    if bool(new.moved.any()):
+        # All that is known of the models before counts as one look.
+        ballot = state.ballot
+        looks = _where(new.moved, ballot.looks.clamp(max=1), ballot.looks)
+        tellings = _where(new.moved, ballot.tellings.clamp(max=1), ballot.tellings)
+        half = _taken(state.halves, state.pick)
+        state = state._replace(
+            group=torch.where(moved, half, state.group),
+            offset=torch.where(moved, state.half_offset, state.offset),
+            group_velocity=torch.where(
+                moved, state.half_velocity, state.group_velocity
+            ),
+            ballot=ballot._replace(looks=looks, tellings=tellings),
+        )
+    if phase == REST and state.halves.shape[1]:
+        none = state.own[:, :0]
+        state = state._replace(
+            halves=state.halves[:, :0],
+            half_offset=none,
+            half_velocity=state.half_velocity[:, :0],
+        )
+    if phase != REST and not state.halves.shape[1]:
+        of = new.member, int(new.groups[0])
+        halves = [
+            state.group
+            + oracle.average(
+                share * (state.pick == j), state.offset, of[0], count=of[1]
+            )
+            for j in (0, 1)
+        ]
+        state = state._replace(
+            halves=torch.stack(halves, 1),
+            half_offset=torch.zeros_like(state.offset),
+            half_velocity=state.group_velocity,
+        )
+    return state._replace(place=new._replace(moved=torch.zeros_like(new.moved)))
+
+
+def _side(
+    state: State, oracle: Oracle, share: Tensor, place: Places, side: int
+) -> Float[Tensor, "n d"]:
+    """What those on a side of one's group differ from it by; 0 of nobody."""
+    part, count = share * (state.pick == side), int(place.groups[0])
+    return oracle.average(part, state.offset, place.member, count=count)

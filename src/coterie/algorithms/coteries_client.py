@@ -1,94 +1,185 @@
-"""What a client does in a round of coteries, and who learns with whom after it."""
+"""What a client of coteries computes: its own choice, evidence, and local steps."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ..collaboration.best_fit import best_fit
-from ..collaboration.divisions import (
-    ALL_RAW,
-    ALL_TUNED,
-    HALF,
-    MODELS,
-    OWN,
-    RAW,
-    TUNED,
-)
-from ..collaboration.evidence import bounded, moments
+from ..collaboration.evidence import bounded
 from ..optim.steps import LocalDescent, of_clients, sgd, take_steps, velocity
-from ..types import ALONE, EVERYBODY, Clients, Info, Oracle
+from ..types import ALONE, Clients, Info, Oracle
 
-_CAP = 1.0
+OWN, GROUP, TUNED, MIDDLE = range(4)
+"""The models among which a client chooses: v, w, w + o, and (v + w) / 2."""
+
+MODELS = 4
+
+CAP = 1.0
 """What a sample's loss counts for at most, in units of the first model's mean loss.
 
 With less, sure models are preferred to accurate ones; with more, noisy labels hide what
 helps.
 """
 
-_RATE = 0.25
+RATE = 0.25
 """Of the mean by which a client differs: the last four rounds or so."""
 
+MEMORY = 0.5
+"""How much of the recorded losses is kept from one look to the next."""
 
-def coteries_round(
+
+class Ballot(NamedTuple):
+    """What a client knows of the models it may use.
+
+    Its own losses never leave it. Those of everybody are means that all are told.
+    """
+
+    losses: Tensor  # (n, 4) of the client, means over the last looks
+    looks: Tensor  # (n,) discounted number of them
+    told: Tensor  # (n, 4) of the client, as others are told: means over tellings
+    tellings: Tensor  # (n,) discounted number of these
+    everybody: Tensor  # (n, 4) the mean of what all told last
+    samples: Tensor  # (n,) held-out samples of the client
+    cap: Tensor  # (n,) of a sample's loss, 0 before the first look
+
+
+def empty_ballot(x: Float[Tensor, "n d"]) -> Ballot:
+    """Nothing is known."""
+    zero, losses = x.new_zeros(len(x)), x.new_zeros(len(x), MODELS)
+    return Ballot(losses, zero, losses, zero, losses, zero, zero)
+
+
+def candidates(own: Tensor, group: Tensor, offset: Tensor) -> tuple[Tensor, ...]:
+    """The models among which a client chooses."""
+    return own, group, group + offset, (own + group) / 2
+
+
+def look(
     clients: Clients,
+    losses: Float[Tensor, "n 4"],
+    samples: Float[Tensor, " n"],
+    cap: Float[Tensor, " n"],
     own: Float[Tensor, "n d"],
     group: Float[Tensor, "n d"],
-    everyone: Float[Tensor, "n e"],
-    own_velocity: Float[Tensor, "n v"],
-    group_velocity: Float[Tensor, "n v"],
-    everyone_velocity: Float[Tensor, "n u"],
-    cap: Float[Tensor, " n"],
-    pick: Int[Tensor, " n"],
-    report: Float[Tensor, "n m"],
-    candidates: Float[Tensor, "n h d"],
-    asked: Bool[Tensor, " n"],
     offset: Float[Tensor, "n d"],
-    everyone_offset: Float[Tensor, "n e"],
+) -> tuple[Tensor, ...]:
+    """A client program: mean losses of all models, for the client alone.
+
+    At the first look it also finds how many samples there are, and what one counts for
+    at most.
+    """
+    held = clients.validation()
+    found = [held.losses(model) for model in candidates(own, group, offset)]
+    first = CAP * found[GROUP].nanmean(1).nan_to_num()
+    cap = torch.where(cap > 0, cap, first)
+    losses = torch.stack([_mean(bounded(one, cap[:, None])) for one in found], 1)
+    return losses, (~found[GROUP].isnan()).sum(1).to(samples), cap
+
+
+def tell(
+    clients: Clients,
+    told: Float[Tensor, "n 4"],
+    own: Float[Tensor, "n d"],
+    group: Float[Tensor, "n d"],
+    offset: Float[Tensor, "n d"],
+    most: Float[Tensor, " n"],
+) -> Float[Tensor, "n 4"]:
+    """A client program: mean losses of the same models, as others are told.
+
+    No sample counts for more than `most`, which is the same for everybody: so a client
+    whose losses are huge whatever the model says nothing about models.
+    """
+    held = clients.validation()
+    found = [held.losses(model) for model in candidates(own, group, offset)]
+    return torch.stack([_mean(bounded(one, most[:, None])) for one in found], 1)
+
+
+def first_look(
+    clients: Clients,
+    told: Float[Tensor, "n 3"],
+    x: Float[Tensor, "n d"],
+    *,
+    steps: int,
+) -> Float[Tensor, "n 3"]:
+    """A client program: what a coordinator must know before it can plan.
+
+    That is how many held-out samples there are, their mean loss, and how many gradients
+    of single samples a round takes.
+    """
+    losses, batch = clients.validation().losses(x), clients.held().losses(x)
+    held, work = ((~one.isnan()).sum(1).to(told) for one in (losses, batch))
+    return torch.stack([held, _mean(losses), steps * work], 1)
+
+
+def averaged(
+    mean: Float[Tensor, "n 4"], looks: Float[Tensor, " n"], new: Float[Tensor, "n 4"]
+) -> tuple[Tensor, Tensor]:
+    """Means over the last looks and their number, after one more."""
+    looks = MEMORY * looks + 1
+    return mean + (new - mean) / looks[:, None], looks
+
+
+def compete(
+    clients: Clients,
+    pick: Int[Tensor, " n"],
+    told: Float64[Tensor, "n 8"],
+    group: Float[Tensor, "n d"],
+    offset: Float[Tensor, "n d"],
+    halves: Float[Tensor, "n 2 d"],
+    half_offset: Float[Tensor, "n d"],
+    most: Float[Tensor, " n"],
+    *,
+    may_move: bool,
+) -> tuple[Tensor, Tensor]:
+    """A client program: which half fits the training data, and if it helps.
+
+    The evidence is that of `coterie.collaboration.divisions.Evidence`.
+    """
+    before = pick
+    if may_move:
+        data = clients.whole()
+        pick = torch.stack([data.loss(one) for one in halves.unbind(1)], 1).argmin(1)
+    held, half = clients.validation(), halves[torch.arange(len(pick)), pick]
+    # What a client differs from one half by says nothing of the other.
+    tuned = half + torch.where((pick == before)[:, None], half_offset, 0)
+    models = half, tuned, group, group + offset
+    one, two, *wholes = (bounded(held.losses(x), most[:, None]) for x in models)
+    pairs = [w - h for h in (one, two) for w in wholes]
+    d = torch.stack(pairs, 1).double()  # (n, 4, b)
+    known = ~d.isnan().any(1, keepdim=True)
+    samples = known.sum((1, 2)).double()
+    d = torch.where(known, d, 0)
+    mean = d.sum(2) / samples.clamp(min=1)[:, None]
+    around = torch.where(known, d - mean[:, :, None], 0).square().sum(2)
+    return pick, torch.cat([d.sum(2), around], 1)
+
+
+def shared_steps(
+    clients: Clients,
+    x: Float[Tensor, "n d"],
+    v: Float[Tensor, "n v"],
     together: Int[Tensor, " n"],
     *,
     rule: LocalDescent,
     steps: int,
     t: int,
-    everybody: float,
-) -> tuple[Tensor, ...]:
-    """A client program: held-out losses of all models, and then their local steps."""
-    held = clients.validation()
+) -> tuple[Tensor, Tensor]:
+    """A client program: local steps of a model that so many train together."""
+    own = of_clients(rule, clients, x, together)
+    return take_steps(clients, x, v, own, steps, t)
 
-    def train(x: Tensor, v: Tensor, together: Tensor | float) -> tuple[Tensor, Tensor]:
-        own = of_clients(rule, clients, x, together)
-        return take_steps(clients, x, v, own, steps, t)
 
-    raw = held.losses(group)
-    losses = dict.fromkeys(range(MODELS), raw)
-    cap = torch.where(cap > 0, cap, _CAP * raw.nanmean(1).nan_to_num())
-    if candidates.shape[1]:
-        data = clients.whole()
-        fits = torch.stack([data.loss(half) for half in candidates.unbind(1)], 1)
-        pick = torch.where(asked, fits.argmin(1), 0)
-        half = held.losses(candidates[torch.arange(len(pick)), pick])
-        losses[HALF] = torch.where(asked[:, None], half, raw)
-    losses[OWN] = held.losses(own)
-    # Before there are groups, one's group is everybody.
-    losses[TUNED] = losses[ALL_TUNED] = held.losses(group + offset)
-    own, own_velocity = train(own, own_velocity, 1.0)
-    group, group_velocity = train(group, group_velocity, together)
-    if everyone.shape[1]:
-        losses[ALL_RAW] = held.losses(everyone)
-        losses[ALL_TUNED] = held.losses(everyone + everyone_offset)
-        everyone, everyone_velocity = train(everyone, everyone_velocity, everybody)
-    # In units of one's own cap: a client of another scale weighs no more than others.
-    found = bounded(torch.stack(list(losses.values()), 1), cap[:, None, None])
-    velocities = own_velocity, group_velocity, everyone_velocity
-    report = moments(found).flat()
-    return own, group, everyone, *velocities, cap, pick, report
+def _mean(losses: Float[Tensor, "n b"]) -> Float[Tensor, " n"]:
+    """Means over samples; 0 where there are none."""
+    return losses.nanmean(1).nan_to_num()
 
 
 def followed(
-    offset: Float[Tensor, "n d"],
-    apart: Float[Tensor, "n d"],
-    active: Bool[Tensor, " n"],
+    offset: Float[Tensor, "n d"], apart: Float[Tensor, "n d"], active: Tensor
 ) -> Float[Tensor, "n d"]:
     """The mean of the last rounds' `apart`, at first all of it: a client's offset.
 
@@ -97,8 +188,18 @@ def followed(
         apart: where local steps end, seen from the new shared model.
         active: who took steps.
     """
-    rate = torch.where(offset.any(1), _RATE, 1.0) * active
+    rate = torch.where(offset.any(1), RATE, 1.0) * active
     return offset + rate.to(offset)[:, None] * (apart - offset)
+
+
+def cut(
+    end: Float[Tensor, "n d"], start: Float[Tensor, "n d"], most: Float[Tensor, " n"]
+) -> Float[Tensor, "n d"]:
+    """Where local steps end, or nearer to the start, if it is farther than `most`."""
+    update = end - start
+    length = torch.linalg.vector_norm(update, dim=1)
+    far = (length > most)[:, None]
+    return torch.where(far, start + (most / length)[:, None] * update, end)
 
 
 def sharing(member: Int[Tensor, " n"], choice: Int[Tensor, " n"]) -> Info:
@@ -107,7 +208,7 @@ def sharing(member: Int[Tensor, " n"], choice: Int[Tensor, " n"]) -> Info:
     All members contribute to a group's model, also those who use their own.
     """
     alone = choice == OWN
-    uses = torch.where(alone, ALONE, torch.where(choice > TUNED, EVERYBODY, member))
+    uses = torch.where(alone, ALONE, member)
     return {"member": member, "uses": uses, "alone": alone.float()}
 
 
@@ -136,8 +237,7 @@ def welcomed(
     rows = w, velocity(rule, w)
     tuned = oracle.each(sgd, *rows, rule=rule, steps=steps, t=0)[0]
     alone = w
-    if bool((usual == OWN).any()):
+    if bool(((usual == OWN) | (usual == MIDDLE)).any()):
         alone = oracle.each(sgd, *rows, rule=rule, steps=taken, t=0)[0]
-    usual = usual[:, None]
-    w = torch.where((usual == RAW) | (usual == ALL_RAW), w, tuned)
-    return torch.where(usual == OWN, alone, w)
+    found = torch.stack([alone, w, tuned, (alone + w) / 2], 1)
+    return found[torch.arange(len(usual)), usual]

@@ -1,265 +1,323 @@
-"""Groups that divide where held-out data say so: what a coordinator decides in a round.
+"""Groups that divide where held-out data say so: what a coordinator decides.
 
-All clients begin in one group. Where the updates of a group's members point apart, two
-halves of it are proposed; every member takes the half whose model has the smaller loss
-on its training data, and the group divides if, on the members' held-out samples, these
-halves are better than the whole by `sure` standard errors. The first division is on
-probation: everybody's model is trained beside the groups for a while, and unless they
-are better by as much again, all are one group as before and wait twice as long for the
-next attempt. Without it, skewed labels would divide a federation whose members need
-each other.
+All clients begin in one group, and all groups go through three phases together:
+
+    REST      members train the group's model, and tell in which direction they would go
+    TRIAL     two halves of the group compete: a member trains the one that fits its
+              training data better, and may change its mind
+    CONTEST   halves and whole are trained side by side
+
+Halves are the two sides of the direction in which the members' updates, added up since
+the beginning, differ most. Before anybody has trained them, the halves are compared
+with the whole on held-out samples. If they are no better, the trial ends. If they are
+better by twice `sure` standard errors, the contest begins at once. After one division
+has passed its contest, later ones need none, if halves are better by `sure` standard
+errors at once. After the contest, halves become groups if they are better by `sure`
+standard errors. Otherwise all go on with the whole, and both
+the next rest and the next trial are longer. Phases last until the shares of clients
+that were heard add up to their length, so rounds in which few take part count less.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from .evidence import Moments, best_on_the_whole, choices, surely_better
+from ..seeds import generator
 
-OWN, RAW, TUNED, ALL_RAW, ALL_TUNED, HALF = range(6)
-"""The models that a client compares: its own; its group's as received, and after its
-local steps; in probation everybody's; and the half of its group that it would take."""
+REST, TRIAL, CONTEST = range(3)
 
-MODELS = 6
+_FIRST_TRIAL, _CONTEST = 3.0, 2.0
+"""Lengths of phases, in shares of the clients that were heard."""
 
-_BEGIN = 1
-"""The first round, from 0, after which halves are proposed."""
+_LONGER_REST, _LONGER_TRIAL = 3.0, 1.5
+"""Factors of the next lengths, where halves did not become groups."""
 
-_REST = 4
-"""Rounds for which a group whose halves were no better is left alone."""
+_BUCKETS = 64
+"""Numbers by which a coordinator remembers a direction."""
+
+_MOST = 3.0
+"""An update counts for at most so many times the median length of all."""
 
 _ALIKE = 1e-6
 """Sum of cubes of a unit vector below which rounding may have made its sign."""
 
-_PROBATION, _LONGEST = 3, 6
-"""Rounds for which everybody's model is trained beside the first groups, at least and
-at most."""
-
-_PAUSE = 8
-"""Rounds until the next attempt, where groups were not better."""
-
-_MEMORY = 0.8
-"""How much of the recorded losses is kept in a round."""
+PAIRS = 4
+"""Of a half and a whole, each as it is and with what the client differs by."""
 
 
-class Standing(NamedTuple):
-    """What a coordinator knows of each client's group, models and choice."""
+class Clock(NamedTuple):
+    """Which phase it is, for how long, and what earlier trials found."""
 
-    member: Tensor  # (n,) its group, a whole number
-    sibling: (
-        Tensor  # (n,) the other half, if its group divided while it was away; or -1
-    )
-    rest: Tensor  # (n,) the round before which its group is left alone
-    trial: Tensor  # (n,) whether halves of its group are tried in the next round
-    record: (
-        Tensor  # (n, 6) discounted losses of the first five models, and their weight
-    )
-    choice: Tensor  # (n,) which model it should use
-    probation: Tensor  # (n,) when it may end, the same for all; or -1
-    settled: Tensor  # (n,) whether groups have passed it
-    pause: Tensor  # (n,) rounds until the next attempt, if they do not
+    phase: int = REST
+    heard: float = 0.0  # shares of the clients, added up over looks of this phase
+    rest: float = 1.0
+    trial: float = _FIRST_TRIAL
+    hurried: bool = False  # whether the contest began without a trial
+    settled: bool = False  # whether a division has passed a contest
 
-
-class News(NamedTuple):
-    """What follows for the rest of the round; the last four are the same for all."""
-
-    moved: Bool[Tensor, " n"]  # whose group has changed
-    due: Bool[Tensor, " n"]  # whose group may be divided
-    dividing: Bool[Tensor, " n"]  # whether there is such a group
-    merged: Bool[Tensor, " n"]  # whether all are one group again
-    undecided: Bool[Tensor, " n"]  # whether somebody was away when its group divided
-    tried: Bool[Tensor, " n"]  # whether everybody's model is trained beside the groups
+    @property
+    def is_over(self) -> bool:
+        """Whether the phase has lasted as long as it should."""
+        length = (self.rest, self.trial, _CONTEST)[self.phase]
+        return self.heard >= length - 1e-9
 
 
-def one_group(x: Float[Tensor, "n d"]) -> Standing:
-    """Everybody together, and nothing known."""
-    zero = torch.zeros(len(x), dtype=torch.long, device=x.device)
-    no = zero.bool()
-    record = x.new_zeros(len(x), MODELS)
-    pause = zero + _PAUSE
-    return Standing(zero, zero - 1, zero, no, record, zero + RAW, zero - 1, no, pause)
+class Evidence(NamedTuple):
+    """Held-out losses of wholes minus halves, in pairs, of each client."""
+
+    total: Float64[Tensor, "n 4"]
+    around: Float64[Tensor, "n 4"]  # squares around the client's own mean
 
 
-def halves(
-    update: Float[Tensor, "n d"], shares: Float[Tensor, " n"]
-) -> Float[Tensor, "2 d"] | None:
-    """Mean updates of two halves, or None where all point to the same side.
+class Coordinator(NamedTuple):
+    """What a coordinator remembers of all N clients."""
 
-    The halves are the two sides of the direction in which the normalised updates differ
-    most.
-    """
-    unit = torch.nn.functional.normalize(update.double())
-    apart = unit - unit.mean(0)
-    values, vectors = torch.linalg.eigh(apart @ apart.T)
-    if values[-1] < len(update) * torch.finfo(update.dtype).eps ** 0.5:
-        return None
-    v = vectors[:, -1]
-    # The sign of an eigenvector means nothing. Where both sides are alike, as those of
-    # two clients are, the way from one to the other decides, and not rounding.
-    sign = (v**3).sum()
-    if abs(sign) < _ALIKE:
-        way = v @ unit
-        sign = way[(way.abs() > way.abs().max() / 2).int().argmax()]
-    side = (v if sign >= 0 else -v) > 0
-    weight = torch.stack([~side, side]) * shares
-    return (weight / weight.sum(1, keepdim=True)).to(update) @ update
+    member: Tensor  # (N,) the group of each, a whole number
+    pick: Tensor  # (N,) the half that each takes
+    shares: Tensor  # (N,) in averages
+    samples: Tensor  # (N,) that each holds out
+    sketch: Tensor  # (N, S) sums of updates, in few numbers
+    evidence: Evidence
+    clock: Clock
+
+    @property
+    def groups(self) -> int:
+        """How many there are; their names are below it."""
+        return int(self.member.max()) + 1
 
 
-def proposed(
-    update: Float[Tensor, "n d"],
-    shares: Float[Tensor, " n"],
-    heard: Bool[Tensor, " n"],
-    member: Int[Tensor, " n"],
-) -> tuple[Tensor, Tensor]:
-    """By how much the halves of each group differ from it (n, 2, D), and who has such.
+class Places(NamedTuple):
+    """What clients are told; the last two are the same for everybody."""
+
+    member: Int[Tensor, " n"]
+    moved: Bool[Tensor, " n"]  # whether its half has become its group
+    together: Int[Tensor, " n"]  # how many clients its group has
+    second: Float[Tensor, " n"]  # the share of its group that takes the second half
+    phase: Int[Tensor, " n"]
+    groups: Int[Tensor, " n"]
+
+
+def one_group(
+    shares: Float[Tensor, " n"], samples: Float[Tensor, " n"], columns: int
+) -> Coordinator:
+    """Everybody together, and nothing known of models with so many columns.
 
     Args:
-        update: what local steps added to the group's model.
-        shares: of each client in an average.
-        heard: whose updates count.
-        member: the groups.
+        shares: of clients in averages.
+        samples: that each holds out.
+        columns: of a model.
     """
-    heard = heard & update.isfinite().all(1)  # a direction of nothing is none
-    changes = update.new_zeros(len(update), 2, update.shape[1])
-    trial = torch.zeros_like(heard)
-    for group in member[heard].unique():
-        here = (member == group) & heard
-        found = halves(update[here], shares[here]) if int(here.sum()) > 1 else None
-        if found is not None:
-            mean = shares[here] / shares[here].sum() @ update[here]
-            changes[member == group] = found - mean
-            trial |= member == group
-    return changes, trial
+    zero = torch.zeros(len(shares), dtype=torch.long, device=shares.device)
+    sketch = shares.new_zeros(len(shares), min(columns, _BUCKETS), dtype=torch.float64)
+    return Coordinator(
+        zero, zero, shares, samples.double(), sketch, _nothing(shares), Clock()
+    )
 
 
-def judged(
-    old: Standing,
-    active: Bool[Tensor, " n"],
-    pick: Int[Tensor, " n"],
-    report: Moments,
+def places(of: Coordinator, moved: Bool[Tensor, " n"] | None = None) -> Places:
+    """What clients are told of where they stand."""
+    moved = torch.zeros_like(of.member, dtype=torch.bool) if moved is None else moved
+    together = torch.bincount(of.member, minlength=len(of.member))[of.member]
+    total = _totals(of.shares, of.member, of.groups)
+    second = _totals(of.shares * of.pick, of.member, of.groups) / total
+    same = [torch.full_like(of.member, k) for k in (of.clock.phase, of.groups)]
+    return Places(of.member, moved, together, second[of.member], *same)
+
+
+def with_directions(
+    old: Coordinator, who: Int[Tensor, " p"], update: Float[Tensor, "p d"]
+) -> tuple[Coordinator, Float[Tensor, ""]]:
+    """After a look in a rest, and the length beyond which an update is cut.
+
+    If the rest is over, a trial begins where some group has two sides.
+
+    Args:
+        old: what is known so far.
+        who: takes part.
+        update: of these, what local steps added to models since they were heard last.
+    """
+    heard = update.double()
+    finite = heard.isfinite().all(1)  # a direction of nothing is none
+    heard = torch.where(finite[:, None], heard, 0)
+    length = torch.linalg.vector_norm(heard, dim=1)
+    known = length[length > 0]
+    most = _MOST * known.median() if len(known) else length.new_tensor(torch.inf)
+    cut = heard * (most / length.clamp(min=1e-300)).clamp(max=1)[:, None]
+    apart = cut - _group_means(cut, old.member[who], old.shares[who])
+    sketch = old.sketch.index_add(0, who, sketched(apart))
+    clock = old.clock._replace(heard=old.clock.heard + len(who) / len(old.member))
+    new = old._replace(sketch=sketch, clock=clock)
+    if not clock.is_over:
+        return new, most
+    clock = clock._replace(heard=0.0)
+    side = sides(sketch, old.member)
+    if not bool(side.any()):
+        return new._replace(clock=clock), most
+    clock = clock._replace(phase=TRIAL)
+    return new._replace(pick=side, evidence=_nothing(old.shares), clock=clock), most
+
+
+def with_evidence(
+    old: Coordinator,
+    who: Int[Tensor, " p"],
+    pick: Int[Tensor, " p"],
+    told: Float64[Tensor, "p 8"],
     *,
-    t: int,
     sure: float,
-    fresh: Bool[Tensor, " n"] | None = None,
-) -> tuple[Standing, News]:
-    """The standing after round t, whose held-out losses are reported by the active.
+) -> tuple[Coordinator, Bool[Tensor, " n"]]:
+    """After a look in a trial or a contest, and whose half has become its group.
 
     Args:
-        old: the standing before.
-        active: who took part.
-        pick: the half, 0 or 1, that each client took, where it tried two.
-        report: the moments of its losses.
-        t: the round, counted from 0.
-        sure: standard errors by which groups must be better to be divided.
-        fresh: whose models were those of the standing before; None: all who took part.
+        old: what is known so far.
+        who: takes part.
+        pick: the halves that these take.
+        told: their evidence, in the order of its fields.
+        sure: standard errors by which halves must be better.
     """
-    fresh = active if fresh is None else fresh
-    new, moved = _divided(old, fresh, pick, report, t, sure)
-    new = new._replace(record=_recorded(new.record, active, moved, report))
-    new, merged = _after_probation(new, old, fresh, report, t, sure)
-    new = new._replace(choice=_chosen(new, active, report), trial=new.trial & False)
-    large = torch.bincount(new.member)[new.member] > 1
-    due = (new.rest <= t) & large & (new.sibling < 0) & (t >= _BEGIN)
-    tried = int(new.probation[0]) >= 0
-    flags = (bool(due.any()), merged, bool((new.sibling >= 0).any()), tried)
-    return new, News(moved, due, *(torch.full_like(active, flag) for flag in flags))
+    begins, clock = old.clock.heard == 0, old.clock
+    clock = clock._replace(heard=clock.heard + len(who) / len(old.member))
+    told = told.double()
+    parts = told[:, :PAIRS], told[:, PAIRS:]
+    new = old._replace(
+        pick=old.pick.index_copy(0, who, pick),
+        evidence=Evidence(
+            *(a.index_copy(0, who, b) for a, b in zip(old.evidence, parts, strict=True))
+        ),
+        clock=clock,
+    )
+    nobody = torch.zeros_like(old.member, dtype=torch.bool)
+    if clock.phase == TRIAL and begins:
+        better = surely_better(new, as_they_are=True)
+        if bool((better <= 0).all()) or (clock.settled and bool((better > sure).any())):
+            return _divided(new, better, sure)
+        if not clock.settled and bool((better > 2 * sure).any()):
+            clock = clock._replace(phase=CONTEST, heard=0.0, hurried=True)
+            return new._replace(clock=clock), nobody
+    if not clock.is_over:
+        return new, nobody
+    if clock.phase == TRIAL:
+        return new._replace(clock=clock._replace(phase=CONTEST, heard=0.0)), nobody
+    return _divided(new, surely_better(new), sure)
 
 
 def _divided(
-    old: Standing,
-    active: Tensor,
-    pick: Tensor,
-    report: Moments,
-    t: int,
-    sure: float,
-) -> tuple[Standing, Tensor]:
-    """Groups that pass their trial are divided; who was away decides on its return."""
-    member, sibling, rest = old.member.clone(), old.sibling.clone(), old.rest.clone()
-    back = active & (sibling >= 0)
-    member[back & (pick == 1)] = sibling[back & (pick == 1)]
-    sibling[back] = -1
-    moved, probation = back.clone(), old.probation
-    for group in old.member[old.trial].unique():
-        everyone = old.member == group
-        here = everyone & active & old.trial
-        gain = surely_better(report.pooled(here), HALF, RAW)
-        if gain <= 0:
-            rest[everyone] = t + 1 + _REST
-        second = here & (pick == 1)
-        if gain <= sure or not bool(second.any()) or bool((second == here).all()):
+    old: Coordinator, better: Float64[Tensor, " c"], sure: float
+) -> tuple[Coordinator, Bool[Tensor, " n"]]:
+    """After a trial: groups whose halves are surely better become two."""
+    clock, count = old.clock, old.groups
+    second = _totals(old.pick.double(), old.member, count)
+    size = _totals(torch.ones_like(second[old.member]), old.member, count)
+    divides = (better > sure) & (second > 0) & (second < size)
+    if not bool(divides.any()):
+        if clock.hurried and bool((better > 1).any()):
+            # The halves get the time that they were not given.
+            clock = clock._replace(phase=TRIAL, heard=1e-6, hurried=False)
+        else:
+            longer = clock.rest * _LONGER_REST, clock.trial * _LONGER_TRIAL
+            clock = Clock(REST, 0.0, *longer, settled=clock.settled)
+        return old._replace(clock=clock), torch.zeros_like(old.member).bool()
+    moved = divides[old.member]
+    name = count - 1 + divides.long().cumsum(0)  # of the second half of each
+    member = torch.where(moved & (old.pick == 1), name[old.member], old.member)
+    return old._replace(member=member, clock=Clock(settled=True)), moved
+
+
+def surely_better(
+    of: Coordinator, *, as_they_are: bool = False
+) -> Float64[Tensor, " c"]:
+    """By how many standard errors the halves of each group are better than it.
+
+    Halves and wholes are compared as they are best used, that is as they are or with
+    what a client differs by. Standard errors are of samples within clients, so that one
+    client with much to gain is seen among many who gain nothing.
+
+    Args:
+        of: what is known.
+        as_they_are: whether nobody uses what a client differs by.
+    """
+    count, n, (total, around) = of.groups, of.samples, of.evidence
+    spread = around * (n / (n - 1).clamp(min=1))[:, None]
+    few = _totals((n > 1).double(), of.member, count) == 0
+    spread = torch.where(few[of.member][:, None], total**2, spread)
+    sums = _totals(total, of.member, count).unflatten(1, (2, 2))  # (C, half, whole)
+    spread = _totals(spread, of.member, count)
+    half, whole = sums.sum(2).argmax(1), sums.sum(1).argmin(1)
+    if as_they_are:
+        half, whole = torch.zeros_like(half), torch.zeros_like(whole)
+    pair = (2 * half + whole)[:, None]
+    gain = sums.flatten(1).gather(1, pair)[:, 0]
+    error = spread.gather(1, pair)[:, 0].clamp(min=1e-300).sqrt()
+    return gain / error
+
+
+def sketched(v: Float64[Tensor, "n d"]) -> Float64[Tensor, "n s"]:
+    """Vectors in a few numbers, which nearly keep products and lengths.
+
+    Columns are added up in buckets, with random signs (Charikar, Chen, Farach-Colton,
+    "Finding frequent items in data streams", ICALP, 2002).
+    """
+    if v.shape[1] <= _BUCKETS:
+        return v
+    bucket, sign = _hashes(v.shape[1])
+    found = v.new_zeros(len(v), _BUCKETS)
+    return found.index_add_(1, bucket.to(v.device), v * sign.to(v))
+
+
+@functools.lru_cache(maxsize=8)
+def _hashes(columns: int) -> tuple[Tensor, Tensor]:
+    rng = generator("sketch", columns)
+    bucket = torch.randint(_BUCKETS, (columns,), generator=rng)
+    return bucket, 2.0 * torch.randint(2, (columns,), generator=rng) - 1
+
+
+def sides(
+    sketch: Float64[Tensor, "n s"], member: Int[Tensor, " n"]
+) -> Int[Tensor, " n"]:
+    """The two sides of each group, 0 and 1; who has no direction is on side 0.
+
+    They are those of the direction in which normalised rows differ most.
+    """
+    side = torch.zeros_like(member)
+    unit = torch.nn.functional.normalize(sketch)
+    for group in member.unique():
+        here = ((member == group) & sketch.any(1)).nonzero()[:, 0]
+        apart = unit[here] - unit[here].mean(0)
+        values, vectors = torch.linalg.eigh(apart.T @ apart)
+        if len(here) < 2 or values[-1] < len(here) * 1e-8:
             continue
-        name = int(torch.bincount(member, minlength=len(member) + 1).argmin())
-        member[second] = name
-        sibling[everyone & ~here] = name
-        moved |= everyone
-        if bool(everyone.all()) and not bool(old.settled[0]):
-            probation = torch.full_like(probation, t + _PROBATION)
-    sibling[~torch.isin(sibling, member)] = -1  # of halves that nobody is left in
-    new = old._replace(member=member, sibling=sibling, rest=rest, probation=probation)
-    return new, moved
+        along = apart @ vectors[:, -1]
+        # The sign of an eigenvector means nothing. Where both sides are alike, as those
+        # of two clients are, its largest entry decides, and not rounding.
+        sign = (along**3).sum() / along.norm() ** 3
+        if abs(sign) < _ALIKE:
+            entries = vectors[:, -1]
+            sign = entries[(entries.abs() > entries.abs().max() / 2).int().argmax()]
+        side[here] = (along * sign > 0).long()
+    return side
 
 
-def _recorded(
-    record: Tensor, active: Tensor, moved: Tensor, report: Moments
-) -> Float[Tensor, "n 6"]:
-    """Discounted held-out losses; who has a new group goes on with those of its half.
-
-    All that it knew before then counts as one round: it is about another group, but
-    about its own model, too.
-    """
-    losses = report.sums / report.samples.clamp(min=1)[:, None]
-    losses[:, RAW] = torch.where(moved, losses[:, HALF], losses[:, RAW])
-    losses[:, HALF] = 1  # in its place, the weight
-    record = torch.where(moved[:, None], record / record[:, -1:].clamp(min=1), record)
-    told = active & (report.samples > 0)
-    return torch.where(told[:, None], _MEMORY * record + losses.to(record), record)
+def _nothing(shares: Tensor) -> Evidence:
+    pairs = shares.new_zeros(len(shares), PAIRS, dtype=torch.float64)
+    return Evidence(pairs, pairs)
 
 
-def _after_probation(
-    new: Standing, old: Standing, active: Tensor, report: Moments, t: int, sure: float
-) -> tuple[Standing, bool]:
-    """Groups stay if they are surely better than all together.
-
-    Where they are better, but not surely, probation goes on for a while.
-    """
-    end = int(old.probation[0])
-    if end < 0 or t < end:
-        return new, False
-    told = Moments(*(part[active] for part in report))
-    grouped = best_on_the_whole(told, [RAW, TUNED])
-    together = best_on_the_whole(told, [ALL_RAW, ALL_TUNED])
-    over = torch.full_like(new.probation, -1)
-    # Who is not heard now may use everybody's model, which goes.
-    choice = torch.where(new.choice > TUNED, new.choice - 2, new.choice)
-    gain = surely_better(told, grouped, together)
-    if gain > sure:
-        settled = torch.ones_like(new.settled)
-        return new._replace(probation=over, settled=settled, choice=choice), False
-    if gain > 0 and t < end + _LONGEST - _PROBATION:
-        return new, False
-    record = new.record.clone()
-    record[:, [RAW, TUNED]] = record[:, [ALL_RAW, ALL_TUNED]]
-    one = one_group(new.record)
-    rest, pause = t + 1 + new.pause, 2 * new.pause
-    return one._replace(record=record, rest=rest, pause=pause, choice=choice), True
+def _totals(rows: Tensor, member: Int[Tensor, " n"], count: int) -> Tensor:
+    """Sums of rows over the members of each group."""
+    return rows.new_zeros(count, *rows.shape[1:]).index_add_(0, member, rows)
 
 
-def _chosen(new: Standing, active: Tensor, report: Moments) -> Int[Tensor, " n"]:
-    """The model that each client should use, by what all have recorded."""
-    told = active & (report.samples > 0) & (new.record[:, -1] > 0)
-    if not bool(told.any()):
-        return new.choice
-    losses = new.record[told, :-1] / new.record[told, -1:]
-    models = [OWN, RAW, TUNED]
-    if int(new.probation[0]) >= 0:
-        weight = report.samples[told].to(losses)
-        whole = weight @ losses
-        if whole[[ALL_RAW, ALL_TUNED]].min() < whole[[RAW, TUNED]].min():
-            models = [OWN, ALL_RAW, ALL_TUNED]
-    found = choices(losses[:, models], report.samples[told])
-    best = torch.tensor(models, device=losses.device)[found]
-    return new.choice.masked_scatter(told, best)
+def _group_means(
+    rows: Float64[Tensor, "p d"], member: Int[Tensor, " p"], shares: Float[Tensor, " p"]
+) -> Float64[Tensor, "p d"]:
+    """Of each row, the mean of those of its group."""
+    names, place = member.unique(return_inverse=True)
+    weight = shares.double()
+    total = _totals(weight[:, None] * rows, place, len(names))
+    return (total / _totals(weight, place, len(names)).clamp(min=1e-300)[:, None])[
+        place
+    ]

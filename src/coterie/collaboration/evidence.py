@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ..checks import number
@@ -31,22 +31,18 @@ class Moments(NamedTuple):
             [self.samples[:, None], self.sums, self.squares.flatten(1)], dim=1
         )
 
-    def pooled(self, members: Bool[Tensor, " n"]) -> Moments:
-        """Those of these clients together, as of one."""
-        return Moments(*(part[members].sum(0, keepdim=True) for part in self))
-
 
 def bounded(losses: Tensor, most: Tensor) -> Tensor:
-    """`1 - exp(-loss / c)`: small losses in units of c, none above 1.
+    """`c (1 - exp(-loss / c))`: small losses as they are, none above c.
 
     So a model that is surely wrong about a few samples, as one is that has seen little,
     loses little more by them than one that is just wrong. Numbers below 0 are no losses
     but have noise on them (`coterie.privacy`): those of such a client stay as they are,
     since it had bounded them before, and noise of both signs must cancel.
     """
-    losses = torch.where(most > 0, losses / most, 0)  # no unit, no evidence
+    most = most.clamp(min=torch.finfo(losses.dtype).tiny)
     noisy = (losses < 0).flatten(1).any(1).view(-1, *[1] * (losses.dim() - 1))
-    return torch.where(noisy, losses, -torch.expm1(-losses))
+    return torch.where(noisy, losses, -most * torch.expm1(-losses / most))
 
 
 def moments(losses: Float[Tensor, "n k b"]) -> Moments:
@@ -61,25 +57,6 @@ def unflat(rows: Float64[Tensor, "n m"], models: int) -> Moments:
     """The moments of so many models in rows of numbers."""
     sums, squares = rows[:, 1 : 1 + models], rows[:, 1 + models :]
     return Moments(rows[:, 0], sums, squares.unflatten(1, (models, models)))
-
-
-def differences(of: Moments, model: int, other: int) -> tuple[Tensor, Tensor]:
-    """(n,) sums of loss(model) - loss(other), and of squares around their mean."""
-    total = of.sums[:, model] - of.sums[:, other]
-    raw = of.squares[:, model, other]
-    return total, (raw - total**2 / of.samples.clamp(min=1)).clamp(min=0)
-
-
-def surely_better(of: Moments, model: int, than: int) -> float:
-    """By how many standard errors a model's pooled loss is below another's.
-
-    Zero where there are not two samples, or no differences at all.
-    """
-    together = of.pooled(torch.ones(len(of.samples), dtype=torch.bool))
-    total, around = differences(together, than, model)
-    n = float(together.samples)
-    error = float(around) / max(n - 1, 1) / max(n, 1)
-    return float(total) / n / error**0.5 if n > 1 and error > 0 else 0.0
 
 
 def surely_above_zero(
@@ -124,11 +101,6 @@ def cautious_choices(of: Moments) -> Int[Tensor, " n"]:
     return torch.where(leave, 0, r)
 
 
-def best_on_the_whole(of: Moments, models: list[int]) -> int:
-    """Which of these models has the least loss over all samples; ties: the first."""
-    return models[int(of.sums[:, models].sum(0).argmin())]
-
-
 PRIOR = 30.0
 """How many held-out samples the mean over all clients counts for in a choice.
 
@@ -138,28 +110,30 @@ chance; with 60 nothing changes.
 
 
 def choices(
-    losses: Float[Tensor, "n k"], samples: Float64[Tensor, " n"]
+    losses: Float[Tensor, "n k"],
+    samples: Float[Tensor, " n"],
+    everybody: Float[Tensor, "n k"],
 ) -> Int[Tensor, " n"]:
     """Which of K models each client should use, by its own losses and everybody's.
 
-    It is the model of least n_i L_ik + PRIOR mean_j L_jk. So a client with little
-    evidence of its own does as is best on the whole, and one with much does as is best
-    for itself. The mean is over clients with samples.
+    It is the model of least n_i L_ik + PRIOR M_k. So a client with little evidence of
+    its own does as is best on the whole, and one with much does as is best for itself.
+    Nothing leaves the client for that.
 
-    >>> losses = torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.5, 1.0]])
-    >>> choices(losses, torch.tensor([9.0, 9.0, 9.0], dtype=torch.float64))
-    tensor([0, 0, 0])
-    >>> choices(losses, torch.tensor([9.0, 9.0, 90.0], dtype=torch.float64))
-    tensor([0, 0, 1])
+    >>> losses = torch.tensor([[1.5, 1.0]])
+    >>> everybody = torch.tensor([[1.2, 1.6]])
+    >>> choices(losses, torch.tensor([9.0]), everybody)
+    tensor([0])
+    >>> choices(losses, torch.tensor([90.0]), everybody)
+    tensor([1])
 
     Args:
-        losses: L, held-out losses, which may be averages over rounds.
+        losses: L, held-out losses of each client, which may be averages over rounds.
         samples: n, how many samples they are of.
+        everybody: M, means over clients, as each of them was told.
     """
-    known = samples > 0
-    losses = torch.where(known[:, None], losses.double(), 0)
-    mean = losses.sum(0) / known.sum().clamp(min=1)
-    return (samples[:, None] * losses + PRIOR * mean).argmin(1)
+    own = torch.where(samples[:, None] > 0, losses, 0).double()
+    return (samples.double()[:, None] * own + PRIOR * everybody.double()).argmin(1)
 
 
 def most_above_own(deviation: float, samples: float, *, others: float = 0.0) -> float:
