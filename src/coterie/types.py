@@ -266,13 +266,16 @@ class Oracle(Protocol):
         program: Program,
         *rows: Tensor,
         who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
         """Runs `program(clients, *rows, **options)`, whose results replace the rows.
 
         Only those of `who` are asked (None: all). The program returns new values for
         its first rows; rows beyond those are only read. It is a module-level function,
-        so that a site can run the very same one. Nothing is sent.
+        so that a site can run the very same one. Nothing is sent. What runs `at_home`
+        is for its client alone: with [privacy], it gets exact losses, and a method that
+        sends anything made of its results is refused.
         """
 
     def average(

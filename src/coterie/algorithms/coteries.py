@@ -68,6 +68,7 @@ from .coteries_client import (
     sharing,
     tell,
     welcomed,
+    without_chance,
 )
 
 _COST = 0.4
@@ -157,7 +158,7 @@ def coteries(
         # It comes first, so that these are the steps of `local`.
         own = oracle.each(sgd, state.own, state.own_velocity, **work)
         if not state.every:
-            state = _begun(state, oracle, sizes, steps)
+            state = _begun(state, oracle, sizes)
         looks = number % state.every == 0
         if looks and number:
             tells = number % (2 * state.every) == 0
@@ -195,14 +196,16 @@ def _begin(
     return new, *places(new)
 
 
-def _begun(state: State, oracle: Oracle, sizes: Tensor, steps: int) -> State:
-    """With what a coordinator learns before the first steps.
+def _begun(state: State, oracle: Oracle, sizes: Tensor) -> State:
+    """With what a coordinator learns before the first shared steps.
 
     All models are the same so far, and nobody has anything to choose.
     """
-    nothing = state.own.new_zeros(len(state.own), 3)
-    told = oracle.each(first_look, nothing, state.group, steps=steps)[0]
-    told = torch.cat([told, sizes.to(told)[oracle.mine, None]], 1)
+    nothing = state.own.new_zeros(len(state.own), 2)
+    told = oracle.each(first_look, nothing, state.group)[0]
+    # Gradients of single samples that own models took, and samples that there are.
+    work = torch.stack([oracle.gradients.to(told), sizes.to(told)[oracle.mine]], 1)
+    told = torch.cat([told, work], 1)
     server, level, every = oracle.central(_plan, state.server, Numbers(told))
     most = torch.stack([level.to(state.most), state.most[:, 1]], 1)
     return state._replace(server=server, most=most, every=int(every[0]))
@@ -230,20 +233,26 @@ def _looked(
     state: State, oracle: Oracle, models: tuple[Tensor, ...], *, tells: bool
 ) -> State:
     """With what clients find out for themselves, what all are told, and choices."""
-    old = state.ballot
-    rows = torch.zeros_like(old.losses), old.samples, old.cap
-    losses, samples, cap = oracle.each(look, *rows, *models)
+    old, most = state.ballot, state.most[:, 0]
+    rows = torch.zeros_like(old.losses), torch.zeros_like(old.losses)
+    losses, exact, samples, cap = oracle.each(
+        look, *rows, old.samples, old.cap, *models, most, at_home=True
+    )
     mean, looks = averaged(old.losses, old.looks, losses)
     new = old._replace(losses=mean, looks=looks, samples=samples, cap=cap)
     if tells:
-        told = oracle.each(tell, torch.zeros_like(losses), *models, state.most[:, 0])[0]
+        told = oracle.each(tell, rows[0], *models, most)[0]
         mean, tellings = averaged(old.told, old.tellings, told)
-        everybody = common(oracle, Numbers(mean))
-        new = new._replace(told=mean, tellings=tellings, everybody=everybody)
+        new = new._replace(
+            told=mean,
+            tellings=tellings,
+            everybody=common(oracle, Numbers(mean)),
+            noise=(told - exact).square().mean(1) / oracle.present.sum(),
+        )
     # Who is away learns nothing.
     pairs = zip(new, old, strict=True)
     new = Ballot(*[_where(oracle.active, a, b) for a, b in pairs])
-    choice = choices(new.losses, new.samples, new.everybody)
+    choice = choices(new.losses, new.samples, without_chance(new))
     choice = _where(oracle.active, choice, state.choice)
     return state._replace(ballot=new, choice=choice)
 

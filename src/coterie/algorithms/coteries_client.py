@@ -43,6 +43,7 @@ class Ballot(NamedTuple):
     told: Tensor  # (n, 4) of the client, as others are told: means over tellings
     tellings: Tensor  # (n,) discounted number of these
     everybody: Tensor  # (n, 4) the mean of what all told last
+    noise: Tensor  # (n,) variance of that mean, by what is told and is not so
     samples: Tensor  # (n,) held-out samples of the client
     cap: Tensor  # (n,) of a sample's loss, 0 before the first look
 
@@ -50,7 +51,7 @@ class Ballot(NamedTuple):
 def empty_ballot(x: Float[Tensor, "n d"]) -> Ballot:
     """Nothing is known."""
     zero, losses = x.new_zeros(len(x)), x.new_zeros(len(x), MODELS)
-    return Ballot(losses, zero, losses, zero, losses, zero, zero)
+    return Ballot(losses, zero, losses, zero, losses, zero, zero, zero)
 
 
 def candidates(own: Tensor, group: Tensor, offset: Tensor) -> tuple[Tensor, ...]:
@@ -61,23 +62,28 @@ def candidates(own: Tensor, group: Tensor, offset: Tensor) -> tuple[Tensor, ...]
 def look(
     clients: Clients,
     losses: Float[Tensor, "n 4"],
+    exact: Float[Tensor, "n 4"],
     samples: Float[Tensor, " n"],
     cap: Float[Tensor, " n"],
     own: Float[Tensor, "n d"],
     group: Float[Tensor, "n d"],
     offset: Float[Tensor, "n d"],
+    most: Float[Tensor, " n"],
 ) -> tuple[Tensor, ...]:
     """A client program: mean losses of all models, for the client alone.
 
-    At the first look it also finds how many samples there are, and what one counts for
-    at most.
+    They are bounded by what one's own group's model lost at the first look, and again
+    as others are told (`tell`).
     """
     held = clients.validation()
     found = [held.losses(model) for model in candidates(own, group, offset)]
     first = CAP * found[GROUP].nanmean(1).nan_to_num()
     cap = torch.where(cap > 0, cap, first)
-    losses = torch.stack([_mean(bounded(one, cap[:, None])) for one in found], 1)
-    return losses, (~found[GROUP].isnan()).sum(1).to(samples), cap
+    losses, exact = (
+        torch.stack([_mean(bounded(one, c[:, None])) for one in found], 1)
+        for c in (cap, most)
+    )
+    return losses, exact, (~found[GROUP].isnan()).sum(1).to(samples), cap
 
 
 def tell(
@@ -98,21 +104,26 @@ def tell(
     return torch.stack([_mean(bounded(one, most[:, None])) for one in found], 1)
 
 
-def first_look(
-    clients: Clients,
-    told: Float[Tensor, "n 3"],
-    x: Float[Tensor, "n d"],
-    *,
-    steps: int,
-) -> Float[Tensor, "n 3"]:
-    """A client program: what a coordinator must know before it can plan.
+def without_chance(ballot: Ballot) -> Float[Tensor, "n 4"]:
+    """By how much models are worse than groups', for everybody on the whole.
 
-    That is how many held-out samples there are, their mean loss, and how many gradients
-    of single samples a round takes.
+    With `coterie.privacy`, what clients tell has noise, and each sees by how much its
+    own numbers were changed. A mean m whose noise has variance e counts for
+    max(0, 1 - 4 e / m^2) times as much. Without noise, it counts as it is.
     """
-    losses, batch = clients.validation().losses(x), clients.held().losses(x)
-    held, work = ((~one.isnan()).sum(1).to(told) for one in (losses, batch))
-    return torch.stack([held, _mean(losses), steps * work], 1)
+    mean = ballot.everybody - ballot.everybody[:, [GROUP]]
+    error = 2 * ballot.noise[:, None]  # of a difference
+    # What rounding makes of a mean is no noise.
+    error = torch.where(error > 1e-9 * ballot.everybody.square(), error, 0)
+    return mean * (1 - 4 * error / mean.square().clamp(min=1e-30)).clamp(min=0)
+
+
+def first_look(
+    clients: Clients, told: Float[Tensor, "n 2"], x: Float[Tensor, "n d"]
+) -> Float[Tensor, "n 2"]:
+    """A client program: how many held-out samples there are, and their mean loss."""
+    losses = clients.validation().losses(x)
+    return torch.stack([(~losses.isnan()).sum(1).to(told), _mean(losses)], 1)
 
 
 def averaged(

@@ -114,6 +114,7 @@ class SimulatedOracle:
         program: Program,
         *rows: Tensor,
         who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
         """Runs a client program, once with the rows of all who are active and asked."""

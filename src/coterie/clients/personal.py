@@ -43,10 +43,11 @@ class PersonalOracle(Wrapping[Sending]):
         program: Program,
         *rows: Tensor,
         who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
         """Runs a client program, which stays with its client."""
-        return self._oracle.each(program, *rows, who=who, **options)
+        return self._oracle.each(program, *rows, who=who, at_home=at_home, **options)
 
     @property
     def home(self) -> Bool[Tensor, " d"]:

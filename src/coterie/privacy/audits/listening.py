@@ -193,10 +193,11 @@ class Passing(Wrapping[Inner]):
         program: Program,
         *rows: Tensor,
         who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
         """As it is."""
-        return self._oracle.each(program, *rows, who=who, **options)
+        return self._oracle.each(program, *rows, who=who, at_home=at_home, **options)
 
     def average(
         self,

@@ -31,9 +31,12 @@ class HearingLosses(Passing[Oracle]):
         program: Program,
         *rows: Tensor,
         who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
         """Runs a client program, and hears what losses its clients tell."""
+        if at_home:
+            return self._oracle.each(program, *rows, who=who, at_home=True, **options)
 
         @functools.wraps(program)
         def heard(
@@ -41,7 +44,7 @@ class HearingLosses(Passing[Oracle]):
         ) -> Tensor | tuple[Tensor, ...]:
             return program(HeardClients(clients, self._heard), *rows, **options)
 
-        return self._oracle.each(heard, *rows, who=who, **options)
+        return self._oracle.each(heard, *rows, who=who, at_home=False, **options)
 
 
 class HeardClients:

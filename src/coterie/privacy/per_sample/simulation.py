@@ -205,6 +205,7 @@ class PerSampleOracle(Wrapping[Sending]):
         program: Program,
         *rows: Tensor,
         who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
         """Runs a client program, to which clients answer privately."""
@@ -219,7 +220,7 @@ class PerSampleOracle(Wrapping[Sending]):
             )
             return program(asked, *rows, **options)
 
-        found = self._oracle.each(private, *rows, who=who, **options)
+        found = self._oracle.each(private, *rows, who=who, at_home=at_home, **options)
         for use in used.found:
             who = self._everybody()
             self._named.enter("each", who, times=use.times, sampled=use.sampled)

@@ -154,18 +154,19 @@ class Double:
 
     def grads(self, x: Float[Tensor, "n d"]) -> Tensor:
         """Random gradients."""
-        return self._clients(self.active).grad(x) * self.active[:, None]
+        return self._clients(self.active, at_home=False).grad(x) * self.active[:, None]
 
     def each(
         self,
         program: Program,
         *rows: Tensor,
         who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
         """What the program makes of random numbers."""
         active = self.active if who is None else self.active & who
-        clients = self._clients(active)
+        clients = self._clients(active, at_home=at_home)
         asked = clients.who
         given = [row[asked] for row in rows]
         found = self._run(program, clients, given, options)
@@ -254,8 +255,9 @@ class Double:
         shared = x if home is None else x[:, ~home]
         return self._told("compare", (shared,), (asks,), found)
 
-    def _clients(self, active: Tensor) -> DoubleClients:
-        return DoubleClients(self._rng, active.nonzero()[:, 0], self._losses)
+    def _clients(self, active: Tensor, *, at_home: bool) -> DoubleClients:
+        told = None if at_home else self._losses  # what stays at home is not released
+        return DoubleClients(self._rng, active.nonzero()[:, 0], told)
 
     def _run(
         self,

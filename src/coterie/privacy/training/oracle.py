@@ -106,17 +106,20 @@ class PrivateOracle(Wrapping[Sending]):
         program: Program,
         *rows: Tensor,
         who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
         """Runs a client program, which stays with its client, but for losses told."""
-        if not self._tells:
-            return self._oracle.each(program, *rows, who=who, **options)
+        if at_home or not self._tells:
+            return self._oracle.each(
+                program, *rows, who=who, at_home=at_home, **options
+            )
         call = self._t, self._counts["each"]
         self._counts["each"] += 1
         names = self._names[self.mine]
         questions = Questions(self._mechanism.of_losses, names, call)
         telling = questions.put_by(program)
-        found = self._oracle.each(telling, *rows, who=who, **options)
+        found = self._oracle.each(telling, *rows, who=who, at_home=False, **options)
         self._write_losses(questions.asked)
         return found
 

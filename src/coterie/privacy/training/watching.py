@@ -160,11 +160,13 @@ class WatchedOracle(Wrapping[Any]):
         program: Program,
         *rows: Tensor,
         who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
         """Runs a client program, whose results are data where it looks at any."""
         asked_by_data = who is not None and is_of_data(who)
-        if self._watch.tells and asked_by_data:
+        tells = self._watch.tells and not at_home
+        if tells and asked_by_data:
             raise InputError(
                 "private training stops: `who` is asked for losses, which are "
                 "released, depends on clients' data."
@@ -181,7 +183,7 @@ class WatchedOracle(Wrapping[Any]):
             before, following.read = following.read, False
             with following.on():
                 try:
-                    seen = MarkedClients(clients, self._watch)
+                    seen = MarkedClients(clients, self._watch, tells=tells)
                     found = program(seen, *some, **options)
                 except Exception:
                     following.read = True  # whoever catches it knows something
@@ -194,7 +196,8 @@ class WatchedOracle(Wrapping[Any]):
             return found
 
         with following.off():
-            found = tuple(self._oracle.each(watched, *rows, who=who, **options))
+            asked = {"who": who, "at_home": at_home, **options}
+            found = tuple(self._oracle.each(watched, *rows, **asked))
         for j, one in enumerate(found):
             kept = j < len(given) and given[j]  # of those who were not asked
             if made is None or made[j] or kept or asked_by_data:
@@ -274,9 +277,10 @@ class WatchedOracle(Wrapping[Any]):
 class MarkedClients:
     """What a client program sees of clients whose answers are marked."""
 
-    def __init__(self, clients: Placed, watch: Watch) -> None:
-        """Wraps clients, who tell released losses where the method is said to."""
+    def __init__(self, clients: Placed, watch: Watch, *, tells: bool) -> None:
+        """Wraps clients, who tell released losses where the program is said to."""
         self._clients, self._watch, self.who = clients, watch, clients.who
+        self._tells = tells
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Gradients, which are data."""
@@ -296,22 +300,25 @@ class MarkedClients:
 
     def held(self) -> MarkedClients:
         """The same clients with one minibatch for every question to come."""
-        return MarkedClients(self._asked(self._clients.held), self._watch)
+        return self._with(self._clients.held)
 
     def whole(self) -> MarkedClients:
         """The same clients with all of their training data for every question."""
-        return MarkedClients(self._asked(self._clients.whole), self._watch)
+        return self._with(self._clients.whole)
 
     def validation(self) -> MarkedClients:
         """The same clients with all of their validation data, for choosing."""
-        return MarkedClients(self._asked(self._clients.validation), self._watch)
+        return self._with(self._clients.validation)
 
     def _asked(self, question: Callable[..., Found], *rows: Tensor) -> Found:
         with self._watch.following.off():
             return question(*rows)
 
+    def _with(self, others: Callable[[], Placed]) -> MarkedClients:
+        return MarkedClients(self._asked(others), self._watch, tells=self._tells)
+
     def _told(self, losses: Tensor) -> Tensor:
-        return losses if self._watch.tells else of_data(losses)
+        return losses if self._tells else of_data(losses)
 
 
 def _marks(rows: Any, others: Any) -> Marks:
