@@ -223,9 +223,11 @@ def _plan(
         )
     held = server.samples.index_copy(0, who, samples)
     level = CAP * losses[samples > 0].median()
-    # A look costs about as much as a pass through all data.
-    every = (sizes.mean() / (_COST * work.mean().clamp(min=1)) - 1e-6).ceil()
-    every, n = every.clamp(min=1).long(), len(held)
+    # A look costs about as much as a pass through all data. Where nobody counts work,
+    # as before private training, clients look in every round.
+    every = (sizes.mean() / (_COST * work.mean()) - 1e-6).ceil()
+    every = torch.where(work.mean() > 0, every, 1).clamp(min=1).long()
+    n = len(held)
     return server._replace(samples=held), level.expand(n), every.expand(n)
 
 
