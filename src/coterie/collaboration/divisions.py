@@ -141,15 +141,15 @@ def with_directions(
         who: takes part.
         update: of these, what local steps added to models since they were heard last.
     """
-    heard = update.double()
-    finite = heard.isfinite().all(1)  # a direction of nothing is none
-    heard = torch.where(finite[:, None], heard, 0)
-    length = torch.linalg.vector_norm(heard, dim=1)
-    known = length[length > 0]
+    length = torch.linalg.vector_norm(update, dim=1, dtype=torch.float64)
+    finite = length.isfinite()  # a direction of nothing is none
+    known = length[finite & (length > 0)]
     most = _MOST * known.median() if len(known) else length.new_tensor(torch.inf)
-    cut = heard * (most / length.clamp(min=1e-300)).clamp(max=1)[:, None]
-    apart = cut - _group_means(cut, old.member[who], old.shares[who])
-    sketch = old.sketch.index_add(0, who, sketched(apart))
+    # A sketch is linear, so that nothing else needs all columns.
+    few = sketched(update).double() * (most / length).clamp(max=1)[:, None]
+    few = torch.where(finite[:, None], few, 0)
+    apart = few - _group_means(few, old.member[who], old.shares[who])
+    sketch = old.sketch.index_add(0, who, apart)
     clock = old.clock._replace(heard=old.clock.heard + len(who) / len(old.member))
     new = old._replace(sketch=sketch, clock=clock)
     if not clock.is_over:
@@ -255,7 +255,7 @@ def surely_better(
     return gain / error
 
 
-def sketched(v: Float64[Tensor, "n d"]) -> Float64[Tensor, "n s"]:
+def sketched(v: Float[Tensor, "n d"]) -> Float[Tensor, "n s"]:
     """Vectors in a few numbers, which nearly keep products and lengths.
 
     Columns are added up in buckets, with random signs (Charikar, Chen, Farach-Colton,
