@@ -127,7 +127,8 @@ def coteries(
     def init(x: Tensor, oracle: Oracle) -> State:
         w, v = common(oracle, x), velocity(rule, x)
         told = Numbers(shares.to(x)[oracle.mine])
-        server, *place = oracle.central(_begin, None, told, columns=x.shape[1])
+        columns = x.shape[1] if oracle.home is None else int((~oracle.home).sum())
+        server, *place = oracle.central(_begin, None, told, columns=columns)
         zero = x.new_zeros(len(x))
         return State(
             own=x,
@@ -218,7 +219,7 @@ def _plan(
             "coteries chooses by validation data, but no client that takes part has "
             "any: give a `validation` share above 0, or another method."
         )
-    held = server.samples.index_copy(0, who, samples)
+    held = server.samples.index_copy(0, who, samples.to(server.samples))
     level = CAP * losses[samples > 0].median()
     # A look costs about as much as a pass through all data.
     every = (sizes.mean() / (_COST * work.mean().clamp(min=1)) - 1e-6).ceil()
@@ -313,41 +314,57 @@ def _decided(
 ) -> tuple[State, Places]:
     """What a coordinator makes of directions in a rest, and of evidence elsewhere."""
     if evidence is None:
-        server, pick, second, phase, most = oracle.central(
-            _directions, state.server, state.drift
-        )
+        # The answer is not a model, so it must not stand in the place of one.
+        told = Numbers(state.drift[:, :0]), state.drift
+        server, found = oracle.central(_directions, state.server, *told)
+        pick, second, phase, most = found.unbind(1)
         heard = oracle.active
         state = state._replace(
             server=server,
-            pick=pick,
+            pick=pick.long(),
             most=torch.stack([state.most[:, 0], most.to(state.most)], 1),
             drift=_where(heard, torch.zeros_like(state.drift), state.drift),
             drifts=_where(heard, torch.zeros_like(state.drifts), state.drifts),
         )
-        return state, state.place._replace(second=second, phase=phase)
-    told = Numbers(state.pick), Numbers(evidence)
+        second = second.to(state.place.second)
+        return state, state.place._replace(second=second, phase=phase.long())
+    told = Numbers(state.pick), Numbers(state.ballot.samples), Numbers(evidence)
     server, *place = oracle.central(_judgement, state.server, *told, sure=sure)
     return state._replace(server=server), Places(*place)
 
 
 def _directions(
-    server: Coordinator, who: Int[Tensor, " p"], update: Float[Tensor, "p d"]
-) -> tuple[Coordinator | Tensor, ...]:
-    """A coordinator's program: places after a look in a rest, and a length."""
+    server: Coordinator,
+    who: Int[Tensor, " p"],
+    nothing: Float[Tensor, "p 0"],
+    update: Float[Tensor, "p d"],
+) -> tuple[Coordinator, Float64[Tensor, "n 4"]]:
+    """A coordinator's program: places after a look in a rest, and a length.
+
+    The columns are the half that a client takes, the share of its group that takes the
+    second, the phase, and the length beyond which updates are cut.
+    """
     new, most = with_directions(server, who, update)
     found = places(new)
-    return new, new.pick, found.second, found.phase, most.expand(len(new.member))
+    columns = new.pick, found.second, found.phase, most.expand(len(new.member))
+    return new, torch.stack([column.double() for column in columns], 1)
 
 
 def _judgement(
     server: Coordinator,
     who: Int[Tensor, " p"],
     pick: Int[Tensor, " p"],
+    samples: Float[Tensor, " p"],
     told: Float64[Tensor, "p 8"],
     *,
     sure: float,
 ) -> tuple[Coordinator | Tensor, ...]:
-    """A coordinator's program: places after a look in a trial or a contest."""
+    """A coordinator's program: places after a look in a trial or a contest.
+
+    Clients tell again how many samples they hold out: not all were there at first.
+    """
+    held = server.samples.index_copy(0, who, samples.to(server.samples))
+    server = server._replace(samples=held)
     new, moved = with_evidence(server, who, pick, told, sure=sure)
     return new, *places(new, moved)
 
@@ -441,11 +458,3 @@ def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
             half_velocity=state.group_velocity,
         )
     return state._replace(place=new._replace(moved=torch.zeros_like(new.moved)))
-
-
-def _side(
-    state: State, oracle: Oracle, share: Tensor, place: Places, side: int
-) -> Float[Tensor, "n d"]:
-    """What those on a side of one's group differ from it by; 0 of nobody."""
-    part, count = share * (state.pick == side), int(place.groups[0])
-    return oracle.average(part, state.offset, place.member, count=count)

@@ -73,11 +73,11 @@ def look(
     at most.
     """
     held = clients.validation()
-    found = [held.losses(model) for model in candidates(own, group, offset)]
-    first = CAP * found[GROUP].nanmean(1).nan_to_num()
+    found = _found(held, own, group, offset)
+    first = CAP * _mean(found[:, GROUP])
     cap = torch.where(cap > 0, cap, first)
-    losses = torch.stack([_mean(bounded(one, cap[:, None])) for one in found], 1)
-    return losses, (~found[GROUP].isnan()).sum(1).to(samples), cap
+    losses = _mean(bounded(found, cap[:, None, None]))
+    return losses, (~found[:, GROUP].isnan()).sum(1).to(samples), cap
 
 
 def tell(
@@ -93,9 +93,18 @@ def tell(
     No sample counts for more than `most`, which is the same for everybody: so a client
     whose losses are huge whatever the model says nothing about models.
     """
-    held = clients.validation()
-    found = [held.losses(model) for model in candidates(own, group, offset)]
-    return torch.stack([_mean(bounded(one, most[:, None])) for one in found], 1)
+    found = _found(clients.validation(), own, group, offset)
+    return _mean(bounded(found, most[:, None, None]))
+
+
+def _found(
+    held: Clients, own: Tensor, group: Tensor, offset: Tensor
+) -> Float[Tensor, "n 4 b"]:
+    """Losses of all models; infinite where a model alone has none, as NaN has."""
+    models = candidates(own, group, offset)
+    found = torch.stack([held.losses(model) for model in models], 1)
+    known = ~found.isnan().all(1, keepdim=True)
+    return torch.where(known & found.isnan(), torch.inf, found)
 
 
 def first_look(
@@ -147,7 +156,8 @@ def compete(
     # What a client differs from one half by says nothing of the other.
     tuned = half + torch.where((pick == before)[:, None], half_offset, 0)
     models = half, tuned, group, group + offset
-    one, two, *wholes = (bounded(held.losses(x), most[:, None]) for x in models)
+    found = torch.stack([held.losses(model) for model in models], 1)
+    one, two, *wholes = bounded(found, most[:, None, None]).unbind(1)
     pairs = [w - h for h in (one, two) for w in wholes]
     d = torch.stack(pairs, 1).double()  # (n, 4, b)
     known = ~d.isnan().any(1, keepdim=True)
@@ -173,9 +183,9 @@ def shared_steps(
     return take_steps(clients, x, v, own, steps, t)
 
 
-def _mean(losses: Float[Tensor, "n b"]) -> Float[Tensor, " n"]:
+def _mean(losses: Float[Tensor, "n ... b"]) -> Float[Tensor, "n ..."]:
     """Means over samples; 0 where there are none."""
-    return losses.nanmean(1).nan_to_num()
+    return losses.nanmean(-1).nan_to_num()
 
 
 def followed(
@@ -195,11 +205,15 @@ def followed(
 def cut(
     end: Float[Tensor, "n d"], start: Float[Tensor, "n d"], most: Float[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
-    """Where local steps end, or nearer to the start, if it is farther than `most`."""
+    """Where local steps end, or nearer to the start, if it is farther than `most`.
+
+    It is the start itself, where steps do not end at any distance.
+    """
     update = end - start
     length = torch.linalg.vector_norm(update, dim=1)
-    far = (length > most)[:, None]
-    return torch.where(far, start + (most / length)[:, None] * update, end)
+    far, lost = (length > most)[:, None], ~length.isfinite()[:, None]
+    nearer = torch.where(far, start + (most / length)[:, None] * update, end)
+    return torch.where(lost, start, nearer)
 
 
 def sharing(member: Int[Tensor, " n"], choice: Int[Tensor, " n"]) -> Info:
