@@ -28,6 +28,12 @@ helps.
 RATE = 0.25
 """Of the mean by which a client differs: the last four rounds or so."""
 
+_KNOWN = 1e-3
+"""An offset that is so much smaller than the next one was nothing, but for rounding."""
+
+_ROUNDING = 16
+"""Units of rounding by which losses of equal models may differ."""
+
 MEMORY = 0.5
 """How much of the recorded losses is kept from one look to the next."""
 
@@ -159,7 +165,10 @@ def compete(
     found = torch.stack([held.losses(model) for model in models], 1)
     one, two, *wholes = bounded(found, most[:, None, None]).unbind(1)
     pairs = [w - h for h in (one, two) for w in wholes]
-    d = torch.stack(pairs, 1).double()  # (n, 4, b)
+    d = torch.stack(pairs, 1)  # (n, 4, b)
+    # What rounding makes of equal models is no difference.
+    least = _ROUNDING * torch.finfo(d.dtype).eps * most[:, None, None]
+    d = torch.where(d.abs() <= least, 0, d).double()
     known = ~d.isnan().any(1, keepdim=True)
     samples = known.sum((1, 2)).double()
     d = torch.where(known, d, 0)
@@ -198,7 +207,8 @@ def followed(
         apart: where local steps end, seen from the new shared model.
         active: who took steps.
     """
-    rate = torch.where(offset.any(1), RATE, 1.0) * active
+    before, now = (torch.linalg.vector_norm(v, dim=1) for v in (offset, apart))
+    rate = torch.where(before > _KNOWN * now, RATE, 1.0) * active
     return offset + rate.to(offset)[:, None] * (apart - offset)
 
 
