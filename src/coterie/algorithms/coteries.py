@@ -315,7 +315,7 @@ def _decided(
     """What a coordinator makes of directions in a rest, and of evidence elsewhere."""
     if evidence is None:
         # The answer is not a model, so it must not stand in the place of one.
-        told = Numbers(state.drift[:, :0]), state.drift
+        told = Numbers(state.drift.new_zeros(len(state.drift), 0)), state.drift
         server, found = oracle.central(_directions, state.server, *told)
         pick, second, phase, most = found.unbind(1)
         heard = oracle.active
