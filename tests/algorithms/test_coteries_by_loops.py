@@ -152,7 +152,7 @@ class Loops:
 
     def compete(self, who):
         for i in who:
-            if self.phase == TRIAL:
+            if self.phase == TRIAL or not self.half_offset[i].any():
                 both = self.halves[self.member[i]]
                 fits = [self.losses(i, h, self.train).mean() for h in both]
                 if int(fits[1] < fits[0]) != self.pick[i]:

@@ -155,9 +155,12 @@ def compete(
     The evidence is that of `coterie.collaboration.divisions.Evidence`.
     """
     before = pick
-    if may_move:
+    # Who has not been there since halves began may choose in a contest, too.
+    free = ~half_offset.any(1) | may_move
+    if bool(free.any()):
         data = clients.whole()
-        pick = torch.stack([data.loss(one) for one in halves.unbind(1)], 1).argmin(1)
+        best = torch.stack([data.loss(one) for one in halves.unbind(1)], 1).argmin(1)
+        pick = torch.where(free, best, pick)
     held, half = clients.validation(), halves[torch.arange(len(pick)), pick]
     # What a client differs from one half by says nothing of the other.
     tuned = half + torch.where((pick == before)[:, None], half_offset, 0)

@@ -5,7 +5,8 @@ All clients begin in one group, and all groups go through three phases together:
     REST      members train the group's model, and tell in which direction they would go
     TRIAL     two halves of the group compete: a member trains the one that fits its
               training data better, and may change its mind
-    CONTEST   halves and whole are trained side by side
+    CONTEST   halves and whole are trained side by side, and only who was not there in
+              the trial chooses a half
 
 Halves are the two sides of the direction in which the members' updates, added up since
 the beginning, differ most. Before anybody has trained them, the halves are compared
