@@ -36,7 +36,6 @@ from coterie.optim import Descent, sgd
 from coterie.types import Algorithm, Info, Oracle, Rows
 
 from .aims import claims
-from .proposal import proposal
 from .structures import FAMILIES, Family, Training, federation_of
 
 AS_USUAL = Training("mlp")
@@ -131,11 +130,6 @@ def _on(graph: str) -> Maker:
     return make
 
 
-def _proposal(federation: Federation, lr: float, steps: int = STEPS) -> Algorithm:
-    sizes, held = federation.train.size, federation.validation.size
-    return proposal(sizes, held, lr=lr, steps=steps)
-
-
 QUICK: dict[str, Maker] = {
     "local": _of("local"),
     "fedavg": _of("fedavg"),
@@ -143,7 +137,6 @@ QUICK: dict[str, Maker] = {
     "ditto": _of("ditto"),
     "ifca (told k)": _ifca,
     "coteries": _of("coteries"),
-    "proposal": _proposal,
     "oracle": _oracle,
 }
 SLOW: dict[str, Maker] = {

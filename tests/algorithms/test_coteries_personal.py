@@ -11,12 +11,13 @@ from coterie import models
 from coterie.algorithms.coteries import coteries, in_use
 from coterie.algorithms.local import local
 from coterie.clients.simulation import Simulation
+from coterie.conformance import cases as conformance
 from coterie.data.federation import PARTS
 from support.linear_groups import are_found, linear_clients
 from support.plain_clients import mine
-from support.quadratics import EXACT, REAL, train
+from support.quadratics import EXACT, REAL, error, train
 
-# As many parameters as a record of losses has numbers, the bias last.
+# The bias is last.
 N, D = 8, 6
 BIAS = torch.arange(D) == D - 1
 OFFSETS = torch.linspace(-2, 2, N, dtype=REAL)
@@ -39,34 +40,52 @@ def simulate(data, home):
     return Simulation(data, module, batch_size=0, dtype=REAL, home=home)
 
 
+def run(data, rounds):
+    """States before the first round and after each, and what each of them sent."""
+    algorithm = coteries(data.train.size, steps=4)
+    simulation = simulate(data, BIAS)
+    start = torch.zeros(N, D, dtype=REAL)
+    found = conformance.followed(algorithm, simulation, start, rounds)
+    return found.states, found.sent
+
+
 def test_groups_are_found_by_what_is_shared_and_the_rest_stays_at_home():
     data = federation()
-    simulation, x = simulate(data, BIAS), torch.zeros(N, D, dtype=REAL)
-    algorithm = coteries(data.train.size, steps=4)
-    states, infos = train(algorithm, simulation, x, 14)
+    states, sent = run(data, 16)
     last = states[-1]
-    assert are_found(last.standing.member, data.clusters)
+    assert are_found(last.place.member, data.clusters)
     for c in (0, 1):
         here = last.group[data.clusters == c]
         assert_close(here[:, ~BIAS], here[:1, ~BIAS].expand_as(here[:, ~BIAS]), **EXACT)
     # Samples of several clients tell the slopes, each client's own its offset.
     assert_close(in_use(last)[:, -1], OFFSETS, rtol=0, atol=0.5)
-    assert_close(last.own, train(local(steps=4), simulation, x, 14)[0][-1].x)
-    # What is sent is counted without it: two or more models, and 57 numbers.
-    assert infos[0]["sent"] == N * (2 * (D - 1) + 57)
+    assert error(data, in_use(last)[:, ~BIAS]) < error(data, last.own[:, ~BIAS]) / 2
+    simulation, x = simulate(data, BIAS), torch.zeros(N, D, dtype=REAL)
+    assert torch.equal(last.own, train(local(steps=4), simulation, x, 16)[0][-1].x)
+    # Models are sent without it: the group's up and down, and a direction; two halves
+    # begin, and there are as many numbers as elsewhere.
+    assert sent[0] == N * ((2 + 1 + 4) * (D - 1) + (4 + 2) + 4)
 
 
 def test_halves_have_the_parameters_that_each_client_keeps_at_home():
-    data = federation()
-    simulation, x = simulate(data, BIAS), torch.zeros(N, D, dtype=REAL)
-    states, _ = train(coteries(data.train.size, steps=4), simulation, x, 3)
-    tried = [state for state in states if bool(state.standing.trial.any())]
+    """Those that its own steps left, whichever half it takes."""
+    states, _ = run(federation(), 12)
+    tried = [state for state in states if state.halves.shape[1]]
     assert tried
     for state in tried:
-        home = state.group[:, None, BIAS].expand(N, 2, 1)
-        assert_close(state.candidates[..., BIAS], home, **EXACT)
+        home = state.halves[..., BIAS]
+        assert_close(home[:, 0], home[:, 1], **EXACT)
         # And all who share a group try the same halves.
-        for c in state.standing.member.unique():
-            shared = state.candidates[state.standing.member == c][..., ~BIAS]
+        for c in state.place.member.unique():
+            shared = state.halves[state.place.member == c][..., ~BIAS]
             assert_close(shared, shared[:1].expand_as(shared), **EXACT)
-            assert (shared[:, 0] - shared[:, 1]).norm() > 0.1
+    first = tried[0].halves[0][:, ~BIAS]
+    assert (first[0] - first[1]).norm() > 0.1
+    assert tried[-1].halves[:, 0, BIAS].std() > 0.5
+
+
+def test_a_coordinator_sees_directions_of_shared_parameters_alone():
+    states, _ = run(federation(), 2)
+    assert states[0].server.sketch.shape == (N, D - 1)
+    assert states[1].server.sketch.any(1).all()
+    assert are_found(states[1].pick, federation().clusters)

@@ -1,391 +1,488 @@
-"""Claims about groups that divide: proposals, verdicts, probation, names, records."""
+"""Claims about groups that divide: directions, sides, evidence, phases, names."""
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from coterie.collaboration.divisions import (
-    ALL_RAW,
-    ALL_TUNED,
-    HALF,
-    MODELS,
-    OWN,
-    RAW,
-    TUNED,
-    halves,
-    judged,
+    CONTEST,
+    REST,
+    TRIAL,
+    Clock,
+    Evidence,
     one_group,
-    proposed,
+    places,
+    sides,
+    sketched,
+    surely_better,
+    with_directions,
+    with_evidence,
 )
-from coterie.collaboration.evidence import moments
 from support.draws import rng
 
 REAL = torch.float64
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
-N = 6
+N, D = 6, 5
 SHARES = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=REAL)
-FIRST, SECOND = torch.arange(N) < 4, torch.arange(N) >= 4
+ALL = torch.arange(N)
+ZERO = torch.zeros(N, dtype=torch.long)
+SECOND = torch.tensor([0, 0, 0, 0, 1, 1])
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=rng(seed), dtype=REAL)
+
+
+# Sketches.
+
+
+def test_small_vectors_are_their_own_sketch():
+    v = normal(4, 64)
+    assert torch.equal(sketched(v), v)
+
+
+def test_a_sketch_is_linear_and_has_64_numbers():
+    u, v = normal(2, 300), normal(2, 300, seed=1)
+    assert sketched(u).shape == (2, 64)
+    assert_close(sketched(2 * u - 3 * v), 2 * sketched(u) - 3 * sketched(v), **EXACT)
+    assert torch.equal(sketched(u), sketched(u))
+
+
+def test_every_column_is_in_one_bucket_with_a_sign():
+    found = sketched(torch.eye(300, dtype=REAL))
+    assert ((found != 0).sum(1) == 1).all()
+    assert (found.abs().sum(1) == 1).all()
+    # Both signs, and no bucket has many: 300 / 64 are expected.
+    assert 100 < int((found > 0).sum()) < 200
+    assert (found != 0).sum(0).max() < 20
+
+
+def test_products_of_sketches_are_those_of_vectors_on_average():
+    """Of vectors of 65 to 464 columns, each of which has signs of its own.
+
+    The variance of a product is below 2 |u|^2 |v|^2 / 64.
+    """
+    errors = []
+    for columns in range(65, 465):
+        u, v = normal(2, columns, seed=columns)
+        exact = u @ v + 0.5 * u @ u  # also of a vector that is not orthogonal
+        found = sketched(torch.stack([u, v + 0.5 * u]))
+        scale = u.norm() * (v + 0.5 * u).norm()
+        errors.append(float((found[0] @ found[1] - exact) / scale))
+    assert abs(np.mean(errors)) < 4 * np.sqrt(2 / 64 / 400)
+    assert np.mean(np.square(errors)) < 2 / 64 * 1.2
+
+
+# Sides.
 
 
 def planted(side=SECOND, noise=0.1) -> torch.Tensor:
     """Updates along one axis or the other, of different lengths, with some noise."""
-    axes = torch.eye(5, dtype=REAL)[:2]
+    axes = torch.eye(D, dtype=REAL)[:2]
     length = torch.tensor([1.0, 9.0, 2.0, 0.5, 3.0, 0.1], dtype=REAL)
-    extra = noise * torch.randn(N, 5, generator=rng(), dtype=REAL)
-    return length[:, None] * (axes[side.long()] + extra)
+    return length[:, None] * (axes[side] + noise * normal(N, D))
 
 
-def mean(update, shares, who) -> torch.Tensor:
-    return sum(shares[i] * update[i] for i in who) / sum(shares[i] for i in who)
+def test_two_planted_directions_are_two_sides_whatever_their_lengths():
+    """The fewer are side 1: along the direction they are farther from the mean."""
+    assert sides(planted(), ZERO).tolist() == SECOND.tolist()
+    assert sides(planted(1 - SECOND), ZERO).tolist() == SECOND.tolist()
 
 
-def test_halves_are_the_means_of_two_planted_directions():
-    update = planted()
-    found = halves(update, SHARES)
-    assert_close(found[0], mean(update, SHARES, range(4)), **EXACT)
-    assert_close(found[1], mean(update, SHARES, [4, 5]), **EXACT)
-
-
-@pytest.mark.parametrize("side", [SECOND, torch.arange(N) % 2 == 0], ids=str)
-def test_halves_do_not_depend_on_the_order_of_clients(side):
-    update = planted(side)
-    there = halves(update, SHARES)
+def test_relabelling_clients_relabels_their_sides():
+    direction, member = normal(N, D, seed=3), torch.tensor([0, 1, 0, 0, 1, 1])
+    there = sides(direction, member)
+    assert there.any()
     for seed in range(5):
         order = torch.randperm(N, generator=rng(seed))
-        found = halves(update[order], SHARES[order])
-        assert_close(found, there, **EXACT)
+        assert torch.equal(sides(direction[order], member[order]), there[order])
 
 
-def test_of_two_clients_each_is_a_half():
-    for seed in range(8):
-        update = torch.randn(2, 5, generator=rng(seed), dtype=REAL)
-        found = halves(update, SHARES[:2])
-        same = (found[:, None] == update).all(2)
-        assert same.sum(0).tolist() == same.sum(1).tolist() == [1, 1]
+def test_sides_are_found_in_each_group_by_its_members_alone():
+    direction = torch.cat([planted(), 7 * normal(N, D, seed=4)])
+    member = torch.tensor([0] * N + [2] * N)
+    found = sides(direction, member)
+    assert found[:N].tolist() == SECOND.tolist()
+    assert torch.equal(found[N:], sides(direction[N:], ZERO))
 
 
-def test_which_of_two_alike_halves_is_the_first_is_no_matter_of_rounding():
-    """Who was away goes with the first, on every machine the same."""
+def test_one_client_that_differs_from_all_is_a_side():
+    direction = torch.ones(N, D, dtype=REAL) + 0.05 * normal(N, D)
+    direction[2] = -direction[2]
+    assert sides(direction, ZERO).tolist() == [0, 0, 1, 0, 0, 0]
+
+
+def test_of_two_clients_each_is_a_side_and_rounding_does_not_say_which():
     for seed in range(20):
-        rng = torch.Generator().manual_seed(seed)
-        update = torch.randn(2, 5, generator=rng, dtype=REAL)
-        there = halves(update, SHARES[:2])
-        rounded = 1 + 1e-12 * torch.randn(2, 5, generator=rng, dtype=REAL)
-        for other in (update * rounded, update.flip(0)):
-            assert_close(halves(other, SHARES[:2]), there, rtol=1e-10, atol=1e-10)
-
-
-def test_two_sides_of_the_same_size_are_two_halves():
-    axis = torch.tensor([0.6, 0.8], dtype=REAL)
-    found = halves(torch.stack([axis, -axis, axis, -axis]), SHARES[:4])
-    assert_close(found.abs(), axis.abs().expand(2, 2), **EXACT)
-    assert_close(found[0], -found[1], **EXACT)
+        two, member = normal(2, D, seed=seed), torch.zeros(2, dtype=torch.long)
+        found = sides(two, member)
+        assert sorted(found.tolist()) == [0, 1]
+        rounded = two * (1 + 1e-12 * normal(2, D, seed=99))
+        assert torch.equal(sides(rounded, member), found)
+        assert torch.equal(sides(two.flip(0), member), found.flip(0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_updates_of_one_direction_give_no_halves(dtype):
-    axis = torch.randn(1, 5, generator=rng(), dtype=dtype)
+def test_identical_directions_have_no_sides(dtype):
+    axis = normal(1, D).to(dtype)
     length = torch.tensor([[1.0], [7.0], [0.3], [2.0], [1.1], [4.0]], dtype=dtype)
-    assert halves(length * axis, SHARES.to(dtype)) is None
-    assert halves(torch.zeros(N, 5, dtype=dtype), SHARES.to(dtype)) is None
+    assert not sides(length * axis, ZERO).any()
+    assert not sides(torch.zeros(N, D, dtype=dtype), ZERO).any()
 
 
-def test_proposals_are_made_group_by_group_from_those_who_were_heard():
-    update = torch.randn(N, 5, generator=rng(3), dtype=REAL)
-    member = torch.tensor([3, 3, 0, 3, 0, 1])
-    heard = torch.tensor([True, True, True, False, True, True])
-    changes, trial = proposed(update, SHARES, heard, member)
-    assert trial.tolist() == [True, True, True, True, True, False]  # who is alone: no
-    for here, everyone in (([0, 1], [0, 1, 3]), ([2, 4], [2, 4])):
-        middle = mean(update, SHARES, here)
-        for i in everyone:  # of two, each is a half
-            both = {tuple((middle + c).tolist()) for c in changes[i]}
-            for k in here:
-                assert min(math.dist(update[k].tolist(), b) for b in both) < 1e-12
-    assert (changes[5] == 0).all()
+def test_one_client_has_no_sides_nor_have_those_without_directions():
+    assert sides(normal(1, D), torch.zeros(1, dtype=torch.long)).tolist() == [0]
+    assert not sides(normal(N, D), ALL).any()  # everybody is a group
+    direction = planted()
+    direction[[0, 5]] = 0
+    assert sides(direction, ZERO).tolist() == [0, 0, 0, 0, 1, 0]
 
 
-def test_there_is_no_proposal_where_updates_are_equal():
-    update = torch.ones(N, 5, dtype=REAL)
-    everybody = torch.ones(N, dtype=torch.bool)
-    changes, trial = proposed(update, SHARES, everybody, torch.zeros(N).long())
-    assert not trial.any()
-    assert (changes == 0).all()
+# Places.
 
 
-def told(samples=20, n=N, noise=0.1, **losses):
-    """Moments of held-out losses around these, by name; all others lose 1.
-
-    Samples are as noisy for every model, and independently so.
-    """
-    names = {"own": OWN, "raw": RAW, "tuned": TUNED, "half": HALF}
-    names |= {"all_raw": ALL_RAW, "all_tuned": ALL_TUNED}
-    centre = torch.ones(n, MODELS, dtype=REAL)
-    for name, value in losses.items():
-        centre[:, names[name]] = torch.as_tensor(value, dtype=REAL)
-    draws = torch.randn(n, MODELS, samples, generator=rng(5), dtype=REAL)
-    draws = draws - draws.mean(2, keepdim=True)  # so that means are as said
-    return moments(centre[:, :, None] + noise * draws)
+def coordinator(member=ZERO, **fields):
+    """After a rest, with 20 held-out samples of each client."""
+    first = one_group(SHARES, torch.full((N,), 20.0, dtype=REAL), D)
+    return first._replace(member=member, **fields)
 
 
-def standing(n=N, **fields):
-    """One group, whose halves are tried, and what else is said."""
-    first = one_group(torch.zeros(n, 3, dtype=REAL))
-    return first._replace(trial=torch.ones(n, dtype=torch.bool), **fields)
+def test_places_tell_sizes_of_groups_and_shares_of_halves():
+    of = coordinator(
+        torch.tensor([0, 1, 0, 2, 1, 1]),
+        pick=torch.tensor([1, 0, 0, 1, 1, 0]),
+        clock=Clock(CONTEST),
+    )
+    found = places(of)
+    assert torch.equal(found.member, of.member)
+    assert not found.moved.any()
+    assert found.together.tolist() == [2, 3, 2, 1, 3, 3]
+    shares = [1 / 4, 5 / 13, 1 / 4, 1, 5 / 13, 5 / 13]
+    assert_close(found.second, torch.tensor(shares, dtype=REAL), **EXACT)
+    assert found.phase.tolist() == [CONTEST] * N
+    assert found.groups.tolist() == [3] * N
+    moved = torch.arange(N) % 2 == 0
+    assert torch.equal(places(of, moved).moved, moved)
 
 
-EVERYBODY = torch.ones(N, dtype=torch.bool)
-PICK = SECOND.long()
+# Directions.
 
 
-def decide(old, report, *, active=EVERYBODY, pick=PICK, t=2, sure=2.5):
-    return judged(old, active, pick, report, t=t, sure=sure)
+def told(update, *, who=ALL, **fields):
+    return with_directions(coordinator(**fields), who, update)
 
 
-def test_a_group_divides_where_its_halves_are_surely_better():
-    new, news = decide(standing(), told(half=0.5))
-    assert new.member.tolist() == [0, 0, 0, 0, 1, 1]
-    assert news.moved.all()
-    assert new.probation.tolist() == [2 + 3] * N
-    assert not new.settled.any()
-    assert not new.trial.any()
-    assert (new.sibling == -1).all()
-    assert not news.merged.any()
-    assert not news.undecided.any()
+def test_directions_are_sums_of_what_updates_differ_from_their_groups_mean():
+    member, long = torch.tensor([0, 1, 0, 1, 1, 0]), Clock(rest=9.0)
+    state, wanted = coordinator(member, clock=long), torch.zeros(N, D, dtype=REAL)
+    for seed, who in enumerate([ALL, torch.tensor([0, 2, 4]), ALL]):
+        update = normal(len(who), D, seed=seed)
+        state, _ = with_directions(state, who, update)
+        for i, u in zip(who.tolist(), update, strict=True):
+            here = [j for j, k in enumerate(who.tolist()) if member[k] == member[i]]
+            weight = SHARES[who][here]
+            wanted[i] += u - (weight[:, None] * update[here]).sum(0) / weight.sum()
+        assert_close(state.sketch, wanted, **EXACT)
+    assert state.clock == Clock(rest=9.0, heard=2.5)
 
 
-@pytest.mark.parametrize("half", [1.0, 1.1])
-def test_a_group_whose_halves_are_no_better_rests(half):
-    """Four rounds: the next proposal is made after round 2 + 5, not before."""
-    new, news = decide(standing(), told(half=half))
-    assert new.member.tolist() == [0] * N
-    assert new.rest.tolist() == [2 + 1 + 4] * N
-    assert not news.moved.any()
-    for t, due in [(3, False), (6, False), (7, True)]:
-        later = decide(new, told(), t=t)[1]
-        assert later.due.all() == later.dividing.all() == due
-        assert later.due.any() == due
+def test_updates_are_cut_at_three_times_the_median_length():
+    """The median of those who moved at all; of an even number it is the lower one."""
+    length = torch.tensor([1.0, 2.0, 0.0, 100.0, 3.0, 4.0], dtype=REAL)
+    axis = torch.nn.functional.normalize(normal(N, D))
+    update = length[:, None] * axis
+    state, most = told(update)
+    assert float(most) == pytest.approx(9.0)
+    cut = length.clamp(max=9.0)[:, None] * axis
+    mean = SHARES @ cut / SHARES.sum()
+    assert_close(state.sketch, cut - mean, **EXACT)
 
 
-def test_better_halves_that_are_not_surely_so_are_tried_again():
-    # A difference of .02 +- .1 sqrt(2 / 120): between one and two standard errors.
-    new, news = decide(standing(), told(half=0.98))
-    assert new.member.tolist() == [0] * N
-    assert (new.rest == 0).all()
-    assert news.due.all()
-    # Who asks for less gets it.
-    assert decide(standing(), told(half=0.98), sure=0.5)[1].moved.all()
+def test_where_nobody_moves_no_length_is_too_large():
+    state, most = told(torch.zeros(N, D, dtype=REAL))
+    assert float(most) == torch.inf
+    assert not state.sketch.any()
+
+
+@pytest.mark.parametrize("garbage", [1e6, 1e200, torch.inf, torch.nan])
+def test_garbage_of_one_does_not_hide_the_sides_of_others(garbage):
+    update = torch.nn.functional.normalize(planted(ALL % 2))
+    usual = told(update)[0].pick
+    update[0] = garbage * torch.ones(D)
+    state, most = told(update)
+    assert float(most) == pytest.approx(3.0)  # the others have length 1
+    assert state.sketch.isfinite().all()
+    assert state.clock.phase == TRIAL
+    found, others = state.pick[1:], usual[1:]
+    assert torch.equal(found, others) or torch.equal(found, 1 - others)
+
+
+def test_where_no_update_has_a_length_there_are_no_directions():
+    update = torch.full((N, D), 1e200, dtype=REAL)
+    update[:3] = torch.inf
+    state, most = told(update)
+    assert not state.sketch.any()
+    assert (state.clock.phase, float(most)) == (REST, torch.inf)
+
+
+def test_a_rest_ends_when_the_shares_of_those_heard_add_up_to_its_length():
+    state, update = coordinator(), planted()
+    for part, phase in [([0, 1], REST), ([2, 3], REST), ([4, 5], TRIAL)]:
+        who = torch.tensor(part)
+        state, _ = with_directions(state, who, update[who])
+        assert state.clock.phase == phase
+    assert state.clock == Clock(TRIAL)
+
+
+def test_a_trial_begins_with_sides_and_without_evidence():
+    old = Evidence(*torch.ones(2, N, 4, dtype=REAL))
+    state, _ = told(planted(), evidence=old)
+    assert state.pick.tolist() == SECOND.tolist()
+    assert not torch.cat(state.evidence).any()
+
+
+def test_without_sides_the_rest_goes_on_for_as_long_again():
+    update = torch.ones(N, D, dtype=REAL)
+    state, _ = told(update)
+    assert state.clock == Clock()
+    assert not state.pick.any()
+
+
+# Evidence.
+
+
+def drawn(gains, samples=20, noise=0.1, seed=5):
+    """Differences (N, 4, samples) of losses; gains are means, one or four a client."""
+    draws = normal(N, 4, samples, seed=seed)
+    draws = draws - draws.mean(2, keepdim=True)
+    gains = torch.as_tensor(gains, dtype=REAL)
+    gains = gains[:, None] if gains.dim() == 1 else gains
+    return gains.expand(N, 4)[:, :, None] + noise * draws
+
+
+def rows(d) -> torch.Tensor:
+    """What clients tell of them."""
+    return torch.cat([d.sum(2), (d - d.mean(2, keepdim=True)).square().sum(2)], 1)
+
+
+def knowing(d, member=ZERO, samples=None):
+    """A coordinator that was told."""
+    held = torch.full((N,), float(d.shape[2])) if samples is None else samples
+    total, around = rows(d).split(4, 1)
+    return coordinator(member, evidence=Evidence(total, around), samples=held.to(REAL))
+
+
+def by_loops(d, member, *, as_they_are):
+    """Of each group, the best pair's total over its standard error, one by one."""
+    found = []
+    for group in range(int(member.max()) + 1):
+        here = [d[i].numpy() for i in range(N) if member[i] == group]
+        total = sum(one.sum(1) for one in here).reshape(2, 2)  # half, whole
+        half, whole = total.sum(1).argmax(), total.sum(0).argmin()
+        if as_they_are:
+            half = whole = 0
+        error = sum(one.shape[1] * one[2 * half + whole].var(ddof=1) for one in here)
+        found.append(total[half, whole] / error**0.5)
+    return torch.tensor(found, dtype=REAL)
+
+
+@pytest.mark.parametrize("as_they_are", [False, True])
+def test_how_surely_halves_are_better_is_that_of_plain_loops(as_they_are):
+    member = torch.tensor([0, 1, 0, 1, 1, 0])
+    for seed in range(20):
+        d = drawn(normal(N, 4, seed=seed), noise=1.0, seed=100 + seed)
+        found = surely_better(knowing(d, member), as_they_are=as_they_are)
+        assert_close(found, by_loops(d, member, as_they_are=as_they_are), **EXACT)
+
+
+def test_halves_and_wholes_are_compared_as_they_are_best_used():
+    """Losses of wholes minus halves: pairs with the better half and better whole."""
+    # As they are, halves gain 1; what clients differ by makes wholes as good.
+    of = knowing(drawn([[1.0, 0.0, 1.1, 0.1]]))
+    error = float((rows(drawn([[0.0] * 4]))[:, 4:].sum(0) * 20 / 19)[3].sqrt())
+    assert float(surely_better(of)) == pytest.approx(N * 20 * 0.1 / error)
+    assert float(surely_better(of, as_they_are=True)) > 5 * float(surely_better(of))
+
+
+def test_one_client_with_much_to_gain_is_seen_among_many_who_gain_nothing():
+    gains = torch.zeros(N, dtype=REAL)
+    gains[3] = 1.0
+    z = float(surely_better(knowing(drawn(gains))))
+    # Standard errors are of samples within clients: 20 / sqrt(6 * 20) / 0.1.
+    assert z == pytest.approx(20 / 120**0.5 / 0.1, rel=0.25)
+    # That of clients around each other would see next to nothing.
+    assert float(gains.mean() / (gains.std() / N**0.5)) < 1.01
+
+
+def test_one_sample_of_each_counts_by_its_own_square():
+    d = drawn(normal(N, 4, seed=8), samples=1)
+    of = knowing(d)
+    total = d[:, :, 0].sum(0).reshape(2, 2)  # half, whole
+    some = d[:, 2 * int(total.sum(1).argmax()) + int(total.sum(0).argmin()), 0]
+    assert_close(surely_better(of)[0], some.sum() / some.square().sum().sqrt(), **EXACT)
+
+
+def test_without_evidence_nothing_is_better():
+    member = torch.tensor([0, 1, 0, 1, 1, 0])
+    assert surely_better(coordinator(member)).tolist() == [0, 0]
+    nobody = coordinator(member, samples=torch.zeros(N, dtype=REAL))
+    assert surely_better(nobody).tolist() == [0, 0]
+
+
+# Phases.
+
+
+def judged(clock, gains, *, who=ALL, pick=SECOND, sure=2.5, member=ZERO):
+    """After the evidence that halves gain so much on average, +- 0.1 / sqrt(120)."""
+    state = coordinator(member, clock=clock)
+    d = drawn(gains)[who]
+    return with_evidence(state, who, pick[who], rows(d), sure=sure)
+
+
+ERROR = 0.1 / 120**0.5  # of the mean over all samples
+BEGUN = {"rest": 3.0, "trial": 4.5}  # lengths after one trial in vain
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("gain", [-1e-9, -0.1])
+def test_a_trial_whose_halves_are_no_better_at_once_ends(gain, settled):
+    """The next rest is three times as long, the next trial 1.5 times."""
+    for old, new in [((1.0, 3.0), (3.0, 4.5)), ((3.0, 4.5), (9.0, 6.75))]:
+        before = Clock(TRIAL, 0.0, *old, settled=settled)
+        state, moved = judged(before, gain)
+        assert state.clock == Clock(REST, 0.0, *new, settled=settled)
+        assert not moved.any()
+        assert torch.equal(state.member, ZERO)
+
+
+def test_halves_that_are_the_same_as_the_whole_are_no_better():
+    nothing = torch.zeros(N, 8, dtype=REAL)
+    old = coordinator(clock=Clock(TRIAL))
+    assert with_evidence(old, ALL, SECOND, nothing, sure=2.5)[0].clock == Clock(**BEGUN)
+
+
+def test_better_halves_have_their_trial_and_then_a_contest():
+    state = coordinator(clock=Clock(TRIAL))
+    for heard in (1.0, 2.0):
+        state, moved = with_evidence(
+            state, ALL, SECOND, rows(drawn(3 * ERROR)), sure=2.5
+        )
+        assert state.clock == Clock(TRIAL, heard)
+        assert not moved.any()
+    # In the course of a trial it does not matter what clients tell.
+    state, moved = with_evidence(state, ALL, 1 - SECOND, rows(drawn(-1.0)), sure=2.5)
+    assert state.clock == Clock(CONTEST)
+    assert torch.equal(state.pick, 1 - SECOND)
+    assert not moved.any()
+
+
+def test_a_trial_is_as_long_as_the_shares_of_clients_heard():
+    state, told = coordinator(clock=Clock(TRIAL)), rows(drawn(3 * ERROR))
+    for number in range(1, 6):
+        who = ALL[number % 2 :: 2]
+        state, _ = with_evidence(state, who, SECOND[who], told[who], sure=2.5)
+        assert state.clock == Clock(TRIAL, number / 2)
+    state, _ = with_evidence(state, ALL[::2], SECOND[::2], told[::2], sure=2.5)
+    assert state.clock == Clock(CONTEST)
+
+
+@pytest.mark.parametrize(("errors", "hurried"), [(4.0, False), (6.5, True)])
+def test_halves_that_are_better_by_twice_as_much_at_once_need_no_trial(errors, hurried):
+    """Twice 2.5 standard errors, of means over noise of 0.1."""
+    state, moved = judged(Clock(TRIAL, **BEGUN), errors * ERROR)
+    wanted = Clock(CONTEST, hurried=True, **BEGUN)
+    assert state.clock == (wanted if hurried else Clock(TRIAL, 1.0, **BEGUN))
+    assert not moved.any()
+
+
+def test_halves_that_are_better_only_later_do_not_hurry():
+    state, _ = judged(Clock(TRIAL, 1.0), 1.0)
+    assert state.clock == Clock(TRIAL, 2.0)
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+def test_halves_that_pass_a_contest_are_groups(hurried):
+    clock = Clock(CONTEST, 1.0, hurried=hurried, **BEGUN)
+    state, moved = judged(clock, 1.0)
+    assert state.clock == Clock(settled=True)  # lengths are as at first
+    assert torch.equal(state.member, SECOND)
+    assert moved.all()
+    early, moved = judged(clock._replace(heard=0.0), 1.0)
+    assert early.clock == clock
+    assert not moved.any()
 
 
 @pytest.mark.parametrize("taken", [0, 1])
 def test_both_halves_must_be_taken_by_somebody(taken):
-    pick = torch.full((N,), taken)
-    new, news = decide(standing(), told(half=0.5), pick=pick)
-    assert new.member.tolist() == [0] * N
-    assert not news.moved.any()
-    assert (new.probation == -1).all()
+    state, moved = judged(Clock(CONTEST, 1.0), 1.0, pick=torch.full((N,), taken))
+    assert torch.equal(state.member, ZERO)
+    assert not moved.any()
+    assert state.clock == Clock(**BEGUN)
 
 
-def test_no_proposals_are_due_before_the_second_round_nor_for_one_client():
-    assert not decide(standing(), told(), t=0)[1].due.any()
-    member = torch.tensor([0, 0, 1, 1, 1, 2])
-    old = standing(member=member)._replace(trial=torch.zeros(N, dtype=torch.bool))
-    assert decide(old, told())[1].due.tolist() == [True] * 5 + [False]
+def test_second_halves_get_names_of_their_own_and_others_keep_theirs():
+    member, pick = torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([1, 0, 0, 1, 0, 1])
+    gains = [1.0, 1.0, -1.0, -1.0, 1.0, 1.0]
+    state, moved = judged(Clock(CONTEST, 1.0), gains, member=member, pick=pick)
+    assert state.member.tolist() == [3, 0, 1, 1, 2, 4]
+    assert moved.tolist() == [True, True, False, False, True, True]
+    assert state.groups == 5
+    assert torch.equal(places(state, moved).moved, moved)
 
 
-def test_groups_are_judged_by_their_own_members_alone():
-    member = torch.tensor([0, 0, 0, 2, 2, 2])
-    pick = torch.tensor([0, 1, 0, 1, 0, 1])
-    report = told(half=[0.5, 0.5, 0.5, 1.5, 1.5, 1.5])
-    yes = torch.ones(N, dtype=torch.bool)
-    new, news = decide(standing(member=member, settled=yes), report, pick=pick)
-    assert new.member.tolist() == [0, 1, 0, 2, 2, 2]
-    assert news.moved.tolist() == [True] * 3 + [False] * 3
-    assert new.rest.tolist() == [0] * 3 + [7] * 3
-    # Groups that passed their probation are on none again.
-    assert (new.probation == -1).all()
+def test_once_a_division_has_passed_a_contest_sure_halves_divide_at_once():
+    """By 2.5 standard errors, and not by twice as many."""
+    state, moved = judged(Clock(TRIAL, settled=True, **BEGUN), 4 * ERROR)
+    assert torch.equal(state.member, SECOND)
+    assert moved.all()
+    assert state.clock == Clock(settled=True)
+    # Others, which are better but not surely, have trial and contest.
+    state, moved = judged(Clock(TRIAL, settled=True, **BEGUN), 1.5 * ERROR)
+    assert state.clock == Clock(TRIAL, 1.0, settled=True, **BEGUN)
+    assert not moved.any()
 
 
-def test_samples_of_those_who_took_no_part_do_not_count():
-    active = torch.tensor([True, False, True, False, True, False])
-    report = told(half=[0.5, 99.0, 0.5, 99.0, 0.5, 99.0])
-    assert decide(standing(), report, active=active)[1].moved.all()
-    report = told(half=[1.5, 0.0, 1.5, 0.0, 1.5, 0.0])
-    assert not decide(standing(), report, active=active)[1].moved.any()
+@pytest.mark.parametrize(
+    ("errors", "hurried", "then"),
+    [
+        (1.8, True, Clock(TRIAL, 1e-6)),  # better, and had no time
+        (1.8, False, Clock(**BEGUN)),
+        (0.5, True, Clock(**BEGUN)),
+        (-3.0, True, Clock(**BEGUN)),
+    ],
+)
+def test_a_contest_in_vain_ends_the_trial_unless_it_was_hurried(errors, hurried, then):
+    """Halves that may be better, by more than one standard error, get their trial."""
+    state, moved = judged(Clock(CONTEST, 1.0, hurried=hurried), errors * ERROR)
+    assert state.clock == then
+    assert torch.equal(state.member, ZERO)
+    assert not moved.any()
+    if then.phase == TRIAL:  # which is a whole one, at whose end there is a contest
+        for phase in (TRIAL, TRIAL, CONTEST):
+            told = rows(drawn(10 * ERROR))
+            state, _ = with_evidence(state, ALL, SECOND, told, sure=2.5)
+            assert state.clock.phase == phase
+        assert not state.clock.hurried
 
 
-def test_who_was_away_gets_the_name_of_the_other_half_and_decides_on_return():
-    active = torch.tensor([True, False, True, False, True, False])
-    new, news = decide(standing(), told(half=0.5), active=active)
-    assert new.member.tolist() == [0, 0, 0, 0, 1, 0]
-    assert new.sibling.tolist() == [-1, 1, -1, 1, -1, 1]
-    assert news.undecided.all()
-    assert news.due.tolist() == [True, False, True, False, False, False]
-    # Client 1 stays away, 3 returns to the first half and 5 to the second.
-    active = torch.tensor([True, False, True, True, True, True])
-    pick = torch.tensor([1, 1, 1, 0, 1, 1])  # nobody else has a say
-    after, news = decide(new, told(half=0.5), active=active, pick=pick, t=3)
-    assert after.member.tolist() == [0, 0, 0, 0, 1, 1]
-    assert after.sibling.tolist() == [-1, 1, -1, -1, -1, -1]
-    assert news.moved.tolist() == [False, False, False, True, False, True]
-    assert news.undecided.all()
-    back, news = decide(after, told(half=0.5), pick=pick, t=4)
-    assert back.member.tolist() == [0, 1, 0, 0, 1, 1]
-    assert not news.undecided.any()
+def test_who_is_away_counts_as_it_was_heard_last():
+    first = judged(Clock(CONTEST), -1.0)[0]
+    who = torch.tensor([0, 1, 2])
+    told = rows(drawn(0.5))[who]
+    state, _ = with_evidence(first, who, SECOND[who], told, sure=2.5)
+    assert_close(state.evidence.total[who], told[:, :4])
+    assert torch.equal(state.evidence.total[3:], first.evidence.total[3:])
+    assert state.clock == Clock(CONTEST, 1.5)
 
 
-def on_probation(**fields):
-    """Two groups in the last round of their probation, round 5."""
-    no = torch.zeros(N, dtype=torch.bool)
-    return standing(
-        member=SECOND.long(), probation=torch.full((N,), 5), **fields
-    )._replace(trial=no)
-
-
-def test_groups_that_are_surely_better_than_all_together_stay():
-    report = told(raw=0.7, all_raw=0.9)
-    early, _ = decide(on_probation(), report, t=4)
-    assert early.probation.tolist() == [5] * N
-    new, news = decide(on_probation(), report, t=5)
-    assert new.member.tolist() == SECOND.long().tolist()
-    assert new.settled.all()
-    assert new.probation.tolist() == [-1] * N
-    assert not news.merged.any()
-
-
-@pytest.mark.parametrize("raw", [1.0, 0.88, 0.9])
-def test_groups_that_are_not_are_one_again_for_a_pause_that_doubles(raw):
-    """Of the two, the better use of the groups and the better use of all count."""
-    report = told(raw=raw, tuned=0.95, all_raw=0.95, all_tuned=0.9)
-    old = on_probation(sibling=torch.tensor([-1, 1, -1, -1, -1, -1]))
-    active = torch.tensor([True, False, True, True, True, True])
-    better = raw < 0.9
-    if better:  # but not surely: probation goes on, for three rounds more at most
-        for t in (5, 6, 7):
-            assert not decide(old, report, active=active, t=t)[1].merged.any()
-    t = 8 if better else 5
-    new, news = decide(old, report, active=active, t=t)
-    assert news.merged.all()
-    assert new.member.tolist() == [0] * N
-    assert new.sibling.tolist() == new.probation.tolist() == [-1] * N
-    assert not new.settled.any()
-    assert new.rest.tolist() == [t + 1 + 8] * N
-    assert new.pause.tolist() == [16] * N
-    # The next attempt that ends so waits twice as long, and so on.
-    again = on_probation(pause=new.pause)
-    after, _ = decide(again, report, t=t)
-    assert after.rest.tolist() == [t + 1 + 16] * N
-    assert after.pause.tolist() == [32] * N
-
-
-def test_after_a_merger_the_groups_record_is_that_of_all_together():
-    record = torch.arange(6.0, dtype=REAL).expand(N, 6)
-    old = on_probation(record=record)
-    report = told(raw=1.0, all_raw=0.5, all_tuned=0.6)
-    new, _ = decide(old, report, t=5)
-    assert_close(new.record[:, RAW], 0.8 * record[:, ALL_RAW] + 0.5)
-    assert_close(new.record[:, TUNED], 0.8 * record[:, ALL_TUNED] + 0.6)
-
-
-@pytest.mark.parametrize("raw", [0.2, 1.5])
-def test_after_probation_nobody_uses_a_model_that_is_no_longer_there(raw):
-    """Neither who was away in its last round, nor who has no held-out samples."""
-    choice = torch.tensor([OWN, ALL_RAW, ALL_TUNED, ALL_RAW, RAW, TUNED])
-    active = torch.tensor([True, False, False, True, True, True])
-    new, _ = decide(on_probation(choice=choice), told(raw=raw), active=active, t=5)
-    assert new.choice[1:3].tolist() == [RAW, TUNED]
-    assert new.choice.max() <= TUNED
-
-
-def test_records_are_discounted_sums_of_losses_and_their_weight():
-    no = torch.zeros(N, dtype=torch.bool)
-    old = standing()._replace(trial=no)
-    active = torch.tensor([True, True, True, True, True, False])
-    losses = {"own": 0.5, "raw": 0.7, "tuned": 0.6, "all_raw": 0.9, "all_tuned": 0.8}
-    first, _ = decide(old, told(**losses), active=active)
-    once = torch.tensor([0.5, 0.7, 0.6, 0.9, 0.8, 1.0], dtype=REAL)
-    assert_close(first.record[:5], once.expand(5, 6), **EXACT)
-    assert (first.record[5] == 0).all()
-    second, _ = decide(first, told(**losses))
-    assert_close(second.record[:5], (1.8 * once).expand(5, 6), **EXACT)
-    assert_close(second.record[5], once, **EXACT)
-
-
-def test_who_has_a_new_group_goes_on_with_its_record_and_its_half():
-    old = standing(record=torch.full((N, 6), 9.0, dtype=REAL))
-    active = torch.tensor([True, True, True, False, True, True])
-    new, _ = decide(old, told(own=0.8, raw=0.9, half=0.4), active=active)
-    # Nine rounds of loss 1 count as one: 0.8 + loss.
-    wanted = torch.tensor([1.6, 1.2, 1.8, 1.8, 1.8, 1.8], dtype=REAL)
-    assert_close(new.record[active], wanted.expand(5, 6), **EXACT)
-    assert (new.record[3] == 1).all()  # nothing was heard of it
-
-
-def test_a_division_does_not_bring_back_who_surely_does_better_alone():
-    """Its losses of one round say little: those of before still count."""
-    record = torch.tensor([0.5, 1.0, 0.9, 1.0, 0.9, 1.0], dtype=REAL) * 5
-    old = standing(record=record.expand(N, 6))
-    new, news = decide(old, told(own=0.5, raw=0.9, tuned=0.49, half=0.4))
-    assert news.moved.all()
-    assert new.choice.tolist() == [OWN] * N
-
-
-def test_who_has_no_held_out_samples_keeps_what_it_had():
-    report = told(own=0.1)
-    samples = report.samples.clone()
-    samples[2] = 0
-    sums, squares = report.sums.clone(), report.squares.clone()
-    sums[2], squares[2] = 0, 0
-    report = report._replace(samples=samples, sums=sums, squares=squares)
-    no = torch.zeros(N, dtype=torch.bool)
-    new, _ = decide(standing()._replace(trial=no), report)
-    assert new.choice.tolist() == [OWN, OWN, RAW, OWN, OWN, OWN]
-    assert (new.record[2] == 0).all()
-
-
-def test_choices_follow_records_more_than_the_last_round():
-    record = torch.tensor([0.2, 1.0, 1.0, 1.0, 1.0, 1.0], dtype=REAL) * 4
-    no = torch.zeros(N, dtype=torch.bool)
-    old = standing(record=record.expand(N, 6))._replace(trial=no)
-    new, _ = decide(old, told(own=1.05))
-    assert new.choice.tolist() == [OWN] * N
-    new, _ = decide(standing()._replace(trial=no), told(own=1.05, tuned=0.9))
-    assert new.choice.tolist() == [TUNED] * N
-
-
-def test_on_probation_all_together_may_be_used_where_it_is_better_on_the_whole():
-    report = told(raw=0.9, all_raw=0.5, all_tuned=0.6)
-    new, _ = decide(on_probation(), report, t=4)
-    assert new.choice.tolist() == [ALL_RAW] * N
-    new, _ = decide(on_probation(), told(raw=0.4, all_raw=0.5), t=4)
-    assert new.choice.tolist() == [RAW] * N
-
-
-def test_names_stay_below_the_number_of_clients_however_often_groups_divide():
-    rng = torch.Generator().manual_seed(2)
-    n = 9
-    yes = torch.ones(n, dtype=torch.bool)
-    old = standing(n, settled=yes)
-    for t in range(300):
-        active = torch.rand(n, generator=rng) < 0.6
-        pick = (torch.rand(n, generator=rng) < 0.5).long()
-        before = old.member
-        new, news = decide(
-            old, told(half=0.3, n=n), active=active, pick=pick, t=t + 1, sure=1.0
-        )
-        assert 0 <= int(new.member.min()) <= int(new.member.max()) < n
-        waits = new.sibling >= 0
-        # Who waits has another group to go to, in which there is somebody.
-        assert torch.isin(new.sibling[waits], new.member).all()
-        assert (new.sibling != new.member).all()
-        # Nobody joins a group that had others before: halves have names of their own.
-        for name in set(new.member.tolist()) - set(before.tolist()):
-            assert len(before[new.member == name].unique()) == 1
-        old = new._replace(trial=news.due)
-        if len(new.member.unique()) == n:
-            break
-    assert sorted(old.member.tolist()) == list(range(n))
+def test_a_coordinator_keeps_the_precision_of_models():
+    single = one_group(SHARES.float(), torch.full((N,), 20.0), D)
+    state, _ = with_directions(single, ALL, planted().float())
+    state, _ = with_evidence(state, ALL, SECOND, rows(drawn(3 * ERROR)), sure=2.5)
+    for part in (state.shares, state.samples, state.sketch, *state.evidence):
+        assert part.dtype == torch.float32
+    there = judged(Clock(TRIAL), 3 * ERROR)[0]
+    assert_close(surely_better(state), surely_better(there), rtol=1e-4, atol=0)

@@ -11,15 +11,11 @@ from scipy import stats
 from torch.testing import assert_close
 
 from coterie.collaboration.evidence import (
-    Moments,
-    best_on_the_whole,
     bounded,
     cautious_choices,
     choices,
-    differences,
     moments,
     surely_above_zero,
-    surely_better,
     unflat,
 )
 
@@ -70,63 +66,18 @@ def test_a_row_of_numbers_gives_the_moments_back():
         assert torch.equal(one, other)
 
 
-def test_pooled_moments_are_those_of_all_samples_together():
-    losses = drawn(SIZES)
-    members = torch.tensor([True, False, True, True, True])
-    together = np.concatenate([losses[i] for i in (0, 2, 3, 4)], axis=1)
-    found = moments(padded(losses)).pooled(members)
-    for one, other in zip(found, moments(padded([together])), strict=True):
-        assert_close(one, other, **EXACT)
-
-
-def test_squares_are_those_of_differences_around_their_mean():
-    losses = drawn(SIZES)
-    total, around = differences(moments(padded(losses)), 0, 2)
-    for i, some in enumerate(losses):
-        d = some[0] - some[2]
-        spread = ((d - d.mean()) ** 2).sum() if len(d) else 0.0
-        assert float(total[i]) == pytest.approx(d.sum())
-        assert float(around[i]) == pytest.approx(spread, abs=1e-10)
-
-
-def test_how_surely_a_model_is_better_is_a_paired_t_value():
-    losses = drawn(SIZES)
-    together = np.concatenate(losses, axis=1)
-    found = moments(padded(losses))
-    for model, than in [(0, 1), (1, 0), (2, 0)]:
-        expected = stats.ttest_rel(together[than], together[model]).statistic
-        assert surely_better(found, model, than) == pytest.approx(expected)
-
-
 def test_moments_in_single_precision_tell_small_differences():
     """As they travel where models are in single precision."""
     rng = np.random.default_rng(3)
     losses = [2 + rng.normal(size=(2, 40))]
-    losses[0][1] = losses[0][0] + 1e-4 * rng.normal(size=40)
-    row = moments(padded(losses)).flat().float().double()
-    expected = stats.ttest_rel(losses[0][1], losses[0][0]).statistic
-    assert surely_better(unflat(row, 2), 0, 1) == pytest.approx(expected, abs=0.05)
-
-
-@pytest.mark.parametrize("sizes", [[0], [1], [1, 0]])
-def test_without_two_samples_nothing_is_sure(sizes):
-    assert surely_better(moments(padded(drawn(sizes))), 0, 1) == 0.0
-
-
-def test_without_differences_nothing_is_sure():
-    alike = padded(drawn([4, 3]))[:, :1].repeat(1, 2, 1)
-    assert surely_better(moments(alike), 0, 1) == 0.0
-
-
-def test_the_best_on_the_whole_has_the_least_sum_and_ties_go_to_the_first():
-    losses = drawn(SIZES)
-    means = np.concatenate(losses, axis=1).mean(1)
-    found = moments(padded(losses))
-    assert best_on_the_whole(found, [0, 1, 2]) == means.argmin()
-    assert best_on_the_whole(found, [2, 0]) == (2 if means[2] < means[0] else 0)
-    assert best_on_the_whole(found, [1, 1]) == 1
-    alike = Moments(*(torch.zeros_like(part) for part in found))
-    assert best_on_the_whole(alike, [2, 1]) == 2
+    losses[0][1] = losses[0][0] + 1e-4 * (0.3 + rng.normal(size=40))
+    row = unflat(moments(padded(losses)).flat().float().double(), 2)
+    total = row.sums[:, 1] - row.sums[:, 0]
+    found = surely_above_zero(row.samples, total, row.squares[:, 0, 1])
+    exact = stats.ttest_rel(losses[0][1], losses[0][0])
+    # As surely as a normal variable, of the same tail probability.
+    sure = stats.norm.isf(exact.pvalue / 2) * np.sign(exact.statistic)
+    assert float(found) == pytest.approx(sure, abs=0.05)
 
 
 def chosen_by_loops(losses) -> list[int]:
@@ -140,12 +91,15 @@ def chosen_by_loops(losses) -> list[int]:
 
 def means(losses) -> torch.Tensor:
     return torch.tensor(
-        [[k.mean() if k.size else 0.0 for k in some] for some in losses]
+        [[k.mean() if k.size else 0.0 for k in some] for some in losses], dtype=REAL
     )
 
 
 def chosen(losses) -> torch.Tensor:
-    return choices(means(losses), moments(padded(losses)).samples)
+    """What everybody chooses where all tell their mean losses, who have any."""
+    found, samples = means(losses), moments(padded(losses)).samples
+    everybody = found[samples > 0].mean(0).expand_as(found)
+    return choices(found, samples, everybody)
 
 
 def test_choices_are_those_of_plain_loops():
@@ -158,6 +112,26 @@ def test_choices_are_those_of_plain_loops():
         assert chosen(losses).tolist() == chosen_by_loops(losses)
         everything |= set(chosen_by_loops(losses))
     assert everything == {0, 1, 2}
+
+
+def test_everybody_chooses_by_what_it_was_told_itself():
+    """Who was away has older means of all; with no samples they alone decide."""
+    losses = torch.tensor([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0]])
+    samples = torch.tensor([10.0, 10.0, 0.0])
+    everybody = torch.tensor([[5.0, 5.0], [5.0, 4.6], [5.0, 4.6]])
+    assert choices(losses, samples, everybody).tolist() == [0, 1, 1]
+    # Its own 10 * 1 are less than 30 * 0.4; three samples more, or 30 * 0.3, turn it.
+    assert choices(losses, samples + 3, everybody).tolist()[:2] == [0, 0]
+    closer = everybody + torch.tensor([0.0, 0.1])
+    assert choices(losses, samples, closer).tolist() == [0, 0, 1]
+
+
+def test_ties_go_to_the_first_and_losses_without_samples_do_not_count():
+    alike = torch.ones(2, 3)
+    assert choices(alike, torch.tensor([4.0, 0.0]), alike).tolist() == [0, 0]
+    lost = torch.tensor([[torch.nan, torch.inf, 1.0]])
+    told = torch.tensor([[2.0, 1.0, 3.0]])
+    assert choices(lost, torch.zeros(1), told).tolist() == [1]
 
 
 def made(gaps, samples, noise=1.0, seed=0) -> list[np.ndarray]:
@@ -206,11 +180,13 @@ def test_a_client_leaves_others_where_its_samples_outweigh_what_they_gain(gap, b
     assert chosen(made(gaps, [9] * 10)).tolist() == [1] * 9 + [best]
 
 
-def test_losses_count_in_units_of_ones_own_bound_and_none_above_it():
-    unit = torch.tensor([[0.5], [3e6]])
-    losses = torch.tensor([0.0, 1e-4, 1.0, 1e9]) * unit
-    wanted = 1 - torch.exp(-torch.tensor([0.0, 1e-4, 1.0, 1e9]))
-    assert_close(bounded(losses, unit), wanted.expand(2, 4))
+def test_bounded_losses_scale_with_their_bound_and_none_is_above_it():
+    most = torch.tensor([[0.5], [3e6]], dtype=REAL)
+    parts = torch.tensor([0.0, 1e-4, 1.0, 1e9, torch.inf], dtype=REAL)
+    wanted = most * (1 - torch.exp(-parts))
+    found = bounded(parts * most, most)
+    assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    assert (found <= most).all()
 
 
 def simulated(truth, samples, rng):
@@ -288,11 +264,11 @@ def test_bounded_losses_keep_their_order_small_ones_and_a_bound():
     losses = torch.tensor([[0.0, 1e-6, 1.0, 3.0, 1e9]], dtype=torch.float64)
     found = bounded(losses, most)[0]
     assert (found.diff() > 0).all()
-    # 1 - e^(-l / c) = l / c - (l / c)^2 / 2 + ..., and 1 where the loss is far above.
-    ends = torch.tensor([0.0, 0.5e-6 - 0.125e-12, 1.0], dtype=torch.float64)
+    # c (1 - e^(-l / c)) = l - l^2 / 2 c + ..., and c where the loss is far above.
+    ends = torch.tensor([0.0, 1e-6 - 0.25e-12, 2.0], dtype=torch.float64)
     torch.testing.assert_close(found[[0, 1, 4]], ends, rtol=1e-12, atol=0)
     # Where nothing is known of a usual loss, no loss counts.
-    assert not bounded(losses, 0 * most).any()
+    assert (bounded(losses, 0 * most) <= torch.finfo(torch.float64).tiny).all()
 
 
 def test_losses_with_noise_below_0_stay_as_they_are_for_their_client_alone():

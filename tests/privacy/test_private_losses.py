@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from coterie import Simulation
 from coterie.checks import InputError
-from coterie.collaboration.evidence import moments, surely_better
+from coterie.collaboration.evidence import moments, surely_above_zero
 from coterie.conformance.cases import Setting, followed, simulated, trajectory
 from coterie.conformance.divided import divided
 from coterie.conformance.federations import CLIENTS
@@ -120,9 +120,12 @@ def test_noise_alone_is_rarely_sure_of_anything():
         names = torch.arange(n)
         answers.append(as_samples(1.0 + noise, known, scale, 2.0, stream, names))
     losses = torch.stack(answers, 1)
-    sure = [abs(surely_better(moments(one[None]), 0, 1)) > 2 for one in losses]
+    of = moments(losses)
+    z = surely_above_zero(
+        of.samples, of.sums[:, 1] - of.sums[:, 0], of.squares[:, 0, 1]
+    )
     # The spread of samples, which is also in the error, has no part in these means.
-    assert 0.005 < sum(sure) / n < 0.06
+    assert 0.005 < float((z.abs() > 2).double().mean()) < 0.06
 
 
 # The unit sample.

@@ -7,9 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor
-from torch.testing import assert_close
 
-from coterie.collaboration.divisions import Standing
 from coterie.data.federation import Federation, Part, Table, federate
 from coterie.records import GroupLabels
 from coterie.types import Info
@@ -85,12 +83,3 @@ def weights_told(info: Info, shares: Tensor) -> Tensor:
     uses = info.get("uses", info["member"]).numpy()[None]
     labels = GroupLabels(np.array([1]), member, uses, shares.double().numpy())
     return torch.from_numpy(labels.weights(0))
-
-
-def assert_same_standing(here: Standing, there: Standing, **close: float) -> None:
-    """Where all stand is the same, whatever the groups are called."""
-    for name, rows in here._asdict().items():
-        other = getattr(there, name)
-        if name in ("member", "sibling"):
-            rows, other = rows[:, None] == here.member, other[:, None] == there.member
-        assert_close(rows, other, **close)

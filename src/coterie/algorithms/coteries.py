@@ -95,6 +95,7 @@ class State(NamedTuple):
     most: Rows  # (n, 2) of a loss that others are told, and of an update's length
     place: Places
     pick: Rows  # (n,) the half that a client takes
+    chosen: Rows  # (n,) whether it has chosen it since there are halves
     choice: Rows  # (n,)
     server: Server
     every: int  # rounds from one look to the next, 0 before the first
@@ -128,7 +129,8 @@ def coteries(
     def init(x: Tensor, oracle: Oracle) -> State:
         w, v = common(oracle, x), velocity(rule, x)
         told = Numbers(shares.to(x)[oracle.mine])
-        server, *place = oracle.central(_begin, None, told, columns=x.shape[1])
+        columns = x.shape[1] if oracle.home is None else int((~oracle.home).sum())
+        server, *place = oracle.central(_begin, None, told, columns=columns)
         zero = x.new_zeros(len(x))
         return State(
             own=x,
@@ -145,6 +147,7 @@ def coteries(
             most=x.new_zeros(len(x), 2),
             place=Places(*place),
             pick=torch.zeros_like(place[0]),
+            chosen=torch.zeros_like(place[0]).bool(),
             choice=torch.full_like(place[0], GROUP),
             server=server,
             every=0,
@@ -221,7 +224,7 @@ def _plan(
             "coteries chooses by validation data, but no client that takes part has "
             "any: give a `validation` share above 0, or another method."
         )
-    held = server.samples.index_copy(0, who, samples)
+    held = server.samples.index_copy(0, who, samples.to(server.samples))
     level = CAP * losses[samples > 0].median()
     # A look costs about as much as a pass through all data. Where nobody counts work,
     # as before private training, clients look in every round.
@@ -274,7 +277,7 @@ class Ends(NamedTuple):
 
 def _competed(
     state: State, oracle: Oracle, *, looks: bool
-) -> tuple[State, Float64[Tensor, "n 8"] | None]:
+) -> tuple[State, Float64[Tensor, "n 9"] | None]:
     """With the halves that clients take, and evidence of what these are worth."""
     phase = int(state.place.phase[0])
     if phase == REST or not looks:
@@ -283,13 +286,14 @@ def _competed(
     pick, told = oracle.each(
         compete,
         before,
-        state.own.new_zeros(len(before), 8, dtype=torch.float64),
+        state.own.new_zeros(len(before), 9, dtype=torch.float64),
         *(state.group, state.offset, state.halves, state.half_offset),
-        state.most[:, 0],
-        may_move=phase == TRIAL,
+        # Who has not been there since halves began may choose in a contest, too.
+        *(state.most[:, 0], ~state.chosen | (phase == TRIAL)),
     )
     offset = torch.where((pick == before)[:, None], state.half_offset, 0)
-    return state._replace(pick=pick, half_offset=offset), told
+    chosen = state.chosen | oracle.active
+    return state._replace(pick=pick, half_offset=offset, chosen=chosen), told
 
 
 def _trained(state: State, oracle: Oracle, work: Options) -> tuple[State, Ends]:
@@ -324,42 +328,57 @@ def _decided(
 ) -> tuple[State, Places]:
     """What a coordinator makes of directions in a rest, and of evidence elsewhere."""
     if evidence is None:
-        server, pick, second, phase, most = oracle.central(
-            _directions, state.server, state.drift
-        )
+        # The answer is not a model, so it must not stand in the place of one.
+        nothing = Numbers(state.drift.new_zeros(len(state.drift), 0))
+        server, found = oracle.central(_directions, state.server, nothing, state.drift)
+        pick, second, phase, most = found.unbind(1)
         heard = oracle.active
         state = state._replace(
             server=server,
-            pick=pick,
+            pick=pick.long(),
             most=torch.stack([state.most[:, 0], most.to(state.most)], 1),
             drift=_where(heard, torch.zeros_like(state.drift), state.drift),
             drifts=_where(heard, torch.zeros_like(state.drifts), state.drifts),
         )
-        return state, state.place._replace(second=second, phase=phase)
+        second = second.to(state.place.second)
+        return state, state.place._replace(second=second, phase=phase.long())
     told = Numbers(state.pick), Numbers(evidence)
     server, *place = oracle.central(_judgement, state.server, *told, sure=sure)
     return state._replace(server=server), Places(*place)
 
 
 def _directions(
-    server: Coordinator, who: Int[Tensor, " p"], update: Float[Tensor, "p d"]
-) -> tuple[Coordinator | Tensor, ...]:
-    """A coordinator's program: places after a look in a rest, and a length."""
+    server: Coordinator,
+    who: Int[Tensor, " p"],
+    nothing: Float[Tensor, "p 0"],
+    update: Float[Tensor, "p d"],
+) -> tuple[Coordinator, Float64[Tensor, "n 4"]]:
+    """A coordinator's program: places after a look in a rest, and a length.
+
+    The columns are the half that a client takes, the share of its group that takes the
+    second, the phase, and the length beyond which updates are cut.
+    """
     new, most = with_directions(server, who, update)
     found = places(new)
-    return new, new.pick, found.second, found.phase, most.expand(len(new.member))
+    columns = new.pick, found.second, found.phase, most.expand(len(new.member))
+    return new, torch.stack([column.double() for column in columns], 1)
 
 
 def _judgement(
     server: Coordinator,
     who: Int[Tensor, " p"],
     pick: Int[Tensor, " p"],
-    told: Float64[Tensor, "p 8"],
+    told: Float64[Tensor, "p 9"],
     *,
     sure: float,
 ) -> tuple[Coordinator | Tensor, ...]:
-    """A coordinator's program: places after a look in a trial or a contest."""
-    new, moved = with_evidence(server, who, pick, told, sure=sure)
+    """A coordinator's program: places after a look in a trial or a contest.
+
+    Clients tell again how many samples they hold out: not all were there at first.
+    """
+    held = server.samples.index_copy(0, who, told[:, 0].to(server.samples))
+    server = server._replace(samples=held)
+    new, moved = with_evidence(server, who, pick, told[:, 1:], sure=sure)
     return new, *places(new, moved)
 
 
@@ -449,14 +468,7 @@ def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
         state = state._replace(
             halves=torch.stack(halves, 1),
             half_offset=torch.zeros_like(state.offset),
+            chosen=torch.zeros_like(state.chosen),
             half_velocity=state.group_velocity,
         )
     return state._replace(place=new._replace(moved=torch.zeros_like(new.moved)))
-
-
-def _side(
-    state: State, oracle: Oracle, share: Tensor, place: Places, side: int
-) -> Float[Tensor, "n d"]:
-    """What those on a side of one's group differ from it by; 0 of nobody."""
-    part, count = share * (state.pick == side), int(place.groups[0])
-    return oracle.average(part, state.offset, place.member, count=count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from ..collaboration.best_fit import best_fit
@@ -27,6 +27,12 @@ helps.
 
 RATE = 0.25
 """Of the mean by which a client differs: the last four rounds or so."""
+
+_KNOWN = 1e-3
+"""An offset that is so much smaller than the next one was nothing, but for rounding."""
+
+_ROUNDING = 16
+"""Units of rounding by which losses of equal models may differ."""
 
 MEMORY = 0.5
 """How much of the recorded losses is kept from one look to the next."""
@@ -76,14 +82,11 @@ def look(
     as others are told (`tell`).
     """
     held = clients.validation()
-    found = [held.losses(model) for model in candidates(own, group, offset)]
-    first = CAP * found[GROUP].nanmean(1).nan_to_num()
+    found = _found(held, own, group, offset)
+    first = CAP * _mean(found[:, GROUP])
     cap = torch.where(cap > 0, cap, first)
-    losses, exact = (
-        torch.stack([_mean(bounded(one, c[:, None])) for one in found], 1)
-        for c in (cap, most)
-    )
-    return losses, exact, (~found[GROUP].isnan()).sum(1).to(samples), cap
+    losses, exact = (_mean(bounded(found, c[:, None, None])) for c in (cap, most))
+    return losses, exact, (~found[:, GROUP].isnan()).sum(1).to(samples), cap
 
 
 def tell(
@@ -99,9 +102,18 @@ def tell(
     No sample counts for more than `most`, which is the same for everybody: so a client
     whose losses are huge whatever the model says nothing about models.
     """
-    held = clients.validation()
-    found = [held.losses(model) for model in candidates(own, group, offset)]
-    return torch.stack([_mean(bounded(one, most[:, None])) for one in found], 1)
+    found = _found(clients.validation(), own, group, offset)
+    return _mean(bounded(found, most[:, None, None]))
+
+
+def _found(
+    held: Clients, own: Tensor, group: Tensor, offset: Tensor
+) -> Float[Tensor, "n 4 b"]:
+    """Losses of all models; infinite where a model alone has none, as NaN has."""
+    models = candidates(own, group, offset)
+    found = torch.stack([held.losses(model) for model in models], 1)
+    known = ~found.isnan().all(1, keepdim=True)
+    return torch.where(known & found.isnan(), torch.inf, found)
 
 
 def without_chance(ballot: Ballot) -> Float[Tensor, "n 4"]:
@@ -137,36 +149,41 @@ def averaged(
 def compete(
     clients: Clients,
     pick: Int[Tensor, " n"],
-    told: Float64[Tensor, "n 8"],
+    told: Float64[Tensor, "n 9"],
     group: Float[Tensor, "n d"],
     offset: Float[Tensor, "n d"],
     halves: Float[Tensor, "n 2 d"],
     half_offset: Float[Tensor, "n d"],
     most: Float[Tensor, " n"],
-    *,
-    may_move: bool,
+    free: Bool[Tensor, " n"],
 ) -> tuple[Tensor, Tensor]:
     """A client program: which half fits the training data, and if it helps.
 
-    The evidence is that of `coterie.collaboration.divisions.Evidence`.
+    It tells how many held-out samples there are, and then the evidence of
+    `coterie.collaboration.divisions`. Who is `free` may take the other half.
     """
     before = pick
-    if may_move:
+    if bool(free.any()):
         data = clients.whole()
-        pick = torch.stack([data.loss(one) for one in halves.unbind(1)], 1).argmin(1)
+        best = torch.stack([data.loss(one) for one in halves.unbind(1)], 1).argmin(1)
+        pick = torch.where(free, best, pick)
     held, half = clients.validation(), halves[torch.arange(len(pick)), pick]
     # What a client differs from one half by says nothing of the other.
     tuned = half + torch.where((pick == before)[:, None], half_offset, 0)
     models = half, tuned, group, group + offset
-    one, two, *wholes = (bounded(held.losses(x), most[:, None]) for x in models)
+    found = torch.stack([held.losses(model) for model in models], 1)
+    one, two, *wholes = bounded(found, most[:, None, None]).unbind(1)
     pairs = [w - h for h in (one, two) for w in wholes]
-    d = torch.stack(pairs, 1).double()  # (n, 4, b)
+    d = torch.stack(pairs, 1)  # (n, 4, b)
+    # What rounding makes of equal models is no difference.
+    least = _ROUNDING * torch.finfo(d.dtype).eps * most[:, None, None]
+    d = torch.where(d.abs() <= least, 0, d).double()
     known = ~d.isnan().any(1, keepdim=True)
     samples = known.sum((1, 2)).double()
     d = torch.where(known, d, 0)
     mean = d.sum(2) / samples.clamp(min=1)[:, None]
     around = torch.where(known, d - mean[:, :, None], 0).square().sum(2)
-    return pick, torch.cat([d.sum(2), around], 1)
+    return pick, torch.cat([samples[:, None], d.sum(2), around], 1)
 
 
 def shared_steps(
@@ -184,9 +201,9 @@ def shared_steps(
     return take_steps(clients, x, v, own, steps, t)
 
 
-def _mean(losses: Float[Tensor, "n b"]) -> Float[Tensor, " n"]:
+def _mean(losses: Float[Tensor, "n ... b"]) -> Float[Tensor, "n ..."]:
     """Means over samples; 0 where there are none."""
-    return losses.nanmean(1).nan_to_num()
+    return losses.nanmean(-1).nan_to_num()
 
 
 def followed(
@@ -199,18 +216,23 @@ def followed(
         apart: where local steps end, seen from the new shared model.
         active: who took steps.
     """
-    rate = torch.where(offset.any(1), RATE, 1.0) * active
+    before, now = (torch.linalg.vector_norm(v, dim=1) for v in (offset, apart))
+    rate = torch.where(before > _KNOWN * now, RATE, 1.0) * active
     return offset + rate.to(offset)[:, None] * (apart - offset)
 
 
 def cut(
     end: Float[Tensor, "n d"], start: Float[Tensor, "n d"], most: Float[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
-    """Where local steps end, or nearer to the start, if it is farther than `most`."""
+    """Where local steps end, or nearer to the start, if it is farther than `most`.
+
+    It is the start itself, where steps do not end at any distance.
+    """
     update = end - start
     length = torch.linalg.vector_norm(update, dim=1)
-    far = (length > most)[:, None]
-    return torch.where(far, start + (most / length)[:, None] * update, end)
+    far, lost = (length > most)[:, None], ~length.isfinite()[:, None]
+    nearer = torch.where(far, start + (most / length)[:, None] * update, end)
+    return torch.where(lost, start, nearer)
 
 
 def sharing(member: Int[Tensor, " n"], choice: Int[Tensor, " n"]) -> Info:

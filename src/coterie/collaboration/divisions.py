@@ -5,7 +5,8 @@ All clients begin in one group, and all groups go through three phases together:
     REST      members train the group's model, and tell in which direction they would go
     TRIAL     two halves of the group compete: a member trains the one that fits its
               training data better, and may change its mind
-    CONTEST   halves and whole are trained side by side
+    CONTEST   halves and whole are trained side by side, and only who was not there in
+              the trial chooses a half
 
 Halves are the two sides of the direction in which the members' updates, added up since
 the beginning, differ most. Before anybody has trained them, the halves are compared
@@ -70,8 +71,8 @@ class Clock(NamedTuple):
 class Evidence(NamedTuple):
     """Held-out losses of wholes minus halves, in pairs, of each client."""
 
-    total: Float64[Tensor, "n 4"]
-    around: Float64[Tensor, "n 4"]  # squares around the client's own mean
+    total: Float[Tensor, "n 4"]
+    around: Float[Tensor, "n 4"]  # squares around the client's own mean
 
 
 class Coordinator(NamedTuple):
@@ -113,10 +114,9 @@ def one_group(
         columns: of a model.
     """
     zero = torch.zeros(len(shares), dtype=torch.long, device=shares.device)
-    sketch = shares.new_zeros(len(shares), min(columns, _BUCKETS), dtype=torch.float64)
-    return Coordinator(
-        zero, zero, shares, samples.double(), sketch, _nothing(shares), Clock()
-    )
+    sketch = shares.new_zeros(len(shares), min(columns, _BUCKETS))
+    held = samples.to(shares)
+    return Coordinator(zero, zero, shares, held, sketch, _nothing(shares), Clock())
 
 
 def places(of: Coordinator, moved: Bool[Tensor, " n"] | None = None) -> Places:
@@ -149,7 +149,7 @@ def with_directions(
     few = sketched(update).double() * (most / length).clamp(max=1)[:, None]
     few = torch.where(finite[:, None], few, 0)
     apart = few - _group_means(few, old.member[who], old.shares[who])
-    sketch = old.sketch.index_add(0, who, apart)
+    sketch = old.sketch.index_add(0, who, apart.to(old.sketch))
     clock = old.clock._replace(heard=old.clock.heard + len(who) / len(old.member))
     new = old._replace(sketch=sketch, clock=clock)
     if not clock.is_over:
@@ -181,7 +181,7 @@ def with_evidence(
     """
     begins, clock = old.clock.heard == 0, old.clock
     clock = clock._replace(heard=clock.heard + len(who) / len(old.member))
-    told = told.double()
+    told = told.to(old.evidence.total)
     parts = told[:, :PAIRS], told[:, PAIRS:]
     new = old._replace(
         pick=old.pick.index_copy(0, who, pick),
@@ -240,7 +240,8 @@ def surely_better(
         of: what is known.
         as_they_are: whether nobody uses what a client differs by.
     """
-    count, n, (total, around) = of.groups, of.samples, of.evidence
+    count, n = of.groups, of.samples.double()
+    total, around = (part.double() for part in of.evidence)
     spread = around * (n / (n - 1).clamp(min=1))[:, None]
     few = _totals((n > 1).double(), of.member, count) == 0
     spread = torch.where(few[of.member][:, None], total**2, spread)
@@ -275,15 +276,13 @@ def _hashes(columns: int) -> tuple[Tensor, Tensor]:
     return bucket, 2.0 * torch.randint(2, (columns,), generator=rng) - 1
 
 
-def sides(
-    sketch: Float64[Tensor, "n s"], member: Int[Tensor, " n"]
-) -> Int[Tensor, " n"]:
+def sides(sketch: Float[Tensor, "n s"], member: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     """The two sides of each group, 0 and 1; who has no direction is on side 0.
 
     They are those of the direction in which normalised rows differ most.
     """
     side = torch.zeros_like(member)
-    unit = torch.nn.functional.normalize(sketch)
+    unit = torch.nn.functional.normalize(sketch.double())
     for group in member.unique():
         here = ((member == group) & sketch.any(1)).nonzero()[:, 0]
         apart = unit[here] - unit[here].mean(0)
@@ -302,7 +301,7 @@ def sides(
 
 
 def _nothing(shares: Tensor) -> Evidence:
-    pairs = shares.new_zeros(len(shares), PAIRS, dtype=torch.float64)
+    pairs = shares.new_zeros(len(shares), PAIRS)
     return Evidence(pairs, pairs)
 
 
