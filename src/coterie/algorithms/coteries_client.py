@@ -1,4 +1,7 @@
-"""What a client of coteries computes: its own choice, evidence, and local steps."""
+"""What a client of coteries computes: its own choice, evidence, and local steps.
+
+With that goes what rounds and time share beside it: a plan, newcomers, and labels.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from ..checks import InputError
 from ..collaboration.best_fit import best_fit
+from ..collaboration.divisions import Coordinator
 from ..collaboration.evidence import bounded
 from ..optim.steps import LocalDescent, of_clients, sgd, take_steps, velocity
 from ..types import ALONE, Clients, Info, Oracle
@@ -27,6 +32,9 @@ helps.
 
 RATE = 0.25
 """Of the mean by which a client differs: the last four rounds or so."""
+
+_COST = 0.4
+"""Of a training: what looking at all data may cost, at most, in an average round."""
 
 MEMORY = 0.5
 """How much of the recorded losses is kept from one look to the next."""
@@ -122,6 +130,24 @@ def first_look(
     losses, batch = clients.validation().losses(x), clients.held().losses(x)
     held, work = ((~one.isnan()).sum(1).to(told) for one in (losses, batch))
     return torch.stack([held, _mean(losses), steps * work], 1)
+
+
+def plan(
+    server: Coordinator, who: Int[Tensor, " p"], told: Float[Tensor, "p 4"]
+) -> tuple[Coordinator, Tensor, Tensor]:
+    """A coordinator's program: what a loss counts for at most, and when to look."""
+    samples, losses, work, sizes = told.double().unbind(1)
+    if not bool((samples > 0).any()):
+        raise InputError(
+            "coteries chooses by validation data, but no client that takes part has "
+            "any: give a `validation` share above 0, or another method."
+        )
+    held = server.samples.index_copy(0, who, samples.to(server.samples))
+    level = CAP * losses[samples > 0].median()
+    # A look costs about as much as a pass through all data.
+    every = (sizes.mean() / (_COST * work.mean().clamp(min=1)) - 1e-6).ceil()
+    every, n = every.clamp(min=1).long(), len(held)
+    return server._replace(samples=held), level.expand(n), every.expand(n)
 
 
 def averaged(

@@ -4,11 +4,16 @@ A client begins with its group's model w_c as it is, and when it has finished it
 
     w_c <- w_c + p_i (u_i - the w_c it began with),   p_i its share in its group;
 
-where it is on probation, everybody's model likewise. Once three quarters of the clients
-have done a task that began after the last verdict, a coordinator decides as at the end
-of a round in which these took part (`coterie.collaboration.divisions`): slow clients do
-not hold up the others, and choose their half later, where their group has divided.
-Without delays, this is the method of rounds.
+in trials and contests, the half that it takes likewise, with its share in that half.
+
+A round is over once three quarters of the clients have done a task that began in it.
+Looks, tellings and verdicts of a coordinator belong to the same rounds as where all
+wait (`coterie.collaboration.divisions`). A client that is late looks with its next
+task. Its update counts for the models that it shares when it arrives. Evidence counts
+if it is about the halves that compete now. A client that told nothing in a trial after
+which its group divided has its next task as in a trial, and so takes its half.
+
+Without delays, this is the method of rounds, with the same minibatches, to rounding.
 """
 
 from __future__ import annotations
@@ -21,232 +26,354 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..collaboration.divisions import (
-    MODELS,
-    Standing,
-    judged,
+    CONTEST,
+    PAIRS,
+    REST,
+    TRIAL,
+    Coordinator,
+    Evidence,
     one_group,
-    proposed,
+    places,
+    with_directions,
+    with_evidence,
 )
-from ..collaboration.evidence import unflat
+from ..collaboration.evidence import choices
 from ..optim.steps import LocalDescent
-from ..types import Arrivals, Clients, Flow, Info, Kind, Options, Oracle, Task
-from .coteries_client import coteries_round, followed, sharing, welcomed
+from ..types import Arrivals, Flow, Info, Kind, Oracle, Task
+from .coteries_client import (
+    GROUP,
+    Ballot,
+    averaged,
+    candidates,
+    cut,
+    empty_ballot,
+    followed,
+    plan,
+    sharing,
+    welcomed,
+)
+from .coteries_task import FIRST, LOOK, LOOKS, NOTHING, TELL, Asked, Found, task_of
 
 _QUORUM = 0.75
+
+_IN_REST = Asked._fields.index("halves")
+"""How many rows a task has while nothing competes."""
 
 
 @dataclass
 class Underway:
-    """Models, what clients began with and reported, and where all of them stand."""
+    """Models, what clients know and told, when they began, and what is decided."""
 
     own: Tensor  # (N, D)
     models: Tensor  # (N, D) of the groups, by name
-    tuned: Tensor  # (N, D) where its last local steps ended
-    offset: Tensor  # (N, D) by what it differs from its group
-    began: Tensor  # (N, D) with which model of its group each client began
-    update: Tensor  # (N, D) what its last task added to that
-    changes: Tensor  # (N, 2, D) by which halves of its group differ from it
-    everyone: Tensor  # (D,)
-    everyone_offset: Tensor  # (N, D)
-    everyone_began: Tensor  # (N, D)
-    cap: Tensor  # (N,)
-    pick: Tensor  # (N,) the half that each client took
-    report: Tensor  # (N, 43) the moments of its losses
-    heard: Tensor  # (N,) whether they are new
-    fresh: Tensor  # (N,) whether of a task that began after the last verdict
-    since: Tensor  # (N,) verdicts before its task began
-    offered: Tensor  # (N,) the other half that it has, of a group now divided; or -1
-    standing: Standing
-    verdicts: int = 0
-    trying: bool = False  # whether candidates are sent
+    offset: Tensor  # (N, D) by what a client differs from its group
+    halves: Tensor  # (N, 2, D) of the groups, by name, in trials and contests
+    half_offset: Tensor  # (N, D) from the half that a client takes
+    drift: Tensor  # (N, D) mean update of shared models since it was counted
+    drifts: Tensor  # (N,) of how many tasks
+    ballot: Ballot
+    first: Tensor  # (N, 3) what each told at first
+    choice: Tensor  # (N,)
+    level: Tensor  # () of a loss that others are told, at most
+    most: Tensor  # () of the length of an update
+    server: Coordinator
+    looked: Tensor  # (N,) the period of its last look, -1 before the first
+    began: Tensor  # (N,) the round in which its task began
+    fresh: Tensor  # (N,) whether it has done a task that began in this round
+    since: Tensor  # (N,) the stage in which its task began; -1: of another group
+    told: Tensor  # (N,) the stage in which it told evidence last
+    heard: Tensor  # (N,) whether that is new
+    other: Tensor  # (N,) the other half of its group that divided, or -1
+    offered: Tensor  # (N,) the same when its task began
+    stage: int = 0  # it is odd while halves compete
+    every: int = 0  # rounds from one look to the next, 0 before it is planned
+    number: int = 0  # of the round
 
 
 def flow_of_coteries(
-    shares: Tensor, rule: LocalDescent, steps: int, sure: float
+    sizes: Tensor, shares: Tensor, rule: LocalDescent, steps: int, sure: float
 ) -> Flow:
     """Coteries for clients that work at their own pace; see `coteries`."""
 
-    def init(x: Tensor) -> Underway:
-        w, rows = x.mean(0), torch.zeros_like(x)
-        no = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        return Underway(
-            own=x.clone(),
-            models=w.repeat(len(x), 1),
-            tuned=w.repeat(len(x), 1),
-            offset=rows.clone(),
-            began=rows,
-            update=rows.clone(),
-            changes=x.new_zeros(len(x), 2, x.shape[1]),
-            everyone=w.clone(),
-            everyone_offset=rows.clone(),
-            everyone_began=rows.clone(),
-            cap=x.new_zeros(len(x)),
-            pick=no.long(),
-            report=x.new_zeros(len(x), 1 + MODELS + MODELS**2),
-            heard=no,
-            fresh=no.clone(),
-            since=no.long(),
-            offered=no.long() - 1,
-            standing=one_group(x),
-        )
-
-    def task(state: Underway, client: int, time: float) -> Task:
-        standing, trying = state.standing, state.trying
-        on_probation = int(standing.probation[0]) >= 0
-        has_two = standing.trial[client] | (standing.sibling[client] >= 0)
-        state.began[client] = state.models[standing.member[client]]
-        state.everyone_began[client] = state.everyone
-        state.since[client] = state.verdicts
-        halves = state.began[client] + state.changes[client]
-        state.offered[client] = standing.sibling[client]
-        if int(standing.sibling[client]) >= 0:
-            other = state.models[standing.sibling[client]]
-            halves = torch.stack([state.began[client], other])
-        rows = (
-            *(state.own[client], state.began[client], state.cap[client]),
-            *(state.offset[client], halves, has_two),
-            *(state.everyone, state.everyone_offset[client]),
-        )
-        read = len(rows) if on_probation or not state.verdicts else 6 if trying else 4
-        kind = int(on_probation) + 2 * trying
-        return Task(rows[:read], kind, work=(2 + on_probation) * steps)
-
     def arrive(state: Underway, now: Arrivals) -> list[int]:
-        _take(state, now, shares.to(state.own))
-        if int(state.fresh.sum()) >= _QUORUM * len(state.own):
-            _judge(state, shares.to(state.own), sure)
+        i = torch.tensor(now.clients, device=state.own.device)
+        (phase, looks), found = divmod(now.kind, LOOKS), Found(*now.answers)
+        _hear(state, i, found, phase, looks)
+        before, moved = state.server, torch.zeros_like(state.fresh)
+        over = int(state.fresh.sum()) >= _QUORUM * len(state.own)
+        if over:
+            moved = _decide(state, sizes, sure)
+        _move(state, i, found, phase, before)
+        if over:
+            _place(state, before, moved)
+            state.fresh = torch.zeros_like(state.fresh)
+            state.number += 1
         return now.clients
 
     def personal(state: Underway) -> Tensor:
-        standing = state.standing
-        everyone = state.everyone.expand_as(state.own)
-        group = state.models[standing.member]
-        models = [state.own, group, group + state.offset]
-        models += [everyone, everyone + state.everyone_offset]
-        choice = standing.choice[None, :, None].expand(1, -1, state.own.shape[1])
-        return torch.stack(models).gather(0, choice)[0]
+        group = state.models[state.server.member]
+        models = torch.stack(candidates(state.own, group, state.offset), 1)
+        return models[torch.arange(len(group), device=group.device), state.choice]
 
     def welcome(state: Underway, oracle: Oracle) -> Tensor:
-        group = state.models[state.standing.member]
-        of, taken = (
-            (state.standing.member, state.standing.choice),
-            steps * state.verdicts,
-        )
-        return welcomed(oracle, group, *of, rule=rule, steps=steps, taken=taken)
+        member, taken = state.server.member, steps * state.number
+        of = state.models[member], member, state.choice
+        return welcomed(oracle, *of, rule=rule, steps=steps, taken=taken)
 
     def info(state: Underway) -> Info:
-        return sharing(state.standing.member, state.standing.choice)
+        return sharing(state.server.member, state.choice)
 
-    program = functools.partial(_task, rule=rule, steps=steps)
-    # Beside its own model, a client gets its group's, halves of it, and everybody's.
-    kinds = (
-        Kind(program, "each", reads=4, down=(1,), up=(1, 4)),
-        Kind(functools.partial(program, halves=False), "each", None, (1, 6), (1, 4, 5)),
-        Kind(program, "each", reads=6, down=(1, 4), up=(1, 3, 4)),
-        Kind(program, "each", down=(1, 4, 6), up=(1, 3, 4, 5)),
+    program = functools.partial(task_of, rule=rule, steps=steps)
+    kinds = tuple(
+        _kind(functools.partial(program, phase=phase, looks=looks), phase, looks)
+        for phase in (REST, TRIAL, CONTEST)
+        for looks in range(LOOKS)
     )
-    return Flow(init, task, arrive, personal, welcome, info, kinds=kinds, together=True)
+    return Flow(
+        functools.partial(_begin, shares=shares),
+        functools.partial(_ask, steps=steps),
+        arrive,
+        personal,
+        welcome,
+        info,
+        kinds=kinds,
+        together=True,
+    )
 
 
-def _task(
-    clients: Clients,
-    own: Float[Tensor, "n d"],
-    group: Float[Tensor, "n d"],
-    cap: Float[Tensor, " n"],
-    offset: Float[Tensor, "n d"],
-    candidates: Float[Tensor, "n 2 d"] | None = None,
-    asked: Bool[Tensor, " n"] | None = None,
-    everyone: Float[Tensor, "n d"] | None = None,
-    everyone_offset: Float[Tensor, "n d"] | None = None,
-    *,
-    rule: LocalDescent,
-    steps: int,
-    halves: bool = True,
-) -> tuple[Tensor, ...]:
-    """The client program of a round, for what is sent in this kind of task."""
-    none = own[:, :0]
-    if candidates is None or asked is None or not halves:
-        candidates, asked = own[:, None][:, :0], torch.zeros_like(cap).bool()
-    if everyone is None or everyone_offset is None:
-        everyone = everyone_offset = none
-    pick = torch.zeros_like(asked).long()
-    velocities, place = (none, none, none), cap[:, None]
-    rows = own, group, everyone, *velocities, cap, pick, place, candidates, asked
-    beside = offset, everyone_offset, torch.ones_like(pick)
-    work: Options = {"rule": rule, "steps": steps, "t": 0, "everybody": 1.0}
-    found = coteries_round(clients, *rows, *beside, **work)
-    own, tuned, everyone, _, _, _, cap, pick, report = found
-    return own, tuned, cap, pick, report.to(own), everyone
+def _kind(program: functools.partial[Found], phase: int, looks: int) -> Kind:
+    """What travels: shared models, a few numbers, and no model of one's own.
+
+    Where nobody looks in a trial, the whole is known from its halves.
+    """
+    down, up = ["notes"], ["told"]
+    if phase != TRIAL or looks:
+        down += ["group"]
+    if phase != TRIAL:
+        up += ["group"]
+    if phase != REST:
+        down, up = [*down, "halves", "pick"], [*up, "half"]
+    if phase != REST and looks:
+        up += ["pick", "evidence"]
+    given, answered = Asked._fields, Found._fields
+    return Kind(
+        program,
+        "each",
+        reads=_IN_REST if phase == REST else None,
+        down=tuple(given.index(name) for name in down),
+        up=tuple(answered.index(name) for name in up),
+    )
 
 
-def _take(state: Underway, now: Arrivals, shares: Tensor) -> None:
-    """Models move by what arrives; the rest is kept for the next verdict."""
-    own, tuned, cap, pick, report, everyone = now.answers
-    i = torch.tensor(now.clients, device=own.device)
-    steady = state.standing.sibling[i] < 0
-    choosing = (state.offered[i] >= 0) & ~steady
-    if bool(choosing.any()):
-        state.standing = _decided(state.standing, i, state.offered[i], pick, choosing)
-        state.offset[i[choosing]] = 0
-    standing = state.standing
-    member, update = standing.member, tuned - state.began[i]
-    total = torch.zeros_like(shares).index_add(0, member, shares)
-    part = (shares / total[member])[i]
-    state.models.index_add_(0, member[i], part[:, None] * update)
-    apart = tuned - state.models[member[i]]
-    state.offset[i] = followed(state.offset[i], apart, steady)
-    if now.kind % 2 and int(standing.probation[0]) >= 0:
-        change = everyone - state.everyone_began[i]
-        state.everyone.add_((shares / shares.sum())[i] @ change)
-        kept, apart = state.everyone_offset[i], everyone - state.everyone
-        state.everyone_offset[i] = followed(kept, apart, torch.ones_like(steady))
-    state.own[i], state.tuned[i], state.update[i] = own, tuned, update
-    state.cap[i], state.pick[i], state.report[i] = cap, pick, report
-    state.heard[i], state.fresh[i] = True, state.since[i] == state.verdicts
+def _begin(x: Float[Tensor, "n d"], *, shares: Tensor) -> Underway:
+    """One group of all, of whom nobody has begun."""
+    n, no = len(x), torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    zero, shares = no.long(), shares.to(x)
+    return Underway(
+        own=x.clone(),
+        models=x.mean(0).repeat(n, 1),
+        offset=torch.zeros_like(x),
+        halves=x.new_zeros(n, 2, x.shape[1]),
+        half_offset=torch.zeros_like(x),
+        drift=torch.zeros_like(x),
+        drifts=x.new_zeros(n),
+        ballot=Ballot(*(part.clone() for part in empty_ballot(x))),
+        first=x.new_zeros(n, 3),
+        choice=zero + GROUP,
+        level=x.new_zeros(()),
+        most=x.new_tensor(torch.inf),
+        server=one_group(shares, torch.zeros_like(shares), x.shape[1]),
+        looked=zero - 1,
+        began=zero.clone(),
+        fresh=no,
+        since=zero.clone(),
+        told=zero - 1,
+        heard=no.clone(),
+        other=zero - 1,
+        offered=zero - 1,
+    )
 
 
-def _decided(
-    standing: Standing,
-    i: Int[Tensor, " m"],
-    offered: Int[Tensor, " m"],
-    pick: Int[Tensor, " m"],
-    choosing: Bool[Tensor, " m"],
-) -> Standing:
-    """Who was busy when its group divided goes to the half that it took.
+def _ask(state: Underway, client: int, time: float, *, steps: int) -> Task:
+    """What a client does that begins now."""
+    server, place = state.server, places(state.server)
+    member, phase = server.member[client], server.clock.phase
+    period = state.number // state.every if state.every else 0
+    looked, other = int(state.looked[client]), int(state.other[client])
+    halves, half_offset = state.halves[member], state.half_offset[client]
+    pick, looks = server.pick[client], NOTHING
+    if period > looked or other >= 0:
+        # Every other look tells, or the next one of a client that missed it.
+        looks = TELL if period // 2 > looked // 2 else LOOK
+    if looked < 0:
+        phase, looks = REST, FIRST
+    elif other >= 0:
+        phase, halves = TRIAL, torch.stack([state.models[member], state.models[other]])
+        half_offset, pick = torch.zeros_like(half_offset), torch.zeros_like(pick)
+    state.looked[client], state.offered[client] = period, other
+    state.began[client], state.since[client] = state.number, state.stage
+    few = state.level, place.together[client], place.second[client]
+    notes = torch.stack([number.to(state.own) for number in few])
+    rows = Asked(
+        own=state.own[client],
+        group=state.models[member],
+        offset=state.offset[client],
+        cap=state.ballot.cap[client],
+        notes=torch.cat([notes, state.ballot.everybody[client]]),
+        halves=halves,
+        half_offset=half_offset,
+        pick=pick,
+    )
+    # The first task of all has all rows, for the size of what is kept.
+    read = len(rows) if phase != REST or looks == FIRST else _IN_REST
+    return Task(
+        rows[:read], LOOKS * phase + looks, work=(2 + (phase == CONTEST)) * steps
+    )
+
+
+def _hear(state: Underway, i: Tensor, found: Found, phase: int, looks: int) -> None:
+    """Takes in all that is not a shared model."""
+    chose = state.offered[i] >= 0
+    if bool(chose.any()):
+        _join(state, i[chose], found.pick[chose])
+    if looks == FIRST:
+        state.first[i], server = found.told, state.server
+        held = server.samples.index_copy(0, i, found.told[:, 0].to(server.samples))
+        state.server = server._replace(samples=held)
+    elif looks:
+        _learn(state, i, found, tells=looks == TELL)
+    counts = (state.since[i] == state.stage) & ~chose
+    if phase != REST and looks and bool(counts.any()):
+        who, pick, server = i[counts], found.pick[counts], state.server
+        told = found.evidence[counts].to(server.evidence.total)
+        parts = zip(server.evidence, told.split(PAIRS, 1), strict=True)
+        # What a client differs from one half by says nothing of the other.
+        state.half_offset[who[pick != server.pick[who]]] = 0
+        state.server = server._replace(
+            pick=server.pick.index_copy(0, who, pick),
+            evidence=Evidence(*(a.index_copy(0, who, b) for a, b in parts)),
+        )
+        state.told[who], state.heard[who] = state.stage, True
+    (end, start), _ = _ends(found, phase)
+    state.drifts[i] += 1
+    state.drift[i] += (end - start - state.drift[i]) / state.drifts[i][:, None]
+    state.own[i], state.fresh[i] = found.own, state.began[i] == state.number
+
+
+def _ends(found: Found, phase: int) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Where steps of whole and half ended and began, or of that one which took any."""
+    whole, half = (found.group, found.group_start), (found.half, found.half_start)
+    return half if phase == TRIAL else whole, whole if phase == REST else half
+
+
+def _join(state: Underway, i: Int[Tensor, " m"], pick: Int[Tensor, " m"]) -> None:
+    """Who was busy when its group divided goes to the half that it takes.
 
     If its group has divided again since, and it stays, it has yet to choose there.
     """
-    member, sibling = standing.member.clone(), standing.sibling.clone()
-    leaves = choosing & (pick == 1)
-    member[i[leaves]] = offered[leaves]
-    sibling[i[leaves | (choosing & (sibling[i] == offered))]] = -1
-    record = standing.record.index_fill(0, i[choosing], 0)
-    return standing._replace(member=member, sibling=sibling, record=record)
+    offered, leaves = state.offered[i], pick == 1
+    member = state.server.member.index_copy(0, i[leaves], offered[leaves])
+    state.server = state.server._replace(member=member)
+    state.other[i[leaves | (state.other[i] == offered)]] = -1
+    state.offset[i[leaves]] = 0
+    _forget(state.ballot, i[leaves])
 
 
-def _judge(state: Underway, shares: Tensor, sure: float) -> None:
-    """What a coordinator decides, and what follows for the models."""
-    old, heard = state.standing, state.heard
-    report = unflat(state.report.double(), MODELS)
-    fresh, t = state.fresh, state.verdicts
-    new, news = judged(old, heard, state.pick, report, t=t, sure=sure, fresh=fresh)
-    if bool(news.merged[0]):
-        state.models[:], state.offset = state.everyone, state.everyone_offset.clone()
-        state.offered = torch.full_like(state.offered, -1)
-    elif int(new.probation[0]) >= 0 > int(old.probation[0]):
-        state.everyone = shares[heard] / shares[heard].sum() @ state.tuned[heard]
-        state.everyone_offset = state.offset.clone()
-    moved = news.moved & (old.sibling < 0) & ~news.merged
-    for name in new.member[moved].unique().tolist():
-        here = heard & (new.member == name)
-        if bool(here.any()):
-            state.models[name] = shares[here] / shares[here].sum() @ state.tuned[here]
-    apart = state.tuned - state.models[new.member]
-    first = followed(torch.zeros_like(apart), apart, heard)
-    state.offset = torch.where(moved[:, None], first, state.offset)
-    rows = state.update, shares, fresh & news.due, new.member
-    state.changes, trial = proposed(*rows)
-    state.standing = new._replace(trial=trial & (new.sibling < 0))
-    state.trying = bool(trial.any()) or bool(news.undecided[0])
-    state.heard, state.fresh = torch.zeros_like(heard), torch.zeros_like(heard)
-    state.verdicts += 1
+def _forget(ballot: Ballot, who: Tensor) -> None:
+    """All that these know of the models before counts as one look."""
+    ballot.looks[who] = ballot.looks[who].clamp(max=1)
+    ballot.tellings[who] = ballot.tellings[who].clamp(max=1)
+
+
+def _learn(state: Underway, i: Int[Tensor, " m"], found: Found, *, tells: bool) -> None:
+    """What clients find out for themselves, what all are told, and choices."""
+    of = state.ballot
+    of.losses[i], of.looks[i] = averaged(of.losses[i], of.looks[i], found.losses)
+    of.samples[i], of.cap[i] = found.samples, found.cap
+    if tells:
+        of.told[i], of.tellings[i] = averaged(of.told[i], of.tellings[i], found.told)
+        of.everybody[:] = of.told[of.tellings > 0].mean(0)
+    state.choice[i] = choices(of.losses[i], of.samples[i], of.everybody[i])
+
+
+def _decide(state: Underway, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:
+    """What a coordinator decides at the end of a round, and whose half is its group."""
+    server, nobody = state.server, torch.zeros_like(state.fresh)
+    if not state.every:
+        who = state.drifts.nonzero()[:, 0]
+        told = torch.cat([state.first, sizes.to(state.first)[:, None]], 1)
+        server, level, every = plan(server, who, told[who])
+        state.level, state.every = level[0].to(state.level), int(every[0])
+    if state.number % state.every:
+        return nobody
+    if server.clock.phase == REST:
+        who = state.drifts.nonzero()[:, 0]
+        state.server, most = with_directions(server, who, state.drift[who])
+        state.most = most.to(state.most)
+        state.drift[who], state.drifts[who] = 0, 0
+        return nobody
+    who = state.heard.nonzero()[:, 0]
+    told = torch.cat(server.evidence, 1)[who]
+    new, moved = with_evidence(server, who, server.pick[who], told, sure=sure)
+    state.server, state.heard = new, nobody
+    return moved
+
+
+def _move(
+    state: Underway, i: Int[Tensor, " m"], found: Found, phase: int, now: Coordinator
+) -> None:
+    """Models move by what arrives, with places as they are before a verdict.
+
+    `phase` is that of the tasks.
+    """
+    of, share, count = now.member[i], now.shares, len(now.member)
+    (whole, start), (half, half_start) = _ends(found, phase)
+    most = state.most.expand(len(i))
+    end, half_end = cut(whole, start, most), cut(half, half_start, most)
+    if now.clock.phase != REST:
+        taken = 2 * now.member + now.pick
+        total = share.new_zeros(2 * count).index_add(0, taken, share)
+        part = (share / total[taken])[i, None]
+        halves = state.halves.flatten(0, 1)
+        halves.index_add_(0, taken[i], part * (half_end - half_start))
+        competes = (state.since[i] == state.stage) & (state.offered[i] < 0)
+        competes &= phase != REST
+        apart = half_end - halves[taken[i]]
+        state.half_offset[i] = followed(state.half_offset[i], apart, competes)
+    if now.clock.phase == TRIAL:
+        # The whole is the mean of its halves, by who takes them.
+        second = places(now).second[:, None]
+        one, two = state.halves[now.member].unbind(1)
+        state.models[now.member] = one.lerp(two, second)
+    else:
+        total = share.new_zeros(count).index_add(0, now.member, share)
+        part = (share / total[now.member])[i, None]
+        state.models.index_add_(0, of, part * (end - start))
+    apart = end - state.models[of]
+    state.offset[i] = followed(state.offset[i], apart, state.since[i] >= 0)
+
+
+def _place(state: Underway, old: Coordinator, moved: Bool[Tensor, " n"]) -> None:
+    """After a verdict: groups that were halves, or halves where a trial begins."""
+    new, pick = state.server, old.pick
+    if bool(moved.any()):
+        state.models[new.member[moved]] = state.halves[old.member, pick][moved]
+        state.offset[moved] = state.half_offset[moved]
+        _forget(state.ballot, moved)
+        second = moved & (pick == 1)
+        names = torch.zeros_like(old.member)
+        names[old.member[second]] = new.member[second]
+        other = torch.where(second, old.member, names[old.member])
+        silent = moved & (state.told != state.stage)
+        state.other = torch.where(silent, other, state.other)
+        state.since[moved] = -1
+    begins = old.clock.phase == REST != new.clock.phase
+    if begins:
+        of, offset = 2 * new.member + new.pick, torch.zeros_like(state.halves)
+        total = new.shares.new_zeros(2 * len(of)).index_add(0, of, new.shares)
+        part = (new.shares / total[of])[:, None]
+        offset.flatten(0, 1).index_add_(0, of, part * state.offset)
+        state.halves = state.models[:, None] + offset
+        state.half_offset = torch.zeros_like(state.offset)
+    if begins or old.clock.phase != REST == new.clock.phase:
+        state.stage += 1
