@@ -261,13 +261,17 @@ def test_who_has_yet_to_choose_gets_both_models_and_moves_that_which_it_takes(pi
     task = flow.task(state, 3, 0.0)
     assert task.kind == LOOKS * TRIAL + LOOK
     assert_close(task.rows[5], state.models[:2])
+    state.offset[3], state.ballot.looks[3] = 8.0, 1.5
     arrives(flow, state, 3, task, pick, by=1.0)
     assert int(state.server.member[3]) == pick and int(state.other[3]) == -1
     part = [1 / 4, 1 / 3][pick]  # of the group that it is in now
     moved = torch.arange(3.0, dtype=REAL)
     moved[pick] += part
     assert_close(state.models[:3, 0], moved)
-    assert_close(state.offset[3], torch.full((3,), 1 - part, dtype=REAL))
+    # Who leaves begins anew with its offset, and all that it knew counts as one look.
+    apart = 1 - part if pick else 8 + (1 - part - 8) / 4
+    assert_close(state.offset[3], torch.full((3,), apart, dtype=REAL))
+    assert float(state.ballot.looks[3]) == 1 + (0.5 if pick else 0.75)
 
 
 @pytest.mark.parametrize("pick", [0, 1])
@@ -283,25 +287,34 @@ def test_who_was_busy_through_two_divisions_goes_to_the_half_that_it_chose(pick)
     assert int(state.other[3]) == (-1 if pick else 2)
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_what_is_about_halves_that_are_gone_does_not_count(late):
+@pytest.mark.parametrize(
+    ("phase", "stage"), [(TRIAL, 1), (CONTEST, 1), (TRIAL, 3), (REST, 2)]
+)
+def test_an_answer_counts_for_halves_that_still_compete_and_for_nothing_else(
+    phase, stage
+):
     flow, state = divided()
-    clock_now = state.server.clock._replace(phase=TRIAL)
-    state.server, state.stage = state.server._replace(clock=clock_now), 1
+
+    def goes_on(phase, stage):
+        now = state.server.clock._replace(phase=phase)
+        state.server, state.stage = state.server._replace(clock=now), stage
+
+    goes_on(TRIAL, 1)
     state.other[3], state.number = -1, 5
     state.halves[:] = torch.arange(2.0, dtype=REAL)[:, None]
     task = flow.task(state, 3, 0.0)
     assert task.kind == LOOKS * TRIAL + LOOK
-    if late:  # the next trial has begun meanwhile
-        state.stage = 3
-    halves = state.halves.clone()
+    goes_on(phase, stage)  # it was busy meanwhile
+    halves, models, counts = state.halves.clone(), state.models.clone(), stage == 1
     arrives(flow, state, 3, task, 1, by=1.0)
     # Alone in the second half, it moves that by all that it did.
-    halves[0, 1] += 0.0 if late else 1.0
+    halves[0, 1] += float(counts)
     assert_close(state.halves, halves)
-    assert int(state.server.pick[3]) == (0 if late else 1)
-    assert bool(state.server.evidence.total[3].any()) is not late
-    assert bool(state.heard[3]) is not late
+    assert int(state.server.pick[3]) == counts
+    assert bool(state.server.evidence.total[3].any()) is counts
+    assert bool(state.heard[3]) is counts
+    if phase != TRIAL:  # where the whole is made of halves
+        assert_close(state.models, models)
     # What a client did for itself is its own.
     assert_close(state.own[3], torch.ones(3, dtype=REAL))
 
