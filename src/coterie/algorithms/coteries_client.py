@@ -33,11 +33,11 @@ helps.
 RATE = 0.25
 """Of the mean by which a client differs: the last four rounds or so."""
 
-_COST = 0.4
-"""Of a training: what looking at all data may cost, at most, in an average round."""
-
 MEMORY = 0.5
 """How much of the recorded losses is kept from one look to the next."""
+
+_COST = 0.4
+"""Of a training: what looking at all data may cost, at most, in an average round."""
 
 
 class Ballot(NamedTuple):
