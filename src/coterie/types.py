@@ -181,6 +181,19 @@ class Clients(Protocol):
 
 
 @runtime_checkable
+class TaskClients(Clients, Protocol):
+    """Clients of a task, where nobody waits, who know what rounds would draw."""
+
+    def call(self, number: int) -> Clients:
+        """The same clients, with the samples that this call uses in their rounds.
+
+        Calls of a verb are numbered from 0 in every round, and each draws samples of
+        its own. A task begins with those of call 0. So a task that does what several
+        calls do in a round can use the same samples.
+        """
+
+
+@runtime_checkable
 class MeasuredClients(Clients, Protocol):
     """Clients that also know what their own step sizes depend on.
 
@@ -510,7 +523,7 @@ class Staggered(Protocol):
 
     def staggered(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
-    ) -> Clients:
+    ) -> TaskClients:
         """These clients, each with the samples that a verb uses first in its round."""
 
     def width(self, clients: int) -> int:

@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie import seeds
+from coterie.privacy import PrivateSimulation
 from support.plain_clients import (
     EXACT,
     draws,
@@ -22,6 +23,11 @@ from support.plain_clients import (
 
 def one_step(clients, x, *, size: float):
     return x - size * clients.grad(x)
+
+
+def gradients(clients, x, y):
+    """Two questions."""
+    return clients.grad(x), clients.grad(y)
 
 
 @pytest.mark.parametrize("loop", [False, True])
@@ -47,6 +53,27 @@ def test_a_program_asks_the_minibatches_that_the_streams_name(classification):
         batch = draws(classification, i, 3, stream)
         expected = x[i] - 0.5 * gradient(classification, x[i], batch)
         assert_close(found[i], expected, **EXACT)
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("verb", ["grads", "each"])
+def test_a_task_may_use_what_a_later_call_of_its_round_draws(
+    classification, verb, private
+):
+    """Of `each` a call is a program with its questions, of `grads` a gradient."""
+    simulation, x = simulated(classification)
+    if private:  # with noise, which is that of the call too
+        simulation = PrivateSimulation(simulation, clip=0.5, noise=1.0)
+    oracle, n = simulation.at(4), len(x)
+    ask = {"grads": oracle.grads, "each": lambda x: oracle.each(gradients, x, x)}[verb]
+    expected = [ask(x) for _ in range(3)]
+    task = simulation.staggered(torch.arange(n), [4] * n, verb=verb)
+    # In any order, and whatever was asked before.
+    for number in (2, 0, 1, 2):
+        clients = task.call(number)
+        found = gradients(clients, x, x) if verb == "each" else clients.grad(x)
+        assert_close(found, expected[number], **EXACT)
+    assert_close(task.grad(x), task.call(0).grad(x), **EXACT)
 
 
 @pytest.mark.parametrize("loop", [False, True])

@@ -35,7 +35,6 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from ..checks import InputError
 from ..collaboration.divisions import (
     REST,
     TRIAL,
@@ -53,7 +52,6 @@ from ..optim.steps import LocalDescent, sgd, velocity
 from ..options import Count, Positive, Sizes, method
 from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows, Server
 from .coteries_client import (
-    CAP,
     GROUP,
     Ballot,
     averaged,
@@ -64,15 +62,14 @@ from .coteries_client import (
     first_look,
     followed,
     look,
+    plan,
     shared_steps,
     sharing,
     tell,
     welcomed,
     without_chance,
 )
-
-_COST = 0.4
-"""Of a training: what looking at all data may cost, at most, in an average round."""
+from .coteries_in_time import flow_of_coteries
 
 
 class State(NamedTuple):
@@ -182,7 +179,8 @@ def coteries(
         work: Options = {"steps": steps, "taken": state.t}
         return welcomed(oracle, state.group, *of, rule=rule, **work)
 
-    return Algorithm(init, step, lambda state, oracle: in_use(state), welcome)
+    flow = flow_of_coteries(sizes, shares, rule, steps, sure)
+    return Algorithm(init, step, lambda state, oracle: in_use(state), welcome, flow)
 
 
 def in_use(state: State) -> Float[Tensor, "n d"]:
@@ -209,29 +207,9 @@ def _begun(state: State, oracle: Oracle, sizes: Tensor) -> State:
     # Gradients of single samples that own models took, and samples that there are.
     work = torch.stack([oracle.gradients.to(told), sizes.to(told)[oracle.mine]], 1)
     told = torch.cat([told, work], 1)
-    server, level, every = oracle.central(_plan, state.server, Numbers(told))
+    server, level, every = oracle.central(plan, state.server, Numbers(told))
     most = torch.stack([level.to(state.most), state.most[:, 1]], 1)
     return state._replace(server=server, most=most, every=int(every[0]))
-
-
-def _plan(
-    server: Coordinator, who: Int[Tensor, " p"], told: Float[Tensor, "p 4"]
-) -> tuple[Coordinator, Tensor, Tensor]:
-    """A coordinator's program: what a loss counts for at most, and when to look."""
-    samples, losses, work, sizes = told.double().unbind(1)
-    if not bool((samples > 0).any()):
-        raise InputError(
-            "coteries chooses by validation data, but no client that takes part has "
-            "any: give a `validation` share above 0, or another method."
-        )
-    held = server.samples.index_copy(0, who, samples.to(server.samples))
-    level = CAP * losses[samples > 0].median()
-    # A look costs about as much as a pass through all data. Where nobody counts work,
-    # as before private training, clients look in every round.
-    every = (sizes.mean() / (_COST * work.mean()) - 1e-6).ceil()
-    every = torch.where(work.mean() > 0, every, 1).clamp(min=1).long()
-    n = len(held)
-    return server._replace(samples=held), level.expand(n), every.expand(n)
 
 
 def _looked(

@@ -1,4 +1,7 @@
-"""What a client of coteries computes: its own choice, evidence, and local steps."""
+"""What a client of coteries computes: its own choice, evidence, and local steps.
+
+With that goes what rounds and time share beside it: a plan, newcomers, and labels.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from ..checks import InputError
 from ..collaboration.best_fit import best_fit
+from ..collaboration.divisions import Coordinator
 from ..collaboration.evidence import bounded
 from ..optim.steps import LocalDescent, of_clients, sgd, take_steps, velocity
 from ..types import ALONE, Clients, Info, Oracle
@@ -36,6 +41,9 @@ _ROUNDING = 16
 
 MEMORY = 0.5
 """How much of the recorded losses is kept from one look to the next."""
+
+_COST = 0.4
+"""Of a training: what looking at all data may cost, at most, in an average round."""
 
 
 class Ballot(NamedTuple):
@@ -136,6 +144,26 @@ def first_look(
     """A client program: how many held-out samples there are, and their mean loss."""
     losses = clients.validation().losses(x)
     return torch.stack([(~losses.isnan()).sum(1).to(told), _mean(losses)], 1)
+
+
+def plan(
+    server: Coordinator, who: Int[Tensor, " p"], told: Float[Tensor, "p 4"]
+) -> tuple[Coordinator, Tensor, Tensor]:
+    """A coordinator's program: what a loss counts for at most, and when to look."""
+    samples, losses, work, sizes = told.double().unbind(1)
+    if not bool((samples > 0).any()):
+        raise InputError(
+            "coteries chooses by validation data, but no client that takes part has "
+            "any: give a `validation` share above 0, or another method."
+        )
+    held = server.samples.index_copy(0, who, samples.to(server.samples))
+    level = CAP * losses[samples > 0].median()
+    # A look costs about as much as a pass through all data. Where nobody counts work,
+    # as before private training, clients look in every round.
+    every = (sizes.mean() / (_COST * work.mean()) - 1e-6).ceil()
+    every = torch.where(work.mean() > 0, every, 1).clamp(min=1).long()
+    n = len(held)
+    return server._replace(samples=held), level.expand(n), every.expand(n)
 
 
 def averaged(

@@ -54,6 +54,7 @@ class SimulatedClients:
         draw: Callable[[], Batch],
         cost: Float[Tensor, " m"],
         streams: Callable[[int], list[int]] | None = None,
+        calls: Callable[[int], SimulatedClients] | None = None,
     ) -> None:
         """Prepares the clients at positions `who`.
 
@@ -66,9 +67,11 @@ class SimulatedClients:
             cost: what a gradient of each sample adds to the count of every client; on
                 the CPU, so that questions need not wait for the device.
             streams: names the random orders of a comparison, one for each client.
+            calls: gives the same clients with the samples of another call.
         """
         self._samples, self._kernel, self._gradients = samples, kernel, gradients
         self.who, self._draw, self._cost, self._streams = who, draw, cost, streams
+        self._calls = calls
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row j is the gradient of client j's samples at points[j]."""
@@ -99,6 +102,11 @@ class SimulatedClients:
         self._gradients[self.who.cpu()] += used.cpu().double()
         grad = self._kernel.grad
         return grad(points, first), grad(points, second), used
+
+    def call(self, number: int) -> SimulatedClients:
+        """The same clients, with the samples of this call; see `types.TaskClients`."""
+        assert self._calls is not None  # asked of staggered clients only
+        return self._calls(number)
 
     @property
     def curvature(self) -> Float[Tensor, " n"]:
@@ -156,13 +164,17 @@ def staggered(
     verb: str,
 ) -> SimulatedClients:
     """The clients at these positions, as this verb first asks each in its round."""
+    cost, counted = only(who, samples.counts), torch.zeros_like(samples.counts)
 
-    def keys(number: int) -> list[int]:
-        if verb != "each":
-            return [seeds.key(seed, "step", t, verb, number) for t in rounds]
-        calls = [seeds.key(seed, "step", t, verb, 0) for t in rounds]
-        return [seeds.key(call, number) for call in calls]
+    def of_call(call: int) -> SimulatedClients:
+        def keys(number: int) -> list[int]:
+            if verb != "each":  # a call is one question
+                return [seeds.key(seed, "step", t, verb, call + number) for t in rounds]
+            calls = [seeds.key(seed, "step", t, verb, call) for t in rounds]
+            return [seeds.key(one, number) for one in calls]
 
-    draw, cost = FreshMinibatches(samples, who, keys), only(who, samples.counts)
-    nobody = torch.zeros_like(samples.counts)  # a count not asked for
-    return SimulatedClients(samples, kernel, nobody, who, draw, cost, keys)
+        draw = FreshMinibatches(samples, who, keys)
+        given = counted, who, draw, cost, keys, of_call
+        return SimulatedClients(samples, kernel, *given)
+
+    return of_call(0)

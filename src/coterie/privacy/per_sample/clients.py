@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol, runtime_checkable
@@ -72,6 +72,7 @@ class PrivateClients:
         used: Uses | None = None,
         numbers: Iterator[int] | None = None,
         use: Use | None = None,
+        calls: Callable[[int], PrivateClients] | None = None,
     ) -> None:
         """Wraps clients whose kernel clips.
 
@@ -83,9 +84,11 @@ class PrivateClients:
             used: where questions are noted; None: in the ledger at once.
             numbers: of the questions, counted over all of a program's clients.
             use: of the samples that every question is about; None: fresh ones.
+            calls: gives the same clients of a task in another call.
         """
         self._clients, self._named, self._call = clients, named, call
         self._said, self._used, self._use = said, used, use
+        self._calls = calls
         self._numbers = count() if numbers is None else numbers
         self.who = clients.who
 
@@ -129,6 +132,11 @@ class PrivateClients:
         """The same clients with all of their validation data, for losses."""
         use = self._noted(Use(sampled=False, held_out=True))
         return self._with(self._clients.validation(), use)
+
+    def call(self, number: int) -> PrivateClients:
+        """The same clients, with samples and noise of this call."""
+        assert self._calls is not None  # asked of clients of a task only
+        return self._calls(number)
 
     def _told(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Private means, and numbers with these means."""

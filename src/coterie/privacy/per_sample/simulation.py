@@ -147,7 +147,13 @@ class PrivateSimulation:
         samples, kernel, seed, *_ = self._held
         clients = staggered(samples, kernel, seed, who, rounds, verb)
         named = Named(self._mechanism, self.ledger, list(rounds), "step")
-        return PrivateClients(clients, named, (verb, 0), "a task of the method")
+
+        def of_call(number: int) -> PrivateClients:
+            asked, call = clients.call(number), (verb, number)
+            said = "a task of the method"
+            return PrivateClients(asked, named, call, said, calls=of_call)
+
+        return of_call(0)
 
     def doubled(self, double: Sending, ledger: Ledger) -> PerSampleOracle:
         """The double as if these were its clients, with a clip of 1 and no noise."""

@@ -110,6 +110,10 @@ class DoubleClients:
 
     whole = validation = held
 
+    def call(self, number: int) -> DoubleClients:
+        """The same."""
+        return self
+
 
 class Double:
     """An oracle without data; see `coterie.types.Oracle`."""

@@ -1,0 +1,107 @@
+"""What a client of coteries does in one task, where nobody waits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..collaboration.divisions import PAIRS, REST, TRIAL
+from ..optim.steps import LocalDescent, sgd
+from ..types import Options, TaskClients
+from .coteries_client import MODELS, compete, first_look, look, shared_steps, tell
+
+NOTHING, LOOK, TELL, FIRST = range(4)
+"""What a task does besides local steps: nothing, a look, one that tells, the first."""
+
+LOOKS = 4
+
+_CALLS = (0, 1, 2, 1)
+"""How many calls that takes in a round."""
+
+
+class Asked(NamedTuple):
+    """What a task gives to a client; halves and all after them not in a rest."""
+
+    own: Tensor  # (n, D)
+    group: Tensor  # (n, D)
+    offset: Tensor  # (n, D)
+    cap: Tensor  # (n,)
+    notes: Tensor  # (n, 7) of a loss at most, members, share of halves; means of all
+    halves: Tensor  # (n, 2, D)
+    half_offset: Tensor  # (n, D)
+    pick: Tensor  # (n,)
+
+
+class Found(NamedTuple):
+    """What comes of it; without columns, where it is not asked."""
+
+    own: Tensor  # (n, D)
+    group: Tensor  # (n, D) where steps from the group's model end
+    group_start: Tensor  # (n, D)
+    half: Tensor  # (n, D) where steps from the half end that the client takes
+    half_start: Tensor  # (n, D)
+    pick: Tensor  # (n,)
+    losses: Tensor  # (n, 4)
+    samples: Tensor  # (n,)
+    cap: Tensor  # (n,)
+    told: Tensor  # (n, 4), or (n, 3) at first
+    exact: Tensor  # (n, 4) the same without noise
+    evidence: Tensor  # (n, 9)
+
+
+def task_of(
+    clients: TaskClients,
+    own: Float[Tensor, "n d"],
+    group: Float[Tensor, "n d"],
+    offset: Float[Tensor, "n d"],
+    cap: Float[Tensor, " n"],
+    notes: Float[Tensor, "n 7"],
+    *beside: Tensor,
+    phase: int,
+    looks: int,
+    rule: LocalDescent,
+    steps: int,
+) -> Found:
+    """A client program: what a client does in a round, with the same minibatches.
+
+    There, every program is a call of its own, which `call` counts.
+    """
+    none, n, models = own[:, :0], len(own), (own, group, offset)
+    work: Options = {"rule": rule, "steps": steps, "t": 0}
+    level, together = notes[:, 0], notes[:, 1].long()
+    losses = told = exact = group_end = group_start = half = half_start = none
+    samples, pick = cap, torch.zeros_like(together)
+    evidence = own.new_zeros(n, 0, dtype=torch.float64)
+    own = sgd(clients, own, none, **work)[0]
+    call = 1 + _CALLS[looks]
+    if looks == FIRST:
+        told = first_look(clients, own.new_zeros(n, 2), group)
+        batch = (~clients.held().losses(group).isnan()).sum(1, keepdim=True)
+        told = torch.cat([told, steps * batch.to(told)], 1)
+    elif looks:
+        losses = own.new_zeros(n, MODELS)
+        known = losses, losses, samples, cap
+        losses, exact, samples, cap = look(clients, *known, *models, level)
+    if looks == TELL:
+        told = tell(clients, torch.zeros_like(losses), *models, level)
+    if phase != REST:
+        halves, half_offset, pick = beside
+        if looks:
+            call, evidence = call + 1, evidence.new_zeros(n, 1 + 2 * PAIRS)
+            free = torch.full_like(pick, phase == TRIAL, dtype=torch.bool)
+            given = group, offset, halves, half_offset, level, free
+            pick, evidence = compete(clients, pick, evidence, *given)
+        half_start = halves[torch.arange(n, device=pick.device), pick]
+    if phase != TRIAL:
+        group_start = group
+        rows = group, none, together
+        group_end, _ = shared_steps(clients.call(call), *rows, **work)
+        call += 1
+    if phase != REST:
+        rows = half_start, none, together
+        half, _ = shared_steps(clients.call(call), *rows, **work)
+    ends = group_end, group_start, half, half_start
+    return Found(own, *ends, pick, losses, samples, cap, told, exact, evidence)
