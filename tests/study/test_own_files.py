@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import warnings
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
-from coterie.data.doubts import gives_away, repeats
+from coterie.data.looking.disguises import gives_away, repeats
 from coterie.records import Folder, load_records
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
@@ -231,17 +232,17 @@ def test_a_column_that_gives_the_label_away_is_said(tmp_path, tells):
 
 
 def test_what_gives_labels_away_is_not_what_differs_everywhere():
-    labels = torch.arange(40) % 2
-    steps = torch.arange(40).double()
+    labels = np.arange(40) % 2
+    steps = np.arange(40.0)
     assert not gives_away(steps, labels)
     assert gives_away(steps * labels, labels)  # a threshold
-    assert gives_away(labels.double(), labels)
-    assert not gives_away(torch.ones(40).double(), labels)
-    wrong = labels.double()
+    assert gives_away(labels.astype(float), labels)
+    assert not gives_away(np.ones(40), labels)
+    wrong = labels.astype(float)
     wrong[:5] = 0
     assert not gives_away(wrong, labels)
     assert repeats(2 - 3 * steps, steps)
-    assert not repeats(steps.square(), steps)
+    assert not repeats(np.square(steps), steps)
 
 
 def test_labels_that_only_test_data_have_are_said(tmp_path):

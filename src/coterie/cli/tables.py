@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +15,10 @@ from rich.text import Text
 
 from ..scores.finals import Score, marked
 from ..scores.words import in_bytes, percent
-from .terminal import console
+from .terminal import out
 
 if TYPE_CHECKING:
     import pandas as pd
-
-out, err = console(), console(stderr=True)
-
-SPEAKS = os.environ.get("RANK", "0") == "0"
-"""Of several processes that torchrun started, the first one speaks for all."""
-
-
-def notice(line: str) -> None:
-    """Prints a line beside what was asked for."""
-    if SPEAKS:
-        err.print(line, soft_wrap=True)
 
 
 def print_json(answer: Mapping[str, Any]) -> None:

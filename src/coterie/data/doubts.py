@@ -14,14 +14,12 @@ from torch import Tensor
 from ..models import OBJECTIVES
 from .federation import Federation
 from .fitting import samples_of
+from .looking.disguises import FEWEST, gives_away, repeats
 from .looking.units import other_units, unit_note
 from .preparation import Column
 
 _APART = 30.0
 """Features whose sizes differ by more train badly, a bias of 1 among them."""
-
-FEWEST = 20
-"""With fewer samples a column may fit the labels by chance."""
 
 
 def doubts(federation: Federation) -> list[str]:
@@ -115,49 +113,15 @@ def _telling(
     if len(labels) < FEWEST or labels.ndim > 1 or len(labels.unique()) < 2:
         return ""
     tells = gives_away if OBJECTIVES[federation.task].labelled else repeats
-    names = [c.name for c, v in zip(columns, values.T, strict=True) if tells(v, labels)]
+    known = labels.numpy()
+    some = zip(columns, values.T.numpy(), strict=True)
+    names = [column.name for column, value in some if tells(value, known)]
     if not names:
         return ""
     return (
         f"{_called(names)} enough to know the label of every training sample: where a "
         "column is known only after the label, leave it out by data.drop."
     )
-
-
-def gives_away(values: Float[Tensor, " m"], labels: Int[Tensor, " m"]) -> bool:
-    """Whether a column determines the labels, not by being different everywhere.
-
-    Either few values do, with all but a hundredth of the entropy of the labels as
-    mutual information, or in the order of values every class is one stretch.
-    """
-    values = values.nan_to_num(torch.inf)  # a gap may tell, too
-    kinds, code = values.unique(return_inverse=True)
-    classes, label = labels.unique(return_inverse=True)
-    if len(kinds) < 2:
-        return False
-    if len(kinds) <= max(2, len(values) // 10):
-        place = code * len(classes) + label
-        counts = torch.bincount(place, minlength=len(kinds) * len(classes))
-        joint = counts.reshape(len(kinds), len(classes)).double() / len(values)
-        entropy = _entropy(joint.sum(0))
-        return entropy + _entropy(joint.sum(1)) - _entropy(joint) >= 0.99 * entropy
-    order = values.argsort(stable=True)
-    sorted_labels, sorted_values = label[order], values[order]
-    changes = sorted_labels[1:] != sorted_labels[:-1]
-    apart = sorted_values[1:] != sorted_values[:-1]
-    return int(changes.sum()) < len(classes) and bool((apart | ~changes).all())
-
-
-def repeats(values: Float[Tensor, " m"], targets: Tensor) -> bool:
-    """Whether a column is a straight line of the targets."""
-    if values.isnan().any() or values.std() == 0:
-        return False
-    a, b = values - values.mean(), targets.double() - targets.double().mean()
-    return abs(float(a @ b)) > (1 - 1e-6) * float(a.norm() * b.norm())
-
-
-def _entropy(shares: Float[Tensor, "*k"]) -> float:
-    return float(-torch.special.xlogy(shares, shares).sum())
 
 
 def _unlearnt(federation: Federation) -> str:

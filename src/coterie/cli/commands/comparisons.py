@@ -16,7 +16,8 @@ from ...records.folders import leaves_of
 from ...records.keys import FINGERPRINT, KEY
 from ...scores.words import in_bytes, seconds_of
 from ..completion import run_folders
-from ..tables import count_text, out, print_json, rows_of
+from ..tables import count_text, print_json, rows_of
+from ..terminal import out
 from .options import Json
 
 if TYPE_CHECKING:

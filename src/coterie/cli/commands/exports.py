@@ -18,8 +18,8 @@ from ...records.files import refuse_target, writing
 from ...records.sheets import csv_text, write_csv
 from ...scores.finals import score_named
 from ..progress import plain_progress
-from ..tables import err, out, print_json, rows_of
-from ..terminal import interruptible
+from ..tables import print_json, rows_of
+from ..terminal import err, interruptible, out
 from .options import Json, Quiet, RunFolder, Trust
 
 

@@ -24,8 +24,7 @@ from ...data.looking.roles import Guess, client_guess, target_guess
 from ...data.looking.sources import read_source
 from ...data.looking.studies import doubt, named_column, relative, study_text
 from ...records.files import write
-from ..tables import err, notice, out
-from ..terminal import interruptible
+from ..terminal import err, interruptible, notice, out
 
 _SHOWN = 40
 """Of more columns, those that are alike share a line."""

@@ -16,10 +16,6 @@ from ..completion import examples, run_folders
 from ..examples import example_named
 from ..progress import study_progress
 from ..tables import (
-    SPEAKS,
-    err,
-    notice,
-    out,
     print_chosen,
     print_epsilons,
     print_headline,
@@ -28,7 +24,7 @@ from ..tables import (
     print_summary,
     rows_of,
 )
-from ..terminal import interruptible, stop_code
+from ..terminal import SPEAKS, err, interruptible, notice, out, stop_code
 from .options import STUDY, Json, Overrides, Quiet, RunFolder
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
 from ...checks import brief
-from ..doubts import FEWEST, gives_away, repeats
 from .columns import HARMFUL, USELESS, Profile, as_names, profile_of
 from .dates import days, month_first
+from .disguises import FEWEST, gives_away, repeats
 from .roles import FEWEST_ROWS, positive_guess, same_groups
 from .sources import BY_FILE, TableSource
 from .spellings import look_alikes, spelling_note
@@ -254,14 +253,14 @@ def _disguised(look: Inspection, data: dict[str, Any], rows: np.ndarray) -> list
         return []
     target = _values(look.of(data["target"]), rows)
     labelled = data["task"] != "regression"
-    labels = torch.tensor(target)
+    codes = target.astype(int) if labelled else target
     found = []
     for profile in look.profiles:
         special = profile.name in (data["client"], data["target"], BY_FILE, IS_TEST)
         if special or profile.kind in USELESS:
             continue
-        values = torch.tensor(_values(profile, rows))
-        if gives_away(values, labels.long()) if labelled else repeats(values, labels):
+        values = _values(profile, rows)
+        if gives_away(values, codes) if labelled else repeats(values, target):
             found.append(profile.name)
     return found
 
