@@ -65,6 +65,26 @@ def brief(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
+def several(count: int, noun: str) -> str:
+    """A number of things, one or more.
+
+    >>> several(1, "client"), several(1200, "row"), several(2, "category")
+    ('1 client', '1,200 rows', '2 categories')
+    """
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def plural(word: str) -> str:
+    """An English noun for several.
+
+    >>> plural("hospital"), plural("factory"), plural("branch")
+    ('hospitals', 'factories', 'branches')
+    """
+    if word.endswith("y") and word[-2:-1] not in "aeiou":
+        return f"{word[:-1]}ies"
+    return f"{word}{'es' if word.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
 def number(
     name: str,
     value: float,

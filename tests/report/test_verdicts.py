@@ -70,6 +70,32 @@ def test_all_gain():
     assert rest(records).endswith("We are sure of this average.")
 
 
+def two(right: np.ndarray) -> Records:
+    """Records of two hospitals, and of `ditto`."""
+    records = make_records(n=2, labels=("local", "ditto"), weights=False)
+    study = records.study | {"data": {"name": "file", "client": "hospital"}}
+    clients = records.clients.assign(test=SAMPLES)
+    records = replace(records, study=study, clients=clients, names=("Bern", "Chur"))
+    return with_outcomes(records, {"local": HALF[:, :2], "ditto": right[:, :2]})
+
+
+def test_two_are_both_or_neither():
+    gains, losses = two(more(18, 18)), two(more(-18, -18))
+    assert lead(gains) == (
+        "With ditto, both hospitals get a better model by learning together. We are "
+        "sure about both."
+    )
+    assert lead(losses).startswith(
+        "With ditto, neither of the two hospitals gets a better model"
+    )
+    weights = {
+        ("ditto", s): Snapshots(np.array([4]), in_groups("a", "a")[None])
+        for s in range(3)
+    }
+    text = groups_text(replace(gains, weights=weights), "ditto")
+    assert text == "Both hospitals learn together."
+
+
 def test_one_client_is_no_crowd():
     records = make_records(n=1, labels=("local", "ditto"), weights=False)
     half, more_of = HALF[:, :1], more(18)[:, :1]

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from ..checks import several
 from ..scores.finals import Score, marked
 from ..scores.words import in_bytes, percent
 from .terminal import out
@@ -77,7 +78,7 @@ def print_summary(summary: Any, score: Score, baselines: Any = None) -> None:
     if "time" in summary:
         when = f"after {summary['time'].max():.4g} virtual seconds"
     what = score.words if " for " in score.words else "test data"
-    title = f"{what}, {when}, {seeds} seed{'s' if seeds > 1 else ''}"
+    title = f"{what}, {when}, {several(int(seeds), 'seed')}"
     columns: dict[str, Callable[[Any], str]] = {
         _mean_heading(summary): lambda row: _mean(row, score),
         _gain_heading(score): lambda row: _gain(row, score),
@@ -139,7 +140,7 @@ def _few(names: list[str], room: int = 12) -> str:
 def print_newcomers(summary: Any, score: Score) -> None:
     """Prints how those fare who were held out of training."""
     count = int((summary["newcomers"] / summary["seeds"]).max())
-    title = f"{count} newcomer{'s' if count > 1 else ''}, held out of training"
+    title = f"{several(int(count), 'newcomer')}, held out of training"
     columns: dict[str, Callable[[Any], str]] = {
         _mean_heading(summary): lambda row: _mean(row, score),
         "worst\nnewcomer": lambda row: score.show(row["worst"]),

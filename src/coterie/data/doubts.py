@@ -27,10 +27,12 @@ def doubts(federation: Federation) -> list[str]:
     index, owner = samples_of(federation.train)
     labels = federation.targets[index]
     columns, values = _columns(federation)
-    found = []
+    found = [
+        f"{line}; set merge_case = false if they differ." for line in federation.merged
+    ]
     if columns:
         values = values[index].double()
-        found = [
+        found += [
             *_other_units(federation, columns, values, owner),
             _unlike_sizes(federation, columns, values),
             _constant(columns, values),

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from ..checks import InputError, brief, expanded, one_of, suggestion
+from ..checks import InputError, brief, expanded, one_of, several, suggestion
 from ..models import OBJECTIVES, outputs_for
 from .federation import Table
 from .looking.dates import days, form_of
@@ -135,15 +135,25 @@ def table_of_source(
         )
     source = read()
     meant = Meaning(target, client, tuple(categories), dict(forms), tuple(missing))
-    frame = _used(source, meant, drop)
-    return _made(
+    frame, notes = _used(source, meant, drop), []
+    if drop:
+        notes.append(f"columns that are not used: {', '.join(drop)}")
+    if skip_empty:
+        frame = _with_both_ends(frame, source.label, meant, notes)
+    frame, merged = _merged(frame, client) if merge_case else (frame, [])
+    notes += merged
+    if skip_clients and client:
+        frame = _without_clients(frame, source.label, client, skip_clients)
+        notes.append(f"clients left out: {_listed(list(skip_clients))}")
+    made = _made(
         source,
-        _kept(frame, source.label, meant, skip_empty, skip_clients, merge_case),
+        (frame, notes),
         meant,
         task,
         positive,
         Schema((), scale or "agreed", indicators, scale_target),
     )
+    return made._replace(merged=tuple(merged))
 
 
 def _is_text(value: object) -> bool:
@@ -180,40 +190,34 @@ def _used(source: TableSource, meant: Meaning, drop: Sequence[str]) -> pd.DataFr
     return frame
 
 
-def _kept(
-    frame: pd.DataFrame,
-    path: Path,
-    meant: Meaning,
-    skip_empty: bool,
-    skip_clients: Sequence[str],
-    merge_case: bool,
-) -> tuple[pd.DataFrame, list[str]]:
-    """The rows that are used, words with one spelling, and what there is to say."""
-    notes: list[str] = []
+def _with_both_ends(
+    frame: pd.DataFrame, path: Path, meant: Meaning, notes: list[str]
+) -> pd.DataFrame:
+    """The rows that have a target and a client; notes how many others there were."""
     ends = [name for name in (meant.target, meant.client) if name]
-    if skip_empty:
-        gaps = {meant.target: meant.missing}
-        cells = [cells_of(frame[name], path, gaps.get(name, ())) for name in ends]
-        empty = np.any([some.missing for some in cells], axis=0)
-        if empty.all():
-            raise InputError(f"no row of {path.name} has both {' and '.join(ends)}.")
-        if empty.any():
-            notes.append(f"{empty.sum():,} rows without {' or '.join(ends)} left out")
-            frame = frame[~empty]
-    if merge_case:
-        frame, merged = _merged(frame, meant.client)
-        notes += merged
-    if skip_clients and meant.client:
-        who = cells_of(frame[meant.client], path).text
-        for name in skip_clients:
-            if name not in who:
-                raise InputError(
-                    f"`data.skip_clients` must name clients, but {path.name} has none "
-                    f"called {name!r}.{suggestion(str(name), set(who))}"
-                )
-        frame = frame[~np.isin(who, list(skip_clients))]
-        notes.append(f"clients left out: {_listed(list(skip_clients))}")
-    return frame, notes
+    gaps = {meant.target: meant.missing}
+    cells = [cells_of(frame[name], path, gaps.get(name, ())) for name in ends]
+    empty = np.any([some.missing for some in cells], axis=0)
+    if empty.all():
+        raise InputError(f"no row of {path.name} has both {' and '.join(ends)}.")
+    if empty.any():
+        rows = several(int(empty.sum()), "row")
+        notes.append(f"{rows} without {' or '.join(ends)} left out")
+    return frame[~empty]
+
+
+def _without_clients(
+    frame: pd.DataFrame, path: Path, client: str, names: Sequence[str]
+) -> pd.DataFrame:
+    """The rows of all clients but these."""
+    who = cells_of(frame[client], path).text
+    for name in names:
+        if name not in who:
+            raise InputError(
+                f"`data.skip_clients` must name clients, but {path.name} has none "
+                f"called {name!r}.{suggestion(str(name), set(who))}"
+            )
+    return frame[~np.isin(who, list(names))]
 
 
 def _merged(frame: pd.DataFrame, client: str) -> tuple[pd.DataFrame, list[str]]:

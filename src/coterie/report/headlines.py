@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from ..checks import several
 from ..records import Records
 from ..scores.axes import axis_of
 from ..scores.failures import failures
@@ -62,7 +63,7 @@ def interval_text(records: Records, gain: Gain) -> str:
 
 def certainty_text(records: Records, gain: Gain) -> str:
     """What intervals count, in words."""
-    seeds = f"{gain.seeds} seed{'s' * (gain.seeds != 1)}"
+    seeds = several(gain.seeds, "seed")
     if gain.samples == 0:
         why = f"this run kept no {records.score} of each test sample"
         if gain.seeds < 2:

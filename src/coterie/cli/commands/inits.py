@@ -12,7 +12,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ...checks import InputError
+from ...checks import InputError, several
 from ...data.looking.findings import (
     ColumnFinding,
     Findings,
@@ -144,7 +144,7 @@ def _show(found: Findings, look: Inspection) -> None:
     count = sum(len(frame) for frame in source.frames)
     files = f" in {len(source.files)} files" if len(source.files) > 1 else ""
     how = source.writing.words()
-    size = f"{count:,} rows{files}, {len(source.shared())} columns"
+    size = f"{several(count, 'row')}{files}, {several(len(source.shared()), 'column')}"
     out.print(f"{source.label.name}: {size}{'; ' * bool(how)}{how}", soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("column", "holds", "what happens to it"):

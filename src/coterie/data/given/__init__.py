@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ...checks import InputError, brief, one_of, options, parameters_of
+from ...checks import InputError, brief, one_of, options, parameters_of, several
 from ...models import OBJECTIVES, outputs_for
 from ..federation import Table
 from ..files import table_of_source
@@ -130,7 +130,7 @@ def cells_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     if len(set(names)) < len(names) or frame.empty:
         raise InputError(
             "the frame must have rows, and columns that each have a name of their own, "
-            f"got {len(frame)} rows and the columns {brief(names)}."
+            f"got {several(len(frame), 'row')} and the columns {brief(names)}."
         )
     cells = frame.set_axis(names, axis=1).set_axis(range(1, len(frame) + 1), axis=0)
     kinds = {
@@ -140,7 +140,19 @@ def cells_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     for name in cells.select_dtypes(["datetime", "datetimetz"]):
         # As a file has them. A gap stays one.
         cells[name] = cells[name].dt.strftime("%Y-%m-%d %H:%M:%S")
-    return cells.convert_dtypes()
+    cells = cells.convert_dtypes()
+    for name in cells.select_dtypes("object"):
+        cells[name] = _as_written(cells[name])
+    for name in cells.select_dtypes("string"):
+        cells[name] = cells[name].str.strip()
+    return cells
+
+
+def _as_written(column: pd.Series) -> pd.Series:
+    """A column of words and numbers as a file has it; what else there is stays."""
+    there = column.dropna()
+    plain = there.map(lambda value: isinstance(value, str | int | float)).all()
+    return column.where(column.isna(), column.astype(str)) if plain else column
 
 
 def _pair(one: Any, whose: str) -> tuple[Tensor, Tensor]:

@@ -57,6 +57,12 @@ class Profile(NamedTuple):
         return there & ~np.isin(self.cells.text, list(self.odd)) if self.odd else there
 
     @property
+    def numeric(self) -> bool:
+        """Whether every cell that says something is a number."""
+        numbers = self.cells.numbers
+        return numbers is not None and not np.isnan(numbers[self.present]).any()
+
+    @property
     def whole(self) -> bool:
         """Whether it holds whole numbers."""
         numbers = self.cells.numbers

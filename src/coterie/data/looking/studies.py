@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from ...checks import InputError, suggestion
+from ...checks import InputError, several, suggestion
 from .findings import Findings, Inspection, findings_of, harmful, look_at
 from .formats import Writing, refuse_writing
 from .roles import Guess, client_guess, target_guess
@@ -101,8 +101,17 @@ def _needed(
         more |= {"task": "regression"} if look.of(target).whole else {}
     named = [found.data["client"], target, *given.get("categories", [])]
     more["drop"] = harmful(look, [*named, *given.get("dates", {})])
+    more |= _of_mixtures(look, [*named, *more["drop"], *given.get("drop", [])])
     more["dates"] = _without(found.data.get("dates", {}), named)
     return more
+
+
+def _of_mixtures(look: Inspection, names: Sequence[str]) -> dict[str, Any]:
+    """Words among numbers, and columns of names that have numbers among them."""
+    some = [p for p in look.profiles if p.name not in names]
+    mixed = [p for p in some if p.kind == "codes" and not p.numeric]
+    odd = {word for profile in some for word in profile.odd}
+    return {"missing": sorted(odd), "categories": [p.name for p in mixed]}
 
 
 def _without(some: Any, names: Sequence[str]) -> Any:
@@ -185,8 +194,8 @@ def study_text(found: Findings, look: Inspection, paths: list[str], name: str) -
     writing = {k: v for k, v, u in pairs if v not in ("", u, "utf-8-sig")}
     data = writing | found.data
     lines = [
-        f"# A study of {look.source.label.name}: {count:,} rows, "
-        f"{len(look.source.shared())} columns.",
+        f"# A study of {look.source.label.name}: {several(count, 'row')}, "
+        f"{several(len(look.source.shared()), 'column')}.",
         "# `coterie init` looked at it and wrote this. Change what is wrong, then:",
         "#",
         f"#     coterie run {name}",
