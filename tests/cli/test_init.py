@@ -285,3 +285,18 @@ def test_init_does_not_wait_for_torch(tmp_path):
     )
     assert run.stdout.splitlines()[-1] == "False True"
     assert (tmp_path / "study.toml").is_file()
+
+
+def test_init_writes_the_unit_of_a_quantity_and_refuses_that_of_classes(
+    here, capsys, monkeypatch
+):
+    examples = installed("examples")
+    code, _, _ = called("init", str(examples / "plants.csv"), "--unit", "kg")
+    assert code == 0
+    assert tomllib.loads(Path("study.toml").read_text())["data"]["unit"] == "kg"
+    assert read_study("study.toml").data["unit"] == "kg"
+    words = ["init", str(examples / "hospitals.csv"), "--unit", "kg", "--force"]
+    assert refused(capsys, monkeypatch, *words) == (
+        "--unit is the unit of a quantity, but column 'outcome' has classes: leave it "
+        "out."
+    )

@@ -16,11 +16,12 @@ from coterie.report.opening.groups import groups_of, groups_text
 from coterie.report.opening.notices import (
     small_text,
     undertrained_text,
+    unset_steps_text,
     weak_local_text,
 )
 from coterie.report.opening.nouns import amounts_of, client_nouns
 from coterie.report.opening.pictures import client_gains, cut_text, gained, limits
-from coterie.report.opening.verdicts import headline, verdict_of
+from coterie.report.opening.verdicts import headline, notices_of, verdict_of
 from coterie.scores.finals import score_of, unit_of
 from support.made_records import make_records, with_baselines, with_outcomes, written
 
@@ -413,3 +414,26 @@ def test_the_picture_is_there_for_few_and_many_clients(n: int):
         if trace.showlegend is not False or trace.type == "histogram"
     )
     assert drawn == (n if n <= 200 else len(figure.data[0].x))
+
+
+def test_a_step_size_that_nobody_gave_is_told_where_none_is_found():
+    entries = [
+        {"name": "local", "lr": 0.3},
+        {"name": "fedavg", "label": "average"},
+        {"name": "coteries", "tune": {"lr": [0.1]}},
+        {"name": "spag"},  # which has another default
+    ]
+    assert unset_steps_text({"algorithm": entries}) == ""
+    private = unset_steps_text({"algorithm": entries, "privacy": {}})
+    assert private == (
+        "`lr` of average was not given, so the usual 0.1 is used. Under [privacy] no "
+        "setting is found by itself, because finding it would tell about data without "
+        "being counted. Write an `lr` that works on public data."
+    )
+    timed = unset_steps_text({"algorithm": entries, "time": {}})
+    assert timed.endswith("Write `lr`, or search it by [tune].")
+    given = [{**entry, "lr": 0.1} for entry in entries]
+    assert unset_steps_text({"algorithm": given, "privacy": {}}) == ""
+    records = told(ditto=more(9, 9, 9, 9))
+    study = records.study | {"algorithm": entries[1:2], "privacy": {}}
+    assert private in notices_of(replace(records, study=study))

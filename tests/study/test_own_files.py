@@ -10,8 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
+import coterie as co
+from coterie import report
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
+from coterie.data import files
 from coterie.data.looking.disguises import gives_away, repeats
 from coterie.records import Folder, load_records
 from coterie.study.config import study_of
@@ -270,3 +273,27 @@ def test_without_a_listener_doubts_are_warnings(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run_study(study(tmp_path, drop=["z"]), runs=tmp_path / "runs")
+
+
+def test_the_unit_of_a_quantity_is_said_and_that_of_classes_refused(tmp_path):
+    lines = rows(lambda k: f"{hospital(k)},{k * 0.37 % 5:.2f},{noise(k)},{k * 5 % 13}")
+    (tmp_path / "yields.csv").write_text(lines)
+    known = {"target": "outcome", "client": "hospital", "unit": "bushels"}
+    path = tmp_path / "yields.csv"
+    methods = ["local", "fedavg"]
+    result = co.train(path, method=methods, rounds=1, runs=tmp_path, **known)
+    assert (
+        "bushels alone, which is"
+        in report.headline(result.records, report.summary(result.records))["Verdict"]
+    )
+    (tmp_path / "classes.csv").write_text(
+        rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},{k * 5 % 13}")
+    )
+    with pytest.raises(InputError) as refused:
+        files.table(tmp_path / "classes.csv", **known)
+    assert str(refused.value) == (
+        "`data.unit` is the unit of a quantity, but column 'outcome' of classes.csv is "
+        "for binary: leave `unit` out."
+    )
+    with pytest.raises(InputError, match="at most 20 characters, such as 'kg', got"):
+        files.table(path, **{**known, "unit": "k" * 21})

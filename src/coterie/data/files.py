@@ -42,6 +42,8 @@ _IS_TEST = "is_test"
 MOST_CATEGORIES = 100
 """A column of more words than that names samples."""
 
+_LONGEST_UNIT = 20
+
 _MOST_CLASSES = 10_000
 """A larger label is no class but a quantity, or a name."""
 
@@ -53,6 +55,7 @@ def table(
     client: str = "client",
     task: str | None = None,
     positive: str = "",
+    unit: str = "",
     scale: str | None = None,
     scale_target: bool = True,
     indicators: bool = False,
@@ -86,7 +89,9 @@ def table(
                 "`drop` and `missing` are about columns of a table; in the npz file "
                 f"{npz.name} the arrays are called 'targets' and 'client'."
             )
-        return _from_npz(npz, task, scale or "none", scale_target)
+        made = _from_npz(npz, task, scale or "none", scale_target)
+        refuse_unit(unit, made.task, npz.name)
+        return made
     asked = Writing(separator, decimal, encoding)
     refuse_writing(asked)
     return table_of_source(
@@ -95,6 +100,7 @@ def table(
         client=client,
         task=task,
         positive=positive,
+        unit=unit,
         scale=scale,
         scale_target=scale_target,
         indicators=indicators,
@@ -115,6 +121,7 @@ def table_of_source(
     client: str = "client",
     task: str | None = None,
     positive: str = "",
+    unit: str = "",
     scale: str | None = None,
     scale_target: bool = True,
     indicators: bool = False,
@@ -153,7 +160,28 @@ def table_of_source(
         positive,
         Schema((), scale or "agreed", indicators, scale_target),
     )
+    refuse_unit(unit, made.task, f"column {target!r} of {source.label.name}")
     return made._replace(merged=tuple(merged))
+
+
+def refuse_unit(unit: str, task: str, whose: str) -> None:
+    """Refuses the unit of what is not a quantity, and what is too long for a plot.
+
+    Args:
+        unit: such as "kg"; "" for none.
+        task: of the data.
+        whose: unit it is, in words.
+    """
+    if unit and task != "regression":
+        raise InputError(
+            f"`data.unit` is the unit of a quantity, but {whose} is for {task}: leave "
+            "`unit` out."
+        )
+    if len(unit) > _LONGEST_UNIT or not unit.isprintable():
+        raise InputError(
+            f"`data.unit` must be one word of at most {_LONGEST_UNIT} characters, such "
+            f"as 'kg', got {brief(unit)}."
+        )
 
 
 def _is_text(value: object) -> bool:

@@ -422,6 +422,11 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
             "features were prepared with exact medians, means and scales of clients' "
             "data, which [privacy] does not count."
         )
+    if study.privacy is not None or study.time is not None:
+        from ..report.opening.notices import unset_steps_text
+
+        if unset := unset_steps_text(study.resolved()):
+            say(unset)
     if wants_compiling(study, device) and not can_compile(device):
         say("no C++ compiler was found, so gradients are not compiled.")
 

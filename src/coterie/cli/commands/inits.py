@@ -48,6 +48,9 @@ def init(
         str | None, typer.Option(help="The column that names the client.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    unit: Annotated[
+        str, typer.Option(help="The unit of what is predicted, such as kg.")
+    ] = "",
     study: Annotated[
         Path, typer.Option("--out", help="The study that is written.")
     ] = Path("study.toml"),
@@ -65,6 +68,12 @@ def init(
     names = _ends(look, client, target)
     found = findings_of(look, *names)
     _refuse_problems(found.problems)
+    if unit and found.data["task"] != "regression":
+        raise InputError(
+            f"--unit is the unit of a quantity, but column {names[1]!r} has classes: "
+            "leave it out."
+        )
+    found = found._replace(data=found.data | ({"unit": unit} if unit else {}))
     _show(found, look)
     paths = relative([path for path in files], study.resolve().parent)
     write(study, study_text(found, look, paths, study.name))

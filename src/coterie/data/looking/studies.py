@@ -20,6 +20,7 @@ _OPTIONS = {
     "client": "the column that names the client",
     "target": "the column to predict",
     "task": "binary, classification (classes) or regression (quantities)",
+    "unit": "of what is predicted, for plots and tables",
     "positive": "sensitivity, F1 and AUC are about this class",
     "separator": "between cells",
     "decimal": "between a number and its fraction",

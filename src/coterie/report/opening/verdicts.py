@@ -32,7 +32,12 @@ from ...scores.words import all_of, counted
 from ..headlines import choice_text, infinite_text, shortfall_text
 from .costs import cost_text
 from .groups import groups_text
-from .notices import small_text, undertrained_text, weak_local_text
+from .notices import (
+    small_text,
+    undertrained_text,
+    unset_steps_text,
+    weak_local_text,
+)
 from .nouns import MOST_NAMED, amounts_of, client_nouns, names_of
 
 
@@ -59,7 +64,7 @@ def notices_of(records: Records) -> list[str]:
     """What a reader must know to believe the verdict, a sentence or two each."""
     found = [shortfall_text(records), infinite_text(records)]
     found += [weak_local_text(records), undertrained_text(records)]
-    found += [small_text(records)]
+    found += [unset_steps_text(records.study), small_text(records)]
     return [text for text in found if text]
 
 
