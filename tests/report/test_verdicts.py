@@ -7,6 +7,7 @@ from html import unescape
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from coterie import report
@@ -389,6 +390,19 @@ def test_few_test_samples_are_noticed_and_long_intervals_cut():
     low, high = limits(table)
     assert low > -20 and high < 100
     assert cut_text(records, "ditto") == ""
+
+
+def test_a_picture_ends_beyond_every_point_so_that_its_arrow_is_seen():
+    table = pd.DataFrame(
+        {
+            "mean": [1.0, 0.5, 16.0],
+            "low": [-1.0, -1.5, -40.0],
+            "high": [3.0, 2.5, 70.0],
+            "test": [100, 100, 6],
+        }
+    )
+    low, high = limits(table)
+    assert low == -1.5 and 16.0 < high < 17.0
 
 
 def test_training_that_still_improves_is_noticed():

@@ -77,7 +77,8 @@ def print_summary(summary: Any, score: Score, baselines: Any = None) -> None:
     when, seeds = f"round {summary['round'].max()}", summary["seeds"].max()
     if "time" in summary:
         when = f"after {summary['time'].max():.4g} virtual seconds"
-    what = score.words if " for " in score.words else "test data"
+    named = " for " in score.words or score.quantity
+    what = score.axis if named else "test data"
     title = f"{what}, {when}, {several(int(seeds), 'seed')}"
     columns: dict[str, Callable[[Any], str]] = {
         _mean_heading(summary): lambda row: _mean(row, score),
