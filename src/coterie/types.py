@@ -59,9 +59,20 @@ def like(message: Message, rows: Tensor) -> Message:
 Info = dict[str, Tensor | float]
 """What a round tells about itself: numbers, and tensors with a row for each client.
 
-`weights` is the collaboration matrix, (N, N) in every process or the rows (n, N) of the
-clients at hand. A number is recorded as it is, rows as their mean over clients.
+A number is recorded as it is, rows as their mean over clients. Who learns with whom is
+recorded by one of two means:
+
+- `weights` is the collaboration matrix, (N, N) in every process or the rows (n, N) of
+  the clients at hand.
+- `member` are labels of groups, for methods in which all members of a group make one
+  model: (n,) whole numbers, 0 or more, the group that a client trains with, or `ALONE`.
+  `uses` (n,) is the group whose model the client uses, `ALONE` for a model of its own
+  and `EVERYBODY` for one that all clients make; where it is left out, it is `member`.
+  How many groups there are is recorded as `groups`.
 """
+
+ALONE, EVERYBODY = -1, -2
+"""Labels in place of a group's, where a round tells who learns with whom."""
 
 SERVER = -1
 """Stands for the server, where a link names two clients by their positions."""

@@ -12,17 +12,19 @@ from torch.testing import assert_close
 
 from coterie import seeds
 from coterie.algorithms.coteries import coteries, in_use
+from coterie.algorithms.coteries_client import sharing
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
-from coterie.collaboration.divisions import OWN, RAW, TUNED
+from coterie.collaboration.divisions import ALL_RAW, ALL_TUNED, OWN, RAW, TUNED
 from coterie.engine.rounds import participants
-from coterie.types import traffic_of
+from coterie.types import ALONE, EVERYBODY, traffic_of
 from support.linear_groups import (
     are_found,
     linear_clients,
     strangers,
     two_groups,
+    weights_told,
     without_validation,
 )
 from support.oracles import begun
@@ -70,7 +72,7 @@ def test_one_client_trains_alone():
     alone = train(local(**STEPS), simulation, x, 8)[0]
     for here, there in zip(states, alone, strict=True):
         assert torch.equal(in_use(here), there.x)
-    assert all(float(info["weights"]) == 1 for info in infos)
+    assert all(float(weights_told(info, torch.ones(1))) == 1 for info in infos)
 
 
 def test_where_all_are_alike_and_nothing_is_noise_it_is_fedavg():
@@ -108,7 +110,8 @@ def test_strangers_without_noise_end_at_the_models_of_local_training():
         assert (own | (members == 1)).all()
         assert torch.equal(in_use(here)[own], there.x[own])
     for info in infos[10:]:
-        assert torch.equal(info["weights"], torch.eye(6, dtype=REAL))
+        told = weights_told(info, federation.train.size)
+        assert torch.equal(told, torch.eye(6, dtype=REAL))
     # On the way to the same optimum, of which a group by itself began some rounds late:
     # a round still moves models by 4e-4.
     assert_close(in_use(states[-1]), alone[-1].x, rtol=0, atol=0.01)
@@ -142,7 +145,7 @@ def test_groups_are_found_with_some_of_the_clients_in_a_round():
         active = participants(10, 0.5, 0, t)
         state, info = algorithm.step(state, simulation.at(t, active), seeds.generator())
     assert are_found(state.standing.member, federation.clusters)
-    assert (info["groups"] == 2).all()
+    assert torch.equal(info["member"], state.standing.member)
     assert error(federation, in_use(state)) < error(federation, state.own) / 2
 
 
@@ -228,6 +231,20 @@ def test_newcomers_get_their_groups_model_and_use_it_as_most_there_do(used):
         assert_close(found[j], expected, **EXACT)
 
 
+def test_a_round_tells_groups_and_whose_models_are_used():
+    """Own models by all choices; everybody's are those of probation."""
+    member = torch.tensor([0, 0, 2, 2, 2])
+    choice = torch.tensor([OWN, RAW, TUNED, ALL_RAW, ALL_TUNED])
+    told = sharing(member, choice)
+    assert told["uses"].tolist() == [ALONE, 0, 2, EVERYBODY, EVERYBODY]
+    assert told["alone"].tolist() == [1, 0, 0, 0, 0]
+    found = weights_told(told, torch.tensor([1, 3, 2, 1, 1]))
+    # All members count in a group's model, also those who use another.
+    expected = [[8, 0, 0, 0, 0], [2, 6, 0, 0, 0], [0, 0, 4, 2, 2]]
+    expected += [[1, 3, 2, 1, 1]] * 2
+    assert_close(found, torch.tensor(expected, dtype=REAL) / 8, **EXACT)
+
+
 @functools.cache
 def costs():
     """States, and gradients and values sent, round after round of three steps."""
@@ -261,9 +278,10 @@ def test_what_a_round_sends_is_counted():
     states, found = costs()
     for t, (_, traffic, active) in enumerate(found):
         standing = states[t + 1].standing
-        # The half taken and a report go up; place and news come down, then a row of N
-        # weights and the number of groups; their names, and whether anybody is there.
-        numbers = (1 + 43) + (5 + 6) + (8 + 1) + 2
+        # The half taken and a report go up; place and news come down, with the number
+        # of groups and whether anybody of one's own is there. The report of who learns
+        # with whom needs nothing more.
+        numbers = (1 + 43) + (5 + 6) + 2
         models = 2
         waits = bool((standing.sibling >= 0).any())
         large = torch.bincount(standing.member)[standing.member] > 1

@@ -52,8 +52,8 @@ def test_groups_are_found_by_what_is_shared_and_the_rest_stays_at_home():
     # Samples of several clients tell the slopes, each client's own its offset.
     assert_close(in_use(last)[:, -1], OFFSETS, rtol=0, atol=0.5)
     assert_close(last.own, train(local(steps=4), simulation, x, 14)[0][-1].x)
-    # What is sent is counted without it: two or more models, and 58 + N numbers.
-    assert infos[0]["sent"] == N * (2 * (D - 1) + 58 + N)
+    # What is sent is counted without it: two or more models, and 57 numbers.
+    assert infos[0]["sent"] == N * (2 * (D - 1) + 57)
 
 
 def test_halves_have_the_parameters_that_each_client_keeps_at_home():

@@ -18,8 +18,9 @@ from coterie.data import synthetic
 from coterie.optim.steps import sgd
 from coterie.study.config import study_of
 from coterie.study.setup import prepare
+from coterie.types import ALONE
 from support.federations import of_groups
-from support.linear_groups import are_found
+from support.linear_groups import are_found, weights_told
 from support.oracles import begun, with_verbs
 from support.plain_clients import mine
 from support.quadratics import (
@@ -93,11 +94,11 @@ def test_one_cluster_is_fedavg(classification, active):
         # With the same minibatches; only the average is another product of matrices.
         assert_close(found, there.x, **EXACT)
         assert_close(here.v, there.v, **EXACT)
-    # And each says that it chose the one model, and learns with whom it shares it.
+    # And each says that it chose the one model, and learns how many did.
     here = 6 if active is None else 4
-    more = (1 + 1) + (1 + 6)
-    assert infos[-1]["sent"] == expected[-1]["sent"] + here * more
-    assert_close(infos[0]["weights"].sum(1), torch.ones(6, dtype=REAL), **EXACT)
+    assert infos[-1]["sent"] == expected[-1]["sent"] + here * (1 + 1)
+    there = torch.ones(6, dtype=torch.bool) if active is None else active
+    assert torch.equal(infos[0]["member"], torch.where(there, 0, ALONE))
 
 
 @with_verbs
@@ -194,7 +195,7 @@ def test_ifca_finds_the_clusters_and_beats_local_and_fedavg():
     together = train(fedavg(sizes), simulation, zero, 60)[0][-1].x
     assert are_found(states[-1].choice, federation.clusters)
     same = (federation.clusters[:, None] == federation.clusters).to(REAL)
-    assert_close(infos[-1]["weights"], same / 6, **EXACT)
+    assert_close(weights_told(infos[-1], sizes), same / 6, **EXACT)
     # Six clients' samples leave a sixth of the variance, and less where 12 samples for
     # 5 parameters are few; FedAvg ends between the clusters.
     assert error(federation, ours) < error(federation, alone) / 4
@@ -291,7 +292,7 @@ def test_a_model_that_nobody_chooses_stays():
     assert info["clusters"] == 2
 
 
-def test_weights_tell_who_shares_a_model():
+def test_labels_tell_who_shares_a_model():
     state, best = settled()
     algorithm = ifca(SAMPLES, clusters=3)
     oracle = simulate(quadratics()).at(1, ACTIVE)
@@ -301,7 +302,7 @@ def test_weights_tell_who_shares_a_model():
         if ACTIVE[i]:
             mates = (SAMPLES * (ACTIVE & (best == best[i]))).to(REAL)
             expected[i] = mates / mates.sum()
-    assert_close(info["weights"], expected, **EXACT)
+    assert_close(weights_told(info, SAMPLES), expected, **EXACT)
 
 
 def test_all_models_go_down_and_one_comes_up():
@@ -310,9 +311,9 @@ def test_all_models_go_down_and_one_comes_up():
     _, infos = train(
         ifca(SAMPLES, clusters=3, starts=5), simulation, start(), 3, ACTIVE
     )
-    # Besides models: how many chose each, and who shares a model with whom; in the
-    # first round, for each of five starts, losses at three models and the least.
-    numbers = (3 + 3) + (1 + 6)
+    # Besides models: how many chose each; in the first round, for each of five starts,
+    # losses at three models and the least.
+    numbers = 3 + 3
     each_start = 2 * (3 + 1)
     later = 4 * ((1 + 3) * D + numbers)
     assert [info["sent"] for info in infos] == [

@@ -129,41 +129,13 @@ def test_the_best_on_the_whole_has_the_least_sum_and_ties_go_to_the_first():
     assert best_on_the_whole(alike, [2, 1]) == 2
 
 
-def chosen_by_loops(losses, caution=1.0, alone=()) -> list[int]:
-    """The formulas of `choices` for one client after the other."""
-    n = [some.shape[1] for some in losses]
-    clients, models = range(len(n)), range(len(losses[0]))
-    sums = [sum(float(losses[i][k].sum()) for i in clients) for k in models]
-    r = min(models[1:], key=lambda k: sums[k])
-    bounds = [[0.0] * len(models) for _ in clients]
-    least = [0.0] * len(n)  # of one's own model
-    for k in models:
-        if k == r:
-            continue
-        d = [float((some[k] - some[r]).mean()) for some in losses]
-        around = [float(np.var(s[k] - s[r]) * s.shape[1]) for s in losses]
-        freedom = sum(n) - len(n)
-        used = [
-            min(a, 4 * (n_i - 1) * (sum(around) - a) / (freedom - n_i + 1))
-            for a, n_i in zip(around, n, strict=True)
-        ]
-        s2 = sum(used) / freedom
-        w = [n_i / s2 for n_i in n]
-        centre = sum(a * b for a, b in zip(w, d, strict=True)) / sum(w)
-        q = sum(a * (b - centre) ** 2 for a, b in zip(w, d, strict=True))
-        tau2 = (q - (len(n) - 1)) / (sum(w) - sum(a**2 for a in w) / sum(w))
-        tau2 = max(tau2, 0.0)
-        w = [1 / (tau2 + s2 / n_i) for n_i in n]
-        m = sum(a * b for a, b in zip(w, d, strict=True)) / sum(w)
-        for i in clients:
-            b = tau2 / (tau2 + s2 / n[i])
-            variance = b * s2 / n[i] + (1 - b) ** 2 / sum(w)
-            bounds[i][k] = m + b * (d[i] - m) + caution * math.sqrt(variance)
-            if k == 0:
-                least[i] = m + b * (d[i] - m) - caution * math.sqrt(variance)
-    best = [min(models, key=lambda k: row[k]) for row in bounds]
-    best = [k if bounds[i][k] < 0 else r for i, k in enumerate(best)]
-    return [0 if i in alone and least[i] <= 0 else k for i, k in enumerate(best)]
+def chosen_by_loops(losses) -> list[int]:
+    """The formula of `choices` for one client after the other."""
+    clients, models = range(len(losses)), range(len(losses[0]))
+    mean = [np.mean([losses[i][k].mean() for i in clients]) for k in models]
+    return [
+        min(models, key=lambda k: losses[i][k].sum() + 30 * mean[k]) for i in clients
+    ]
 
 
 def means(losses) -> torch.Tensor:
@@ -172,21 +144,19 @@ def means(losses) -> torch.Tensor:
     )
 
 
-@pytest.mark.parametrize("caution", [0.0, 1.0, 2.0])
-def test_choices_are_those_of_plain_loops(caution):
+def chosen(losses) -> torch.Tensor:
+    return choices(means(losses), moments(padded(losses)).samples)
+
+
+def test_choices_are_those_of_plain_loops():
     everything = set()
     for seed in range(12):
         rng = np.random.default_rng(100 + seed)
-        sizes = rng.integers(1, 15, 8)
-        losses = drawn(sizes, 3, seed)
+        losses = drawn(rng.integers(1, 15, 8), 3, seed)
         # Clients whose models differ, by more and less than their noise.
-        losses = [s + 0.3 * seed * rng.normal(size=(3, 1)) for s in losses]
-        of, alone = moments(padded(losses)), torch.arange(8) < 3
-        found = choices(means(losses), of, caution=caution)
-        assert found.tolist() == chosen_by_loops(losses, caution)
-        cautious = choices(means(losses), of, alone=alone, caution=caution)
-        assert cautious.tolist() == chosen_by_loops(losses, caution, range(3))
-        everything |= set(found.tolist())
+        losses = [s + seed * rng.normal(size=(3, 1)) for s in losses]
+        assert chosen(losses).tolist() == chosen_by_loops(losses)
+        everything |= set(chosen_by_loops(losses))
     assert everything == {0, 1, 2}
 
 
@@ -206,50 +176,41 @@ def test_where_clients_do_not_differ_all_do_what_is_best_on_the_whole(gap):
     """By less than their noise: also who has few samples that say the contrary."""
     gaps = gap + np.array([0.3, -0.3, 0.1, -0.1, -1.2 * gap])
     losses = made(gaps, [10, 10, 10, 10, 2], noise=3.0)
-    found = choices(means(losses), moments(padded(losses)))
+    found = chosen(losses)
     assert found.tolist() == [0 if gap < 0 else 1] * 5
 
 
 def test_with_many_samples_everybody_has_what_is_best_for_itself():
     gaps = np.array([-1.0, 1.0, -0.1, 0.1, 0.5, -0.5])
     losses = made(gaps, [10_000] * 6)
-    found = choices(means(losses), moments(padded(losses)))
+    found = chosen(losses)
     assert found.tolist() == [0, 1, 0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("gap", [-1.0, 1.0])
 def test_who_has_no_samples_follows_the_others(gap):
     losses = made([gap, gap, gap, -gap], [9, 9, 9, 0], noise=0.5)
-    found = choices(means(losses), moments(padded(losses)))
+    found = chosen(losses)
     assert found.tolist() == [0 if gap < 0 else 1] * 4
 
 
-@pytest.mark.parametrize("gap", [-1.0, 1.0])
-def test_where_nobody_has_two_samples_differences_of_clients_are_noise(gap):
-    losses = made(gap + np.array([0.5, -0.5, 1.2, -1.2, 0.0]), [1] * 5)
-    found = choices(means(losses), moments(padded(losses)))
-    assert found.tolist() == [0 if gap < 0 else 1] * 5
+@pytest.mark.parametrize(("gap", "best"), [(-0.2, 0), (0.2, 1)])
+def test_one_client_by_itself_uses_the_better_model(gap, best):
+    assert chosen(made([gap], [9])).tolist() == [best]
 
 
-@pytest.mark.parametrize(("gap", "best"), [(-0.5, 0), (-0.2, 1), (0.2, 1), (0.5, 1)])
-def test_one_client_leaves_the_shared_model_beyond_its_standard_error(gap, best):
-    losses = made([gap], [9], noise=1.0)  # of which the standard error is about 1/3
-    found = choices(means(losses), moments(padded(losses)))
-    assert found.tolist() == [best]
+@pytest.mark.parametrize(("gap", "best"), [(-3.2, 0), (-3.1, 1)])
+def test_a_client_leaves_others_where_its_samples_outweigh_what_they_gain(gap, best):
+    """Nine that gain 1 and one of n = 9: 9 gap + 30 (9 + gap) / 10 = 0 at -27 / 12."""
+    gaps = [1.0] * 9 + [gap + 3.15 - 2.25]
+    assert chosen(made(gaps, [9] * 10)).tolist() == [1] * 9 + [best]
 
 
-@pytest.mark.parametrize(("gap", "best"), [(-0.5, 0), (-0.2, 0), (0.2, 0), (0.5, 1)])
-def test_who_shares_with_nobody_leaves_its_own_model_beyond_its_error(gap, best):
-    losses = made([gap], [9], noise=1.0)
-    alone = torch.tensor([True])
-    found = choices(means(losses), moments(padded(losses)), alone=alone)
-    assert found.tolist() == [best]
-
-
-def test_one_client_that_varies_wildly_does_not_keep_the_others_from_leaving():
-    losses = made([-1.0] * 9 + [0.0], [9] * 10, noise=1.0)
-    losses[9][0] = losses[9][1] + 200 * (-1) ** np.arange(9)
-    assert choices(means(losses), moments(padded(losses)))[:9].tolist() == [0] * 9
+def test_losses_count_in_units_of_ones_own_bound_and_none_above_it():
+    unit = torch.tensor([[0.5], [3e6]])
+    losses = torch.tensor([0.0, 1e-4, 1.0, 1e9]) * unit
+    wanted = 1 - torch.exp(-torch.tensor([0.0, 1e-4, 1.0, 1e9]))
+    assert_close(bounded(losses, unit), wanted.expand(2, 4))
 
 
 def simulated(truth, samples, rng):
@@ -257,7 +218,7 @@ def simulated(truth, samples, rng):
     losses = [np.zeros((2, samples)) for _ in truth]
     for some, gap in zip(losses, truth, strict=True):
         some[0] = gap + rng.normal(size=samples)
-    return choices(means(losses), moments(padded(losses))).numpy()
+    return chosen(losses).numpy()
 
 
 @pytest.mark.parametrize("mean", [-0.5, -0.2, 0.2, 0.5])
@@ -275,8 +236,9 @@ def test_choices_lose_little_against_the_best_single_one(mean, spread):
         loss = np.where(choice == 0, truth, 0.0).mean()
         regrets.append(loss - min(truth.mean(), 0.0))
     assert np.mean(regrets) < 1 / math.sqrt(160)
-    if spread == 1.0:  # and where clients differ, it is better than any single one
-        assert np.mean(regrets) < -0.1
+    # Where clients differ, by more than they agree, it is better than any single one.
+    if spread > 2 * abs(mean):
+        assert np.mean(regrets) < (-0.1 if spread == 1.0 else 0.01)
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
@@ -326,11 +288,11 @@ def test_bounded_losses_keep_their_order_small_ones_and_a_bound():
     losses = torch.tensor([[0.0, 1e-6, 1.0, 3.0, 1e9]], dtype=torch.float64)
     found = bounded(losses, most)[0]
     assert (found.diff() > 0).all()
-    # c (1 - e^(-l / c)) = l - l^2 / 2c + ..., and c where the loss is far above.
-    ends = torch.tensor([0.0, 1e-6 - 0.25e-12, 2.0], dtype=torch.float64)
+    # 1 - e^(-l / c) = l / c - (l / c)^2 / 2 + ..., and 1 where the loss is far above.
+    ends = torch.tensor([0.0, 0.5e-6 - 0.125e-12, 1.0], dtype=torch.float64)
     torch.testing.assert_close(found[[0, 1, 4]], ends, rtol=1e-12, atol=0)
     # Where nothing is known of a usual loss, no loss counts.
-    assert float(bounded(losses, 0 * most).max()) < 1e-300
+    assert not bounded(losses, 0 * most).any()
 
 
 def test_losses_with_noise_below_0_stay_as_they_are_for_their_client_alone():

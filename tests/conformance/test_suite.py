@@ -283,6 +283,14 @@ def tells_weights_of_a_single_client() -> Algorithm:
     return tells(weights=torch.ones(6))
 
 
+def tells_groups_that_are_no_labels() -> Algorithm:
+    return tells(member=torch.ones(6))
+
+
+def tells_the_group_of_one_client() -> Algorithm:
+    return tells(member=torch.zeros(6).long(), uses=torch.tensor(0))
+
+
 def needs_company() -> Algorithm:
     return moved(lambda x, rng: (x + (x.sum(0) - x) / (len(x) - 1)) / 2)
 
@@ -397,6 +405,8 @@ CULPRITS = [
     ("inactive_rows", never_moves),
     ("info", tells_what_is_no_number),
     ("info", tells_weights_of_a_single_client),
+    ("info", tells_groups_that_are_no_labels),
+    ("info", tells_the_group_of_one_client),
     ("one_client", needs_company),
     ("local_limit", ignores_its_weights),
     ("client_by_client", treats_clients_by_their_number),

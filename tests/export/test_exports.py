@@ -22,7 +22,7 @@ from coterie.data import raw_columns
 from coterie.export import cards, default_label, export_model, folders, read_export
 from coterie.export.cards import written
 from coterie.models import layout
-from coterie.records import Snapshots
+from coterie.records import GroupLabels, Snapshots
 from coterie.scores import client_scores, gain_of
 from support.hospital_runs import own_module, run, tables_of
 
@@ -108,6 +108,21 @@ def test_the_card_says_scores_partners_and_cost_as_the_records_have_them(hospita
     for name, weight in zip(names, row, strict=True):
         assert (f"| {name} | {weight:.3f} |" in text) == (weight > 0)
     assert "gradients of single samples" in text and "## Versions" in text
+
+
+def test_a_card_has_the_row_of_a_client_where_many_have_groups(hospitals):
+    """There are no matrices then."""
+    trained = co.load(hospitals[0].folder).trained("Chur", "adaptive", 0)
+    labels = np.array([[1, 0, 1, 1]])
+    kept = GroupLabels(np.array([3]), labels, labels, np.array([1.0, 5, 2, 1]))
+    told = replace(hospitals[0].records, weights={}, groups={("adaptive", 0): kept})
+    lines = cards.partner_lines(told, trained)
+    assert lines[0] == "Its weights of collaboration at round 3:"
+    assert lines[4:] == [
+        "| Chur (itself) | 0.500 |",
+        "| Basel | 0.250 |",
+        "| Zug | 0.250 |",
+    ]
 
 
 def test_a_card_shows_shares_where_weights_do_not_sum_to_1(hospitals):

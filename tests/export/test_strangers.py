@@ -303,6 +303,7 @@ def test_a_run_with_a_model_larger_than_its_rows_takes_no_memory(here):
         ("confusion", {"client": torch.zeros(3)}),
         ("work", {"client": "x"}),
         ("snapshots", ["x"]),
+        ("groups", ["x"]),
         ("versions", "x"),
     ],
 )

@@ -11,6 +11,7 @@ from coterie.models import OBJECTIVES
 from coterie.records import Cell, Folder, load_records, pack, replacing
 from coterie.records import unpack as unpacked
 from coterie.records.files import file_name, save
+from coterie.types import ALONE
 
 
 class Inner(NamedTuple):
@@ -238,6 +239,48 @@ def test_records_say_what_made_each_cell_and_since_when(folder):
         "local,0,0,1,a",
         "local,0,2,2,b",
     ]
+
+
+def test_groups_are_kept_as_labels_and_small_ones_become_matrices(folder, regression):
+    cell, n = evaluated("local", t=2), len(regression)
+    cell.metrics = [{"test_loss": torch.zeros(n)} for _ in cell.rounds]
+    member = torch.arange(n, dtype=torch.int32) % 2
+    uses = torch.where(torch.arange(n) == 0, ALONE, member).int()
+    # An older version had kept a matrix at round 1.
+    cell.snapshot_rounds, cell.snapshots = [1], [torch.eye(n)]
+    cell.group_rounds, cell.groups = [2], [torch.stack([member, uses])]
+    folder.save(cell)
+    records = load_records(folder.path)
+    found = records.groups["local", 0]
+    assert found.rounds.tolist() == [2]
+    np.testing.assert_array_equal(found.member, [member])
+    np.testing.assert_array_equal(found.uses, [uses])
+    kept = records.weights["local", 0]
+    assert kept.rounds.tolist() == [1, 2]
+    sizes = regression.train.size.double()
+    same = (member[:, None] == member) * sizes
+    expected = same / same.sum(1, keepdim=True)
+    expected[0] = torch.eye(n)[0]
+    np.testing.assert_allclose(kept.matrices[1], expected, rtol=1e-6)
+    np.testing.assert_array_equal(kept.matrices[0], np.eye(n))
+    folder.export([cell])
+    with np.load(folder.path / "groups.npz") as arrays:
+        assert arrays["local-0-rounds"].tolist() == [2]
+        np.testing.assert_array_equal(arrays["local-0-member"], [member])
+        np.testing.assert_array_equal(arrays["local-0-uses"], [uses])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [torch.zeros(2, 2), torch.zeros(2, 3).int(), torch.zeros(2).int()],
+    ids=["real numbers", "other clients", "no choices"],
+)
+def test_groups_of_another_shape_are_called_damaged(folder, labels):
+    cell = evaluated(t=2)
+    cell.group_rounds, cell.groups = [2], [labels]
+    folder.save(cell)
+    with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
+        load_records(folder.path)
 
 
 def test_the_exported_files_hold_what_the_records_hold(folder):

@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from coterie import report
 from coterie.checks import InputError
+from coterie.records import GroupLabels, Snapshots
 from coterie.scores import gain_of
+from coterie.types import ALONE, EVERYBODY
 from support.made_records import Fetches, make_records, usual_page, written
 
 
@@ -162,6 +165,39 @@ def test_unusual_studies_are_reported(
 ) -> None:
     usual = {"labels": ("local", "ditto"), "seeds": 2}
     assert sentence in written(make_records(**usual | options), tmp_path)
+
+
+def test_groups_of_many_clients_are_a_table_by_size(tmp_path: Path) -> None:
+    records = make_records(n=230, labels=("local", "ditto"), weights=False, rounds=1)
+    member = np.minimum(np.arange(230) // 9, 24)  # 24 groups of nine, and one of 14
+    uses = np.where(np.arange(230) == 0, ALONE, member)
+    labels = GroupLabels(np.array([1]), member[None], uses[None], np.ones(230))
+    groups = {("ditto", seed): labels for seed in range(3)}
+    page = written(replace(records, groups=groups), tmp_path)
+    table = page[page.index("Groups of ditto at the end, with seed 0") :]
+    rows = re.findall(r'<th scope="row">([^<]*)</th>(.*?)</tr>', table)[:21]
+    cells = [[name, *re.findall("<td[^>]*>([^<]*)</td>", row)] for name, row in rows]
+    assert cells[0] == ["1", "14", "14", "0"]
+    assert cells[1] == ["2", "9", "8", "1"]
+    assert cells[-1] == ["5 more", "45", "45", "0"]
+    # A member uses all others of its group, and the first one nobody.
+    others = (14 * 13 + 24 * 9 * 8 - 8) / 230
+    assert f"a client of ditto learns on average from {others:.1f} others" in page
+
+
+@pytest.mark.parametrize("clusters", [0, 3])
+def test_partners_of_labels_are_those_of_their_matrix(clusters: int) -> None:
+    records = make_records(labels=("ditto",), seeds=1, clusters=clusters)
+    rng = np.random.default_rng(0)
+    member = rng.integers(ALONE, 3, (4, 12))
+    some = rng.integers(0, 3, (4, 12))
+    uses = np.where(some == 0, ALONE, np.where(some == 1, EVERYBODY, member))
+    labels = GroupLabels(np.arange(4), member, uses, np.ones(12))
+    matrices = np.stack([labels.weights(j) for j in range(4)])
+    snapshots = {("ditto", 0): Snapshots(np.arange(4), matrices)}
+    expected = report.partner_counts(replace(records, weights=snapshots))
+    found = replace(records, weights={}, groups={("ditto", 0): labels})
+    pd.testing.assert_frame_equal(report.partner_counts(found), expected)
 
 
 @pytest.mark.parametrize("first", ["fedavg", "ditto"])

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from coterie import report
-from coterie.records import Records, Snapshots
+from coterie.records import GroupLabels, Records, Snapshots
 from coterie.records.cells import CONSTANT, LINEAR, TREES
-from coterie.report.opening.groups import groups_of, groups_text
+from coterie.report.opening.groups import groups_of, groups_of_labels, groups_text
 from coterie.report.opening.notices import (
     small_text,
     undertrained_text,
@@ -24,6 +24,7 @@ from coterie.report.opening.nouns import amounts_of, client_nouns
 from coterie.report.opening.pictures import client_gains, cut_text, gained, limits
 from coterie.report.opening.verdicts import headline, notices_of, verdict_of
 from coterie.scores.finals import score_of, unit_of
+from coterie.types import ALONE, EVERYBODY
 from support.made_records import make_records, with_baselines, with_outcomes, written
 
 SAMPLES = 40
@@ -303,6 +304,48 @@ def test_groups_are_those_who_use_the_same(rows, together, own, alone):
 def test_chains_are_no_groups():
     used = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=bool)
     assert groups_of(used) is None
+
+
+@pytest.mark.parametrize(
+    ("member", "uses", "together", "own", "alone"),
+    [
+        ([0, 0, 1, ALONE], [0, 0, 1, ALONE], [[0, 1]], [], [2, 3]),
+        ([0, 0, 0, 3], [0, 0, ALONE, ALONE], [[0, 1]], [2], [3]),
+        ([0, 0, 1, 1], [ALONE] * 4, [], [], [0, 1, 2, 3]),
+        ([0, 0, 1, 1], [EVERYBODY] * 3 + [ALONE], [[0, 1, 2]], [3], []),
+        ([0, 1, 1, 1], [0, 1, 1, 1], [[1, 2, 3]], [], [0]),
+    ],
+)
+def test_groups_of_labels_are_those_of_their_matrix(member, uses, together, own, alone):
+    member, uses = np.array(member), np.array(uses)
+    assert groups_of_labels(member, uses) == (together, own, alone)
+    labels = GroupLabels(np.array([1]), member[None], uses[None], np.ones(4))
+    used = labels.weights(0) > 0
+    np.fill_diagonal(used, False)
+    assert groups_of(used) == (together, own, alone)
+
+
+def test_groups_of_many_clients_are_counted_by_their_labels():
+    records = make_records(n=300, labels=("local", "ditto"), weights=False, rounds=1)
+    member = np.arange(300) % 3
+    uses = np.where(np.arange(300) < 6, ALONE, member)
+    labels = GroupLabels(np.array([1]), member[None], uses[None], np.ones(300))
+
+    def text(**other: GroupLabels) -> str:
+        found = {("ditto", seed): labels for seed in range(2)}
+        found |= {("ditto", 2): other.get("last", labels)}
+        return groups_text(replace(records, groups=found), "ditto")
+
+    said = (
+        "Three groups of 98 clients each learn together; six use models of their own."
+    )
+    assert text() == said
+    # Names of groups mean nothing, but members do.
+    renamed = labels._replace(member=2 - labels.member)
+    renamed = renamed._replace(uses=np.where(uses == ALONE, ALONE, 2 - uses)[None])
+    assert text(last=renamed) == said
+    together = labels._replace(member=0 * labels.member, uses=0 * labels.uses)
+    assert text(last=together) == f"{said} That is with seed 0."
 
 
 def in_groups(*members: str) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -62,6 +63,7 @@ METHODS = [
     {"name": "adaptive_all_for_one", "lr": 0.05, "every": 2},
     {"name": "apfl", "lr": 0.05, "adaptive": True},
     {"name": "ifca", "lr": 0.05},
+    {"name": "coteries", "lr": 0.05},
     {"name": "karula", "lr": 0.05},
     {"name": "cobo", "lr": 0.05},
 ]
@@ -83,6 +85,12 @@ def test_a_divided_study_has_the_same_records(alone, tmp_path, processes):
     assert weights.keys() == own.keys()
     for key, snapshots in weights.items():
         assert abs(snapshots.matrices - own[key].matrices).max() < 1e-6
+    groups, own = first.records.groups, alone.records.groups
+    assert [label for label, _ in groups] == ["ifca", "coteries"]
+    for key, labels in groups.items():
+        assert labels.member.shape == (2, 5)  # all clients, at rounds 2 and 4
+        for here, there in zip(labels, own[key], strict=True):
+            np.testing.assert_array_equal(here, there)
 
 
 def test_tuning_newcomers_and_personal_columns_are_the_same_when_divided(tmp_path):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
 from coterie.collaboration.divisions import Standing
 from coterie.data.federation import Federation, Part, Table, federate
+from coterie.records import GroupLabels
+from coterie.types import Info
 
 REAL = torch.float64
 
@@ -74,6 +77,14 @@ def without_validation(federation: Federation, *clients: int) -> Federation:
 def are_found(member: Tensor, clusters: Tensor) -> bool:
     """Whether groups are the true ones, whatever they are called."""
     return torch.equal(member[:, None] == member, clusters[:, None] == clusters)
+
+
+def weights_told(info: Info, shares: Tensor) -> Tensor:
+    """The collaboration matrix of the groups that a round tells."""
+    member = info["member"].numpy()[None]
+    uses = info.get("uses", info["member"]).numpy()[None]
+    labels = GroupLabels(np.array([1]), member, uses, shares.double().numpy())
+    return torch.from_numpy(labels.weights(0))
 
 
 def assert_same_standing(here: Standing, there: Standing, **close: float) -> None:

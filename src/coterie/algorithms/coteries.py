@@ -35,7 +35,6 @@ from torch import Tensor
 from ..checks import InputError
 from ..collaboration.divisions import (
     MODELS,
-    OWN,
     News,
     Standing,
     judged,
@@ -132,10 +131,7 @@ def coteries(
         state, ends, news, groups = _trained(state, oracle, rule, steps, sure)
         state = _averaged(state, oracle, share, ends, news, groups)
         state = _with_candidates(state, oracle, news, ends.group - before)
-        server, weights, number = oracle.central(_sharing, state.server)
-        alone = (state.place.choice == OWN).to(share)
-        info: Info = {"weights": weights, "groups": number, "alone": alone}
-        return state._replace(server=server), info
+        return state, sharing(state.place.member, state.place.choice)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         of = state.place.member, state.place.choice
@@ -338,11 +334,3 @@ def _siblings(
     standing = server.standing
     same = standing.sibling[:, None] == standing.member[who]
     return server, group[same.int().argmax(1)], same.any(1)
-
-
-def _sharing(
-    server: Coordinator, who: Tensor
-) -> tuple[Coordinator, Float[Tensor, "n n"], Float[Tensor, " n"]]:
-    """A coordinator's program: who learns with whom, and how many groups there are."""
-    standing = server.standing
-    return server, *sharing(standing.choice, standing.member, server.shares)

@@ -17,14 +17,14 @@ from ..collaboration.divisions import (
     TUNED,
 )
 from ..collaboration.evidence import bounded, moments
-from ..collaboration.weights import same_cluster
 from ..optim.steps import LocalDescent, of_clients, sgd, take_steps, velocity
-from ..types import Clients, Oracle
+from ..types import ALONE, EVERYBODY, Clients, Info, Oracle
 
-_CAP = 0.5
+_CAP = 1.0
 """What a sample's loss counts for at most, in units of the first model's mean loss.
 
-With more, models that are rarely sure are preferred to those that are rarely wrong.
+With less, sure models are preferred to accurate ones; with more, noisy labels hide what
+helps.
 """
 
 _RATE = 0.25
@@ -78,6 +78,7 @@ def coteries_round(
         losses[ALL_RAW] = held.losses(everyone)
         losses[ALL_TUNED] = held.losses(everyone + everyone_offset)
         everyone, everyone_velocity = train(everyone, everyone_velocity, everybody)
+    # In units of one's own cap: a client of another scale weighs no more than others.
     found = bounded(torch.stack(list(losses.values()), 1), cap[:, None, None])
     velocities = own_velocity, group_velocity, everyone_velocity
     report = moments(found).flat()
@@ -100,18 +101,14 @@ def followed(
     return offset + rate.to(offset)[:, None] * (apart - offset)
 
 
-def sharing(
-    choice: Int[Tensor, " n"], member: Int[Tensor, " n"], shares: Float[Tensor, " n"]
-) -> tuple[Tensor, Tensor]:
-    """Who learns with whom, and how many groups there are."""
-    # All members contribute to a group's model, also those who use their own.
-    weights = same_cluster(member, shares)
-    everyone = (shares / shares.sum()).expand_as(weights)
-    weights = torch.where((choice > TUNED)[:, None], everyone, weights)
-    own = torch.eye(len(choice), dtype=shares.dtype, device=shares.device)
-    weights = torch.where((choice == OWN)[:, None], own, weights)
-    groups = shares.new_full(shares.shape, len(member.unique()))
-    return weights, groups
+def sharing(member: Int[Tensor, " n"], choice: Int[Tensor, " n"]) -> Info:
+    """What a round tells: who learns with whom, and who uses a model of its own.
+
+    All members contribute to a group's model, also those who use their own.
+    """
+    alone = choice == OWN
+    uses = torch.where(alone, ALONE, torch.where(choice > TUNED, EVERYBODY, member))
+    return {"member": member, "uses": uses, "alone": alone.float()}
 
 
 def welcomed(

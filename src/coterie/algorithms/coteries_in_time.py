@@ -22,7 +22,6 @@ from torch import Tensor
 
 from ..collaboration.divisions import (
     MODELS,
-    OWN,
     Standing,
     judged,
     one_group,
@@ -136,10 +135,7 @@ def flow_of_coteries(
         return welcomed(oracle, group, *of, rule=rule, steps=steps, taken=taken)
 
     def info(state: Underway) -> Info:
-        standing, share = state.standing, shares.to(state.own)
-        weights, groups = sharing(standing.choice, standing.member, share)
-        alone = (standing.choice == OWN).to(share)
-        return {"weights": weights, "groups": groups, "alone": alone}
+        return sharing(state.standing.member, state.standing.choice)
 
     program = functools.partial(_task, rule=rule, steps=steps)
     # Beside its own model, a client gets its group's, halves of it, and everybody's.

@@ -33,19 +33,18 @@ from torch import Tensor
 
 from ..collaboration.best_fit import best_fit, training_losses
 from ..collaboration.rows import alike, common, handed
-from ..collaboration.weights import same_cluster, shares_of
+from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDescent, sgd, velocity
 from ..options import Count, Positive, Sizes, method
-from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows, Server
+from ..types import ALONE, Algorithm, Info, Numbers, Options, Oracle, Rows
 
 
 class State(NamedTuple):
     """Cluster models, the clients' choices, momentum, and gradient steps taken."""
 
     w: Rows  # (n, C, D), the same for everybody and in memory only once
-    choice: Rows  # (n,) whole numbers, -1 for clients that never took part
+    choice: Rows  # (n,) whole numbers, ALONE for clients that never took part
     v: Rows  # (n, D), or (n, 0) without momentum
-    server: Server  # what everybody chose last, and shares
     t: int
 
 
@@ -77,13 +76,11 @@ def ifca(
 
     def init(x: Tensor, oracle: Oracle) -> State:
         w = common(oracle, x)[:, None].expand(-1, clusters, -1)
-        nobody = torch.full((len(x),), -1, device=x.device)
-        told = Numbers(nobody), Numbers(shares.to(x)[oracle.mine])
-        (server,) = oracle.central(_begin, None, *told)
-        return State(w, nobody, velocity(rule, x), server, 0)
+        nobody = torch.full((len(x),), ALONE, device=x.device)
+        return State(w, nobody, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        w, choice, v, server, t = state
+        w, choice, v, t = state
         if t == 0 and clusters > 1:
             draws = [_apart(w, spread, rng) for _ in range(starts)]
             w = max(draws, key=lambda draw: _gain(oracle, draw))
@@ -100,9 +97,8 @@ def ifca(
         mean = oracle.average(member * shares.to(x)[oracle.mine], x)
         chose = common(oracle, Numbers(member.T.to(x)))  # (n, C)
         w = alike(_renewed, w, mean, chose)
-        server, sharing = oracle.central(_sharing, server, Numbers(chosen))
-        info: Info = {"weights": sharing, "clusters": float(chose[0].count_nonzero())}
-        return State(w, chosen, v, server, t + steps), info
+        info: Info = {"member": chosen, "clusters": float(chose[0].count_nonzero())}
+        return State(w, chosen, v, t + steps), info
 
     def personal(state: State, oracle: Oracle) -> Tensor:
         if clusters == 1:
@@ -145,25 +141,3 @@ def _gain(oracle: Oracle, w: Float[Tensor, "n c d"]) -> float:
     single = common(oracle, Numbers(losses))[0].min()
     chosen = common(oracle, Numbers(losses.amin(1, keepdim=True)))[0]
     return float(single - chosen)
-
-
-class Choices(NamedTuple):
-    """What the coordinator remembers of all N clients."""
-
-    choice: Tensor  # (N,)
-    shares: Tensor  # (N,)
-
-
-def _begin(server: None, who: Tensor, choice: Tensor, shares: Tensor) -> tuple[Choices]:
-    """A coordinator's program: before the first round, when all are there."""
-    return (Choices(choice, shares),)
-
-
-def _sharing(
-    server: Choices, who: Int[Tensor, " p"], chosen: Int[Tensor, " p"]
-) -> tuple[Choices, Float[Tensor, "n n"]]:
-    """Who shares a model with whom; those who never chose are by themselves."""
-    choice = server.choice.index_copy(0, who, chosen)
-    own = -1 - torch.arange(len(choice), device=choice.device)
-    sharing = same_cluster(torch.where(choice < 0, own, choice), server.shares)
-    return server._replace(choice=choice), sharing

@@ -260,14 +260,6 @@ def _chosen(new: Standing, active: Tensor, report: Moments) -> Int[Tensor, " n"]
         whole = weight @ losses
         if whole[[ALL_RAW, ALL_TUNED]].min() < whole[[RAW, TUNED]].min():
             models = [OWN, ALL_RAW, ALL_TUNED]
-    of = Moments(
-        report.samples[told],
-        report.sums[told][:, models],
-        report.squares[told][:, models][:, :, models],
-    )
-    # On probation all still share a model with everybody.
-    alone = torch.bincount(new.member)[new.member] == 1
-    alone = alone[told] & (new.probation[0] < 0)
-    found = choices(losses[:, models], of, alone=alone)
+    found = choices(losses[:, models], report.samples[told])
     best = torch.tensor(models, device=losses.device)[found]
     return new.choice.masked_scatter(told, best)

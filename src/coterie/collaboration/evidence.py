@@ -37,16 +37,16 @@ class Moments(NamedTuple):
 
 
 def bounded(losses: Tensor, most: Tensor) -> Tensor:
-    """`c (1 - exp(-loss / c))`: small losses as they are, none above c.
+    """`1 - exp(-loss / c)`: small losses in units of c, none above 1.
 
     So a model that is surely wrong about a few samples, as one is that has seen little,
     loses little more by them than one that is just wrong. Numbers below 0 are no losses
     but have noise on them (`coterie.privacy`): those of such a client stay as they are,
     since it had bounded them before, and noise of both signs must cancel.
     """
-    most = most.clamp(min=torch.finfo(losses.dtype).tiny)
+    losses = torch.where(most > 0, losses / most, 0)  # no unit, no evidence
     noisy = (losses < 0).flatten(1).any(1).view(-1, *[1] * (losses.dim() - 1))
-    return torch.where(noisy, losses, -most * torch.expm1(-losses / most))
+    return torch.where(noisy, losses, -torch.expm1(-losses))
 
 
 def moments(losses: Float[Tensor, "n k b"]) -> Moments:
@@ -129,117 +129,72 @@ def best_on_the_whole(of: Moments, models: list[int]) -> int:
     return models[int(of.sums[:, models].sum(0).argmin())]
 
 
+PRIOR = 30.0
+"""How many held-out samples the mean over all clients counts for in a choice.
+
+A client has about ten samples of its own. With fewer than 30, those decide too often by
+chance; with 60 nothing changes.
+"""
+
+
 def choices(
-    losses: Float[Tensor, "n k"],
-    of: Moments,
-    *,
-    alone: Bool[Tensor, " n"] | None = None,
-    caution: float = 1.0,
+    losses: Float[Tensor, "n k"], samples: Float64[Tensor, " n"]
 ) -> Int[Tensor, " n"]:
-    """Which of K models each client should use, by empirical Bayes; the first is alone.
+    """Which of K models each client should use, by its own losses and everybody's.
 
-    Client i's difference d_i between a model and the best shared one r has variance
-    s^2 / n_i, and the true ones are spread over clients with variance tau^2 around m;
-    s^2, m and tau^2 are estimated from all clients (DerSimonian and Laird, 1986). Then
+    It is the model of least n_i L_ik + PRIOR mean_j L_jk. So a client with little
+    evidence of its own does as is best on the whole, and one with much does as is best
+    for itself. The mean is over clients with samples.
 
-        E d_i = m + b_i (d_i - m),   Var d_i = b_i s^2 / n_i + (1 - b_i)^2 Var m,
-        b_i = tau^2 / (tau^2 + s^2 / n_i),
-
-    and a client leaves r for the model of least E d_i + `caution` sqrt(Var d_i), where
-    that is below 0. So a client with little evidence of its own does as most do, and
-    nobody leaves the others by chance. Who shares its model with nobody stays with its
-    own one while E d_i - `caution` sqrt(Var d_i) is at most 0.
+    >>> losses = torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.5, 1.0]])
+    >>> choices(losses, torch.tensor([9.0, 9.0, 9.0], dtype=torch.float64))
+    tensor([0, 0, 0])
+    >>> choices(losses, torch.tensor([9.0, 9.0, 90.0], dtype=torch.float64))
+    tensor([0, 0, 1])
 
     Args:
-        losses: held-out losses, which may be averages over rounds.
-        of: the moments of the last round, for s^2.
-        alone: who shares with nobody; None: all share.
-        caution: standard errors by which a model must be better.
+        losses: L, held-out losses, which may be averages over rounds.
+        samples: n, how many samples they are of.
     """
-    r = 1 + int((losses[:, 1:] * of.samples[:, None]).sum(0).argmin())
-    mean = torch.zeros_like(losses, dtype=torch.float64)
-    error = torch.zeros_like(mean)
-    for k in range(losses.shape[1]):
-        if k != r:
-            difference = (losses[:, k] - losses[:, r]).double()
-            found = _shrunk(difference, of.samples, differences(of, k, r)[1])
-            mean[:, k], error[:, k] = found[0], caution * found[1].sqrt()
-    most = mean + error
-    best = torch.where(most.amin(1) < 0, most.argmin(1), r)
-    if alone is None:
-        return best
-    return torch.where(alone & (mean[:, 0] <= error[:, 0]), 0, best)
+    known = samples > 0
+    losses = torch.where(known[:, None], losses.double(), 0)
+    mean = losses.sum(0) / known.sum().clamp(min=1)
+    return (samples[:, None] * losses + PRIOR * mean).argmin(1)
 
 
-def _shrunk(d: Tensor, n: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of every client's true difference, given what all observed."""
-    known = n > 0
-    d = torch.where(known, d, 0)
-    noise = _noise(d, n, around)
-    weight = n / noise
-    total = weight.sum()
-    mean = weight @ d / total
-    spread = weight @ (d - mean) ** 2 - (known.sum() - 1)
-    room = total - (weight**2).sum() / total  # 0 where only one has samples
-    tau2 = torch.where(room > 0, spread / room, 0).clamp(min=0)
-    own = noise / n.clamp(min=1)
-    weight = known / (own + tau2)
-    mean = weight @ d / weight.sum()
-    share = torch.where(known, tau2 / (tau2 + own), 0)
-    variance = share * own + (1 - share) ** 2 / weight.sum()
-    variance = variance + torch.where(known, 0, tau2)  # nothing is known of these
-    return mean + share * (d - mean), variance
-
-
-def _noise(d: Tensor, n: Tensor, around: Tensor) -> Tensor:
-    """The variance of one sample's difference, at least what rounding makes of it.
-
-    No client counts for more than four times what the others have on average: one whose
-    samples vary wildly must not make everybody's evidence worthless. Where nobody has
-    two samples, all that clients differ by is taken for noise.
-    """
-    freedom = (n - 1).clamp(min=0)
-    if bool((freedom > 0).any()):
-        others = freedom.sum() - freedom
-        limit = 4 * freedom * (around.sum() - around) / others.clamp(min=1)
-        used = torch.where(others > 0, around.minimum(limit), around)
-        found = used.sum() / freedom.sum()
-    else:
-        found = n @ (d - n @ d / n.sum()) ** 2 / (n.sum() - 1).clamp(min=1)
-    return found.clamp(min=torch.finfo(torch.float32).eps ** 2)
-
-
-def most_above_own(deviation: float, samples: float, *, caution: float = 1.0) -> float:
+def most_above_own(deviation: float, samples: float, *, others: float = 0.0) -> float:
     """By how much the expected loss can exceed that of training alone, at most.
 
     A client compares a shared model with its own on n held-out samples. The paired
     differences of their losses have mean delta, the truth, and standard deviation s; so
-    the mean difference has standard error e = s / sqrt(n), and is nearly normal. It
-    uses its own model only where that is better by `caution` standard errors. Where its
-    own is the better one, delta > 0, the expected loss above that of training alone is
+    the mean difference has standard error e = s / sqrt(n), and is nearly normal. By
+    `choices`, the client uses the shared model where the mean difference is below
+    PRIOR g / n, where g is what the others gain by it on average. Where its own model
+    is the better one, delta > 0, the expected loss above that of training alone is
 
-        delta P(it uses the shared one) = delta Phi(caution - delta / e),
+        delta P(it uses the shared one) = delta Phi(c - delta / e),   c = PRIOR g / n e,
 
-    at most e max_z z Phi(caution - z), whatever delta is: about half a standard error.
-    With N clients that are alike, e is that of all their samples together.
+    at most e max_z z Phi(c - z), whatever delta is. That is at most 0.17 e + PRIOR g /
+    n. Where g < 0, so that the others lose, it is less than 0.17 e.
 
-    >>> round(most_above_own(1.0, 100, caution=0.0), 4)  # 0.17 standard errors
+    >>> round(most_above_own(1.0, 100), 4)  # 0.17 standard errors
     0.017
 
     Args:
         deviation: s, of the differences of losses on single samples.
         samples: n, that are held out.
-        caution: standard errors by which one's own model must be better to be used;
-            negative, it is about who leaves a shared model by chance.
+        others: g.
     """
     from scipy.optimize import minimize_scalar
     from scipy.special import ndtr
 
     number("deviation", deviation, at_least=0)
     number("samples", samples, above=0)
+    error = deviation / samples**0.5
+    if not error:
+        return max(0.0, PRIOR * others / samples)
+    c = PRIOR * others / samples / error
     found = minimize_scalar(
-        lambda z: -z * ndtr(caution - z),
-        bounds=(0, 10 + abs(caution)),
-        method="bounded",
+        lambda z: -z * ndtr(c - z), bounds=(0, 10 + abs(c)), method="bounded"
     )
-    return float(-found.fun) * deviation / samples**0.5
+    return float(-found.fun) * error

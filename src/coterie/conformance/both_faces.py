@@ -18,7 +18,7 @@ from ..engine.rounds import beginning
 from ..models import zoo as models
 from ..records import pack, unpack
 from ..study.ingredients import OF_MODELS
-from ..types import Algorithm, Arrivals, Info, Oracle, State
+from ..types import EVERYBODY, Algorithm, Arrivals, Info, Oracle, State
 from .cases import (
     EVENTS,
     ROUNDS,
@@ -125,6 +125,12 @@ def check_info(case: Case) -> None:
             shape = tuple(torch.as_tensor(info["weights"]).shape)
             wanted = (CLIENTS, CLIENTS)
             assert shape == wanted, f"`weights` has shape {shape}, not {wanted}."
+        for name in {"member", "uses"} & info.keys():
+            labels = torch.as_tensor(info[name])
+            whole = not labels.is_floating_point() and bool((labels >= EVERYBODY).all())
+            fits = whole and tuple(labels.shape) == (CLIENTS,)
+            rule = f"{CLIENTS} whole numbers, -2 or more"
+            assert fits, f"`{name}` in the info must be {rule}, got {labels}."
 
 
 def check_one_client(case: Case) -> None:

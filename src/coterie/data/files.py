@@ -82,13 +82,9 @@ def table(
         one_of("data.scale", scale, SCALES)
     if isinstance(path, str | Path) and is_npz(path):
         npz = checked_path(path, (".npz",))
-        about = (target, client) != ("target", "client") or indicators or categories
-        if about or drop or dates or missing or positive:
-            raise InputError(
-                "`target`, `client`, `positive`, `indicators`, `categories`, `dates`, "
-                "`drop` and `missing` are about columns of a table; in the npz file "
-                f"{npz.name} the arrays are called 'targets' and 'client'."
-            )
+        named = (target, client) != ("target", "client")
+        if named or indicators or categories or drop or dates or missing or positive:
+            raise _of_columns(npz)
         made = _from_npz(npz, task, scale or "none", scale_target)
         refuse_unit(unit, made.task, npz.name)
         return made
@@ -111,6 +107,15 @@ def table(
         merge_case=merge_case,
         skip_empty=skip_empty,
         skip_clients=skip_clients,
+    )
+
+
+def _of_columns(npz: Path) -> InputError:
+    """The sentence about options that an npz file cannot have."""
+    return InputError(
+        "`target`, `client`, `positive`, `indicators`, `categories`, `dates`, `drop` "
+        f"and `missing` are about columns of a table; in the npz file {npz.name} the "
+        "arrays are called 'targets' and 'client'."
     )
 
 

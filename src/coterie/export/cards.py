@@ -231,23 +231,27 @@ def _weight_lines(records: Records, trained: Trained) -> list[str]:
     clients = table.loc[table["seed"] == trained.seed, "client"].tolist()
     if trained.client not in clients:
         return ["It joined after training, and learned with nobody."]
-    found = records.weights.get((trained.label, trained.seed))
+    key, place = (trained.label, trained.seed), clients.index(trained.client)
+    found, groups = records.weights.get(key), records.groups.get(key)
     who = _listed([_name(records, k) for k in clients[:_PARTNERS]])
     more = len(clients) - _PARTNERS
     who += f" and {more:,} more" * (more > 0)
-    if found is None:
+    if found is not None:
+        t, row = found.rounds[-1], np.asarray(found.matrices[-1][place], dtype=float)
+    elif groups is not None:
+        t, row = groups.rounds[-1], groups.weights(-1, [place])[0]
+    else:
         return [
             f"{len(clients):,} clients trained: {who}. This method tells no weights of "
             "collaboration, or there were too many clients to keep them."
         ]
-    row = np.asarray(found.matrices[-1][clients.index(trained.client)], dtype=float)
     order = [k for k in np.argsort(-row, kind="stable") if row[k] > 0]
     total, shares = float(row.sum()), ""
     if not 0.999 < total < 1.001:  # in single precision
         shares = f", as shares of their sum, which is {total:.3g}"
         row = row / (total or 1.0)
     lines = [
-        f"Its weights of collaboration at round {int(found.rounds[-1])}{shares}:",
+        f"Its weights of collaboration at round {int(t)}{shares}:",
         "",
         f"| client | {'share' if shares else 'weight'} |",
         "|---|---|",

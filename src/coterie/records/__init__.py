@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         rungs,
         search_of,
     )
-    from .tables import Outcomes, Records, Snapshots, load_records
+    from .tables import GroupLabels, Outcomes, Records, Snapshots, load_records
 
 # Folders and tables bring pandas with them, which packing a state does not need; cells
 # bring torch, which writing a study does not need.
@@ -31,7 +31,7 @@ __getattr__ = late_names(
         "files": "locked replacing",
         "folders": "Folder",
         "searches": "COLUMNS FoundSettings Options Rung Search Step rungs search_of",
-        "tables": "Outcomes Records Snapshots load_records",
+        "tables": "GroupLabels Outcomes Records Snapshots load_records",
     },
 )
 
@@ -49,6 +49,7 @@ __all__ = [
     "Cell",
     "Folder",
     "FoundSettings",
+    "GroupLabels",
     "Options",
     "Outcomes",
     "Records",

@@ -35,6 +35,9 @@ class Cell:
     metrics: list[dict[str, Tensor]] = field(default_factory=list)  # (N,) each
     snapshot_rounds: list[int] = field(default_factory=list)
     snapshots: list[Tensor] = field(default_factory=list)  # (N, N) each
+    group_rounds: list[int] = field(default_factory=list)
+    # (2, N) each, whole numbers: `member` and `uses`, see `coterie.types.Info`.
+    groups: list[Tensor] = field(default_factory=list)
     clients: list[int] = field(default_factory=list)  # identities; empty: 0 .. N-1
     newcomers: dict[str, Tensor] = field(default_factory=dict)  # columns, (M,) each
     # Of every test sample at the end: client, sample and measures, (M,) each.

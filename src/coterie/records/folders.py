@@ -342,6 +342,13 @@ class Folder:
             weights[f"{key}-rounds"] = snapshots.rounds
             weights[f"{key}-weights"] = snapshots.matrices
         self._write_arrays("weights", weights)
+        groups: dict[str, np.ndarray] = {}
+        for (label, seed), labels in records.groups.items():
+            told = {"rounds": labels.rounds, "member": labels.member}
+            told |= {"uses": labels.uses}
+            key = file_name(label, seed)
+            groups |= {f"{key}-{name}": values for name, values in told.items()}
+        self._write_arrays("groups", groups)
         samples: dict[str, np.ndarray] = {}
         kept = [("", records.outcomes), ("newcomers-", records.newcomer_outcomes)]
         for who, outcomes in kept:

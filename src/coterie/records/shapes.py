@@ -7,7 +7,7 @@ a table may hold more than is named.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ _CELL = {
     "clients": list,
     "snapshot_rounds": [int],
     "snapshots": [Tensor],
+    "group_rounds": [int],
+    "groups": [Tensor],
     "spans": list,
     "delays": dict,
     "versions": list,
@@ -132,7 +134,17 @@ def sound_cell(path: Path, cell: Cell) -> None:
         table = getattr(cell, name)
         refuse(path, _columns(table) and (not table or needed <= {*table}))
     refuse(path, bool(cell.rounds), len(cell.rounds) == len(cell.metrics))
+    refuse(path, len(cell.groups) == len(cell.group_rounds), *_labels(cell))
     refuse(path, *(math.isfinite(values["round"]) for values in cell.rounds))
+
+
+def _labels(cell: Cell) -> Iterator[bool]:
+    """Whether each record of groups has two whole numbers for each client."""
+    clients = {len(values) for table in cell.metrics for values in table.values()}
+    for labels in cell.groups:
+        whole = not labels.is_floating_point() and not labels.is_complex()
+        yield whole and labels.dim() == 2 and len(labels) == 2
+        yield clients <= {labels.shape[-1]}
 
 
 def _columns(table: Any) -> bool:

@@ -18,8 +18,9 @@ from torch import Tensor
 from ..checks import InputError, suggestion
 from ..data.federation import called, full_name, short_name
 from ..models import OBJECTIVES
+from ..types import ALONE, EVERYBODY
 from . import shapes
-from .cells import Baselines, Cell, load_cell
+from .cells import SNAPSHOT_CLIENTS, Baselines, Cell, load_cell
 from .files import damaged, file_name, load, read_json, read_sealed_toml
 from .ledgers import SPENDING
 from .searches import (
@@ -36,6 +37,30 @@ class Snapshots(NamedTuple):
 
     rounds: np.ndarray  # (S,)
     matrices: np.ndarray  # (S, N, N)
+
+
+class GroupLabels(NamedTuple):
+    """Groups over time, whose members make one model: see `coterie.types.Info`."""
+
+    rounds: np.ndarray  # (S,)
+    member: np.ndarray  # (S, N) the group that a client trains with, or ALONE
+    uses: np.ndarray  # (S, N) whose model it uses: a group's, ALONE or EVERYBODY
+    shares: np.ndarray  # (N,) how much a client counts in the model of its group
+
+    def weights(self, place: int, clients: ArrayLike | None = None) -> np.ndarray:
+        """Shares of all N in the models that these clients use; None: of all clients.
+
+        Args:
+            place: which of the S records; -1 is the last.
+            clients: positions of clients.
+        """
+        n = len(self.shares)
+        who = np.arange(n) if clients is None else np.asarray(clients)
+        member, uses = self.member[place], self.uses[place][who, None]
+        used = np.where(uses == EVERYBODY, True, uses == member) * self.shares
+        total = used.sum(1, keepdims=True)
+        used = used / np.where(total > 0, total, 1)
+        return np.where(uses == ALONE, who[:, None] == np.arange(n), used)
 
 
 class Outcomes(NamedTuple):
@@ -63,7 +88,9 @@ class Records:
     clients: pd.DataFrame  # seed, client, cluster (-1 unknown), train, validation, test
     metrics: pd.DataFrame  # algorithm, seed, round, client, <part>_<measure> ...
     rounds: pd.DataFrame  # algorithm, seed, round, gradients, bytes, seconds, ...
-    weights: dict[tuple[str, int], Snapshots]  # by (algorithm, seed)
+    # By (algorithm, seed); where groups are recorded, of at most 200 clients.
+    weights: dict[tuple[str, int], Snapshots]
+    groups: dict[tuple[str, int], GroupLabels] = field(default_factory=dict)
     outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
     # Algorithms that were told what others must find out: true clusters or optima.
     oracles: tuple[str, ...] = ()
@@ -231,6 +258,7 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
         study.setdefault("data", {})["note"] = about["note"]
     usual = OBJECTIVES[about["task"]]  # where an old folder does not say
     names = tuple(about.get("clients", ()))
+    groups = _groups(loaded, clients, study)
     records = Records(
         study=study,
         versions=_versions(loaded),
@@ -240,13 +268,8 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
         clients=clients.sort_values(["seed", "client"], ignore_index=True),
         metrics=metrics_of(loaded),
         rounds=_rows((cell, cell.rounds) for cell in loaded).astype({"round": int}),
-        weights={
-            (cell.label, cell.seed): Snapshots(
-                np.array(cell.snapshot_rounds), torch.stack(cell.snapshots).numpy()
-            )
-            for cell in loaded
-            if cell.snapshots
-        },
+        weights=_weights(loaded, groups),
+        groups=groups,
         outcomes=_outcomes((cell, cell.outcomes) for cell in loaded),
         oracles=tuple(about.get("oracles", ())),
         graph=_joined([_read_graph(f, clients) for f in path.glob("graph-*.csv")]),
@@ -274,6 +297,47 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
     for name in (*tables, "baselines"):
         named(getattr(records, name), names)
     return records
+
+
+def _groups(
+    cells: list[Cell], clients: pd.DataFrame, study: dict[str, Any]
+) -> dict[tuple[str, int], GroupLabels]:
+    """Groups over time, of the cells whose methods tell them."""
+    uniform = {
+        entry["label"]
+        for entry in study["algorithm"]
+        if entry.get("weighting") == "uniform"
+    }
+    found = {}
+    for cell in cells:
+        if cell.groups:
+            member, uses = torch.stack(cell.groups, 1).numpy()  # (S, N) each
+            mine = clients[clients["seed"] == cell.seed].sort_values("client")
+            shares = mine["train"].to_numpy(float)
+            if cell.label in uniform:
+                shares = np.ones(len(shares))
+            found[cell.label, cell.seed] = GroupLabels(
+                np.array(cell.group_rounds), member, uses, shares
+            )
+    return found
+
+
+def _weights(
+    cells: list[Cell], groups: dict[tuple[str, int], GroupLabels]
+) -> dict[tuple[str, int], Snapshots]:
+    """Collaboration matrices over time: as recorded, and then those of groups."""
+    found = {}
+    for cell in cells:
+        key = cell.label, cell.seed
+        rounds, matrices = list(cell.snapshot_rounds), list(cell.snapshots)
+        told = groups.get(key)
+        if told is not None and len(told.shares) <= SNAPSHOT_CLIENTS:
+            rounds += told.rounds.tolist()
+            places = range(len(told.rounds))
+            matrices += [torch.from_numpy(told.weights(j)).float() for j in places]
+        if matrices:
+            found[key] = Snapshots(np.array(rounds), torch.stack(matrices).numpy())
+    return found
 
 
 def _refuse_missing_clients(path: Path, cells: list[Cell]) -> None:

@@ -19,6 +19,7 @@ from ..scores.finals import CROWD, baseline_of, by_cluster, is_crowd, labels_of
 from ..scores.summaries import favourite_of, ranking
 from ..similarity.distances import Distances
 from ..similarity.partners import NEAR, UNDECIDED, gap_threshold, supported
+from ..types import ALONE
 from .figures import network
 from .html import choice, table_of
 from .styles import (
@@ -40,6 +41,9 @@ from .tables import partner_counts, reliability_of
 
 _PIXELS = 400_000
 """Entries of all snapshots of one algorithm, of all its seeds, that are shown."""
+
+_GROUPS = 20
+"""Groups that have a row of their own, where clients are too many for matrices."""
 
 _LINKS = {
     NEAR: ("near, supported by the data", "circle", "#D55E00"),
@@ -236,7 +240,8 @@ def graph_section(records: Records) -> str:
 
 def partners_section(records: Records) -> str:
     """Who learned with whom."""
-    labels = [a for a in labels_of(records) if any(a == b for b, _ in records.weights)]
+    told = {label for label, _ in [*records.weights, *records.groups]}
+    labels = [label for label in labels_of(records) if label in told]
     if not labels:
         return "<p>No algorithm of this study recorded collaboration weights.</p>"
     last = partner_counts(records).groupby("algorithm").last().loc[labels]
@@ -254,11 +259,37 @@ def partners_section(records: Records) -> str:
     parts = [f"<p>{escape_html(text)}</p>", table_of(headers, rows, caption)]
     if is_crowd(records):
         parts.append(f"<p>Matrices of more than {CROWD} clients are not drawn.</p>")
+        parts += [_groups_by_size(records, label) for label in labels]
     else:
         parts.append(_matrices(records, labels))
     words = f"Number of partners by {axis_of(records).name}"
     figure = plot(partners(records), "partners-figure", words)
     return "".join([*parts, figure])
+
+
+def _groups_by_size(records: Records, label: str) -> str:
+    """A table of an algorithm's groups at the end, the largest first, with one seed."""
+    seeds = sorted(seed for name, seed in records.groups if name == label)
+    if not seeds:
+        return ""
+    found = records.groups[label, seeds[0]]
+    member, uses = found.member[-1], found.uses[-1]
+    names, sizes = np.unique(member[member >= 0], return_counts=True)
+    order = np.argsort(-sizes, kind="stable")
+    rows = []
+    for number, place in enumerate(order[:_GROUPS], 1):
+        here = member == names[place]
+        use = [int((here & (uses == kind)).sum()) for kind in (names[place], ALONE)]
+        rows.append([str(number), f"{sizes[place]:,}", *(f"{k:,}" for k in use)])
+    rest = order[_GROUPS:]
+    if len(rest):
+        here = np.isin(member, names[rest])
+        use = [int((here & of).sum()) for of in (uses == member, uses == ALONE)]
+        numbers = (int(sizes[rest].sum()), *use)
+        rows.append([f"{len(rest):,} more", *(f"{k:,}" for k in numbers)])
+    headers = ["group", "members", "use the group's model", "use their own model"]
+    caption = f"Groups of {label} at the end, with seed {seeds[0]}, the largest first."
+    return table_of(headers, rows, caption)
 
 
 def _matrices(records: Records, labels: list[str]) -> str:

@@ -8,6 +8,7 @@ With [time], rounds are ticks of a virtual clock, see `axes`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,7 @@ from ..scores.finals import (
 from ..scores.gains import gain_of, newcomers_estimate
 from ..scores.keeping import kept
 from ..scores.summaries import costs_of
+from ..types import ALONE, EVERYBODY
 
 _GAIN = ("gain", "gain_low", "gain_high")
 
@@ -48,21 +50,58 @@ def partner_counts(records: Records) -> pd.DataFrame:
     those of the same and of another true cluster (NaN where no cluster is known).
     """
     rows = []
-    for (label, seed), snapshots in records.weights.items():
+    for label, seed in {**records.weights, **records.groups}:
         clients = records.clients[records.clients["seed"] == seed]
         cluster = clients.sort_values("client")["cluster"].to_numpy()
         known = cluster >= 0
-        same = (cluster[:, None] == cluster[None, :]) & known[:, None]
-        for t, matrix in zip(snapshots.rounds, snapshots.matrices, strict=True):
-            used = (np.asarray(matrix) > 0) & ~np.eye(len(cluster), dtype=bool)
-            row = {"algorithm": label, "round": int(t), "all": used.sum(1).mean()}
-            inside, outside = (used & same)[known], (used & ~same)[known]
-            row["inside"] = inside.sum(1).mean() if known.any() else np.nan
-            row["outside"] = outside.sum(1).mean() if known.any() else np.nan
+        for t, everybody, same in _partners(records, (label, seed), cluster):
+            row = {"algorithm": label, "round": t, "all": everybody.mean()}
+            inside, outside = same[known], (everybody - same)[known]
+            row["inside"] = inside.mean() if known.any() else np.nan
+            row["outside"] = outside.mean() if known.any() else np.nan
             rows.append(row)
     columns = ["algorithm", "round", "all", "inside", "outside"]
     table = pd.DataFrame(rows, columns=columns)
     return table.groupby(["algorithm", "round"], sort=True).mean().reset_index()
+
+
+def _partners(
+    records: Records, key: tuple[str, int], cluster: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Of each record its round, and partners of each client: all, and in its cluster.
+
+    Groups are counted by their labels, which takes no matrix.
+    """
+    if key in records.weights:
+        same = cluster[:, None] == cluster
+        snapshots = records.weights[key]
+        for t, matrix in zip(snapshots.rounds, snapshots.matrices, strict=True):
+            used = (np.asarray(matrix) > 0) & ~np.eye(len(cluster), dtype=bool)
+            yield int(t), used.sum(1), (used & same).sum(1)
+        return
+    found = records.groups[key]
+    for t, member, uses in zip(found.rounds, found.member, found.uses, strict=True):
+        everybody = _users(member, uses, 0 * cluster)
+        yield int(t), everybody, _users(member, uses, cluster)
+
+
+def _users(member: np.ndarray, uses: np.ndarray, kind: np.ndarray) -> np.ndarray:
+    """How many others of its own kind have a part in the model that each client uses.
+
+    Args:
+        member: the group that a client trains with, or ALONE.
+        uses: whose model it uses.
+        kind: whole numbers.
+    """
+    kind = np.unique(kind, return_inverse=True)[1]
+    group = np.arange(int(max(member.max(), uses.max(), 0)) + 1)
+    sizes = np.zeros((len(group), int(kind.max()) + 1), dtype=int)
+    inside = member >= 0
+    np.add.at(sizes, (member[inside], kind[inside]), 1)
+    of_group = sizes[uses.clip(min=0), kind] - (member == uses)
+    everybody = np.bincount(kind)[kind] - 1
+    found = np.where(uses == EVERYBODY, everybody, of_group)
+    return np.where(uses == ALONE, 0, found)
 
 
 def newcomer_summary(records: Records) -> pd.DataFrame:

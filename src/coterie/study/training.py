@@ -21,7 +21,7 @@ from ..privacy.training import Guarded, GuardedFlow
 from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
 from ..records.ledgers import DataLedger
 from ..records.versions import versions
-from ..types import State
+from ..types import ALONE, State
 from .config import Entry, Study, algorithm_factory
 from .divided import Division, SharedFolder, first, refuse_any
 from .loops import Training, concluded, diagnosed, outcomes_of, training_of
@@ -397,7 +397,7 @@ def _evaluated(
     if study.diagnostics is not None:
         row["stable_below"] = 2 / training.lr
     cell = replace(cell, metrics=[*cell.metrics, values], rounds=[*cell.rounds, row])
-    return _with_snapshot(cell, study, info.get("weights"))
+    return _with_snapshot(cell, study, info)
 
 
 def measures_of(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Tensor]:
@@ -462,27 +462,38 @@ def mean_score(objective: Objective, found: Mapping[str, Tensor]) -> float:
 
 
 def _scalars(info: dict[str, Tensor | float]) -> dict[str, float]:
-    """Means over clients of what a round tells about itself."""
-    named = {k: v for k, v in info.items() if k != "weights"}
-    return {k: float(torch.as_tensor(v).double().mean()) for k, v in named.items()}
+    """Means over clients of what a round tells about itself, and how many groups."""
+    named = {k: v for k, v in info.items() if k not in ("weights", "member", "uses")}
+    found = {k: float(torch.as_tensor(v).double().mean()) for k, v in named.items()}
+    member = info.get("member")
+    if isinstance(member, Tensor):
+        found["groups"] = float(len(member[member != ALONE].unique()))
+    return found
 
 
-def _with_snapshot(cell: Cell, study: Study, weights: Tensor | float | None) -> Cell:
-    if not isinstance(weights, Tensor) or len(weights) > SNAPSHOT_CLIENTS:
-        return cell
+def _with_snapshot(cell: Cell, study: Study, info: dict[str, Tensor | float]) -> Cell:
+    """The cell with a record of who learns with whom, at some of the evaluations."""
     evaluations = max(1, study.run.rounds // study.run.every)
     stride = max(1, evaluations // _SNAPSHOTS)
     number = len(cell.rounds) - 1
     if number % stride and cell.t != study.run.rounds and number != 1:
         return cell
-    return replace(
-        cell,
-        snapshot_rounds=[*cell.snapshot_rounds, cell.t],
-        snapshots=[
-            *cell.snapshots,
-            weights.detach().to_dense().to("cpu", torch.float32),
-        ],
-    )
+    weights, member = info.get("weights"), info.get("member")
+    if isinstance(weights, Tensor) and len(weights) <= SNAPSHOT_CLIENTS:
+        matrix = weights.detach().to_dense().to("cpu", torch.float32)
+        cell = replace(
+            cell,
+            snapshot_rounds=[*cell.snapshot_rounds, cell.t],
+            snapshots=[*cell.snapshots, matrix],
+        )
+    if isinstance(member, Tensor):
+        labels = torch.stack([member, torch.as_tensor(info.get("uses", member))])
+        cell = replace(
+            cell,
+            group_rounds=[*cell.group_rounds, cell.t],
+            groups=[*cell.groups, labels.to("cpu", torch.int32)],
+        )
+    return cell
 
 
 def nonfinite_state(r: Round, cell: Cell, setup: Setup) -> str:

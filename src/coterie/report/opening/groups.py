@@ -10,6 +10,7 @@ from scipy.sparse.csgraph import connected_components
 from ...records import Records
 from ...scores.finals import planned_algorithms
 from ...scores.words import all_of, counted, joined
+from ...types import ALONE, EVERYBODY
 from .nouns import client_nouns, names_of
 
 _NAMED = 12
@@ -31,6 +32,8 @@ def groups_text(records: Records, label: str) -> str:
     """Who learns with whom at the end, in a sentence; nothing where it is not known."""
     seeds = sorted(seed for name, seed in records.weights if name == label)
     one, many = client_nouns(records)
+    if not seeds and any(name == label for name, _ in records.groups):
+        return _text_of_labels(records, label)
     if not seeds:
         shared = dict(planned_algorithms(records)).get(label) == "fedavg"
         every = "Both" if records.clients["client"].nunique() == 2 else "All"
@@ -54,6 +57,47 @@ def groups_text(records: Records, label: str) -> str:
         text = f"mostly, {text}; partners differ somewhat"
         text += " between seeds" * (len(used) > 1)
     return f"{text[0].upper()}{text[1:]}.{end}"
+
+
+def _text_of_labels(records: Records, label: str) -> str:
+    """The same where clients are too many for matrices, by the labels of groups."""
+    seeds = sorted(seed for name, seed in records.groups if name == label)
+    found = [groups_of_labels(*last_labels(records, label, seed)) for seed in seeds]
+    clients = [clients_of(records, seed) for seed in seeds]
+    same = all(each == found[0] for each in found)
+    same &= all(np.array_equal(clients[0], who) for who in clients)
+    text = _in_words(records, found[0], clients[0])
+    end = "" if same else f" That is with seed {seeds[0]}."
+    return f"{text[0].upper()}{text[1:]}.{end}"
+
+
+def last_labels(records: Records, label: str, seed: int) -> tuple[np.ndarray, ...]:
+    """The groups that clients are members of at the end, and those that they use."""
+    found = records.groups[label, seed]
+    return found.member[-1], found.uses[-1]
+
+
+def groups_of_labels(member: np.ndarray, uses: np.ndarray) -> Groups:
+    """Those who use the same model, and those who use one of their own.
+
+    Args:
+        member: (N,) the group that a client trains with, or ALONE.
+        uses: (N,) the group whose model it uses, or ALONE or EVERYBODY.
+    """
+    sizes = np.bincount(member[member >= 0], minlength=1)
+    # Who is the only member of its group shares the group's model with nobody.
+    single = (uses >= 0) & (uses == member) & (sizes[uses.clip(min=0)] == 1)
+    uses = np.where(single | ((uses == EVERYBODY) & (len(uses) == 1)), ALONE, uses)
+    together = [
+        np.flatnonzero(uses == c).tolist() for c in np.unique(uses[uses != ALONE])
+    ]
+    own = uses == ALONE
+    wanted = np.isin(member, uses[uses >= 0]) | (uses == EVERYBODY).any()
+    return Groups(
+        sorted(together, key=lambda some: (-len(some), some)),
+        np.flatnonzero(own & wanted).tolist(),
+        np.flatnonzero(own & ~wanted).tolist(),
+    )
 
 
 def clients_of(records: Records, seed: int) -> np.ndarray:
