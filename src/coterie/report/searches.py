@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from ..checks import InputError
+from ..checks import InputError, several
 from ..records import Records, rungs
 from ..scores.axes import Axis, axis_of
 from ..scores.finals import score_of
@@ -218,7 +218,7 @@ def settings_text(records: Records) -> str:
     text = f"Settings chose themselves: steps {how}, with weight decay "
     text += f"{' or '.join(decays)} / samples"
     if "rounds" not in records.study["run"]:
-        text += f", and {records.rounds['round'].max():g} rounds"
+        text += f", and {several(int(records.rounds['round'].max()), 'round')}"
     text += (
         f". Finding them took {cost:.0%} of the gradients of training. Options that "
     )
