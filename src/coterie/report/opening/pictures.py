@@ -115,7 +115,7 @@ def _ends(table: pd.DataFrame, some: pd.DataFrame) -> tuple[float, float]:
     means = table["mean"].to_numpy()
     ends = [0.0, *means, *some["low"], *some["high"]]
     low, high = float(np.min(ends)), float(np.max(ends))
-    if high <= low:
+    if not high > low:  # none, or a mean that is not known
         return (-1.0, 1.0)
     # A point at the very end would hide the arrow of its interval.
     more = 0.03 * (high - low)
