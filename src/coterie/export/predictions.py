@@ -378,11 +378,12 @@ def _far(frame: pd.DataFrame, how: Preparation | None, raw: Tensor) -> list[str]
         rows = np.flatnonzero((away >= limit).numpy())
         if len(rows):
             check = "dates" if column.date else "unit"
+            lie = "lies" if len(rows) == 1 else "lie"
+            some = f"{len(rows):,} of {several(len(frame), 'row')} {lie}"
             notes.append(
-                f"column {column.name!r}: {len(rows):,} of {len(frame):,} rows lie "
-                f"{words} or more deviations from what the model was trained on, such "
-                f"as row {frame.index[rows[0]]}; check the {check} of this column, as "
-                "these predictions mean little."
+                f"column {column.name!r}: {some} {words} or more deviations from what "
+                f"the model was trained on, such as row {frame.index[rows[0]]}; check "
+                f"the {check} of this column, as these predictions mean little."
             )
     return notes
 
