@@ -10,6 +10,7 @@ scikit-learn.
     python benchmarks/settings.py [--seeds 3] [--data FOLDER]
 
     python benchmarks/settings.py --random 100      # tables of any size and scale
+    python benchmarks/settings.py --random 100 --alike      # the same, without groups
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def generated(rng: np.random.Generator) -> Iterator[Data]:
         yield made(rng, "all differ", task, **usual | {"clients": 12}, groups=12)
 
 
-def drawn(rng: np.random.Generator, number: int) -> Data:
+def drawn(rng: np.random.Generator, number: int, *, alike: bool) -> Data:
     """A table of any size, shape and scale."""
     low = int(np.exp(rng.uniform(np.log(5), np.log(500))))
     high = min(5000, int(low * np.exp(rng.uniform(0.1, 4))))
@@ -153,6 +154,7 @@ def drawn(rng: np.random.Generator, number: int) -> Data:
     while clients * high * columns > 4e6:  # what two cores can do in seconds
         high, low = max(5, high // 2), max(5, low // 2)
     task = str(rng.choice(["classification", "regression"]))
+    groups = int(rng.integers(1, clients + 1))
     return made(
         rng,
         f"{number}",
@@ -160,7 +162,7 @@ def drawn(rng: np.random.Generator, number: int) -> Data:
         clients=clients,
         rows=(low, high + 1),
         columns=columns,
-        groups=int(rng.integers(1, clients + 1)),
+        groups=1 if alike else groups,
         noise=float(rng.uniform(0, 3)),
         shape=str(rng.choice(["normal", "skewed"])),
         scales=(-6.0, 9.0),
@@ -250,6 +252,9 @@ def main() -> None:
     arguments.add_argument(
         "--first", type=int, default=0, help="the seed of all tables"
     )
+    arguments.add_argument(
+        "--alike", action="store_true", help="random tables have no groups"
+    )
     usual = os.environ.get("COTERIE_DATA", "../shared/data")
     arguments.add_argument("--data", type=Path, default=Path(usual))
     given = arguments.parse_args()
@@ -257,7 +262,8 @@ def main() -> None:
     rng, rows, refused = np.random.default_rng(given.first), [], []
     tables: Iterator[Data]
     if given.random:
-        tables = (drawn(rng, number) for number in range(given.random))
+        numbers = range(given.random)
+        tables = (drawn(rng, number, alike=given.alike) for number in numbers)
     else:
         tables = iter([*bundled(rng), *real(given.data), *generated(rng)])
     with tempfile.TemporaryDirectory() as folder:
@@ -270,8 +276,8 @@ def main() -> None:
                 print(refused[-1], flush=True)
     table = pd.DataFrame(rows)
     print(table.round(2).to_string(index=False))
-    numbers = ["local", "fedavg", "coteries", "search", "rounds", "seconds"]
-    print(table.groupby("task")[numbers].mean().round(2).to_string())
+    shown = ["local", "fedavg", "coteries", "search", "rounds", "seconds"]
+    print(table.groupby("task")[shown].mean().round(2).to_string())
     print("fedavg where all are alike:")
     print(table[table["alike"]].groupby("task")["fedavg"].mean().round(2).to_string())
     print(f"{len(rows)} tables trained, {len(refused)} refused")

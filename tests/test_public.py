@@ -91,7 +91,7 @@ def test_records_of_matrices_are_not_dumped():
 
 def test_a_table_of_many_samples_is_one_line():
     table = co.Table("many", torch.zeros(5000, 7), torch.zeros(5000), "regression", 1)
-    assert repr(table) == "<Table many: 5000 samples of (7,), regression>"
+    assert repr(table) == "<Table many: 5,000 samples of (7,), regression>"
 
 
 @pytest.mark.parametrize("room", ["report", "records", "export", "data", "study"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -43,13 +42,8 @@ def main() -> None:
     _leave_out_this_folder()
     if _is_light(sys.argv[1:]):
         return _show_light()
-    # Torch and pandas take seconds; they are longer where their objects are searched
-    # for garbage, of which there is none.
-    gc.disable()
     from .cli import main as begin
 
-    gc.freeze()
-    gc.enable()
     begin()
 
 

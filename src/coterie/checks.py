@@ -15,10 +15,10 @@ import traceback
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # which takes seconds, and `coterie init` checks no tensor
+    from torch import Tensor
 
 _MOST = 1_000
 """Signs of a message: what is long in one is the text of a user, in its middle."""
@@ -63,6 +63,26 @@ def brief(value: object) -> str:
     large = isinstance(value, int) and value.bit_length() > 4000
     text = "a whole number of more than 1000 digits" if large else repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def several(count: int, noun: str) -> str:
+    """A number of things, one or more.
+
+    >>> several(1, "client"), several(1200, "row"), several(2, "category")
+    ('1 client', '1,200 rows', '2 categories')
+    """
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def plural(word: str) -> str:
+    """An English noun for several.
+
+    >>> plural("hospital"), plural("factory"), plural("branch")
+    ('hospitals', 'factories', 'branches')
+    """
+    if word.endswith("y") and word[-2:-1] not in "aeiou":
+        return f"{word[:-1]}ies"
+    return f"{word}{'es' if word.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
 
 
 def number(
@@ -190,6 +210,8 @@ def option_hint(section: str, word: str, choices: Iterable[str]) -> str:
 
 def finite(name: str, tensor: Tensor) -> Tensor:
     """Returns `tensor` if all its entries are finite, else names the first bad row."""
+    import torch
+
     bad = ~torch.isfinite(tensor)
     if bad.any():
         row = int(bad.reshape(len(bad), -1).any(1).nonzero()[0])
@@ -207,6 +229,8 @@ def _refuse_shape(name: str, tensor: Tensor, shape: tuple[int, ...], of: str) ->
 
 def dense(name: str, matrix: Tensor, clients: int) -> Tensor:
     """Returns `matrix` if it is no sparse one."""
+    import torch
+
     if matrix.layout != torch.strided:
         raise InputError(f"`{name}` must be a dense matrix, got a sparse one.")
     return matrix
@@ -214,6 +238,8 @@ def dense(name: str, matrix: Tensor, clients: int) -> Tensor:
 
 def square(name: str, matrix: Tensor, clients: int) -> Tensor:
     """Returns `matrix`, sparse or dense, if it is (clients, clients), finite, >= 0."""
+    import torch
+
     _refuse_shape(name, matrix, (clients, clients), "row")
     rows, values = torch.arange(clients, device=matrix.device), matrix
     if matrix.layout != torch.strided:
@@ -245,6 +271,8 @@ def positive(name: str, vector: Tensor, clients: int) -> Tensor:
 
 def mask(name: str, vector: Tensor, columns: int) -> Tensor:
     """Returns `vector` if it says true or false of each of so many columns."""
+    import torch
+
     if vector.dtype != torch.bool or vector.shape != (columns,):
         raise InputError(
             f"`{name}` must say true or false of the {columns} columns of a model, "
@@ -261,6 +289,8 @@ def dissimilarity(name: str, matrix: Tensor, clients: int) -> Tensor:
     Raises:
         InputError: names the first pair that breaks a rule.
     """
+    import torch
+
     _refuse_shape(name, matrix, (clients, clients), "row")
     rules = {
         "not be NaN": matrix.isnan(),

@@ -370,7 +370,6 @@ CSV = {
             "must be 0, 1, 2, ... and less than 10,000, but row 10 holds -3",
         ),
         ("damaged", {}, "row 2 of my.csv has 4 cells, but its header has 3."),
-        ("words", {}, "column 'a' of my.csv holds numbers, but row 10 holds 'tall'"),
         (None, {}, "there is no data file my.csv"),
     ],
 )
@@ -379,6 +378,15 @@ def test_wrong_data_are_refused(here, capsys, monkeypatch, content, options, mes
         Path("my.csv").write_text(CSV[content])
     data = {"name": "file", "path": "my.csv", "task": "classification"}
     write(data=data, split={"name": "natural", **options})
+    assert message in refused(capsys, monkeypatch, "run", "study.toml")
+
+
+def test_a_study_that_says_what_is_missing_refuses_other_words(
+    here, capsys, monkeypatch
+):
+    Path("my.csv").write_text(CSV["words"])
+    write(data={"name": "file", "path": "my.csv", "missing": ["short"]})
+    message = "column 'a' of my.csv holds numbers, but row 10 holds 'tall'"
     assert message in refused(capsys, monkeypatch, "run", "study.toml")
 
 

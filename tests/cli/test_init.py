@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from coterie.checks import InputError
+from coterie.cli.examples import installed
 from coterie.study.config import read_study
 from coterie.study.setup import federation_of
 from support.browser import Browser
@@ -307,3 +310,43 @@ def test_run_says_what_it_found_in_a_study_that_names_only_the_file(here):
     assert code == 0
     line = next(line for line in said.splitlines() if line.startswith("found"))
     assert 'client = "Spital", target = "Diagnose"' in line and "decimal" not in line
+
+
+WITHOUT_TORCH = """
+import sys
+from coterie.__main__ import main
+sys.argv = ["coterie", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print("torch" in sys.modules, "pandas" in sys.modules)
+"""
+
+
+def test_init_does_not_wait_for_torch(tmp_path):
+    words = ["init", str(installed("examples") / "hospitals.csv")]
+    words += ["--out", str(tmp_path / "study.toml")]
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert run.stdout.splitlines()[-1] == "False True"
+    assert (tmp_path / "study.toml").is_file()
+
+
+def test_init_writes_the_unit_of_a_quantity_and_refuses_that_of_classes(
+    here, capsys, monkeypatch
+):
+    examples = installed("examples")
+    code, _, _ = called("init", str(examples / "plants.csv"), "--unit", "kg")
+    assert code == 0
+    assert tomllib.loads(Path("study.toml").read_text())["data"]["unit"] == "kg"
+    assert read_study("study.toml").data["unit"] == "kg"
+    words = ["init", str(examples / "hospitals.csv"), "--unit", "kg", "--force"]
+    assert refused(capsys, monkeypatch, *words) == (
+        "--unit is the unit of a quantity, but column 'outcome' has classes: leave it "
+        "out."
+    )

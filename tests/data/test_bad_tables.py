@@ -7,14 +7,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from scipy.stats import spearmanr
 from sklearn import datasets
 
 import coterie as co
 from coterie.checks import InputError
 from coterie.data import load
-from coterie.data.doubts import disguise_note, least_wrong, rank_correlation
+from coterie.data.looking.disguises import (
+    disguise_note,
+    least_wrong,
+    rank_correlation,
+)
 from coterie.data.looking.findings import Findings, findings_of, look_at
 from coterie.data.looking.formats import Writing
 from coterie.data.looking.sources import TableSource, read_source
@@ -162,6 +165,17 @@ def test_a_frame_with_infinite_numbers_is_treated_like_a_file():
     assert table.features[:, 0].isnan().nonzero()[:, 0].tolist() == gaps
 
 
+def test_where_client_and_target_are_named_words_are_gaps_and_inf_is_not(tmp_path):
+    age = ["inf" if k == 3 else "<5" if k == 7 else AGE[k] for k in range(80)]
+    given = write_table(tmp_path, site=SITE, age=age, y=ILL)
+    data, _ = completed(given, {})
+    assert data == {**given, "missing": ["<5"]}
+    with pytest.raises(InputError, match=r"row 5 holds 'inf': .* `data\.missing`"):
+        load("file", **data)
+    named_nothing, _ = completed({"path": given["path"], "client": "site"}, {})
+    assert named_nothing["missing"] == ["<5", "inf"]
+
+
 def test_targets_that_are_not_finite_are_left_out(tmp_path):
     weight = ["-inf" if k == 3 else f"{k * 7 % 31}.25" for k in range(80)]
     told = found_in(site=SITE, age=AGE, y=weight)
@@ -257,30 +271,30 @@ def test_a_column_that_is_the_target_and_a_little_noise_is_said():
 @pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits"])
 def test_strong_columns_of_ordinary_tables_are_not_the_target_in_disguise(name):
     values, labels = getattr(datasets, f"load_{name}")(return_X_y=True)
-    for column in torch.tensor(values).T:
-        assert disguise_note("x", column, torch.tensor(labels), labelled=True) == ""
+    for column in values.T:
+        assert disguise_note("x", column, labels, labelled=True) == ""
 
 
 def test_strong_columns_of_ordinary_quantities_are_not_the_target_in_disguise():
     values, targets = datasets.load_diabetes(return_X_y=True)
-    for column in torch.tensor(values).T:
-        assert disguise_note("x", column, torch.tensor(targets), labelled=False) == ""
+    for column in values.T:
+        assert disguise_note("x", column, targets, labelled=False) == ""
 
 
 def test_what_a_column_gets_wrong_is_counted():
-    labels = torch.tensor([0] * 10 + [1] * 10 + [2] * 5)
-    stretches = torch.arange(25.0)
+    labels = np.repeat([0, 1, 2], [10, 10, 5])
+    stretches = np.arange(25.0)
     assert least_wrong(stretches, labels) == pytest.approx((0, 15 / 25))
     stretches[[0, 24]] = stretches[[24, 0]]
     assert least_wrong(stretches, labels) == pytest.approx((2 / 25, 15 / 25))
-    gaps = torch.where(labels == 1, torch.nan, 0.0)  # which tell one class
+    gaps = np.where(labels == 1, np.nan, 0.0)  # which tell one class
     assert least_wrong(gaps, labels) == pytest.approx((5 / 25, 15 / 25))
 
 
 def test_rank_correlations_are_those_of_scipy():
     rng = np.random.default_rng(1)
     a, b = rng.integers(0, 9, (2, 60)).astype(float)  # with ties
-    found = rank_correlation(torch.tensor(a), torch.tensor(b))
+    found = rank_correlation(a, b)
     assert found == pytest.approx(abs(spearmanr(a, b).statistic), rel=1e-12)
 
 

@@ -240,7 +240,7 @@ def test_small_clients_and_clients_of_one_class_are_named():
 
 def test_one_client_is_a_problem():
     (problem,) = found(looked(site=["A"] * 78 + ["B"] * 2, age=AGE, y=ILL)).problems
-    assert "names 1 clients with at least 4 rows" in problem
+    assert "names 1 client with at least 4 rows" in problem
 
 
 def test_clients_that_differ_only_by_case_are_one_and_that_is_said():

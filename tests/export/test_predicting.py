@@ -85,8 +85,8 @@ def test_words_gaps_and_unknown_categories_go_by_the_preparation(hospitals, tmp_
     assert found.labelled == 2
     (note,) = found.notes
     assert note == (
-        "column 'sex': 1 of 3 rows hold a category that training did not have, such as "
-        "'x' in row 4; it counts as none of them."
+        "column 'sex': 1 of 3 rows holds a category that training did not have, such "
+        "as 'x' in row 4; it counts as none of them."
     )
 
 
@@ -114,7 +114,7 @@ def test_arrays_far_from_all_training_data_are_said(hospitals, tmp_path):
     raw = np.array([[50.0, 130, 0, 1], [50, 1e5, 1, 0]])
     np.savez(tmp_path / "new.npz", features=raw)
     (note,) = predict(hospitals[0], tmp_path / "new.npz").notes
-    assert note.startswith("column 'pressure': 1 of 2 rows lie ten or more deviations")
+    assert note.startswith("column 'pressure': 1 of 2 rows lies ten or more deviations")
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,17 @@ def test_one_client_alone_trains_fedavg_as_local_training_does(federation):
             r"`lr` must be a number or curvature\(1\) or adam\(1\), got '0.1'",
         ),
         ("lr", "curvature(0)", "`lr curvature` must be greater than 0"),
-        ("lr", "adam(0.1, 2)", "`lr` adam takes 1 numbers"),
+        ("lr", "adam(0.1, 2)", "`lr` adam takes 1 number, got"),
+        (
+            "lr",
+            "adam",
+            r"`lr` 'adam' needs a number in brackets, such as .adam\(0.005\)",
+        ),
+        (
+            "weight_decay",
+            "samples",
+            r"needs a number in brackets, such as .samples\(1\)",
+        ),
         ("lr", "newton(1)", "must be a number or curvature"),
         (
             "weight_decay",

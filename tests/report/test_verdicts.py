@@ -7,6 +7,7 @@ from html import unescape
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from coterie import report
@@ -16,11 +17,12 @@ from coterie.report.opening.groups import groups_of, groups_of_labels, groups_te
 from coterie.report.opening.notices import (
     small_text,
     undertrained_text,
+    unset_steps_text,
     weak_local_text,
 )
 from coterie.report.opening.nouns import amounts_of, client_nouns
 from coterie.report.opening.pictures import client_gains, cut_text, gained, limits
-from coterie.report.opening.verdicts import headline, verdict_of
+from coterie.report.opening.verdicts import headline, notices_of, verdict_of
 from coterie.scores.finals import score_of, unit_of
 from coterie.types import ALONE, EVERYBODY
 from support.made_records import make_records, with_baselines, with_outcomes, written
@@ -69,6 +71,32 @@ def test_all_gain():
         "45.0 points better (95 % interval: between "
     )
     assert rest(records).endswith("We are sure of this average.")
+
+
+def two(right: np.ndarray) -> Records:
+    """Records of two hospitals, and of `ditto`."""
+    records = make_records(n=2, labels=("local", "ditto"), weights=False)
+    study = records.study | {"data": {"name": "file", "client": "hospital"}}
+    clients = records.clients.assign(test=SAMPLES)
+    records = replace(records, study=study, clients=clients, names=("Bern", "Chur"))
+    return with_outcomes(records, {"local": HALF[:, :2], "ditto": right[:, :2]})
+
+
+def test_two_are_both_or_neither():
+    gains, losses = two(more(18, 18)), two(more(-18, -18))
+    assert lead(gains) == (
+        "With ditto, both hospitals get a better model by learning together. We are "
+        "sure about both."
+    )
+    assert lead(losses).startswith(
+        "With ditto, neither of the two hospitals gets a better model"
+    )
+    weights = {
+        ("ditto", s): Snapshots(np.array([4]), in_groups("a", "a")[None])
+        for s in range(3)
+    }
+    text = groups_text(replace(gains, weights=weights), "ditto")
+    assert text == "Both hospitals learn together."
 
 
 def test_one_client_is_no_crowd():
@@ -407,6 +435,19 @@ def test_few_test_samples_are_noticed_and_long_intervals_cut():
     assert cut_text(records, "ditto") == ""
 
 
+def test_a_picture_ends_beyond_every_point_so_that_its_arrow_is_seen():
+    table = pd.DataFrame(
+        {
+            "mean": [1.0, 0.5, 16.0],
+            "low": [-1.0, -1.5, -40.0],
+            "high": [3.0, 2.5, 70.0],
+            "test": [100, 100, 6],
+        }
+    )
+    low, high = limits(table)
+    assert low == -1.5 and 16.0 < high < 17.0
+
+
 def test_training_that_still_improves_is_noticed():
     records = make_records(labels=("local", "ditto"), weights=False, rounds=20)
     t = records.metrics["round"]
@@ -430,3 +471,26 @@ def test_the_picture_is_there_for_few_and_many_clients(n: int):
         if trace.showlegend is not False or trace.type == "histogram"
     )
     assert drawn == (n if n <= 200 else len(figure.data[0].x))
+
+
+def test_a_step_size_that_nobody_gave_is_told_where_none_is_found():
+    entries = [
+        {"name": "local", "lr": 0.3},
+        {"name": "fedavg", "label": "average"},
+        {"name": "coteries", "tune": {"lr": [0.1]}},
+        {"name": "spag"},  # which has another default
+    ]
+    assert unset_steps_text({"algorithm": entries}) == ""
+    private = unset_steps_text({"algorithm": entries, "privacy": {}})
+    assert private == (
+        "`lr` of average was not given, so the usual 0.1 is used. Under [privacy] no "
+        "setting is found by itself, because finding it would tell about data without "
+        "being counted. Write an `lr` that works on public data."
+    )
+    timed = unset_steps_text({"algorithm": entries, "time": {}})
+    assert timed.endswith("Write `lr`, or search it by [tune].")
+    given = [{**entry, "lr": 0.1} for entry in entries]
+    assert unset_steps_text({"algorithm": given, "privacy": {}}) == ""
+    records = told(ditto=more(9, 9, 9, 9))
+    study = records.study | {"algorithm": entries[1:2], "privacy": {}}
+    assert private in notices_of(replace(records, study=study))

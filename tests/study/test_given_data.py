@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jaxtyping
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import coterie as co
 from coterie.checks import InputError
+from coterie.data import load
 from coterie.export import export_model, predict
 from coterie.study import data_of
 from support.called import called
@@ -214,5 +217,57 @@ def test_dates_and_identifiers_of_a_frame_are_as_those_of_a_file(tmp_path):
     given = co.study_of({**tables, "data": columns}, data=frame)
     assert given.data["drop"] == ["record_no"] and list(given.data["dates"]) == ["day"]
     read = co.study_of({**tables, "data": {**columns, "path": str(path)}})
-    one, other = (co.run_study(each, runs=tmp_path).models() for each in (given, read))
+    said: list[str] = []
+    one, other = (
+        co.run_study(each, runs=tmp_path, notice=said.append).models()
+        for each in (given, read)
+    )
+    found = (
+        'found in the data: task = "regression", drop = ["record_no"], dates = '
+        '{"day": "ISO8601"}; '
+    )
+    assert said[0] == f"{found}give these options yourself to change them."
+    assert f"{found}`coterie init` writes this into a study." in said
     torch.testing.assert_close(one, other)
+
+
+def messy_frame() -> pd.DataFrame:
+    """Forty rows with an identifier, two spellings, and words among numbers."""
+    return pd.DataFrame(
+        {
+            "hospital": ["Bern", "Chur"] * 20,
+            "patient": [f"P{k}" for k in range(40)],
+            "smokes": ["yes", "no", "no", "Yes "] + ["yes", "no"] * 18,
+            "score": [k % 7 if k % 5 else "<1" for k in range(40)],
+            "ill": [k // 3 % 2 for k in range(40)],
+        }
+    )
+
+
+def test_what_a_frame_does_not_say_is_a_warning_and_stands_in_the_report(tmp_path):
+    with pytest.warns(UserWarning) as caught:
+        result = co.train(
+            messy_frame(), "hospital", "ill", "local", rounds=1, runs=tmp_path
+        )
+    said = [str(one.message) for one in caught]
+    assert said[:2] == [
+        'found in the data: drop = ["patient"], missing = ["<1"]; give these options '
+        "yourself to change them.",
+        "column 'smokes': 'Yes' is read as 'yes'; set merge_case = false if they "
+        "differ.",
+    ]
+    page = Path(result.report()).read_text(encoding="utf-8")
+    assert "columns that are not used: patient;" in page
+    assert "&#x27;Yes&#x27; is read as &#x27;yes&#x27;" in page
+
+
+def test_words_and_numbers_of_a_frame_are_read_as_those_of_a_file(tmp_path):
+    messy_frame().to_csv(tmp_path / "messy.csv", index=False)
+    columns = {"client": "hospital", "target": "ill"}
+    tables = {"algorithm": [{"name": "local", "lr": 0.1}], "data": columns}
+    of_frame = co.study_of(tables, data=messy_frame()).given
+    path = str(tmp_path / "messy.csv")
+    of_file = co.study_of({**tables, "data": {**columns, "path": path}})
+    read = load("file", **{k: v for k, v in of_file.data.items() if k != "name"})
+    assert of_frame.schema == read.schema
+    torch.testing.assert_close(of_frame.features, read.features, equal_nan=True)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import warnings
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+import coterie as co
+from coterie import report
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
-from coterie.data.doubts import gives_away, repeats
+from coterie.data import files
+from coterie.data.looking.disguises import gives_away, repeats
 from coterie.records import Folder, load_records
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
@@ -231,17 +235,17 @@ def test_a_column_that_gives_the_label_away_is_said(tmp_path, tells):
 
 
 def test_what_gives_labels_away_is_not_what_differs_everywhere():
-    labels = torch.arange(40) % 2
-    steps = torch.arange(40).double()
+    labels = np.arange(40) % 2
+    steps = np.arange(40.0)
     assert not gives_away(steps, labels)
     assert gives_away(steps * labels, labels)  # a threshold
-    assert gives_away(labels.double(), labels)
-    assert not gives_away(torch.ones(40).double(), labels)
-    wrong = labels.double()
+    assert gives_away(labels.astype(float), labels)
+    assert not gives_away(np.ones(40), labels)
+    wrong = labels.astype(float)
     wrong[:5] = 0
     assert not gives_away(wrong, labels)
     assert repeats(2 - 3 * steps, steps)
-    assert not repeats(steps.square(), steps)
+    assert not repeats(np.square(steps), steps)
 
 
 def test_labels_that_only_test_data_have_are_said(tmp_path):
@@ -269,3 +273,27 @@ def test_without_a_listener_doubts_are_warnings(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run_study(study(tmp_path, drop=["z"]), runs=tmp_path / "runs")
+
+
+def test_the_unit_of_a_quantity_is_said_and_that_of_classes_refused(tmp_path):
+    lines = rows(lambda k: f"{hospital(k)},{k * 0.37 % 5:.2f},{noise(k)},{k * 5 % 13}")
+    (tmp_path / "yields.csv").write_text(lines)
+    known = {"target": "outcome", "client": "hospital", "unit": "bushels"}
+    path = tmp_path / "yields.csv"
+    methods = ["local", "fedavg"]
+    result = co.train(path, method=methods, rounds=1, runs=tmp_path, **known)
+    assert (
+        "bushels alone, which is"
+        in report.headline(result.records, report.summary(result.records))["Verdict"]
+    )
+    (tmp_path / "classes.csv").write_text(
+        rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},{k * 5 % 13}")
+    )
+    with pytest.raises(InputError) as refused:
+        files.table(tmp_path / "classes.csv", **known)
+    assert str(refused.value) == (
+        "`data.unit` is the unit of a quantity, but column 'outcome' of classes.csv is "
+        "for binary: leave `unit` out."
+    )
+    with pytest.raises(InputError, match="at most 20 characters, such as 'kg', got"):
+        files.table(path, **{**known, "unit": "k" * 21})

@@ -92,6 +92,57 @@ def test_the_k_with_the_best_score_on_the_other_half_is_taken(file):
     assert found.scores["1"] == pytest.approx(np.mean(errors), rel=0.03)
 
 
+def averaged_on_halves(setup, k, models):
+    """A round of FedAvg on each half, client after client, from these models."""
+    federation = setup.simulation.federation
+    curvature = setup.simulation.samples.measured.curvature
+    sizes, n = federation.train.size.double(), len(federation)
+    made = []
+    for half, model in zip(halves_of(federation, 0), models, strict=True):
+        index, owner = samples_of(half.train)
+        moved = torch.zeros_like(model)
+        for i in range(n):
+            mine = index[owner == i]
+            x, y = federation.features[mine], federation.targets[mine].ravel()
+            w, b, decay = model[:-1], model[-1], k / (len(mine) * n)
+            for _ in range(10):
+                gap, lr = x @ w + b - y, 1 / (curvature[i] + decay)
+                w = w - lr * (2 * x.T @ gap / len(mine) + decay * w)
+                b = b - lr * 2 * gap.mean()
+            moved += sizes[i] / sizes.sum() * torch.cat([w, b[None]])
+        made.append(moved)
+    return made
+
+
+def test_shared_models_have_the_k_with_which_fedavg_on_halves_is_best(file):
+    setup = prepare(study(file, run={"dtype": "float64"}), 0)
+    found, federation = find_settings(setup), setup.simulation.federation
+    models = [setup.x[0]] * 2
+    for k in DECAYS:
+        models, errors = averaged_on_halves(setup, k, models), []
+        for half, model in zip(halves_of(federation, 0), models, strict=True):
+            index, owner = samples_of(half.validation)
+            out = federation.features @ model[:-1] + model[-1]
+            gap = (out - federation.targets.ravel())[index]
+            errors += [gap[owner == i].square().mean().sqrt() for i in range(3)]
+        mean = float(torch.stack(errors).mean()) * federation.preparations.unit.scale[0]
+        assert found.shared_scores[f"{k:g}"] == pytest.approx(mean, rel=1e-9)
+    best = float(min(found.shared_scores, key=found.shared_scores.get))
+    assert found.shared_decay == min(best, found.decay)
+
+
+def test_alike_clients_with_many_columns_share_a_model_with_more_decay(tmp_path):
+    """As ridge regression of all rows does, by cross-validation."""
+    rng = np.random.default_rng(2)
+    x, truth = rng.normal(size=(160, 40)), rng.normal(size=40)
+    y = x @ truth + 2 * np.linalg.norm(truth) * rng.normal(size=160)
+    frame = pd.DataFrame(x, columns=[f"f{j}" for j in range(40)])
+    frame["kg"], frame["plant"] = y, [f"plant {j % 4}" for j in range(160)]
+    frame.to_csv(tmp_path / "wide.csv", index=False)
+    found = find_settings(prepare(study(tmp_path / "wide.csv"), 0))
+    assert found.shared_decay >= 10 and found.decay >= found.shared_decay
+
+
 def test_halves_part_the_training_data_of_each_client_by_itself(file):
     federation = prepare(study(file), 0).federation
     alone = federation.select(torch.tensor([1]))
@@ -123,10 +174,13 @@ def test_settings_do_not_depend_on_validation_or_test_data(file):
 
 def test_what_the_search_costs_is_recorded(file, tmp_path):
     """8 products with Hessians cost two gradients of all data each; then steps with
-    each k on both halves, which are all data."""
+    each k on both halves, which are all data, alone and together."""
     result = run_study(study(file, run={"rounds": 2}), runs=tmp_path)
     samples = int(prepare(study(file), 0).federation.train.size.sum())
-    assert settings(result)["gradients"] == (2 * 8 + sum(DECAYS.values())) * samples
+    assert (
+        settings(result)["gradients"]
+        == (2 * 8 + sum(DECAYS.values()) + 10 * len(DECAYS)) * samples
+    )
 
 
 def test_a_setting_that_is_written_stays_as_it_is(file, tmp_path, monkeypatch):
@@ -146,8 +200,8 @@ def test_a_setting_that_is_written_stays_as_it_is(file, tmp_path, monkeypatch):
     ]
     made = study(file, algorithm=entries, run={"rounds": 2})
     result = run_study(made, runs=tmp_path)
-    k = settings(result)["decay"]
-    decay = f"samples({k:g}, {min(k, 1):g})"
+    found = settings(result)
+    decay = f"samples({found['decay']:g}, {found['shared_decay']:g})"
     assert seen["local"] == {"lr": 0.02}
     usual = {"lr": "curvature(1)", "weight_decay": decay}
     assert seen["fedavg"] == usual | {"steps": 2}
@@ -298,12 +352,17 @@ def test_report_and_terminal_say_what_was_chosen(file, tmp_path):
     found, records = settings(result), result.records
     said = settings_text(records)
     rounds = int(records.rounds["round"].max())
+    assert found["shared_decay"] == found["decay"]
     assert f"weight decay {found['decay']:g} / samples, and {rounds} rounds." in said
+    other = replace(records.settings[0], decay=100.0, shared_decay=10.0)
+    assert (
+        "weight decay 100 / samples (10 / samples where clients share a model), and"
+    ) in settings_text(replace(records, settings=(other,)))
     trained = records.rounds.groupby("algorithm")["gradients"].max().sum()
     assert f"took {found['gradients'] / trained:.0%} of the gradients" in said
     page = write_report(records, tmp_path / "report.html").read_text(encoding="utf-8")
     section = page[page.index("Settings that chose themselves") :]
-    for k, score in found["scores"].items():
+    for k, score in [*found["scores"].items(), *found["shared_scores"].items()]:
         assert f"k = {k}" in section and score_of(records).show(score) in section
     assert " rounds" not in settings_text(
         run_study(study(file, run={"rounds": 2}), runs=tmp_path).records

@@ -78,16 +78,6 @@ def read_beside(
     return read_study(path, overrides)
 
 
-def found_data(
-    path: Path, overrides: Sequence[str] | None, study: Study
-) -> dict[str, Any]:
-    """What of [data] neither a study nor an override says, but its file told."""
-    data = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("data", {})
-    keys = (text.partition("=")[0].strip() for text in overrides or [])
-    said = {"name", *data, *(k.partition(".")[2] for k in keys if k[:5] == "data.")}
-    return {key: value for key, value in study.data.items() if key not in said}
-
-
 def _texts(value: Any) -> Iterator[str]:
     """All texts in nested tables but those that are names for people."""
     if isinstance(value, str):

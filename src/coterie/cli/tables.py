@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +13,13 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from ..checks import several
 from ..scores.finals import Score, marked
 from ..scores.words import in_bytes, percent
-from .terminal import console
+from .terminal import out
 
 if TYPE_CHECKING:
     import pandas as pd
-
-out, err = console(), console(stderr=True)
-
-SPEAKS = os.environ.get("RANK", "0") == "0"
-"""Of several processes that torchrun started, the first one speaks for all."""
-
-
-def notice(line: str) -> None:
-    """Prints a line beside what was asked for."""
-    if SPEAKS:
-        err.print(line, soft_wrap=True)
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
@@ -88,8 +77,9 @@ def print_summary(summary: Any, score: Score, baselines: Any = None) -> None:
     when, seeds = f"round {summary['round'].max()}", summary["seeds"].max()
     if "time" in summary:
         when = f"after {summary['time'].max():.4g} virtual seconds"
-    what = score.words if " for " in score.words else "test data"
-    title = f"{what}, {when}, {seeds} seed{'s' if seeds > 1 else ''}"
+    named = " for " in score.words or score.quantity
+    what = score.axis if named else "test data"
+    title = f"{what}, {when}, {several(int(seeds), 'seed')}"
     columns: dict[str, Callable[[Any], str]] = {
         _mean_heading(summary): lambda row: _mean(row, score),
         _gain_heading(score): lambda row: _gain(row, score),
@@ -151,7 +141,7 @@ def _few(names: list[str], room: int = 12) -> str:
 def print_newcomers(summary: Any, score: Score) -> None:
     """Prints how those fare who were held out of training."""
     count = int((summary["newcomers"] / summary["seeds"]).max())
-    title = f"{count} newcomer{'s' if count > 1 else ''}, held out of training"
+    title = f"{several(int(count), 'newcomer')}, held out of training"
     columns: dict[str, Callable[[Any], str]] = {
         _mean_heading(summary): lambda row: _mean(row, score),
         "worst\nnewcomer": lambda row: score.show(row["worst"]),

@@ -72,6 +72,18 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
+out, err = console(), console(stderr=True)
+
+SPEAKS = os.environ.get("RANK", "0") == "0"
+"""Of several processes that torchrun started, the first one speaks for all."""
+
+
+def notice(line: str) -> None:
+    """Prints a line beside what was asked for."""
+    if SPEAKS:
+        err.print(line, soft_wrap=True)
+
+
 def show_any_sign() -> None:
     """Writes signs that the terminal's encoding lacks as numbers, and goes on."""
     for stream in (sys.stdout, sys.stderr):

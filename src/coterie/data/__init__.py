@@ -5,17 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import late_names
-from .federation import Federation, Part, Table, federate
-from .preparation import Column, Preparation, Schema
-from .splits import SPLITS, Assignment, divide
 
 if TYPE_CHECKING:
     from .datasets import DATASETS, load
+    from .federation import Federation, Part, Table, federate
     from .files import raw_columns
+    from .preparation import Column, Preparation, Schema
+    from .splits import SPLITS, Assignment, divide
 
-# Data sets bring pandas with them.
+# Data sets bring pandas with them, all others torch, which a look at a file spares.
 __getattr__ = late_names(
-    __name__, {"datasets": "DATASETS load", "files": "raw_columns"}
+    __name__,
+    {
+        "datasets": "DATASETS load",
+        "federation": "Federation Part Table federate",
+        "files": "raw_columns",
+        "preparation": "Column Preparation Schema",
+        "splits": "SPLITS Assignment divide",
+    },
 )
 
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import InputError, brief, integer
+from ..checks import InputError, brief, integer, several
 from .preparation import Preparations, Schema
 
 PartName = Literal["train", "validation", "test"]
@@ -43,6 +43,7 @@ class _TableFields(NamedTuple):
     classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
     columns: tuple[str, ...] = ()  # names of the features
     schema: Schema | None = None  # where features are raw columns, to be prepared
+    merged: tuple[str, ...] = ()  # which words are read as others, in sentences
 
 
 class Table(_TableFields):
@@ -64,9 +65,8 @@ class Table(_TableFields):
 
     def __repr__(self) -> str:
         shape = tuple(self.features.shape[1:])
-        return (
-            f"<Table {self.name}: {len(self.targets)} samples of {shape}, {self.task}>"
-        )
+        size = several(len(self.targets), "sample")
+        return f"<Table {self.name}: {size} of {shape}, {self.task}>"
 
 
 def _refuse_table(table: Table) -> None:
@@ -156,6 +156,7 @@ class Federation:
     raw: Float[Tensor, "m c"] | None = None  # what features were prepared from
     preparations: Preparations | None = None  # by identity
     left_out: tuple[str, ...] = ()  # clients that were too small, and why
+    merged: tuple[str, ...] = ()  # which words are read as others, in sentences
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -163,7 +164,7 @@ class Federation:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{int(self.part(p).size.sum())} {p}" for p in PARTS)
         return (
-            f"<Federation {self.name}: {len(self)} clients, {self.task}; "
+            f"<Federation {self.name}: {several(len(self), 'client')}, {self.task}; "
             f"samples: {sizes}>"
         )
 
@@ -343,6 +344,7 @@ def federate(
         clusters=clusters,
         optima=optima,
         note=table.note,
+        merged=table.merged,
         names=tuple(names),
         classes=table.classes,
         columns=table.columns,

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from ..checks import InputError, brief, expanded, one_of, suggestion
+from ..checks import InputError, brief, expanded, one_of, several, suggestion
 from ..models import OBJECTIVES, outputs_for
 from .federation import Table
 from .looking.dates import days, form_of
@@ -48,6 +48,8 @@ _ADVICE = (
 )
 """What to do about a feature that is not finite."""
 
+_LONGEST_UNIT = 20
+
 _MOST_CLASSES = 10_000
 """A larger label is no class but a quantity, or a name."""
 
@@ -59,6 +61,7 @@ def table(
     client: str = "client",
     task: str | None = None,
     positive: str = "",
+    unit: str = "",
     scale: str | None = None,
     scale_target: bool = True,
     indicators: bool = False,
@@ -85,14 +88,12 @@ def table(
         one_of("data.scale", scale, SCALES)
     if isinstance(path, str | Path) and is_npz(path):
         npz = checked_path(path, (".npz",))
-        about = (target, client) != ("target", "client") or indicators or categories
-        if about or drop or dates or missing or positive:
-            raise InputError(
-                "`target`, `client`, `positive`, `indicators`, `categories`, `dates`, "
-                "`drop` and `missing` are about columns of a table; in the npz file "
-                f"{npz.name} the arrays are called 'targets' and 'client'."
-            )
-        return _from_npz(npz, task, scale or "none", scale_target)
+        named = (target, client) != ("target", "client")
+        if named or indicators or categories or drop or dates or missing or positive:
+            raise _of_columns(npz)
+        made = _from_npz(npz, task, scale or "none", scale_target)
+        refuse_unit(unit, made.task, npz.name)
+        return made
     asked = Writing(separator, decimal, encoding)
     refuse_writing(asked)
     return table_of_source(
@@ -101,6 +102,7 @@ def table(
         client=client,
         task=task,
         positive=positive,
+        unit=unit,
         scale=scale,
         scale_target=scale_target,
         indicators=indicators,
@@ -114,6 +116,15 @@ def table(
     )
 
 
+def _of_columns(npz: Path) -> InputError:
+    """The sentence about options that an npz file cannot have."""
+    return InputError(
+        "`target`, `client`, `positive`, `indicators`, `categories`, `dates`, `drop` "
+        f"and `missing` are about columns of a table; in the npz file {npz.name} the "
+        "arrays are called 'targets' and 'client'."
+    )
+
+
 def table_of_source(
     read: Callable[[], TableSource],
     *,
@@ -121,6 +132,7 @@ def table_of_source(
     client: str = "client",
     task: str | None = None,
     positive: str = "",
+    unit: str = "",
     scale: str | None = None,
     scale_target: bool = True,
     indicators: bool = False,
@@ -141,15 +153,47 @@ def table_of_source(
         )
     source = read()
     meant = Meaning(target, client, tuple(categories), dict(forms), tuple(missing))
-    frame = _used(source, meant, drop)
-    return _made(
+    path, frame, notes = source.label, _used(source, meant, drop), []
+    everybody = _clients(frame, path, client)
+    if drop:
+        notes.append(f"columns that are not used: {', '.join(drop)}")
+    if skip_empty:
+        frame = _with_both_ends(frame, path, meant, notes)
+    frame, merged = _merged(frame, client) if merge_case else (frame, [])
+    notes += merged
+    if skip_clients and client:
+        frame = _without_clients(frame, path, client, skip_clients, everybody)
+        notes.append(f"clients left out: {_listed(list(skip_clients))}")
+    made = _made(
         source,
-        _kept(frame, source.label, meant, skip_empty, skip_clients, merge_case),
+        (frame, notes),
         meant,
         task,
         positive,
         Schema((), scale or "agreed", indicators, scale_target),
     )
+    refuse_unit(unit, made.task, f"column {target!r} of {path.name}")
+    return made._replace(merged=tuple(merged))
+
+
+def refuse_unit(unit: str, task: str, whose: str) -> None:
+    """Refuses the unit of what is not a quantity, and what is too long for a plot.
+
+    Args:
+        unit: such as "kg"; "" for none.
+        task: of the data.
+        whose: unit it is, in words.
+    """
+    if unit and task != "regression":
+        raise InputError(
+            f"`data.unit` is the unit of a quantity, but {whose} is for {task}: leave "
+            "`unit` out."
+        )
+    if len(unit) > _LONGEST_UNIT or not unit.isprintable():
+        raise InputError(
+            f"`data.unit` must be one word of at most {_LONGEST_UNIT} characters, such "
+            f"as 'kg', got {brief(unit)}."
+        )
 
 
 def _is_text(value: object) -> bool:
@@ -186,48 +230,61 @@ def _used(source: TableSource, meant: Meaning, drop: Sequence[str]) -> pd.DataFr
     return frame
 
 
-def _kept(
+def _with_both_ends(
+    frame: pd.DataFrame, path: Path, meant: Meaning, notes: list[str]
+) -> pd.DataFrame:
+    """The rows that have a target and a client; notes how many others there were."""
+    ends = [name for name in (meant.target, meant.client) if name]
+    gaps = {meant.target: meant.missing}
+    cells = [cells_of(frame[name], path, gaps.get(name, ())) for name in ends]
+    empty = np.any([some.missing for some in cells], axis=0)
+    if empty.all():
+        raise InputError(
+            f"no row of {path.name} has {' and '.join(map(repr, ends))}: choose "
+            "another `target` or `client`."
+        )
+    if empty.any():
+        rows = several(int(empty.sum()), "row")
+        notes.append(f"{rows} without {' or '.join(ends)} left out")
+        everybody = _clients(frame, path, meant.client)
+        left = _clients(frame[~empty], path, meant.client)
+        gone = _in_order(everybody - left)
+        notes += [f"clients without a target left out: {_listed(gone)}"] * bool(gone)
+    return frame[~empty]
+
+
+def _clients(frame: pd.DataFrame, path: Path, client: str) -> set[str]:
+    """The names of clients in a table, as they are spelled there."""
+    if not client:
+        return set()
+    cells = cells_of(frame[client], path)
+    return {str(name) for name in cells.text[~cells.missing]}
+
+
+def _without_clients(
     frame: pd.DataFrame,
     path: Path,
-    meant: Meaning,
-    skip_empty: bool,
-    skip_clients: Sequence[str],
-    merge_case: bool,
-) -> tuple[pd.DataFrame, list[str]]:
-    """The rows that are used, words with one spelling, and what there is to say."""
-    notes: list[str] = []
-    ends = [name for name in (meant.target, meant.client) if name]
-    everybody = np.full(len(frame), "")
-    if meant.client:
-        everybody = cells_of(frame[meant.client], path).text
-    if skip_empty:
-        gaps = {meant.target: meant.missing}
-        cells = [cells_of(frame[name], path, gaps.get(name, ())) for name in ends]
-        empty = np.any([some.missing for some in cells], axis=0)
-        if empty.all():
+    client: str,
+    names: Sequence[str],
+    everybody: set[str],
+) -> pd.DataFrame:
+    """The rows of all clients but these.
+
+    Args:
+        frame: the rows that are used.
+        path: of the file.
+        client: the column of clients.
+        names: of those to leave out.
+        everybody: in the file, also those of whom no row is used.
+    """
+    who = cells_of(frame[client], path).text
+    for name in names:
+        if name not in who and name not in everybody:
             raise InputError(
-                f"no row of {path.name} has {' and '.join(map(repr, ends))}: choose "
-                "another `target` or `client`."
+                f"`data.skip_clients` must name clients, but {path.name} has none "
+                f"called {name!r}.{suggestion(str(name), set(who))}"
             )
-        if empty.any():
-            notes.append(f"{empty.sum():,} rows without {' or '.join(ends)} left out")
-            frame = frame[~empty]
-            gone = _in_order(set(everybody) - set(everybody[~empty]) - set(MISSING))
-            notes += [f"clients without a target left out: {_listed(gone)}"] * any(gone)
-    if merge_case:
-        frame, merged = _merged(frame, meant.client)
-        notes += merged
-    if skip_clients and meant.client:
-        who = cells_of(frame[meant.client], path).text
-        for name in skip_clients:
-            if name not in who and name not in everybody:  # all of its rows are empty
-                raise InputError(
-                    f"`data.skip_clients` must name clients, but {path.name} has none "
-                    f"called {name!r}.{suggestion(str(name), set(who))}"
-                )
-        frame = frame[~np.isin(who, list(skip_clients))]
-        notes.append(f"clients left out: {_listed(list(skip_clients))}")
-    return frame, notes
+    return frame[~np.isin(who, list(names))]
 
 
 def _merged(frame: pd.DataFrame, client: str) -> tuple[pd.DataFrame, list[str]]:

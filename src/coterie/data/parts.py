@@ -21,7 +21,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from .. import seeds
-from ..checks import InputError, finite, integer, one_of
+from ..checks import InputError, finite, integer, one_of, several
 from ..models import OBJECTIVES, target_values
 from .federation import Table, called, short_name
 
@@ -124,7 +124,7 @@ def too_small(
 
 
 def _counted(samples: int) -> str:
-    return f"{samples} sample{'s' * (samples != 1)}"
+    return f"{several(samples, 'sample')}"
 
 
 def contents(table: Table) -> Int[Tensor, " m"]:

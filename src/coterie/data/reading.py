@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..checks import InputError, brief
+from ..checks import InputError, brief, several
 from .looking.formats import UNSAID, Writing, decoded, points_for_commas, separator_of
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -117,7 +117,7 @@ def _header(path: Path, text: str, separator: str, first: int) -> list[str]:
         # pandas would fill a row that is short, as if its cells were empty.
         if row and len(row) != len(names):
             raise InputError(
-                f"row {number} of {path.name} has {len(row)} cell{'s' * (len(row) > 1)}"
+                f"row {number} of {path.name} has {several(len(row), 'cell')}"
                 f", but its header has {len(names)}."
             )
     if not names:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import several
 from ..data.federation import full_name
 from ..data.looking.dates import ORIGIN
 from ..models import OBJECTIVES
@@ -194,7 +195,7 @@ def _gain_lines(records: Records, trained: Trained) -> list[str]:
         "loses": "it loses",
         "cannot tell": "we cannot tell whether it gains",
     }.get(row["verdict"], "it cannot be compared")
-    seeds = f"{gain.seeds} seed{'s' * (gain.seeds != 1)}"
+    seeds = several(gain.seeds, "seed")
     ends = f"95 % interval {score.show_interval(row['low'], row['high'])}"
     counted = "seeds and test samples" if gain.samples else "seeds alone"
     line = (

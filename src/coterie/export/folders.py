@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import platform
-import re
 import tempfile
+import unicodedata
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -180,17 +180,50 @@ def _refuse_any(
 def folder_names(clients: Sequence[str]) -> list[str]:
     """What folders of clients' models are called, each in a way of its own.
 
-    >>> folder_names(["St. Gallen/2", "..", "Bern", "BERN"])
-    ['St._Gallen_2', 'client', 'Bern', 'BERN-2']
+    >>> folder_names(["St. Gallen/2", "..", "Bern", "BERN", "北京", "CON"])
+    ['St._Gallen_2', 'client', 'Bern', 'BERN-2', '北京', 'CON_']
     """
     found: list[str] = []
     for client in clients:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "_", client)[:60].lstrip(".") or "client"
-        taken = {other.lower() for other in found}  # as some disks do not tell apart
+        name = folder_name(client)
+        taken = {_alike(other) for other in found}
         others = (f"{name}-{k}" for k in itertools.count(2))
         tried = itertools.chain([name], others)
-        found.append(next(each for each in tried if each.lower() not in taken))
+        found.append(next(each for each in tried if _alike(each) not in taken))
     return found
+
+
+def folder_name(client: str) -> str:
+    """A name that every file system takes, with the letters of any script.
+
+    It has at most 120 bytes, begins with no dot, and is no device of Windows.
+    """
+    letters = unicodedata.normalize("NFC", client)
+    name = "".join(c if _is_plain(c) else " " for c in letters)
+    name = "_".join(name.split()).lstrip("._")
+    name = name.encode()[:_MOST_BYTES].decode(errors="ignore").rstrip(".")
+    if not any(c.isalnum() for c in name):
+        return "client"
+    first, dot, rest = name.partition(".")
+    return f"{first}_{dot}{rest}" if first.upper() in _DEVICES else name
+
+
+def _is_plain(character: str) -> bool:
+    """Whether it is a letter, a mark of one, a digit, or `.`, `_` or `-`."""
+    return character in "._-" or unicodedata.category(character)[0] in "LMN"
+
+
+def _alike(name: str) -> str:
+    """The same for names that some disks do not tell apart."""
+    return unicodedata.normalize("NFKC", name).casefold()
+
+
+_MOST_BYTES = 120
+"""File systems take 255; the rest is for what is added to a name."""
+
+_NUMBERED = (f"{device}{k}" for device in ("COM", "LPT") for k in "123456789¹²³")
+_DEVICES = frozenset(["CON", "PRN", "AUX", "NUL", *_NUMBERED])
+"""What Windows takes for a device, whatever follows behind a dot."""
 
 
 def _meant(

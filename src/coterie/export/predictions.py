@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from ..checks import InputError, brief, one_of, raised, suggestion
+from ..checks import InputError, brief, one_of, raised, several, suggestion
 from ..data.files import checked_path, known_words, raw_values
 from ..data.looking.sources import with_names
 from ..data.preparation import LIMIT, Preparation, preparation_of
@@ -350,10 +350,12 @@ def _unknown(
         rows = np.flatnonzero(raw[:, place].numpy() == -1)
         if len(rows):
             word = cells_of(frame[column.name], path).text[rows[0]]
+            hold = "holds" if len(rows) == 1 else "hold"
+            some = f"{len(rows):,} of {several(len(frame), 'row')} {hold}"
             notes.append(
-                f"column {column.name!r}: {len(rows):,} of {len(frame):,} rows hold a "
-                f"category that training did not have, such as {brief(word)} in row "
-                f"{frame.index[rows[0]]}; it counts as none of them."
+                f"column {column.name!r}: {some} a category that training did not "
+                f"have, such as {brief(word)} in row {frame.index[rows[0]]}; it counts "
+                "as none of them."
             )
     return notes
 
@@ -376,11 +378,12 @@ def _far(frame: pd.DataFrame, how: Preparation | None, raw: Tensor) -> list[str]
         rows = np.flatnonzero((away >= limit).numpy())
         if len(rows):
             check = "dates" if column.date else "unit"
+            lie = "lies" if len(rows) == 1 else "lie"
+            some = f"{len(rows):,} of {several(len(frame), 'row')} {lie}"
             notes.append(
-                f"column {column.name!r}: {len(rows):,} of {len(frame):,} rows lie "
-                f"{words} or more deviations from what the model was trained on, such "
-                f"as row {frame.index[rows[0]]}; check the {check} of this column, as "
-                "these predictions mean little."
+                f"column {column.name!r}: {some} {words} or more deviations from what "
+                f"the model was trained on, such as row {frame.index[rows[0]]}; check "
+                f"the {check} of this column, as these predictions mean little."
             )
     return notes
 

@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import InputError, brief, call, number, one_of
+from ..checks import InputError, brief, call, number, one_of, several
 from ..options import BelowOne, NotNegative, Positive
 from ..types import Clients, MeasuredClients, Oracle
 
@@ -53,19 +53,27 @@ def schedule(name: str, text: str) -> str:
 Schedule = Annotated[str, schedule]
 
 
+_EXAMPLES = {"adam": 0.005, "curvature": 1, "samples": 1}
+"""A number that goes well with each word."""
+
+
 def _number_or_call(name: str, value: float | str, words: dict[str, int]) -> None:
     """Refuses a text that is not one of these words with numbers above 0."""
     if not isinstance(value, str):
         return
     form = re.fullmatch(r"(\w+)\(([^()]+)\)", value)
+    if value in words:
+        raise InputError(
+            f"`{name}` {value!r} needs a number in brackets, such as "
+            f'"{value}({_EXAMPLES[value]})".'
+        )
     if form is None or form[1] not in words:
         known = " or ".join(f"{word}(1)" for word in words)
         raise InputError(f"`{name}` must be a number or {known}, got {brief(value)}.")
     given = call(name, value)[1]
     if len(given) > words[form[1]]:
-        raise InputError(
-            f"`{name}` {form[1]} takes {words[form[1]]} numbers, got {brief(value)}."
-        )
+        most = several(words[form[1]], "number")
+        raise InputError(f"`{name}` {form[1]} takes {most}, got {brief(value)}.")
     for each in given:
         number(f"{name} {form[1]}", each, above=0)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from ..checks import InputError, integer, number
+from ..checks import InputError, integer, number, several
 from ..clients.simulation import Simulation
 from ..data.federation import Federation, full_name, short_name
 from ..models import Objective
@@ -69,7 +69,7 @@ class Plan:
         verdicts = ", ".join(f"{name} {count}" for name, count in counts.items())
         return (
             f"<Plan of {self.study.name}, seed {self.seed}: "
-            f"{len(self.clients)} clients; {verdicts}>"
+            f"{several(len(self.clients), 'client')}; {verdicts}>"
         )
 
     def _repr_html_(self) -> str:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import tomli_w
-import torch
 
 from ..checks import InputError
 
@@ -189,6 +188,8 @@ def _sum(text: str) -> str:
 
 def save(path: Path, values: Any) -> None:
     """Replaces a file by one with these values and their checksum."""
+    import torch  # which takes seconds, and texts do not need it
+
     with writing(path) as file:
         torch.save(values, file)
         with file.open("r+b") as stream:
@@ -201,6 +202,8 @@ def load(path: Path) -> Any:
     Raises:
         InputError: where a byte is not as it was.
     """
+    import torch
+
     try:
         if not path.is_file():  # a pipe would never end
             raise ValueError

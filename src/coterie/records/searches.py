@@ -111,6 +111,8 @@ class FoundSettings:
     curvature: float = 1.0  # the largest of any client, at the start
     samples: float = 1.0  # of a client, on average
     scores: dict[str, float] = field(default_factory=dict)  # means, by k
+    shared_decay: float = 1.0  # k of models that clients share
+    shared_scores: dict[str, float] = field(default_factory=dict)  # of FedAvg
     gradients: float = 0.0  # of single samples, of all clients
     reduced: dict[str, int] = field(default_factory=dict)  # by label: how often
 
@@ -119,10 +121,11 @@ def load_settings(path: Path) -> FoundSettings:
     """The settings in a file, each of the kind that it must be."""
     try:
         found = FoundSettings(**read_json(path))
-        numbers = (found.decay, found.curvature, found.samples, found.gradients)
+        numbers = [found.decay, found.shared_decay, found.curvature, found.samples]
+        numbers += [found.gradients, *found.scores.values()]
+        numbers += found.shared_scores.values()
         sound = type(found.seed) is int and isinstance(found.linear, bool)
         sound &= all(isinstance(each, float | int) for each in numbers)
-        sound &= all(isinstance(v, float | int) for v in found.scores.values())
         sound &= all(type(times) is int for times in found.reduced.values())
     except (AttributeError, TypeError) as error:
         raise damaged(path, error) from error

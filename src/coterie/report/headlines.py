@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from ..checks import several
 from ..records import Records
 from ..scores.axes import axis_of
 from ..scores.failures import failures
@@ -24,6 +25,7 @@ from ..scores.finals import (
 from ..scores.gains import Gain, gain_of
 from ..scores.summaries import costs_of, favourite_of, lacks_choice, ranked
 from ..scores.words import as_many, in_bytes, joined, large, seconds_of, some_of
+from .opening.nouns import amounts_of
 from .tables import at_equal_cost, infinite_losses, shortfalls
 
 
@@ -57,12 +59,14 @@ def choice_text(records: Records, label: str) -> str:
 
 def interval_text(records: Records, gain: Gain) -> str:
     """A 95 per cent interval in words."""
-    return f"95 % interval {score_of(records).show_interval(gain.low, gain.high)}"
+    score = score_of(records)
+    interval = score.show_interval(gain.low, gain.high)
+    return f"95 % interval {interval} {score.quantity}".rstrip()
 
 
 def certainty_text(records: Records, gain: Gain) -> str:
     """What intervals count, in words."""
-    seeds = f"{gain.seeds} seed{'s' * (gain.seeds != 1)}"
+    seeds = several(gain.seeds, "seed")
     if gain.samples == 0:
         why = f"this run kept no {records.score} of each test sample"
         if gain.seeds < 2:
@@ -91,7 +95,7 @@ def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
     It is sure where the 95 per cent interval of its lead over the next is above 0, and
     both ran equally long. Oracles do not count, nor those whose training failed.
     """
-    score = score_of(records)
+    score = amounts_of(records)
     means_of = ranked(records, table["mean"])
     if not means_of:
         return "No algorithm has a mean test score.", None
@@ -150,7 +154,7 @@ def _equal_text(records: Records, label: str) -> str:
     if "gradients" not in records.rounds:
         return ""
     _, means = at_equal_cost(records, "gradients")
-    score = score_of(records)
+    score = amounts_of(records)
     places = ranked(records, means)
     if not places or not np.isfinite(means.get(label, np.nan)):
         return ""
@@ -165,7 +169,7 @@ def _equal_text(records: Records, label: str) -> str:
 
 def _oracle_text(records: Records, table: pd.DataFrame) -> str:
     """What those reach who are told the truth."""
-    score, means = score_of(records), table["mean"]
+    score, means = amounts_of(records), table["mean"]
     told = [label for label in labels_of(records) if label in records.oracles]
     if not told:
         return ""

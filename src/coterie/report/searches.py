@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from ..checks import InputError
+from ..checks import InputError, several
 from ..records import Records, rungs
 from ..scores.axes import Axis, axis_of
 from ..scores.finals import score_of
@@ -209,16 +210,19 @@ def settings_text(records: Records) -> str:
     if not records.settings:
         return ""
     found = records.settings
-    decays = [f"{k:g}" for k in sorted({each.decay for each in found})]
+    own = _either(each.decay for each in found)
+    shared = _either(each.shared_decay for each in found)
     how = "of Adam on minibatches"
     if found[0].linear:
         how = "on all data of a client, of size 1 / curvature"
     last = records.rounds.groupby(["algorithm", "seed"])["gradients"].max()
     cost = sum(each.gradients for each in found) / max(1.0, last.sum())
     text = f"Settings chose themselves: steps {how}, with weight decay "
-    text += f"{' or '.join(decays)} / samples"
+    text += f"{own} / samples"
+    if shared != own:
+        text += f" ({shared} / samples where clients share a model)"
     if "rounds" not in records.study["run"]:
-        text += f", and {records.rounds['round'].max():g} rounds"
+        text += f", and {several(int(records.rounds['round'].max()), 'round')}"
     text += (
         f". Finding them took {cost:.0%} of the gradients of training. Options that "
     )
@@ -227,6 +231,11 @@ def settings_text(records: Records) -> str:
     if smaller:
         text += f" Steps of {joined(smaller)} were too large and were reduced."
     return text
+
+
+def _either(values: Iterable[float]) -> str:
+    """The different values, such as "1 or 10"."""
+    return " or ".join(f"{value:g}" for value in sorted(set(values)))
 
 
 def settings_section(records: Records) -> str:
@@ -238,20 +247,24 @@ def settings_section(records: Records) -> str:
     tried = list(records.settings[0].scores)
     if not tried:
         return text
-    heads = ["seed", *(f"k = {k}" for k in tried), "chosen"]
+    heads = ["seed", "models", *(f"k = {k}" for k in tried), "chosen"]
     rows = [
         [
-            str(each.seed),
-            *(score.show(each.scores[k]) if k in each.scores else "–" for k in tried),
-            f"{each.decay:g}",
+            *(str(each.seed), kind),
+            *(score.show(scores[k]) if k in scores else "–" for k in tried),
+            f"{decay:g}",
         ]
         for each in records.settings
+        for kind, scores, decay in (
+            ("own", each.scores, each.decay),
+            ("shared", each.shared_scores, each.shared_decay),
+        )
     ]
     words = score.words.removeprefix("test ")
     return (
         f"{text}<p>Mean {escape(words)} of clients who trained on one half of their "
-        "training data, on the other half, by weight decay k / samples. Models that "
-        "clients share have k = 1 at most.</p>"
+        "training data, alone or together, on the other half, by weight decay "
+        "k / samples. Models that clients share have at most the k of own models.</p>"
         f"{table_of(heads, rows, 'How each weight decay scored')}"
     )
 

@@ -11,6 +11,7 @@ from html import escape
 import numpy as np
 import pandas as pd
 
+from ..checks import several
 from ..data.federation import PARTS
 from ..models import MEASURES
 from ..records import Records
@@ -315,8 +316,8 @@ def clients_section(records: Records) -> str:
     """What data the clients have, and how each of them and each cluster fares."""
     score, table = score_of(records), by_cluster(population(records))
     known = int(table.loc[table["cluster"] >= 0, "cluster"].nunique())
-    text = f"{len(table):,} client{'s' * (len(table) != 1)}"
-    text += f" in {known} known cluster{'s' * (known != 1)}" if known else ""
+    text = several(len(table), "client")
+    text += f" in {several(known, 'known cluster')}" if known else ""
     text += "" if known else "; their true clusters are not known"
     sizes = table["train"]
     text += f". They have {sizes.min():,.0f} to {sizes.max():,.0f} training samples, "

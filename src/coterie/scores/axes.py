@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..checks import several
 from ..records import Records
 
 
@@ -40,7 +41,7 @@ class Axis(NamedTuple):
         """So many rounds, in words."""
         if self.timed:
             return virtual_seconds(self.place(t))
-        return f"{t:.0f} rounds"
+        return several(round(t), "round")
 
 
 def axis_of(records: Records) -> Axis:

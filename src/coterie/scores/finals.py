@@ -117,11 +117,14 @@ def score_of(records: Records) -> Score:
 
 
 def unit_of(records: Records) -> str:
-    """The unit of errors, where the name of the target column says it; else nothing."""
+    """The unit of errors: as the study says it, or the name of the target column."""
     data = records.study.get("data")
-    name = str(data.get("target", "") if isinstance(data, dict) else "")
+    data = data if isinstance(data, dict) else {}
+    name = str(data.get("target", ""))
     if records.task != "regression" or records.score not in ("rmse", "mae"):
         return ""
+    if data.get("unit"):
+        return str(data["unit"])
     bracketed = re.search(r"[\[(]([^\[\]()]{1,12})[\])]\s*$", name)
     if bracketed:
         return bracketed[1].strip()

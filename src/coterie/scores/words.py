@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..checks import several
+
 
 def joined(names: Sequence[str]) -> str:
     """The names as a list in a sentence.
@@ -40,15 +42,13 @@ def counted(count: int) -> str:
     return _COUNTS[count] if 0 < count < len(_COUNTS) else f"{count:,}"
 
 
-def plural(word: str) -> str:
-    """An English noun for several.
+def all_of(count: int, many: str = "") -> str:
+    """All of some things, in words.
 
-    >>> plural("hospital"), plural("factory"), plural("branch")
-    ('hospitals', 'factories', 'branches')
+    >>> all_of(2, "files"), all_of(8, "hospitals"), all_of(2)
+    ('both files', 'all eight hospitals', 'both')
     """
-    if word.endswith("y") and word[-2:-1] not in "aeiou":
-        return f"{word[:-1]}ies"
-    return f"{word}{'es' if word.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+    return f"{'both' if count == 2 else f'all {counted(count)}'} {many}".rstrip()
 
 
 def duration(seconds: float) -> str:
@@ -60,7 +60,7 @@ def duration(seconds: float) -> str:
     if seconds < 1:
         return "less than a second"
     if seconds < 59.5:
-        return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"
+        return several(round(seconds), "second")
     if seconds < 5400:
         return f"{seconds / 60:.1f} minutes"
     return f"{seconds / 3600:.1f} hours"

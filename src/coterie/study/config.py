@@ -26,6 +26,7 @@ from ..checks import (
     one_of,
     parameters_of,
     readable,
+    several,
     value_of,
 )
 from ..data.federation import Table
@@ -92,13 +93,15 @@ class Study:
     diagnostics: Diagnostics | None = None
     given: Table | None = field(default=None, repr=False, compare=False)  # from Python
     chooses: tuple[str, ...] = ()  # what of [run] chooses itself: rounds, batch_size
+    found: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What of [data] nobody said, but the data told."""
 
     def __repr__(self) -> str:
         kinds = ", ".join(t["name"] for t in (self.data, self.split, self.model))
         labels = ", ".join(entry.label for entry in self.algorithms)
         most = "at most " * ("rounds" in self.chooses)
         seeds = ", ".join(map(str, self.run.seeds))
-        when = f"{most}{self.run.rounds} rounds, seeds {seeds}"
+        when = f"{most}{several(self.run.rounds, 'round')}, seeds {seeds}"
         return f"<Study {self.name}: {kinds}; {labels}; {when}>"
 
     def _repr_html_(self) -> str:
@@ -296,7 +299,17 @@ def _checked(
         else None,
         given,
     )
-    return replace(study, chooses=_chosen(study, _table(tables, "run")))
+    chosen = _chosen(study, _table(tables, "run"))
+    return replace(study, chooses=chosen, found=_found(data, _table(tables, "data")))
+
+
+def _found(data: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+    """The options of [data] that were not said, but for names that are usual."""
+    return {
+        key: value
+        for key, value in data.items()
+        if key not in (*said, "name", value if isinstance(value, str) else "")
+    }
 
 
 def _chosen(study: Study, run: dict[str, Any]) -> tuple[str, ...]:

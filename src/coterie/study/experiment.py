@@ -407,6 +407,8 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
     """What is to know before training, and what is odd about data."""
     study, device = setup.study, setup.x.device
     first_of_all = setup.simulation.group.rank == 0
+    if study.found and first_of_all:
+        doubt(_found_text(study))
     for line in doubts(setup.federation) if first_of_all else ():
         doubt(line)
     alone = of_one_class(setup.federation) if first_of_all else []
@@ -420,8 +422,23 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
             "features were prepared with exact medians, means and scales of clients' "
             "data, which [privacy] does not count."
         )
+    if study.privacy is not None or study.time is not None:
+        from ..report.opening.notices import unset_steps_text
+
+        if unset := unset_steps_text(study.resolved()):
+            say(unset)
     if wants_compiling(study, device) and not can_compile(device):
         say("no C++ compiler was found, so gradients are not compiled.")
+
+
+def _found_text(study: Study) -> str:
+    """Says what was assumed about a table."""
+    shown = {k: json.dumps(v, ensure_ascii=False) for k, v in study.found.items()}
+    said = ", ".join(f"{name} = {value}" for name, value in shown.items())
+    advice = "`coterie init` writes this into a study"
+    if study.given is not None:
+        advice = "give these options yourself to change them"
+    return f"found in the data: {said}; {advice}."
 
 
 def _describe(setup: Setup, own: Folder, folder: AnyFolder) -> None:

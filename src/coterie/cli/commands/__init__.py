@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.text import Text
@@ -11,29 +14,48 @@ from rich.text import Text
 from ... import __version__
 from ...__main__ import COMMANDS, PURPOSE
 from ...checks import Disconnected, InputError, TrainingError, raised
-from ..tables import SPEAKS, err, out
-from ..terminal import show_any_sign, stop_code
-from .audits import audit
-from .checks import check, reproduce
-from .comparisons import compare
-from .exports import export, predict
-from .inits import init
-from .listings import list_
-from .plans import plan
-from .runs import report, run
-from .watching import watch
+from ..terminal import SPEAKS, err, out, show_any_sign, stop_code
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # or [privacy] in a sentence would be taken for a style
-)
-for _command in (
-    *(init, run, plan, audit, list_, report, export),
-    *(predict, watch, compare, check, reproduce),
-):
-    _name = _command.__name__.rstrip("_")
-    app.command(_name, short_help=COMMANDS[_name])(_command)
+if TYPE_CHECKING:
+    app: typer.Typer
+
+_PLACES = {
+    "init": "inits",
+    "run": "runs",
+    "plan": "plans",
+    "audit": "audits",
+    "list": "listings",
+    "report": "runs",
+    "export": "exports",
+    "predict": "exports",
+    "watch": "watching",
+    "compare": "comparisons",
+    "check": "checks",
+    "reproduce": "checks",
+}
+"""The module of each command, which is imported when the command is asked for."""
+
+
+def app_of(names: Iterable[str]) -> typer.Typer:
+    """The command line with these commands."""
+    made = typer.Typer(
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # or [privacy] in a sentence would be taken for a style
+    )
+    for name in names:
+        module = import_module(f".{_PLACES[name]}", __name__)
+        command = vars(module)["list_" if name == "list" else name]
+        made.command(name, short_help=COMMANDS[name])(command)
+    made.callback(help=PURPOSE)(common)
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    """The command line with all commands, `app`, when it is used."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
+    return app_of(COMMANDS)
 
 
 def _version(wanted: bool) -> bool:
@@ -43,7 +65,6 @@ def _version(wanted: bool) -> bool:
     return wanted
 
 
-@app.callback(help=PURPOSE)
 def common(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True)
@@ -56,7 +77,7 @@ def main() -> None:
     """The command `coterie`: mistakes give one sentence and exit code 2."""
     show_any_sign()
     try:
-        app()
+        _asked_app()()
     except (InputError, TrainingError, Disconnected) as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder that went away
@@ -67,6 +88,18 @@ def main() -> None:
         _fail(f"there is not enough memory: {raised(error)}.")
     except KeyboardInterrupt as stopped:
         sys.exit(stop_code(stopped))
+
+
+def _asked_app() -> typer.Typer:
+    """The command line with the command that is asked for, if there is such a one."""
+    asked = sys.argv[1:2]
+    # Torch and pandas take seconds; they are longer where their objects are searched
+    # for garbage, of which there is none.
+    gc.disable()
+    made = app_of(asked if asked and asked[0] in COMMANDS else COMMANDS)
+    gc.freeze()
+    gc.enable()
+    return made
 
 
 def _fail(message: str) -> NoReturn:

@@ -16,8 +16,8 @@ from ...records.files import read_sealed_toml
 from ...scores.words import percent
 from ..beside import read_beside
 from ..progress import plain_progress
-from ..tables import err, out, print_json
-from ..terminal import interruptible
+from ..tables import print_json
+from ..terminal import err, interruptible, out
 from .options import Json, Overrides, Quiet, Trust
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from ...conformance.suite import check_algorithm
 from ...study import algorithm_factory
 from ..beside import look_beside
 from ..reproductions import reproduce_items
-from ..tables import err, out, print_json
-from ..terminal import interruptible
+from ..tables import print_json
+from ..terminal import err, interruptible, out
 from .options import Json, Overrides
 
 

@@ -11,12 +11,13 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ...checks import InputError
+from ...checks import InputError, several
 from ...records.folders import leaves_of
 from ...records.keys import FINGERPRINT, KEY
 from ...scores.words import in_bytes, seconds_of
 from ..completion import run_folders
-from ..tables import count_text, out, print_json, rows_of
+from ..tables import count_text, print_json, rows_of
+from ..terminal import out
 from .options import Json
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _print(found: RunComparison) -> None:
             f"{k} {versions[k]}" for k in ("coterie", "torch") if k in versions
         )
         rounds, seeds = run.table["round"].max(), run.table["seeds"].max()
-        about = f"round {rounds}, {seeds} seed{'s' if seeds > 1 else ''}, {made}"
+        about = f"round {rounds}, {several(int(seeds), 'seed')}, {made}"
         out.print(f"{run.sign}: {run.folder} ({about})", soft_wrap=True)
     out.print(f"{found.sentence}\n", soft_wrap=True)
     labels = dict.fromkeys(

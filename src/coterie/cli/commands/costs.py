@@ -9,7 +9,8 @@ from rich.table import Table
 from ...privacy.noise import simulated_text
 from ...study import Study
 from ..progress import plain_progress
-from ..tables import err, out, print_epsilons, print_json
+from ..tables import print_epsilons, print_json
+from ..terminal import err, out
 
 _COSTS = {
     "client": "noise: standard deviation of every coordinate of what is sent; "

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...checks import InputError
+from ...checks import InputError, several
 from ...data.federation import full_name
 from ...export import export_all, export_model, load
 from ...export import predict as predict_rows
@@ -18,8 +18,8 @@ from ...records.files import refuse_target, writing
 from ...records.sheets import csv_text, write_csv
 from ...scores.finals import score_named
 from ..progress import plain_progress
-from ..tables import err, out, print_json, rows_of
-from ..terminal import interruptible
+from ..tables import print_json, rows_of
+from ..terminal import err, interruptible, out
 from .options import Json, Quiet, RunFolder, Trust
 
 
@@ -119,8 +119,9 @@ def predict(
     if to is None:
         sys.stdout.write(csv_text(found.table))
     else:
-        out.print(f"predictions of {len(found.table):,} rows: {to}", soft_wrap=True)
+        rows = several(len(found.table), "row")
+        out.print(f"predictions of {rows}: {to}", soft_wrap=True)
     if found.labelled:
         value = score_named(found.measure, True).show(found.score)
-        rows = f"{found.labelled:,} row{'s' * (found.labelled != 1)} with a label"
+        rows = f"{several(found.labelled, 'row')} with a label"
         (err if to is None else out).print(f"{found.words} on {rows}: {value}")

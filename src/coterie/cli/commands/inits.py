@@ -12,7 +12,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ...checks import InputError
+from ...checks import InputError, several
 from ...data.looking.findings import (
     ColumnFinding,
     Findings,
@@ -24,8 +24,7 @@ from ...data.looking.roles import Guess, client_guess, target_guess
 from ...data.looking.sources import read_source
 from ...data.looking.studies import doubt, named_column, relative, study_text
 from ...records.files import write
-from ..tables import err, notice, out
-from ..terminal import interruptible
+from ..terminal import err, interruptible, notice, out
 
 _SHOWN = 40
 """Of more columns, those that are alike share a line."""
@@ -49,6 +48,9 @@ def init(
         str | None, typer.Option(help="The column that names the client.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    unit: Annotated[
+        str, typer.Option(help="The unit of what is predicted, such as kg.")
+    ] = "",
     study: Annotated[
         Path, typer.Option("--out", help="The study that is written.")
     ] = Path("study.toml"),
@@ -66,6 +68,12 @@ def init(
     names = _ends(look, client, target)
     found = findings_of(look, *names)
     _refuse_problems(found.problems)
+    if unit and found.data["task"] != "regression":
+        raise InputError(
+            f"--unit is the unit of a quantity, but column {names[1]!r} has classes: "
+            "leave it out."
+        )
+    found = found._replace(data=found.data | ({"unit": unit} if unit else {}))
     _show(found, look)
     paths = relative([path for path in files], study.resolve().parent)
     write(study, study_text(found, look, paths, study.name))
@@ -145,7 +153,7 @@ def _show(found: Findings, look: Inspection) -> None:
     count = sum(len(frame) for frame in source.frames)
     files = f" in {len(source.files)} files" if len(source.files) > 1 else ""
     how = source.writing.words()
-    size = f"{count:,} rows{files}, {len(source.shared())} columns"
+    size = f"{several(count, 'row')}{files}, {several(len(source.shared()), 'column')}"
     out.print(f"{source.label.name}: {size}{'; ' * bool(how)}{how}", soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("column", "holds", "what happens to it"):

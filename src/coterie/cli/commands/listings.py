@@ -20,7 +20,8 @@ from ...graphs.families import GRAPHS
 from ...models import LOSSES, MEASURES, MODELS, OfClient
 from ...study import RECIPES, ingredients_of
 from ..completion import kinds
-from ..tables import out, print_json
+from ..tables import print_json
+from ..terminal import out
 from .options import Json
 
 

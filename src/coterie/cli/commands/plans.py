@@ -16,8 +16,8 @@ from ...records.keys import keyed
 from ...study import Study, identity_of
 from ..beside import read_beside
 from ..progress import plain_progress
-from ..tables import err, out, print_json, print_plan, rows_of
-from ..terminal import interruptible
+from ..tables import print_json, print_plan, rows_of
+from ..terminal import err, interruptible, out
 from .costs import show_costs
 from .options import STUDY, Json, Overrides, Quiet
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...checks import InputError
 from ...deploy import joined
 from ...study.experiment import run_study
-from ..beside import found_data, read_beside
+from ..beside import read_beside
 from ..completion import examples, run_folders
 from ..examples import example_named
 from ..progress import study_progress
 from ..tables import (
-    SPEAKS,
-    err,
-    notice,
-    out,
     print_chosen,
     print_epsilons,
     print_headline,
@@ -28,7 +23,7 @@ from ..tables import (
     print_summary,
     rows_of,
 )
-from ..terminal import interruptible, stop_code
+from ..terminal import SPEAKS, err, interruptible, notice, out, stop_code
 from .options import STUDY, Json, Overrides, Quiet, RunFolder
 
 if TYPE_CHECKING:
@@ -60,7 +55,6 @@ def run(
         raise InputError("`run` needs a study or --example, and not both.")
     path = path or example_named(str(example))
     study = read_beside(path, overrides)
-    _say_found(found_data(path, overrides, study))
     group = joined(study.run.device)  # with torchrun, several processes
     try:
         with study_progress(err, study.name, quiet=quiet or not SPEAKS) as show:
@@ -77,14 +71,6 @@ def run(
         raise typer.Exit(stop_code(stopped)) from None
     if SPEAKS:
         _report(result.records, result.folder, as_json=as_json)
-
-
-def _say_found(options: dict[str, Any]) -> None:
-    """Says what was assumed about a table."""
-    if options:
-        shown = {key: json.dumps(v, ensure_ascii=False) for key, v in options.items()}
-        said = ", ".join(f"{name} = {value}" for name, value in shown.items())
-        notice(f"found in the data: {said}; `coterie init` writes this into a study.")
 
 
 @interruptible(err, "no report was written.")

@@ -22,8 +22,7 @@ from ...records.standings import RunStanding, Standings, standings_of
 from ...report.html import COLOURS, document
 from ...scores.finals import score_named
 from ...scores.words import percent
-from ..tables import err, out
-from ..terminal import plain, stop_code
+from ..terminal import err, out, plain, stop_code
 from .options import RunFolder
 
 _EVERY = 2.0

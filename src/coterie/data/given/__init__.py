@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ...checks import InputError, brief, one_of, options, parameters_of
+from ...checks import InputError, brief, one_of, options, parameters_of, several
 from ...models import OBJECTIVES, outputs_for
 from ..federation import Table
-from ..files import table_of_source
+from ..files import refuse_unit, table_of_source
 from ..looking.formats import UNSAID
 from ..looking.sources import TableSource
 from ..looking.studies import completed
@@ -130,7 +130,7 @@ def cells_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     if len(set(names)) < len(names) or frame.empty:
         raise InputError(
             "the frame must have rows, and columns that each have a name of their own, "
-            f"got {len(frame)} rows and the columns {brief(names)}."
+            f"got {several(len(frame), 'row')} and the columns {brief(names)}."
         )
     cells = frame.set_axis(names, axis=1).set_axis(range(1, len(frame) + 1), axis=0)
     kinds = {
@@ -140,7 +140,19 @@ def cells_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     for name in cells.select_dtypes(["datetime", "datetimetz"]):
         # As a file has them. A gap stays one.
         cells[name] = cells[name].dt.strftime("%Y-%m-%d %H:%M:%S")
-    return cells.convert_dtypes()
+    cells = cells.convert_dtypes()
+    for name in cells.select_dtypes("object"):
+        cells[name] = _as_written(cells[name])
+    for name in cells.select_dtypes("string"):
+        cells[name] = cells[name].str.strip()
+    return cells
+
+
+def _as_written(column: pd.Series) -> pd.Series:
+    """A column of words and numbers as a file has it; what else there is stays."""
+    there = column.dropna()
+    plain = there.map(lambda value: isinstance(value, str | int | float)).all()
+    return column.where(column.isna(), column.astype(str)) if plain else column
 
 
 def _pair(one: Any, whose: str) -> tuple[Tensor, Tensor]:
@@ -214,6 +226,7 @@ def _table_of_tensors(
     task: str | None = None,
     scale: str | None = None,
     scale_target: bool = True,
+    unit: str = "",
 ) -> Table:
     """Whole numbers are classes, 0 and 1 are binary, and other numbers quantities.
 
@@ -223,6 +236,7 @@ def _table_of_tensors(
         task: what to learn, where that is not meant.
         scale: as for an npz file.
         scale_target: as for a file.
+        unit: as for a file.
     """
     if task is not None:
         one_of("data.task", task, OBJECTIVES)
@@ -230,6 +244,7 @@ def _table_of_tensors(
         task = "regression" if y.is_floating_point() else "classification"
     else:
         task = "binary"
+    refuse_unit(unit, task, "what these targets say")
     one_of("data.scale", scale or "none", SCALES)
     flat = x.dim() == 2 and x.is_floating_point()
     if scale not in (None, "none") and not flat:
@@ -238,16 +253,16 @@ def _table_of_tensors(
             f"and {x.dtype}, got {scale!r}."
         )
     labelled = OBJECTIVES[task].labelled
-    unit = flat and task == "regression" and scale_target
+    scaled = flat and task == "regression" and scale_target
     columns = tuple(Column(f"feature {j}") for j in range(x.shape[1] * flat))
-    schema = Schema(columns, scale or "none", targets=unit)
-    raw = unit or scale not in (None, "none")
+    schema = Schema(columns, scale or "none", targets=scaled)
+    raw = scaled or scale not in (None, "none")
     outputs = 1 if y.dim() == 1 else y.shape[1]
     real = torch.float64 if raw else torch.float32
     return Table(
         "tensors",
         x.to(real) if x.is_floating_point() else x,
-        y.long() if labelled else y.to(torch.float64 if unit else torch.float32),
+        y.long() if labelled else y.to(torch.float64 if scaled else torch.float32),
         task,
         outputs_for(task, int(y.max()) + 1) if labelled else outputs,
         note=f"data {GIVEN}.",

@@ -57,6 +57,21 @@ class Profile(NamedTuple):
         return there & ~np.isin(self.cells.text, list(self.odd)) if self.odd else there
 
     @property
+    def odd_words(self) -> tuple[str, ...]:
+        """Those of `odd` that are not numbers, as `inf` and `1e300` are."""
+        text, numbers = self.cells.text, self.cells.numbers
+        if not self.odd or numbers is None:
+            return ()
+        words = set(text[np.isnan(numbers)])
+        return tuple(word for word in self.odd if word in words)
+
+    @property
+    def numeric(self) -> bool:
+        """Whether every cell that says something is a number."""
+        numbers = self.cells.numbers
+        return numbers is not None and not np.isnan(numbers[self.present]).any()
+
+    @property
     def whole(self) -> bool:
         """Whether it holds whole numbers."""
         numbers = self.cells.numbers

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
-from ...checks import brief
-from ..doubts import FEWEST, disguise_note, gives_away, repeats
+from ...checks import brief, several
 from ..reading import LARGEST
 from .codings import (
     coding_sentence,
@@ -21,6 +19,7 @@ from .codings import (
 )
 from .columns import HARMFUL, USELESS, Profile, as_names, profile_of
 from .dates import days, month_first
+from .disguises import FEWEST, disguise_note, gives_away, repeats
 from .roles import FEWEST_ROWS, positive_guess, same_groups
 from .sources import BY_FILE, TableSource, site_of
 from .spellings import few, look_alikes, spelling_note
@@ -104,14 +103,14 @@ def findings_of(look: Inspection, client: str, target: str) -> Findings:
     if not rows.all():
         ends = [name for name in (client, target) if name]
         lack = [repr(name) for name in ends if not look.of(name).present.all()]
-        without = f"{_rows(int((~rows).sum()))} without {' or '.join(lack)}"
+        without = f"{several(int((~rows).sum()), 'row')} without {' or '.join(lack)}"
         book.notes.append(f"{without} will be left out")
         data["skip_empty"] = True
     names = _names(look.of(target), rows)
     if len(names) < 2 and not book.problems:
         book.problems.append(
-            f"column {target!r} has {len(names)} values in rows that name a client: "
-            "choose another by --target"
+            f"column {target!r} has {several(len(names), 'value')} in rows that name a "
+            "client: choose another by --target"
         )
     if book.problems:
         return Findings((), data, {}, tuple(book.notes), tuple(book.problems))
@@ -203,10 +202,6 @@ def _names(profile: Profile, rows: np.ndarray) -> dict[str, int]:
     return {str(word): int(n) for word, n in words.value_counts().items()}
 
 
-def _rows(count: int) -> str:
-    return f"{count:,} row{'s' * (count != 1)}"
-
-
 def _clients(
     look: Inspection, client: str, rows: np.ndarray, book: _Notebook
 ) -> dict[str, Any]:
@@ -218,12 +213,13 @@ def _clients(
         each = "have" if gone[1:] else "has"
         book.notes.append(f"{few(gone)} {each} no target and will be left out")
     small = sorted(name for name, size in sizes.items() if size < FEWEST_ROWS)
-    if len(sizes) - len(small) < 2:
+    large = len(sizes) - len(small)
+    if large < 2:
         book.problems.append(
-            f"column {client!r} names {len(sizes) - len(small)} clients with at least "
+            f"column {client!r} names {several(large, 'client')} with at least "
             f"{FEWEST_ROWS} rows, but a study needs two: choose another by --client"
         )
-    if not small or len(sizes) - len(small) < 2:
+    if not small or large < 2:
         return {}
     book.notes.append(
         f"{few(small)} will be left out, with fewer than {FEWEST_ROWS} rows"
@@ -265,16 +261,16 @@ def _disguised(
     """Columns that are the target in other words; what nearly is one is said."""
     if rows.sum() < FEWEST or book.problems:
         return []
-    labels = torch.tensor(_values(look.of(data["target"]), rows))
+    labels = _values(look.of(data["target"]), rows)
     labelled = data["task"] != "regression"
-    labels = labels.long() if labelled else labels
+    labels = labels.astype(int) if labelled else labels
     tells = gives_away if labelled else repeats
     found = []
     for profile in look.profiles:
         special = profile.name in (data["client"], data["target"], BY_FILE, IS_TEST)
         if special or profile.kind in USELESS:
             continue
-        values = torch.tensor(_values(profile, rows))
+        values = _values(profile, rows)
         if tells(values, labels):
             found.append(profile.name)
             continue
@@ -388,11 +384,11 @@ def _say_sentinels(look: Inspection, data: dict[str, Any], book: _Notebook) -> N
         for value in np.intersect1d(_SENTINELS, [values.min(), values.max()]):
             rest = values[values != value]
             far = len(rest) and abs(value) > 5 * np.abs(rest).max()
-            if far and (values == value).sum() > 1:
+            count = int((values == value).sum())
+            if far and count > 1:
                 book.notes.append(
-                    f"column {profile.name!r} holds {value:g} in "
-                    f"{_rows(int((values == value).sum()))}; add it to `missing`, as "
-                    "text, if it stands for a gap"
+                    f"column {profile.name!r} holds {value:g} in {count:,} rows; add "
+                    "it to `missing`, as text, if it stands for a gap"
                 )
 
 

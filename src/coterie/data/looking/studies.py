@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from ...checks import InputError, suggestion
+from ...checks import InputError, several, suggestion
 from .findings import (
     Findings,
     Inspection,
@@ -27,6 +27,7 @@ _OPTIONS = {
     "client": "the column that names the client",
     "target": "the column to predict",
     "task": "binary, classification (classes) or regression (quantities)",
+    "unit": "of what is predicted, for plots and tables",
     "positive": "sensitivity, F1 and AUC are about this class",
     "separator": "between cells",
     "decimal": "between a number and its fraction",
@@ -111,8 +112,21 @@ def _needed(
         more |= {"task": "regression"} if look.of(target).whole else {}
     named = [found.data["client"], target, *given.get("categories", [])]
     more["drop"] = harmful(look, [*named, *given.get("dates", {})])
+    more |= _of_mixtures(look, [*named, *more["drop"], *given.get("drop", [])])
     more["dates"] = _without(found.data.get("dates", {}), named)
     return more
+
+
+def _of_mixtures(look: Inspection, names: Sequence[str]) -> dict[str, Any]:
+    """Words among numbers, and columns of names that have numbers among them.
+
+    Numbers that are not finite are no words: reading refuses them, as they may be the
+    result of a mistake, such as a division by zero.
+    """
+    some = [p for p in look.profiles if p.name not in names]
+    mixed = [p for p in some if p.kind == "codes" and not p.numeric]
+    odd = {word for profile in some for word in profile.odd_words}
+    return {"missing": sorted(odd), "categories": [p.name for p in mixed]}
 
 
 def _without(some: Any, names: Sequence[str]) -> Any:
@@ -207,8 +221,8 @@ def study_text(found: Findings, look: Inspection, paths: list[str], name: str) -
     writing = {k: v for k, v, u in pairs if v not in ("", u, "utf-8-sig")}
     data = writing | found.data
     lines = [
-        f"# A study of {look.source.label.name}: {count:,} rows, "
-        f"{len(look.source.shared())} columns.",
+        f"# A study of {look.source.label.name}: {several(count, 'row')}, "
+        f"{several(len(look.source.shared()), 'column')}.",
         "# `coterie init` looked at it and wrote this. Change what is wrong, then:",
         "#",
         f"#     coterie run {name}",

@@ -9,7 +9,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ...records import Records
 from ...scores.finals import planned_algorithms
-from ...scores.words import counted, joined
+from ...scores.words import all_of, counted, joined
 from ...types import ALONE, EVERYBODY
 from .nouns import client_nouns, names_of
 
@@ -36,7 +36,8 @@ def groups_text(records: Records, label: str) -> str:
         return _text_of_labels(records, label)
     if not seeds:
         shared = dict(planned_algorithms(records)).get(label) == "fedavg"
-        return f"All {many} share one model." if shared else ""
+        every = "Both" if records.clients["client"].nunique() == 2 else "All"
+        return f"{every} {many} share one model." if shared else ""
     clients = [clients_of(records, seed) for seed in seeds]
     used = [partners_of(records, label, seed) for seed in seeds]
     same = all(np.array_equal(clients[0], who) for who in clients)
@@ -159,9 +160,9 @@ def _in_words(records: Records, found: Groups, clients: np.ndarray) -> str:
     together, own, alone = found
     many = client_nouns(records)[1]
     if not together and not own:
-        return f"all {counted(len(clients))} {many} learn alone"
+        return f"{all_of(len(clients), many)} learn alone"
     if not own and not alone and len(together) == 1:
-        return f"all {counted(len(clients))} {many} learn together"
+        return f"{all_of(len(clients), many)} learn together"
     if len(clients) > _NAMED:
         return _counted_groups(found, many)
     parts = [

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
+from ...algorithms import ALGORITHMS
+from ...checks import parameters_of
 from ...records import Records
 from ...scores.baselines import (
     baseline_summary,
@@ -90,6 +95,43 @@ def still_falls(records: Records, label: str) -> bool:
     return bool(
         fall > 0 and values[-1] <= values.min() and late[0] - late[-1] > _SHARE * fall
     )
+
+
+def unset_steps_text(study: Mapping[str, Any]) -> str:
+    """Names the methods that keep the usual step size unasked, or nothing.
+
+    Args:
+        study: its tables, as `Study.resolved` has them.
+    """
+    private = "privacy" in study
+    if not private and "time" not in study:
+        return ""
+    labels = [
+        str(entry.get("label", entry["name"]))
+        for entry in study.get("algorithm", [])
+        if _keeps_usual_step(entry)
+    ]
+    if not labels:
+        return ""
+    why, advice = (
+        ("tell about data without being counted", "an `lr` that works on public data")
+        if private
+        else ("take time that is not counted", "`lr`, or search it by [tune]")
+    )
+    return (
+        f"`lr` of {joined(labels)} was not given, so the usual 0.1 is used. Under "
+        f"[{'privacy' if private else 'time'}] no setting is found by itself, because "
+        f"finding it would {why}. Write {advice}."
+    )
+
+
+def _keeps_usual_step(entry: Mapping[str, Any]) -> bool:
+    """Whether an algorithm of a study has the usual `lr`, which nobody wrote."""
+    if "lr" in entry or "lr" in entry.get("tune", {}):
+        return False
+    maker = ALGORITHMS.get(str(entry["name"]))
+    known = {} if maker is None else parameters_of(maker)
+    return "lr" in known and known["lr"].default == 0.1
 
 
 def few_tested(records: Records) -> dict[int, float]:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...checks import plural
 from ...records import Records
 from ...scores.finals import Score, score_of
-from ...scores.words import figure, joined, plural
+from ...scores.words import figure, joined
 
 MOST_NAMED = 8
 """So many clients are named in a sentence; more are counted."""

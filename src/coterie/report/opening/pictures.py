@@ -75,7 +75,7 @@ def client_gains(records: Records, label: str) -> go.Figure:
     height = 140 + 32 * len(table) if rows else 420
     title = "Better or worse than training alone, on each one's own test data"
     return finish(traces, looks, title, height).update_layout(
-        margin={"t": 40, "b": 84}, showlegend=True
+        margin={"t": 60, "b": 84}, showlegend=True
     )
 
 
@@ -112,9 +112,14 @@ def limits(table: pd.DataFrame) -> tuple[float, float]:
 
 def _ends(table: pd.DataFrame, some: pd.DataFrame) -> tuple[float, float]:
     """The least and the largest: zero, all means, and the intervals of some."""
-    ends = [0.0, *table["mean"], *some["low"], *some["high"]]
+    means = table["mean"].to_numpy()
+    ends = [0.0, *means, *some["low"], *some["high"]]
     low, high = float(np.min(ends)), float(np.max(ends))
-    return (low, high) if high > low else (-1.0, 1.0)
+    if not high > low:  # none, or a mean that is not known
+        return (-1.0, 1.0)
+    # A point at the very end would hide the arrow of its interval.
+    more = 0.03 * (high - low)
+    return min(low, float(means.min()) - more), max(high, float(means.max()) + more)
 
 
 def cut_text(records: Records, label: str) -> str:
@@ -186,7 +191,8 @@ def _looks(
     """Axes: gains along one, clients along the other."""
     names = tick_names(records, table.index)
     whose = client_nouns(records)[1]
-    room = 0.03 * (ends[1] - ends[0])
+    # In rows, for half of what is written above a point at the end.
+    room = (0.06 if rows else 0.03) * (ends[1] - ends[0])
     step = rounded((ends[1] - ends[0]) / 7)
     ticks = step * np.arange(np.ceil(ends[0] / step), np.floor(ends[1] / step) + 1)
     gains: Drawn = {

@@ -28,11 +28,16 @@ from ...scores.finals import baseline_of, labels_of, shown
 from ...scores.gains import Gain, gain_of
 from ...scores.promises import promise_of
 from ...scores.summaries import favourite_of, ranked
-from ...scores.words import counted
+from ...scores.words import all_of, counted
 from ..headlines import choice_text, infinite_text, shortfall_text
 from .costs import cost_text
 from .groups import groups_text
-from .notices import small_text, undertrained_text, weak_local_text
+from .notices import (
+    small_text,
+    undertrained_text,
+    unset_steps_text,
+    weak_local_text,
+)
 from .nouns import MOST_NAMED, amounts_of, client_nouns, names_of
 
 
@@ -59,7 +64,7 @@ def notices_of(records: Records) -> list[str]:
     """What a reader must know to believe the verdict, a sentence or two each."""
     found = [shortfall_text(records), infinite_text(records)]
     found += [weak_local_text(records), undertrained_text(records)]
-    found += [small_text(records)]
+    found += [unset_steps_text(records.study), small_text(records)]
     return [text for text in found if text]
 
 
@@ -166,12 +171,13 @@ def side_sentences(records: Records, gain: Gain, named: str) -> str:
     sides, (one, many) = sides_of(gain), client_nouns(records)
     total, better = sides.total, len(sides.better)
     if better == total:
-        who = f"all {counted(total)} {many} get" if total > 1 else f"the {one} gets"
+        who = f"{all_of(total, many)} get" if total > 1 else f"the {one} gets"
     elif better:
         verb = "gets" if better == 1 else "get"
         who = f"{counted(better)} of {counted(total)} {many} {verb}"
     else:
-        who = f"none of the {counted(total)} {many} gets"
+        nobody = "neither" if total == 2 else "none"
+        who = f"{nobody} of the {counted(total)} {many} gets"
     said = [f"{named}, {who} a better model by learning together."]
     worse = len(sides.worse)
     if worse:
@@ -202,9 +208,7 @@ def _sure(records: Records, sides: Sides, *, average: bool) -> str:
         return "We are sure about it."
     if not less:
         every = more == changed and more > 1
-        return (
-            f"We are sure about {f'all {counted(more)}' if every else counted(more)}."
-        )
+        return f"We are sure about {all_of(more) if every else counted(more)}."
     few = less <= MOST_NAMED
     names = names_of(records, sides.surely_worse) if few else counted(less)
     verb = "gets" if less == 1 else "get"

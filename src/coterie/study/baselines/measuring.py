@@ -19,7 +19,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from ...checks import InputError
+from ...checks import InputError, several
 from ...data.federation import PARTS, Federation, Part
 from ...models import OBJECTIVES, Objective, outcomes, value_of
 from ...records import Baselines, Cell
@@ -109,7 +109,7 @@ def _learners(setup: Setup, left_out: list[str]) -> Iterator[tuple[str, Train]]:
         else:
             left_out.append(
                 f"The baseline `{label}` was left out, because it would take long: "
-                f"{fits:,} clients, {values:,} training values."
+                f"{several(fits, 'client')}, {values:,} training values."
             )
 
 

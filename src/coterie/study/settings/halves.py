@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -11,18 +11,24 @@ from torch import Tensor
 from ...clients.simulation import Simulation
 from ...data.federation import Federation, part
 from ...data.parts import ranks, streams
-from ...optim.steps import LocalDescent, sgd, velocity
+from ...optim.steps import LocalDescent, sgd, train_alone, velocity
 from ...records import FoundSettings
-from ...types import Options
+from ...types import Options, Oracle
 from ..config import chooses_steps
 from ..setup import Setup, simulation_of
-from .rules import takes_whole
+from .rules import STEPS, takes_whole
 
 DECAYS = {1000.0: 10, 100.0: 10, 10.0: 30, 1.0: 30, 0.1: 30}
 """The k that are tried, and for how many steps.
 
 Each begins where the last one ended, and models with large k are soon there.
 """
+
+SHARED_DECAYS = dict.fromkeys(DECAYS, STEPS)
+"""The same for a model that all clients share: one round of FedAvg with each k."""
+
+Train = Callable[[Oracle, Tensor, float, int], Tensor]
+"""Gives models (n, D) after steps from such models with a k."""
 
 _MOMENTUM = 0.9
 """Of models that are only scored. Those of a study have none: the memory of earlier
@@ -36,8 +42,8 @@ def find_settings(setup: Setup) -> FoundSettings:
     """What the entries of a study use that say nothing themselves.
 
     Clients measure the curvature of their losses, which stays with them. For a linear
-    model they also train on halves of their data and tell the scores of each k. No
-    validation data are used.
+    model they also train on halves of their data, alone and together, and tell the
+    scores of each k. No validation data are used.
     """
     study, simulation, division = setup.study, setup.simulation, setup.division
     cost = simulation.measure(setup.x)
@@ -50,17 +56,15 @@ def find_settings(setup: Setup) -> FoundSettings:
         curvature=float(curvature.max()),
         samples=float(setup.federation.train.size.double().mean()),
     )
-    enough = setup.federation.train.size.cpu() >= _ENOUGH
-    if found.linear and bool(enough.any()):
-        scores, more = _scores_by_decay(setup)
+    if found.linear and bool((setup.federation.train.size >= _ENOUGH).any()):
+        alone, more = _scores_by_decay(setup, _train_alone, DECAYS)
         cost = cost + more
-        means = _mean_scores(scores[:, enough])
-        told = {f"{k:g}": float(mean) for k, mean in zip(DECAYS, means, strict=True)}
-        sign = 1 if simulation.objective.higher_is_better else -1
-        if bool(means.isfinite().any()):
-            # Of equals the first, which is the largest.
-            best = [*DECAYS][int((sign * means).nan_to_num(-math.inf).argmax())]
-            found = replace(found, decay=best, scores=told)
+        shared, more = _scores_by_decay(setup, _train_together(setup), SHARED_DECAYS)
+        cost = cost + more
+        own, ours = (_best(setup, scores) for scores in (alone, shared))
+        # Where clients differ, a model of all needs more than one of a group.
+        found = replace(found, decay=own, shared_decay=min(own, ours))
+        found = replace(found, scores=alone, shared_scores=shared)
     total = float(division.joined(cost.to(setup.x.device)).sum())
     return replace(found, gradients=total)
 
@@ -71,33 +75,56 @@ def needs_rule(setup: Setup) -> bool:
     return any(chooses_steps(study, entry) for entry in study.algorithms)
 
 
-def _mean_scores(scores: Tensor) -> Tensor:
-    """(K,) means over the clients who have a score with every k.
+def _best(setup: Setup, scores: dict[str, float]) -> float:
+    """The k with the best score; of equals the largest. Without any score: 1."""
+    sign = 1 if setup.simulation.objective.higher_is_better else -1
+    return float(max(scores, key=lambda k: sign * scores[k], default=1.0))
 
-    Args:
-        scores: (K, n) of each k and client; NaN where a client has none.
+
+def _train_alone(oracle: Oracle, x: Tensor, k: float, steps: int) -> Tensor:
+    """Everybody's own model after these steps."""
+    rule = LocalDescent("curvature(1)", _MOMENTUM, f"samples({k:g})")
+    return train_alone(oracle, x, rule, steps)
+
+
+def _train_together(setup: Setup) -> Train:
+    """A round of FedAvg, as a study has them."""
+    sizes, n = setup.federation.train.size.to(setup.x), float(len(setup.federation))
+
+    def train(oracle: Oracle, x: Tensor, k: float, steps: int) -> Tensor:
+        rule = LocalDescent("curvature(1)", weight_decay=f"samples({k:g})")
+        work: Options = {"rule": rule, "steps": steps, "t": 0, "together": n}
+        x, _ = oracle.each(sgd, x, velocity(rule, x), **work)
+        return oracle.average(sizes[oracle.mine], x)
+
+    return train
+
+
+def _scores_by_decay(
+    setup: Setup, train: Train, decays: Mapping[float, int]
+) -> tuple[dict[str, float], Tensor]:
+    """Mean scores of both halves by k, and the gradients (n,) that it took.
+
+    The mean is over the clients with enough samples who have a score with every k.
+    Where there are none, there are no scores.
     """
-    known = scores.isfinite().all(0)
-    return scores[:, known].mean(1)
-
-
-def _scores_by_decay(setup: Setup) -> tuple[Tensor, Tensor]:
-    """(K, N) mean scores of both halves, and the gradients (n,) that it took."""
     objective, division = setup.simulation.objective, setup.division
-    total = torch.zeros(len(DECAYS), division.clients, dtype=torch.float64)
+    total = torch.zeros(len(decays), division.clients, dtype=torch.float64)
     cost = torch.zeros(len(setup.x), dtype=torch.float64)
     for federation in halves_of(setup.simulation.federation, setup.seed):
         simulation = _on(setup, federation)
         x = setup.x
-        for place, (k, steps) in enumerate(DECAYS.items()):
-            rule = LocalDescent("curvature(1)", _MOMENTUM, f"samples({k:g})")
+        for place, (k, steps) in enumerate(decays.items()):
             oracle = simulation.at(place, purpose="decay")
-            work: Options = {"rule": rule, "steps": steps, "t": 0}
-            x, _ = oracle.each(sgd, x, velocity(rule, x), **work)
+            x = train(oracle, x, k, steps)
             found = simulation.evaluate(x, "validation")[objective.score]
             total[place] += division.joined(found).double().cpu() / 2
             cost += oracle.gradients
-    return total, cost
+    known = total.isfinite().all(0) & (setup.federation.train.size.cpu() >= _ENOUGH)
+    if not bool(known.any()):
+        return {}, cost
+    means = total[:, known].mean(1)
+    return {f"{k:g}": float(mean) for k, mean in zip(decays, means, strict=True)}, cost
 
 
 def _on(setup: Setup, federation: Federation) -> Simulation:

@@ -18,9 +18,6 @@ STEPS = 10
 BATCH = 32
 """Samples of a minibatch, where a model is not linear."""
 
-SHARED_DECAY = 1.0
-"""The k of models that clients share, at most: the samples of all need no more."""
-
 _ADAM = 0.005
 _PLAIN = 0.05
 """Step sizes of models that are not linear, by Adam and without it."""
@@ -33,7 +30,7 @@ def options_of(found: FoundSettings, entry: Entry) -> dict[str, Any]:
     """The options of an entry that says nothing of its steps."""
     known = parameters_of(algorithm_factory(entry.name))
     factor = _REDUCED ** found.reduced.get(entry.label, 0)
-    decay = f"samples({found.decay:g}, {min(found.decay, SHARED_DECAY):g})"
+    decay = f"samples({found.decay:g}, {found.shared_decay:g})"
     options: dict[str, Any] = {"weight_decay": decay}
     if not takes_text(known["lr"]):  # its steps are not inside clients
         lr = 1 / found.curvature if found.linear else min(_PLAIN, 1 / found.curvature)
