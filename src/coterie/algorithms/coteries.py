@@ -94,6 +94,7 @@ class State(NamedTuple):
     most: Rows  # (n, 2) of a loss that others are told, and of an update's length
     place: Places
     pick: Rows  # (n,) the half that a client takes
+    free: Rows  # (n,) whether it has not chosen one since halves began
     choice: Rows  # (n,)
     server: Server
     every: int  # rounds from one look to the next, 0 before the first
@@ -145,6 +146,7 @@ def coteries(
             most=x.new_zeros(len(x), 2),
             place=Places(*place),
             pick=torch.zeros_like(place[0]),
+            free=torch.zeros_like(place[0], dtype=torch.bool),
             choice=torch.full_like(place[0], GROUP),
             server=server,
             every=0,
@@ -276,10 +278,12 @@ def _competed(
         state.own.new_zeros(len(before), 8, dtype=torch.float64),
         *(state.group, state.offset, state.halves, state.half_offset),
         state.most[:, 0],
-        may_move=phase == TRIAL,
+        # In a contest nobody moves, but who was away in the trial has yet to choose.
+        state.free | (phase == TRIAL),
     )
     offset = torch.where((pick == before)[:, None], state.half_offset, 0)
-    return state._replace(pick=pick, half_offset=offset), told
+    free = state.free & ~oracle.active
+    return state._replace(pick=pick, free=free, half_offset=offset), told
 
 
 def _trained(state: State, oracle: Oracle, work: Options) -> tuple[State, Ends]:
@@ -315,8 +319,8 @@ def _decided(
     """What a coordinator makes of directions in a rest, and of evidence elsewhere."""
     if evidence is None:
         # The answer is not a model, so it must not stand in the place of one.
-        told = Numbers(state.drift.new_zeros(len(state.drift), 0)), state.drift
-        server, found = oracle.central(_directions, state.server, *told)
+        nothing = Numbers(state.drift.new_zeros(len(state.drift), 0))
+        server, found = oracle.central(_directions, state.server, nothing, state.drift)
         pick, second, phase, most = found.unbind(1)
         heard = oracle.active
         state = state._replace(
@@ -456,5 +460,6 @@ def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
             halves=torch.stack(halves, 1),
             half_offset=torch.zeros_like(state.offset),
             half_velocity=state.group_velocity,
+            free=torch.ones_like(state.free),
         )
     return state._replace(place=new._replace(moved=torch.zeros_like(new.moved)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from ..collaboration.best_fit import best_fit
 from ..collaboration.evidence import bounded
 from ..optim.steps import LocalDescent, of_clients, sgd, take_steps, velocity
-from ..types import ALONE, Clients, Info, Oracle
+from ..types import ALONE, Clients, Info, Oracle, Rows
 
 OWN, GROUP, TUNED, MIDDLE = range(4)
 """The models among which a client chooses: v, w, w + o, and (v + w) / 2."""
@@ -44,13 +44,13 @@ class Ballot(NamedTuple):
     Its own losses never leave it. Those of everybody are means that all are told.
     """
 
-    losses: Tensor  # (n, 4) of the client, means over the last looks
-    looks: Tensor  # (n,) discounted number of them
-    told: Tensor  # (n, 4) of the client, as others are told: means over tellings
-    tellings: Tensor  # (n,) discounted number of these
-    everybody: Tensor  # (n, 4) the mean of what all told last
-    samples: Tensor  # (n,) held-out samples of the client
-    cap: Tensor  # (n,) of a sample's loss, 0 before the first look
+    losses: Rows  # (n, 4) of the client, means over the last looks
+    looks: Rows  # (n,) discounted number of them
+    told: Rows  # (n, 4) of the client, as others are told: means over tellings
+    tellings: Rows  # (n,) discounted number of these
+    everybody: Rows  # (n, 4) the mean of what all told last
+    samples: Rows  # (n,) held-out samples of the client
+    cap: Rows  # (n,) of a sample's loss, 0 before the first look
 
 
 def empty_ballot(x: Float[Tensor, "n d"]) -> Ballot:
@@ -147,16 +147,14 @@ def compete(
     halves: Float[Tensor, "n 2 d"],
     half_offset: Float[Tensor, "n d"],
     most: Float[Tensor, " n"],
-    *,
-    may_move: bool,
+    free: Bool[Tensor, " n"],
 ) -> tuple[Tensor, Tensor]:
     """A client program: which half fits the training data, and if it helps.
 
-    The evidence is that of `coterie.collaboration.divisions.Evidence`.
+    Those who are free choose. The evidence is that of
+    `coterie.collaboration.divisions.Evidence`.
     """
     before = pick
-    # Who has not been there since halves began may choose in a contest, too.
-    free = ~half_offset.any(1) | may_move
     if bool(free.any()):
         data = clients.whole()
         best = torch.stack([data.loss(one) for one in halves.unbind(1)], 1).argmin(1)
