@@ -152,12 +152,13 @@ class Loops:
 
     def compete(self, who):
         for i in who:
-            if self.phase == TRIAL or not self.half_offset[i].any():
+            if self.phase == TRIAL or i in self.free:
                 both = self.halves[self.member[i]]
                 fits = [self.losses(i, h, self.train).mean() for h in both]
                 if int(fits[1] < fits[0]) != self.pick[i]:
                     self.pick[i] = 1 - self.pick[i]
                     self.half_offset[i] = np.zeros(D)
+            self.free.discard(i)
             half, whole = self.half(i), self.group[self.member[i]]
             self.evidence[i] = {
                 (a, b): self.bounded(i, whole + b * self.offset[i], self.level)
@@ -330,6 +331,7 @@ class Loops:
                 both.append(w + mean(rows, sizes) if here else w)
             self.halves[name] = both
         self.half_offset = {i: np.zeros(D) for i in range(N)}
+        self.free = set(range(N))
         self.speed["half"] = dict(self.speed["group"])
 
 

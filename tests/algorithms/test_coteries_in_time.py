@@ -238,7 +238,8 @@ def arrives(flow, state, client, task, pick, *, by=0.0):
         samples=cap,
         cap=cap,
         told=losses,
-        evidence=torch.ones(1, 8, dtype=REAL),
+        exact=losses,
+        evidence=torch.ones(1, 9, dtype=REAL),
     )
     flow.arrive(state, Arrivals(1.0, [client], found, [1], 0, 0, task.kind, []))
 

@@ -11,8 +11,8 @@ from coterie.collaboration.divisions import (
     CONTEST,
     REST,
     TRIAL,
-    Clock,
     Evidence,
+    PhaseClock,
     one_group,
     places,
     sides,
@@ -154,7 +154,7 @@ def test_places_tell_sizes_of_groups_and_shares_of_halves():
     of = coordinator(
         torch.tensor([0, 1, 0, 2, 1, 1]),
         pick=torch.tensor([1, 0, 0, 1, 1, 0]),
-        clock=Clock(CONTEST),
+        clock=PhaseClock(CONTEST),
     )
     found = places(of)
     assert torch.equal(found.member, of.member)
@@ -176,7 +176,7 @@ def told(update, *, who=ALL, **fields):
 
 
 def test_directions_are_sums_of_what_updates_differ_from_their_groups_mean():
-    member, long = torch.tensor([0, 1, 0, 1, 1, 0]), Clock(rest=9.0)
+    member, long = torch.tensor([0, 1, 0, 1, 1, 0]), PhaseClock(rest=9.0)
     state, wanted = coordinator(member, clock=long), torch.zeros(N, D, dtype=REAL)
     for seed, who in enumerate([ALL, torch.tensor([0, 2, 4]), ALL]):
         update = normal(len(who), D, seed=seed)
@@ -186,7 +186,7 @@ def test_directions_are_sums_of_what_updates_differ_from_their_groups_mean():
             weight = SHARES[who][here]
             wanted[i] += u - (weight[:, None] * update[here]).sum(0) / weight.sum()
         assert_close(state.sketch, wanted, **EXACT)
-    assert state.clock == Clock(rest=9.0, heard=2.5)
+    assert state.clock == PhaseClock(rest=9.0, heard=2.5)
 
 
 def test_updates_are_cut_at_three_times_the_median_length():
@@ -234,7 +234,7 @@ def test_a_rest_ends_when_the_shares_of_those_heard_add_up_to_its_length():
         who = torch.tensor(part)
         state, _ = with_directions(state, who, update[who])
         assert state.clock.phase == phase
-    assert state.clock == Clock(TRIAL)
+    assert state.clock == PhaseClock(TRIAL)
 
 
 def test_a_trial_begins_with_sides_and_without_evidence():
@@ -247,7 +247,7 @@ def test_a_trial_begins_with_sides_and_without_evidence():
 def test_without_sides_the_rest_goes_on_for_as_long_again():
     update = torch.ones(N, D, dtype=REAL)
     state, _ = told(update)
-    assert state.clock == Clock()
+    assert state.clock == PhaseClock()
     assert not state.pick.any()
 
 
@@ -351,63 +351,65 @@ BEGUN = {"rest": 3.0, "trial": 4.5}  # lengths after one trial in vain
 def test_a_trial_whose_halves_are_no_better_at_once_ends(gain, settled):
     """The next rest is three times as long, the next trial 1.5 times."""
     for old, new in [((1.0, 3.0), (3.0, 4.5)), ((3.0, 4.5), (9.0, 6.75))]:
-        before = Clock(TRIAL, 0.0, *old, settled=settled)
+        before = PhaseClock(TRIAL, 0.0, *old, settled=settled)
         state, moved = judged(before, gain)
-        assert state.clock == Clock(REST, 0.0, *new, settled=settled)
+        assert state.clock == PhaseClock(REST, 0.0, *new, settled=settled)
         assert not moved.any()
         assert torch.equal(state.member, ZERO)
 
 
 def test_halves_that_are_the_same_as_the_whole_are_no_better():
     nothing = torch.zeros(N, 8, dtype=REAL)
-    old = coordinator(clock=Clock(TRIAL))
-    assert with_evidence(old, ALL, SECOND, nothing, sure=2.5)[0].clock == Clock(**BEGUN)
+    old = coordinator(clock=PhaseClock(TRIAL))
+    assert with_evidence(old, ALL, SECOND, nothing, sure=2.5)[0].clock == PhaseClock(
+        **BEGUN
+    )
 
 
 def test_better_halves_have_their_trial_and_then_a_contest():
-    state = coordinator(clock=Clock(TRIAL))
+    state = coordinator(clock=PhaseClock(TRIAL))
     for heard in (1.0, 2.0):
         state, moved = with_evidence(
             state, ALL, SECOND, rows(drawn(3 * ERROR)), sure=2.5
         )
-        assert state.clock == Clock(TRIAL, heard)
+        assert state.clock == PhaseClock(TRIAL, heard)
         assert not moved.any()
     # In the course of a trial it does not matter what clients tell.
     state, moved = with_evidence(state, ALL, 1 - SECOND, rows(drawn(-1.0)), sure=2.5)
-    assert state.clock == Clock(CONTEST)
+    assert state.clock == PhaseClock(CONTEST)
     assert torch.equal(state.pick, 1 - SECOND)
     assert not moved.any()
 
 
 def test_a_trial_is_as_long_as_the_shares_of_clients_heard():
-    state, told = coordinator(clock=Clock(TRIAL)), rows(drawn(3 * ERROR))
+    state, told = coordinator(clock=PhaseClock(TRIAL)), rows(drawn(3 * ERROR))
     for number in range(1, 6):
         who = ALL[number % 2 :: 2]
         state, _ = with_evidence(state, who, SECOND[who], told[who], sure=2.5)
-        assert state.clock == Clock(TRIAL, number / 2)
+        assert state.clock == PhaseClock(TRIAL, number / 2)
     state, _ = with_evidence(state, ALL[::2], SECOND[::2], told[::2], sure=2.5)
-    assert state.clock == Clock(CONTEST)
+    assert state.clock == PhaseClock(CONTEST)
 
 
 @pytest.mark.parametrize(("errors", "hurried"), [(4.0, False), (6.5, True)])
 def test_halves_that_are_better_by_twice_as_much_at_once_need_no_trial(errors, hurried):
     """Twice 2.5 standard errors, of means over noise of 0.1."""
-    state, moved = judged(Clock(TRIAL, **BEGUN), errors * ERROR)
-    wanted = Clock(CONTEST, hurried=True, **BEGUN)
-    assert state.clock == (wanted if hurried else Clock(TRIAL, 1.0, **BEGUN))
+    state, moved = judged(PhaseClock(TRIAL, **BEGUN), errors * ERROR)
+    wanted = PhaseClock(CONTEST, hurried=True, **BEGUN)
+    assert state.clock == (wanted if hurried else PhaseClock(TRIAL, 1.0, **BEGUN))
     assert not moved.any()
 
 
 def test_halves_that_are_better_only_later_do_not_hurry():
-    state, _ = judged(Clock(TRIAL, 1.0), 1.0)
-    assert state.clock == Clock(TRIAL, 2.0)
+    state, _ = judged(PhaseClock(TRIAL, 1.0), 1.0)
+    assert state.clock == PhaseClock(TRIAL, 2.0)
 
 
 @pytest.mark.parametrize("hurried", [False, True])
 def test_halves_that_pass_a_contest_are_groups(hurried):
-    clock = Clock(CONTEST, 1.0, hurried=hurried, **BEGUN)
+    clock = PhaseClock(CONTEST, 1.0, hurried=hurried, **BEGUN)
     state, moved = judged(clock, 1.0)
-    assert state.clock == Clock(settled=True)  # lengths are as at first
+    assert state.clock == PhaseClock(settled=True)  # lengths are as at first
     assert torch.equal(state.member, SECOND)
     assert moved.all()
     early, moved = judged(clock._replace(heard=0.0), 1.0)
@@ -417,16 +419,16 @@ def test_halves_that_pass_a_contest_are_groups(hurried):
 
 @pytest.mark.parametrize("taken", [0, 1])
 def test_both_halves_must_be_taken_by_somebody(taken):
-    state, moved = judged(Clock(CONTEST, 1.0), 1.0, pick=torch.full((N,), taken))
+    state, moved = judged(PhaseClock(CONTEST, 1.0), 1.0, pick=torch.full((N,), taken))
     assert torch.equal(state.member, ZERO)
     assert not moved.any()
-    assert state.clock == Clock(**BEGUN)
+    assert state.clock == PhaseClock(**BEGUN)
 
 
 def test_second_halves_get_names_of_their_own_and_others_keep_theirs():
     member, pick = torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([1, 0, 0, 1, 0, 1])
     gains = [1.0, 1.0, -1.0, -1.0, 1.0, 1.0]
-    state, moved = judged(Clock(CONTEST, 1.0), gains, member=member, pick=pick)
+    state, moved = judged(PhaseClock(CONTEST, 1.0), gains, member=member, pick=pick)
     assert state.member.tolist() == [3, 0, 1, 1, 2, 4]
     assert moved.tolist() == [True, True, False, False, True, True]
     assert state.groups == 5
@@ -435,28 +437,28 @@ def test_second_halves_get_names_of_their_own_and_others_keep_theirs():
 
 def test_once_a_division_has_passed_a_contest_sure_halves_divide_at_once():
     """By 2.5 standard errors, and not by twice as many."""
-    state, moved = judged(Clock(TRIAL, settled=True, **BEGUN), 4 * ERROR)
+    state, moved = judged(PhaseClock(TRIAL, settled=True, **BEGUN), 4 * ERROR)
     assert torch.equal(state.member, SECOND)
     assert moved.all()
-    assert state.clock == Clock(settled=True)
+    assert state.clock == PhaseClock(settled=True)
     # Others, which are better but not surely, have trial and contest.
-    state, moved = judged(Clock(TRIAL, settled=True, **BEGUN), 1.5 * ERROR)
-    assert state.clock == Clock(TRIAL, 1.0, settled=True, **BEGUN)
+    state, moved = judged(PhaseClock(TRIAL, settled=True, **BEGUN), 1.5 * ERROR)
+    assert state.clock == PhaseClock(TRIAL, 1.0, settled=True, **BEGUN)
     assert not moved.any()
 
 
 @pytest.mark.parametrize(
     ("errors", "hurried", "then"),
     [
-        (1.8, True, Clock(TRIAL, 1e-6)),  # better, and had no time
-        (1.8, False, Clock(**BEGUN)),
-        (0.5, True, Clock(**BEGUN)),
-        (-3.0, True, Clock(**BEGUN)),
+        (1.8, True, PhaseClock(TRIAL, 1e-6)),  # better, and had no time
+        (1.8, False, PhaseClock(**BEGUN)),
+        (0.5, True, PhaseClock(**BEGUN)),
+        (-3.0, True, PhaseClock(**BEGUN)),
     ],
 )
 def test_a_contest_in_vain_ends_the_trial_unless_it_was_hurried(errors, hurried, then):
     """Halves that may be better, by more than one standard error, get their trial."""
-    state, moved = judged(Clock(CONTEST, 1.0, hurried=hurried), errors * ERROR)
+    state, moved = judged(PhaseClock(CONTEST, 1.0, hurried=hurried), errors * ERROR)
     assert state.clock == then
     assert torch.equal(state.member, ZERO)
     assert not moved.any()
@@ -469,13 +471,13 @@ def test_a_contest_in_vain_ends_the_trial_unless_it_was_hurried(errors, hurried,
 
 
 def test_who_is_away_counts_as_it_was_heard_last():
-    first = judged(Clock(CONTEST), -1.0)[0]
+    first = judged(PhaseClock(CONTEST), -1.0)[0]
     who = torch.tensor([0, 1, 2])
     told = rows(drawn(0.5))[who]
     state, _ = with_evidence(first, who, SECOND[who], told, sure=2.5)
     assert_close(state.evidence.total[who], told[:, :4])
     assert torch.equal(state.evidence.total[3:], first.evidence.total[3:])
-    assert state.clock == Clock(CONTEST, 1.5)
+    assert state.clock == PhaseClock(CONTEST, 1.5)
 
 
 def test_a_coordinator_keeps_the_precision_of_models():
@@ -484,5 +486,5 @@ def test_a_coordinator_keeps_the_precision_of_models():
     state, _ = with_evidence(state, ALL, SECOND, rows(drawn(3 * ERROR)), sure=2.5)
     for part in (state.shares, state.samples, state.sketch, *state.evidence):
         assert part.dtype == torch.float32
-    there = judged(Clock(TRIAL), 3 * ERROR)[0]
+    there = judged(PhaseClock(TRIAL), 3 * ERROR)[0]
     assert_close(surely_better(state), surely_better(there), rtol=1e-4, atol=0)

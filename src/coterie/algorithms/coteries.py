@@ -92,7 +92,7 @@ class State(NamedTuple):
     most: Rows  # (n, 2) of a loss that others are told, and of an update's length
     place: Places
     pick: Rows  # (n,) the half that a client takes
-    chosen: Rows  # (n,) whether it has chosen it since there are halves
+    free: Rows  # (n,) whether it has not chosen one since halves began
     choice: Rows  # (n,)
     server: Server
     every: int  # rounds from one look to the next, 0 before the first
@@ -144,7 +144,7 @@ def coteries(
             most=x.new_zeros(len(x), 2),
             place=Places(*place),
             pick=torch.zeros_like(place[0]),
-            chosen=torch.zeros_like(place[0]).bool(),
+            free=torch.zeros_like(place[0], dtype=torch.bool),
             choice=torch.full_like(place[0], GROUP),
             server=server,
             every=0,
@@ -266,12 +266,13 @@ def _competed(
         before,
         state.own.new_zeros(len(before), 9, dtype=torch.float64),
         *(state.group, state.offset, state.halves, state.half_offset),
-        # Who has not been there since halves began may choose in a contest, too.
-        *(state.most[:, 0], ~state.chosen | (phase == TRIAL)),
+        state.most[:, 0],
+        # In a contest nobody moves, but who was away in the trial has yet to choose.
+        state.free | (phase == TRIAL),
     )
     offset = torch.where((pick == before)[:, None], state.half_offset, 0)
-    chosen = state.chosen | oracle.active
-    return state._replace(pick=pick, half_offset=offset, chosen=chosen), told
+    free = state.free & ~oracle.active
+    return state._replace(pick=pick, free=free, half_offset=offset), told
 
 
 def _trained(state: State, oracle: Oracle, work: Options) -> tuple[State, Ends]:
@@ -446,7 +447,7 @@ def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
         state = state._replace(
             halves=torch.stack(halves, 1),
             half_offset=torch.zeros_like(state.offset),
-            chosen=torch.zeros_like(state.chosen),
             half_velocity=state.group_velocity,
+            free=torch.ones_like(state.free),
         )
     return state._replace(place=new._replace(moved=torch.zeros_like(new.moved)))

@@ -16,7 +16,7 @@ from ..collaboration.best_fit import best_fit
 from ..collaboration.divisions import Coordinator
 from ..collaboration.evidence import bounded
 from ..optim.steps import LocalDescent, of_clients, sgd, take_steps, velocity
-from ..types import ALONE, Clients, Info, Oracle
+from ..types import ALONE, Clients, Info, Oracle, Rows
 
 OWN, GROUP, TUNED, MIDDLE = range(4)
 """The models among which a client chooses: v, w, w + o, and (v + w) / 2."""
@@ -52,14 +52,14 @@ class Ballot(NamedTuple):
     Its own losses never leave it. Those of everybody are means that all are told.
     """
 
-    losses: Tensor  # (n, 4) of the client, means over the last looks
-    looks: Tensor  # (n,) discounted number of them
-    told: Tensor  # (n, 4) of the client, as others are told: means over tellings
-    tellings: Tensor  # (n,) discounted number of these
-    everybody: Tensor  # (n, 4) the mean of what all told last
-    noise: Tensor  # (n,) variance of that mean, by what is told and is not so
-    samples: Tensor  # (n,) held-out samples of the client
-    cap: Tensor  # (n,) of a sample's loss, 0 before the first look
+    losses: Rows  # (n, 4) of the client, means over the last looks
+    looks: Rows  # (n,) discounted number of them
+    told: Rows  # (n, 4) of the client, as others are told: means over tellings
+    tellings: Rows  # (n,) discounted number of these
+    everybody: Rows  # (n, 4) the mean of what all told last
+    noise: Rows  # (n,) variance of that mean, by what is told and is not so
+    samples: Rows  # (n,) held-out samples of the client
+    cap: Rows  # (n,) of a sample's loss, 0 before the first look
 
 
 def empty_ballot(x: Float[Tensor, "n d"]) -> Ballot:

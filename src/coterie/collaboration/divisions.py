@@ -29,6 +29,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from ..seeds import generator
+from ..types import Rows
 
 REST, TRIAL, CONTEST = range(3)
 
@@ -51,7 +52,7 @@ PAIRS = 4
 """Of a half and a whole, each as it is and with what the client differs by."""
 
 
-class Clock(NamedTuple):
+class PhaseClock(NamedTuple):
     """Which phase it is, for how long, and what earlier trials found."""
 
     phase: int = REST
@@ -84,7 +85,7 @@ class Coordinator(NamedTuple):
     samples: Tensor  # (N,) that each holds out
     sketch: Tensor  # (N, S) sums of updates, in few numbers
     evidence: Evidence
-    clock: Clock
+    clock: PhaseClock
 
     @property
     def groups(self) -> int:
@@ -95,12 +96,12 @@ class Coordinator(NamedTuple):
 class Places(NamedTuple):
     """What clients are told; the last two are the same for everybody."""
 
-    member: Int[Tensor, " n"]
-    moved: Bool[Tensor, " n"]  # whether its half has become its group
-    together: Int[Tensor, " n"]  # how many clients its group has
-    second: Float[Tensor, " n"]  # the share of its group that takes the second half
-    phase: Int[Tensor, " n"]
-    groups: Int[Tensor, " n"]
+    member: Rows  # (n,)
+    moved: Rows  # (n,) whether its half has become its group
+    together: Rows  # (n,) how many clients its group has
+    second: Rows  # (n,) the share of its group that takes the second half
+    phase: Rows  # (n,)
+    groups: Rows  # (n,)
 
 
 def one_group(
@@ -116,7 +117,7 @@ def one_group(
     zero = torch.zeros(len(shares), dtype=torch.long, device=shares.device)
     sketch = shares.new_zeros(len(shares), min(columns, _BUCKETS))
     held = samples.to(shares)
-    return Coordinator(zero, zero, shares, held, sketch, _nothing(shares), Clock())
+    return Coordinator(zero, zero, shares, held, sketch, _nothing(shares), PhaseClock())
 
 
 def places(of: Coordinator, moved: Bool[Tensor, " n"] | None = None) -> Places:
@@ -219,12 +220,12 @@ def _divided(
             clock = clock._replace(phase=TRIAL, heard=1e-6, hurried=False)
         else:
             longer = clock.rest * _LONGER_REST, clock.trial * _LONGER_TRIAL
-            clock = Clock(REST, 0.0, *longer, settled=clock.settled)
+            clock = PhaseClock(REST, 0.0, *longer, settled=clock.settled)
         return old._replace(clock=clock), torch.zeros_like(old.member).bool()
     moved = divides[old.member]
     name = count - 1 + divides.long().cumsum(0)  # of the second half of each
     member = torch.where(moved & (old.pick == 1), name[old.member], old.member)
-    return old._replace(member=member, clock=Clock(settled=True)), moved
+    return old._replace(member=member, clock=PhaseClock(settled=True)), moved
 
 
 def surely_better(
