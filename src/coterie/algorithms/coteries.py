@@ -308,8 +308,8 @@ def _decided(
     """What a coordinator makes of directions in a rest, and of evidence elsewhere."""
     if evidence is None:
         # The answer is not a model, so it must not stand in the place of one.
-        nothing = Numbers(state.drift.new_zeros(len(state.drift), 0))
-        server, found = oracle.central(_directions, state.server, nothing, state.drift)
+        rounds = Numbers(state.drifts)
+        server, found = oracle.central(_directions, state.server, rounds, state.drift)
         pick, second, phase, most = found.unbind(1)
         heard = oracle.active
         state = state._replace(
@@ -329,7 +329,7 @@ def _decided(
 def _directions(
     server: Coordinator,
     who: Int[Tensor, " p"],
-    nothing: Float[Tensor, "p 0"],
+    rounds: Float[Tensor, " p"],
     update: Float[Tensor, "p d"],
 ) -> tuple[Coordinator, Float64[Tensor, "n 4"]]:
     """A coordinator's program: places after a look in a rest, and a length.
@@ -337,7 +337,7 @@ def _directions(
     The columns are the half that a client takes, the share of its group that takes the
     second, the phase, and the length beyond which updates are cut.
     """
-    new, most = with_directions(server, who, update)
+    new, most = with_directions(server, who, update, rounds)
     found = places(new)
     columns = new.pick, found.second, found.phase, most.expand(len(new.member))
     return new, torch.stack([column.double() for column in columns], 1)

@@ -184,7 +184,8 @@ def decide(state: Underway, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:
         return nobody
     if server.clock.phase == REST:
         who = state.drifts.nonzero()[:, 0]
-        state.server, most = with_directions(server, who, state.drift[who])
+        drift, rounds = state.drift[who], state.drifts[who]
+        state.server, most = with_directions(server, who, drift, rounds)
         state.most = most.to(state.most)
         state.drift[who], state.drifts[who] = 0, 0
         return nobody

@@ -131,7 +131,10 @@ def places(of: Coordinator, moved: Bool[Tensor, " n"] | None = None) -> Places:
 
 
 def with_directions(
-    old: Coordinator, who: Int[Tensor, " p"], update: Float[Tensor, "p d"]
+    old: Coordinator,
+    who: Int[Tensor, " p"],
+    update: Float[Tensor, "p d"],
+    rounds: Float[Tensor, " p"],
 ) -> tuple[Coordinator, Float[Tensor, ""]]:
     """After a look in a rest, and the length beyond which an update is cut.
 
@@ -140,7 +143,9 @@ def with_directions(
     Args:
         old: what is known so far.
         who: takes part.
-        update: of these, what local steps added to models since they were heard last.
+        update: of these, what local steps of a round added to models, on average since
+            they were heard last.
+        rounds: of how many rounds that is the mean.
     """
     length = torch.linalg.vector_norm(update, dim=1, dtype=torch.float64)
     finite = length.isfinite()  # a direction of nothing is none
@@ -148,7 +153,7 @@ def with_directions(
     most = _MOST * known.median() if len(known) else length.new_tensor(torch.inf)
     # A sketch is linear, so that nothing else needs all columns.
     few = sketched(update).double() * (most / length).clamp(max=1)[:, None]
-    few = torch.where(finite[:, None], few, 0)
+    few = torch.where(finite[:, None], few * rounds[:, None], 0)
     apart = few - _group_means(few, old.member[who], old.shares[who])
     sketch = old.sketch.index_add(0, who, apart.to(old.sketch))
     clock = old.clock._replace(heard=old.clock.heard + len(who) / len(old.member))
