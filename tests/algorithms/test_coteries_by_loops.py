@@ -177,6 +177,7 @@ class Loops:
             length = np.linalg.norm(update[i])
             if length > self.most:
                 update[i] = update[i] * self.most / length
+            update[i] = update[i] * len(self.updates[i])
             self.updates[i] = []
         for name in self.group:
             here = [i for i in who if self.member[i] == name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -69,9 +71,16 @@ def test_on_a_complete_graph_shared_models_are_those_of_fedavg(classification):
 
 
 def held_out_losses(federation, i, model, cap):
+    """Of client i's validation samples, bounded by the cap."""
     here = mine(federation, i, "validation")
     losses = (federation.features[here] @ model - federation.targets[here]).square()
-    return losses.clamp(max=float(cap))
+    return cap * (1 - torch.exp(-losses / cap))
+
+
+def first_losses(federation):
+    """Mean squared targets of validation samples, which is what zero models lose."""
+    parts = [mine(federation, i, "validation") for i in range(len(federation))]
+    return [federation.targets[part].square().mean() for part in parts]
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
@@ -81,8 +90,7 @@ def test_rounds_are_those_of_a_plain_loop_over_links(active):
     who = range(6) if active is None else active.nonzero()[:, 0].tolist()
     kept = [tuple(edge) for edge in edges_of("expander(3)", 6).tolist()]
     w, known = zeros(federation), {}
-    caps = [1.5 * held_out_losses(federation, i, w[i], torch.inf).mean() for i in who]
-    cap = dict(zip(who, caps, strict=True))
+    cap = first_losses(federation)
     for t in range(9):
         u = w.clone()
         for i in who:
@@ -112,6 +120,36 @@ def test_rounds_are_those_of_a_plain_loop_over_links(active):
         assert_close(states[t + 1].shared, w, **EXACT)
         assert int(infos[t]["links"].mean()) == len(kept)
     assert 0 < len(kept) < 9
+
+
+@pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
+def test_choices_are_those_of_plain_loops_over_losses_and_neighbours(active):
+    rng = torch.Generator().manual_seed(0)
+    theta = 1 + 0.3 * torch.randn(6, 3, generator=rng, dtype=REAL)
+    federation = linear_clients(theta, noise=1.0, train=5, validation=4)
+    states, infos = trained(federation, "expander(3)", 12, active=active, steps=4)
+    who = range(6) if active is None else active.nonzero()[:, 0].tolist()
+    cap, used = first_losses(federation), set()
+    own, heard = torch.zeros(6, 4, dtype=REAL), torch.zeros(6, 4, dtype=REAL)
+    for t, (before, after) in enumerate(pairwise(states)):
+        told = heard.clone()
+        for i in who:
+            v, w, u = before.own[i], before.shared[i], before.tuned[i]
+            losses = torch.stack(
+                [
+                    held_out_losses(federation, i, model, cap[i]).mean()
+                    for model in (v, w, u, (v + w) / 2)
+                ]
+            )
+            own[i] = 0.8 * own[i] + 0.2 * losses if t else losses
+            told[i] = 0.8 * heard[i] + 0.2 * losses if t else losses
+        heard = infos[t]["weights"] @ told
+        for i in who:
+            best = int((4 * own[i] + 30 * heard[i]).argmin())
+            kept = bool(after.links.kept[i].any())
+            assert int(after.choice[i]) == (best if kept else 0)
+            used.add(int(after.choice[i]))
+    assert len(used) > 2
 
 
 def test_the_weights_are_doubly_stochastic_and_on_kept_links():
@@ -209,21 +247,21 @@ def test_models_and_a_few_numbers_go_both_ways_over_kept_links_and_no_others():
         state, info = algorithm.step(state, oracle, torch.Generator())
         links = torch.cat([sent.links for sent in oracle.sent]).sort(1).values.tolist()
         assert {tuple(link) for link in links} <= allowed
-        assert traffic_of(oracle.sent) == (0, 2 * left * (3 + 17))
+        assert traffic_of(oracle.sent) == (0, 2 * left * (3 + 8))
         left = int(info["links"].mean())
         assert_close(oracle.gradients, 2 * 4 * federation.train.size.double())
     assert left < len(allowed)
 
 
 def test_personal_columns_stay_although_there_are_as_many_numbers():
-    """The 17 numbers about a link are no row of a model of 17 columns."""
+    """The 8 numbers about a link are not a row of a model of 8 columns."""
     rng = torch.Generator().manual_seed(3)
-    best = torch.randn(1, 17, generator=rng, dtype=REAL)
+    best = torch.randn(1, 8, generator=rng, dtype=REAL)
     federation = linear_clients(torch.cat([best, -best]), train=20)
-    home = torch.arange(17) < 4
-    module = build(lambda: linear((17,), 1, bias=False), 0, REAL)
+    home = torch.arange(8) < 4
+    module = build(lambda: linear((8,), 1, bias=False), 0, REAL)
     clients = Simulation(federation, module, batch_size=0, dtype=REAL, home=home)
-    x, algorithm = start(2, 17), on("line", 2, lr=0.01, steps=4)
+    x, algorithm = start(2, 8), on("line", 2, lr=0.01, steps=4)
     states, _ = train(algorithm, clients, x, 5)
     assert torch.equal(states[1].shared[:, home], states[1].tuned[:, home])
     assert_close(*states[1].shared[:, ~home].unbind(), **EXACT)

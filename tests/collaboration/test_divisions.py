@@ -171,8 +171,12 @@ def test_places_tell_sizes_of_groups_and_shares_of_halves():
 # Directions.
 
 
+def ones(who):
+    return torch.ones(len(who), dtype=REAL)
+
+
 def told(update, *, who=ALL, **fields):
-    return with_directions(coordinator(**fields), who, update)
+    return with_directions(coordinator(**fields), who, update, ones(who))
 
 
 def test_directions_are_sums_of_what_updates_differ_from_their_groups_mean():
@@ -180,7 +184,9 @@ def test_directions_are_sums_of_what_updates_differ_from_their_groups_mean():
     state, wanted = coordinator(member, clock=long), torch.zeros(N, D, dtype=REAL)
     for seed, who in enumerate([ALL, torch.tensor([0, 2, 4]), ALL]):
         update = normal(len(who), D, seed=seed)
-        state, _ = with_directions(state, who, update)
+        rounds = 1 + who.to(REAL)  # those since a client was heard last
+        state, _ = with_directions(state, who, update, rounds)
+        update = rounds[:, None] * update
         for i, u in zip(who.tolist(), update, strict=True):
             here = [j for j, k in enumerate(who.tolist()) if member[k] == member[i]]
             weight = SHARES[who][here]
@@ -232,7 +238,7 @@ def test_a_rest_ends_when_the_shares_of_those_heard_add_up_to_its_length():
     state, update = coordinator(), planted()
     for part, phase in [([0, 1], REST), ([2, 3], REST), ([4, 5], TRIAL)]:
         who = torch.tensor(part)
-        state, _ = with_directions(state, who, update[who])
+        state, _ = with_directions(state, who, update[who], ones(who))
         assert state.clock.phase == phase
     assert state.clock == PhaseClock(TRIAL)
 
@@ -482,7 +488,7 @@ def test_who_is_away_counts_as_it_was_heard_last():
 
 def test_a_coordinator_keeps_the_precision_of_models():
     single = one_group(SHARES.float(), torch.full((N,), 20.0), D)
-    state, _ = with_directions(single, ALL, planted().float())
+    state, _ = with_directions(single, ALL, planted().float(), ones(ALL).float())
     state, _ = with_evidence(state, ALL, SECOND, rows(drawn(3 * ERROR)), sure=2.5)
     for part in (state.shares, state.samples, state.sketch, *state.evidence):
         assert part.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Claims about what held-out samples say: moments, t values, and who uses what."""
+"""Claims about what held-out samples say: t values, and who uses what."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from torch.testing import assert_close
 
 from coterie.collaboration.evidence import (
     bounded,
-    cautious_choices,
     choices,
-    moments,
     surely_above_zero,
-    unflat,
 )
 
 REAL = torch.float64
@@ -39,47 +36,6 @@ def padded(losses) -> torch.Tensor:
     return out
 
 
-def test_moments_are_sums_over_the_samples_there_are():
-    losses = drawn(SIZES)
-    found = moments(padded(losses))
-    assert found.samples.tolist() == SIZES
-    for i, some in enumerate(losses):
-        assert_close(found.sums[i], torch.from_numpy(some.sum(1)), **EXACT)
-        for k in range(3):
-            for m in range(3):
-                square = float(((some[k] - some[m]) ** 2).sum())
-                assert float(found.squares[i, k, m]) == pytest.approx(square)
-
-
-def test_single_precision_is_summed_in_double():
-    losses = padded(drawn([400])).float()
-    found = moments(losses)
-    assert found.sums.dtype == REAL
-    assert_close(found.sums, losses.double().sum(2), **EXACT)
-
-
-def test_a_row_of_numbers_gives_the_moments_back():
-    there = moments(padded(drawn(SIZES)))
-    back = unflat(there.flat(), 3)
-    assert there.flat().shape == (5, 1 + 3 + 9)
-    for one, other in zip(there, back, strict=True):
-        assert torch.equal(one, other)
-
-
-def test_moments_in_single_precision_tell_small_differences():
-    """As they travel where models are in single precision."""
-    rng = np.random.default_rng(3)
-    losses = [2 + rng.normal(size=(2, 40))]
-    losses[0][1] = losses[0][0] + 1e-4 * (0.3 + rng.normal(size=40))
-    row = unflat(moments(padded(losses)).flat().float().double(), 2)
-    total = row.sums[:, 1] - row.sums[:, 0]
-    found = surely_above_zero(row.samples, total, row.squares[:, 0, 1])
-    exact = stats.ttest_rel(losses[0][1], losses[0][0])
-    # As surely as a normal variable, of the same tail probability.
-    sure = stats.norm.isf(exact.pvalue / 2) * np.sign(exact.statistic)
-    assert float(found) == pytest.approx(sure, abs=0.05)
-
-
 def chosen_by_loops(losses) -> list[int]:
     """The formula of `choices` for one client after the other."""
     clients, models = range(len(losses)), range(len(losses[0]))
@@ -97,7 +53,7 @@ def means(losses) -> torch.Tensor:
 
 def chosen(losses) -> torch.Tensor:
     """What everybody chooses where all tell their mean losses, who have any."""
-    found, samples = means(losses), moments(padded(losses)).samples
+    found, samples = means(losses), (~padded(losses)[:, 0].isnan()).sum(1).to(REAL)
     everybody = found[samples > 0].mean(0).expand_as(found)
     return choices(found, samples, everybody)
 
@@ -246,17 +202,6 @@ def test_nothing_is_sure_of_one_sample_or_of_none_that_differs():
     assert float(surely_above_zero(9 * one, 0 * one, 0 * one)) == 0
     # Samples that all say the same are sure beyond any limit in use, and finite.
     assert 10 < float(surely_above_zero(9 * one, 9 * one, 9 * one)) < torch.inf
-
-
-def test_a_cautious_client_leaves_the_better_shared_model_only_where_it_is_sure():
-    spread = torch.tensor([-1.0, 1.0] * 50, dtype=torch.float64)
-    base = torch.full((100,), 5.0, dtype=torch.float64)
-
-    def chosen(gain):
-        own = base - gain + spread  # 0.1 is one standard error
-        return int(cautious_choices(moments(torch.stack([own, base + 9, base])[None])))
-
-    assert [chosen(gain) for gain in (-0.3, 0.0, 0.08, 0.12)] == [2, 2, 2, 0]
 
 
 def test_bounded_losses_keep_their_order_small_ones_and_a_bound():

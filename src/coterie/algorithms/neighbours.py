@@ -13,11 +13,17 @@ its held-out (validation) samples whether meeting half-way would help it,
     d_ik = loss_i((u_i + u_k) / 2) - loss_i(u_i),
 
 sample by sample. The two ends of a link exchange what they found, averaged over rounds,
-and drop it for good where both together are `sure` that it does harm. In the end each
-uses that of v_i, w_i and u_i which does best by its own samples and its neighbours';
-who has no link left uses v_i, which is local training. This is `coteries` for those who
-have nobody to report to, and the means of a group become gossip along kept links.
-Without waiting, each takes its rounds at its own pace (`neighbours_in_time`).
+and drop it for good where both together are `sure` that it does harm. Each client uses
+that of v_i, w_i, u_i and (v_i + w_i) / 2 which has the least
+
+    n_i L_ij + 30 M_ij,
+
+where L_ij is the mean held-out loss of model j at client i, which stays there, and n_i
+the number of samples. M_ij is a mean of those whom kept links join, mixed as models
+are: before mixing, M_i <- 0.8 M_i + 0.2 L_i. A client without links uses v_i, which is
+local training. This is `coteries` for those who have nobody to report to: means over a
+group become gossip. Without waiting, each takes its rounds at its own pace
+(`neighbours_in_time`).
 
 References:
     Ours. Xiao, Boyd, "Fast linear iterations for distributed averaging", Systems &
@@ -29,18 +35,26 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import InputError
-from ..collaboration.evidence import cautious_choices, unflat
+from ..collaboration.evidence import choices
 from ..collaboration.links import Links, all_links, exchange, judged
 from ..graphs.colourings import colouring
 from ..graphs.matrices import DoublyStochastic, joined
 from ..optim.steps import LocalDescent, velocity
 from ..options import Count, Positive, method
 from ..types import Algorithm, Info, Numbers, Oracle, Rows
-from .neighbours_client import BEGIN, MODELS, NO_DATA, harm, local_steps
+from .neighbours_client import (
+    BEGIN,
+    NO_DATA,
+    Ballot,
+    candidates,
+    empty_ballot,
+    harm,
+    local_steps,
+)
 from .neighbours_in_time import in_time
 
 
@@ -52,9 +66,8 @@ class State(NamedTuple):
     tuned: Rows  # (n, D) u
     own_velocity: Rows  # (n, D), or (n, 0) without momentum
     shared_velocity: Rows
-    cap: Rows  # (n,) of a sample's loss, 0 before the first
-    record: Rows  # (n, 13) moments of held-out losses of the three models
-    choice: Rows  # (n,) which of them is used
+    ballot: Ballot
+    choice: Rows  # (n,) which model is used
     links: Links
     t: int
 
@@ -84,44 +97,21 @@ def neighbours(
 
     def init(x: Tensor, oracle: Oracle) -> State:
         links, v = all_links(partners, oracle.mine, x), velocity(rule, x)
-        record = x.new_zeros(len(x), 1 + MODELS + MODELS**2)
         choice = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        return State(x, x, x, v, v, x.new_zeros(len(x)), record, choice, links, 0)
+        return State(x, x, x, v, v, empty_ballot(x), choice, links, 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        active, other = oracle.active, partners.to(state.own.device)
-        judging = state.t // steps >= BEGIN
+        other = partners.to(state.own.device)
         new = _trained(state, oracle, rule, steps)
-        u, links, here = new.tuned, new.links, torch.arange(len(active)).to(other)
-        free = links.kept & (active & oracle.present[other][:, oracle.mine]).T
-        degree = free.sum(1, keepdim=True).to(u)
-        w, around, weights = u.clone(), new.record.clone(), u.new_zeros(len(u), n)
-        for m, partner in enumerate(other[:, oracle.mine]):
-            met, oneself = free[:, m], here + oracle.mine.start
-            swap = exchange(torch.where(met, partner, oneself), n, u)
-            theirs = oracle.mix(swap, u)  # of one neighbour at a time
-            said = u.new_zeros(len(u), 3)
-            if judging:
-                said = oracle.each(harm, said, u, theirs, new.cap)[0]
-            numbers = torch.cat([degree, said, new.record], 1)
-            there = oracle.mix(swap, Numbers(numbers))
-            links = judged(links, m, met, said + there[:, 1:4], sure)
-            met = (met & links.kept[:, m])[:, None]
-            weight = met / (1 + torch.maximum(degree, there[:, :1]))
-            w += weight * (theirs - u)
-            weights[here, partner] += weight[:, 0]
-            around += met * there[:, 4:]
-        weights[here, here + oracle.mine.start] += 1 - weights.sum(1)
-        choice = cautious_choices(unflat(around.double(), MODELS)) * links.kept.any(1)
-        new = new._replace(
-            shared=torch.where(active[:, None], w, state.shared),
-            choice=torch.where(active, choice, state.choice),
-            links=links,
-        )
+        judging = state.t // steps >= BEGIN
+        new, weights = _mixed(new, oracle, other, sure, judging=judging)
+        kept, of = new.links.kept, new.ballot
+        choice = choices(of.losses, of.samples, of.told) * kept.any(1)
+        choice = torch.where(oracle.active, choice, state.choice)
         # The mean over clients of this is how many links there are.
-        left = links.kept.sum(1).to(u) * (n / 2)
-        alone = (new.choice == 0).to(u)
-        return new, {"weights": weights, "links": left, "alone": alone}
+        left, alone = kept.sum(1).to(weights) * (n / 2), (choice == 0).to(weights)
+        info: Info = {"weights": weights, "links": left, "alone": alone}
+        return new._replace(choice=choice), info
 
     flow = in_time(partners, rule, steps, sure)
     return Algorithm(init, step, lambda state, oracle: in_use(state), flow=flow)
@@ -129,30 +119,64 @@ def neighbours(
 
 def in_use(state: State) -> Float[Tensor, "n d"]:
     """The model that each client uses."""
-    models = torch.stack([state.own, state.shared, state.tuned], 1)
+    models = torch.stack(candidates(state.own, state.shared, state.tuned), 1)
     return models[torch.arange(len(models), device=models.device), state.choice]
 
 
 def _trained(state: State, oracle: Oracle, rule: LocalDescent, steps: int) -> State:
     """After the local steps, with held-out losses of all models."""
-    rows = state.own, state.shared, state.own_velocity, state.shared_velocity
-    own, tuned, v, w_v, cap, record = oracle.each(
+    own, tuned, v, w_v, *ballot = oracle.each(
         local_steps,
-        *(*rows, state.cap, state.record),
+        *(state.own, state.tuned, state.own_velocity, state.shared_velocity),
+        *(*state.ballot, state.shared),
         rule=rule,
         steps=steps,
         t=state.t,
         together=float(len(oracle.present)),
     )
-    if bool(oracle.active.any()) and not bool((record[oracle.active, 0] > 0).any()):
+    new = Ballot(*ballot)
+    if bool(oracle.active.any()) and not bool((new.samples[oracle.active] > 0).any()):
         raise InputError(NO_DATA)
     return state._replace(
         own=own,
-        # An inactive client has no local steps of the shared model behind it.
-        tuned=torch.where(oracle.active[:, None], tuned, state.tuned),
+        tuned=tuned,
         own_velocity=v,
         shared_velocity=w_v,
-        cap=cap,
-        record=record,
+        ballot=new,
         t=state.t + steps,
     )
+
+
+def _mixed(
+    state: State,
+    oracle: Oracle,
+    other: Int[Tensor, "m k"],
+    sure: float,
+    *,
+    judging: bool,
+) -> tuple[State, Float[Tensor, "n k"]]:
+    """With models and mean losses mixed along the links that are kept, and weights."""
+    u, told, links = state.tuned, state.ballot.told, state.links
+    active, n = oracle.active, other.shape[1]
+    here = torch.arange(len(u), device=u.device)
+    free = links.kept & (active & oracle.present[other][:, oracle.mine]).T
+    degree = free.sum(1, keepdim=True).to(u)
+    w, heard, weights = u.clone(), told.clone(), u.new_zeros(len(u), n)
+    for m, partner in enumerate(other[:, oracle.mine]):
+        met, oneself = free[:, m], here + oracle.mine.start
+        swap = exchange(torch.where(met, partner, oneself), n, u)
+        theirs = oracle.mix(swap, u)  # of one neighbour at a time
+        said = u.new_zeros(len(u), 3)
+        if judging:
+            said = oracle.each(harm, said, u, theirs, state.ballot.cap)[0]
+        there = oracle.mix(swap, Numbers(torch.cat([degree, said, told], 1)))
+        links = judged(links, m, met, said + there[:, 1:4], sure)
+        met = (met & links.kept[:, m])[:, None]
+        weight = met / (1 + torch.maximum(degree, there[:, :1]))
+        w += weight * (theirs - u)
+        heard += weight * (there[:, 4:] - told)
+        weights[here, partner] += weight[:, 0]
+    weights[here, here + oracle.mine.start] += 1 - weights.sum(1)
+    shared = torch.where(active[:, None], w, state.shared)
+    ballot = state.ballot._replace(told=heard)
+    return state._replace(shared=shared, ballot=ballot, links=links), weights

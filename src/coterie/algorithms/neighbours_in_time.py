@@ -21,11 +21,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..checks import InputError
-from ..collaboration.evidence import cautious_choices, unflat
+from ..collaboration.evidence import choices
 from ..collaboration.links import Links, all_links, judged
 from ..optim.steps import LocalDescent, velocity
 from ..types import Arrivals, Clients, Flow, Info, Kind, Task
-from .neighbours_client import BEGIN, MODELS, NO_DATA, harm, local_steps
+from .neighbours_client import (
+    BEGIN,
+    NO_DATA,
+    Ballot,
+    candidates,
+    empty_ballot,
+    harm,
+    local_steps,
+)
 
 TRAIN, COMPARE = range(2)
 
@@ -36,8 +44,8 @@ class Underway:
 
     models: Tensor  # (N, 3, D) v, w and u
     velocities: Tensor  # (2, N, D), or (2, N, 0) without momentum
-    cap: Tensor  # (N,)
-    record: Tensor  # (N, 13)
+    ballot: Ballot
+    sent: Tensor  # (N, 4) mean losses that each has told its neighbours last
     choice: Tensor  # (N,) which model is used
     links: Links
     said: Tensor  # (N, M, 3) of each link, last
@@ -62,10 +70,10 @@ def in_time(
     def init(x: Tensor) -> Underway:
         links, v = all_links(partners, slice(0, n), x), velocity(rule, x)
         return Underway(
-            x[:, None].repeat(1, MODELS, 1),
+            x[:, None].repeat(1, 3, 1),
             torch.stack([v, v]),
-            x.new_zeros(n),
-            x.new_zeros(n, 1 + MODELS + MODELS**2),
+            empty_ballot(x),
+            empty_ballot(x).told,
             torch.zeros(n, dtype=torch.long, device=x.device),
             links,
             torch.zeros_like(links.evidence),
@@ -77,15 +85,16 @@ def in_time(
     def task(state: Underway, client: int, time: float) -> Task:
         own, shared, tuned = state.models[client]
         theirs = state.models[partners[:, client].to(own.device), -1]  # (M, D)
-        state_of = shared, *state.velocities[:, client], state.record[client]
+        *ballot, cap = (known[client] for known in state.ballot)
         if state.kinds[client] == TRAIN:
-            rows = own, theirs, state.cap[client], *state_of
+            state_of = tuned, shared, *state.velocities[:, client], *ballot
+            rows = own, theirs, cap, *state_of
             return Task(rows, TRAIN, int(state.rounds[client]) + 1, 2.0 * steps)
-        rows = tuned, theirs, state.cap[client]
+        rows = tuned, theirs, cap
         return Task(rows, COMPARE, int(state.rounds[client]), 0.0)
 
     def arrive(state: Underway, now: Arrivals) -> list[int]:
-        i = torch.tensor(now.clients, device=state.cap.device)
+        i = torch.tensor(now.clients, device=state.models.device)
         if now.kind == TRAIN:
             _trained(state, i, now)
         else:
@@ -95,20 +104,14 @@ def in_time(
         return now.clients
 
     def info(state: Underway) -> Info:
-        kept, other = state.links.kept, partners.to(state.cap.device).T
-        weights = torch.zeros(n, n, dtype=state.cap.dtype, device=state.cap.device)
-        used = _metropolis(kept, kept.sum(1).to(weights), other)
-        weights.scatter_add_(1, other, used)
-        weights += torch.diag(1 - weights.sum(1))
-        alone = (state.choice == 0).to(weights)
-        return {"weights": weights, "links": int(kept.sum()) / 2, "alone": alone}
+        return _sharing(state, partners.to(state.models.device).T)
 
     train = functools.partial(_local_steps, rule=rule, steps=steps)
     return Flow(
         init,
         task,
         arrive,
-        lambda state: state.models[torch.arange(n), state.choice],
+        _in_use,
         info=info,
         kinds=(
             Kind(train, "each", down=(), up=()),
@@ -126,14 +129,34 @@ def _metropolis(
     return met / (1 + torch.maximum(degree[:, None], degree[other]))
 
 
+def _sharing(state: Underway, other: Int[Tensor, "n m"]) -> Info:
+    """Who learns with whom, how many links there are, and who uses its own model."""
+    kept, n = state.links.kept, len(other)
+    weights = state.models.new_zeros(n, n)
+    used = _metropolis(kept, kept.sum(1).to(weights), other)
+    weights.scatter_add_(1, other, used)
+    weights += torch.diag(1 - weights.sum(1))
+    alone = (state.choice == 0).to(weights)
+    return {"weights": weights, "links": int(kept.sum()) / 2, "alone": alone}
+
+
+def _in_use(state: Underway) -> Float[Tensor, "n d"]:
+    """The model that each client uses."""
+    models = torch.stack(candidates(*state.models.unbind(1)), 1)
+    return models[torch.arange(len(models), device=models.device), state.choice]
+
+
 def _trained(state: Underway, i: Tensor, now: Arrivals) -> None:
     """Takes in what local steps gave, which goes along the links."""
-    own, tuned, *velocities, cap, record = now.answers
+    own, tuned, v, w_v, *ballot = now.answers
     state.models[i, 0], state.models[i, 2] = own, tuned
-    state.velocities[:, i] = torch.stack(velocities)
-    state.cap[i], state.record[i] = cap, record
+    state.velocities[:, i] = torch.stack([v, w_v])
+    pairs = zip(state.ballot, ballot, strict=True)
+    state.ballot = Ballot(*(old.index_copy(0, i, new) for old, new in pairs))
+    state.sent[i] = state.ballot.told[i]
     state.rounds[i] += 1
-    if bool((state.rounds > 0).all()) and not bool((state.record[:, 0] > 0).any()):
+    heard_all = bool((state.rounds > 0).all())
+    if heard_all and not bool((state.ballot.samples > 0).any()):
         raise InputError(NO_DATA)
     now.passed(int(state.links.kept[i].sum()), own[0])
 
@@ -144,27 +167,29 @@ def _compared(
     """Judges links of which both ends have news, and mixes models along the others."""
     every = torch.arange(other.shape[1], device=other.device)
     free = state.links.kept & (state.rounds > 0)[other]
-    degree = free.sum(1).to(state.cap)
+    degree = free.sum(1).to(state.models)
     state.said[i] = now.answers[0]
     state.new[i] = free[i] & (state.rounds[i] > BEGIN)[:, None]
     both = state.new & state.new[other, every]
     said = state.said + state.said[other, every]
-    # Beside models, ends tell each other links, differences and moments.
-    numbers = state.said.shape[2] + 1 + state.record.shape[1]
-    now.passed(int(free[i].sum()), state.record.new_empty(numbers))
+    # Besides models, ends tell each other links, differences and mean losses.
+    told = state.sent
+    numbers = state.said.shape[2] + 1 + told.shape[1]
+    now.passed(int(free[i].sum()), told.new_empty(numbers))
     for m in every.tolist():
         state.links = judged(state.links, m, both[:, m], said[:, m], sure)
     state.new &= ~both
     met = free & state.links.kept
     weights = _metropolis(met, degree, other)
-    u, around = state.models[:, -1], state.record.clone()
-    w = u[i]
+    u = state.models[:, -1]
+    w, heard = u[i], told[i]
     for m in every.tolist():
         k = other[i, m]
         w = w + weights[i, m, None] * (u[k] - u[i])
-        around[i] += met[i, m, None] * state.record[k]
+        heard = heard + weights[i, m, None] * (told[k] - told[i])
     state.models[i, 1] = w
-    choice = cautious_choices(unflat(around[i].double(), MODELS))
+    state.ballot = state.ballot._replace(told=state.ballot.told.index_copy(0, i, heard))
+    choice = choices(state.ballot.losses[i], state.ballot.samples[i], heard)
     state.choice[i] = choice * state.links.kept[i].any(1)
 
 
@@ -173,16 +198,19 @@ def _local_steps(
     own: Float[Tensor, "n d"],
     theirs: Float[Tensor, "n m d"],
     cap: Float[Tensor, " n"],
+    tuned: Float[Tensor, "n d"],
     shared: Float[Tensor, "n d"],
     own_velocity: Float[Tensor, "n v"],
     shared_velocity: Float[Tensor, "n v"],
-    record: Float[Tensor, "n k"],
+    losses: Float[Tensor, "n 4"],
+    told: Float[Tensor, "n 4"],
+    samples: Float[Tensor, " n"],
     *,
     rule: LocalDescent,
     steps: int,
 ) -> tuple[Tensor, ...]:
     """A client program: `local_steps`, whose step size does not change."""
-    rows = own, shared, own_velocity, shared_velocity, cap, record
+    rows = own, tuned, own_velocity, shared_velocity, losses, told, samples, cap, shared
     return local_steps(clients, *rows, rule=rule, steps=steps, t=0)
 
 

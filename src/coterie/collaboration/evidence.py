@@ -1,35 +1,17 @@
-"""What held-out samples say about several models: in pairs, pooled, and how surely.
+"""What held-out samples say about several models, and which of them a client uses.
 
-Client i evaluates K models on the same n_i samples that none of them was trained on. Of
-these losses only moments leave it: n_i, their sums, and for each pair of models the sum
-of squared differences. The difference of any two models follows, client by client or
-pooled, with its standard error, in which what makes a sample hard for both of them has
-cancelled; as it has in the squares, so that single precision will do for them.
+Client i evaluates K models on the same n_i samples that none of them was trained on.
+The losses are bounded, so that no sample decides alone. What makes a sample hard for
+two models cancels in the difference of their losses.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ..checks import number
-
-
-class Moments(NamedTuple):
-    """Samples, sums of losses, and of squared differences, of each client."""
-
-    samples: Float64[Tensor, " n"]
-    sums: Float64[Tensor, "n k"]
-    squares: Float64[Tensor, "n k k"]
-
-    def flat(self) -> Float64[Tensor, "n m"]:
-        """One row of numbers for each client, m = 1 + K + K^2."""
-        return torch.cat(
-            [self.samples[:, None], self.sums, self.squares.flatten(1)], dim=1
-        )
 
 
 def bounded(losses: Tensor, most: Tensor) -> Tensor:
@@ -43,20 +25,6 @@ def bounded(losses: Tensor, most: Tensor) -> Tensor:
     most = most.clamp(min=torch.finfo(losses.dtype).tiny)
     noisy = (losses < 0).flatten(1).any(1).view(-1, *[1] * (losses.dim() - 1))
     return torch.where(noisy, losses, -most * torch.expm1(-losses / most))
-
-
-def moments(losses: Float[Tensor, "n k b"]) -> Moments:
-    """The moments of K models' losses on b samples each, NaN where there are fewer."""
-    known = ~losses.isnan().any(1, keepdim=True)
-    losses = torch.where(known, losses, 0).double()
-    squares = [(losses - one[:, None]).square().sum(2) for one in losses.unbind(1)]
-    return Moments(known.sum((1, 2)).double(), losses.sum(2), torch.stack(squares, 1))
-
-
-def unflat(rows: Float64[Tensor, "n m"], models: int) -> Moments:
-    """The moments of so many models in rows of numbers."""
-    sums, squares = rows[:, 1 : 1 + models], rows[:, 1 + models :]
-    return Moments(rows[:, 0], sums, squares.unflatten(1, (models, models)))
 
 
 def surely_above_zero(
@@ -85,20 +53,6 @@ def surely_above_zero(
     t2 = total**2 * k / (k + 1) / torch.where(around > 0, around, 1)
     z = (8 * k + 1) / (8 * k + 3) * (k * torch.log1p(t2 / k)).sqrt()
     return torch.where(samples > 1, z * total.sign(), 0)
-
-
-def cautious_choices(of: Moments) -> Int[Tensor, " n"]:
-    """Which model everybody should use by its own moments; the first is alone.
-
-    The best of the others, unless the first is surely better: by a standard error.
-    """
-    r = 1 + of.sums[:, 1:].argmin(1)
-    leave = torch.zeros_like(r, dtype=torch.bool)
-    for k in range(1, of.sums.shape[1]):
-        total = of.sums[:, k] - of.sums[:, 0]
-        z = surely_above_zero(of.samples, total, of.squares[:, 0, k])
-        leave |= (r == k) & (z > 1)
-    return torch.where(leave, 0, r)
 
 
 PRIOR = 30.0

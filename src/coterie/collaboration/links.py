@@ -16,7 +16,7 @@ from torch import Tensor
 from ..types import Rows
 from .evidence import surely_above_zero
 
-_MEMORY = 0.8
+MEMORY = 0.8
 """How much of what was said before is kept in a round."""
 
 
@@ -61,7 +61,7 @@ def averaged(
     The samples are the same in every round, so that more rounds are not more samples.
     """
     known = old[..., :1] > 0
-    return torch.where(known, _MEMORY * old + (1 - _MEMORY) * new, new)
+    return torch.where(known, MEMORY * old + (1 - MEMORY) * new, new)
 
 
 def judged(
