@@ -494,7 +494,7 @@ def test_what_a_round_sends_is_counted(participation):
         if number and number % (2 * every) == 0:
             numbers += 4 + 4  # losses, and everybody's
         if looks and phase == REST:
-            models, numbers = models + 1, numbers + 4  # a direction
+            models, numbers = models + 1, numbers + 1 + 4  # a direction, its rounds
         if looks and phase != REST:
             numbers += (1 + 1 + 8) + 6  # half, samples and evidence; a place
         if phase == REST and after.server.clock.phase == TRIAL:

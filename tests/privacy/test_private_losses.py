@@ -276,16 +276,17 @@ def test_a_plan_for_an_epsilon_is_kept_by_methods_that_choose(name):
 def test_training_ends_at_its_budget():
     plain, algorithm, steps = six_rounds("coteries")
     clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
-    planned = Planned(with_noise(steps, Noises(NOISE, NOISE)), 1e-5)
+    rounds = with_noise(steps, Noises(NOISE, NOISE))
+    planned = Planned(rounds, 1e-5, chooses=True)  # by losses that were told
     guarded = counted(algorithm, clients, planned)
     states = followed(guarded, clients, one_start(), 5).states
-    before = [as_steps(kinds) for kinds in states[2].releases]
-    third = [a + b for a, b in zip(before, planned.rounds[3], strict=True)]
-    budget = 0.999 * float(quick_epsilons(third, 1e-5).max())
+    before = [as_steps(kinds) for kinds in states[1].releases]
+    second = [a + b for a, b in zip(before, planned.rounds[2], strict=True)]
+    budget = 0.999 * float(quick_epsilons(second, 1e-5).max())
     clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
     limited = counted(algorithm, clients, planned._replace(limits=Limits(budget)))
     ended = followed(limited, clients, one_start(), 5).states
-    assert ended[-1].stopped == 3
+    assert ended[-1].stopped == 2
     assert_close(ended[-1].state.own, ended[ended[-1].stopped - 1].state.own)
     assert not states[-1].stopped
 
