@@ -151,6 +151,10 @@ class Loops:
             )
 
     def compete(self, who):
+        """Clients take halves, and tell what these are worth where that may decide."""
+        length = self.lengths[TRIAL] if self.phase == TRIAL else 2
+        begins = self.phase == TRIAL and self.heard == 0
+        asks = begins or self.heard >= length - 1 - 1e-9
         for i in who:
             if self.phase == TRIAL or i in self.free:
                 both = self.halves[self.member[i]]
@@ -159,6 +163,8 @@ class Loops:
                     self.pick[i] = 1 - self.pick[i]
                     self.half_offset[i] = np.zeros(D)
             self.free.discard(i)
+            if not asks:
+                continue
             half, whole = self.half(i), self.group[self.member[i]]
             self.evidence[i] = {
                 (a, b): self.bounded(i, whole + b * self.offset[i], self.level)
@@ -241,10 +247,14 @@ class Loops:
             if not self.settled and any(z > 2 * self.sure for z in better.values()):
                 self.phase, self.heard, self.hurried = CONTEST, 0.0, True
                 return None
-        if self.phase == TRIAL:
-            if self.heard >= self.lengths[TRIAL] - 1e-9:
-                self.phase, self.heard = CONTEST, 0.0
+        if self.phase == TRIAL and self.heard < self.lengths[TRIAL] - 1e-9:
             return None
+        if self.phase == TRIAL:
+            better = {c: self.surely_better(c, [(0, 0)]) for c in self.group}
+            if any(z > 1 for z in better.values()):
+                self.phase, self.heard = CONTEST, 0.0
+                return None
+            return self.verdict(dict.fromkeys(better, 0.0))  # no hope
         if self.heard < 2 - 1e-9:
             return None
         pairs = [(a, b) for a in (0, 1) for b in (0, 1)]
@@ -400,7 +410,7 @@ def test_rounds_are_those_of_plain_loops(apart, steps, sure, share, path):
     [
         (1.0, 3, 2.5, "rrtccc!rrtrrrrrt!r"),
         (0.3, 3, 4.0, "rrtttttccc!rrtttt"),
-        (0.2, 1, 4.0, "rrrr" + 15 * "t" + 9 * "c" + "rrr"),
+        (0.2, 1, 4.0, "rrrr" + 15 * "t" + 12 * "r"),  # no hope after the trial
     ],
 )
 def test_rounds_in_which_some_take_part_are_those_of_plain_loops(

@@ -64,7 +64,7 @@ def test_groups_are_found_by_what_is_shared_and_the_rest_stays_at_home():
     assert torch.equal(last.own, train(local(steps=4), simulation, x, 16)[0][-1].x)
     # Models are sent without it: the group's up and down, and a direction; two halves
     # begin, and there are as many numbers as elsewhere.
-    assert sent[0] == N * ((2 + 1 + 4) * (D - 1) + (4 + 2) + (1 + 4))
+    assert sent[0] == N * ((2 + 1 + 4) * (D - 1) + (4 + 2) + (1 + 6))
 
 
 def test_halves_have_the_parameters_that_each_client_keeps_at_home():

@@ -9,18 +9,18 @@ from torch.testing import assert_close
 
 from coterie.collaboration.divisions import (
     CONTEST,
+    PIECES,
     REST,
     TRIAL,
     Evidence,
     PhaseClock,
     one_group,
     places,
-    sides,
-    sketched,
     surely_better,
     with_directions,
     with_evidence,
 )
+from coterie.collaboration.pieces import pieces, sides, sketched
 from support.draws import rng
 
 REAL = torch.float64
@@ -40,13 +40,13 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_small_vectors_are_their_own_sketch():
-    v = normal(4, 64)
+    v = normal(4, 256)
     assert torch.equal(sketched(v), v)
 
 
-def test_a_sketch_is_linear_and_has_64_numbers():
+def test_a_sketch_is_linear_and_has_256_numbers():
     u, v = normal(2, 300), normal(2, 300, seed=1)
-    assert sketched(u).shape == (2, 64)
+    assert sketched(u).shape == (2, 256)
     assert_close(sketched(2 * u - 3 * v), 2 * sketched(u) - 3 * sketched(v), **EXACT)
     assert torch.equal(sketched(u), sketched(u))
 
@@ -55,25 +55,25 @@ def test_every_column_is_in_one_bucket_with_a_sign():
     found = sketched(torch.eye(300, dtype=REAL))
     assert ((found != 0).sum(1) == 1).all()
     assert (found.abs().sum(1) == 1).all()
-    # Both signs, and no bucket has many: 300 / 64 are expected.
+    # Both signs, and no bucket has many: 300 / 256 are expected.
     assert 100 < int((found > 0).sum()) < 200
-    assert (found != 0).sum(0).max() < 20
+    assert (found != 0).sum(0).max() < 8
 
 
 def test_products_of_sketches_are_those_of_vectors_on_average():
-    """Of vectors of 65 to 464 columns, each of which has signs of its own.
+    """Of vectors of 257 to 656 columns, each of which has signs of its own.
 
-    The variance of a product is below 2 |u|^2 |v|^2 / 64.
+    The variance of a product is below 2 |u|^2 |v|^2 / 256.
     """
     errors = []
-    for columns in range(65, 465):
+    for columns in range(257, 657):
         u, v = normal(2, columns, seed=columns)
         exact = u @ v + 0.5 * u @ u  # also of a vector that is not orthogonal
         found = sketched(torch.stack([u, v + 0.5 * u]))
         scale = u.norm() * (v + 0.5 * u).norm()
         errors.append(float((found[0] @ found[1] - exact) / scale))
-    assert abs(np.mean(errors)) < 4 * np.sqrt(2 / 64 / 400)
-    assert np.mean(np.square(errors)) < 2 / 64 * 1.2
+    assert abs(np.mean(errors)) < 4 * np.sqrt(2 / 256 / 400)
+    assert np.mean(np.square(errors)) < 2 / 256 * 1.2
 
 
 # Sides.
@@ -147,7 +147,7 @@ def test_one_client_has_no_sides_nor_have_those_without_directions():
 def coordinator(member=ZERO, **fields):
     """After a rest, with 20 held-out samples of each client."""
     first = one_group(SHARES, torch.full((N,), 20.0, dtype=REAL), D)
-    return first._replace(member=member, **fields)
+    return first._replace(member=member, pair=member, **fields)
 
 
 def test_places_tell_sizes_of_groups_and_shares_of_halves():
@@ -158,14 +158,33 @@ def test_places_tell_sizes_of_groups_and_shares_of_halves():
     )
     found = places(of)
     assert torch.equal(found.member, of.member)
-    assert not found.moved.any()
     assert found.together.tolist() == [2, 3, 2, 1, 3, 3]
     shares = [1 / 4, 5 / 13, 1 / 4, 1, 5 / 13, 5 / 13]
     assert_close(found.second, torch.tensor(shares, dtype=REAL), **EXACT)
     assert found.phase.tolist() == [CONTEST] * N
-    assert found.groups.tolist() == [3] * N
-    moved = torch.arange(N) % 2 == 0
-    assert torch.equal(places(of, moved).moved, moved)
+    assert found.groups.tolist() == found.pairs.tolist() == [3] * N
+    assert not found.asks.any()
+    ends = of._replace(clock=PhaseClock(CONTEST, 1.0))
+    assert places(ends).asks.tolist() == [1] * N
+
+
+@pytest.mark.parametrize(
+    ("clock", "asks"),
+    [
+        (PhaseClock(), False),
+        (PhaseClock(TRIAL), True),
+        (PhaseClock(TRIAL, 1.0), False),
+        (PhaseClock(TRIAL, 2.0), True),  # the last look of a trial
+        (PhaseClock(CONTEST), False),
+        (PhaseClock(CONTEST, 0.8), False),
+        (PhaseClock(CONTEST, 1.0), True),
+        (PhaseClock(PIECES), True),
+        (PhaseClock(PIECES, 1.0), False),
+        (PhaseClock(PIECES, 2.0), True),
+    ],
+)
+def test_evidence_is_asked_for_where_it_may_decide(clock, asks):
+    assert clock.asks is asks
 
 
 # Directions.
@@ -380,9 +399,24 @@ def test_better_halves_have_their_trial_and_then_a_contest():
         )
         assert state.clock == PhaseClock(TRIAL, heard)
         assert not moved.any()
-    # In the course of a trial it does not matter what clients tell.
-    state, moved = with_evidence(state, ALL, 1 - SECOND, rows(drawn(-1.0)), sure=2.5)
+    hope = rows(drawn(1.5 * ERROR))
+    state, moved = with_evidence(state, ALL, 1 - SECOND, hope, sure=2.5)
     assert state.clock == PhaseClock(CONTEST)
+    assert torch.equal(state.pick, 1 - SECOND)
+    assert not moved.any()
+
+
+def test_halves_without_hope_after_their_trial_have_no_contest():
+    """By less than one standard error, as they are."""
+    state, moved = judged(PhaseClock(TRIAL, 2.0), 0.5 * ERROR)
+    assert state.clock == PhaseClock(**BEGUN)
+    assert not moved.any()
+
+
+def test_in_the_course_of_a_trial_nobody_is_asked():
+    state = coordinator(clock=PhaseClock(TRIAL, 1.0))
+    state, moved = with_evidence(state, ALL, 1 - SECOND, None, sure=2.5)
+    assert state.clock == PhaseClock(TRIAL, 2.0)
     assert torch.equal(state.pick, 1 - SECOND)
     assert not moved.any()
 
@@ -438,7 +472,112 @@ def test_second_halves_get_names_of_their_own_and_others_keep_theirs():
     assert state.member.tolist() == [3, 0, 1, 1, 2, 4]
     assert moved.tolist() == [True, True, False, False, True, True]
     assert state.groups == 5
-    assert torch.equal(places(state, moved).moved, moved)
+    together = places(coordinator(member)).together
+    assert torch.equal(places(state).together < together, moved)
+
+
+# Pieces.
+
+
+def many(groups, each=4, columns=20, noise=0.3, seed=3):
+    """Sketches of clients in as many directions, and the direction of each."""
+    of = torch.arange(groups * each) % groups
+    apart = normal(groups * each, columns, seed=seed) * noise / columns**0.5
+    return torch.eye(columns, dtype=REAL)[of] - 1 / groups + apart, of
+
+
+def cut(sketch, member=None):
+    member = torch.zeros(len(sketch), dtype=torch.long) if member is None else member
+    return pieces(sketch, member, sides(sketch, member))
+
+
+def same_sets(a, b) -> bool:
+    return torch.equal(a[:, None] == a, b[:, None] == b)
+
+
+@pytest.mark.parametrize(("groups", "each"), [(3, 4), (4, 4), (6, 3), (10, 2)])
+def test_planted_directions_are_pieces(groups, each):
+    sketch, of = many(groups, each)
+    assert same_sets(cut(sketch), of)
+
+
+def test_relabelling_clients_relabels_their_pieces():
+    sketch, _ = many(5)
+    order = torch.randperm(len(sketch), generator=rng(1))
+    assert same_sets(cut(sketch[order]), cut(sketch)[order])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_one_or_two_directions_are_left_to_the_sides(groups):
+    assert cut(many(groups, 16 // groups, noise=0.5)[0]) is None
+
+
+def test_noise_has_no_clear_gap():
+    """Of 50 draws, where the largest jump is where it happens to be."""
+    assert sum(cut(normal(20, 256, seed=k)) is not None for k in range(50)) == 0
+
+
+def test_few_clients_and_clients_without_a_direction_have_no_pieces():
+    sketch, _ = many(3, 3)
+    assert cut(sketch) is None
+    sketch, _ = many(4)
+    sketch[5] = 0
+    assert cut(sketch) is None
+
+
+def test_groups_without_a_gap_have_their_sides_beside_the_pieces_of_others():
+    (first, of), (second, other) = many(4), many(2, 4, seed=7)
+    member = torch.cat([torch.zeros(16), torch.ones(8)]).long()
+    found = cut(torch.cat([first, second]), member)
+    assert same_sets(found, torch.cat([of, 4 + other]))
+
+
+def test_of_a_large_group_some_are_in_the_tree_and_all_are_in_pieces():
+    sketch, of = many(3, 500)
+    assert same_sets(cut(sketch), of)
+
+
+def test_clear_pieces_are_tried_at_once_and_do_not_compete():
+    sketch, of = many(4)
+    n = len(of)
+    state = one_group(torch.ones(n, dtype=REAL), torch.full((n,), 20.0), 20)
+    state, _ = with_directions(state, torch.arange(n), sketch, torch.ones(n).double())
+    assert state.clock == PhaseClock(PIECES)
+    assert same_sets(state.pair, of) and not state.pick.any()
+    shallow = state._replace(clock=PhaseClock(deep=False))
+    shallow, _ = with_directions(
+        shallow, torch.arange(n), sketch, torch.ones(n).double()
+    )
+    assert shallow.clock.phase == TRIAL and not shallow.pair.any()
+
+
+def of_pieces(clock, errors):
+    """Six clients in three pieces, after evidence by as many standard errors."""
+    state = coordinator(clock=clock)._replace(pair=ALL // 2)
+    return with_evidence(state, ALL, ZERO, rows(drawn(errors * ERROR)), sure=2.5)
+
+
+def test_pieces_that_are_surely_better_have_a_contest_and_become_groups():
+    state, moved = of_pieces(PhaseClock(PIECES), 4.0)
+    assert state.clock == PhaseClock(PIECES, 1.0) and not moved.any()
+    state, moved = of_pieces(PhaseClock(PIECES, 2.0), 4.0)
+    assert state.member.tolist() == [0, 0, 3 - 2, 1, 2, 2]
+    assert torch.equal(state.pair, state.member) and moved.all()
+    assert state.clock == PhaseClock(settled=True)
+
+
+@pytest.mark.parametrize("heard", [0.0, 2.0])
+def test_after_pieces_in_vain_two_halves_are_tried_next(heard):
+    """After one look, and with lengths as before."""
+    clock = PhaseClock(PIECES, heard, **BEGUN)
+    state, moved = of_pieces(clock, 2.0)
+    assert state.clock == PhaseClock(REST, 2.0, **BEGUN, deep=False)
+    assert torch.equal(state.pair, ZERO) and not moved.any()
+
+
+def test_once_groups_have_divided_sure_pieces_divide_at_once():
+    state, moved = of_pieces(PhaseClock(PIECES, settled=True), 4.0)
+    assert state.groups == 3 and moved.all()
 
 
 def test_once_a_division_has_passed_a_contest_sure_halves_divide_at_once():

@@ -6,8 +6,8 @@ In round t every client i of group c
     u_i <- `steps` local steps from w_c            and then  w_c <- mean of u_i over c
     o_i <- o_i + (u_i - w_c - o_i) / 4             by what it differs from its group
 
-From one group on, groups divide where two halves of a group, which compete for its
-members, are surely better on their held-out (validation) samples than the whole
+Groups divide where two halves of a group, which compete for its members, or several
+pieces are surely better on held-out (validation) samples than the whole
 (`coterie.collaboration.divisions`). And each client uses that of v_i, w_c, w_c + o_i
 and (v_i + w_c) / 2 which has the least
 
@@ -36,6 +36,9 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ..collaboration.divisions import (
+    CONTEST,
+    PAIRS,
+    PIECES,
     REST,
     TRIAL,
     Coordinator,
@@ -56,7 +59,6 @@ from .coteries_client import (
     Ballot,
     averaged,
     candidates,
-    compete,
     cut,
     empty_ballot,
     first_look,
@@ -65,7 +67,9 @@ from .coteries_client import (
     plan,
     shared_steps,
     sharing,
+    take_half,
     tell,
+    weigh,
     welcomed,
     without_chance,
 )
@@ -75,13 +79,13 @@ from .coteries_in_time import flow_of_coteries
 class State(NamedTuple):
     """Models, momentum, what clients know and were told, and gradient steps taken.
 
-    Halves are there in trials and contests only.
+    Halves are there in trials and contests only; of pieces, a client has its own.
     """
 
     own: Rows  # (n, D)
     group: Rows  # (n, D) as it will be received
     offset: Rows  # (n, D) by what a client differs from it
-    halves: Rows  # (n, 2, D) or (n, 0, D)
+    halves: Rows  # (n, 2, D), of pieces (n, 1, D), or (n, 0, D)
     half_offset: Rows  # (n, D) or (n, 0): from the half that one takes
     drift: Rows  # (n, D) mean update of shared models since it was told
     drifts: Rows  # (n,) of how many rounds
@@ -164,7 +168,9 @@ def coteries(
             tells = number % (2 * state.every) == 0
             state = _looked(state, oracle, models, tells=tells)
         state = state._replace(own=own[0], own_velocity=own[1])
-        state, evidence = _competed(state, oracle, looks=looks)
+        evidence = None
+        if looks:
+            state, evidence = _competed(state, oracle)
         state, ends = _trained(state, oracle, work)
         place = state.place
         if looks:
@@ -254,25 +260,27 @@ class Ends(NamedTuple):
 
 
 def _competed(
-    state: State, oracle: Oracle, *, looks: bool
+    state: State, oracle: Oracle
 ) -> tuple[State, Float64[Tensor, "n 9"] | None]:
     """With the halves that clients take, and evidence of what these are worth."""
-    phase = int(state.place.phase[0])
-    if phase == REST or not looks:
-        return state, None
-    before = state.pick
-    pick, told = oracle.each(
-        compete,
-        before,
-        state.own.new_zeros(len(before), 9, dtype=torch.float64),
-        *(state.group, state.offset, state.halves, state.half_offset),
-        state.most[:, 0],
+    place, before = state.place, state.pick
+    phase = int(place.phase[0])
+    if phase in (TRIAL, CONTEST):
         # In a contest nobody moves, but who was away in the trial has yet to choose.
-        state.free | (phase == TRIAL),
-    )
-    offset = torch.where((pick == before)[:, None], state.half_offset, 0)
-    free = state.free & ~oracle.active
-    return state._replace(pick=pick, free=free, half_offset=offset), told
+        free = state.free | (phase == TRIAL)
+        pick = oracle.each(take_half, before, state.halves, free)[0]
+        offset = torch.where((pick == before)[:, None], state.half_offset, 0)
+        free = state.free & ~oracle.active
+        state = state._replace(pick=pick, free=free, half_offset=offset)
+    if not bool(place.asks[0]):
+        return state, None
+    half = _taken(state.halves, state.pick)
+    told = oracle.each(
+        weigh,
+        half.new_zeros(len(half), 1 + 2 * PAIRS, dtype=torch.float64),
+        *(state.group, state.offset, half, state.half_offset, state.most[:, 0]),
+    )[0]
+    return state, told
 
 
 def _trained(state: State, oracle: Oracle, work: Options) -> tuple[State, Ends]:
@@ -297,7 +305,7 @@ def _trained(state: State, oracle: Oracle, work: Options) -> tuple[State, Ends]:
     return state._replace(drift=drift, drifts=drifts), Ends(group, half, start)
 
 
-def _taken(halves: Float[Tensor, "n 2 d"], pick: Int[Tensor, " n"]) -> Tensor:
+def _taken(halves: Float[Tensor, "n h d"], pick: Int[Tensor, " n"]) -> Tensor:
     """The half that each client takes."""
     return halves[torch.arange(len(pick), device=pick.device), pick]
 
@@ -306,24 +314,30 @@ def _decided(
     state: State, oracle: Oracle, evidence: Tensor | None, sure: float
 ) -> tuple[State, Places]:
     """What a coordinator makes of directions in a rest, and of evidence elsewhere."""
-    if evidence is None:
-        # The answer is not a model, so it must not stand in the place of one.
-        rounds = Numbers(state.drifts)
-        server, found = oracle.central(_directions, state.server, rounds, state.drift)
-        pick, second, phase, most = found.unbind(1)
-        heard = oracle.active
-        state = state._replace(
-            server=server,
-            pick=pick.long(),
-            most=torch.stack([state.most[:, 0], most.to(state.most)], 1),
-            drift=_where(heard, torch.zeros_like(state.drift), state.drift),
-            drifts=_where(heard, torch.zeros_like(state.drifts), state.drifts),
-        )
-        second = second.to(state.place.second)
-        return state, state.place._replace(second=second, phase=phase.long())
-    told = Numbers(state.pick), Numbers(evidence)
-    server, *place = oracle.central(_judgement, state.server, *told, sure=sure)
-    return state._replace(server=server), Places(*place)
+    if int(state.place.phase[0]) != REST:
+        told = [Numbers(state.pick)] + ([] if evidence is None else [Numbers(evidence)])
+        server, *place = oracle.central(_judgement, state.server, *told, sure=sure)
+        return state._replace(server=server), Places(*place)
+    # The answer is not a model, so it must not stand in the place of one.
+    rounds = Numbers(state.drifts)
+    server, found = oracle.central(_directions, state.server, rounds, state.drift)
+    pick, most, *few = found.unbind(1)
+    heard = oracle.active
+    state = state._replace(
+        server=server,
+        pick=pick.long(),
+        most=torch.stack([state.most[:, 0], most.to(state.most)], 1),
+        drift=_where(heard, torch.zeros_like(state.drift), state.drift),
+        drifts=_where(heard, torch.zeros_like(state.drifts), state.drifts),
+    )
+    pair, second, phase, pairs = few
+    return state, state.place._replace(
+        pair=pair.long(),
+        second=second.to(state.place.second),
+        phase=phase.long(),
+        pairs=pairs.long(),
+        asks=(phase != REST).long(),
+    )
 
 
 def _directions(
@@ -331,15 +345,17 @@ def _directions(
     who: Int[Tensor, " p"],
     rounds: Float[Tensor, " p"],
     update: Float[Tensor, "p d"],
-) -> tuple[Coordinator, Float64[Tensor, "n 4"]]:
+) -> tuple[Coordinator, Float64[Tensor, "n 6"]]:
     """A coordinator's program: places after a look in a rest, and a length.
 
-    The columns are the half that a client takes, the share of its group that takes the
-    second, the phase, and the length beyond which updates are cut.
+    The columns are the half that a client takes, the length beyond which updates are
+    cut, and what a rest may change of places: pair, second, phase and pairs. Every
+    trial begins with evidence, so `asks` need not be told.
     """
     new, most = with_directions(server, who, update, rounds)
     found = places(new)
-    columns = new.pick, found.second, found.phase, most.expand(len(new.member))
+    mine = new.pick, most.expand(len(new.member))
+    columns = *mine, found.pair, found.second, found.phase, found.pairs
     return new, torch.stack([column.double() for column in columns], 1)
 
 
@@ -347,7 +363,7 @@ def _judgement(
     server: Coordinator,
     who: Int[Tensor, " p"],
     pick: Int[Tensor, " p"],
-    told: Float64[Tensor, "p 9"],
+    told: Float64[Tensor, "p 9"] | None = None,
     *,
     sure: float,
 ) -> tuple[Coordinator | Tensor, ...]:
@@ -355,10 +371,11 @@ def _judgement(
 
     Clients tell again how many samples they hold out: not all were there at first.
     """
-    held = server.samples.index_copy(0, who, told[:, 0].to(server.samples))
-    server = server._replace(samples=held)
-    new, moved = with_evidence(server, who, pick, told[:, 1:], sure=sure)
-    return new, *places(new, moved)
+    if told is not None:
+        held = server.samples.index_copy(0, who, told[:, 0].to(server.samples))
+        server, told = server._replace(samples=held), told[:, 1:]
+    new, _ = with_evidence(server, who, pick, told, sure=sure)
+    return new, *places(new)
 
 
 def _averaged(
@@ -366,16 +383,16 @@ def _averaged(
 ) -> State:
     """New models of groups and of halves, and what clients differ from them by.
 
-    `second` is the share of one's group that takes the second half.
+    `second` is the share of one's pair that takes the second half.
     """
     place, active, most = state.place, oracle.active, state.most[:, 1]
     phase, of = int(place.phase[0]), (place.member, int(place.groups[0]))
     if phase != REST:
-        end = cut(ends.half, ends.start, most)
+        end, pairs = cut(ends.half, ends.start, most), (place.pair, int(place.pairs[0]))
         both = []
-        for j, part in enumerate((1 - second, second)):
-            taken = share * (state.pick == j)
-            both.append(_mean(oracle, taken, end, of, state.halves[:, j], part))
+        for j in range(state.halves.shape[1]):
+            taken, part = share * (state.pick == j), second if j else 1 - second
+            both.append(_mean(oracle, taken, end, pairs, state.halves[:, j], part))
         halves = torch.stack(both, 1)
         apart = end - _taken(halves, state.pick)
         offset = followed(state.half_offset, apart, active)
@@ -413,12 +430,13 @@ def _mean(
 def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
     """In the phase that follows, with halves if a trial begins, or in new groups."""
     phase = int(new.phase[0])
-    moved = new.moved[:, None]
-    if bool(new.moved.any()):
+    # A group becomes smaller only where halves or pieces became groups.
+    moved = (new.together < state.place.together)[:, None]
+    if int(new.groups[0]) > int(state.place.groups[0]):
         # All that is known of the models before counts as one look.
         ballot = state.ballot
-        looks = _where(new.moved, ballot.looks.clamp(max=1), ballot.looks)
-        tellings = _where(new.moved, ballot.tellings.clamp(max=1), ballot.tellings)
+        looks = _where(moved[:, 0], ballot.looks.clamp(max=1), ballot.looks)
+        tellings = _where(moved[:, 0], ballot.tellings.clamp(max=1), ballot.tellings)
         half = _taken(state.halves, state.pick)
         state = state._replace(
             group=torch.where(moved, half, state.group),
@@ -436,13 +454,11 @@ def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
             half_velocity=state.half_velocity[:, :0],
         )
     if phase != REST and not state.halves.shape[1]:
-        of = new.member, int(new.groups[0])
+        of, count = new.pair, int(new.pairs[0])
         halves = [
             state.group
-            + oracle.average(
-                share * (state.pick == j), state.offset, of[0], count=of[1]
-            )
-            for j in (0, 1)
+            + oracle.average(share * (state.pick == j), state.offset, of, count=count)
+            for j in ((0,) if phase == PIECES else (0, 1))
         ]
         state = state._replace(
             halves=torch.stack(halves, 1),
@@ -450,4 +466,4 @@ def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
             half_velocity=state.group_velocity,
             free=torch.ones_like(state.free),
         )
-    return state._replace(place=new._replace(moved=torch.zeros_like(new.moved)))
+    return state._replace(place=new)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..collaboration.divisions import (
     PAIRS,
+    PIECES,
     REST,
     TRIAL,
     Coordinator,
@@ -43,7 +44,7 @@ class Underway:
     own: Tensor  # (N, D)
     models: Tensor  # (N, D) of the groups, by name
     offset: Tensor  # (N, D) by what a client differs from its group
-    halves: Tensor  # (N, 2, D) of the groups, by name, in trials and contests
+    halves: Tensor  # (N, 2, D) of pairs, by name, or of pieces, in the first place
     half_offset: Tensor  # (N, D) from the half that a client takes
     drift: Tensor  # (N, D) mean update of shared models since it was counted
     drifts: Tensor  # (N,) of how many tasks
@@ -58,7 +59,7 @@ class Underway:
     fresh: Tensor  # (N,) whether it has done a task that began in this round
     since: Tensor  # (N,) the stage in which its task began; -1: of another group
     took: Tensor  # (N,) the stage in which it took a half last
-    heard: Tensor  # (N,) whether its evidence is new
+    heard: Tensor  # (N,) whether it has looked since the last verdict
     other: Tensor  # (N,) the other half of its group that divided, or -1
     offered: Tensor  # (N,) the same when its task began
     stage: int = 0  # it is odd while halves compete
@@ -109,15 +110,15 @@ def hear(state: Underway, i: Tensor, found: Found, phase: int, looks: int) -> No
     counts = _competes(state, i, phase)
     if looks and bool(counts.any()):
         who, pick, server = i[counts], found.pick[counts], state.server
-        told = found.evidence[counts][:, 1:].to(server.evidence.total)
-        parts = zip(server.evidence, told.split(PAIRS, 1), strict=True)
         # What a client differs from one half by says nothing of the other.
         state.half_offset[who[pick != server.pick[who]]] = 0
-        state.server = server._replace(
-            pick=server.pick.index_copy(0, who, pick),
-            evidence=Evidence(*(a.index_copy(0, who, b) for a, b in parts)),
-        )
-        state.heard[who] = True
+        server = server._replace(pick=server.pick.index_copy(0, who, pick))
+        if found.evidence.shape[1]:
+            told = found.evidence[counts][:, 1:].to(server.evidence.total)
+            parts = zip(server.evidence, told.split(PAIRS, 1), strict=True)
+            known = Evidence(*(a.index_copy(0, who, b) for a, b in parts))
+            server = server._replace(evidence=known)
+        state.server, state.heard[who] = server, True
         if phase == TRIAL:
             state.took[who] = state.stage
     (end, start), _ = _ends(found, phase)
@@ -207,7 +208,7 @@ def move(
     most, counts = state.most.expand(len(i)), _competes(state, i, phase)
     end, half_end = cut(*whole, most), cut(*half, most)[counts]
     if bool(counts.any()):
-        taken, halves = 2 * now.member + now.pick, state.halves.view(-1, end.shape[1])
+        taken, halves = 2 * now.pair + now.pick, state.halves.view(-1, end.shape[1])
         who, of = i[counts], taken[i[counts]]
         part = _parts(share, taken)[who, None]
         halves.index_add_(0, of, part * (half_end - half[1][counts]))
@@ -234,21 +235,24 @@ def place(state: Underway, old: Coordinator, moved: Bool[Tensor, " n"]) -> None:
     """After a verdict: groups that were halves, or halves where a trial begins."""
     new, pick = state.server, old.pick
     if bool(moved.any()):
-        state.models[new.member[moved]] = state.halves[old.member, pick][moved]
+        state.models[new.member[moved]] = state.halves[old.pair, pick][moved]
         state.offset[moved] = state.half_offset[moved]
         _forget(state.ballot, moved)
         second = moved & (pick == 1)
         names = torch.zeros_like(old.member)
         names[old.member[second]] = new.member[second]
         other = torch.where(second, old.member, names[old.member])
-        silent = moved & (state.took != state.stage)
+        # Nobody chooses between pieces.
+        chooses = old.clock.phase != PIECES
+        silent = moved & (state.took != state.stage) & chooses
         state.other = torch.where(silent, other, state.other)
         state.since[moved] = -1
     rested, rests = (one.clock.phase == REST for one in (old, new))
     if rested and not rests:
-        of = 2 * new.member + new.pick
+        of, group_of = 2 * new.pair + new.pick, torch.zeros_like(new.member)
+        group_of[new.pair] = new.member
         part = _parts(new.shares, of)[:, None]
-        halves = state.models.repeat_interleave(2, 0)
+        halves = state.models[group_of].repeat_interleave(2, 0)
         state.halves = halves.index_add_(0, of, part * state.offset).unflatten(
             0, (-1, 2)
         )

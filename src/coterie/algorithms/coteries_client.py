@@ -162,8 +162,10 @@ def plan(
     # as before private training, clients look in every round.
     every = (sizes.mean() / (_COST * work.mean()) - 1e-6).ceil()
     every = torch.where(work.mean() > 0, every, 1).clamp(min=1).long()
-    n = len(held)
-    return server._replace(samples=held), level.expand(n), every.expand(n)
+    # One short round tells too little of directions for more than two pieces.
+    clock = server.clock._replace(deep=int(every) == 1)
+    n, server = len(held), server._replace(samples=held, clock=clock)
+    return server, level.expand(n), every.expand(n)
 
 
 def averaged(
@@ -174,31 +176,39 @@ def averaged(
     return mean + (new - mean) / looks[:, None], looks
 
 
-def compete(
+def take_half(
     clients: Clients,
     pick: Int[Tensor, " n"],
+    halves: Float[Tensor, "n 2 d"],
+    free: Bool[Tensor, " n"],
+) -> Int[Tensor, " n"]:
+    """A client program: the half that fits the training data, of clients that may move.
+
+    Clients that are not `free` keep the half that they took.
+    """
+    if not bool(free.any()):
+        return pick
+    data = clients.whole()
+    best = torch.stack([data.loss(one) for one in halves.unbind(1)], 1).argmin(1)
+    return torch.where(free, best, pick)
+
+
+def weigh(
+    clients: Clients,
     told: Float64[Tensor, "n 9"],
     group: Float[Tensor, "n d"],
     offset: Float[Tensor, "n d"],
-    halves: Float[Tensor, "n 2 d"],
+    half: Float[Tensor, "n d"],
     half_offset: Float[Tensor, "n d"],
     most: Float[Tensor, " n"],
-    free: Bool[Tensor, " n"],
-) -> tuple[Tensor, Tensor]:
-    """A client program: which half fits the training data, and if it helps.
+) -> Float64[Tensor, "n 9"]:
+    """A client program: by how much its half is better than the whole.
 
     It tells how many held-out samples there are, and then the evidence of
-    `coterie.collaboration.divisions`. Who is `free` may take the other half.
+    `coterie.collaboration.divisions`.
     """
-    before = pick
-    if bool(free.any()):
-        data = clients.whole()
-        best = torch.stack([data.loss(one) for one in halves.unbind(1)], 1).argmin(1)
-        pick = torch.where(free, best, pick)
-    held, half = clients.validation(), halves[torch.arange(len(pick)), pick]
-    # What a client differs from one half by says nothing of the other.
-    tuned = half + torch.where((pick == before)[:, None], half_offset, 0)
-    models = half, tuned, group, group + offset
+    held = clients.validation()
+    models = half, half + half_offset, group, group + offset
     found = torch.stack([held.losses(model) for model in models], 1)
     one, two, *wholes = bounded(found, most[:, None, None]).unbind(1)
     pairs = [w - h for h in (one, two) for w in wholes]
@@ -211,7 +221,7 @@ def compete(
     d = torch.where(known, d, 0)
     mean = d.sum(2) / samples.clamp(min=1)[:, None]
     around = torch.where(known, d - mean[:, :, None], 0).square().sum(2)
-    return pick, torch.cat([samples[:, None], d.sum(2), around], 1)
+    return torch.cat([samples[:, None], d.sum(2), around], 1)
 
 
 def shared_steps(

@@ -23,7 +23,7 @@ import functools
 import torch
 from torch import Tensor
 
-from ..collaboration.divisions import CONTEST, REST, TRIAL, places
+from ..collaboration.divisions import CONTEST, PIECES, REST, TRIAL, places
 from ..optim.steps import LocalDescent
 from ..types import Arrivals, Flow, Info, Kind, Oracle, Task
 from .coteries_arrivals import Underway, begin, decide, hear, move, place
@@ -43,7 +43,7 @@ def flow_of_coteries(
 
     def arrive(state: Underway, now: Arrivals) -> list[int]:
         i = torch.tensor(now.clients, device=state.own.device)
-        (phase, looks), found = divmod(now.kind, LOOKS), Found(*now.answers)
+        (phase, looks), found = divmod(now.kind // 2, LOOKS), Found(*now.answers)
         hear(state, i, found, phase, looks)
         before, moved = state.server, torch.zeros_like(state.fresh)
         over = int(state.fresh.sum()) >= _QUORUM * len(state.own)
@@ -71,9 +71,10 @@ def flow_of_coteries(
 
     program = functools.partial(task_of, rule=rule, steps=steps)
     kinds = tuple(
-        _kind(functools.partial(program, phase=phase, looks=looks), phase, looks)
-        for phase in (REST, TRIAL, CONTEST)
+        _kind(program, phase, looks, asks=asks)
+        for phase in (REST, TRIAL, CONTEST, PIECES)
         for looks in range(LOOKS)
+        for asks in (False, True)
     )
     return Flow(
         functools.partial(begin, shares=shares),
@@ -87,7 +88,9 @@ def flow_of_coteries(
     )
 
 
-def _kind(program: functools.partial[Found], phase: int, looks: int) -> Kind:
+def _kind(
+    program: functools.partial[Found], phase: int, looks: int, *, asks: bool
+) -> Kind:
     """What travels: shared models, a few numbers, and no model of one's own.
 
     Where nobody looks in a trial, the whole is known from its halves.
@@ -99,11 +102,13 @@ def _kind(program: functools.partial[Found], phase: int, looks: int) -> Kind:
         up += ["group"]
     if phase != REST:
         down, up = [*down, "halves", "pick"], [*up, "half"]
-    if phase != REST and looks:
-        up += ["pick", "evidence"]
+    if phase in (TRIAL, CONTEST) and looks:
+        up += ["pick"]
+    if asks:
+        up += ["evidence"]
     given, answered = Asked._fields, Found._fields
     return Kind(
-        program,
+        functools.partial(program, phase=phase, looks=looks, asks=asks),
         "each",
         reads=_IN_REST if phase == REST else None,
         down=tuple(given.index(name) for name in down),
@@ -115,21 +120,23 @@ def _ask(state: Underway, client: int, time: float, *, steps: int) -> Task:
     """What a client does that begins now."""
     server, known = state.server, places(state.server)
     member, phase, pick = server.member[client], server.clock.phase, server.pick[client]
+    asks = server.clock.asks
     period = state.number // state.every if state.every else 0
     looked, other = int(state.looked[client]), int(state.other[client])
-    halves, half_offset = state.halves[member], state.half_offset[client]
+    halves, half_offset = state.halves[server.pair[client]], state.half_offset[client]
     takes = phase == CONTEST and int(state.took[client]) != state.stage
     # Every other look tells, or the next one of a client that missed it.
     looks = TELL if period // 2 > looked // 2 else LOOK
     if looked < 0:
-        phase, looks = REST, FIRST
+        phase, looks, asks = REST, FIRST, False
     elif other >= 0:
-        phase, halves = TRIAL, torch.stack([state.models[member], state.models[other]])
+        asks, phase = False, TRIAL
+        halves = torch.stack([state.models[member], state.models[other]])
         half_offset, pick = torch.zeros_like(half_offset), torch.zeros_like(pick)
     elif takes:
         phase = TRIAL
     elif period == looked:
-        looks = NOTHING
+        looks, asks = NOTHING, False
     state.looked[client], state.offered[client] = period, other
     state.began[client], state.since[client] = state.number, state.stage
     few = state.level, known.together[client], known.second[client]
@@ -146,6 +153,5 @@ def _ask(state: Underway, client: int, time: float, *, steps: int) -> Task:
     )
     # The first task of all has all rows, for the size of what is kept.
     read = len(rows) if phase != REST or looks == FIRST else _IN_REST
-    return Task(
-        rows[:read], LOOKS * phase + looks, work=(2 + (phase == CONTEST)) * steps
-    )
+    work = (2 + (phase in (CONTEST, PIECES))) * steps
+    return Task(rows[:read], 2 * (LOOKS * phase + looks) + asks, work=work)

@@ -8,10 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..collaboration.divisions import PAIRS, REST, TRIAL
+from ..collaboration.divisions import CONTEST, PAIRS, REST, TRIAL
 from ..optim.steps import LocalDescent, sgd
 from ..types import Options, TaskClients
-from .coteries_client import MODELS, compete, first_look, look, shared_steps, tell
+from .coteries_client import (
+    MODELS,
+    first_look,
+    look,
+    shared_steps,
+    take_half,
+    tell,
+    weigh,
+)
 
 NOTHING, LOOK, TELL, FIRST = range(4)
 """What a task does besides local steps: nothing, a look, one that tells, the first."""
@@ -30,7 +38,7 @@ class Asked(NamedTuple):
     offset: Tensor  # (n, D)
     cap: Tensor  # (n,)
     notes: Tensor  # (n, 7) of a loss at most, members, share of halves; means of all
-    halves: Tensor  # (n, 2, D)
+    halves: Tensor  # (n, 2, D); of pieces, the first is one's own
     half_offset: Tensor  # (n, D)
     pick: Tensor  # (n,)
 
@@ -49,7 +57,7 @@ class Found(NamedTuple):
     cap: Tensor  # (n,)
     told: Tensor  # (n, 4), or (n, 3) at first
     exact: Tensor  # (n, 4) the same without noise
-    evidence: Tensor  # (n, 9)
+    evidence: Tensor  # (n, 9), where it is asked for
 
 
 def task_of(
@@ -62,6 +70,7 @@ def task_of(
     *beside: Tensor,
     phase: int,
     looks: int,
+    asks: bool,
     rule: LocalDescent,
     steps: int,
 ) -> Found:
@@ -89,12 +98,16 @@ def task_of(
         told = tell(clients, torch.zeros_like(losses), *models, level)
     if phase != REST:
         halves, half_offset, pick = beside
-        if looks:
-            call, evidence = call + 1, evidence.new_zeros(n, 1 + 2 * PAIRS)
+        if looks and phase in (TRIAL, CONTEST):
+            before, call = pick, call + 1
             free = torch.full_like(pick, phase == TRIAL, dtype=torch.bool)
-            given = group, offset, halves, half_offset, level, free
-            pick, evidence = compete(clients, pick, evidence, *given)
+            pick = take_half(clients, pick, halves, free)
+            half_offset = torch.where((pick == before)[:, None], half_offset, 0)
         half_start = halves[torch.arange(n, device=pick.device), pick]
+        if asks:
+            call, evidence = call + 1, evidence.new_zeros(n, 1 + 2 * PAIRS)
+            pairs = group, offset, half_start, half_offset
+            evidence = weigh(clients, evidence, *pairs, level)
     if phase != TRIAL:
         group_start = group
         rows = group, none, together

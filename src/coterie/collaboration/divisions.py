@@ -1,52 +1,54 @@
 """Groups that divide where held-out data say so: what a coordinator decides.
 
-All clients begin in one group, and all groups go through three phases together:
+All clients begin in one group, and all groups go through phases together:
 
     REST      members train the group's model, and tell in which direction they would go
     TRIAL     two halves of the group compete: a member trains the one that fits its
               training data better, and may change its mind
-    CONTEST   halves and whole are trained side by side, and only who was not there in
-              the trial chooses a half
+    CONTEST   halves and whole are trained side by side, and only members that were away
+              in the trial choose a half
+    PIECES    the same for more than two pieces, between which nobody chooses
 
-Halves are the two sides of the direction in which the members' updates, added up since
-the beginning, differ most. Before anybody has trained them, the halves are compared
-with the whole on held-out samples. If they are no better, the trial ends. If they are
-better by twice `sure` standard errors, the contest begins at once. After one division
-has passed its contest, later ones need none, if halves are better by `sure` standard
-errors at once. After the contest, halves become groups if they are better by `sure`
-standard errors. Otherwise all go on with the whole, and both
-the next rest and the next trial are longer. Phases last until the shares of clients
-that were heard add up to their length, so rounds in which few take part count less.
+`coterie.collaboration.pieces` proposes halves or pieces from the members' updates,
+added up since the beginning. Before anybody has trained them, they are compared with
+the whole on held-out samples. If they are not better, they are given up. If halves are
+better by twice `sure` standard errors, their contest begins at once. After one division
+has passed a contest, later ones need none if they are better by `sure` standard errors
+at once. After a contest, halves or pieces become groups if they are better by `sure`
+standard errors. Otherwise all go on with the whole. After pieces, two halves are tried
+next. After halves, both the next rest and the next trial are longer. Phases last until
+the shares of clients that were heard add up to their length, so rounds in which few
+take part count less.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from ..seeds import generator
 from ..types import Rows
+from .pieces import BUCKETS, pieces, sides, sketched
 
-REST, TRIAL, CONTEST = range(3)
+REST, TRIAL, CONTEST, PIECES = range(4)
 
-_FIRST_TRIAL, _CONTEST = 3.0, 2.0
+_FIRST_TRIAL, _CONTEST, _PIECES = 3.0, 2.0, 3.0
 """Lengths of phases, in shares of the clients that were heard."""
 
 _LONGER_REST, _LONGER_TRIAL = 3.0, 1.5
 """Factors of the next lengths, where halves did not become groups."""
 
-_BUCKETS = 64
-"""Numbers by which a coordinator remembers a direction."""
+_HOPE = 1.0
+"""Standard errors by which halves must be better at the end of a trial, or after a
+contest that began without one, to get more time."""
 
 _MOST = 3.0
-"""An update counts for at most so many times the median length of all."""
+"""An update counts for at most this many times the median length of all."""
 
-_ALIKE = 1e-6
-"""Sum of cubes of a unit vector below which rounding may have made its sign."""
+_NEARLY = 1e-9
+"""What rounding may take from a sum of shares."""
 
 PAIRS = 4
 """Of a half and a whole, each as it is and with what the client differs by."""
@@ -61,12 +63,24 @@ class PhaseClock(NamedTuple):
     trial: float = _FIRST_TRIAL
     hurried: bool = False  # whether the contest began without a trial
     settled: bool = False  # whether a division has passed a contest
+    deep: bool = True  # whether more than two pieces may be tried
+
+    @property
+    def length(self) -> float:
+        """How long this phase lasts."""
+        return (self.rest, self.trial, _CONTEST, _PIECES)[self.phase]
 
     @property
     def is_over(self) -> bool:
         """Whether the phase has lasted as long as it should."""
-        length = (self.rest, self.trial, _CONTEST)[self.phase]
-        return self.heard >= length - 1e-9
+        return self.heard >= self.length - _NEARLY
+
+    @property
+    def asks(self) -> bool:
+        """Whether evidence of the next look may decide something."""
+        begins = self.phase in (TRIAL, PIECES) and self.heard == 0
+        ends = self.heard >= self.length - 1 - _NEARLY
+        return self.phase != REST and (begins or ends)
 
 
 class Evidence(NamedTuple):
@@ -80,7 +94,8 @@ class Coordinator(NamedTuple):
     """What a coordinator remembers of all N clients."""
 
     member: Tensor  # (N,) the group of each, a whole number
-    pick: Tensor  # (N,) the half that each takes
+    pair: Tensor  # (N,) the pair of halves, or the piece, that each belongs to
+    pick: Tensor  # (N,) the half that each takes; 0 of pieces
     shares: Tensor  # (N,) in averages
     samples: Tensor  # (N,) that each holds out
     sketch: Tensor  # (N, S) sums of updates, in few numbers
@@ -94,14 +109,16 @@ class Coordinator(NamedTuple):
 
 
 class Places(NamedTuple):
-    """What clients are told; the last two are the same for everybody."""
+    """What clients are told; the last four are the same for everybody."""
 
     member: Rows  # (n,)
-    moved: Rows  # (n,) whether its half has become its group
-    together: Rows  # (n,) how many clients its group has
-    second: Rows  # (n,) the share of its group that takes the second half
+    pair: Rows  # (n,)
+    together: Rows  # (n,) the number of clients in its group
+    second: Rows  # (n,) the share of its pair that takes the second half
     phase: Rows  # (n,)
     groups: Rows  # (n,)
+    pairs: Rows  # (n,)
+    asks: Rows  # (n,) whether evidence is wanted
 
 
 def one_group(
@@ -115,19 +132,20 @@ def one_group(
         columns: of a model.
     """
     zero = torch.zeros(len(shares), dtype=torch.long, device=shares.device)
-    sketch = shares.new_zeros(len(shares), min(columns, _BUCKETS))
-    held = samples.to(shares)
-    return Coordinator(zero, zero, shares, held, sketch, _nothing(shares), PhaseClock())
+    sketch = shares.new_zeros(len(shares), min(columns, BUCKETS))
+    told = samples.to(shares), sketch, _nothing(shares), PhaseClock()
+    return Coordinator(zero, zero, zero, shares, *told)
 
 
-def places(of: Coordinator, moved: Bool[Tensor, " n"] | None = None) -> Places:
+def places(of: Coordinator) -> Places:
     """What clients are told of where they stand."""
-    moved = torch.zeros_like(of.member, dtype=torch.bool) if moved is None else moved
     together = torch.bincount(of.member, minlength=len(of.member))[of.member]
-    total = _totals(of.shares, of.member, of.groups)
-    second = _totals(of.shares * of.pick, of.member, of.groups) / total
-    same = [torch.full_like(of.member, k) for k in (of.clock.phase, of.groups)]
-    return Places(of.member, moved, together, second[of.member], *same)
+    pairs = int(of.pair.max()) + 1
+    total = _totals(of.shares, of.pair, pairs)
+    second = _totals(of.shares * of.pick, of.pair, pairs) / total
+    common = of.clock.phase, of.groups, pairs, int(of.clock.asks)
+    same = [torch.full_like(of.member, number) for number in common]
+    return Places(of.member, of.pair, together, second[of.pair], *same)
 
 
 def with_directions(
@@ -138,7 +156,7 @@ def with_directions(
 ) -> tuple[Coordinator, Float[Tensor, ""]]:
     """After a look in a rest, and the length beyond which an update is cut.
 
-    If the rest is over, a trial begins where some group has two sides.
+    If the rest is over, halves or pieces are tried where some group has two sides.
 
     Args:
         old: what is known so far.
@@ -164,73 +182,93 @@ def with_directions(
     side = sides(sketch, old.member)
     if not bool(side.any()):
         return new._replace(clock=clock), most
-    clock = clock._replace(phase=TRIAL)
-    return new._replace(pick=side, evidence=_nothing(old.shares), clock=clock), most
+    pair, phase = old.member, TRIAL
+    piece = pieces(sketch, old.member, side) if clock.deep else None
+    if piece is not None:
+        pair, side, phase = piece, torch.zeros_like(side), PIECES
+    new = new._replace(pair=pair, pick=side, evidence=_nothing(old.shares))
+    return new._replace(clock=clock._replace(phase=phase)), most
 
 
 def with_evidence(
     old: Coordinator,
     who: Int[Tensor, " p"],
     pick: Int[Tensor, " p"],
-    told: Float64[Tensor, "p 8"],
+    told: Float64[Tensor, "p 8"] | None,
     *,
     sure: float,
 ) -> tuple[Coordinator, Bool[Tensor, " n"]]:
-    """After a look in a trial or a contest, and whose half has become its group.
+    """After a look where halves or pieces are tried, and for whom they became a group.
 
     Args:
         old: what is known so far.
         who: takes part.
         pick: the halves that these take.
-        told: their evidence, in the order of its fields.
+        told: their evidence, in the order of its fields, where it was asked for.
         sure: standard errors by which halves must be better.
     """
     begins, clock = old.clock.heard == 0, old.clock
     clock = clock._replace(heard=clock.heard + len(who) / len(old.member))
-    told = told.to(old.evidence.total)
-    parts = told[:, :PAIRS], told[:, PAIRS:]
-    new = old._replace(
-        pick=old.pick.index_copy(0, who, pick),
-        evidence=Evidence(
-            *(a.index_copy(0, who, b) for a, b in zip(old.evidence, parts, strict=True))
-        ),
-        clock=clock,
-    )
+    new = old._replace(pick=old.pick.index_copy(0, who, pick), clock=clock)
+    if told is not None:
+        parts = told.to(old.evidence.total).split(PAIRS, 1)
+        pairs = zip(old.evidence, parts, strict=True)
+        kept = Evidence(*(a.index_copy(0, who, b) for a, b in pairs))
+        new = new._replace(evidence=kept)
     nobody = torch.zeros_like(old.member, dtype=torch.bool)
-    if clock.phase == TRIAL and begins:
+    if clock.phase in (TRIAL, PIECES) and begins:
         better = surely_better(new, as_they_are=True)
-        if bool((better <= 0).all()) or (clock.settled and bool((better > sure).any())):
+        if clock.settled and bool((better > sure).any()):
             return _divided(new, better, sure)
-        if not clock.settled and bool((better > 2 * sure).any()):
+        if bool((better <= (sure if clock.phase == PIECES else 0)).all()):
+            return _rested(new, better), nobody
+        if clock.phase == TRIAL and bool((better > 2 * sure).any()):
             clock = clock._replace(phase=CONTEST, heard=0.0, hurried=True)
             return new._replace(clock=clock), nobody
     if not clock.is_over:
         return new, nobody
-    if clock.phase == TRIAL:
+    if clock.phase != TRIAL:
+        return _divided(new, surely_better(new), sure)
+    # What clients differ from the whole by comes from their halves here.
+    better = surely_better(new, as_they_are=True)
+    if bool((better > _HOPE).any()):
         return new._replace(clock=clock._replace(phase=CONTEST, heard=0.0)), nobody
-    return _divided(new, surely_better(new), sure)
+    return _rested(new, better), nobody
 
 
 def _divided(
     old: Coordinator, better: Float64[Tensor, " c"], sure: float
 ) -> tuple[Coordinator, Bool[Tensor, " n"]]:
-    """After a trial: groups whose halves are surely better become two."""
-    clock, count = old.clock, old.groups
-    second = _totals(old.pick.double(), old.member, count)
-    size = _totals(torch.ones_like(second[old.member]), old.member, count)
-    divides = (better > sure) & (second > 0) & (second < size)
-    if not bool(divides.any()):
-        if clock.hurried and bool((better > 1).any()):
-            # The halves get the time that they were not given.
-            clock = clock._replace(phase=TRIAL, heard=1e-6, hurried=False)
-        else:
-            longer = clock.rest * _LONGER_REST, clock.trial * _LONGER_TRIAL
-            clock = PhaseClock(REST, 0.0, *longer, settled=clock.settled)
-        return old._replace(clock=clock), torch.zeros_like(old.member).bool()
-    moved = divides[old.member]
-    name = count - 1 + divides.long().cumsum(0)  # of the second half of each
-    member = torch.where(moved & (old.pick == 1), name[old.member], old.member)
-    return old._replace(member=member, clock=PhaseClock(settled=True)), moved
+    """After a trial: groups that are surely better divided become several."""
+    member, free = old.member.clone(), old.groups
+    piece = 2 * old.pair + old.pick
+    for group in (better > sure).nonzero()[:, 0].tolist():
+        _, *others = piece[old.member == group].unique().tolist()
+        for one in others:  # the first keeps the name
+            here = (old.member == group) & (piece == one)
+            member[here], free = free, free + 1
+    if free == old.groups:
+        return _rested(old, better), torch.zeros_like(member, dtype=torch.bool)
+    size = torch.bincount(old.member, minlength=len(member))
+    moved = torch.bincount(member, minlength=len(member))[member] < size[old.member]
+    clock = PhaseClock(settled=True)
+    return old._replace(member=member, pair=member, clock=clock), moved
+
+
+def _rested(old: Coordinator, better: Float64[Tensor, " c"]) -> Coordinator:
+    """After a trial in vain: what comes next."""
+    clock = old.clock
+    if clock.hurried and bool((better > _HOPE).any()):
+        # The halves get the time that they were not given.
+        clock = clock._replace(phase=TRIAL, heard=1e-6, hurried=False)
+        return old._replace(clock=clock)
+    if clock.phase == PIECES:
+        # Perhaps two are enough: they are tried after the next look.
+        clock = clock._replace(phase=REST, heard=max(0.0, clock.rest - 1), deep=False)
+    else:
+        longer = clock.rest * _LONGER_REST, clock.trial * _LONGER_TRIAL
+        clock = PhaseClock(REST, 0.0, *longer, settled=clock.settled)
+    return old._replace(pair=old.member, clock=clock)
 
 
 def surely_better(
@@ -260,50 +298,6 @@ def surely_better(
     gain = sums.flatten(1).gather(1, pair)[:, 0]
     error = spread.gather(1, pair)[:, 0].clamp(min=1e-300).sqrt()
     return gain / error
-
-
-def sketched(v: Float[Tensor, "n d"]) -> Float[Tensor, "n s"]:
-    """Vectors in a few numbers, which nearly keep products and lengths.
-
-    Columns are added up in buckets, with random signs (Charikar, Chen, Farach-Colton,
-    "Finding frequent items in data streams", ICALP, 2002).
-    """
-    if v.shape[1] <= _BUCKETS:
-        return v
-    bucket, sign = _hashes(v.shape[1])
-    found = v.new_zeros(len(v), _BUCKETS)
-    return found.index_add_(1, bucket.to(v.device), v * sign.to(v))
-
-
-@functools.lru_cache(maxsize=8)
-def _hashes(columns: int) -> tuple[Tensor, Tensor]:
-    rng = generator("sketch", columns)
-    bucket = torch.randint(_BUCKETS, (columns,), generator=rng)
-    return bucket, 2.0 * torch.randint(2, (columns,), generator=rng) - 1
-
-
-def sides(sketch: Float[Tensor, "n s"], member: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """The two sides of each group, 0 and 1; who has no direction is on side 0.
-
-    They are those of the direction in which normalised rows differ most.
-    """
-    side = torch.zeros_like(member)
-    unit = torch.nn.functional.normalize(sketch.double())
-    for group in member.unique():
-        here = ((member == group) & sketch.any(1)).nonzero()[:, 0]
-        apart = unit[here] - unit[here].mean(0)
-        values, vectors = torch.linalg.eigh(apart.T @ apart)
-        if len(here) < 2 or values[-1] < len(here) * 1e-8:
-            continue
-        along = apart @ vectors[:, -1]
-        # The sign of an eigenvector means nothing. Where both sides are alike, as those
-        # of two clients are, its largest entry decides, and not rounding.
-        sign = (along**3).sum() / along.norm() ** 3
-        if abs(sign) < _ALIKE:
-            entries = vectors[:, -1]
-            sign = entries[(entries.abs() > entries.abs().max() / 2).int().argmax()]
-        side[here] = (along * sign > 0).long()
-    return side
 
 
 def _nothing(shares: Tensor) -> Evidence:
