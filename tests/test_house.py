@@ -13,19 +13,18 @@ from pathlib import Path
 import pytest
 
 import coterie
+import coterie_theory
 from coterie.algorithms import ALGORITHMS
 
 PACKAGE = Path(coterie.__file__).parent
+THEORY = Path(coterie_theory.__file__).parent
 TESTS = Path(__file__).parent
 
 ROOMS = (
     "models",
     "graphs",
     "optim",
-    "gossip",
-    "structure",
     "collaboration",
-    "theory",
     "data",
     "similarity",
     "clients",
@@ -46,7 +45,6 @@ ROOMS = (
 
 TOP = {"__init__", "__main__", "types", "checks", "options", "seeds"}
 PURE = {"types", "checks", "options", "collaboration", "optim", "graphs", "algorithms"}
-PURE |= {"gossip", "structure"}
 
 
 def imported_rooms(path: Path, room: str) -> set[str]:
@@ -76,7 +74,9 @@ FILES = [(room, path) for room in ROOMS for path in (PACKAGE / room).rglob("*.py
 
 
 def relative(path: Path) -> str:
-    return str(path.relative_to(PACKAGE).with_suffix(""))
+    """The name of a module: below `coterie`, or in full."""
+    above = PACKAGE if path.is_relative_to(PACKAGE) else THEORY.parent
+    return str(path.relative_to(above).with_suffix(""))
 
 
 NAMES = [relative(path) for _, path in FILES]
@@ -91,6 +91,38 @@ def test_imports_point_one_way(room, path):
     assert imported_rooms(path, room) <= allowed
 
 
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=relative)
+def test_the_theory_is_never_imported(path):
+    named = [
+        name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in names_imported(node)
+    ]
+    assert not [name for name in named if name.split(".")[0] == THEORY.name]
+
+
+def names_imported(node: ast.AST) -> list[str]:
+    """What an import names in full, also one by a string."""
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        return [node.module or ""]
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        return [a.value for a in node.args if isinstance(a, ast.Constant)]
+    return []
+
+
+def test_the_reader_of_full_names_sees_every_way_to_write_one():
+    lines = (
+        "from coterie_theory.rates import sgd_bound",
+        "import coterie_theory.rates as rates",
+        "importlib.import_module('coterie_theory.rates')",
+        "from .rates import sgd_bound",
+    )
+    found = [names_imported(n) for n in ast.walk(ast.parse("\n".join(lines)))]
+    assert [name for names in found for name in names] == ["coterie_theory.rates"] * 3
+
+
 def test_the_top_stands_on_nothing_of_the_house():
     for name in ("types", "checks", "options", "seeds"):
         path = PACKAGE / f"{name}.py"
@@ -98,6 +130,12 @@ def test_the_top_stands_on_nothing_of_the_house():
             if isinstance(node, ast.ImportFrom) and node.level:
                 own = [node.module] if node.module else [a.name for a in node.names]
                 assert set(own) <= TOP
+
+
+def test_rooms_of_the_theory_are_of_a_readable_size():
+    for room in (THEORY, *(path.parent for path in THEORY.glob("*/__init__.py"))):
+        assert 1 <= len(list(room.glob("*.py"))) - 1 <= 13, room
+        assert not list(room.glob("*/*/*.py")), "it has no rooms inside rooms"
 
 
 def test_every_module_stands_in_a_room_and_rooms_are_of_a_readable_size():
@@ -114,7 +152,10 @@ def is_factory(function: ast.FunctionDef) -> bool:
     return made in ("Algorithm", "Flow")
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=relative)
+EVERYTHING = sorted([*PACKAGE.rglob("*.py"), *THEORY.rglob("*.py")])
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=relative)
 def test_functions_are_short(path):
     """At most 60 lines, factories of methods aside; ruff bounds their complexity."""
     text = path.read_text(encoding="utf-8")
@@ -126,7 +167,7 @@ def test_functions_are_short(path):
 def test_a_class_has_a_name_of_its_own():
     """Methods aside, each of which has a `State` of its own."""
     found: dict[str, list[str]] = {}
-    for path in PACKAGE.rglob("*.py"):
+    for path in EVERYTHING:
         if path.parent.name != "algorithms":
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -190,24 +231,24 @@ def test_no_two_test_files_have_the_same_name():
     assert len(names) == len(set(names))
 
 
-LISTED = {"graphs", "optim", "gossip", "collaboration", "theory", "data", "similarity"}
-LISTED |= {"scores", "export", "report", "planning", "cli", "structure"}
+LISTED = {"graphs", "optim", "collaboration", "data", "similarity"}
+LISTED |= {"scores", "export", "report", "planning", "cli"}
 SHOWN = ("docs", "benchmarks", "examples", "reproductions")
 
 
 def test_what_is_shown_uses_only_what_rooms_list():
-    use = re.compile(r"from coterie\.(\w+)([.\w]*) import (\([^)]*\)|[^\n]*)")
+    use = re.compile(r"from (coterie(?:_theory)?)([.\w]*) import (\([^)]*\)|[^\n]*)")
     files = [path for name in SHOWN for path in (TESTS.parent / name).rglob("*.*")]
     for path in [p for p in files if p.suffix in (".py", ".md")]:
-        for room, more, names in use.findall(path.read_text(encoding="utf-8")):
-            if room in LISTED:
-                package = import_module(f"coterie.{room}{more}")
+        for top, below, names in use.findall(path.read_text(encoding="utf-8")):
+            if top == THEORY.name or below[1:].split(".")[0] in LISTED:
+                package = import_module(f"{top}{below}")
                 inside = hasattr(package, "__path__")
                 listed = package.__all__ if inside else ()
                 named = {
                     n.split()[0] for n in names.strip("()").split(",") if n.strip()
                 }
-                assert named <= set(listed), f"{path.name}: {room}{more}"
+                assert named <= set(listed), f"{path.name}: {top}{below}"
 
 
 HEAVY = ("pandas", "plotly", "sklearn", "typer", "rich", "ot", "flwr", "zenoh")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-import coterie.theory.decentralised.continuized as bounds
+import coterie_theory.decentralised.continuized as bounds
 from coterie.cli import Claim
 from coterie.engine.clocks import Rings
 from coterie.graphs import edges_of

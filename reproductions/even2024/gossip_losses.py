@@ -20,8 +20,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from coterie.cli import Claim
-from coterie.gossip import chebyshev_factor
-from coterie.graphs import contraction, edges_of, gossip_matrix
+from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
 from coterie.privacy import (
     Input,
     Ledger,
@@ -30,10 +29,9 @@ from coterie.privacy import (
     exact_losses,
     hops,
     joint_losses,
-    printed_losses,
 )
-from coterie.privacy.muffliato import exchanges
-from coterie.theory.decentralised import muffliato as theory
+from coterie_theory.decentralised import muffliato as theory
+from coterie_theory.privacy import muffliato, printed_losses
 
 from .figures import EXPECTED
 
@@ -76,7 +74,7 @@ def ledger(
     for s in range(steps):
         book.append(Input(s, torch.ones(n, dtype=torch.bool), 1.0, 1.0))
         count = found.rounds if rounds is None else rounds
-        for event in exchanges(found.matrix, count, factor=factor, round=s):
+        for event in muffliato.exchanges(found.matrix, count, factor=factor, round=s):
             book.append(event)
     return book
 

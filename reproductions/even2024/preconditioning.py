@@ -21,7 +21,7 @@ from torch import Tensor
 from coterie import Simulation, Table, federate, models, seeds
 from coterie.algorithms import ALGORITHMS
 from coterie.cli import Claim
-from coterie.theory.curvature import concentration, preconditioning
+from coterie_theory.curvature import concentration, preconditioning
 
 REAL = torch.float64
 D, SAMPLES, LAM, PRECISION = 50, 20_000, 1e-4, 1e-8

@@ -16,7 +16,7 @@ import torch
 from coterie import Simulation, Table, federate, models, run_rounds
 from coterie.algorithms import ALGORITHMS
 from coterie.cli import Claim
-from coterie.theory.curvature import implicit_bias
+from coterie_theory.curvature import implicit_bias
 
 ALPHA, DONE = 0.1, 1e-11
 REAL = torch.float64

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-import coterie.theory.decentralised.tokens as theory
+import coterie_theory.decentralised.tokens as theory
 from coterie.cli import Claim
 from coterie.graphs import (
     edges_of,

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import torch
 
-import coterie.theory.decentralised.tokens as theory
+import coterie_theory.decentralised.tokens as theory
 from coterie.algorithms.token_sgd import token_sgd
 from coterie.cli import Claim
 from coterie.engine.clocks import Delays, clock

@@ -10,8 +10,9 @@ from coterie.algorithms.dual_accelerated import dual_accelerated
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import EventLoop
 from coterie.graphs import RingTimes, edges_of, gossip_matrix
-from coterie.optim import delayed_descent, dual_descent
-from coterie.theory.decentralised.descent import ddo_gains
+from coterie.optim import dual_descent
+from coterie_theory.decentralised.descent import ddo_gains
+from coterie_theory.descent import delayed as delayed_descent
 from support.quadratics import REAL, D, hessians, quadratics, simulate, solve, start
 
 DECAY = 0.2

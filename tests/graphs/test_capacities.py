@@ -10,9 +10,10 @@ import torch
 
 from coterie.checks import InputError
 from coterie.engine.clocks import Rings
+from coterie.graphs import loss_rates
 from coterie.graphs.capacities import RingTimes, admitted, met
 from coterie.graphs.families import edges_of
-from coterie.theory.mixing import loss_eigengap, loss_rates
+from coterie_theory.mixing import loss_eigengap
 
 REAL = torch.float64
 

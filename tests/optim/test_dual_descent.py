@@ -18,7 +18,7 @@ from coterie.optim.dual_descent import (
     ridge_duals,
 )
 from coterie.optim.meetings import incidence, meetings
-from coterie.theory.decentralised.continuized import second_moment_rate
+from coterie_theory.decentralised.continuized import second_moment_rate
 from support.draws import rng
 from support.gossip_loops import uniform
 

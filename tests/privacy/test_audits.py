@@ -16,7 +16,6 @@ from coterie.models import OBJECTIVES
 from coterie.privacy import PrivateSimulation, sampled_epsilon
 from coterie.privacy.audits import (
     Audit,
-    audit_client,
     audited,
     canary_scores,
     confidence_of,
@@ -29,6 +28,7 @@ from coterie.privacy.audits import (
     released,
 )
 from coterie.privacy.per_sample.clipping import ClippedKernel
+from coterie_theory.privacy import audit_client
 
 REAL, DELTA = torch.float64, 1e-5
 

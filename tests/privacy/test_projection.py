@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.gossip import chebyshev_factor
-from coterie.graphs import contraction, edges_of, gossip_matrix
+from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
 from coterie.privacy import (
     Input,
     Ledger,
@@ -20,10 +19,10 @@ from coterie.privacy import (
     exact_losses,
     group_share,
     hops,
-    printed_losses,
     seen_by,
 )
 from coterie.privacy import projection as module
+from coterie_theory.privacy import printed_losses
 from support.gossip_views import (
     gossip_ledger,
     ledger_of,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie.theory import collaboration as theory
-from coterie.theory.clusters import linear_diameter
+from coterie_theory import collaboration as theory
+from coterie_theory.clusters import linear_diameter
 from support.noisy_quadratics import (
     REAL,
     generator,

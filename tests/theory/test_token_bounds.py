@@ -23,8 +23,8 @@ from coterie.graphs import (
     stationary_law,
     transition,
 )
-from coterie.theory.decentralised import tokens
-from coterie.theory.decentralised.tokens import TokenProblem
+from coterie_theory.decentralised import tokens
+from coterie_theory.decentralised.tokens import TokenProblem
 
 REAL = torch.float64
 

@@ -14,7 +14,7 @@ when it has ended, with x_v and y_v as they were when it began,
 
 (sigma / 2) sum_v x_v + sum_v y_v stays 0, and models go to x*. Steps s = K / 2p depend
 on how often and how long edges and nodes around are at work: (4.27), as corrected in
-`coterie.theory.decentralised.descent`.
+`coterie_theory.decentralised.descent`.
 
 References:
     Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",
@@ -22,7 +22,7 @@ References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, chapter 4, hal tel-04877971.
 
-Differences: as in `coterie.optim.delayed_descent`; nodes compute one thing after the
+Differences: as in `coterie_theory.descent.delayed`; nodes compute one thing after the
 other, not by a clock; delays in the steps are means, not bounds; g is nearly argmin, in
 steps on a node's data; models begin anywhere, with y_v = -(sigma / 2) x_v.
 """
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..gossip.delayed import shares
+from ..graphs.intensities import delayed_shares
 from ..graphs.matrices import Mixing, joined
 from ..optim.conjugates import Bowl, conjugate_gradient
 from ..options import Accuracy, method
@@ -91,7 +91,7 @@ def ddo(
         n, lengths = len(now.lengths), now.lengths.clamp(min=_AT_ONCE)
         own = torch.stack([torch.arange(n), torch.arange(n, 2 * n)], 1)
         rates, delays = [now.rates, 1 / lengths], [now.delays, lengths]
-        found = shares(
+        found = delayed_shares(
             torch.cat([now.edges, own]), torch.cat(rates), torch.cat(delays)
         ).tolist()
         for pair, share in zip(now.edges.tolist(), found, strict=False):

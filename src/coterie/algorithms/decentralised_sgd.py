@@ -25,9 +25,8 @@ import torch
 from torch import Tensor
 
 from ..checks import InputError
-from ..gossip.synchronous import chebyshev_factor
 from ..graphs.matrices import DoublyStochastic, among_present, symmetric
-from ..graphs.spectra import spectral_gap
+from ..graphs.spectra import chebyshev_factor, spectral_gap
 from ..optim.steps import LocalDescent, sgd, velocity
 from ..options import Count, method
 from ..types import Algorithm, Info, Oracle

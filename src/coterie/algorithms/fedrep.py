@@ -6,7 +6,7 @@
 
 over the clients of the round. Heads never leave their clients. On a network of two
 linear layers without activations this is the low-rank estimator of
-`coterie.structure.burer_monteiro` with gradient steps.
+`coterie_theory.structure.burer_monteiro` with gradient steps.
 
 References:
     Collins, Hassani, Mokhtari, Shakkottai, "Exploiting shared representations for

@@ -27,15 +27,15 @@ from torch import Tensor
 
 from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, descend, velocity
-from ..options import Count, Sizes, method
-from ..structure.factors import (
+from ..optim.factors import (
     expanded,
     factor_columns,
     first_factors,
     of_factors,
     refuse_layers,
 )
+from ..optim.steps import Descent, descend, velocity
+from ..options import Count, Sizes, method
 from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
 
 

@@ -36,9 +36,9 @@ from torch import Tensor
 
 from ..collaboration.directions import by_lanczos, second_moment, slopes
 from ..collaboration.rows import common, handed, refuse_personal
+from ..optim.heads import heads_by_descent, model
+from ..optim.projections import onto_simplex_ball
 from ..options import Count, Positive, method
-from ..structure.heads import heads_by_descent, model
-from ..structure.nuclear import onto_simplex_ball
 from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows
 
 

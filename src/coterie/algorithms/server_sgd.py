@@ -8,7 +8,7 @@ and m goes on from the new x. With tau answers since m began, its own counted,
     gamma = lr min(1, M / tau)       (late `adaptive`, M workers)
     gamma = lr min(1, M / (2 tau))   (late `heterogeneous`)
 
-as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 (`coterie.theory.asynchrony`). With `wait`
+as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 (`coterie_theory.asynchrony`). With `wait`
 the server waits for so many gradients, whose mean is the step, and then all go on who
 waited: `wait = M` is minibatch SGD. With `go_on` workers do not wait meanwhile: the
 server has a buffer, as in FedBuff.

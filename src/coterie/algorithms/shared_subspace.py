@@ -25,9 +25,14 @@ from torch import Tensor
 
 from ..collaboration.directions import by_power, slopes
 from ..collaboration.rows import common, handed, refuse_personal
+from ..optim.heads import (
+    heads_and_slope,
+    heads_by_descent,
+    model,
+    orthonormal,
+    refuse_rank,
+)
 from ..options import Count, Positive, method
-from ..structure.heads import heads_and_slope, heads_by_descent, model, orthonormal
-from ..structure.subspaces import refuse_rank
 from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows
 
 

@@ -8,7 +8,7 @@ sigma_{i,f}^2 = 1 / sum_k sigma_k^{-2} f(r_ik), the weights of Definition 1 are
     alpha_ik = phi(r_ik) (sigma_{i,psi} / sigma_k)^2.
 
 Their rows do not sum to 1 but to (sigma_{i,psi} / sigma_{i,phi})^2 >= 1, and the step
-size must respect `eta_i sum_k alpha_ik < 1 / beta`: `coterie.theory.all_for_one` has it
+size must respect `eta_i sum_k alpha_ik < 1 / beta`: `coterie_theory.all_for_one` has it
 as `largest_step`.
 
 References:

@@ -1,6 +1,6 @@
 """Who meets whom: graphs, matrices to gossip with, matchings, and busy networks."""
 
-from .capacities import RingTimes, admitted, met
+from .capacities import RingTimes, admitted, loss_rates, met
 from .chains import (
     cover_time,
     hitting_time,
@@ -21,7 +21,7 @@ from .families import (
     refuse_apart,
 )
 from .fastest import MIXINGS, fastest_mixing
-from .intensities import delayed_gains, delayed_gap, tuned_rates
+from .intensities import delayed_gains, delayed_gap, delayed_shares, tuned_rates
 from .layouts import places
 from .matrices import (
     DoublyStochastic,
@@ -37,7 +37,7 @@ from .matrices import (
     neighbouring,
 )
 from .resistances import resistances
-from .spectra import contraction, eigengap, spectral_gap
+from .spectra import chebyshev_factor, contraction, eigengap, spectral_gap
 from .walks import (
     WALKS,
     Visits,
@@ -58,6 +58,7 @@ __all__ = [
     "Visits",
     "admitted",
     "among_present",
+    "chebyshev_factor",
     "circles",
     "colouring",
     "contraction",
@@ -65,6 +66,7 @@ __all__ = [
     "degrees",
     "delayed_gains",
     "delayed_gap",
+    "delayed_shares",
     "edges_of",
     "eigengap",
     "fastest_mixing",
@@ -75,6 +77,7 @@ __all__ = [
     "joined",
     "laplacian_matrix",
     "lazy",
+    "loss_rates",
     "matchings",
     "max_degree",
     "met",

@@ -25,8 +25,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from ..checks import InputError, integer
-from .families import nodes_of, not_negative
+from ..checks import InputError, integer, positive
+from .families import degrees, nodes_of, not_negative
 
 
 class RingTimes(NamedTuple):
@@ -207,6 +207,26 @@ def met(
             break
     both = u[:e] * u[e:]
     return rates * both / (1 + rho[:e] * both)
+
+
+def loss_rates(
+    edges: Int[Tensor, "e 2"], busy: Float[Tensor, " e"]
+) -> Float[Tensor, " e"]:
+    """How often each edge should ring, from local knowledge; Theorem 5.5.
+
+    `p_vw = min(1 / max_{e' ~ vw} tau'_e', 1 / (2 (max(d_v, d_w) - 1) tau'_vw))`. Each
+    node's clock has the rate `sum_w p_vw / 2`, so that idle edges ring at rate p_vw.
+    """
+    longest = most_around(edges, positive("busy", busy, len(edges)))
+    crowd = 2 * (degrees(edges)[edges].amax(1) - 1)
+    return 1 / torch.maximum(longest, crowd * busy)
+
+
+def most_around(edges: Tensor, values: Tensor) -> Tensor:
+    """The largest of the positive values of each edge's neighbours."""
+    at = values.new_zeros(nodes_of(edges))
+    at.scatter_reduce_(0, edges.flatten(), values.repeat_interleave(2), "amax")
+    return at[edges].amax(1)
 
 
 def _check(

@@ -1,6 +1,6 @@
 """How a gradient becomes a step, also a late one, and the nearest models in balls."""
 
-from . import conjugates, continuized, delayed_descent, dual_descent, meetings
+from . import conjugates, dual_descent, meetings
 from .hessians import sharpness
 from .mirrors import Newton, conjugate_gradients, mirrored, preconditioned
 from .projections import Projection, onto_balls, project
@@ -23,8 +23,6 @@ __all__ = [
     "Projection",
     "conjugate_gradients",
     "conjugates",
-    "continuized",
-    "delayed_descent",
     "descend",
     "dual_descent",
     "follow",

@@ -16,7 +16,7 @@ with kappa = L / mu and the eigengap and resistances of `coterie.optim.meetings`
 model of node v is grad f_v^*(z_v). Nodes mix when their edges ring, by how much time
 has passed. `coterie.algorithms.dual_accelerated` does the same on clients' data.
 
-References are those of `coterie.optim.continuized`.
+References are those of `coterie_theory.descent.continuized`.
 
 Differences (each with a test; see docs/errata.md): z moves by gamma' g without the
 weight of the edge; the dual smoothness is 2 R / mu, as printed the method diverges;

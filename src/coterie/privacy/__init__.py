@@ -16,7 +16,6 @@ from .joint import joint_losses
 from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
 from .losses import AtDistance, Losses, by_distance, hops
 from .per_sample import PrivateSimulation
-from .printed import printed_losses
 from .projection import Observer, Seen, exact_losses, group_share, seen_by
 from .subsampled import sampled_epsilon, sampled_epsilons, sampled_noise
 
@@ -45,7 +44,6 @@ __all__ = [
     "mu_from",
     "mu_of",
     "noise_of",
-    "printed_losses",
     "renyi",
     "replaced",
     "sampled_epsilon",

@@ -22,7 +22,7 @@ References:
     federated learning", PhD thesis, 2024, 6.3, hal tel-04877971.
 
 Differences: the thesis adds divergences of single messages (6.6), which is no bound,
-since they share their noise: see `coterie.privacy.printed` and docs/errata.md.
+since they share their noise: see `coterie_theory.privacy.printed` and docs/errata.md.
 """
 
 from __future__ import annotations

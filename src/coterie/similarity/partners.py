@@ -26,8 +26,7 @@ from torch import Tensor
 from .. import checks
 from ..collaboration.weights import water_filling, within
 from ..data.federation import Federation
-from ..theory.clusters import cluster_samples, noise_of
-from .distances import Distances, check_samples, mmd_distances, moment_distances
+from .distances import Distances, mmd_distances, moment_distances
 from .projected import fourier_distances, sliced_distances
 from .samples import Samples, samples_of, split_for_partners
 
@@ -58,22 +57,6 @@ ESTIMATES: dict[str, Callable[[Samples], Distances]] = {
     "sliced": sliced_distances,
 }
 """Distances from samples, by the names that studies use."""
-
-
-def samples_needed(samples: Samples, separation: float) -> int:
-    """How many samples of each client the theorem asks for, to tell clusters apart.
-
-    32 nu^2 d_eff / Delta^2 for clusters whose means differ by Delta = `separation`,
-    with the noise nu^2 and effective dimension of the clients' pooled covariance.
-    """
-    check_samples(samples)
-    checks.number("separation", separation, above=0)
-    mask, size = samples.mask[..., None], samples.size[:, None, None]
-    own = (samples.values * mask).sum(1, keepdim=True) / size
-    rest = ((samples.values - own) * mask).flatten(0, 1).double()
-    covariance = rest.T @ rest / int((samples.size - 1).sum())
-    noise, dimension = noise_of(covariance)
-    return cluster_samples(separation, noise=noise, dimension=dimension)
 
 
 def supported(

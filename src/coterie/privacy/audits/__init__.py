@@ -23,7 +23,6 @@ from .membership import (
     released,
     scores_along,
 )
-from .one_run import audit_client
 from .residuals import NoiseCheck, Residuals, probed
 from .told_losses import telling_losses_to
 
@@ -38,7 +37,6 @@ __all__ = [
     "Recorded",
     "Residuals",
     "View",
-    "audit_client",
     "audited",
     "canary_scores",
     "confidence_of",

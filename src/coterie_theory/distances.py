@@ -1,0 +1,94 @@
+"""How far apart clients are for their models: distances of gradients, gaps of losses.
+
+The distances of `coterie.similarity.distances` are about data alone. These are about
+what the data mean for a loss, at models that somebody has, and ask the clients through
+an oracle.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from coterie import checks
+from coterie.similarity.distances import Distances, from_halves
+from coterie.types import Clients, Oracle
+
+
+def gradient_distances(
+    oracle: Oracle, x: Float[Tensor, "n d"], *, samples: int | None = None
+) -> Distances:
+    """|grad f_j - grad f_i|^2 at client i's model, from halves of each one's samples.
+
+    What halves of two clients have in common by chance measures how sure it is, as in
+    `collaboration.beliefs`. Pairs with an inactive client have an infinite error.
+
+    Args:
+        oracle: asks the clients.
+        x: their models; a common one makes distances symmetric but for the noise.
+        samples: how many training samples each client uses; None uses them all.
+    """
+    seen = oracle.compare(x, samples=samples)
+    others = seen.known & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
+    counted = others.sum(1).clamp(min=1)
+    single = ((seen.noise.square() * others).sum(1) / counted / 4).sqrt()
+    both = 2 * single[:, None].expand_as(seen.cross)  # a difference has twice it
+    return from_halves(seen.cross, both, seen.known)
+
+
+def gaps_of(
+    clients: Clients,
+    gap: Float[Tensor, "n c"],
+    variance: Float[Tensor, "n c"],
+    own: Float[Tensor, "n d"],
+    candidates: Float[Tensor, "n c d"],
+    batches: int,
+) -> tuple[Tensor, Tensor]:
+    """A client program: how much worse candidates are than one's own model.
+
+    The gap is that on all training data; its variance is that between minibatches.
+    """
+    del gap, variance  # the places for the results
+
+    def gaps(data: Clients) -> Tensor:
+        loss = [data.loss(points) for points in candidates.unbind(1)]
+        return torch.stack(loss, 1) - data.loss(own)[:, None]
+
+    drawn = torch.stack([gaps(clients.held()) for _ in range(batches)])
+    return gaps(clients.whole()), drawn.var(0)
+
+
+def generalisation_gaps(
+    oracle: Oracle,
+    models: Float[Tensor, "n d"],
+    sizes: Int[Tensor, " n"],
+    *,
+    batch_size: int,
+    batches: int = 8,
+) -> Distances:
+    """What client i loses with client j's model: f_i(x_j) - f_i(x_i).
+
+    Gaps are on the scale of squared distances b^2, since they are at most b^2 / (2 mu),
+    and not symmetric. They mean something only on samples that the models were not
+    trained with: train on the second federation of `split_for_partners`, and let the
+    oracle be that of the first.
+
+    Args:
+        oracle: asks the clients.
+        models: x, one of each client.
+        sizes: training samples of each client, those that the oracle uses.
+        batch_size: samples of the oracle's minibatches, drawn with replacement.
+        batches: minibatches from which the error is estimated.
+    """
+    checks.integer("batch_size", batch_size, at_least=1)
+    checks.integer("batches", batches, at_least=2)
+    n = len(models)
+    unknown = models.new_full((2, n, n), torch.inf)
+    rows = (unknown[0], unknown[1], models, models.expand(n, -1, -1))
+    gap, variance = oracle.each(gaps_of, *rows, batches=batches)
+    error = (variance * batch_size / sizes[:, None]).sqrt()
+    apart = ~torch.eye(n, dtype=torch.bool, device=models.device)
+    known = torch.isfinite(gap) & apart
+    error = torch.where(apart & ~known, torch.inf, torch.where(apart, error, 0))
+    return Distances(torch.where(known, gap, 0), error)
