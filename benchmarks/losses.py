@@ -17,9 +17,9 @@ import time
 import torch
 
 from coterie.graphs import contraction, edges_of, gossip_matrix
-from coterie.privacy import Losses, Observer, exact_losses
+from coterie.privacy import Losses, Observer
 from coterie_theory.decentralised import muffliato as theory
-from coterie_theory.privacy import muffliato
+from coterie_theory.privacy import exact_losses, muffliato
 
 
 def main() -> None:

@@ -17,10 +17,10 @@ from coterie.graphs import (
     gossip_matrix,
     spectral_gap,
 )
-from coterie.privacy import Input, Ledger, exact_losses
+from coterie.privacy import Input, Ledger
 from coterie.seeds import generator
 from coterie_theory.decentralised import muffliato as theory
-from coterie_theory.privacy import muffliato, printed_losses
+from coterie_theory.privacy import exact_losses, muffliato, printed_losses
 
 from .gossip_losses import REFERENCE
 

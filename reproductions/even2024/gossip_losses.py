@@ -21,17 +21,15 @@ from torch import Tensor
 
 from coterie.cli import Claim
 from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
-from coterie.privacy import (
-    Input,
-    Ledger,
-    Observer,
+from coterie.privacy import Input, Ledger, Observer, joint_losses
+from coterie_theory.decentralised import muffliato as theory
+from coterie_theory.privacy import (
     by_distance,
     exact_losses,
     hops,
-    joint_losses,
+    muffliato,
+    printed_losses,
 )
-from coterie_theory.decentralised import muffliato as theory
-from coterie_theory.privacy import muffliato, printed_losses
 
 from .figures import EXPECTED
 

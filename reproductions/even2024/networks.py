@@ -15,9 +15,10 @@ from torch import Tensor
 from coterie.checks import InputError
 from coterie.cli import Claim
 from coterie.engine.clocks import Rings
-from coterie.graphs import admitted, edges_of, eigengap, gossip_matrix, loss_rates
+from coterie.graphs import edges_of, eigengap, gossip_matrix, loss_rates
 from coterie.seeds import key
 from coterie_theory import mixing
+from coterie_theory.gossip import admitted
 
 REAL = torch.float64
 SLOW = 100.0

@@ -1,8 +1,9 @@
-"""How far apart clients are for their models: distances of gradients, gaps of losses.
+"""Distances of clients that no study uses, and weights without a threshold.
 
-The distances of `coterie.similarity.distances` are about data alone. These are about
-what the data mean for a loss, at models that somebody has, and ask the clients through
-an oracle.
+The distances of `coterie.similarity.distances` are about data alone. Distances of
+gradients and gaps of losses are about what the data mean for a loss, at models that
+somebody has, and ask the clients through an oracle. `exact_wasserstein` is about data
+too, and is slow.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from coterie import checks
+from coterie.collaboration.weights import water_filling
 from coterie.similarity.distances import Distances, from_halves
+from coterie.similarity.samples import Samples
 from coterie.types import Clients, Oracle
 
 
@@ -92,3 +95,43 @@ def generalisation_gaps(
     known = torch.isfinite(gap) & apart
     error = torch.where(apart & ~known, torch.inf, torch.where(apart, error, 0))
     return Distances(torch.where(known, gap, 0), error)
+
+
+def filled_weights(distances: Distances, c: float) -> Float[Tensor, "n n"]:
+    """Weights that balance squared distances / 2 against c times the variance.
+
+    See `water_filling`; estimates below 0 count as 0, so that one's own weight is the
+    largest of its row.
+    """
+    unknown = distances.error.isinf()
+    bias = torch.where(unknown, torch.inf, distances.squared.clamp(min=0))
+    return water_filling(bias / 2, c)
+
+
+_MOST_CLIENTS = 64
+"""Clients whose pairs are still solved one by one."""
+
+
+def exact_wasserstein(samples: Samples) -> Float[Tensor, "n n"]:
+    """Wasserstein-1 distances between the samples of all pairs, one pair at a time.
+
+    These are distances between the samples, not estimates between the distributions:
+    they are too large by about S^(-1/d), no unbiased estimate is known, and so they
+    have no error. For more clients or dimensions use `sliced_distances`.
+    """
+    try:
+        import ot
+    except ImportError as error:
+        raise checks.InputError(
+            f"transport plans need the package `pot` (pip install pot): {error}."
+        ) from error
+    checks.finite("samples", samples.values)
+    n = checks.integer("clients", len(samples.size), at_least=1, at_most=_MOST_CLIENTS)
+    rows = [samples.values[i, : samples.size[i]].double() for i in range(n)]
+    distance = torch.zeros(n, n, dtype=torch.float64)
+    for i in range(n):
+        for j in range(i):
+            cost = torch.cdist(rows[i], rows[j]).cpu().numpy()
+            # Empty marginals stand for equal masses.
+            distance[i, j] = ot.emd2([], [], cost, numItermax=10_000_000)
+    return (distance + distance.T).to(samples.values)

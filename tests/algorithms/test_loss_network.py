@@ -12,8 +12,8 @@ from coterie.checks import InputError, TrainingError
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import EventLoop
 from coterie.graphs import edges_of, gossip_matrix, loss_rates
-from coterie.graphs.capacities import admitted
 from coterie.types import Arrivals
+from coterie_theory.gossip.capacities import admitted
 from coterie_theory.mixing import busy_times
 from support.paces import EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, hessians, quadratics, simulate, start

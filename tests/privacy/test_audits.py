@@ -17,18 +17,16 @@ from coterie.privacy import PrivateSimulation, sampled_epsilon
 from coterie.privacy.audits import (
     Audit,
     audited,
-    canary_scores,
     confidence_of,
-    directions,
     epsilon_of_one_run,
     epsilon_of_rates,
     inputs_of_layer,
     likelihood_scores,
     rebuilt,
-    released,
 )
 from coterie.privacy.per_sample.clipping import ClippedKernel
 from coterie_theory.privacy import audit_client
+from coterie_theory.privacy.one_run import canary_scores, directions, released
 
 REAL, DELTA = torch.float64, 1e-5
 

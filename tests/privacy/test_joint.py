@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.privacy import Ledger, Observer, Release, exact_losses, joint_losses
+from coterie.privacy import Ledger, Observer, Release, joint_losses
+from coterie_theory.privacy import exact_losses
 from support.gossip_views import gossip_ledger, metropolis, projected
 
 

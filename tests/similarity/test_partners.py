@@ -16,14 +16,17 @@ from coterie.report import similarity_map
 from coterie.similarity.distances import Distances, moment_distances
 from coterie.similarity.partners import (
     ESTIMATES,
-    filled_weights,
     gap_threshold,
     supported,
     weights_from,
 )
 from coterie.similarity.samples import Samples, samples_of, split_for_partners
 from coterie_theory.clusters import cluster_samples, samples_needed
-from coterie_theory.distances import generalisation_gaps, gradient_distances
+from coterie_theory.distances import (
+    filled_weights,
+    generalisation_gaps,
+    gradient_distances,
+)
 from support.federations import divided
 from support.recipes import weights
 

@@ -9,8 +9,8 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.data.hard_instance import hard_samples, tilts_of
 from coterie.data.datasets import load
+from coterie.data.hard_instance import hard_samples, tilts_of
 from coterie.data.splits import divide
 from coterie_theory import collaboration as theory
 from coterie_theory import lower_bounds

@@ -7,11 +7,11 @@ import torch
 
 from coterie.checks import InputError
 from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
-from coterie.privacy import Exchange, Input, Ledger, Meetings, exact_losses
+from coterie.privacy import Exchange, Input, Ledger, Meetings
 from coterie.privacy.gaussian import epsilon_of
 from coterie_theory import gossip
 from coterie_theory.decentralised.muffliato import error_bound, stopping_time
-from coterie_theory.privacy import muffliato
+from coterie_theory.privacy import exact_losses, muffliato
 from support.gossip_views import metropolis
 
 SETTINGS = {"clip": 1.0, "noise": 0.5}

@@ -14,11 +14,11 @@ from coterie.graphs import (
     edges_of,
     gossip_matrix,
 )
-from coterie.privacy import Observer, exact_losses, mu_from, renyi
+from coterie.privacy import Observer, mu_from, renyi
 from coterie_theory.decentralised import muffliato as theory
 from coterie_theory.decentralised.gossip import accelerated_rate, randomised_rate
 from coterie_theory.gossip import chebyshev
-from coterie_theory.privacy import muffliato
+from coterie_theory.privacy import exact_losses, muffliato
 
 
 def test_the_stopping_times_of_the_figures():

@@ -8,19 +8,9 @@ import torch
 
 from coterie.checks import InputError
 from coterie.graphs import edges_of
-from coterie.privacy import (
-    Input,
-    Ledger,
-    Meetings,
-    Observer,
-    exact_losses,
-    group_share,
-    hops,
-    joint_losses,
-    seen_by,
-)
+from coterie.privacy import Input, Ledger, Meetings, Observer, joint_losses, seen_by
 from coterie_theory.decentralised.muffliato import walk_bound
-from coterie_theory.privacy import printed_losses
+from coterie_theory.privacy import exact_losses, group_share, hops, printed_losses
 from support.gossip_views import gossip_ledger, ledger_of, metropolis
 
 

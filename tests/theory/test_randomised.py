@@ -12,7 +12,6 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.graphs import RingTimes, eigengap
-from coterie.graphs.capacities import truncated
 from coterie_theory.gossip import (
     GossipPace,
     accelerated,
@@ -21,6 +20,7 @@ from coterie_theory.gossip import (
     poisson_rings,
     randomised,
 )
+from coterie_theory.gossip.capacities import truncated
 from support.gossip_loops import (
     REAL,
     deviation,

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.graphs import RingTimes, admitted, edges_of
-from coterie.graphs.capacities import accepted, truncated
-from coterie_theory.gossip import delayed
+from coterie.graphs import RingTimes, edges_of
+from coterie_theory.gossip import admitted, delayed
+from coterie_theory.gossip.capacities import accepted, truncated
 from support.gossip_loops import REAL, drawn, normal, times
 
 WAYS = (truncated, accepted)

@@ -1,15 +1,10 @@
 """Who meets whom: graphs, matrices to gossip with, matchings, and busy networks."""
 
-from .capacities import RingTimes, admitted, loss_rates, met
+from .capacities import RingTimes, loss_rates, met
 from .chains import (
-    cover_time,
     hitting_time,
     hitting_time_of,
     hitting_times,
-    mixing_time,
-    paths,
-    period,
-    relaxation_time,
     stationary_law,
 )
 from .colourings import colouring
@@ -56,13 +51,11 @@ __all__ = [
     "Mixing",
     "RingTimes",
     "Visits",
-    "admitted",
     "among_present",
     "chebyshev_factor",
     "circles",
     "colouring",
     "contraction",
-    "cover_time",
     "degrees",
     "delayed_gains",
     "delayed_gap",
@@ -81,15 +74,11 @@ __all__ = [
     "matchings",
     "max_degree",
     "met",
-    "mixing_time",
     "neighbouring",
     "oldest",
     "oldest_by_epochs",
-    "paths",
-    "period",
     "places",
     "refuse_apart",
-    "relaxation_time",
     "resistances",
     "spectral_gap",
     "stationary_law",

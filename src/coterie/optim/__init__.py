@@ -1,6 +1,6 @@
 """How a gradient becomes a step, also a late one, and the nearest models in balls."""
 
-from . import conjugates, dual_descent, meetings
+from . import conjugates, meetings
 from .hessians import sharpness
 from .mirrors import Newton, conjugate_gradients, mirrored, preconditioned
 from .projections import Projection, onto_balls, project
@@ -24,7 +24,6 @@ __all__ = [
     "conjugate_gradients",
     "conjugates",
     "descend",
-    "dual_descent",
     "follow",
     "meetings",
     "mirrored",

@@ -14,13 +14,12 @@ from .gaussian import (
 )
 from .joint import joint_losses
 from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
-from .losses import AtDistance, Losses, by_distance, hops
+from .losses import Losses
 from .per_sample import PrivateSimulation
-from .projection import Observer, Seen, exact_losses, group_share, seen_by
+from .projection import Observer, Seen, seen_by
 from .subsampled import sampled_epsilon, sampled_epsilons, sampled_noise
 
 __all__ = [
-    "AtDistance",
     "Event",
     "Exchange",
     "Input",
@@ -32,14 +31,10 @@ __all__ = [
     "Release",
     "Seen",
     "added",
-    "by_distance",
     "composed",
     "delta_of",
     "epsilon_of",
     "epsilons_of",
-    "exact_losses",
-    "group_share",
-    "hops",
     "joint_losses",
     "mu_from",
     "mu_of",

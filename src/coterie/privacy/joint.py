@@ -52,7 +52,7 @@ def joint_losses(
 
     Inputs must be fixed beforehand, or depend only on what the observer has seen.
     `share` is of what local privacy would tell over all inputs, whose mu is `unit`.
-    With one input of each client it is that of `exact_losses`.
+    With one input of each client it is the exact loss.
 
     Args:
         ledger: of inputs, exchanges and meetings.

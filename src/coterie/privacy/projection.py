@@ -36,9 +36,8 @@ from torch import Tensor
 
 from .. import checks
 from ..checks import InputError
-from .coefficients import Columns, columns_of, links_of, sent
-from .ledger import Input, Ledger
-from .losses import Losses
+from .coefficients import Columns, columns_of, sent
+from .ledger import Ledger
 
 RTOL = 1e-9
 """Singular values of a view up to this part of the largest count as 0."""
@@ -46,11 +45,8 @@ RTOL = 1e-9
 _DROPPED = 1e-3
 """Of rtol: what is left out while a view grows, too little to move what counts."""
 
-_ROWS = 512
+ROWS = 512
 """Messages that a view gathers before it is made short."""
-
-_NUMBERS = 250_000_000
-"""Numbers that all views of a block of observers may hold, two gigabytes."""
 
 
 class Observer(NamedTuple):
@@ -84,78 +80,7 @@ def seen_by(
         rtol: of singular values.
         tau: standard deviation of the noise on what is read.
     """
-    return next(_seen(ledger, [_checked(observer, ledger.clients)], rtol, tau))
-
-
-def exact_losses(
-    ledger: Ledger,
-    observers: Sequence[Observer] | None = None,
-    *,
-    rtol: float = RTOL,
-    tau: float = 0.0,
-) -> Losses:
-    """What every observer learns of every client, each of which has one input.
-
-    Observers are taken in blocks, for each of which the ledger is read once.
-
-    Args:
-        ledger: of inputs, exchanges and meetings.
-        observers: None: every client by itself.
-        rtol: of singular values.
-        tau: standard deviation of the noise on what is read.
-    """
-    columns = columns_of(ledger)
-    secret = (columns.mu > 0).nonzero()[:, 0]
-    client = columns.client[secret]
-    if len(client.unique()) != len(client):
-        twice = int(client.mode().values)
-        raise InputError(
-            f"client {twice} has several inputs: `joint_losses` accounts for them."
-        )
-    n = ledger.clients
-    if observers is None:
-        observers = [Observer((v,)) for v in range(n)]
-    observers = [_checked(each, n) for each in observers]
-    share = torch.zeros(n, len(observers), dtype=torch.float64)
-    rows = min(len(columns.client) + _ROWS, _most_read(ledger))
-    block = max(1, _NUMBERS // (rows * len(columns.client)))
-    for start in range(0, len(observers), block):
-        some = observers[start : start + block]
-        for place, seen in enumerate(_seen(ledger, some, rtol, tau), start):
-            share[client, place] = seen.shares[secret]
-    unit = torch.zeros(n, dtype=torch.float64)
-    unit[client] = columns.mu[secret]
-    return Losses(share.clamp(0, 1), unit)
-
-
-def group_share(seen: Seen, clients: Sequence[int], *, each: bool = False) -> float:
-    """S of several clients whose inputs may change together.
-
-    Their inputs as one vector move by at most a sensitivity D: the largest eigenvalue
-    of their block of the projection. If each of k may move by D, k times that, which
-    holds for vectors too.
-
-    Args:
-        seen: by an observer.
-        clients: the group, whose inputs have the same noise and sensitivity.
-        each: whether each of them may move, and not only all of them together.
-    """
-    place = _inputs_of(seen.columns, clients)
-    part = seen.basis[:, place] * seen.clear.sqrt()[:, None]
-    largest = float(torch.linalg.matrix_norm(part, 2)) ** 2 if len(part) else 0.0
-    return largest * (len(place) if each else 1)
-
-
-def _inputs_of(columns: Columns, clients: Sequence[int]) -> Tensor:
-    wanted = torch.tensor(list(clients))
-    secret = columns.mu > 0
-    place = (torch.isin(columns.client, wanted) & secret).nonzero()[:, 0]
-    if len(place) != len(set(clients)) or len(columns.mu[place].unique()) != 1:
-        raise InputError(
-            "`clients` of a group must have one input each, all of the same noise and "
-            f"sensitivity, got {checks.brief(list(clients))}."
-        )
-    return place
+    return next(seen_by_each(ledger, [observer], rtol=rtol, tau=tau))
 
 
 def _checked(observer: Observer, n: int) -> Observer:
@@ -168,10 +93,11 @@ def _checked(observer: Observer, n: int) -> Observer:
     return observer
 
 
-def _seen(
-    ledger: Ledger, observers: list[Observer], rtol: float, tau: float
+def seen_by_each(
+    ledger: Ledger, observers: Sequence[Observer], *, rtol: float, tau: float
 ) -> Iterator[Seen]:
-    """What each of them learns, after all messages were read."""
+    """What each observer learns, while the ledger is read once for all."""
+    observers = [_checked(each, ledger.clients) for each in observers]
     checks.number("rtol", rtol, at_least=0, below=1)
     checks.number("tau", tau, at_least=0)
     columns = columns_of(ledger)
@@ -197,16 +123,6 @@ def _seen(
             kept = sizes > rtol * sizes.max() if len(sizes) else sizes.bool()
             basis, clear = basis[kept], torch.ones(int(kept.sum())).double()
         yield Seen(basis, clear, columns)
-
-
-def _most_read(ledger: Ledger) -> int:
-    """The most messages that a client receives; observers who share may have more."""
-    count = torch.zeros(ledger.clients, dtype=torch.long)
-    for event in ledger:
-        if not isinstance(event, Input):
-            links = links_of(event, len(count))
-            count += links[:, 1].bincount(minlength=len(count))
-    return max(1, int(count.max()))
 
 
 def _read(links: Tensor, observer: Observer, clients: Tensor, *, once: bool) -> Tensor:
@@ -235,7 +151,7 @@ class _View:
         """Takes rows, without what the observer knows itself."""
         self.rows.append(rows.masked_fill(self.known, 0.0))
         self.count += len(rows)
-        if self.count >= self.least + _ROWS:
+        if self.count >= self.least + ROWS:
             sizes, basis = self.short()
             kept = sizes > self.drop * sizes.max()
             self.rows = [sizes[kept, None] * basis[kept]]

@@ -6,12 +6,11 @@ Distances between clients' data with standard errors (`distances`, `projected`,
 
 from .distances import Distances, mmd_distances, moment_distances
 from .partners import (
-    filled_weights,
     gap_threshold,
     supported,
     weights_from,
 )
-from .projected import exact_wasserstein, fourier_distances, sliced_distances
+from .projected import fourier_distances, sliced_distances
 from .samples import Samples, dealt, samples_of, split_for_partners
 from .transport import dissimilarities
 
@@ -20,8 +19,6 @@ __all__ = [
     "Samples",
     "dealt",
     "dissimilarities",
-    "exact_wasserstein",
-    "filled_weights",
     "fourier_distances",
     "gap_threshold",
     "mmd_distances",

@@ -1,8 +1,8 @@
 """Who should learn with whom, found before training from a few samples of each client.
 
     1. `split_for_partners` of `samples` takes S training samples of every client;
-    2. a function of `distances`, `projected_distances` or `model_distances` says how
-       far apart clients are, and how sure that is;
+    2. a function of `distances` or `projected` says how far apart clients are, and how
+       sure that is;
     3. `supported` says which pairs are near, which are far, and which are open;
     4. `weights_from` makes weights, an ingredient of many algorithms.
 
@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import checks
-from ..collaboration.weights import water_filling, within
+from ..collaboration.weights import within
 from ..data.federation import Federation
 from .distances import Distances, mmd_distances, moment_distances
 from .projected import fourier_distances, sliced_distances
@@ -134,17 +134,6 @@ def weights_from(
     verdict = supported(distances, threshold, confidence=confidence)
     least = UNDECIDED if undecided_is_near else NEAR
     return within(-verdict.to(distances.squared), -float(least))
-
-
-def filled_weights(distances: Distances, c: float) -> Float[Tensor, "n n"]:
-    """Weights that balance squared distances / 2 against c times the variance.
-
-    See `water_filling`; estimates below 0 count as 0, so that one's own weight is the
-    largest of its row.
-    """
-    unknown = distances.error.isinf()
-    bias = torch.where(unknown, torch.inf, distances.squared.clamp(min=0))
-    return water_filling(bias / 2, c)
 
 
 def estimated_weights(

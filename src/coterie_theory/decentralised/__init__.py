@@ -1,6 +1,7 @@
 """Rates, step sizes and bounds of methods without a server."""
 
 __all__ = [
+    "chains",
     "colluders",
     "continuized",
     "descent",

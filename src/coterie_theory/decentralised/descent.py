@@ -1,7 +1,7 @@
 """Descent without a server: rates, gains and conditions.
 
 The methods are `coterie.algorithms.decentralised_sgd` and its kin,
-`coterie.optim.dual_descent` (Theorem 2.6) and `coterie_theory.descent.delayed` (DDO,
+`coterie_theory.descent.dual` (Theorem 2.6) and `coterie_theory.descent.delayed` (DDO,
 Theorems 4.2 to 4.4). Rates of chapter 1 are orders, without constants; those of
 decentralised SGD are in `coterie_theory.agraf`, of which it is the case without delays.
 

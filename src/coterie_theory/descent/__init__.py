@@ -1,3 +1,3 @@
 """Accelerated and delayed descent on functions, without clients."""
 
-__all__ = ["continuized", "delayed"]
+__all__ = ["continuized", "delayed", "dual"]

@@ -37,9 +37,11 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from coterie import checks
-from coterie.graphs.capacities import RingTimes, truncated
+from coterie.graphs.capacities import RingTimes
 from coterie.graphs.families import nodes_of, not_negative, refuse_apart
-from coterie.optim.dual_descent import DualGradient
+
+from ..gossip.capacities import truncated
+from .dual import DualGradient
 
 
 class Network(NamedTuple):
@@ -172,7 +174,7 @@ def admissible(
 ) -> Bool[Tensor, " m"]:
     """Which ticks are kept: those that few enough ticks of the same kind precede.
 
-    As of `coterie.graphs.capacities.truncated`: of the edge, of all edges at each end,
+    As of `coterie_theory.gossip.truncated`: of the edge, of all edges at each end,
     or of the computations of the node.
     """
     for name, value in limits._asdict().items():

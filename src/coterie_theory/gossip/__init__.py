@@ -1,6 +1,7 @@
 """Averaging over a graph: in rounds, by random pairs, accelerated, or with delays."""
 
 from .accelerated import GossipPace, RowPairs, accelerated, moved, pace, pace_of
+from .capacities import accepted, admitted, truncated
 from .delayed import delayed, trajectory_means
 from .mean_paths import local_margin, mean_path, stability_margin
 from .randomised import randomised
@@ -11,6 +12,8 @@ __all__ = [
     "GossipPace",
     "RowPairs",
     "accelerated",
+    "accepted",
+    "admitted",
     "chebyshev",
     "delayed",
     "layers",
@@ -25,4 +28,5 @@ __all__ = [
     "stability_margin",
     "time_varying",
     "trajectory_means",
+    "truncated",
 ]

@@ -41,10 +41,11 @@ from coterie.graphs.matrices import gossip_matrix, joined
 from coterie.graphs.spectra import chebyshev_factor, contraction
 from coterie.privacy.gaussian import mu_of, replaced
 from coterie.privacy.ledger import Event, Exchange, Input, Ledger, Meetings
-from coterie.privacy.projection import Observer, exact_losses
+from coterie.privacy.projection import Observer
 
 from .. import gossip
 from ..decentralised.muffliato import PlannedNoise, planned, stopping_time
+from .exact import exact_losses
 
 
 class Averaged(NamedTuple):

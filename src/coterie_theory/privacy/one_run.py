@@ -9,22 +9,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from coterie import seeds
 from coterie.checks import InputError, integer
+from coterie.clients.kernels import Kernel
+from coterie.clients.samples import Batch
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation, part
 from coterie.models import ravel
-from coterie.privacy.audits.membership import (
-    Audit,
-    audited,
-    canary_scores,
-    directions,
-    released,
-)
+from coterie.privacy.audits.membership import Audit, audited, scores_along
 from coterie.privacy.per_sample import PrivateSimulation
 from coterie.privacy.subsampled import sampled_epsilon
+from coterie.types import Federated
 
 
 def audit_client(
@@ -88,3 +86,47 @@ def _coins(size: int, canaries: int, seed: int) -> tuple[Tensor, Tensor]:
     rng = seeds.generator(seed, "audit")
     chosen = torch.randperm(size, generator=rng)[:canaries]
     return chosen, torch.rand(canaries, generator=rng) < 0.5
+
+
+def released(
+    clients: Federated, x: Float[Tensor, "n d"], *, rounds: int, lr: float = 0.0
+) -> tuple[Float[Tensor, "t n d"], Float[Tensor, "t n d"]]:
+    """Models and what clients answer to them, in rounds of descent along the answers.
+
+    Args:
+        clients: who are audited.
+        x: first models; an auditor may choose any.
+        rounds: how many.
+        lr: step size; at 0 the same models are asked again and again.
+    """
+    points, answers = [], []
+    for t in range(1, rounds + 1):
+        g = clients.at(t).grads(x)
+        points.append(x)
+        answers.append(g)
+        x = x - lr * g
+    return torch.stack(points), torch.stack(answers)
+
+
+def directions(
+    kernel: Kernel, points: Float[Tensor, "t d"], canaries: Int[Tensor, " m"]
+) -> Float[Tensor, "t m d"]:
+    """Unit gradients of each canary at each model.
+
+    Args:
+        kernel: of the audited clients, without clipping.
+        points: models of one client.
+        canaries: where they lie among the samples.
+    """
+    m = len(canaries)
+    weight = torch.ones(m, 1, dtype=points.dtype, device=points.device)
+    batch = Batch(canaries[:, None], weight)
+    g = torch.stack([kernel.grad(point.expand(m, -1), batch) for point in points])
+    return g / g.norm(dim=2, keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
+
+
+def canary_scores(
+    answers: Float[Tensor, "t d"], canaries: Float[Tensor, "t m d"]
+) -> dict[str, Float[Tensor, " m"]]:
+    """For each canary, how much the releases look as if it were in, by every attack."""
+    return scores_along(torch.einsum("td,tmd->tm", answers, canaries))

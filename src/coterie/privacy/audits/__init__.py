@@ -16,11 +16,8 @@ from .listening import Heard, Listening, Overheard, Recorded
 from .membership import (
     Audit,
     audited,
-    canary_scores,
     confidence_of,
-    directions,
     likelihood_scores,
-    released,
     scores_along,
 )
 from .residuals import NoiseCheck, Residuals, probed
@@ -38,10 +35,8 @@ __all__ = [
     "Residuals",
     "View",
     "audited",
-    "canary_scores",
     "confidence_of",
     "decisions",
-    "directions",
     "epsilon_of_one_run",
     "epsilon_of_rates",
     "heard_events",
@@ -51,7 +46,6 @@ __all__ = [
     "pair_canaries",
     "probed",
     "rebuilt",
-    "released",
     "row_canaries",
     "scores_along",
     "telling_losses_to",

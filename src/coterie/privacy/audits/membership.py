@@ -26,13 +26,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from ...checks import InputError, number
-from ...clients.kernels import Kernel
-from ...clients.samples import Batch
-from ...types import Federated
 from .bounds import epsilon_of_one_run
 
 
@@ -57,50 +54,6 @@ class Audit(NamedTuple):
             f"guesses right, {self.attack}), promised at most {self.upper:.3g}: "
             f"{verdict}"
         )
-
-
-def released(
-    clients: Federated, x: Float[Tensor, "n d"], *, rounds: int, lr: float = 0.0
-) -> tuple[Float[Tensor, "t n d"], Float[Tensor, "t n d"]]:
-    """Models and what clients answer to them, in rounds of descent along the answers.
-
-    Args:
-        clients: who are audited.
-        x: first models; an auditor may choose any.
-        rounds: how many.
-        lr: step size; at 0 the same models are asked again and again.
-    """
-    points, answers = [], []
-    for t in range(1, rounds + 1):
-        g = clients.at(t).grads(x)
-        points.append(x)
-        answers.append(g)
-        x = x - lr * g
-    return torch.stack(points), torch.stack(answers)
-
-
-def directions(
-    kernel: Kernel, points: Float[Tensor, "t d"], canaries: Int[Tensor, " m"]
-) -> Float[Tensor, "t m d"]:
-    """Unit gradients of each canary at each model.
-
-    Args:
-        kernel: of the audited clients, without clipping.
-        points: models of one client.
-        canaries: where they lie among the samples.
-    """
-    m = len(canaries)
-    weight = torch.ones(m, 1, dtype=points.dtype, device=points.device)
-    batch = Batch(canaries[:, None], weight)
-    g = torch.stack([kernel.grad(point.expand(m, -1), batch) for point in points])
-    return g / g.norm(dim=2, keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
-
-
-def canary_scores(
-    answers: Float[Tensor, "t d"], canaries: Float[Tensor, "t m d"]
-) -> dict[str, Float[Tensor, " m"]]:
-    """For each canary, how much the releases look as if it were in, by every attack."""
-    return scores_along(torch.einsum("td,tmd->tm", answers, canaries))
 
 
 def scores_along(along: Float[Tensor, "t m"]) -> dict[str, Float[Tensor, " m"]]:

@@ -25,7 +25,6 @@ kappa = L / mu.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -33,41 +32,14 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from .. import checks
-from ..checks import InputError
-from ..graphs.capacities import RingTimes
-from ..graphs.resistances import resistances
-from .meetings import companions, meetings
+from coterie import checks
+from coterie.checks import InputError
+from coterie.graphs.capacities import RingTimes
+from coterie.graphs.families import nodes_of
+from coterie.optim.meetings import DualSteps, companions
 
 DualGradient = Callable[[int, Tensor], Tensor]
 """argmin_x f_v(x) - <x, y> of node v."""
-
-
-class DualSteps(NamedTuple):
-    """What nodes need to know."""
-
-    eta: float  # how fast y and z mix
-    shares: Float64[Tensor, " e"]  # steps of y at each edge
-    jump: float  # step of z
-
-
-def dual_steps(
-    edges: Int[Tensor, "e 2"],
-    rates: Float[Tensor, " e"],
-    *,
-    smoothness: float,
-    curvature: float,
-) -> DualSteps:
-    """The steps of Theorem 2.6, for edges that ring at these rates.
-
-    Up to some thousand nodes, as all resistances are needed.
-    """
-    checks.number("smoothness", smoothness, above=0)
-    checks.number("curvature", curvature, above=0, at_most=smoothness)
-    each = resistances(edges, rates)
-    gap, largest = meetings(edges, rates).gap, float(each.max())
-    flat, steep = gap / smoothness, 2 * largest / curvature  # of the dual problem
-    return DualSteps(math.sqrt(flat / steep), each / steep, 1 / math.sqrt(flat * steep))
 
 
 class Duals(NamedTuple):
@@ -140,3 +112,11 @@ def ridge_duals(
     curvatures = features.mT @ features / m + decay * own
     right = (features.mT @ targets[..., None] / m)[..., 0]
     return quadratic_duals(curvatures, torch.linalg.solve(curvatures, right))
+
+
+def incidence(edges: Int[Tensor, "e 2"]) -> Float64[Tensor, "n e"]:
+    """Column e is e_v - e_w for the edge {v, w}."""
+    columns = torch.arange(len(edges))
+    result = torch.zeros(nodes_of(edges), len(edges), dtype=torch.float64)
+    result[edges[:, 0], columns], result[edges[:, 1], columns] = 1.0, -1.0
+    return result

@@ -11,18 +11,20 @@ import torch
 
 from coterie.checks import InputError
 from coterie.graphs import (
-    cover_time,
     edges_of,
     hitting_time,
     hitting_time_of,
     hitting_times,
+    stationary_law,
+    transition,
+    walk_on,
+)
+from coterie_theory.decentralised.chains import (
+    cover_time,
     mixing_time,
     paths,
     period,
     relaxation_time,
-    stationary_law,
-    transition,
-    walk_on,
 )
 
 REAL = torch.float64

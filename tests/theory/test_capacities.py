@@ -11,8 +11,9 @@ import torch
 from coterie.checks import InputError
 from coterie.engine.clocks import Rings
 from coterie.graphs import loss_rates
-from coterie.graphs.capacities import RingTimes, admitted, met
+from coterie.graphs.capacities import RingTimes, met
 from coterie.graphs.families import edges_of
+from coterie_theory.gossip.capacities import admitted
 from coterie_theory.mixing import loss_eigengap
 
 REAL = torch.float64

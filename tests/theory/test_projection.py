@@ -15,14 +15,17 @@ from coterie.privacy import (
     Meetings,
     Observer,
     Release,
+    projection,
+    seen_by,
+)
+from coterie_theory.privacy import (
     by_distance,
+    exact,
     exact_losses,
     group_share,
     hops,
-    seen_by,
+    printed_losses,
 )
-from coterie.privacy import projection as module
-from coterie_theory.privacy import printed_losses
 from support.gossip_views import (
     gossip_ledger,
     ledger_of,
@@ -278,8 +281,9 @@ def test_meetings_are_exchanges_with_the_matrices_of_pairs():
 def test_views_made_short_while_they_grow_and_taken_in_blocks_say_the_same(monkeypatch):
     ledger = gossip_ledger(metropolis("erdos_renyi(0.4)", 12), 6)
     whole = exact_losses(ledger).share
-    monkeypatch.setattr(module, "_ROWS", 5)
-    monkeypatch.setattr(module, "_NUMBERS", 300)
+    monkeypatch.setattr(projection, "ROWS", 5)
+    monkeypatch.setattr(exact, "ROWS", 5)
+    monkeypatch.setattr(exact, "_NUMBERS", 300)
     torch.testing.assert_close(exact_losses(ledger).share, whole, **CLOSE)
 
 

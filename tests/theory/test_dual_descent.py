@@ -10,15 +10,14 @@ import torch
 from coterie.checks import InputError
 from coterie.engine.clocks import Rings
 from coterie.graphs import RingTimes, edges_of, resistances
-from coterie.optim.dual_descent import (
-    DualSteps,
+from coterie.optim.meetings import DualSteps, dual_steps, meetings
+from coterie_theory.decentralised.continuized import second_moment_rate
+from coterie_theory.descent.dual import (
     dual_accelerated,
-    dual_steps,
+    incidence,
     quadratic_duals,
     ridge_duals,
 )
-from coterie.optim.meetings import incidence, meetings
-from coterie_theory.decentralised.continuized import second_moment_rate
 from support.draws import rng
 from support.gossip_loops import uniform
 
