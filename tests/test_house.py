@@ -7,7 +7,9 @@ import re
 import statistics
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,50 @@ def test_every_module_stands_in_a_room_and_rooms_are_of_a_readable_size():
     assert rooms == set(ROOMS)
     for room in rooms - {"algorithms"}:
         assert 1 <= len(list((PACKAGE / room).glob("*.py"))) - 1 <= 12, room
+
+
+ENDS = ("algorithms", "cli", "conformance", "deploy")
+ENDS += ("export", "planning", "report", "study")
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
+    for path in PACKAGE.rglob("*.py")
+}
+MODULES = {name.removesuffix(".__init__"): path for name, path in MODULES.items()}
+
+
+def modules_used(name: str) -> set[str]:
+    """The modules of the house from which a module takes something."""
+    path, found = MODULES[name], set()
+    package = name if path.stem == "__init__" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:
+                inside = f"{base}.{alias.name}"
+                if inside not in MODULES and MODULES[base].stem == "__init__":
+                    thing = getattr(import_module(base), alias.name)
+                    inside = getattr(thing, "__module__", base)
+                found.add(inside if inside in MODULES else base)
+    return found
+
+
+def test_every_module_serves_a_command_a_method_or_a_study():
+    """What serves none of them belongs to the theory."""
+    reached: set[str] = set()
+    todo = {n for n in MODULES if n.split(".")[1:2] and n.split(".")[1] in ENDS}
+    while todo:
+        reached |= todo
+        todo = {used for name in todo for used in modules_used(name)} - reached
+    top = {f"coterie.{name}" for name in TOP}
+    packages = {n for n, path in MODULES.items() if path.stem == "__init__"}
+    assert MODULES.keys() - packages - top <= reached
+
+
+def test_a_wheel_has_every_package():
+    text = (TESTS.parent / "pyproject.toml").read_text(encoding="utf-8")
+    packages = tomllib.loads(text)["tool"]["hatch"]["build"]["targets"]["wheel"]
+    there = {f"src/{path.parent.name}" for path in PACKAGE.parent.glob("*/__init__.py")}
+    assert set(packages["packages"]) == there
 
 
 def is_factory(function: ast.FunctionDef) -> bool:
