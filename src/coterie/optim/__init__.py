@@ -1,4 +1,4 @@
-"""How a gradient becomes a step, also a late one, and the nearest models in balls."""
+"""Steps of gradients, also late ones, models of low rank, and projections."""
 
 from . import conjugates, meetings
 from .hessians import sharpness
