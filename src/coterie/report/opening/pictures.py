@@ -9,7 +9,6 @@ import plotly.graph_objects as go
 from ...records import Records
 from ...scores.finals import CROWD, population
 from ...scores.gains import gain_of
-from ...scores.words import some_of
 from ..styles import LABELLED, Drawn, escape, finish, tick_names, upright
 from .notices import FEW
 from .nouns import Amounts, amounts_of, client_nouns, rounded
@@ -31,7 +30,7 @@ def client_gains(records: Records, label: str) -> go.Figure:
 
     Up to 16 clients have a row each with their name, more stand side by side, and of
     more than CROWD the distribution is shown. Intervals that are much longer than
-    others are cut: `cut_text` names them.
+    others are cut: `cut_names` names them.
     """
     table, amounts = gained(records, label), amounts_of(records)
     if len(table) > CROWD:
@@ -122,21 +121,14 @@ def _ends(table: pd.DataFrame, some: pd.DataFrame) -> tuple[float, float]:
     return min(low, float(means.min()) - more), max(high, float(means.max()) + more)
 
 
-def cut_text(records: Records, label: str) -> str:
-    """Says whose interval is longer than the picture; nothing where none is."""
+def cut_names(records: Records, label: str) -> list[str]:
+    """Clients whose interval is longer than the picture, with their test samples."""
     table = gained(records, label)
     if len(table) > CROWD or table.empty:
-        return ""
+        return []
     low, high = limits(table)
     cut = table[(table["low"] < low) | (table["high"] > high)]
-    if cut.empty:
-        return ""
-    names = [f"{row['name']} ({row['test']:,.0f})" for _, row in cut.iterrows()]
-    verb = "an interval that is" if len(cut) == 1 else "intervals that are"
-    return (
-        f"Arrows mark {verb} longer than shown: {some_of(names, 6)}, with the number "
-        "of test samples."
-    )
+    return [f"{row['name']} ({row['test']:,.0f})" for _, row in cut.iterrows()]
 
 
 def _shown(mean: float, amounts: Amounts) -> str:
