@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from importlib import resources
@@ -74,3 +75,25 @@ def test_markup_stands_in_templates_alone(room):
     markup = re.compile(r"</(p|div|table|t[dhr]|script|style|html|d[ldt]|figure|svg)>")
     for path in (PACKAGE / room).rglob("*.py"):
         assert not markup.search(path.read_text(encoding="utf-8")), path.name
+
+
+def test_a_unit_of_the_data_is_text_in_figures(tmp_path):
+    """Plotly reads names, titles and hover texts as HTML."""
+    records = make_records(n=4, clusters=0, task="regression", seeds=1)
+    study = records.study | {"data": {"name": "file", "unit": "<i>kg</i>"}}
+    metrics = records.metrics.assign(test_rmse=records.metrics["test_loss"])
+    records = replace(records, score="rmse", study=study, metrics=metrics)
+    page = written(records, tmp_path)
+    figures = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    texts = [text for figure in figures for text in strings(json.loads(figure))]
+    assert sum("&lt;i&gt;kg&lt;" in text for text in texts) > 10
+    assert not any("<i>" in text for text in texts)
+
+
+def strings(told):
+    """All texts of a figure."""
+    if isinstance(told, str):
+        return [told]
+    inside = told.values() if isinstance(told, dict) else told
+    inside = inside if isinstance(told, dict | list) else ()
+    return [text for part in inside for text in strings(part)]

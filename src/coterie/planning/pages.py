@@ -77,9 +77,9 @@ def _scores(plan: Plan) -> go.Figure:
     names = [escape(short_name(plan.names, client)) for client in table["client"]]
     measure = plan.measure
     ticks = ".0%" if measure.share else None
-    down = {"title": {"text": measure.name}, "tickformat": ticks}
+    down = {"title": {"text": escape(measure.name)}, "tickformat": ticks}
     looks = {"xaxis": client_ticks(names, single=True), "yaxis": down}
-    title = f"Expected {measure.name} alone and together, with 90 % intervals"
+    title = f"Expected {escape(measure.name)} alone and together, with 90 % intervals"
     return finish(traces, looks, title, 460)
 
 

@@ -410,4 +410,4 @@ def reliability(records: Records) -> go.Figure:
     words = {"xaxis": "confidence in the predicted class"}
     words |= {"yaxis": "share that is right"}
     looks = {axis: share | {"title": {"text": text}} for axis, text in words.items()}
-    return finish(traces, looks, "How sure, and how often right", 460)
+    return finish(traces, looks, "Confidence, and how often it is right", 460)

@@ -200,7 +200,7 @@ def _listed(values: pd.Series) -> list[float | None]:
 
 def _upward(score: Score, shown: list[str], drawn: list[Drawn]) -> Drawn:
     """The vertical axes, that of losses logarithmic where they differ a hundredfold."""
-    axis = {"zeroline": False, "title": {"text": score.axis}}
+    axis = {"zeroline": False, "title": {"text": escape(score.axis)}}
     looks: Drawn = {"yaxis": axis | {"tickformat": score.ticks}}
     looks["yaxis"]["hoverformat"] = score.hover
     if len(shown) > 1:

@@ -66,7 +66,7 @@ def trials(records: Records) -> go.Figure:
             "hovertemplate": f"%{{hovertext}}<br>%{{y:{score.hover}}}",
         }
         traces.append(trace)
-    words = f"validation {score.words.removeprefix('test ')}"
+    words = escape(f"validation {score.words.removeprefix('test ')}")
     looks: Drawn = {"yaxis": {"title": {"text": words}, "tickformat": score.ticks}}
     looks["yaxis"]["zeroline"] = False
     looks |= nested(views[0][1])
