@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import statistics
 import subprocess
 import sys
 from importlib import import_module
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.algorithms import ALGORITHMS
 
 PACKAGE = Path(coterie.__file__).parent
 TESTS = Path(__file__).parent
@@ -44,7 +42,7 @@ ROOMS = (
 )
 """Every room may import those before it, and what stands at the top."""
 
-TOP = {"__init__", "__main__", "types", "checks", "options", "seeds"}
+TOP = {"__init__", "__main__", "types", "checks", "options", "seeds", "methods"}
 PURE = {"types", "checks", "options", "collaboration", "optim", "graphs", "algorithms"}
 PURE |= {"gossip", "structure"}
 
@@ -108,21 +106,6 @@ def test_every_module_stands_in_a_room_and_rooms_are_of_a_readable_size():
         assert 1 <= len(list((PACKAGE / room).glob("*.py"))) - 1 <= 12, room
 
 
-def is_factory(function: ast.FunctionDef) -> bool:
-    """Whether it makes a method of functions inside it, which share what it knows."""
-    made = function.returns is not None and ast.unparse(function.returns)
-    return made in ("Algorithm", "Flow")
-
-
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=relative)
-def test_functions_are_short(path):
-    """At most 60 lines, factories of methods aside; ruff bounds their complexity."""
-    text = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef) and not is_factory(node):
-            assert node.end_lineno - node.lineno < 60, node.name
-
-
 def test_a_class_has_a_name_of_its_own():
     """Methods aside, each of which has a `State` of its own."""
     found: dict[str, list[str]] = {}
@@ -132,25 +115,6 @@ def test_a_class_has_a_name_of_its_own():
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found.setdefault(node.name, []).append(relative(path))
     assert not {name: where for name, where in found.items() if len(where) > 1}
-
-
-def code_lines(path: Path) -> int:
-    """Lines that are neither blank nor comment nor docstring."""
-    text = path.read_text(encoding="utf-8")
-    words = {
-        line
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        for line in range(node.lineno, node.end_lineno + 1)
-    }
-    lines = enumerate((line.strip() for line in text.splitlines()), start=1)
-    return sum(bool(s) and s[0] != "#" and n not in words for n, s in lines)
-
-
-def test_a_method_is_a_short_file():
-    """About 60 lines: what methods share has a name in `optim` or `collaboration`."""
-    lengths = [code_lines(PACKAGE / "algorithms" / f"{n}.py") for n in ALGORITHMS]
-    assert statistics.median(lengths) <= 62
 
 
 def test_the_reader_of_imports_sees_every_way_to_write_one():

@@ -24,6 +24,7 @@ from coterie.engine.events import EventLoop
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build, mlp, ravel, with_row
 from coterie.theory import mixing
+from coterie.types import Algorithm
 
 from .problems import LAW, REAL, same_data
 
@@ -42,7 +43,7 @@ class Trace(NamedTuple):
 
 
 def follow(
-    method: co.Algorithm,
+    method: Algorithm,
     simulation: co.Simulation,
     x: Tensor,
     value: Callable[[Tensor], float],
