@@ -37,7 +37,7 @@ REFUSED = {
     "co.methods.ditto(ones(3), nonsense=1)": 'Unexpected keyword argument "nonsense"',
     'co.methods.ditto(ones(3), late="never")': 'Argument "late" to "ditto" has',
     "co.methods.ditto()": 'Missing positional argument "sizes"',
-    "co.methods.dito": 'Module has no attribute "dito"',
+    "co.methods.nothing": 'Module has no attribute "nothing"',
     "fedavg(ones(3), steps=0.5)": 'Argument "steps" to "fedavg" has incompatible',
     "co.methods.coteries(ones(3), sure=None)": 'Argument "sure" to "coteries" has',
 }
