@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -104,6 +105,83 @@ def test_every_module_stands_in_a_room_and_rooms_are_of_a_readable_size():
     assert rooms == set(ROOMS)
     for room in rooms - {"algorithms"}:
         assert 1 <= len(list((PACKAGE / room).glob("*.py"))) - 1 <= 12, room
+
+
+def test_complexity_is_bounded_in_the_whole_package():
+    """Ruff holds it. Length is not bounded: a file is as long as its one idea needs."""
+    lint = tomllib.loads((TESTS.parent / "pyproject.toml").read_text("utf-8"))
+    lint = lint["tool"]["ruff"]["lint"]
+    assert "C901" in lint["select"] and "C901" not in lint["ignore"]
+    assert lint["mccabe"]["max-complexity"] == 12
+    excused = [at for at, codes in lint["per-file-ignores"].items() if "C901" in codes]
+    assert excused == ["tests/*"]
+    for path in PACKAGE.rglob("*.py"):
+        assert "noqa: C901" not in path.read_text(encoding="utf-8"), path.name
+
+
+LIBRARIES = {
+    "Console": "rich",
+    "Exception": "Python",
+    "Generic": "Python",
+    "NamedTuple": "Python",
+    "Protocol": "Python",
+    "RenderHook": "rich",
+    "RuntimeError": "Python",
+    "TorchDispatchMode": "torch",
+    "TorchFunctionMode": "torch",
+    "UserWarning": "Python",
+    "ValueError": "Python",
+    "nn.Module": "torch",
+    "torch.autograd.Function": "torch",
+}
+"""Classes that a library requires one to inherit from."""
+
+OURS = {
+    "InputError": "an error that is caught as one",
+    "Wrapping": "six attributes that every wrapping oracle passes on",
+    "_TableFields": "a named tuple that refuses bad fields needs a second class",
+}
+"""Our own classes with an implementation that others inherit, and why."""
+
+
+def test_no_class_inherits_an_implementation_except_where_a_library_requires_it():
+    classes = [
+        node
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    bases = {
+        node.name: [ast.unparse(base).partition("[")[0] for base in node.bases]
+        for node in classes
+    }
+    interfaces = {name for name, above in bases.items() if "Protocol" in above}
+    for name, above in bases.items():
+        allowed = {*LIBRARIES, *OURS, *(interfaces if name in interfaces else ())}
+        assert set(above) <= allowed, name
+    used = {base for above in bases.values() for base in above}
+    assert used >= {*LIBRARIES, *OURS}  # or the lists are longer than they must be
+
+
+def changes_vars(node: ast.AST) -> bool:
+    """Whether it changes an object behind its back: vars(x)["y"] = 1 and the like."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+        inner = node.value
+    elif isinstance(node, ast.Attribute):
+        changing = ("setdefault", "update", "pop", "clear", "popitem")
+        inner = node.value if node.attr in changing else node
+    else:
+        return False
+    return isinstance(inner, ast.Call) and ast.unparse(inner.func) == "vars"
+
+
+def test_no_object_is_changed_through_vars():
+    for line in ("vars(x)['y'] = 1", "vars(x).setdefault('y', 1)", "del vars(x)['y']"):
+        assert any(map(changes_vars, ast.walk(ast.parse(line)))), line
+    assert not any(map(changes_vars, ast.walk(ast.parse("y = vars(x)['y']"))))
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assert not any(map(changes_vars, ast.walk(tree))), path.name
 
 
 def test_a_class_has_a_name_of_its_own():

@@ -444,7 +444,8 @@ def imported(name: str, value: str) -> Any:
     before = set(sys.modules)
     try:
         found = importlib.import_module(module)
-        vars(found).setdefault("__brought__", set(sys.modules) - before)
+        if "__brought__" not in vars(found):
+            found.__brought__ = set(sys.modules) - before  # type: ignore[attr-defined]
         return getattr(found, attribute)
     except InputError:
         raise
