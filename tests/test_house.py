@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import statistics
 import subprocess
 import sys
 import tomllib
@@ -16,7 +15,6 @@ import pytest
 
 import coterie
 import coterie_theory
-from coterie.algorithms import ALGORITHMS
 
 PACKAGE = Path(coterie.__file__).parent
 THEORY = Path(coterie_theory.__file__).parent
@@ -45,7 +43,7 @@ ROOMS = (
 )
 """Every room may import those before it, and what stands at the top."""
 
-TOP = {"__init__", "__main__", "types", "checks", "options", "seeds"}
+TOP = {"__init__", "__main__", "types", "checks", "options", "seeds", "methods"}
 PURE = {"types", "checks", "options", "collaboration", "optim", "graphs", "algorithms"}
 
 
@@ -192,22 +190,84 @@ def test_a_wheel_has_every_package():
     assert set(packages["packages"]) == there
 
 
-def is_factory(function: ast.FunctionDef) -> bool:
-    """Whether it makes a method of functions inside it, which share what it knows."""
-    made = function.returns is not None and ast.unparse(function.returns)
-    return made in ("Algorithm", "Flow")
-
-
 EVERYTHING = sorted([*PACKAGE.rglob("*.py"), *THEORY.rglob("*.py")])
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=relative)
-def test_functions_are_short(path):
-    """At most 60 lines, factories of methods aside; ruff bounds their complexity."""
-    text = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef) and not is_factory(node):
-            assert node.end_lineno - node.lineno < 60, node.name
+def test_complexity_is_bounded_in_the_whole_package():
+    """Ruff holds it. Length is not bounded: a file is as long as its one idea needs."""
+    lint = tomllib.loads((TESTS.parent / "pyproject.toml").read_text("utf-8"))
+    lint = lint["tool"]["ruff"]["lint"]
+    assert "C901" in lint["select"] and "C901" not in lint["ignore"]
+    assert lint["mccabe"]["max-complexity"] == 12
+    excused = [at for at, codes in lint["per-file-ignores"].items() if "C901" in codes]
+    assert excused == ["tests/*"]
+    for path in PACKAGE.rglob("*.py"):
+        assert "noqa: C901" not in path.read_text(encoding="utf-8"), path.name
+
+
+LIBRARIES = {
+    "Console": "rich",
+    "Exception": "Python",
+    "Generic": "Python",
+    "NamedTuple": "Python",
+    "Protocol": "Python",
+    "RenderHook": "rich",
+    "RuntimeError": "Python",
+    "TorchDispatchMode": "torch",
+    "TorchFunctionMode": "torch",
+    "UserWarning": "Python",
+    "ValueError": "Python",
+    "nn.Module": "torch",
+    "torch.autograd.Function": "torch",
+}
+"""Classes that a library requires one to inherit from."""
+
+OURS = {
+    "InputError": "an error that is caught as one",
+    "Wrapping": "six attributes that every wrapping oracle passes on",
+    "_TableFields": "a named tuple that refuses bad fields needs a second class",
+}
+"""Our own classes with an implementation that others inherit, and why."""
+
+
+def test_no_class_inherits_an_implementation_except_where_a_library_requires_it():
+    classes = [
+        node
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    bases = {
+        node.name: [ast.unparse(base).partition("[")[0] for base in node.bases]
+        for node in classes
+    }
+    interfaces = {name for name, above in bases.items() if "Protocol" in above}
+    for name, above in bases.items():
+        allowed = {*LIBRARIES, *OURS, *(interfaces if name in interfaces else ())}
+        assert set(above) <= allowed, name
+    used = {base for above in bases.values() for base in above}
+    assert used >= {*LIBRARIES, *OURS}  # or the lists are longer than they must be
+
+
+def changes_vars(node: ast.AST) -> bool:
+    """Whether it changes an object behind its back: vars(x)["y"] = 1 and the like."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+        inner = node.value
+    elif isinstance(node, ast.Attribute):
+        changing = ("setdefault", "update", "pop", "clear", "popitem")
+        inner = node.value if node.attr in changing else node
+    else:
+        return False
+    return isinstance(inner, ast.Call) and ast.unparse(inner.func) == "vars"
+
+
+def test_no_object_is_changed_through_vars():
+    for line in ("vars(x)['y'] = 1", "vars(x).setdefault('y', 1)", "del vars(x)['y']"):
+        assert any(map(changes_vars, ast.walk(ast.parse(line)))), line
+    assert not any(map(changes_vars, ast.walk(ast.parse("y = vars(x)['y']"))))
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assert not any(map(changes_vars, ast.walk(tree))), path.name
 
 
 def test_a_class_has_a_name_of_its_own():
@@ -219,25 +279,6 @@ def test_a_class_has_a_name_of_its_own():
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found.setdefault(node.name, []).append(relative(path))
     assert not {name: where for name, where in found.items() if len(where) > 1}
-
-
-def code_lines(path: Path) -> int:
-    """Lines that are neither blank nor comment nor docstring."""
-    text = path.read_text(encoding="utf-8")
-    words = {
-        line
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        for line in range(node.lineno, node.end_lineno + 1)
-    }
-    lines = enumerate((line.strip() for line in text.splitlines()), start=1)
-    return sum(bool(s) and s[0] != "#" and n not in words for n, s in lines)
-
-
-def test_a_method_is_a_short_file():
-    """About 60 lines: what methods share has a name in `optim` or `collaboration`."""
-    lengths = [code_lines(PACKAGE / "algorithms" / f"{n}.py") for n in ALGORITHMS]
-    assert statistics.median(lengths) <= 62
 
 
 def test_the_reader_of_imports_sees_every_way_to_write_one():

@@ -23,6 +23,7 @@ from coterie.engine.clocks import Clock, Rings, clock
 from coterie.engine.events import EventLoop
 from coterie.graphs import edges_of, gossip_matrix, loss_rates
 from coterie.models import build, mlp, ravel, with_row
+from coterie.types import Algorithm
 
 from .problems import LAW, REAL, same_data
 
@@ -41,7 +42,7 @@ class Trace(NamedTuple):
 
 
 def follow(
-    method: co.Algorithm,
+    method: Algorithm,
     simulation: co.Simulation,
     x: Tensor,
     value: Callable[[Tensor], float],

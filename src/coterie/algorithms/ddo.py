@@ -38,7 +38,7 @@ from torch import Tensor
 from ..graphs.intensities import delayed_shares
 from ..graphs.matrices import Mixing, joined
 from ..optim.conjugates import Bowl, conjugate_gradient
-from ..options import Accuracy, method
+from ..options import Accuracy, NotNegative, Positive, method
 from ..types import Algorithm, Arrivals, Clients, Flow, Kind, Meeting, Task, Tempo
 
 _AT_ONCE = 1e-9  # seconds of a computation that takes no time
@@ -66,7 +66,9 @@ def computed(
 def ddo(
     mixing: Mixing,
     *,
-    bowl: Bowl = Bowl(),
+    lr: Positive = 0.1,
+    curvature: Positive = 1.0,
+    weight_decay: NotNegative = 0.0,
     accuracy: Accuracy = 0.5,
 ) -> Algorithm:
     """Delayed decentralised optimisation, for strongly convex losses.
@@ -74,9 +76,12 @@ def ddo(
     Args:
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
-        bowl: what is known of the losses; its curvature is sigma.
+        lr: 1 / smoothness of the losses, with their decay.
+        curvature: sigma, strong convexity of the losses, with their decay.
+        weight_decay: factor of the model in its gradient.
         accuracy: of a dual gradient: what is left of the distance from the last one.
     """
+    bowl = Bowl(lr, curvature, weight_decay)
     edges, half = joined(mixing), bowl.checked().curvature / 2
     place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
     phi = Bowl(1 / (1 / bowl.lr - half), half, bowl.weight_decay - half)

@@ -37,7 +37,7 @@ from ..graphs.capacities import met
 from ..graphs.matrices import Mixing, joined
 from ..optim.conjugates import Bowl, conjugate_gradient
 from ..optim.meetings import Companions, companions, dual_steps
-from ..options import Accuracy, method
+from ..options import Accuracy, NotNegative, Positive, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Task, Tempo
 
 
@@ -55,7 +55,9 @@ class State:
 def dual_accelerated(
     mixing: Mixing,
     *,
-    bowl: Bowl = Bowl(),
+    lr: Positive = 0.1,
+    curvature: Positive = 1.0,
+    weight_decay: NotNegative = 0.0,
     accuracy: Accuracy = 0.5,
 ) -> Algorithm:
     """Accelerated dual descent of neighbours, for strongly convex losses.
@@ -63,9 +65,12 @@ def dual_accelerated(
     Args:
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
-        bowl: what is known of the losses.
+        lr: 1 / smoothness of the losses, with their decay.
+        curvature: strong convexity of the losses, with their decay.
+        weight_decay: factor of the model in its gradient.
         accuracy: of a dual gradient: what is left of the distance from the last one.
     """
+    bowl = Bowl(lr, curvature, weight_decay)
     edges = joined(mixing)
     place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
     steps = bowl.checked().steps(accuracy)

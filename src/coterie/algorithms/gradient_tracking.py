@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from ..graphs.matrices import Gossip, among_present
-from ..optim.steps import PlainDescent, decayed, step_size
-from ..options import method
+from ..optim.steps import PlainDescent, Schedule, decayed, step_size
+from ..options import NotNegative, Positive, method
 from ..types import Algorithm, Info, Oracle, Rows
 
 
@@ -44,14 +44,19 @@ class State(NamedTuple):
 def gradient_tracking(
     mixing: Gossip,
     *,
-    rule: PlainDescent = PlainDescent(),
+    lr: Positive = 0.1,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
 ) -> Algorithm:
     """Gradient tracking: exact for data that differ, without a server.
 
     Args:
         mixing: (N, N) doubly stochastic and symmetric, sparse or dense.
-        rule: of the steps.
+        lr: step size.
+        weight_decay: factor of the model in its gradient.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
     """
+    rule = PlainDescent(lr, weight_decay, schedule)
 
     def init(x: Tensor, oracle: Oracle) -> State:
         return State(x, torch.zeros_like(x), torch.zeros_like(x), 0)

@@ -33,7 +33,7 @@ from torch import Tensor
 from ..collaboration.references import Reference, at_reference, from_reference
 from ..collaboration.rows import common, one_model
 from ..optim.mirrors import Newton, mirrored
-from ..options import NotNegative, Positive, Sizes, method
+from ..options import Count, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Clients, Info, Numbers, Oracle, Rows
 
 _ROUNDING = 16
@@ -88,7 +88,8 @@ def spag(
     *,
     mu: Positive = 1.0,
     weight_decay: NotNegative = 0.0,
-    solver: Newton = Newton(),
+    newton: Count = 3,
+    inner: Count = 20,
 ) -> Algorithm:
     """SPAG: one model for all in fewer rounds yet, with a reference sample.
 
@@ -99,8 +100,10 @@ def spag(
         reference: (N,) who holds the reference sample; of several, steps are averaged.
         mu: how much Hessians of the reference and of all may differ.
         weight_decay: factor of the model that is added to its gradient.
-        solver: of what a round minimises.
+        newton: steps of Newton's method in a round.
+        inner: products with a Hessian in each of them; D are enough.
     """
+    solver = Newton(newton, inner)
     sigma, ridge = weight_decay / (weight_decay + 2 * mu), mu + weight_decay
 
     def init(x: Tensor, oracle: Oracle) -> State:

@@ -6,8 +6,11 @@ from .mirrors import Newton, conjugate_gradients, mirrored, preconditioned
 from .projections import Projection, onto_balls, project
 from .steps import (
     Descent,
+    LocalDecay,
     LocalDescent,
+    LocalLr,
     PlainDescent,
+    Schedule,
     descend,
     follow,
     sgd,
@@ -17,10 +20,13 @@ from .steps import (
 
 __all__ = [
     "Descent",
+    "LocalDecay",
     "LocalDescent",
+    "LocalLr",
     "Newton",
     "PlainDescent",
     "Projection",
+    "Schedule",
     "conjugate_gradients",
     "conjugates",
     "descend",

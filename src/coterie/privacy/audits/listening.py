@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ...clients.blends import Release
 from ...clients.personal import PersonalOracle
-from ...clients.traffic import Inner, Sending, Wrap, Wrapping
+from ...clients.traffic import Sending, Wrap, Wrapping
 from ...types import (
     CentralProgram,
     Comparison,
@@ -178,11 +178,16 @@ class Heard:
         }
 
 
-class Passing(Wrapping[Inner]):
-    """An oracle whose verbs are those of what it wraps, for who changes nothing.
+class Listening(Wrapping[Sending]):
+    """An oracle with somebody who listens; see `coterie.types.Oracle`.
 
-    Who guards data must not wrap by it: a verb that it forgets would leave as it is.
+    Of gradients, client programs (but see `told_losses`) and comparisons nobody hears.
     """
+
+    def __init__(self, oracle: Sending, heard: Heard) -> None:
+        """Wraps an oracle; what leaves is told to `heard`."""
+        super().__init__(oracle)
+        self._heard = heard
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """As it is."""
@@ -198,49 +203,6 @@ class Passing(Wrapping[Inner]):
     ) -> tuple[Tensor, ...]:
         """As it is."""
         return self._oracle.each(program, *rows, who=who, at_home=at_home, **options)
-
-    def average(
-        self,
-        shares: Tensor,
-        rows: Message,
-        groups: Int[Tensor, " n"] | None = None,
-        *,
-        count: int | None = None,
-    ) -> Tensor:
-        """As it is."""
-        return self._oracle.average(shares, rows, groups, count=count)
-
-    def mix(
-        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
-    ) -> Tensor:
-        """As it is."""
-        return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
-
-    def central(
-        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
-    ) -> tuple[Any, ...]:
-        """As it is."""
-        return self._oracle.central(program, server, *rows, **options)
-
-    def blended(self, x: Tensor, weights: Tensor) -> Tensor:
-        """As it is."""
-        return self._oracle.blended(x, weights)
-
-    def compare(self, x: Tensor, **settings: Any) -> Comparison:
-        """As it is."""
-        return self._oracle.compare(x, **settings)
-
-
-class Listening(Passing[Sending]):
-    """An oracle with somebody who listens; see `coterie.types.Oracle`.
-
-    Of gradients, client programs (but see `told_losses`) and comparisons nobody hears.
-    """
-
-    def __init__(self, oracle: Sending, heard: Heard) -> None:
-        """Wraps an oracle; what leaves is told to `heard`."""
-        super().__init__(oracle)
-        self._heard = heard
 
     def average(
         self,
@@ -301,6 +263,10 @@ class Listening(Passing[Sending]):
         found = self._oracle.blended(x, weights, home=home, release=leaves)
         self._heard.change("blended", sums)
         return found
+
+    def compare(self, x: Tensor, **settings: Any) -> Comparison:
+        """As it is."""
+        return self._oracle.compare(x, **settings)
 
     def _left(self, *rows: Message) -> None:
         if self._heard.residuals is not None:

@@ -8,23 +8,39 @@ their clients already: bounded, and with their noise.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...types import Algorithm, Info, Option, Oracle, Program, State
+from ...clients.traffic import Wrapping
+from ...types import (
+    Algorithm,
+    CentralProgram,
+    Comparison,
+    Info,
+    Message,
+    Option,
+    Oracle,
+    Program,
+    State,
+)
 from ..per_sample.clients import Placed
-from .listening import Heard, Passing
+from .listening import Heard
 
 
-class HearingLosses(Passing[Oracle]):
+class HearingLosses(Wrapping[Oracle]):
     """An oracle of which losses are heard; see `coterie.types.Oracle`."""
 
     def __init__(self, oracle: Oracle, heard: Heard) -> None:
         """Wraps an oracle whose answers have left their clients."""
         super().__init__(oracle)
         self._heard = heard
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """As it is."""
+        return self._oracle.grads(x)
 
     def each(
         self,
@@ -45,6 +61,37 @@ class HearingLosses(Passing[Oracle]):
             return program(HeardClients(clients, self._heard), *rows, **options)
 
         return self._oracle.each(heard, *rows, who=who, at_home=False, **options)
+
+    def average(
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
+    ) -> Tensor:
+        """As it is."""
+        return self._oracle.average(shares, rows, groups, count=count)
+
+    def mix(
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """As it is."""
+        return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
+
+    def central(
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """As it is."""
+        return self._oracle.central(program, server, *rows, **options)
+
+    def blended(self, x: Tensor, weights: Tensor) -> Tensor:
+        """As it is."""
+        return self._oracle.blended(x, weights)
+
+    def compare(self, x: Tensor, **settings: Any) -> Comparison:
+        """As it is."""
+        return self._oracle.compare(x, **settings)
 
 
 class HeardClients:

@@ -9,9 +9,8 @@ alone may have convolutions there, too.
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -26,14 +25,11 @@ Kept = dict[str, Tensor]
 """Of every layer, (n, b, ...)."""
 
 
-class Tape(ABC):
+@runtime_checkable
+class Tape(Protocol):
     """A kernel's module, with layers that keep their inputs and slopes."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._module = copy.deepcopy(kernel.module)
-        layers = layers_of(kernel, self._module)
-        self.suits, self._layers = layers is not None, layers or []
+    suits: bool  # whether all layers of the module are known
 
     def __call__(
         self,
@@ -46,37 +42,33 @@ class Tape(ABC):
         shared: bool,
     ) -> tuple[Tensor, Tensor]:
         """Clipped sums (n, d) of gradients, and squares (n, b) of their lengths."""
-        slopes, inputs = self._kept(points.detach(), features, targets, shared)
-        squares = weight.new_zeros(weight.shape)
-        found: dict[str, Product] = {}
-        for name, module, _ in self._layers:
-            more, products = gradients(module, slopes[name], inputs[name], 2)
-            squares += more
-            found |= {name + kind: each for kind, each in products.items()}
-        cut = weight * factors(squares, clip)
-        rows = torch.empty_like(points, memory_format=torch.contiguous_format)
-        for name, part in self._kernel.layout.unravel(rows).items():
-            left, right = found[name].weighed(cut)
-            out = part.view(len(points), left.shape[2], right.shape[2])
-            torch.bmm(left.mT, right, out=out)
-        return rows, squares
-
-    @abstractmethod
-    def _kept(
-        self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
-    ) -> tuple[Kept, Kept]:
-        """Slopes of the layers' outputs, and their inputs."""
 
 
-class Vectorised(Tape):
+class Vectorised:
     """A hook at every layer keeps its input and adds a probe, whose slope is kept."""
 
     def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel)
+        self._kernel, self._module = kernel, copy.deepcopy(kernel.module)
+        layers = layers_of(kernel, self._module)
+        self.suits, self._layers = layers is not None, layers or []
         self._inputs: Kept = {}
         self._probes: Kept = {}
         for layer in self._layers:
             layer.module.register_forward_hook(self._hook(layer.name))
+
+    def __call__(
+        self,
+        points: Tensor,
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+        clip: float,
+        *,
+        shared: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """As of a tape."""
+        kept = self._kept(points.detach(), features, targets, shared)
+        return _clipped(self._kernel, self._layers, points, *kept, weight, clip)
 
     def _kept(
         self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
@@ -110,13 +102,29 @@ class Vectorised(Tape):
         return hook
 
 
-class Stacked(Tape):
+class Stacked:
     """Layers that know the weights of every client."""
 
     def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel)
+        self._kernel, self._module = kernel, copy.deepcopy(kernel.module)
+        layers = layers_of(kernel, self._module)
+        self.suits, self._layers = layers is not None, layers or []
         self._own = [_Own(layer) for layer in self._layers]
         self.is_linear = all(own.is_linear for own in self._own)
+
+    def __call__(
+        self,
+        points: Tensor,
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+        clip: float,
+        *,
+        shared: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """As of a tape."""
+        kept = self._kept(points.detach(), features, targets, shared)
+        return _clipped(self._kernel, self._layers, points, *kept, weight, clip)
 
     def _kept(
         self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
@@ -136,6 +144,31 @@ class Stacked(Tape):
         for own in self._own:
             own.forget()
         return slopes, inputs
+
+
+def _clipped(
+    kernel: Kernel,
+    layers: list[Layer],
+    points: Tensor,
+    slopes: Kept,
+    inputs: Kept,
+    weight: Tensor,
+    clip: float,
+) -> tuple[Tensor, Tensor]:
+    """Clipped sums of gradients and squares of their lengths, from what was kept."""
+    squares = weight.new_zeros(weight.shape)
+    found: dict[str, Product] = {}
+    for name, module, _ in layers:
+        more, products = gradients(module, slopes[name], inputs[name], 2)
+        squares += more
+        found |= {name + kind: each for kind, each in products.items()}
+    cut = weight * factors(squares, clip)
+    rows = torch.empty_like(points, memory_format=torch.contiguous_format)
+    for name, part in kernel.layout.unravel(rows).items():
+        left, right = found[name].weighed(cut)
+        out = part.view(len(points), left.shape[2], right.shape[2])
+        torch.bmm(left.mT, right, out=out)
+    return rows, squares
 
 
 class _Own:

@@ -70,11 +70,10 @@ def guard_of(setup: Setup, entry: Entry, *, held: bool = False) -> Guard:
         entry: the algorithm.
         held: `privacy.epsilon` is also a budget, as rounds may be lost and repeated.
     """
-    found: dict[tuple[str, bool], Guard] = vars(setup).setdefault("_guards", {})
     key = _settings(entry), held
-    if key not in found:
-        found[key] = guarded(setup, entry, held=held)
-    return found[key]
+    if key not in setup.guards:
+        setup.guards[key] = guarded(setup, entry, held=held)
+    return setup.guards[key]
 
 
 def _settings(entry: Entry) -> str:
