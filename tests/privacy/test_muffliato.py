@@ -9,7 +9,7 @@ from coterie import gossip
 from coterie.checks import InputError
 from coterie.graphs import contraction, edges_of, gossip_matrix
 from coterie.privacy import Exchange, Input, Ledger, Meetings, exact_losses, muffliato
-from coterie.privacy.gaussian import epsilon_of
+from coterie.privacy.accounting.gaussian import epsilon_of
 from coterie.theory.decentralised.muffliato import error_bound, stopping_time
 from support.gossip_views import metropolis
 

@@ -18,7 +18,7 @@ from coterie.conformance.cases import (
     starting_rows,
 )
 from coterie.conformance.federations import CLIENTS, small_federation
-from coterie.privacy.training import (
+from coterie.privacy.mechanisms import (
     Limits,
     Mechanism,
     PrivateOracle,

@@ -12,7 +12,7 @@ from ..algorithms.local import local
 from ..checks import InputError
 from ..clients.groups import block
 from ..engine.states import rows_of, whole
-from ..privacy.training import Mechanism, foresee, privately
+from ..privacy.mechanisms import Mechanism, foresee, privately
 from ..types import Algorithm, Federated
 from .cases import (
     ACTIVE,

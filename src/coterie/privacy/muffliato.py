@@ -40,9 +40,9 @@ from ..graphs.families import refuse_apart
 from ..graphs.matrices import gossip_matrix, joined
 from ..graphs.spectra import contraction
 from ..theory.decentralised.muffliato import PlannedNoise, planned, stopping_time
-from .gaussian import mu_of, replaced
-from .ledger import Event, Exchange, Input, Ledger, Meetings
-from .projection import Observer, exact_losses
+from .accounting.gaussian import mu_of, replaced
+from .accounting.ledger import Event, Exchange, Input, Ledger, Meetings
+from .accounting.projection import Observer, exact_losses
 
 
 class Averaged(NamedTuple):

@@ -27,9 +27,9 @@ from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from ..checks import InputError
-from .coefficients import SentRows, columns_of, sent
-from .ledger import Ledger
-from .losses import Losses
+from .accounting.coefficients import SentRows, columns_of, sent
+from .accounting.ledger import Ledger
+from .accounting.losses import Losses
 
 
 def printed_losses(

@@ -1,0 +1,89 @@
+"""Pairwise losses, and what can be said of them in a few numbers.
+
+`share[u, v]` is S: the part of the square of mu, were the input of u sent as it is,
+that reaches observer v. So the loss of the thesis, a Renyi divergence, is
+`S alpha mu^2 / 2`, and v's epsilon that of a single Gaussian release with
+`mu sqrt(S)`. The mean loss is a summary and no guarantee: nobody is the mean client.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import shortest_path
+from torch import Tensor
+
+from ...checks import InputError
+from .gaussian import epsilons_of
+
+
+class Losses(NamedTuple):
+    """What each observer learns of each client."""
+
+    share: Float64[Tensor, "n m"]  # S(u, v), 0 of the observer itself
+    unit: Float64[Tensor, " n"]  # mu of each client under local privacy
+
+    @property
+    def mu(self) -> Float64[Tensor, "n m"]:
+        """Mu of each client in the eyes of each observer."""
+        return self.share.sqrt() * self.unit[:, None]
+
+    def epsilon(self, delta: float) -> Float64[Tensor, "n m"]:
+        """Epsilon of each client in the eyes of each observer."""
+        return epsilons_of(self.mu, delta)
+
+    def mean(self) -> Float64[Tensor, " m"]:
+        """The mean loss of each observer, `(1/n) sum_u S(u, v)`; no guarantee."""
+        return self.share.sum(0) / len(self.share)
+
+    def worst(self) -> Float64[Tensor, " n"]:
+        """The largest S of each client, in the eyes of whoever learns most of it."""
+        return self.share.amax(1)
+
+
+class AtDistance(NamedTuple):
+    """Losses of pairs so many steps apart."""
+
+    steps: int
+    pairs: int
+    mean: float
+    least: float
+    most: float
+
+
+def hops(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "n n"]:
+    """Steps of the shortest way between any two nodes, and -1 where there is none."""
+    v, w = edges.cpu().numpy().T
+    graph = coo_array((np.ones(len(v)), (v, w)), shape=(n, n)).tocsr()
+    found = shortest_path(graph, directed=False, unweighted=True)
+    return torch.from_numpy(np.where(np.isinf(found), -1, found).astype(np.int64))
+
+
+def by_distance(
+    values: Float64[Tensor, "*s"], distance: Int[Tensor, "*s"]
+) -> list[AtDistance]:
+    """Mean, least and largest loss of all pairs of each distance from 1 on.
+
+    >>> values = torch.tensor([0.0, 1.0, 0.75, 0.25]).double()
+    >>> [tuple(each)[:3] for each in by_distance(values, torch.tensor([0, 1, 2, 2]))]
+    [(1, 1, 1.0), (2, 2, 0.5)]
+
+    Args:
+        values: of pairs, as `share` of clients, or one row or column of it.
+        distance: of the same pairs, as of `hops`.
+    """
+    if values.shape != distance.shape:
+        raise InputError(
+            f"`values` and `distance` must have the same shape, got "
+            f"{tuple(values.shape)} and {tuple(distance.shape)}."
+        )
+    found = []
+    for steps in distance[distance > 0].unique().tolist():
+        some = values[distance == steps]
+        numbers = (float(each) for each in (some.mean(), some.min(), some.max()))
+        found.append(AtDistance(steps, len(some), *numbers))
+    return found

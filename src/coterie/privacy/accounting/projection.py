@@ -1,0 +1,252 @@
+"""The exact account of gossip: what an observer learns is a projection.
+
+Messages are linear in noisy inputs, `A (x + eta)`. With rows in units of the noise, and
+without the columns of inputs that the observer knows itself,
+
+    S(u, v) = [A_v^+ A_v]_uu                          between 0 and 1, of rank many rows
+
+is the part of the square of mu that reaches v: all that v learns about input u is as if
+u had sent it once with noise s / sqrt(S). So S = 1 is local privacy, and the sum over u
+is the rank of A_v. A singular value of A_v of at most `rtol` times the largest counts
+as 0: what a direction carries of that little, observers are taken not to read. With a
+smaller rtol S is larger, and with 0 rounding counts too. With noise of standard
+deviation tau on whatever an observer reads, fresh for each message and not mixed on, no
+cut is needed:
+
+    S = a_u' (A A' + tau^2 I)^{-1} a_u.
+
+Noise that senders add and others mix on is an `Input` of sensitivity 0.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, 6.3, hal tel-04877971.
+
+Differences: the thesis adds divergences of single messages (6.6), which is no bound,
+since they share their noise: see `coterie.privacy.printed` and docs/errata.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ... import checks
+from ...checks import InputError
+from .coefficients import Columns, columns_of, links_of, sent
+from .ledger import Input, Ledger
+from .losses import Losses
+
+RTOL = 1e-9
+"""Singular values of a view up to this part of the largest count as 0."""
+
+_DROPPED = 1e-3
+"""Of rtol: what is left out while a view grows, too little to move what counts."""
+
+_ROWS = 512
+"""Messages that a view gathers before it is made short."""
+
+_NUMBERS = 250_000_000
+"""Numbers that all views of a block of observers may hold, two gigabytes."""
+
+
+class Observer(NamedTuple):
+    """Who looks: clients that share all they know, and links that are overheard."""
+
+    clients: tuple[int, ...] = ()
+    links: tuple[tuple[int, int], ...] = ()  # from whom, to whom
+
+
+class Seen(NamedTuple):
+    """What an observer learns: directions of inputs, and how clearly it sees each."""
+
+    basis: Float64[Tensor, "r c"]  # orthonormal rows
+    clear: Float64[Tensor, " r"]  # 1 without noise of reading
+    columns: Columns
+
+    @property
+    def shares(self) -> Float64[Tensor, " c"]:
+        """S of each input, the diagonal of the projection."""
+        return (self.clear[:, None] * self.basis.square()).sum(0)
+
+
+def seen_by(
+    ledger: Ledger, observer: Observer, *, rtol: float = RTOL, tau: float = 0.0
+) -> Seen:
+    """What one observer learns of all inputs, while the ledger is read once.
+
+    Args:
+        ledger: of inputs, exchanges and meetings.
+        observer: who looks.
+        rtol: of singular values.
+        tau: standard deviation of the noise on what is read.
+    """
+    return next(_seen(ledger, [_checked(observer, ledger.clients)], rtol, tau))
+
+
+def exact_losses(
+    ledger: Ledger,
+    observers: Sequence[Observer] | None = None,
+    *,
+    rtol: float = RTOL,
+    tau: float = 0.0,
+) -> Losses:
+    """What every observer learns of every client, each of which has one input.
+
+    Observers are taken in blocks, for each of which the ledger is read once.
+
+    Args:
+        ledger: of inputs, exchanges and meetings.
+        observers: None: every client by itself.
+        rtol: of singular values.
+        tau: standard deviation of the noise on what is read.
+    """
+    columns = columns_of(ledger)
+    secret = (columns.mu > 0).nonzero()[:, 0]
+    client = columns.client[secret]
+    if len(client.unique()) != len(client):
+        twice = int(client.mode().values)
+        raise InputError(
+            f"client {twice} has several inputs: `joint_losses` accounts for them."
+        )
+    n = ledger.clients
+    if observers is None:
+        observers = [Observer((v,)) for v in range(n)]
+    observers = [_checked(each, n) for each in observers]
+    share = torch.zeros(n, len(observers), dtype=torch.float64)
+    rows = min(len(columns.client) + _ROWS, _most_read(ledger))
+    block = max(1, _NUMBERS // (rows * len(columns.client)))
+    for start in range(0, len(observers), block):
+        some = observers[start : start + block]
+        for place, seen in enumerate(_seen(ledger, some, rtol, tau), start):
+            share[client, place] = seen.shares[secret]
+    unit = torch.zeros(n, dtype=torch.float64)
+    unit[client] = columns.mu[secret]
+    return Losses(share.clamp(0, 1), unit)
+
+
+def group_share(seen: Seen, clients: Sequence[int], *, each: bool = False) -> float:
+    """S of several clients whose inputs may change together.
+
+    Their inputs as one vector move by at most a sensitivity D: the largest eigenvalue
+    of their block of the projection. If each of k may move by D, k times that, which
+    holds for vectors too.
+
+    Args:
+        seen: by an observer.
+        clients: the group, whose inputs have the same noise and sensitivity.
+        each: whether each of them may move, and not only all of them together.
+    """
+    place = _inputs_of(seen.columns, clients)
+    part = seen.basis[:, place] * seen.clear.sqrt()[:, None]
+    largest = float(torch.linalg.matrix_norm(part, 2)) ** 2 if len(part) else 0.0
+    return largest * (len(place) if each else 1)
+
+
+def _inputs_of(columns: Columns, clients: Sequence[int]) -> Tensor:
+    wanted = torch.tensor(list(clients))
+    secret = columns.mu > 0
+    place = (torch.isin(columns.client, wanted) & secret).nonzero()[:, 0]
+    if len(place) != len(set(clients)) or len(columns.mu[place].unique()) != 1:
+        raise InputError(
+            "`clients` of a group must have one input each, all of the same noise and "
+            f"sensitivity, got {checks.brief(list(clients))}."
+        )
+    return place
+
+
+def _checked(observer: Observer, n: int) -> Observer:
+    named = {*observer.clients, *(end for link in observer.links for end in link)}
+    if not named or not all(0 <= client < n for client in named):
+        raise InputError(
+            f"an observer must be some of clients 0 to {n - 1}, or overhear links "
+            f"between them, got {observer}."
+        )
+    return observer
+
+
+def _seen(
+    ledger: Ledger, observers: list[Observer], rtol: float, tau: float
+) -> Iterator[Seen]:
+    """What each of them learns, after all messages were read."""
+    checks.number("rtol", rtol, at_least=0, below=1)
+    checks.number("tau", tau, at_least=0)
+    columns = columns_of(ledger)
+    known = [
+        torch.isin(columns.client, torch.tensor(each.clients, dtype=torch.long))
+        for each in observers
+    ]
+    drop = rtol * _DROPPED
+    views = [_View(each, drop) for each in known]
+    who = [torch.tensor(each.clients, dtype=torch.long) for each in observers]
+    for links, rows, _ in sent(ledger):
+        order = links[:, 1].argsort(stable=True)
+        links = links[order]
+        for view, observer, clients in zip(views, observers, who, strict=True):
+            read = _read(links, observer, clients, once=not tau)
+            if len(read):
+                view.add(rows[read])
+    while views:
+        sizes, basis = views.pop(0).short()
+        if tau:
+            clear = sizes.square() / (sizes.square() + tau**2)
+        else:
+            kept = sizes > rtol * sizes.max() if len(sizes) else sizes.bool()
+            basis, clear = basis[kept], torch.ones(int(kept.sum())).double()
+        yield Seen(basis, clear, columns)
+
+
+def _most_read(ledger: Ledger) -> int:
+    """The most messages that a client receives; observers who share may have more."""
+    count = torch.zeros(ledger.clients, dtype=torch.long)
+    for event in ledger:
+        if not isinstance(event, Input):
+            links = links_of(event, len(count))
+            count += links[:, 1].bincount(minlength=len(count))
+    return max(1, int(count.max()))
+
+
+def _read(links: Tensor, observer: Observer, clients: Tensor, *, once: bool) -> Tensor:
+    """Who sent the messages that an observer reads; links in the order of receivers."""
+    ends = links[:, 1].contiguous()
+    low = torch.searchsorted(ends, clients).tolist()
+    high = torch.searchsorted(ends, clients, right=True).tolist()
+    parts = [links[a:b, 0] for a, b in zip(low, high, strict=True)]
+    if len(clients) > 1:
+        parts = [part[~torch.isin(part, clients)] for part in parts]
+    for start, end in observer.links:
+        there = (links[:, 0] == start) & (links[:, 1] == end)
+        parts.append(links[there, 0])
+    read = torch.cat(parts)
+    return read.unique() if once and len(parts) > 1 else read
+
+
+class _View:
+    """Rows that an observer has read, made short whenever they are many."""
+
+    def __init__(self, known: Tensor, drop: float) -> None:
+        self.known, self.drop, self.rows = known, drop, list[Tensor]()
+        self.count = self.least = 0
+
+    def add(self, rows: Tensor) -> None:
+        """Takes rows, without what the observer knows itself."""
+        self.rows.append(rows.masked_fill(self.known, 0.0))
+        self.count += len(rows)
+        if self.count >= self.least + _ROWS:
+            sizes, basis = self.short()
+            kept = sizes > self.drop * sizes.max()
+            self.rows = [sizes[kept, None] * basis[kept]]
+            self.count = self.least = int(kept.sum())
+
+    def short(self) -> tuple[Tensor, Tensor]:
+        """Singular values of all rows, and their directions."""
+        if not self.rows:
+            empty = torch.zeros(0, len(self.known), dtype=torch.float64)
+            return empty.sum(1), empty
+        # A factorisation first: that of singular values is then of a small matrix.
+        q, r = torch.linalg.qr(torch.cat(self.rows).T)
+        u, sizes, _ = torch.linalg.svd(r, full_matrices=False)
+        return sizes, (q @ u).T
