@@ -13,14 +13,9 @@ from coterie.clients.samples import Batch
 from coterie.engine.rounds import run_rounds
 from coterie.privacy.accounting.ledger import LOSSES
 from coterie.privacy.attacks import Heard, Overheard, telling_losses_to
-from coterie.privacy.mechanisms import (
-    events_of,
-    foreseen,
-    methods,
-    scenarios,
-    telling,
-)
+from coterie.privacy.mechanisms import events_of, methods, telling
 from coterie.privacy.mechanisms import rows as of_clients
+from coterie.privacy.mechanisms.dry_run import foreseen, scenarios
 from coterie.privacy.mechanisms.per_sample import mechanisms as of_samples
 from coterie.privacy.mechanisms.per_sample import simulation
 from coterie.privacy.mechanisms.per_sample.clipping import ClippedKernel
