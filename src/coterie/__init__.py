@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from .models import with_group_norm
     from .planning.plans import plan_study
     from .study import Result, Study, read_study, run_study, study_of, train
-    from .types import Algorithm, Clients, Comparison, Flow, Info, Kind, Oracle, Task
+    from .types import (
+        Algorithm,
+        Clients,
+        Comparison,
+        Flow,
+        Info,
+        Kind,
+        Oracle,
+        Releases,
+        Task,
+    )
 
 
 def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
@@ -59,7 +69,7 @@ _late = late_names(
         "models": "with_group_norm",
         "planning.plans": "plan_study",
         "study": "Result Study read_study run_study study_of train",
-        "types": "Algorithm Clients Comparison Flow Info Kind Oracle Task",
+        "types": "Algorithm Clients Comparison Flow Info Kind Oracle Releases Task",
     },
 )
 
@@ -95,6 +105,7 @@ __all__ = [
     "InputError",
     "Kind",
     "Oracle",
+    "Releases",
     "Result",
     "Run",
     "Simulation",

@@ -42,7 +42,7 @@ from ..graphs.matrices import neighbouring
 from ..optim.delays import Late
 from ..optim.steps import Descent, follow, velocity
 from ..options import Count, GraphOrNone, SizesOrNone, method
-from ..types import Algorithm, Info, Options, Oracle, Rows
+from ..types import Algorithm, Info, Options, Oracle, Releases, Rows
 from .readers_in_turn import readers_in_turn
 
 
@@ -126,4 +126,5 @@ def adaptive_all_for_one(
 
     given: Options = {"lr": move.lr, "every": every, "samples": samples, "late": late}
     flow = readers_in_turn(precision, near, trust, phi, **given)
-    return Algorithm(init, step, welcome=welcome, flow=flow)
+    sent = Releases(blended=steps, compare=1)
+    return Algorithm(init, step, welcome=welcome, flow=flow, releases=sent)

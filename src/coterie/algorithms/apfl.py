@@ -29,7 +29,7 @@ from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDescent, descend, of_clients, step_size, velocity
 from ..options import Count, Share, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -151,4 +151,4 @@ def apfl(
     def personal(state: State, oracle: Oracle) -> Tensor:
         return mixed(state.w, state.v, state.a)
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

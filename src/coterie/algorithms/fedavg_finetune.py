@@ -17,7 +17,7 @@ from torch import Tensor
 from ..collaboration.rows import handed
 from ..optim.steps import LocalDescent, LocalLr, train_alone
 from ..options import Count, Sizes, Whole, method
-from ..types import Algorithm, Oracle
+from ..types import Algorithm, Oracle, Releases
 from .fedavg import fedavg
 from .local import State
 
@@ -53,4 +53,6 @@ def fedavg_finetune(
     def welcome(state: State, oracle: Oracle) -> Tensor:
         return train_alone(oracle, handed(oracle, state.x), tuning, tune_steps)
 
-    return Algorithm(average.init, average.step, personal, welcome)
+    return Algorithm(
+        average.init, average.step, personal, welcome, releases=Releases(average=1)
+    )

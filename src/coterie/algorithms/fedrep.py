@@ -28,7 +28,7 @@ from ..collaboration.rows import common, handed, refuse_personal
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDescent, descend, of_clients, velocity
 from ..options import Count, Head, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -131,4 +131,6 @@ def fedrep(
         work = state.t * head_steps
         return oracle.each(part_sgd, *rows, rule=rule, steps=work, t=0)[0]
 
-    return Algorithm(init, step, personal, welcome, home=head)
+    return Algorithm(
+        init, step, personal, welcome, home=head, releases=Releases(average=1)
+    )

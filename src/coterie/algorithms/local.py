@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..optim.steps import LocalDescent, sgd, train_alone, velocity
 from ..options import Count, method
-from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Rows, Task
+from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Releases, Rows, Task
 
 
 class State(NamedTuple):
@@ -61,7 +61,8 @@ def local(*, rule: LocalDescent = LocalDescent(), steps: Count = 1) -> Algorithm
         x = state.start.mean(0).repeat(len(oracle.active), 1)
         return train_alone(oracle, x, rule, state.t)
 
-    return Algorithm(init, step, welcome=welcome, flow=_flow(rule, steps))
+    made = Algorithm(init, step, welcome=welcome, flow=_flow(rule, steps))
+    return made._replace(releases=Releases())  # nothing
 
 
 @dataclass

@@ -41,7 +41,7 @@ from ..collaboration.weights import shares_of
 from ..optim.hessians import hessian_times
 from ..optim.steps import LocalDescent, descend, of_clients, train_alone, velocity
 from ..options import Count, NotNegative, Positive, Sizes, Whole, method
-from ..types import Algorithm, Clients, Info, Options, Oracle
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases
 from .local import State
 
 
@@ -113,4 +113,4 @@ def per_fedavg(
     def welcome(state: State, oracle: Oracle) -> Tensor:
         return train_alone(oracle, handed(oracle, state.x), tuning, tune_steps)
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

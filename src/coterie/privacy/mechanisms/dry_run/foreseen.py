@@ -21,11 +21,14 @@ never do. So the method is also followed (`origins`) through all its rounds: wha
 made of clients' answers counts as new even where it is the same, and so does what is
 new in any round, also of those that would come after a short run.
 
-All this is a plan. Whether training keeps to it is held in every round (`watching`).
+So the dry run verifies what a method declares (`declarations`): who releases more is
+refused. All this is a plan. Whether training keeps to it is held in every round
+(`watching`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,13 +37,20 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ....checks import InputError
-from ....types import Algorithm, tensor_of
+from ....types import Algorithm, Releases, tensor_of
+from .declarations import Undeclared, refuse_undeclared
 from .doubles import SeenCall, Stage, World, small_stage
 from .nearest import RESULT, Key, Nearest, is_model, keys_of
 from .origins import followed, has_read
 from .scenarios import SCENARIOS, explored
 
 _WORLDS = "first", "second"
+
+_VERBS = "average", "central", "mix", "blended", "compare"
+"""Verbs between clients, in the order of `Releases`."""
+
+_BY_GRADIENTS = "blended", "compare"
+"""Verbs in which clients answer each other with gradients."""
 
 
 class Refusal(InputError):
@@ -75,15 +85,26 @@ class Foreseen(NamedTuple):
         return self.rounds[t] if t == 0 or self.told is None else None
 
     @property
+    def releases(self) -> Releases:
+        """What a client releases in a round at most, as a method declares it."""
+        most: Counter[str] = Counter()
+        for calls in (*self.rounds, (self.told or {}).values()):
+            rows: Counter[str] = Counter()
+            for call in calls:
+                rows[call.verb] += sum(call.fresh) + (call.verb in _BY_GRADIENTS)
+            most |= rows
+        losses, unbounded = self.told is not None, False
+        return Releases._make([*(most[verb] for verb in _VERBS), losses, unbounded])
+
+    @property
     def verbs(self) -> frozenset[str]:
         """By which rows leave that tell something new."""
-        every = [*self.rounds, (self.told or {}).values()]
-        return frozenset(c.verb for some in every for c in some if any(c.fresh))
+        return frozenset(v for v in _VERBS if getattr(self.releases, v))
 
     @property
     def sums(self) -> bool:
         """Whether rows that tell something new are ever averaged."""
-        return "average" in self.verbs
+        return self.releases.average > 0
 
 
 def foresee(
@@ -106,20 +127,51 @@ def foresee(
         columns: of a model, where a method knows them and refuses others.
 
     Raises:
-        InputError: where it sends what cannot be made private.
+        Refusal: where it sends what cannot be made private.
+        Undeclared: where it releases more than it declares.
     """
     few = small_stage(len(actives[0]), personal)
     if (home := algorithm.home) is not None:
         few = few._replace(columns=len(home), kept=home.cpu())
     played = _Played(algorithm, actives, seed, label, few)
     try:
-        return _foreseen_of(played)
+        found = _foreseen_of(played)
     except Refusal:
         raise
     except Exception:  # of any kind, of models that are shorter than its own
         if columns is None:
             raise
-        return _foreseen_of(played._replace(stage=few._replace(columns=columns)))
+        found = _foreseen_of(played._replace(stage=few._replace(columns=columns)))
+    refuse_undeclared(algorithm, found.releases, label)
+    return found
+
+
+def verify_releases(
+    algorithm: Algorithm,
+    actives: Sequence[Bool[Tensor, " n"]],
+    *,
+    seed: int,
+    label: str,
+    personal: bool = False,
+    columns: int | None = None,
+) -> None:
+    """Refuses a method that releases more than it declares; see `foresee`.
+
+    For those who do not need what is foreseen, as who hides single samples: there it
+    also holds for what nothing bounds. A method that does not run on short models
+    without data cannot be verified, and goes on.
+    """
+    if algorithm.releases is None:
+        return
+    given = algorithm, explored(actives)
+    try:
+        foresee(*given, seed=seed, label=label, personal=personal, columns=columns)
+    except Undeclared:
+        raise
+    except Refusal:
+        refuse_undeclared(algorithm, Releases(unbounded=True), label)
+    except Exception:  # of any kind, as the method is run on what it was not made for
+        return
 
 
 class _Played(NamedTuple):
@@ -253,7 +305,7 @@ def _compared(played: _Played, near: Nearest, readers: Bool[Tensor, "n n"]) -> _
             if t:
                 near.look(seen)
             for call in seen:
-                if call.verb in ("blended", "compare"):
+                if call.verb in _BY_GRADIENTS:
                     readers |= call.others[0].to_dense() != 0
     seen = one.used(everybody)
     fresh = _fresh(seen, two.used(everybody, seen), label)
@@ -337,14 +389,14 @@ def _placed(key: Key, call: Call, slots: dict[tuple[Key, int], int]) -> Call:
 
 def _tells(found: tuple[Key, Call]) -> bool:
     call = found[1]
-    return any(call.fresh) or call.verb in ("blended", "compare")
+    return any(call.fresh) or call.verb in _BY_GRADIENTS
 
 
 def _is_gossip(rounds: list[list[Call]], kinds: list[int]) -> bool:
     """Whether all that is ever new are rows that go on from their last mixture."""
     found = False
     for calls in rounds:
-        new = [c for c in calls if any(c.fresh) or c.verb in ("blended", "compare")]
+        new = [c for c in calls if any(c.fresh) or c.verb in _BY_GRADIENTS]
         for call in new:
             here = call.verb == "mix" and not call.secret and call.slots[0] >= 0
             if len(new) > 1 or not here or kinds[call.slots[0]] != RESULT:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from .... import seeds
@@ -34,6 +35,7 @@ from ....privacy.mechanisms import (
     privately_in_time,
     with_noise,
 )
+from ....privacy.mechanisms.dry_run import verify_releases
 from ....privacy.mechanisms.noise import SYSTEM, refuse_inexact
 from ....privacy.mechanisms.per_sample import PrivateSimulation, usual_loss_clip
 from ....types import Algorithm
@@ -132,16 +134,13 @@ def _guarded_clients(
 ) -> Guard:
     study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
     assert privacy is not None  # asked of studies that have it
-    share = study.run.participation
-    rounds = range(1, study.run.rounds + 1)
-    actives = [participants(n, share, setup.seed, t) for t in rounds]
-    personal = bool(study.model.get("personal"))
+    actives = _participants(setup)
     foreseen = foresee(
         method,
         actives,
         seed=setup.seed,
         label=entry.label,
-        personal=personal,
+        personal=bool(study.model.get("personal")),
         columns=setup.x.shape[1],
     )
     try:
@@ -241,6 +240,14 @@ def _guarded_samples(
         method.personal(state, tried.at(1, purpose="use"))
     except InputError as refusal:
         raise _refusal(entry, refusal) from None
+    verify_releases(
+        method,
+        _participants(setup),
+        seed=setup.seed,
+        label=entry.label,
+        personal=bool(setup.study.model.get("personal")),
+        columns=setup.x.shape[1],
+    )
     silent = not begin.sent and not first.sent
     noises, planned = _planned(setup, entry, method, tried, silent=silent, held=held)
     _refuse_inexact(setup, 1.0, noises.training)
@@ -310,11 +317,16 @@ def steps_asked(
     setup: Setup, method: Algorithm, clients: PrivateSimulation
 ) -> AskedSteps:
     """What a method will ask of single samples in every round, with a noise of 1."""
-    study, n = setup.study, len(setup.federation)
-    share, rounds = study.run.participation, range(1, study.run.rounds + 1)
-    actives = [participants(n, share, setup.seed, t) for t in rounds]
-    personal = bool(study.model.get("personal"))
-    return foreseen_steps(method, clients, actives, seed=setup.seed, personal=personal)
+    personal = bool(setup.study.model.get("personal"))
+    given = method, clients, _participants(setup)
+    return foreseen_steps(*given, seed=setup.seed, personal=personal)
+
+
+def _participants(setup: Setup) -> list[Bool[Tensor, " n"]]:
+    """Who takes part in each round."""
+    run, n = setup.study.run, len(setup.federation)
+    rounds = range(1, run.rounds + 1)
+    return [participants(n, run.participation, setup.seed, t) for t in rounds]
 
 
 def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
