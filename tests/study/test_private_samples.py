@@ -11,14 +11,8 @@ from torch.testing import assert_close
 from coterie.checks import InputError
 from coterie.engine.rounds import beginning, participants
 from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_noise
-from coterie.privacy.mechanisms import (
-    Noises,
-    Planned,
-    counted,
-    foreseen_steps,
-    receivers,
-    with_noise,
-)
+from coterie.privacy.accounting.calibration import Noises, with_noise
+from coterie.privacy.mechanisms import Planned, counted, foreseen_steps, receivers
 from coterie.records.cells import pack
 from coterie.report.privacy import privacy_section, told
 from coterie.study.config import study_of

@@ -29,8 +29,8 @@ from coterie.privacy import (
     sampled_epsilons,
     sampled_noise,
 )
+from coterie.privacy.accounting.calibration import noise_for_samples
 from coterie.privacy.accounting.subsampled import covers, quick_epsilons
-from coterie.privacy.mechanisms import noise_for_samples
 from coterie.types import SERVER
 
 DELTA = 1e-5

@@ -10,10 +10,9 @@ from torch.testing import assert_close
 
 from coterie import algorithms, seeds
 from coterie.privacy import mu_of
+from coterie.privacy.accounting.calibration import Limits, calibrated
 from coterie.privacy.mechanisms import (
-    Limits,
     Mechanism,
-    calibrated,
     costs_of,
     events_of,
     foresee,

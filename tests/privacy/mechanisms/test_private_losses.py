@@ -21,6 +21,12 @@ from coterie.conformance.federations import CLIENTS
 from coterie.conformance.federations import small_federation as small
 from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_epsilons
 from coterie.privacy.accounting.accounts import by_pairs, totals
+from coterie.privacy.accounting.calibration import (
+    Limits,
+    Noises,
+    noise_for_samples,
+    with_noise,
+)
 from coterie.privacy.accounting.ledger import LOSSES, Ledger
 from coterie.privacy.accounting.subsampled import (
     counted_epsilons,
@@ -29,18 +35,14 @@ from coterie.privacy.accounting.subsampled import (
 )
 from coterie.privacy.mechanisms import (
     Foreseen,
-    Limits,
     Mechanism,
-    Noises,
     Planned,
     costs_of,
     counted,
     events_of,
     foresee,
     foreseen_steps,
-    noise_for_samples,
     privately,
-    with_noise,
 )
 from coterie.privacy.mechanisms.dry_run.scenarios import dearest, explored
 from coterie.privacy.mechanisms.per_sample.losses import (

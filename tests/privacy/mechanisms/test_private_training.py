@@ -21,10 +21,9 @@ from coterie.conformance.federations import CLIENTS
 from coterie.conformance.federations import small_federation as small
 from coterie.privacy import Exchange, Input, Release
 from coterie.privacy.accounting.accounts import by_pairs, totals
+from coterie.privacy.accounting.calibration import Limits, calibrated
 from coterie.privacy.mechanisms import (
-    Limits,
     Mechanism,
-    calibrated,
     costs_of,
     events_of,
     foresee,

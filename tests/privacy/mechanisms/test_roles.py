@@ -14,14 +14,9 @@ from coterie import algorithms
 from coterie.checks import InputError
 from coterie.privacy import epsilon_of, mu_of
 from coterie.privacy.accounting.accounts import by_pairs, by_role, remaining, totals
+from coterie.privacy.accounting.calibration import calibrated
 from coterie.privacy.accounting.ledger import Release
-from coterie.privacy.mechanisms import (
-    Mechanism,
-    calibrated,
-    costs_of,
-    foresee,
-    privately,
-)
+from coterie.privacy.mechanisms import Mechanism, costs_of, foresee, privately
 from coterie.privacy.mechanisms.dry_run.doubles import Double
 from coterie.privacy.mechanisms.settings import Privacy, privacy_of
 from coterie.types import SERVER

@@ -1,8 +1,8 @@
 """Says what a ledger of releases tells about each client: exact numbers and bounds.
 
 Everything here is a pure function of a ledger. Nothing here trains, draws noise or
-touches data. Other rooms may use what is listed, and the modules `accounts`
-(squares of mu by client, pair and role), `subsampled` and `gaussian`.
+touches data. Other rooms may use what is listed, and the modules `accounts` (squares of
+mu by client, pair and role), `calibration`, `gaussian`, `ledger` and `subsampled`.
 """
 
 from .gaussian import (

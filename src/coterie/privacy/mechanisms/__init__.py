@@ -6,21 +6,18 @@ use what is listed, and the packages `noise`, `per_sample` and `dry_run`.
 
 from .dry_run.foreseen import Foreseen, foresee
 from .flows import GuardedFlow, privately_in_time
-from .methods import Guarded, Limits, calibrated, costs_of, events_of, privately
+from .methods import Guarded, costs_of, events_of, privately
 from .oracle import PrivateOracle
 from .rows import Mechanism
 from .samples import (
     AskedSteps,
     Counted,
-    Noises,
     Planned,
     bound_on_samples,
     counted,
     foreseen_steps,
-    noise_for_samples,
     spent_by_pairs,
     spent_on_samples,
-    with_noise,
 )
 from .watching import Witness
 
@@ -30,23 +27,18 @@ __all__ = [
     "Foreseen",
     "Guarded",
     "GuardedFlow",
-    "Limits",
     "Mechanism",
-    "Noises",
     "Planned",
     "PrivateOracle",
     "Witness",
     "bound_on_samples",
-    "calibrated",
     "costs_of",
     "counted",
     "events_of",
     "foresee",
     "foreseen_steps",
-    "noise_for_samples",
     "privately",
     "privately_in_time",
     "spent_by_pairs",
     "spent_on_samples",
-    "with_noise",
 ]

@@ -27,9 +27,9 @@ from torch import Tensor
 from ... import seeds
 from ...checks import InputError
 from ...types import Algorithm, Arrivals, Kind, gradient
+from ..accounting.calibration import ENOUGH, Limits
 from .dry_run.doubles import DoubleClients
 from .dry_run.origins import followed, is_of_data
-from .methods import Limits
 from .rows import Mechanism
 
 
@@ -86,10 +86,9 @@ def privately_in_time(
     def _answered(state: GuardedFlow, now: Arrivals) -> tuple[Tensor, ...]:
         who = torch.tensor(now.clients)
         after = state.spent[who] + cost
-        enough = 1 + 1e-9
-        refuses = after > limits.of_all * enough
+        refuses = after > limits.of_all * ENOUGH
         if limits.of_each is not None:
-            refuses |= after > limits.of_each[who] * enough
+            refuses |= after > limits.of_each[who] * ENOUGH
         state.spent[who] = torch.where(refuses, state.spent[who], after)
         (g,) = now.answers
         stream = seeds.key(mechanism.seed, "privacy", "arrive", now.k)

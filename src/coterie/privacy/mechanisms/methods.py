@@ -7,13 +7,12 @@ been, with everything counted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from ... import seeds
@@ -22,6 +21,7 @@ from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending
 from ...types import Algorithm, Info, Oracle, Rows, State
 from ..accounting.accounts import at_most, totals
+from ..accounting.calibration import Limits
 from ..accounting.ledger import Event, Exchange, Input, Release
 from .dry_run.doubles import Double
 from .dry_run.foreseen import Call, Foreseen
@@ -54,30 +54,6 @@ def events_of(ledger: Iterable[Any]) -> tuple[Event, ...]:
 def listed(events: Iterable[Event]) -> list[Any]:
     """The events as a state holds them."""
     return [[type(event).__name__, *event] for event in events]
-
-
-class Limits(NamedTuple):
-    """How much may be released: mu^2, or epsilon of samples, of all and of each."""
-
-    of_all: float = math.inf  # nobody goes on where one client would exceed it
-    of_each: Float64[Tensor, " n"] | None = None  # a client goes on without it
-
-    def refusing(
-        self, after: Float64[Tensor, " n"], counted: Bool[Tensor, " n"] | None = None
-    ) -> Bool[Tensor, " n"]:
-        """Who takes no part in a round after which so much would be spent.
-
-        Args:
-            after: by each client, whoever refuses.
-            counted: of whom one is enough that nobody goes on; None: of all.
-        """
-        enough = 1 + 1e-9  # a budget that was planned to be used up
-        some = after if counted is None else after[counted]
-        if bool((some > self.of_all * enough).any()):
-            return torch.ones_like(after, dtype=torch.bool)
-        if self.of_each is None:
-            return torch.zeros_like(after, dtype=torch.bool)
-        return after > self.of_each * enough
 
 
 _NONE = Limits()
@@ -265,11 +241,3 @@ def costs_of(
 def _empty(state: Guarded) -> Guarded:
     """The state with nothing in its ledger yet."""
     return state._replace(ledger=[])
-
-
-def calibrated(costs: Sequence[Tensor], mu: float, clip: float) -> float:
-    """The least noise with which nobody spends more than mu in all rounds together."""
-    most = float(torch.stack(list(costs)).sum(0).max())
-    if not math.isfinite(clip):
-        raise InputError(f"`clip` must be finite where there is noise, got {clip:g}.")
-    return 2 * clip * math.sqrt(most) / mu

@@ -15,21 +15,17 @@ from ...checks import InputError
 from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending
 from ...types import Algorithm, Info, Oracle, State
-from ..accounting.gaussian import NOISES
+from ..accounting.calibration import Limits
 from ..accounting.ledger import LOSSES, Ledger, Release
 from ..accounting.subsampled import (
-    HOPELESS,
     Step,
     counted_epsilons,
     covers,
-    least,
-    noise_within,
     quick_epsilons,
     steps_of,
 )
 from .dry_run.doubles import Double, small_stage
 from .dry_run.scenarios import SCENARIOS, dearest, explored
-from .methods import Limits
 from .per_sample import PrivateSimulation
 from .receivers import Told, added, as_steps, nothing_told, reached, senders, told_more
 
@@ -225,98 +221,6 @@ def _scenario(
         by_losses |= any(event.verb == LOSSES for event in asked)
         sends |= bool(double.seen)
     return AskedSteps(found, by_losses, sends)
-
-
-class Noises(NamedTuple):
-    """Noise in units of what it hides, by whose samples."""
-
-    training: float
-    held_out: float  # of losses of validation samples
-
-
-def with_noise(
-    rounds: Sequence[Sequence[Counter[Step]]], noises: Noises
-) -> list[list[Counter[Step]]]:
-    """The steps, which are those of a noise of 1, with another."""
-    return [[_scaled(steps, noises) for steps in each] for each in rounds]
-
-
-def noise_for_samples(
-    rounds: Sequence[Sequence[Counter[Step]]],
-    epsilon: float,
-    delta: float,
-    before: Sequence[Counter[Step]] | None = None,
-) -> Noises:
-    """The noise with which nobody spends more than epsilon in all rounds together.
-
-    It is the least to one part in a thousand by the exact account ("pld"). Training and
-    validation samples have accounts of their own.
-
-    Args:
-        rounds: of each client, with a noise of 1.
-        epsilon: that nobody may exceed.
-        delta: of all.
-        before: of each client, what was released already, with noise as it was.
-    """
-    accounts = [sum(steps, Counter[Step]()) for steps in zip(*rounds, strict=True)]
-    first = before or [Counter[Step]()] * len(accounts)
-    training, held_out = (
-        _least_noise(accounts, first, epsilon, delta, held_out=part)
-        for part in (False, True)
-    )
-    return Noises(training, held_out or training)
-
-
-def _least_noise(
-    accounts: Sequence[Counter[Step]],
-    before: Sequence[Counter[Step]],
-    epsilon: float,
-    delta: float,
-    *,
-    held_out: bool,
-) -> float:
-    """For the steps of a part; 0 where there are none."""
-
-    def part(account: Counter[Step]) -> tuple[tuple[Step, int], ...]:
-        return tuple(sorted(each for each in account.items() if each[0][2] == held_out))
-
-    pairs = {(part(a), part(b)) for a, b in zip(accounts, before, strict=True)}
-    whole = [(Counter(dict(new)), Counter(dict(old))) for new, old in pairs if new]
-    if not whole:
-        return 0.0
-
-    def after(noise: float) -> list[Counter[Step]]:
-        both = Noises(noise, noise)
-        return [_scaled(steps, both) + old for steps, old in whole]
-
-    def quick(noise: float) -> float:
-        return float(quick_epsilons(after(noise), delta).max())
-
-    def spent(noise: float) -> float:
-        bound = quick(noise)
-        if bound > HOPELESS:
-            return bound
-        return float(counted_epsilons(_dearest(after(noise)), delta=delta).max())
-
-    if quick(NOISES[1]) > epsilon:
-        raise InputError(
-            f"`privacy.epsilon` is too small to be counted for the unit sample, got "
-            f"{epsilon:g} with a delta of {delta:g}."
-        )
-    return noise_within(spent, epsilon, least(lambda noise: quick(noise) <= epsilon))
-
-
-def _dearest(accounts: Sequence[Counter[Step]]) -> list[Counter[Step]]:
-    """Those of the accounts that no other one covers."""
-    found: list[Counter[Step]] = []
-    for one in sorted(accounts, key=lambda steps: -steps.total()):
-        if not any(covers(other, one) for other in found):
-            found = [other for other in found if not covers(one, other)] + [one]
-    return found
-
-
-def _scaled(steps: Counter[Step], noises: Noises) -> Counter[Step]:
-    return Counter({(noises[h] * one, q, h): k for (one, q, h), k in steps.items()})
 
 
 def spent_on_samples(now: Counted, delta: float) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...checks import InputError, integer, number, one_of, suggestion
+from ..accounting.calibration import Limits, calibrated
 from ..accounting.gaussian import (
     EPSILONS,
     NOISES,
@@ -20,7 +21,6 @@ from ..accounting.gaussian import (
     refuse_epsilon,
     refuse_noise,
 )
-from .methods import Limits, calibrated
 from .noise import LEAST_DELTA, SEED, SOURCES, source_of
 from .partners import Choosing
 from .per_sample.losses import refuse_loss_clip

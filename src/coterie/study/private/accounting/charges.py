@@ -19,9 +19,10 @@ from torch import Tensor
 from ....checks import InputError
 from ....engine.checkpoints import Moment
 from ....privacy.accounting.accounts import totals
+from ....privacy.accounting.calibration import Noises, with_noise
 from ....privacy.accounting.ledger import Ledger, Release
 from ....privacy.accounting.subsampled import Step, steps_of
-from ....privacy.mechanisms import Counted, Guarded, GuardedFlow, Noises, with_noise
+from ....privacy.mechanisms import Counted, Guarded, GuardedFlow
 from ....privacy.mechanisms.methods import listed
 from ....privacy.mechanisms.partners import PAIRS
 from ....privacy.mechanisms.receivers import added

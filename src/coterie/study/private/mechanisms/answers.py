@@ -14,7 +14,8 @@ from torch import Tensor
 
 from .... import seeds
 from ....engine.periods import run_without_waiting
-from ....privacy.mechanisms import Limits, Mechanism, privately_in_time
+from ....privacy.accounting.calibration import Limits
+from ....privacy.mechanisms import Mechanism, privately_in_time
 from ....privacy.mechanisms.dry_run.doubles import DoubleClients, small_stage
 from ....types import Algorithm, Staggered
 from ...paces import pace_of

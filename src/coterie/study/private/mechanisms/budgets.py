@@ -14,8 +14,8 @@ from torch import Tensor
 from ....checks import InputError
 from ....data.federation import called, places_of
 from ....privacy.accounting.accounts import epsilons
+from ....privacy.accounting.calibration import ENOUGH, Limits
 from ....privacy.accounting.subsampled import Step, counted_epsilons
-from ....privacy.mechanisms import Limits
 from ...config import Entry
 from ...setup import Setup
 
@@ -69,7 +69,6 @@ def refuse_spent(
     """Refuses budgets with which nothing, or nothing of a client, could be released."""
     privacy, federation = setup.study.privacy, setup.federation
     assert privacy is not None  # asked of studies that have it
-    enough = 1 + 1e-9  # a budget that was planned to be used up
 
     def refuse(name: str, budget: float, place: int, spent: Tensor) -> None:
         epsilon = spent if privacy.unit == "sample" else epsilons(spent, privacy.delta)
@@ -82,11 +81,11 @@ def refuse_spent(
 
     if not isinstance(privacy.budget, Mapping):
         worst = int(least.first.argmax())
-        if privacy.budget is not None and least.first[worst] > limits.of_all * enough:
+        if privacy.budget is not None and least.first[worst] > limits.of_all * ENOUGH:
             refuse("privacy.budget", privacy.budget, worst, least.first)
         return
     places = places_of(federation)
     assert limits.of_each is not None  # of clients by name
     for name, budget in privacy.budget.items():
-        if least.own[places[name]] > limits.of_each[places[name]] * enough:
+        if least.own[places[name]] > limits.of_each[places[name]] * ENOUGH:
             refuse(f"privacy.budget.{name}", budget, places[name], least.own)

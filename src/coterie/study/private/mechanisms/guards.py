@@ -16,24 +16,26 @@ from ....checks import InputError, integer
 from ....data.federation import places_of
 from ....engine.rounds import beginning, participants
 from ....privacy.accounting.accounts import totals
+from ....privacy.accounting.calibration import (
+    Limits,
+    Noises,
+    noise_for_samples,
+    with_noise,
+)
 from ....privacy.accounting.gaussian import mu_of
 from ....privacy.accounting.ledger import Ledger
 from ....privacy.accounting.subsampled import quick_epsilons, steps_of
 from ....privacy.mechanisms import (
     AskedSteps,
-    Limits,
     Mechanism,
-    Noises,
     Planned,
     Witness,
     costs_of,
     counted,
     foresee,
     foreseen_steps,
-    noise_for_samples,
     privately,
     privately_in_time,
-    with_noise,
 )
 from ....privacy.mechanisms.dry_run import verify_releases
 from ....privacy.mechanisms.noise import SYSTEM, refuse_inexact
