@@ -47,27 +47,29 @@ TOP = {"__init__", "__main__", "types", "checks", "options", "seeds", "methods"}
 PURE = {"types", "checks", "options", "collaboration", "optim", "graphs", "algorithms"}
 
 
-def imported_rooms(path: Path, room: str) -> set[str]:
-    """First names below `coterie` of all that a file of a room imports."""
-    depth = len(path.relative_to(PACKAGE / room).parts)
-    names = set()
+def imported_modules(path: Path) -> set[str]:
+    """Dotted names below `coterie` of all that a file imports."""
+    package, names = path.relative_to(PACKAGE).parts[:-1], set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level > depth:
-            whole = [node.module] if node.module else [a.name for a in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level:
-            whole = [room]
+        if isinstance(node, ast.ImportFrom) and node.level:
+            above = package[: len(package) - node.level + 1]
+            last = [node.module] if node.module else [a.name for a in node.names]
+            whole = [".".join(("coterie", *above, name)) for name in last]
+        elif isinstance(node, ast.ImportFrom) and node.module == "coterie":
+            whole = [f"coterie.{a.name}" for a in node.names]
         elif isinstance(node, ast.ImportFrom):
             whole = [node.module or ""]
-            if node.module == "coterie":
-                whole = [f"coterie.{a.name}" for a in node.names]
-            whole = [n.partition(".")[2] for n in whole if n.startswith("coterie.")]
         elif isinstance(node, ast.Import):
-            own = [a.name for a in node.names if a.name.startswith("coterie.")]
-            whole = [name.partition(".")[2] for name in own]
+            whole = [a.name for a in node.names]
         else:
             continue
-        names |= {name.split(".")[0] for name in whole}
+        names |= {n.removeprefix("coterie.") for n in whole if n.startswith("coterie.")}
     return names
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """First names below `coterie` of all that a file imports."""
+    return {name.split(".")[0] for name in imported_modules(path)}
 
 
 FILES = [(room, path) for room in ROOMS for path in (PACKAGE / room).rglob("*.py")]
@@ -88,7 +90,48 @@ def test_imports_point_one_way(room, path):
     allowed = (
         PURE if room == "algorithms" else {*before, *TOP, "__version__", "late_names"}
     )
-    assert imported_rooms(path, room) <= allowed
+    assert imported_rooms(path) <= allowed
+
+
+INSIDE = {
+    "privacy": ("accounting", "mechanisms", "attacks"),
+    "study/private": ("mechanisms", "accounting"),
+}
+"""Rooms inside a room: each may import those before it."""
+
+WITHIN = [(place, room) for place, rooms in INSIDE.items() for room in rooms]
+
+
+@pytest.mark.parametrize(("place", "room"), WITHIN)
+def test_imports_inside_a_room_point_one_way_too(place, room):
+    before = INSIDE[place][: INSIDE[place].index(room) + 1]
+    start = place.replace("/", ".")
+    files = list((PACKAGE / place / room).rglob("*.py"))
+    assert files
+    for path in files:
+        names = {f"{name}." for name in imported_modules(path)}
+        own = {name for name in names if name.startswith(f"{start}.")}
+        allowed = tuple(f"{start}.{name}." for name in before)
+        assert all(name.startswith(allowed) for name in own), relative(path)
+
+
+def test_accounting_is_made_of_ledgers_alone():
+    for path in (PACKAGE / "privacy" / "accounting").glob("*.py"):
+        assert imported_rooms(path) <= {"privacy", "checks", "types"}, relative(path)
+
+
+@pytest.mark.parametrize("room", INSIDE["privacy"])
+def test_a_room_of_privacy_says_what_it_is_for_and_what_others_may_use(room):
+    package = import_module(f"coterie.privacy.{room}")
+    assert package.__doc__.splitlines()[0].endswith(".")
+    assert all(getattr(package, name) is not None for name in package.__all__)
+
+
+def test_studies_do_not_import_the_attacks_on_them():
+    for path in (PACKAGE / "study").rglob("*.py"):
+        if "attacks" not in path.parts:
+            names = imported_modules(path)
+            assert not any("attacks" in name.split(".") for name in names)
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=relative)
@@ -299,7 +342,7 @@ def test_the_reader_of_imports_sees_every_way_to_write_one():
         def read_text(self, *_, **__):
             return ast.unparse(tree)
 
-    assert imported_rooms(Written(file), "algorithms") == expected
+    assert imported_rooms(Written(file)) == expected
 
 
 def test_no_test_imports_another():

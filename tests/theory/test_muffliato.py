@@ -8,7 +8,7 @@ import torch
 from coterie.checks import InputError
 from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
 from coterie.privacy import Exchange, Input, Ledger, Meetings
-from coterie.privacy.gaussian import epsilon_of
+from coterie.privacy.accounting.gaussian import epsilon_of
 from coterie_theory import gossip
 from coterie_theory.decentralised.muffliato import error_bound, stopping_time
 from coterie_theory.privacy import exact_losses, muffliato

@@ -15,9 +15,9 @@ from coterie.privacy import (
     Meetings,
     Observer,
     Release,
-    projection,
     seen_by,
 )
+from coterie.privacy.accounting import projection
 from coterie_theory.privacy import (
     by_distance,
     exact,

@@ -51,7 +51,7 @@ from ..options import (
     SizesOrNone,
     method,
 )
-from ..types import Algorithm, Info, Options, Oracle, Rows
+from ..types import Algorithm, Info, Options, Oracle, Releases, Rows
 from .readers_in_turn import readers_in_turn
 
 
@@ -156,4 +156,5 @@ def adaptive_all_for_one(
 
     given: Options = {"lr": move.lr, "every": every, "samples": samples, "late": late}
     flow = readers_in_turn(precision, near, trust, phi, **given)
-    return Algorithm(init, step, welcome=welcome, flow=flow)
+    sent = Releases(blended=steps, compare=1)
+    return Algorithm(init, step, welcome=welcome, flow=flow, releases=sent)

@@ -53,7 +53,7 @@ from ..options import (
     Stochastic,
     method,
 )
-from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Task
+from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Releases, Task
 from .local import State
 
 
@@ -131,7 +131,7 @@ def all_for_all(
         return oracle.mix(weights, state.x) if form == "factored" else state.x
 
     flow = _flow(weights, product, size, late, factored=form == "factored")
-    return Algorithm(init, step, personal, flow=flow)
+    return Algorithm(init, step, personal, flow=flow, releases=Releases(mix=steps))
 
 
 def _refuse_strangers(weights: Tensor, near: Tensor) -> None:

@@ -22,7 +22,7 @@ from ..collaboration.best_fit import mean_of_partners
 from ..collaboration.weights import among
 from ..optim.steps import Descent, Schedule, follow, velocity
 from ..options import BelowOne, Count, NotNegative, Positive, Weights, method
-from ..types import Algorithm, Info, Oracle
+from ..types import Algorithm, Info, Oracle, Releases
 from .local import State
 
 
@@ -73,7 +73,7 @@ def all_for_one(
         alpha = among(weights.to(state.x), trained)[:n, :n]
         return mean_of_partners(oracle, state.x, alpha)
 
-    return Algorithm(init, step, welcome=welcome)
+    return Algorithm(init, step, welcome=welcome, releases=Releases(blended=steps))
 
 
 def _one_column(

@@ -38,7 +38,7 @@ from ..optim.steps import (
     velocity,
 )
 from ..options import BelowOne, Count, Share, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -167,4 +167,4 @@ def apfl(
     def personal(state: State, oracle: Oracle) -> Tensor:
         return mixed(state.w, state.v, state.a)
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

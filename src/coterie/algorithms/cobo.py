@@ -34,7 +34,7 @@ from ..collaboration.weights import normalised
 from ..graphs.families import matchings
 from ..optim.steps import Descent, Schedule, descend, step_size, velocity
 from ..options import BelowOne, Count, NotNegative, Positive, Whole, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -95,7 +95,10 @@ def cobo(
             x, v = moved, v_new
         return State(x, v, w, t + steps), {"weights": normalised(w)}
 
-    return Algorithm(init, step)
+    # A model and a gradient at every meeting, and a model; an odd number of clients may
+    # take one meeting more.
+    sent = Releases(mix=steps * (2 * (meetings + 1) + 1))
+    return Algorithm(init, step, releases=sent)
 
 
 def _met(

@@ -23,7 +23,7 @@ from ..collaboration.rows import common, one_model
 from ..collaboration.weights import shares_of
 from ..optim.mirrors import Newton, preconditioned
 from ..options import Count, NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Info, Oracle
+from ..types import Algorithm, Info, Oracle, Releases
 from .preconditioned_gradient import State
 
 
@@ -70,4 +70,5 @@ def dane(
         )
         return State(oracle.average(mine, y)), {}
 
-    return Algorithm(init, step, welcome=one_model)
+    sent = Releases(average=2)  # a gradient and a model
+    return Algorithm(init, step, welcome=one_model, releases=sent)

@@ -29,7 +29,7 @@ from ..graphs.matrices import DoublyStochastic, among_present, symmetric
 from ..graphs.spectra import chebyshev_factor, spectral_gap
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, method
-from ..types import Algorithm, Info, Oracle
+from ..types import Algorithm, Info, Oracle, Releases
 from .local import State
 
 
@@ -74,4 +74,4 @@ def decentralised_sgd(
         x = oracle.mix(w, x, exchanges=exchanges, gamma=omega)
         return State(x, v, t + steps), {"weights": w}
 
-    return Algorithm(init, step)
+    return Algorithm(init, step, releases=Releases(mix=1))

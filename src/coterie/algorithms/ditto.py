@@ -54,6 +54,7 @@ from ..types import (
     Kind,
     Options,
     Oracle,
+    Releases,
     Rows,
     Task,
 )
@@ -145,7 +146,8 @@ def ditto(
         return oracle.each(proximal_sgd, *rows, steps=state.t, t=0, **options)[0]
 
     flow = _flow(shares, rule, steps, lam, late)
-    return Algorithm(init, step, lambda state, oracle: state.v, welcome, flow)
+    made = Algorithm(init, step, lambda state, oracle: state.v, welcome, flow)
+    return made._replace(releases=Releases(average=1))
 
 
 @dataclass

@@ -21,7 +21,7 @@ from ..collaboration.rows import common, one_model
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Sizes, method
-from ..types import Algorithm, Info, Oracle
+from ..types import Algorithm, Info, Oracle, Releases
 from .local import State
 
 
@@ -60,4 +60,4 @@ def fedavg(
         w, v = oracle.each(sgd, w, v, steps=steps, t=t, rule=rule, together=n)
         return State(oracle.average(shares[oracle.mine], w), v, t + steps), {}
 
-    return Algorithm(init, step, welcome=one_model)
+    return Algorithm(init, step, welcome=one_model, releases=Releases(average=1))

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..collaboration.rows import handed
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, train_alone
 from ..options import BelowOne, Count, Sizes, Whole, method
-from ..types import Algorithm, Oracle
+from ..types import Algorithm, Oracle, Releases
 from .fedavg import fedavg
 from .local import State
 
@@ -61,4 +61,6 @@ def fedavg_finetune(
     def welcome(state: State, oracle: Oracle) -> Tensor:
         return train_alone(oracle, handed(oracle, state.x), tuning, tune_steps)
 
-    return Algorithm(average.init, average.step, personal, welcome)
+    return Algorithm(
+        average.init, average.step, personal, welcome, releases=Releases(average=1)
+    )

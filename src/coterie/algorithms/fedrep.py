@@ -36,7 +36,7 @@ from ..optim.steps import (
     velocity,
 )
 from ..options import BelowOne, Count, Head, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -146,4 +146,6 @@ def fedrep(
         work = state.t * head_steps
         return oracle.each(part_sgd, *rows, rule=rule, steps=work, t=0)[0]
 
-    return Algorithm(init, step, personal, welcome, home=head)
+    return Algorithm(
+        init, step, personal, welcome, home=head, releases=Releases(average=1)
+    )

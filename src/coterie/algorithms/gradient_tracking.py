@@ -28,7 +28,7 @@ from torch import Tensor
 from ..graphs.matrices import Gossip, among_present
 from ..optim.steps import PlainDescent, Schedule, decayed, step_size
 from ..options import NotNegative, Positive, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -70,4 +70,4 @@ def gradient_tracking(
         x, y = oracle.mix(w, moved), oracle.mix(w, y)
         return State(x, y, fresh, t + 1), {"weights": w}
 
-    return Algorithm(init, step)
+    return Algorithm(init, step, releases=Releases(mix=2))  # x and y

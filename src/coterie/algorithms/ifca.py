@@ -36,7 +36,7 @@ from ..collaboration.rows import alike, common, handed
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Positive, Sizes, method
-from ..types import ALONE, Algorithm, Info, Numbers, Options, Oracle, Rows
+from ..types import ALONE, Algorithm, Info, Numbers, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -118,7 +118,9 @@ def ifca(
         w = handed(oracle, state.w)
         return _of_choice(w, best_fit(oracle, w))
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(
+        init, step, personal, welcome, releases=Releases(average=1, losses=True)
+    )
 
 
 def _of_choice(

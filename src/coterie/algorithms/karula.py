@@ -37,7 +37,7 @@ from ..collaboration.rows import common
 from ..optim.projections import onto_balls, project, squared_radii
 from ..optim.steps import PlainDescent, Schedule, decayed, step_size
 from ..options import Dissimilarities, NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Info, Oracle, Rows, Server
+from ..types import Algorithm, Info, Oracle, Releases, Rows, Server
 
 
 class Memory(NamedTuple):
@@ -120,7 +120,7 @@ def karula(
             x, multipliers, _ = nearest(x - step_size(rule, k) * g, multipliers)
         return x
 
-    return Algorithm(init, step, welcome=welcome)
+    return Algorithm(init, step, welcome=welcome, releases=Releases(central=1))
 
 
 def _begin(server: None, who: Tensor, x: Tensor) -> tuple[Memory, Tensor]:

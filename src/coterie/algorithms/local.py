@@ -24,7 +24,7 @@ from ..optim.steps import (
     velocity,
 )
 from ..options import BelowOne, Count, method
-from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Rows, Task
+from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Releases, Rows, Task
 
 
 class State(NamedTuple):
@@ -80,7 +80,8 @@ def local(
         x = state.start.mean(0).repeat(len(oracle.active), 1)
         return train_alone(oracle, x, rule, state.t)
 
-    return Algorithm(init, step, welcome=welcome, flow=_flow(rule, steps))
+    made = Algorithm(init, step, welcome=welcome, flow=_flow(rule, steps))
+    return made._replace(releases=Releases())  # nothing
 
 
 @dataclass

@@ -36,7 +36,7 @@ from ..optim.factors import (
 )
 from ..optim.steps import Descent, Schedule, descend, velocity
 from ..options import BelowOne, Count, NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -157,4 +157,4 @@ def low_rank_corrections(
         factors = oracle.each(correct, *rows, **work)[0]
         return w + expanded(factors, shape, w.shape[1])
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

@@ -45,7 +45,7 @@ from ..graphs.colourings import colouring
 from ..graphs.matrices import DoublyStochastic, joined
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, velocity
 from ..options import BelowOne, Count, Positive, method
-from ..types import Algorithm, Info, Numbers, Oracle, Rows
+from ..types import Algorithm, Info, Numbers, Oracle, Releases, Rows
 from .neighbours_client import (
     BEGIN,
     NO_DATA,
@@ -121,7 +121,9 @@ def neighbours(
         return new._replace(choice=choice), info
 
     flow = in_time(partners, rule, steps, sure)
-    return Algorithm(init, step, lambda state, oracle: in_use(state), flow=flow)
+    made = Algorithm(init, step, lambda state, oracle: in_use(state), flow=flow)
+    # A model to every neighbour.
+    return made._replace(releases=Releases(mix=len(partners), losses=True))
 
 
 def in_use(state: State) -> Float[Tensor, "n d"]:

@@ -50,7 +50,7 @@ from ..optim.steps import (
     velocity,
 )
 from ..options import BelowOne, Count, NotNegative, Positive, Sizes, Whole, method
-from ..types import Algorithm, Clients, Info, Options, Oracle
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases
 from .local import State
 
 
@@ -130,4 +130,4 @@ def per_fedavg(
     def welcome(state: State, oracle: Oracle) -> Tensor:
         return train_alone(oracle, handed(oracle, state.x), tuning, tune_steps)
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

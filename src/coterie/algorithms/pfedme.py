@@ -30,7 +30,7 @@ from ..collaboration.rows import alike, common, handed
 from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, Schedule, descend, proximal_point, velocity
 from ..options import BelowOne, Count, NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -117,4 +117,5 @@ def pfedme(
         v = velocity(rule, w)
         return oracle.each(pfedme_round, w, w, v, t=state.t, **options)[0]
 
-    return Algorithm(init, step, lambda state, oracle: state.theta, welcome)
+    made = Algorithm(init, step, lambda state, oracle: state.theta, welcome)
+    return made._replace(releases=Releases(average=1))

@@ -28,7 +28,7 @@ from ..collaboration.references import Reference, at_reference, from_reference
 from ..collaboration.rows import common, one_model
 from ..optim.mirrors import Newton, preconditioned
 from ..options import Count, NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -81,4 +81,4 @@ def preconditioned_gradient(
         )
         return State(from_reference(oracle, reference, sizes, y)), {}
 
-    return Algorithm(init, step, welcome=one_model)
+    return Algorithm(init, step, welcome=one_model, releases=Releases(mix=2))

@@ -33,7 +33,7 @@ from ..optim.heads import (
     refuse_rank,
 )
 from ..options import Count, Positive, method
-from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows
+from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -95,4 +95,4 @@ def shared_subspace(
         (v,) = oracle.each(heads_by_descent, *rows, steps=work, **options)
         return model(centre, v, u)
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(unbounded=True))

@@ -34,7 +34,7 @@ from ..collaboration.references import Reference, at_reference, from_reference
 from ..collaboration.rows import common, one_model
 from ..optim.mirrors import Newton, mirrored
 from ..options import Count, NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Clients, Info, Numbers, Oracle, Rows
+from ..types import Algorithm, Clients, Info, Numbers, Oracle, Releases, Rows
 
 _ROUNDING = 16
 """Units of rounding of phi by which its differences are not known."""
@@ -139,4 +139,4 @@ def spag(
         )
         return after, {"gain": float(gain[:1].mean())}
 
-    return Algorithm(init, step, welcome=one_model)
+    return Algorithm(init, step, welcome=one_model, releases=Releases(unbounded=True))

@@ -28,7 +28,7 @@ from torch import Tensor
 from ..collaboration.weights import among, normalised, shares_of
 from ..optim.steps import Descent, Schedule, descend, velocity
 from ..options import BelowOne, Count, NotNegative, Positive, Share, Sizes, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -91,4 +91,5 @@ def wga_bc(
         mix = (own if alone else mix) * oracle.present[:, None]
         return State(x, v, c, t + steps), {"weights": mix}
 
-    return Algorithm(init, step)
+    sent = Releases(blended=2 * steps)  # a gradient, and the model where it is taken
+    return Algorithm(init, step, releases=sent)

@@ -19,7 +19,7 @@ from ..checks import several
 from ..data.federation import full_name
 from ..data.looking.dates import ORIGIN
 from ..models import OBJECTIVES
-from ..privacy.noise import simulated_text
+from ..privacy.mechanisms.noise import simulated_text
 from ..records import Records
 from ..records.cells import CONSTANT
 from ..scores.baselines import over_baseline

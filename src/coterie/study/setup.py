@@ -45,7 +45,7 @@ from .search import folded
 from .settings.rules import with_defaults
 
 if TYPE_CHECKING:
-    from .private.guards import Guard
+    from .private.mechanisms.guards import Guard
 
 _COMPILE_AFTER = {"cpu": 20_000, "cuda": 500}
 """Gradient steps from which compiling (seconds) costs less than it saves."""

@@ -1,7 +1,7 @@
 """Exact losses of gossip, where each client has one input.
 
-The share S(u, v) and its projection are those of `coterie.privacy.projection`. Over
-several inputs of a client, `coterie.privacy.joint` has a bound.
+The share S(u, v) and its projection are those of `projection` in
+`coterie.privacy.accounting`. Over several inputs of a client, its `joint` has a bound.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -17,10 +17,16 @@ from torch import Tensor
 
 from coterie import checks
 from coterie.checks import InputError
-from coterie.privacy.coefficients import Columns, columns_of, links_of
-from coterie.privacy.ledger import Input, Ledger
-from coterie.privacy.losses import Losses
-from coterie.privacy.projection import ROWS, RTOL, Observer, Seen, seen_by_each
+from coterie.privacy.accounting.coefficients import Columns, columns_of, links_of
+from coterie.privacy.accounting.ledger import Input, Ledger
+from coterie.privacy.accounting.losses import Losses
+from coterie.privacy.accounting.projection import (
+    ROWS,
+    RTOL,
+    Observer,
+    Seen,
+    seen_by_each,
+)
 
 _NUMBERS = 250_000_000
 """Numbers that all views of a block of observers may hold, two gigabytes."""

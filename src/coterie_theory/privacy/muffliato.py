@@ -39,9 +39,9 @@ from coterie.graphs.capacities import RingTimes
 from coterie.graphs.families import refuse_apart
 from coterie.graphs.matrices import gossip_matrix, joined
 from coterie.graphs.spectra import chebyshev_factor, contraction
-from coterie.privacy.gaussian import mu_of, replaced
-from coterie.privacy.ledger import Event, Exchange, Input, Ledger, Meetings
-from coterie.privacy.projection import Observer
+from coterie.privacy.accounting.gaussian import mu_of, replaced
+from coterie.privacy.accounting.ledger import Event, Exchange, Input, Ledger, Meetings
+from coterie.privacy.accounting.projection import Observer
 
 from .. import gossip
 from ..decentralised.muffliato import PlannedNoise, planned, stopping_time

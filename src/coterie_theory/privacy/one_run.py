@@ -19,9 +19,9 @@ from coterie.clients.samples import Batch
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation, part
 from coterie.models import ravel
-from coterie.privacy.audits.membership import Audit, audited, scores_along
-from coterie.privacy.per_sample import PrivateSimulation
-from coterie.privacy.subsampled import sampled_epsilon
+from coterie.privacy.accounting.subsampled import sampled_epsilon
+from coterie.privacy.attacks.membership import Audit, audited, scores_along
+from coterie.privacy.mechanisms.per_sample import PrivateSimulation
 from coterie.types import Federated
 
 

@@ -27,9 +27,9 @@ from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from coterie.checks import InputError
-from coterie.privacy.coefficients import SentRows, columns_of, sent
-from coterie.privacy.ledger import Ledger
-from coterie.privacy.losses import Losses
+from coterie.privacy.accounting.coefficients import SentRows, columns_of, sent
+from coterie.privacy.accounting.ledger import Ledger
+from coterie.privacy.accounting.losses import Losses
 
 
 def printed_losses(

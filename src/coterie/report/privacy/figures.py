@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ...checks import InputError
-from ...privacy.noise import SIMULATION_ONLY
+from ...privacy.mechanisms.noise import SIMULATION_ONLY
 from ...records import Records
 from ...scores.finals import CROWD, is_crowd, labels_of
 from ...types import SERVER

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from ...privacy.noise import SIMULATION_ONLY, simulated_text
+from ...privacy.mechanisms.noise import SIMULATION_ONLY, simulated_text
 from ...records import Records
 from ...scores.finals import CROWD, is_crowd, labels_of
 from ...scores.roles import epsilon_by_role
