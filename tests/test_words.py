@@ -35,7 +35,7 @@ README = 120  # lines
 AVOIDED = {
     r"\bone can(not| not)?\b": '"we cannot" or "you cannot"',
     r"\bso many\b(?! that)": '"the number of X"',
-    r"(?<![Tt]here )\b(is|are|was|were) no (?!\w+er\b|more|less|need)\w": '"is not a X"',
+    r"(?<![Tt]here )\b(is|are|was|were) no (?!\w+er\b|more|less)\w": '"is not a X"',
     r"\b(fewer|less|more) yet\b": '"the fewest"',
     r"\bbeside\b": '"besides", "in addition to" or "next to"',
     r"\bwhose [^.,;]* alone\b": "two sentences, or the clause turned around",
