@@ -50,7 +50,7 @@ from ..collaboration.rows import common
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Positive, Sizes, method
-from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows, Server
+from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows, Server
 from .coteries_client import (
     GROUP,
     Ballot,
@@ -187,7 +187,10 @@ def coteries(
         return welcomed(oracle, state.group, *of, rule=rule, **work)
 
     flow = flow_of_coteries(sizes, shares, rule, steps, sure)
-    return Algorithm(init, step, lambda state, oracle: in_use(state), welcome, flow)
+    sent = Releases(average=3, central=1, losses=True)
+    return Algorithm(
+        init, step, lambda state, oracle: in_use(state), welcome, flow, releases=sent
+    )
 
 
 def in_use(state: State) -> Float[Tensor, "n d"]:
