@@ -21,8 +21,7 @@ from pathlib import Path
 
 import torch
 
-from coterie import Simulation, Table, federate, run_rounds
-from coterie.algorithms import ALGORITHMS
+from coterie import Simulation, Table, federate, methods, run_rounds
 from coterie.clients import Alone, block
 from coterie.deploy import joined
 from coterie.models import build, mlp, ravel
@@ -49,7 +48,7 @@ def work(clients: int, features: int, hidden: int, name: str, rounds: int) -> No
     mine = torch.arange(clients)[block(clients, group)]
     module = build(lambda: mlp((features,), 2, hidden=(hidden,)), 0)
     simulation = Simulation(everybody.select(mine), module, group=group)
-    make = ALGORITHMS[name]
+    make = getattr(methods, name)
     sizes = everybody.train.size
     weights = torch.full((clients, clients), 1 / clients)
     algorithm = make(weights if name == "all_for_all" else sizes, steps=args.steps)

@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import torch
 
-from coterie.gossip import (
-    RingTimes,
+from coterie.graphs import RingTimes, edges_of, eigengap, gossip_matrix
+from coterie_theory.gossip import (
     accelerated,
     layers,
     pace_of,
@@ -27,7 +27,6 @@ from coterie.gossip import (
     poisson_rings,
     randomised,
 )
-from coterie.graphs import edges_of, eigengap, gossip_matrix
 
 
 def spent(call: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor]:

@@ -17,8 +17,9 @@ import time
 import torch
 
 from coterie.graphs import contraction, edges_of, gossip_matrix
-from coterie.privacy import Losses, Observer, exact_losses, muffliato
-from coterie.theory.decentralised import muffliato as theory
+from coterie.privacy import Losses, Observer
+from coterie_theory.decentralised import muffliato as theory
+from coterie_theory.privacy import exact_losses, muffliato
 
 
 def main() -> None:

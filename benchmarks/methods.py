@@ -42,8 +42,7 @@ from speed import CASES, federation, timed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coterie import Simulation
-from coterie.algorithms import ALGORITHMS
+from coterie import Simulation, methods
 from coterie.checks import parameters_of
 from coterie.clients import comparisons
 from coterie.clients.samples import Batch
@@ -172,7 +171,7 @@ class Cost(NamedTuple):
 
 def made(name: str, context: Context) -> Algorithm:
     """The method with its defaults, except for the number of steps."""
-    factory = ALGORITHMS[name]
+    factory = getattr(methods, name)
     given = []
     for ingredient in ingredients_of(factory):
         recipe, default = RECIPES[ingredient]
@@ -216,7 +215,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=CASES)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("methods", nargs="*", default=sorted(ALGORITHMS))
+    parser.add_argument("methods", nargs="*", default=dir(methods))
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)

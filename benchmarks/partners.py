@@ -13,7 +13,7 @@ import math
 from coterie.checks import InputError
 from coterie.data import divide, load
 from coterie.privacy import mu_of
-from coterie.privacy.partners import Choosing, private_weights
+from coterie.privacy.mechanisms.partners import Choosing, private_weights
 
 DRAWS = 20
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coterie import Simulation, Table, federate, models, seeds
 from coterie.algorithms.nuclear_norm import nuclear_norm
-from coterie.structure import Tasks, burer_monteiro, squared_distance, tasks
+from coterie_theory.structure import Tasks, burer_monteiro, squared_distance, tasks
 
 
 def problem(n: int, d: int, r: int, m: int) -> tuple[Tasks, Tensor, Tensor]:

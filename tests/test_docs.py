@@ -160,8 +160,9 @@ def test_the_page_of_a_data_protection_officer_says_what_reports_say():
         assert row in text, row
     for role, words in ROLES.items():
         assert f"| {role} | {words} |" in text, role
+    lines = " ".join(text.split())  # long items are wrapped
     for words in NOT_COVERED:
-        assert f"- {words}\n" in text, words
+        assert f"- {words} " in lines, words
 
 
 @pytest.mark.parametrize("key", fields(RunTable), ids=lambda key: key.name)

@@ -12,7 +12,6 @@ from torch import Tensor
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.ditto import ditto
 from coterie.checks import InputError, parameters_of
-from coterie.optim import Descent
 from coterie.options import (
     BelowOne,
     Count,
@@ -36,7 +35,8 @@ def example(
     weights: Stochastic,
     precision: SizesOrNone = None,
     *,
-    rule: Descent = Descent(lr=2.0),
+    lr: Positive = 2.0,
+    momentum: BelowOne = 0.0,
     count: Count = 1,
     whole: Whole = 0,
     size: Positive = 1.0,
@@ -47,7 +47,7 @@ def example(
     late: float = 0.0,
 ) -> Algorithm:
     """Tells what it was given by its first state."""
-    given = (rule, count, whole, size, pull, share, memory, form, late)
+    given = (lr, momentum, count, whole, size, pull, share, memory, form, late)
     flow = Flow(
         lambda x: given, _task, lambda state, now: [], lambda state: x_of(given)
     )
@@ -66,14 +66,17 @@ def _step(state, oracle, rng):
     return state, {}
 
 
-def test_a_group_of_options_is_shown_and_given_field_by_field():
-    names = list(parameters_of(example))
-    assert names[:4] == ["lr", "momentum", "weight_decay", "schedule"]
-    assert "rule" not in names
+def test_options_are_given_as_they_are_written():
+    assert list(parameters_of(example))[:3] == ["lr", "momentum", "count"]
     assert parameters_of(example)["lr"].default == 2.0
     made = example(HALVES, momentum=0.5, count=3)
-    (rule, count, *_) = begun(made, torch.zeros(2, 1))
-    assert rule == Descent(2.0, momentum=0.5) and count == 3
+    assert begun(made, torch.zeros(2, 1))[:3] == (2.0, 0.5, 3)
+
+
+def test_help_shows_types_and_the_registry_rules():
+    shown = inspect.signature(example).parameters
+    assert shown["lr"].annotation is float and shown["count"].annotation is int
+    assert parameters_of(example)["lr"].annotation == Positive
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,7 @@ def test_ingredients_are_checked_when_made_and_against_the_clients():
         example(HALVES, torch.tensor([1.0, 0.0]))
     with pytest.raises(InputError, match=r"`weights` must have shape \(3, 3\)"):
         begun(example(HALVES), torch.zeros(3, 1))
-    assert example(HALVES).flow.init(torch.zeros(2, 1))[1] == 1
+    assert example(HALVES).flow.init(torch.zeros(2, 1))[2] == 1
     with pytest.raises(InputError, match=r"`weights` must have shape \(3, 3\)"):
         example(HALVES).flow.init(torch.zeros(3, 1))
     with pytest.raises(InputError, match=r"`precision` must have shape \(2,\)"):

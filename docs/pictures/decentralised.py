@@ -57,7 +57,7 @@ def distances(name: str, simulation: co.Simulation, best: torch.Tensor) -> list[
     """Root mean square distance to the optimum of all, after every round."""
     n = len(simulation)
     matrix = gossip_matrix(edges_of("ring", n), n)
-    method = co.ALGORITHMS[name](matrix, lr=0.1)
+    method = getattr(co.methods, name)(matrix, lr=0.1)
     x = torch.zeros(n, 5, dtype=REAL)
     return [
         float((r.state.x - best).square().sum(1).mean().sqrt())
@@ -70,7 +70,7 @@ def disagreements(name: str, simulation: co.Simulation) -> list[float]:
     n = len(simulation)
     edges = edges_of("line", n)
     options = {"mix": "pairs"} if name == "agraf" else {}
-    method = co.ALGORITHMS[name](gossip_matrix(edges, n), **options)
+    method = getattr(co.methods, name)(gossip_matrix(edges, n), **options)
     x = torch.linspace(-1, 1, n, dtype=REAL)[:, None].expand(n, 5)
     total = torch.zeros(SECONDS + 1, dtype=REAL)
     for seed in range(SEEDS):

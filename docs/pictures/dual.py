@@ -37,7 +37,7 @@ def distances(
 ) -> list[float]:
     """Root mean square distance to the optimum of all, against seconds."""
     edges, options = edges_of("ring", N), LINES[name][2]
-    method = co.ALGORITHMS[name](gossip_matrix(edges, N), **options)
+    method = getattr(co.methods, name)(gossip_matrix(edges, N), **options)
     length = method.flow.kinds[0].passes or 1.0
     travel = 60.0 if panel == 2 else 0.0
     rate = 1 / length if name == "ddo" else 1 / (3 * (length + travel))

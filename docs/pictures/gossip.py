@@ -13,8 +13,8 @@ import torch
 from canvas import laid_out, named, photograph
 from plotly.subplots import make_subplots
 
-from coterie import gossip
-from coterie.graphs import edges_of, gossip_matrix
+from coterie.graphs import delayed_shares, edges_of, gossip_matrix
+from coterie_theory import gossip
 
 REAL = torch.float64
 SLOW, FAST = "#D55E00", "#0072B2"
@@ -75,7 +75,7 @@ def with_delays() -> list[Curve]:
     rates = 1 / delays
     at = torch.linspace(0, 4, 81, dtype=REAL)
     rings = gossip.poisson_rings(rates, 4.0, rng)
-    shares = gossip.shares(edges, rates, delays)
+    shares = delayed_shares(edges, rates, delays)
     rows = gossip.delayed(x, edges, rings, at, delays=delays, shares=shares)
     matrix = gossip_matrix(edges, n)
     rounds = torch.stack([gossip.plain(x, matrix, rounds=t) for t in range(5)])

@@ -16,15 +16,15 @@ from canvas import laid_out, photograph
 from plotly.subplots import make_subplots
 
 from coterie.graphs import contraction, edges_of, gossip_matrix
-from coterie.privacy import (
-    Observer,
+from coterie.privacy import Observer
+from coterie_theory.decentralised import muffliato as theory
+from coterie_theory.privacy import (
     by_distance,
     exact_losses,
     hops,
     muffliato,
     printed_losses,
 )
-from coterie.theory.decentralised import muffliato as theory
 
 PRINTED, EXACT = "#D55E00", "#0072B2"
 GRAPHS = {"hypercube": 512, "ring": 64, "grid": 400}

@@ -16,7 +16,6 @@ from canvas import captioned, laid_out, photograph
 from plotly.subplots import make_subplots
 
 import coterie as co
-from coterie.algorithms import ALGORITHMS
 from coterie.cli import items_of
 from coterie.data import load
 from coterie.graphs import edges_of, gossip_matrix
@@ -35,7 +34,7 @@ def kept_by_round(federation: co.data.Federation) -> np.ndarray:
     n = len(federation)
     mixing = gossip_matrix(edges_of(GRAPH, n), n)
     lr = bench.LR["digits"]
-    algorithm = ALGORITHMS["neighbours"](mixing, lr=lr, steps=bench.STEPS)
+    algorithm = co.methods.neighbours(mixing, lr=lr, steps=bench.STEPS)
     shape = tuple(federation.features.shape[1:])
     module = build(lambda: co.models.mlp(shape, 10, hidden=(32,)), SEED)
     simulation = co.Simulation(federation, module, batch_size=bench.BATCH, seed=SEED)

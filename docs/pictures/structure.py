@@ -13,7 +13,7 @@ import torch
 from canvas import SIZE, photograph
 from plotly.subplots import make_subplots
 
-from coterie.structure import (
+from coterie_theory.structure import (
     alone,
     burer_monteiro,
     few_shot_head,
@@ -21,7 +21,7 @@ from coterie.structure import (
     nuclear_radius,
     tasks,
 )
-from coterie.structure import single as one_model
+from coterie_theory.structure import single as one_model
 
 N, D, R, NOISE = 200, 30, 3, 0.5
 SAMPLES = (4, 6, 8, 10, 14, 20, 28, 40, 56, 80)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.cli import Claim, settings
+from coterie.data import hard_samples
 from coterie.seeds import generator
-from coterie.theory import collaboration, lower_bounds, rates
+from coterie_theory import collaboration, lower_bounds, rates
 
 from .claims import states
 from .laws import REAL, calls, regressions
@@ -50,7 +51,7 @@ def calls_to(
     losses = rates.LossClass(mu, mu, 1 / twins)  # sigma^2 is about 1
     theory = rates.precision_step(hard.eps, losses)
     most = math.ceil(1 / (theory * mu))  # three times what the best step needs
-    drawn = lower_bounds.hard_samples(
+    drawn = hard_samples(
         apart.repeat(hard.groups),
         generator(twins, "hard"),
         delta=hard.delta,

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from coterie.graphs import places
-from coterie.privacy import by_distance
+from coterie_theory.privacy import by_distance
 
 from .communities import Friends
 from .dropouts import Run

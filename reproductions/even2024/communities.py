@@ -13,8 +13,8 @@ from torch import Tensor
 
 from coterie.cli import Claim
 from coterie.graphs import edges_of
-from coterie.privacy import printed_losses
 from coterie.seeds import generator
+from coterie_theory.privacy import printed_losses
 
 from .gossip_losses import Graph, drawn, graph, ledger, seen_by_one
 

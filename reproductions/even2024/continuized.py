@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import coterie.theory.decentralised.continuized as bounds
+import coterie_theory.decentralised.continuized as bounds
 from coterie.cli import Claim
-from coterie.optim import continuized as methods
+from coterie_theory.descent import continuized as methods
 
 from .figures import EXPECTED
 from .problems import REAL

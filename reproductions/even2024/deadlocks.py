@@ -12,9 +12,8 @@ from torch import Tensor
 
 from coterie.cli import Claim
 from coterie.engine.clocks import Rings
-from coterie.graphs import edges_of
+from coterie.graphs import edges_of, loss_rates
 from coterie.seeds import key
-from coterie.theory import mixing
 
 from .networks import REAL, busy_of, exchanges
 
@@ -87,7 +86,7 @@ def deadlock_claims(share: float, seed: int) -> list[Claim]:
 
 def overlapping(edges: Tensor, busy: Tensor, until: float, seed: int) -> np.ndarray:
     """Models if every ring begins an exchange, whose end overwrites both models."""
-    rings = Rings(edges, mixing.loss_rates(edges, busy), seed=seed).until(until)
+    rings = Rings(edges, loss_rates(edges, busy), seed=seed).until(until)
     x = np.zeros(int(edges.max()) + 1)
     x[0] = 1.0
     pairs = edges.numpy()

@@ -17,10 +17,10 @@ from coterie.graphs import (
     gossip_matrix,
     spectral_gap,
 )
-from coterie.privacy import Input, Ledger, exact_losses, printed_losses
-from coterie.privacy.muffliato import exchanges, random_edges
+from coterie.privacy import Input, Ledger
 from coterie.seeds import generator
-from coterie.theory.decentralised import muffliato as theory
+from coterie_theory.decentralised import muffliato as theory
+from coterie_theory.privacy import exact_losses, muffliato, printed_losses
 
 from .gossip_losses import REFERENCE
 
@@ -54,7 +54,7 @@ def one_run(dropout: float, seed: int, *, nodes: int = NODES) -> Run:
         if errors[-1] < 1 or len(errors) > 20_000:
             return Run(errors, losses, matrices)
         present = torch.rand(nodes, generator=rng) >= dropout
-        edges = random_edges(nodes, LINKS * NODES / nodes, rng)
+        edges = muffliato.random_edges(nodes, LINKS * NODES / nodes, rng)
         edges = edges[present[edges].all(1)]
         if len(edges):
             matrix = gossip_matrix(edges, nodes)
@@ -67,7 +67,7 @@ def ledger_of(run: Run, nodes: int) -> Ledger:
     """What a run has sent."""
     book = Ledger(nodes, (Input(0, torch.ones(nodes).bool(), 1.0, 1.0),))
     for t, matrix in enumerate(run.matrices):
-        book.append(exchanges(matrix, 1, round=t)[0])
+        book.append(muffliato.exchanges(matrix, 1, round=t)[0])
     return book
 
 

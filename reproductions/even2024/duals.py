@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-import coterie.theory.decentralised.continuized as bounds
+import coterie_theory.decentralised.continuized as bounds
 from coterie.cli import Claim
 from coterie.engine.clocks import Rings
 from coterie.graphs import edges_of
-from coterie.optim import dual_descent, meetings
+from coterie.optim import meetings
+from coterie_theory.descent import dual
 
 from .figures import EXPECTED
 from .problems import REAL
@@ -21,10 +22,10 @@ def dual_rates(text: str, n: int, kappa: float) -> tuple[float, float, float]:
     """Theory, and exact rates, accelerated and not, for curvatures 1 to kappa."""
     edges = edges_of(text, n)
     rates = torch.full((len(edges),), 1 / len(edges), dtype=REAL)
-    steps = dual_descent.dual_steps(edges, rates, smoothness=kappa, curvature=1.0)
+    steps = meetings.dual_steps(edges, rates, smoothness=kappa, curvature=1.0)
     q = torch.linspace(1, kappa, n, dtype=REAL)
     basis = torch.linalg.svd(torch.ones(1, n, dtype=REAL))[2][1:].T  # of sum 0
-    ends, one = meetings.incidence(edges), torch.eye(n - 1, dtype=REAL)
+    ends, one = dual.incidence(edges), torch.eye(n - 1, dtype=REAL)
     zero = torch.zeros_like(one)
     turn = torch.cat([torch.cat([-one, one], 1), torch.cat([one, -one], 1)])
     fast, plain = [], []
@@ -76,18 +77,16 @@ def _event_claim(share: float, seed: int) -> Claim:
     values = torch.linalg.eigvalsh(hessians)
     edges = edges_of("ring", n)
     rates = torch.full((n,), 1 / n, dtype=REAL)
-    steps = dual_descent.dual_steps(
+    steps = meetings.dual_steps(
         edges, rates, smoothness=float(values.max()), curvature=float(values.min())
     )
     until = max(300.0, 1000 * share)
     rings = Rings(edges, rates, seed=seed).until(until)
-    gradient = dual_descent.ridge_duals(a, b, decay=decay)
+    gradient = dual.ridge_duals(a, b, decay=decay)
     zeros = torch.zeros(n, d, dtype=REAL)
     off = []
     for some in (steps, steps._replace(eta=0.0)):
-        y, z = dual_descent.dual_accelerated(
-            gradient, edges, some, rings, zeros, until=until
-        )
+        y, z = dual.dual_accelerated(gradient, edges, some, rings, zeros, until=until)
         final = y if some.eta == 0 else z
         models = torch.stack([gradient(v, final[v]) for v in range(n)])
         off.append(float((models - best).square().sum()))

@@ -21,9 +21,9 @@ from coterie.cli import Claim
 from coterie.data import Federation, divide, load
 from coterie.engine.clocks import Clock, Rings, clock
 from coterie.engine.events import EventLoop
-from coterie.graphs import edges_of, gossip_matrix
+from coterie.graphs import edges_of, gossip_matrix, loss_rates
 from coterie.models import build, mlp, ravel, with_row
-from coterie.theory import mixing
+from coterie.types import Algorithm
 
 from .problems import LAW, REAL, same_data
 
@@ -42,7 +42,7 @@ class Trace(NamedTuple):
 
 
 def follow(
-    method: co.Algorithm,
+    method: Algorithm,
     simulation: co.Simulation,
     x: Tensor,
     value: Callable[[Tensor], float],
@@ -189,7 +189,7 @@ def exchange_claims(share: float, seed: int) -> list[Claim]:
         speeds = torch.ones(nodes, dtype=REAL)
         speeds[:2] = slower
         paces = clock("constant(1)", speeds=speeds)
-        rings = Rings(edges, mixing.loss_rates(edges, speeds[edges].amax(1)), seed=seed)
+        rings = Rings(edges, loss_rates(edges, speeds[edges].amax(1)), seed=seed)
         run = follow(
             loss_network(matrix, lr=lr), problem.simulation, x, problem.gap, updates,
             paces=paces, rings=rings,
@@ -235,7 +235,7 @@ def deep_runs(split: str, share: float, seed: int, **options: float) -> dict[str
     speeds[:2] = 20.0
     paces, updates = clock(LAW, speeds=speeds, seed=seed), max(2, int(400 * share)) * 16
     accuracy = accuracy_of(federation, module)
-    lost = Rings(edges, mixing.loss_rates(edges, speeds[edges].amax(1)), seed=seed)
+    lost = Rings(edges, loss_rates(edges, speeds[edges].amax(1)), seed=seed)
     plans = {
         AGRAF: (agraf(matrix, lr=0.1, mix="pairs"), paces, meetings(edges, 16, seed)),
         "loss network": (loss_network(matrix, lr=0.1), paces, lost),

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import torch
 
-from coterie import Algorithm
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.cli import Claim
 from coterie.engine.clocks import Clock, clock
-from coterie.theory import asynchrony
+from coterie.types import Algorithm
+from coterie_theory import asynchrony
 
 from .problems import LAW, REAL, Problem, least_squares, random_data
 from .runs import WINDOW, Jump, Trace, final, follow, jump, time_to

@@ -20,20 +20,16 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from coterie.cli import Claim
-from coterie.gossip import chebyshev_factor
-from coterie.graphs import contraction, edges_of, gossip_matrix
-from coterie.privacy import (
-    Input,
-    Ledger,
-    Observer,
+from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
+from coterie.privacy import Input, Ledger, Observer, joint_losses
+from coterie_theory.decentralised import muffliato as theory
+from coterie_theory.privacy import (
     by_distance,
     exact_losses,
     hops,
-    joint_losses,
+    muffliato,
     printed_losses,
 )
-from coterie.privacy.muffliato import exchanges
-from coterie.theory.decentralised import muffliato as theory
 
 from .figures import EXPECTED
 
@@ -76,7 +72,7 @@ def ledger(
     for s in range(steps):
         book.append(Input(s, torch.ones(n, dtype=torch.bool), 1.0, 1.0))
         count = found.rounds if rounds is None else rounds
-        for event in exchanges(found.matrix, count, factor=factor, round=s):
+        for event in muffliato.exchanges(found.matrix, count, factor=factor, round=s):
             book.append(event)
     return book
 

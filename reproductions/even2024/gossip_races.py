@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import gossip
 from coterie.cli import Claim
 from coterie.graphs import edges_of, eigengap
 from coterie.seeds import generator, key
-from coterie.theory.decentralised import gossip as theory
+from coterie_theory import gossip
+from coterie_theory.decentralised import gossip as theory
 
 REAL = torch.float64
 

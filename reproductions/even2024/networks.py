@@ -15,9 +15,10 @@ from torch import Tensor
 from coterie.checks import InputError
 from coterie.cli import Claim
 from coterie.engine.clocks import Rings
-from coterie.graphs import admitted, edges_of, eigengap, gossip_matrix
+from coterie.graphs import edges_of, eigengap, gossip_matrix, loss_rates
 from coterie.seeds import key
-from coterie.theory import mixing
+from coterie_theory import mixing
+from coterie_theory.gossip import admitted
 
 REAL = torch.float64
 SLOW = 100.0
@@ -41,7 +42,7 @@ def exchanges(
     edges: Tensor, busy: Tensor, until: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """When exchanges of a loss network begin, and on which edges."""
-    rings = Rings(edges, mixing.loss_rates(edges, busy), seed=seed).until(until)
+    rings = Rings(edges, loss_rates(edges, busy), seed=seed).until(until)
     kept = admitted(edges, rings, busy[rings.which])
     return rings.times[kept].numpy(), rings.which[kept].numpy()
 
@@ -58,7 +59,7 @@ def decay(
     where P is what all exchanges so far have made of x - x_bar, and the slope is that
     of its second half.
     """
-    until = 2 * count / float(mixing.loss_rates(edges, busy).sum())
+    until = 2 * count / float(loss_rates(edges, busy).sum())
     logs, pace = [], []
     for run in range(runs):
         times, which = exchanges(edges, busy, until, 1000 * seed + run)
@@ -89,7 +90,7 @@ def mixing_claims(share: float, seed: int) -> list[Claim]:
         edges = edges_of(text, n)
         for slow, reference in ((1.0, equal), (SLOW, unequal)):
             busy = busy_of(edges, slow, seed)
-            gap = mixing.loss_eigengap(edges, mixing.loss_rates(edges, busy))
+            gap = mixing.loss_eigengap(edges, loss_rates(edges, busy))
             # About e^-5 without slow edges; with them more exchanges are needed.
             count = max(40, int(share * (5 if slow == 1 else 20) / equal))
             rate, pace = decay(edges, busy, count, runs, seed)
@@ -182,7 +183,7 @@ def harm_claims(share: float, seed: int) -> list[Claim]:
     for slow in (SLOW, 10 * SLOW):
         busy = torch.ones(len(edges), dtype=REAL).index_fill(0, first, slow)
         found.append(per_second(*decay(edges, busy, count, runs, seed)) / equal)
-        rates = mixing.loss_rates(edges, busy)
+        rates = loss_rates(edges, busy)
         bounds.append(mixing.loss_eigengap(edges, rates) * float(rates.sum()))
     without = per_second(*without_delays(edges[1:], share, seed)) / equal
     return [
@@ -233,7 +234,7 @@ def lemma_claims(share: float, seed: int) -> list[Claim]:
     """How soon an edge is used, and how often it is idle."""
     edges, runs, chance = edges_of("grid", 16), max(20, int(400 * share)), 0.1
     busy = busy_of(edges, 10.0, seed)
-    rates = mixing.loss_rates(edges, busy)
+    rates = loss_rates(edges, busy)
     wait = mixing.waiting_times(edges, rates, busy, chance=chance).numpy()
     # Which edges have an end in common, (E, E).
     near = np.array([np.isin(edges, pair).any(1) for pair in edges.numpy()])

@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import Simulation, Table, federate, models, seeds
-from coterie.algorithms import ALGORITHMS
+from coterie import Simulation, Table, federate, methods, models, seeds
 from coterie.cli import Claim
-from coterie.theory.curvature import concentration, preconditioning
+from coterie_theory.curvature import concentration, preconditioning
 
 REAL = torch.float64
 D, SAMPLES, LAM, PRECISION = 50, 20_000, 1e-4, 1e-8
@@ -321,7 +320,7 @@ def library_claims(share: float, seed: int) -> list[Claim]:
         ("preconditioned_gradient", preconditioned(whole, part, mu)),
         ("spag", spag(whole, part, mu)),
     ):
-        method = ALGORITHMS[name](federation.train.size, first, **settings)
+        method = getattr(methods, name)(federation.train.size, first, **settings)
         x = torch.zeros(10, D, dtype=REAL)
         state = method.init(x, simulation.at(0, purpose="init"))
         expected = x[0]

@@ -17,14 +17,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie import gossip
 from coterie.cli import Claim
 from coterie.data import load
-from coterie.graphs import contraction, gossip_matrix
-from coterie.privacy import Input, Ledger, Observer, joint_losses, printed_losses
-from coterie.privacy.muffliato import connected_edges, exchanges
+from coterie.graphs import chebyshev_factor, contraction, gossip_matrix
+from coterie.privacy import Input, Ledger, Observer, joint_losses
 from coterie.seeds import generator
-from coterie.theory.decentralised import muffliato as theory
+from coterie_theory import gossip
+from coterie_theory.decentralised import muffliato as theory
+from coterie_theory.privacy import muffliato, printed_losses
 
 from .gossip_losses import REFERENCE
 
@@ -44,7 +44,7 @@ def steps_on(n: int, rng: torch.Generator, *, links: float = 1.0) -> list[Step]:
     """A connected random graph for each step."""
     found = []
     for _ in range(STEPS):
-        edges = connected_edges(n, links * math.log(n) / n, rng)
+        edges = muffliato.connected_edges(n, links * math.log(n) / n, rng)
         matrix = gossip_matrix(edges, n)
         gap = 1 - contraction([matrix])
         count = theory.stopping_time(math.sqrt(gap), n, 1.0)
@@ -72,8 +72,10 @@ def ledger_of(n: int, steps: list[Step], *, factor: bool = False) -> Ledger:
     book = Ledger(n)
     for s, step in enumerate(steps):
         book.append(Input(s, torch.ones(n, dtype=torch.bool), 2 * CLIP, NOISE))
-        gamma = gossip.chebyshev_factor(step.gap) if factor else 1.0
-        for event in exchanges(step.matrix, step.exchanges, factor=gamma, round=s):
+        gamma = chebyshev_factor(step.gap) if factor else 1.0
+        for event in muffliato.exchanges(
+            step.matrix, step.exchanges, factor=gamma, round=s
+        ):
             book.append(event)
     return book
 

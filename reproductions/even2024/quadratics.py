@@ -9,7 +9,7 @@ import torch
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.cli import Claim
 from coterie.engine.clocks import clock
-from coterie.theory import asynchrony
+from coterie_theory import asynchrony
 
 from .figures import EXPECTED
 from .problems import LAW, REAL, quadratic

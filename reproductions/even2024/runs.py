@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie import Algorithm
 from coterie.engine.clocks import Clock
 from coterie.engine.events import run_events
+from coterie.types import Algorithm
 
 from .problems import REAL, Problem
 

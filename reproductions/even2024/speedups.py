@@ -19,16 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import gossip
 from coterie.cli import Claim
 from coterie.graphs import (
     contraction,
     delayed_gap,
+    delayed_shares,
     edges_of,
     gossip_matrix,
     tuned_rates,
 )
 from coterie.seeds import generator
+from coterie_theory import gossip
 
 from .gossip_races import REAL, copies, deviations
 
@@ -96,7 +97,7 @@ class Course(NamedTuple):
 def course(network: Network, runs: int, seed: int, *, printed: bool = False) -> Course:
     """Delayed gossip, with steps K / (2 p), or K / p as printed."""
     edges, delays, rates = network
-    steps = gossip.shares(edges, rates, delays) * (2 if printed else 1)
+    steps = delayed_shares(edges, rates, delays) * (2 if printed else 1)
     rings = gossip.poisson_rings(rates.repeat(runs), UNTIL, generator(seed, "course"))
     x = torch.zeros(NODES, 1, dtype=REAL)
     x[0] = 1.0

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from coterie import Simulation, Table, federate, models, run_rounds
-from coterie.algorithms import ALGORITHMS
+from coterie import Simulation, Table, federate, methods, models, run_rounds
 from coterie.cli import Claim
-from coterie.theory.curvature import implicit_bias
+from coterie_theory.curvature import implicit_bias
 
 ALPHA, DONE = 0.1, 1e-11
 REAL = torch.float64
@@ -306,7 +305,7 @@ def sampling_claims(share: float, seed: int) -> list[Claim]:
     tests = []
     for gamma, part, rounds in ((0.6, 1.0, 3000), (0.1, 0.05, 6000)):
         # The library's squares have no factor 1/2.
-        method = ALGORITHMS["fedavg"](torch.ones(20), lr=gamma / 2, weighting="uniform")
+        method = methods.fedavg(torch.ones(20), lr=gamma / 2, weighting="uniform")
         end = start
         for r in run_rounds(
             method,

@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie import Simulation, Table, federate, models, seeds
 from coterie.algorithms.nuclear_norm import nuclear_norm
 from coterie.cli import Claim
-from coterie.structure import (
+from coterie_theory.structure import (
     FewSamplesWarning,
     Tasks,
     alone,
@@ -28,12 +28,13 @@ from coterie.structure import (
     fista,
     loss,
     nuclear_radius,
+    one_sample_rates,
     one_sample_subspace,
+    rates,
     squared_distance,
     tasks,
     top_subspace,
 )
-from coterie.theory.structure import one_sample, rates
 
 from .walks import slope
 
@@ -251,7 +252,7 @@ def one_sample_claims(share: float, seed: int) -> list[Claim]:
                 "the median must be below .03" if found else "and above .1: too few",
             )
         )
-    mislead = [one_sample.clients_that_mislead(r) for r in (10, 15, 20)]
+    mislead = [one_sample_rates.clients_that_mislead(r) for r in (10, 15, 20)]
     return [
         *claims,
         Claim(

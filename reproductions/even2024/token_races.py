@@ -12,15 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-import coterie.theory.decentralised.tokens as theory
+import coterie_theory.decentralised.tokens as theory
 from coterie.cli import Claim
-from coterie.graphs import (
-    edges_of,
-    gossip_matrix,
-    hitting_time,
-    mixing_time,
-    transition,
-)
+from coterie.graphs import edges_of, gossip_matrix, hitting_time, transition
+from coterie_theory.decentralised import chains
 
 from .tokens import random, walked
 from .walks import slope
@@ -304,7 +299,7 @@ def raced(
 ) -> tuple[dict[str, float], int]:
     """|grad f|^2 of each method, and for how many steps waiting waits."""
     problem = logistic(n, apart, seed)
-    mixing = mixing_time(transition("metropolis", edges_of(text, n), n), 0.25)
+    mixing = chains.mixing_time(transition("metropolis", edges_of(text, n), n), 0.25)
     ends = {
         "MC-SAG": sag_race(problem, text, budget, seed),
         "MC-SGD": token_race(problem, text, budget, 1, seed),

@@ -12,21 +12,14 @@ import math
 import numpy as np
 import torch
 
-import coterie.theory.decentralised.tokens as theory
+import coterie_theory.decentralised.tokens as theory
 from coterie.algorithms.token_sgd import token_sgd
 from coterie.cli import Claim
 from coterie.engine.clocks import Delays, clock
 from coterie.engine.events import EventLoop
-from coterie.graphs import (
-    edges_of,
-    gossip_matrix,
-    hitting_time,
-    mixing_time,
-    paths,
-    relaxation_time,
-    transition,
-)
+from coterie.graphs import edges_of, gossip_matrix, hitting_time, transition
 from coterie.seeds import generator, key
+from coterie_theory.decentralised import chains
 
 from .problems import quadratic
 from .walks import slope
@@ -50,7 +43,7 @@ def walked(
     """(steps + 1, runs) where walks are that begin anywhere, all alike."""
     rng = generator(seed, "chapter7", name)
     start = torch.randint(len(chain), (runs,), generator=rng)
-    return paths(chain, start, steps, rng).numpy()
+    return chains.paths(chain, start, steps, rng).numpy()
 
 
 # Times of walks: the spec's values, and how they grow.
@@ -60,7 +53,7 @@ def time_claims(share: float, seed: int) -> list[Claim]:
     """Hitting and mixing times of cycles and tori, and Table 7.2."""
     lazy = {n: transition("lazy", edges_of("ring", n), n) for n in (16, 32, 64)}
     hit = {n: hitting_time(chain) for n, chain in lazy.items()}
-    mix = {n: mixing_time(chain) for n, chain in lazy.items()}
+    mix = {n: chains.mixing_time(chain) for n, chain in lazy.items()}
     tori = [transition("lazy", torus(side), side**2) for side in (4, 8, 12)]
     found = [hitting_time(chain) for chain in tori]
     slopes = (
@@ -193,9 +186,9 @@ def floor_claims(share: float, seed: int) -> list[Claim]:
         floors.append(float(np.square(x).mean()))
         errors.append(float(np.square(x).std()) / math.sqrt(runs))
         local.append(float(np.square(y).mean()))
-        kept = 1 - 1 / relaxation_time(chain)
+        kept = 1 - 1 / chains.relaxation_time(chain)
         exact.append(theory.two_state_moment((1 - kept) / 2, lr))
-        mixing.append(mixing_time(chain, 0.25))
+        mixing.append(chains.mixing_time(chain, 0.25))
     grows = slope(mixing, floors)
     off = max(abs(f - e) / s for f, e, s in zip(floors, exact, errors, strict=True))
     alone = lr / (2 - lr)

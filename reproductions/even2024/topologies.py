@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.cli import Claim
 from coterie.graphs import edges_of, gossip_matrix
-from coterie.theory import agraf, mixing
+from coterie_theory import agraf, mixing
 
 from .walks import random, slope
 

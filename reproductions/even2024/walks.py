@@ -19,7 +19,7 @@ import torch
 from coterie.cli import Claim
 from coterie.graphs import edges_of
 from coterie.seeds import key
-from coterie.theory import agraf, mixing
+from coterie_theory import agraf, mixing
 
 Gradient = Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
 """Gradients at points of these nodes."""

@@ -15,7 +15,7 @@ import coterie as co
 from coterie.cli import Claim, lead, run_shown
 from coterie.collaboration import binary
 from coterie.seeds import generator
-from coterie.theory import all_for_one
+from coterie_theory import all_for_one
 
 HERE = Path(__file__).parent
 EXPECTED = tomllib.loads((HERE / "expected.toml").read_text())

@@ -3,8 +3,8 @@
 One model per client, and who should learn with whom.
 
 >>> import coterie as co
->>> "adaptive_all_for_one" in co.ALGORITHMS
-True
+>>> co.methods.fedavg.__name__
+'fedavg'
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from .algorithms import ALGORITHMS
+    from . import data, methods
     from .checks import InputError, TrainingError
     from .clients.simulation import Simulation
-    from .data.federation import Federation, Table, federate
+    from .data.federation import Table, federate
     from .engine.rounds import run_rounds
     from .export import Run, load
     from .models import with_group_norm
     from .planning.plans import plan_study
     from .study import Result, Study, read_study, run_study, study_of, train
-    from .types import Algorithm, Clients, Comparison, Flow, Info, Kind, Oracle, Task
 
 
 def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
@@ -50,22 +49,22 @@ def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 _late = late_names(
     __name__,
     {
-        "algorithms": "ALGORITHMS",
         "checks": "InputError TrainingError",
         "clients.simulation": "Simulation",
-        "data.federation": "Federation Table federate",
+        "data.federation": "Table federate",
         "engine.rounds": "run_rounds",
         "export": "Run load",
         "models": "with_group_norm",
         "planning.plans": "plan_study",
         "study": "Result Study read_study run_study study_of train",
-        "types": "Algorithm Clients Comparison Flow Info Kind Oracle Task",
     },
 )
 
 
 def __getattr__(name: str) -> Any:
     """The version, which is looked up, and public names when they are used first."""
+    if name in ("data", "methods"):
+        return import_module(f".{name}", __name__)
     return _own_version() if name == "__version__" else _late(name)
 
 
@@ -85,26 +84,18 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "Clients",
-    "Comparison",
-    "Federation",
-    "Flow",
-    "Info",
     "InputError",
-    "Kind",
-    "Oracle",
     "Result",
     "Run",
     "Simulation",
     "Study",
     "Table",
-    "Task",
     "TrainingError",
     "__version__",
+    "data",
     "federate",
     "load",
+    "methods",
     "plan_study",
     "read_study",
     "run_rounds",

@@ -354,14 +354,15 @@ def call(name: str, text: str) -> tuple[str, tuple[float, ...]]:
 def parameters_of(
     function: Callable[..., Any], *, ingredients: int | None = None
 ) -> dict[str, inspect.Parameter]:
-    """The parameters that a user may set by name.
+    """The parameters that a user may set by name; those of a method with their rules.
 
     Args:
         function: a factory, loader or split.
         ingredients: how many leading parameters are none of the user's; None takes the
             keyword-only ones.
     """
-    parameters = inspect.signature(function).parameters
+    signature = getattr(function, "declared", None) or inspect.signature(function)
+    parameters = signature.parameters
     if ingredients is None:
         return {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
     return dict(list(parameters.items())[ingredients:])
@@ -405,7 +406,7 @@ def takes_text(parameter: inspect.Parameter) -> bool:
     kind = parameter.annotation
     while typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]
-    return str in typing.get_args(kind)
+    return str in (getattr(k, "__supertype__", k) for k in typing.get_args(kind))
 
 
 def _same_type(name: str, default: object, value: object) -> None:
@@ -443,7 +444,8 @@ def imported(name: str, value: str) -> Any:
     before = set(sys.modules)
     try:
         found = importlib.import_module(module)
-        vars(found).setdefault("__brought__", set(sys.modules) - before)
+        if "__brought__" not in vars(found):
+            found.__brought__ = set(sys.modules) - before  # type: ignore[attr-defined]
         return getattr(found, attribute)
     except InputError:
         raise

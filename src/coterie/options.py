@@ -1,13 +1,12 @@
 """What a method takes: each parameter says in its annotation what it may be.
 
     @method(in_rounds=("momentum", "schedule"), in_time=("late",))
-    def ditto(sizes: Sizes, *, rule: Descent = Descent(), lam: NotNegative = 1.0, ...)
+    def ditto(sizes: Sizes, *, lr: LocalLr = 0.1, lam: NotNegative = 1.0, ...)
 
-Positional parameters are ingredients, the others options. Rules stand in annotations
-beside types: functions of name and value, and for an ingredient of the number of
-clients, that refuse by raising; a `Literal` is a rule of its own. An option whose type
-is a named tuple stands for its fields: users set `lr` and `momentum`, and the factory
-gets a `Descent`.
+Positional parameters are ingredients, the others are options. An annotation holds the
+type and the rules of a value. A rule is a function that raises. It takes the name and
+the value, and for an ingredient also the number of clients. A `Literal` is a rule of
+its own. `help`, editors and type checkers see the types without the rules.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
-from inspect import Parameter, Signature
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from inspect import Signature
+from typing import Annotated, Any, Literal, NamedTuple, NewType, ParamSpec
 
 from torch import Tensor
 
@@ -51,7 +50,11 @@ Share = Annotated[float, functools.partial(number, at_least=0, at_most=1)]
 Accuracy = Annotated[float, functools.partial(number, at_least=1e-15, at_most=0.5)]
 BelowOne = Annotated[float, functools.partial(number, at_least=0, below=1)]
 
-Factory = Callable[..., Algorithm]
+Formula = NewType("Formula", str)
+"""Text in place of a number, such as `Formula("adam(0.005)")`; it is plain text."""
+
+Given = ParamSpec("Given")
+"""What a factory takes, as type checkers read it from its signature."""
 
 
 def method(
@@ -59,8 +62,8 @@ def method(
     in_rounds: Collection[str] = (),
     in_time: Collection[str] = (),
     known_optimum: Mapping[str, object] | None = None,
-) -> Callable[[Factory], Factory]:
-    """Makes a factory check what it is given, and shows its options one by one.
+) -> Callable[[Callable[Given, Algorithm]], Callable[Given, Algorithm]]:
+    """Makes a factory check what it is given. Its signature stays as it is written.
 
     Ingredients are checked again when training begins, against the number of clients.
 
@@ -73,36 +76,29 @@ def method(
             thousandth of the way. None: the defaults.
     """
 
-    def decorate(factory: Factory) -> Factory:
-        hints = typing.get_type_hints(factory, include_extras=True)
-        written = inspect.signature(factory)
-        shown = [
-            option.replace(annotation=_marked(option, in_rounds, in_time))
-            for parameter in written.parameters.values()
-            for option in _options(parameter, hints.get(parameter.name))
-        ]
-        signature = written.replace(parameters=shown)
-        defaults = {p.name: p.default for p in shown}
-        groups = {n: hints[n] for n in written.parameters if _is_group(hints.get(n))}
+    def decorate(factory: Callable[Given, Algorithm]) -> Callable[Given, Algorithm]:
+        declared = _signature(factory, rules=True)
+        defaults = {p.name: p.default for p in declared.parameters.values()}
 
         @functools.wraps(factory)
-        def made(*ingredients: Any, **given: Any) -> Algorithm:
-            bound = signature.bind(*ingredients, **given)
+        def made(*ingredients: Given.args, **given: Given.kwargs) -> Algorithm:
+            bound = declared.bind(*ingredients, **given)
             bound.apply_defaults()
             options = bound.kwargs
-            beside = dict(zip(written.parameters, bound.args, strict=False))
+            beside = dict(zip(defaults, bound.args, strict=False))
             for name, value in beside.items():
                 if value is not None:
-                    _check(signature, {name: value}, len(value), len(value))
-            _check(signature, options)
+                    _check(declared, {name: value}, len(value), len(value))
+            _check(declared, options)
             changed = {n: options[n] for n in in_rounds if options[n] != defaults[n]}
-            for name, kind in groups.items():
-                options[name] = kind(**{f: options.pop(f) for f in kind._fields})
-            algorithm = factory(*bound.args, **options)
-            fits = functools.partial(_check, signature, beside)
+            algorithm = factory(*ingredients, **given)
+            fits = functools.partial(_check, declared, beside)
             return _guarded(algorithm, fits, changed, defaults)
 
-        made.__signature__ = signature  # type: ignore[attr-defined]
+        made.__signature__ = _signature(factory, rules=False)  # type: ignore[attr-defined]
+        made.declared = declared  # type: ignore[attr-defined]
+        made.in_rounds = frozenset(in_rounds)  # type: ignore[attr-defined]
+        made.in_time = frozenset(in_time)  # type: ignore[attr-defined]
         made.known_optimum = known_optimum or {}  # type: ignore[attr-defined]
         return made
 
@@ -116,38 +112,20 @@ def unused(factory: Callable[..., Any], *, waits: bool) -> set[str]:
         factory: of a method.
         waits: whether it is the face in which clients wait, that of rounds.
     """
-    other = "time" if waits else "rounds"
-    return {
-        name
-        for name, option in inspect.signature(factory).parameters.items()
-        if other in typing.get_args(option.annotation)[1:]
-    }
+    return set(getattr(factory, "in_time" if waits else "in_rounds", ()))
 
 
-def _is_group(kind: Any) -> bool:
-    return isinstance(kind, type) and hasattr(kind, "_fields")
-
-
-def _options(parameter: Parameter, kind: Any) -> Iterator[Parameter]:
-    """The options that a parameter stands for: itself, or the fields of its type."""
-    if not _is_group(kind):
-        yield parameter.replace(annotation=kind)
-        return
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for name in kind._fields:
-        default, kind_of = getattr(parameter.default, name), Parameter.KEYWORD_ONLY
-        yield Parameter(name, kind_of, default=default, annotation=hints[name])
-
-
-def _marked(
-    option: Parameter, in_rounds: Collection[str], in_time: Collection[str]
-) -> Any:
-    """The annotation, with the face that alone uses the option."""
-    if option.name in in_rounds:
-        return Annotated[option.annotation, "rounds"]
-    if option.name in in_time:
-        return Annotated[option.annotation, "time"]
-    return option.annotation
+def _signature(factory: Callable[..., Any], *, rules: bool) -> Signature:
+    """The signature of a factory with types in place of names, and with their rules."""
+    written = inspect.signature(factory)
+    hints = typing.get_type_hints(factory, include_extras=rules)
+    return written.replace(
+        parameters=[
+            p.replace(annotation=hints.get(p.name, p.annotation))
+            for p in written.parameters.values()
+        ],
+        return_annotation=hints.get("return", written.return_annotation),
+    )
 
 
 def _check(signature: Signature, given: Mapping[str, Any], *shape: int) -> None:

@@ -456,6 +456,27 @@ def _no_rounds(*_: Any) -> NoReturn:
     raise InputError("the method has no rounds: it reacts to answers, in time.")
 
 
+class Releases(NamedTuple):
+    """What a method declares that a client releases in one round, at most.
+
+    A verb has a number of rows, each as long as a model, that tell something new about
+    the client's data. What is made of earlier releases alone is not counted. A client
+    releases a gradient to every reader of `blended` and `compare`: that is one row, and
+    one more where the model at which others are asked tells something new.
+
+    Example: `Releases(average=1)` is one model to the server. `Releases()` is nothing.
+    A dry run without data verifies it (`coterie.privacy.mechanisms.dry_run`).
+    """
+
+    average: int = 0
+    central: int = 0
+    mix: int = 0
+    blended: int = 0
+    compare: int = 0
+    losses: bool = False  # mean losses leave, or choices made of them
+    unbounded: bool = False  # so does what no clipping bounds: [privacy] refuses it
+
+
 class Algorithm(NamedTuple):
     """A method: how to begin, what one round does, and which models clients use.
 
@@ -473,6 +494,9 @@ class Algorithm(NamedTuple):
 
     `home` are columns of a model that the method itself keeps with their clients: what
     it sends has the others alone. [privacy] clips and noises these.
+
+    `releases` declares what a client releases in a round. [privacy] refuses a method
+    that releases more; without a declaration it takes what a dry run finds.
     """
 
     init: Callable[[Tensor, Oracle], State] = _no_rounds
@@ -481,6 +505,7 @@ class Algorithm(NamedTuple):
     welcome: Callable[[State, Oracle], Tensor] | None = None
     flow: Flow | None = None
     home: Bool[Tensor, " d"] | None = None
+    releases: Releases | None = None
 
     @property
     def faces(self) -> tuple[str, ...]:

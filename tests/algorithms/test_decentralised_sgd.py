@@ -17,8 +17,8 @@ from coterie.checks import InputError
 from coterie.conformance.cases import Case
 from coterie.conformance.suite import CHECKS
 from coterie.engine.events import EventLoop
-from coterie.gossip import chebyshev, plain
 from coterie.graphs import among_present, edges_of, gossip_matrix
+from coterie_theory.gossip import chebyshev, plain
 from support.gradient_oracles import Quadratics
 from support.oracles import begun
 from support.paces import EQUAL, EXACT

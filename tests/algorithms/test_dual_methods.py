@@ -10,8 +10,10 @@ from coterie.algorithms.dual_accelerated import dual_accelerated
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import EventLoop
 from coterie.graphs import RingTimes, edges_of, gossip_matrix
-from coterie.optim import delayed_descent, dual_descent
-from coterie.theory.decentralised.descent import ddo_gains
+from coterie.optim.meetings import dual_steps
+from coterie_theory.decentralised.descent import ddo_gains
+from coterie_theory.descent import delayed as delayed_descent
+from coterie_theory.descent import dual
 from support.quadratics import REAL, D, hessians, quadratics, simulate, solve, start
 
 DECAY = 0.2
@@ -47,11 +49,11 @@ def test_where_computing_takes_no_time_it_is_the_function_of_the_rings(
     method = dual_accelerated(matrix, accuracy=1e-12, **BOWL)
     run = EventLoop(method, full, start(), clock=AT_ONCE, rings=rings)
     list(run.until(1.4))
-    gradient = dual_descent.quadratic_duals(losses[0], solve(*losses))
-    wanted = dual_descent.dual_accelerated(
+    gradient = dual.quadratic_duals(losses[0], solve(*losses))
+    wanted = dual.dual_accelerated(
         gradient,
         edges,
-        dual_descent.dual_steps(edges, rings.rates, smoothness=3.2, curvature=1.2),
+        dual_steps(edges, rings.rates, smoothness=3.2, curvature=1.2),
         rings.until(1.4),
         torch.zeros(6, D, dtype=REAL),
         until=1.4,
@@ -154,7 +156,7 @@ def test_steps_are_for_how_often_pairs_meet(full, rate, until):
     run = EventLoop(method, full, start(), clock=clock("constant(1)"), rings=rings)
     list(run.until(until))
     rung = len(rings.until(until).times)
-    alone = dual_descent.dual_steps(edges, rings.rates, smoothness=3.2, curvature=1.2)
+    alone = dual_steps(edges, rings.rates, smoothness=3.2, curvature=1.2)
     # Of some hundred exchanges at least, on a graph that is no tree.
     share = 1 - run.lost / rung
     assert run.state.duals.eta / alone.eta == pytest.approx(share, rel=0.2)

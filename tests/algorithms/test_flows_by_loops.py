@@ -26,7 +26,7 @@ from coterie.data.federation import PARTS, Table, federate
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import EventLoop, run_events
 from coterie.graphs import gossip_matrix
-from coterie.theory import asynchrony
+from coterie_theory import asynchrony
 from support.paces import EXACT, UNEVEN, question
 from support.quadratics import (
     REAL,

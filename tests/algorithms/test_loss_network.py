@@ -11,10 +11,10 @@ from coterie.algorithms.loss_network import loss_network
 from coterie.checks import InputError, TrainingError
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import EventLoop
-from coterie.graphs import edges_of, gossip_matrix
-from coterie.graphs.capacities import admitted
-from coterie.theory.mixing import busy_times, loss_rates
+from coterie.graphs import edges_of, gossip_matrix, loss_rates
 from coterie.types import Arrivals
+from coterie_theory.gossip.capacities import admitted
+from coterie_theory.mixing import busy_times
 from support.paces import EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, hessians, quadratics, simulate, start
 

@@ -17,8 +17,8 @@ from coterie.algorithms.spag import spag
 from coterie.checks import InputError
 from coterie.data.federation import Table, federate
 from coterie.study.ingredients import RECIPES, Context, is_told
-from coterie.theory.curvature.preconditioning import relative_condition
 from coterie.types import traffic_of
+from coterie_theory.curvature.preconditioning import relative_condition
 from support.plain_clients import mine
 from support.quadratics import REAL, simulate
 

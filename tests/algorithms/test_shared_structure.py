@@ -17,18 +17,13 @@ from coterie.clients.oracles import SimulatedOracle
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.directions import by_lanczos
 from coterie.data.federation import Table, federate
-from coterie.structure import (
+from coterie.optim.factors import expanded, factor_columns, first_factors, of_factors
+from coterie_theory.structure import (
     burer_monteiro,
     fista,
     nuclear_radius,
     squared_distance,
     top_subspace,
-)
-from coterie.structure.factors import (
-    expanded,
-    factor_columns,
-    first_factors,
-    of_factors,
 )
 from support import federations, quadratics
 from support.oracles import Everybody

@@ -318,20 +318,6 @@ def test_vanishing_biases_join_everybody_and_infinite_ones_nobody():
         assert_close(build(alone, 1.0), torch.eye(7).double())
 
 
-def test_the_collaboration_radius_leaves_that_share_of_the_precision_to_the_bias():
-    for eps, mu, share in ((0.1, 2.0, 0.5), (3.0, 0.01, 0.25), (1e-4, 1.0, 2.0)):
-        b = weights.collaboration_radius(eps, mu, share=share)
-        assert b**2 / (2 * mu) == pytest.approx(share * eps)
-    # Corollary 8.5.1, Theorem 8.2 and Theorem 8.1.
-    assert weights.collaboration_radius(0.1, 3.0) ** 2 == pytest.approx(0.3)
-    assert weights.collaboration_radius(0.1, 3.0, share=0.25) ** 2 == pytest.approx(
-        0.15
-    )
-    assert weights.collaboration_radius(0.1, 3.0, share=2) ** 2 == pytest.approx(1.2)
-    with pytest.raises(InputError, match=r"`mu` must be greater than 0, got 0\.0"):
-        weights.collaboration_radius(0.1, 0.0)
-
-
 def test_interpolation_goes_from_local_to_global():
     assert torch.equal(weights.interpolation(0.0, 4), torch.eye(4))
     assert_close(weights.interpolation(3 / 4, 4), torch.full((4, 4), 0.25))

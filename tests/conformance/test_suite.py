@@ -22,7 +22,7 @@ from coterie.conformance.federations import common_optimum, small_federation
 from coterie.conformance.suite import CHECKS, Finding, check_algorithm, faces_of
 from coterie.optim.steps import Descent, velocity
 from coterie.options import NotNegative, Positive, Sizes, method
-from coterie.types import Algorithm, Rows
+from coterie.types import Algorithm, Releases, Rows
 
 EXCEPTED = {
     ("cobo", "relabelling"): "pairs of clients are drawn by position.",
@@ -373,6 +373,10 @@ def knows_whom_it_asks() -> Algorithm:
     return around(wrong)
 
 
+def says_that_nothing_leaves(sizes: Sizes) -> Algorithm:
+    return fedavg(sizes)._replace(releases=Releases())
+
+
 CULPRITS = [
     ("newcomers", welcomes_all_with_one_model),
     ("newcomers", welcomes_with_rounded_models),
@@ -411,6 +415,7 @@ CULPRITS = [
     ("local_limit", ignores_its_weights),
     ("client_by_client", treats_clients_by_their_number),
     ("without_noise", knows_whom_it_asks),
+    ("releases", says_that_nothing_leaves),
 ]
 
 

@@ -22,7 +22,7 @@ from coterie.clients.simulation import Simulation
 from coterie.data import Table
 from coterie.deploy import processes
 from coterie.deploy.heartbeats import Pulse, patience
-from coterie.privacy.training import Mechanism
+from coterie.privacy.mechanisms import Mechanism
 from coterie.records import Folder
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study

@@ -19,9 +19,9 @@ from coterie.engine.clocks import Delays, Rings
 from coterie.engine.events import EventLoop, run_events
 from coterie.engine.rounds import run_rounds
 from coterie.records import pack, unpack
-from coterie.theory.asynchrony import practical_steps
-from coterie.theory.delays import applied_steps, delays_of
 from coterie.types import Algorithm, Flow, Kind, Task
+from coterie_theory.asynchrony import practical_steps
+from coterie_theory.delays import applied_steps, delays_of
 from support.paces import EQUAL, EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, D, hessians, quadratics, simulate
 

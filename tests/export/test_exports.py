@@ -116,7 +116,7 @@ def test_a_card_has_the_row_of_a_client_where_many_have_groups(hospitals):
     labels = np.array([[1, 0, 1, 1]])
     kept = GroupLabels(np.array([3]), labels, labels, np.array([1.0, 5, 2, 1]))
     told = replace(hospitals[0].records, weights={}, groups={("adaptive", 0): kept})
-    lines = cards.partner_lines(told, trained)
+    lines = cards.partner_text(told, trained).splitlines()
     assert lines[0] == "Its weights of collaboration at round 3:"
     assert lines[4:] == [
         "| Chur (itself) | 0.500 |",
@@ -134,9 +134,8 @@ def test_a_card_shows_shares_where_weights_do_not_sum_to_1(hospitals):
         ([0.0] * 4, "round 3, as shares of their sum, which is 0:", None),
     ):
         kept = Snapshots(np.array([3]), np.array([[row] * 4]))
-        lines = cards.partner_lines(
-            replace(records, weights={("adaptive", 0): kept}), trained
-        )
+        told = replace(records, weights={("adaptive", 0): kept})
+        lines = cards.partner_text(told, trained).splitlines()
         assert lines[0] == f"Its weights of collaboration at {heading}"
         shares = [float(line.split("|")[2]) for line in lines[4:]]
         assert sum(shares) == pytest.approx(1.0 if first else 0.0)

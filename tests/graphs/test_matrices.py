@@ -21,10 +21,11 @@ from coterie.graphs import (
     joined,
     laplacian_matrix,
     lazy,
+    loss_rates,
     max_degree,
     refuse_apart,
 )
-from coterie.theory.mixing import fixed_mixing, loss_rates
+from coterie_theory.mixing import fixed_mixing
 
 REAL = torch.float64
 GRAPHS = ("barbell", "complete", "erdos_renyi(0.4)", "expander(3)", "grid", "star")

@@ -19,7 +19,7 @@ from coterie.graphs import (
     spectral_gap,
 )
 from coterie.graphs.spectra import swaps
-from coterie.theory.mixing import fixed_mixing, periodic_mixing
+from coterie_theory.mixing import fixed_mixing, periodic_mixing
 
 REAL = torch.float64
 RIGHT = 1e-8  # of itself: what is promised

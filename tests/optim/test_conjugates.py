@@ -9,7 +9,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.optim.conjugates import Bowl, conjugate_gradient
-from coterie.optim.dual_descent import ridge_duals
+from coterie_theory.descent.dual import ridge_duals
 from support.quadratics import REAL, hessians, quadratics, simulate, solve, start
 
 

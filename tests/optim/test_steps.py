@@ -9,8 +9,8 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.optim import Descent, descend, follow, sgd, step_size, velocity
-from coterie.options import method
+from coterie.optim import Descent, Schedule, descend, follow, sgd, step_size, velocity
+from coterie.options import BelowOne, NotNegative, Positive, method
 from coterie.types import Algorithm
 from support.oracles import with_verbs
 
@@ -19,7 +19,13 @@ N, D = 3, 4
 
 
 @method()
-def descends(*, rule: Descent = Descent()) -> Algorithm:
+def descends(
+    *,
+    lr: Positive = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
+) -> Algorithm:
     return Algorithm()
 
 

@@ -31,8 +31,8 @@ from coterie.planning.plans import plan_study
 from coterie.planning.prospects import PilotFindings, prospects_of, structure_of
 from coterie.planning.waiting import waiting_of
 from coterie.similarity.samples import dealt
-from coterie.theory.asynchrony import speed_up
-from coterie.theory.collaboration import count_near
+from coterie_theory.asynchrony import speed_up
+from coterie_theory.collaboration import count_near
 
 
 def known(

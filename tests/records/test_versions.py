@@ -87,7 +87,7 @@ def test_the_source_of_a_method_is_what_it_imports_and_no_other_method():
         ("clients/simulation.py", True),
         ("seeds.py", True),
         ("study/training.py", True),
-        ("privacy/per_sample/tapes.py", True),
+        ("privacy/mechanisms/per_sample/tapes.py", True),
         ("algorithms/ditto.py", False),
         ("report/pages.py", False),
         ("report/privacy/section.py", False),

@@ -116,9 +116,7 @@ def test_a_score_that_samples_leave_undefined_is_left_out_for_all_alike():
     assert undefined_for(records) == [1]
     table = report.summary(records)
     assert table["mean"].to_numpy() == pytest.approx(0.5 + (0 + 2 + 3) / 3 / 100)
-    assert "Of 1, the test samples leave the test auc undefined" in clients_section(
-        records
-    )
+    assert "For 1, the test auc is undefined, for example" in clients_section(records)
 
 
 def test_a_score_that_one_algorithm_lacks_is_not_left_out():

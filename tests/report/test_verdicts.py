@@ -21,7 +21,7 @@ from coterie.report.opening.notices import (
     weak_local_text,
 )
 from coterie.report.opening.nouns import amounts_of, client_nouns
-from coterie.report.opening.pictures import client_gains, cut_text, gained, limits
+from coterie.report.opening.pictures import client_gains, cut_names, gained, limits
 from coterie.report.opening.verdicts import headline, notices_of, verdict_of
 from coterie.scores.finals import score_of, unit_of
 from coterie.types import ALONE, EVERYBODY
@@ -432,7 +432,7 @@ def test_few_test_samples_are_noticed_and_long_intervals_cut():
     table.loc[3, ["low", "high"]] = [-90.0, 180.0]
     low, high = limits(table)
     assert low > -20 and high < 100
-    assert cut_text(records, "ditto") == ""
+    assert cut_names(records, "ditto") == []
 
 
 def test_a_picture_ends_beyond_every_point_so_that_its_arrow_is_seen():

@@ -11,7 +11,7 @@ import torch
 from coterie.checks import InputError
 from coterie.cli.reproductions import items_of
 from coterie.graphs import edges_of
-from coterie.privacy import exact_losses, printed_losses
+from coterie_theory.privacy import exact_losses, printed_losses
 from support.thesis_claims import recorded
 
 ITEMS = items_of("even2024")

@@ -16,12 +16,9 @@ from coterie.similarity.distances import (
     mmd_distances,
     moment_distances,
 )
-from coterie.similarity.projected import (
-    exact_wasserstein,
-    fourier_distances,
-    sliced_distances,
-)
+from coterie.similarity.projected import fourier_distances, sliced_distances
 from coterie.similarity.samples import Samples
+from coterie_theory.distances import exact_wasserstein
 
 REAL = torch.float64
 SIZES = (7, 4, 9, 5, 8, 6)

@@ -14,17 +14,19 @@ from coterie.data.federation import Federation, Table
 from coterie.data.splits import divide
 from coterie.report import similarity_map
 from coterie.similarity.distances import Distances, moment_distances
-from coterie.similarity.models import generalisation_gaps, gradient_distances
 from coterie.similarity.partners import (
     ESTIMATES,
-    filled_weights,
     gap_threshold,
-    samples_needed,
     supported,
     weights_from,
 )
 from coterie.similarity.samples import Samples, samples_of, split_for_partners
-from coterie.theory.clusters import cluster_samples
+from coterie_theory.clusters import cluster_samples, samples_needed
+from coterie_theory.distances import (
+    filled_weights,
+    generalisation_gaps,
+    gradient_distances,
+)
 from support.federations import divided
 from support.recipes import weights
 

@@ -9,13 +9,13 @@ import pytest
 
 from coterie.checks import InputError
 from coterie.clients.kernels import Kernel
-from coterie.privacy.gaussian import epsilon_of
-from coterie.privacy.per_sample.clipping import ClippedKernel
+from coterie.privacy.accounting.gaussian import epsilon_of
+from coterie.privacy.mechanisms.per_sample.clipping import ClippedKernel
 from coterie.records.ledgers import LEDGER, SPENDING, LedgerEntry
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.loops import training_of
-from coterie.study.private.spending import PARTNERS, together
+from coterie.study.private.accounting.spending import PARTNERS, together
 from coterie.study.setup import prepare
 from support.private_runs import entries
 from support.tiny_studies import LINEAR, made

@@ -258,7 +258,7 @@ def test_what_a_frame_does_not_say_is_a_warning_and_stands_in_the_report(tmp_pat
     ]
     page = Path(result.report()).read_text(encoding="utf-8")
     assert "columns that are not used: patient;" in page
-    assert "&#x27;Yes&#x27; is read as &#x27;yes&#x27;" in page
+    assert "&#39;Yes&#39; is read as &#39;yes&#39;" in page
 
 
 def test_words_and_numbers_of_a_frame_are_read_as_those_of_a_file(tmp_path):

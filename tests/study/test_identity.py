@@ -27,8 +27,9 @@ LOCAL = [{"name": "local", "lr": 0.3}]
 OWN = """
 from pathlib import Path
 import torch
-from coterie import Algorithm, Table
+from coterie import Table
 from coterie.algorithms.local import local
+from coterie.types import Algorithm
 from coterie.collaboration import weights
 from own_beside import scale
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from coterie.checks import InputError, TrainingError
-from coterie.privacy.gaussian import mu_of
-from coterie.privacy.training.mechanisms import Mechanism
+from coterie.privacy.accounting.gaussian import mu_of
+from coterie.privacy.mechanisms.rows import Mechanism
 from coterie.records import Cell, ledgers
 from coterie.records.folders import Folder
 from coterie.records.ledgers import LEDGER, Reserved
 from coterie.study import training
 from coterie.study.experiment import run_study
-from coterie.study.private.spending import lost_rounds
+from coterie.study.private.accounting.spending import lost_rounds
 from support.private_runs import entries
 from support.study_runs import stopped, together
 from support.tiny_studies import LINEAR, made

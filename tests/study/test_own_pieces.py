@@ -26,8 +26,9 @@ def test_ones_own_data_model_and_algorithm_are_used(tmp_path, monkeypatch):
         textwrap.dedent(
             """
             import torch
-            from coterie import Algorithm, Table
+            from coterie import Table
             from coterie.algorithms.local import local
+            from coterie.types import Algorithm
 
             def data(*, clients: int = 3, seed: int = 0):
                 rng = torch.Generator().manual_seed(seed)

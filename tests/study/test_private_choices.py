@@ -11,15 +11,15 @@ import torch
 from coterie.checks import InputError
 from coterie.conformance.divided import divided
 from coterie.planning.private import plan_privacy
-from coterie.privacy import epsilon_of, mu_of, partners
-from coterie.privacy.accounts import totals
-from coterie.privacy.partners import PARTNERS, Choosing, private_distances
-from coterie.privacy.training import events_of
+from coterie.privacy import epsilon_of, mu_of
+from coterie.privacy.accounting.accounts import totals
+from coterie.privacy.mechanisms import events_of, partners
+from coterie.privacy.mechanisms.partners import PARTNERS, Choosing, private_distances
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.identity import choosing_of
 from coterie.study.private import guard_of
-from coterie.study.private.spending import PARTNERS as LABEL
+from coterie.study.private.accounting.spending import PARTNERS as LABEL
 from coterie.study.setup import data_of, prepare
 from coterie.types import SERVER
 from support.private_runs import entries

@@ -11,20 +11,14 @@ from torch.testing import assert_close
 from coterie.checks import InputError
 from coterie.engine.rounds import beginning, participants
 from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_noise
-from coterie.privacy.training import (
-    Noises,
-    Planned,
-    counted,
-    foreseen_steps,
-    receivers,
-    with_noise,
-)
+from coterie.privacy.accounting.calibration import Noises, with_noise
+from coterie.privacy.mechanisms import Planned, counted, foreseen_steps, receivers
 from coterie.records.cells import pack
 from coterie.report.privacy import privacy_section, told
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
-from coterie.study.private import releases
-from coterie.study.private.releases import PEERS
+from coterie.study.private.accounting import releases
+from coterie.study.private.accounting.releases import PEERS
 from coterie.types import SERVER, Algorithm
 from support.plain_clients import rows, simulate
 from support.study_runs import refused, stopped, together

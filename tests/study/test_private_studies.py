@@ -14,9 +14,10 @@ from coterie.checks import InputError
 from coterie.conformance.federations import small_federation
 from coterie.data.federation import places_of
 from coterie.privacy import epsilon_of, mu_of
-from coterie.privacy.training import Limits, Mechanism, privately_in_time
-from coterie.privacy.training.settings import Privacy
-from coterie.study.audits import audit_study
+from coterie.privacy.accounting.calibration import Limits
+from coterie.privacy.mechanisms import Mechanism, privately_in_time
+from coterie.privacy.mechanisms.settings import Privacy
+from coterie.study.attacks import audit_study
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm, Arrivals

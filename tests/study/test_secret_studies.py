@@ -7,7 +7,7 @@ import os
 import pytest
 
 from coterie.checks import InputError
-from coterie.export.cards import privacy_lines
+from coterie.export.cards import privacy_text
 from coterie.export.runs import load
 from coterie.report.privacy import privacy_section, spending
 from coterie.study.config import study_of
@@ -121,7 +121,7 @@ def test_epsilon_is_for_simulation_only_where_noise_is_seeded(tmp_path, source, 
     axis = spending(result.records).layout.yaxis.title.text
     assert axis == ("epsilon (simulation only)" if said else "epsilon")
     trained = load(result.folder).trained(1)
-    (_, line) = privacy_lines(result.records, trained)
+    line = privacy_text(result.records, trained)
     assert "epsilon " in line and ("Simulation only" in line) == said
 
 

@@ -11,22 +11,17 @@ from coterie import seeds
 from coterie.checks import InputError
 from coterie.clients.samples import Batch
 from coterie.engine.rounds import run_rounds
-from coterie.privacy.audits import Heard, Overheard, telling_losses_to
-from coterie.privacy.ledger import LOSSES
-from coterie.privacy.per_sample import mechanisms as of_samples
-from coterie.privacy.per_sample import simulation
-from coterie.privacy.per_sample.clipping import ClippedKernel
-from coterie.privacy.training import (
-    events_of,
-    foreseen,
-    methods,
-    scenarios,
-    telling,
-)
-from coterie.privacy.training import mechanisms as of_clients
-from coterie.study.audits import audit_study, insiders
-from coterie.study.audits.canaries import canaries_of
-from coterie.study.audits.inversions import inversion_of
+from coterie.privacy.accounting.ledger import LOSSES
+from coterie.privacy.attacks import Heard, Overheard, telling_losses_to
+from coterie.privacy.mechanisms import events_of, methods, telling
+from coterie.privacy.mechanisms import rows as of_clients
+from coterie.privacy.mechanisms.dry_run import foreseen, scenarios
+from coterie.privacy.mechanisms.per_sample import mechanisms as of_samples
+from coterie.privacy.mechanisms.per_sample import simulation
+from coterie.privacy.mechanisms.per_sample.clipping import ClippedKernel
+from coterie.study.attacks import audit_study, insiders
+from coterie.study.attacks.canaries import canaries_of
+from coterie.study.attacks.inversions import inversion_of
 from coterie.study.config import study_of
 from coterie.study.private import guarded
 from coterie.study.setup import prepare, simulation_of

@@ -46,7 +46,7 @@ def test_the_report_says_what_was_chosen_and_from_what(tuned, tmp_path):
     page = report.write_report(tuned.records, tmp_path / "report.html")
     text = page.read_text("utf-8")
     section = text[text.index('<h2 id="chosen">') : text.index('<h2 id="made">')]
-    assert "Test data chose nothing" in section
+    assert "Test data did not choose anything" in section
     assert "5 settings with each seed, by random search" in section
     assert "train for 1 round, the best 3 go on to round 3, the best 2" in section
     for (label, seed), options in tuned.chosen().iterrows():

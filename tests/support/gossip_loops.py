@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from coterie.gossip import RingTimes, poisson_rings
-from coterie.graphs import edges_of
+from coterie.graphs import RingTimes, edges_of
+from coterie_theory.gossip import poisson_rings
 
 REAL = torch.float64
 

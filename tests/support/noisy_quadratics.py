@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from coterie.collaboration import weights
-from coterie.theory.rates import LossClass
+from coterie_theory.rates import LossClass
 
 REAL = torch.float64
 ONE = LossClass(mu=1.0, beta=1.0, variance=1.0)

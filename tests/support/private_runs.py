@@ -18,8 +18,8 @@ from coterie.conformance.cases import (
     starting_rows,
 )
 from coterie.conformance.federations import CLIENTS, small_federation
-from coterie.privacy.training import (
-    Limits,
+from coterie.privacy.accounting.calibration import Limits
+from coterie.privacy.mechanisms import (
     Mechanism,
     PrivateOracle,
     costs_of,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.structure import Tasks, tasks
+from coterie_theory.structure import Tasks, tasks
 
 REAL = torch.float64
 

@@ -59,7 +59,7 @@ def _follows(protocol: Any, value: Any) -> bool:
     found = _FOLLOWED.get((protocol, kind))
     if found is None:
         found = _ATTRIBUTES(protocol, value)
-        if kind.__module__.startswith("coterie."):
+        if kind.__module__.startswith(("coterie.", "coterie_theory.")):
             _FOLLOWED[protocol, kind] = found
     return found
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.theory import agraf, delays, mixing
-from coterie.theory.agraf import Homogeneous, Sampled, Tradeoff
+from coterie_theory import agraf, delays, mixing
+from coterie_theory.agraf import Homogeneous, Sampled, Tradeoff
 
 REAL = torch.float64
 N, STEPS = 6, 400

@@ -18,8 +18,8 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.collaboration import weights
-from coterie.theory import all_for_one as theory
-from coterie.theory.all_for_one import Problem
+from coterie_theory import all_for_one as theory
+from coterie_theory.all_for_one import Problem
 
 LAM = 0.25
 PHI = weights.binary(LAM)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.checks import InputError
-from coterie.theory import asynchrony
-from coterie.theory.asynchrony import AsyncProblem
-from coterie.theory.delays import (
+from coterie_theory import asynchrony
+from coterie_theory.asynchrony import AsyncProblem
+from coterie_theory.delays import (
     applied_steps,
     delays_of,
     strongly_convex_weights,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie.theory import collaboration as theory
-from coterie.theory.clusters import linear_diameter
+from coterie.checks import InputError
+from coterie_theory import collaboration as theory
+from coterie_theory.clusters import linear_diameter
 from support.noisy_quadratics import (
     REAL,
     generator,
@@ -88,3 +89,15 @@ def test_the_printed_diameter_of_linear_regression_forgets_the_response():
     printed = float(best.abs().max()) * float(change.norm())
     assert gradients > 50 * printed
     assert gradients <= linear_diameter(best) * float(change.norm())
+
+
+def test_the_collaboration_radius_leaves_that_share_of_the_precision_to_the_bias():
+    for eps, mu, share in ((0.1, 2.0, 0.5), (3.0, 0.01, 0.25), (1e-4, 1.0, 2.0)):
+        b = theory.collaboration_radius(eps, mu, share=share)
+        assert b**2 / (2 * mu) == pytest.approx(share * eps)
+    # Corollary 8.5.1, Theorem 8.2 and Theorem 8.1.
+    assert theory.collaboration_radius(0.1, 3.0) ** 2 == pytest.approx(0.3)
+    assert theory.collaboration_radius(0.1, 3.0, share=0.25) ** 2 == pytest.approx(0.15)
+    assert theory.collaboration_radius(0.1, 3.0, share=2) ** 2 == pytest.approx(1.2)
+    with pytest.raises(InputError, match=r"`mu` must be greater than 0, got 0\.0"):
+        theory.collaboration_radius(0.1, 0.0)

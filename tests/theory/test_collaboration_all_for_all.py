@@ -13,9 +13,9 @@ import torch
 
 from coterie.checks import InputError
 from coterie.collaboration import weights
-from coterie.theory import collaboration as theory
-from coterie.theory import rates
-from coterie.theory.rates import Bounded, Convex, LossClass
+from coterie_theory import collaboration as theory
+from coterie_theory import rates
+from coterie_theory.rates import Bounded, Convex, LossClass
 from support.noisy_quadratics import (
     ONE,
     REAL,

@@ -13,9 +13,9 @@ import torch
 from torch.testing import assert_close
 
 from coterie.collaboration import weights
-from coterie.theory import collaboration as theory
-from coterie.theory import lower_bounds, rates
-from coterie.theory.rates import Bounded, LossClass
+from coterie_theory import collaboration as theory
+from coterie_theory import lower_bounds, rates
+from coterie_theory.rates import Bounded, LossClass
 from support.noisy_quadratics import (
     REAL,
     all_for_one_runs,

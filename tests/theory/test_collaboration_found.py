@@ -10,10 +10,10 @@ import torch
 
 from coterie.checks import InputError
 from coterie.collaboration import weights
-from coterie.theory import clusters as theory
-from coterie.theory import rates
-from coterie.theory.clusters import Clusters
-from coterie.theory.rates import LossClass
+from coterie_theory import clusters as theory
+from coterie_theory import rates
+from coterie_theory.clusters import Clusters
+from coterie_theory.rates import LossClass
 from support.noisy_quadratics import REAL, generator, mean_and_error
 
 

@@ -10,10 +10,11 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.data.datasets import load
+from coterie.data.hard_instance import hard_samples, tilts_of
 from coterie.data.splits import divide
-from coterie.theory import collaboration as theory
-from coterie.theory import lower_bounds
-from coterie.theory.rates import Bounded, LossClass
+from coterie_theory import collaboration as theory
+from coterie_theory import lower_bounds
+from coterie_theory.rates import Bounded, LossClass
 from support.noisy_quadratics import REAL, generator, line, quadratic_gaps
 
 
@@ -54,7 +55,7 @@ def test_lower_bounds_follow_their_formulas():
 
 
 def hard(distance, *, samples, delta=0.25, d=8, variance=1.0, seed=0):
-    return lower_bounds.hard_samples(
+    return hard_samples(
         torch.tensor(distance, dtype=REAL),
         generator(seed),
         delta=delta,
@@ -164,7 +165,7 @@ def test_the_bound_of_fano_follows_its_formula():
 
 
 def test_who_knows_nothing_of_the_signs_lowers_no_bound():
-    tilts = lower_bounds.tilts_of(torch.tensor([0.0, 0.1, 0.25, 0.9]).double(), 0.25)
+    tilts = tilts_of(torch.tensor([0.0, 0.1, 0.25, 0.9]).double(), 0.25)
     assert tilts.tolist() == pytest.approx([0.25, 0.15, 0, 0])
     all_of_them = lower_bounds.fano_calls(tilts, 50)
     assert all_of_them == pytest.approx(lower_bounds.fano_calls(tilts[:2], 50))
@@ -172,7 +173,7 @@ def test_who_knows_nothing_of_the_signs_lowers_no_bound():
     scarce = lower_bounds.fano_calls(tilts, 50, variance=4.0)
     assert scarce == pytest.approx(4 * all_of_them)
     with pytest.raises(InputError, match=r"`delta` must be at most 0\.5"):
-        lower_bounds.tilts_of(tilts, 0.7)
+        tilts_of(tilts, 0.7)
 
 
 def test_the_number_of_signs_in_place_of_its_logarithm_would_forbid_what_is_possible():

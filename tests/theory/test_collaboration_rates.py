@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.theory import rates
-from coterie.theory.rates import LossClass
+from coterie_theory import rates
+from coterie_theory.rates import LossClass
 from support.noisy_quadratics import ONE, REAL, exact_excess, generator, mean_and_error
 
 STIFF = LossClass(mu=0.2, beta=4.0, variance=0.5)

@@ -8,16 +8,10 @@ import torch
 
 from coterie.checks import InputError
 from coterie.graphs import contraction, gossip_matrix
-from coterie.privacy import (
-    Observer,
-    exact_losses,
-    mu_from,
-    muffliato,
-    printed_losses,
-    renyi,
-)
-from coterie.theory.decentralised import colluders
-from coterie.theory.decentralised import muffliato as theory
+from coterie.privacy import Observer, mu_from, renyi
+from coterie_theory.decentralised import colluders
+from coterie_theory.decentralised import muffliato as theory
+from coterie_theory.privacy import exact_losses, muffliato, printed_losses
 from support.gossip_views import gossip_ledger, metropolis
 
 GRAPHS = ["line", "ring", "star", "erdos_renyi(0.5)", "complete"]

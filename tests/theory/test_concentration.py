@@ -10,7 +10,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.data import load
-from coterie.theory.curvature.concentration import (
+from coterie_theory.curvature.concentration import (
     covering_directions,
     effective_dimension,
     norm_bound,

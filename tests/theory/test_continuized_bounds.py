@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.optim import continuized as co
-from coterie.theory.decentralised import continuized as bounds
+from coterie_theory.decentralised import continuized as bounds
+from coterie_theory.descent import continuized as co
 from support.draws import rng
 
 REAL = torch.float64

@@ -9,10 +9,10 @@ import torch
 
 from coterie.checks import InputError
 from coterie.graphs import edges_of, eigengap
-from coterie.optim.delayed_descent import Network, ddo, quadratic_phi, ticks
 from coterie.optim.meetings import MeetingRates, meetings
-from coterie.theory.decentralised import descent, gossip
-from coterie.theory.rates import Convex
+from coterie_theory.decentralised import descent, gossip
+from coterie_theory.descent.delayed import Network, ddo, quadratic_phi, ticks
+from coterie_theory.rates import Convex
 from support.draws import rng
 
 REAL = torch.float64

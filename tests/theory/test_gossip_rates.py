@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.gossip import GossipPace, pace, truncated
 from coterie.graphs import degrees, delayed_gains, edges_of, eigengap, resistances
-from coterie.theory.decentralised import gossip as theory
+from coterie_theory.decentralised import gossip as theory
+from coterie_theory.gossip import GossipPace, pace
+from coterie_theory.gossip.capacities import truncated
 from support.gossip_loops import REAL, drawn, times, uniform
 
 # Graph, nodes, mu, R, mu / 2, exact randomised, theta, exact accelerated, and that with

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.theory.curvature.implicit_bias import (
+from coterie_theory.curvature.implicit_bias import (
     RunGains,
     batch_curvatures,
     gain_bounds,

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.checks import InputError
 from coterie.collaboration import weights
-from coterie.theory import infinite
-from coterie.theory.infinite import History, models, nodes, run_agents, windows
+from coterie_theory import infinite
+from coterie_theory.infinite import History, models, nodes, run_agents, windows
 from support.oracles import begun, with_verbs
 
 REAL = torch.float64

@@ -13,7 +13,7 @@ from coterie.algorithms.karula import State, karula
 from coterie.checks import InputError
 from coterie.engine.rounds import participants
 from coterie.optim.projections import project
-from coterie.theory import karula as theory
+from coterie_theory import karula as theory
 from support.oracles import begun, with_verbs
 
 REAL = torch.float64

@@ -16,7 +16,7 @@ from coterie.algorithms.per_fedavg import per_fedavg
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
-from coterie.theory.meta import (
+from coterie_theory.meta import (
     MetaProblem,
     dissimilarity_by_total_variation,
     dissimilarity_by_wasserstein,

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.theory import mixing
-from coterie.theory.mixing import Activations, Mixing
+from coterie.graphs import loss_rates
+from coterie_theory import mixing
+from coterie_theory.mixing import Activations, Mixing
 
 REAL = torch.float64
 SHARE = 1 - 1 / math.e
@@ -263,7 +264,7 @@ def delays(edges, seed):
 def test_loss_networks_have_the_parameters_of_theorem_5_5(edges, seed):
     links, computing = delays(edges, seed)
     busy = mixing.busy_times(edges, links, computing)
-    rates = mixing.loss_rates(edges, busy)
+    rates = loss_rates(edges, busy)
     wait = mixing.waiting_times(edges, rates, busy, chance=0.1)
     listed = [set(e) for e in edges.tolist()]
     degree = [sum(v in e for e in listed) for v in range(int(edges.max()) + 1)]
@@ -302,7 +303,7 @@ def test_lambda_has_the_values_of_the_specification():
         (grid(4), 4.9e-3),
         (complete(10), 0.0247),
     ):
-        rates = mixing.loss_rates(edges, torch.ones(len(edges), dtype=REAL))
+        rates = loss_rates(edges, torch.ones(len(edges), dtype=REAL))
         found = mixing.loss_eigengap(edges, rates)
         assert found == pytest.approx(expected, rel=0.011)  # two digits are given
 
@@ -311,8 +312,8 @@ def test_lambda_has_the_values_of_the_specification():
 @pytest.mark.parametrize("factor", [1e-3, 7.0])
 def test_another_clock_scales_rates_and_leaves_exchanges_alone(edges, factor):
     busy = mixing.busy_times(edges, *delays(edges, 3))
-    rates = mixing.loss_rates(edges, busy)
-    slow = mixing.loss_rates(edges, factor * busy)
+    rates = loss_rates(edges, busy)
+    slow = loss_rates(edges, factor * busy)
     torch.testing.assert_close(slow, rates / factor)
     one, other = (mixing.loss_eigengap(edges, r) for r in (rates, slow))
     assert one == pytest.approx(other)
@@ -322,12 +323,12 @@ def test_another_clock_scales_rates_and_leaves_exchanges_alone(edges, factor):
 def test_the_neighbours_of_an_edge_leave_it_alone_with_chance_one_in_e(edges):
     # The queue of Lemma 5.C.2 is empty with chance exp(-sum p tau'), over all others.
     busy = mixing.busy_times(edges, *delays(edges, 6))
-    load, listed = mixing.loss_rates(edges, busy) * busy, edges.tolist()
+    load, listed = loss_rates(edges, busy) * busy, edges.tolist()
     near = torch.tensor([[bool({*e} & {*f}) for f in listed] for e in listed])
     others = near & ~torch.eye(len(edges), dtype=torch.bool)
     assert (others.double() @ load).max() <= 1 + 1e-12
     equal = torch.ones(len(edges), dtype=REAL)
-    load = mixing.loss_rates(edges, equal) * equal
+    load = loss_rates(edges, equal) * equal
     if len(edges) == 8:  # the cycle: with an edge's own exchanges it is 3/2
         assert (near.double() @ load).max() == pytest.approx(1.5)
 
@@ -351,7 +352,7 @@ def exchanges(edges, rates, busy, rng, *, until):
 def test_edges_are_used_within_their_waiting_time_but_for_the_chance_given(name):
     edges = GRAPHS[name]
     busy = mixing.busy_times(edges, *delays(edges, 4))
-    rates = mixing.loss_rates(edges, busy)
+    rates = loss_rates(edges, busy)
     chance, runs, rng = 0.2, 150, np.random.default_rng(0)
     wait = mixing.waiting_times(edges, rates, busy, chance=chance).numpy()
     plain, p, hold = edges.numpy(), rates.numpy(), busy.numpy()
@@ -368,7 +369,7 @@ def test_loss_networks_mix_faster_than_lambda(slow):
     edges, steps = cycle(6), 60
     busy = torch.ones(6, dtype=REAL)
     busy[0] = slow
-    rates, matrices = mixing.loss_rates(edges, busy), pairs(edges)
+    rates, matrices = loss_rates(edges, busy), pairs(edges)
     chances = np.random.default_rng(1)
     plain, p, hold = edges.numpy(), rates.numpy(), busy.numpy()
 
@@ -443,7 +444,7 @@ def test_a_mean_over_later_steps_does_not_bound_the_first_as_printed_in_5_c_4():
 @every_graph
 def test_constants_of_loss_networks_are_those_of_5_c_3(edges):
     busy = mixing.busy_times(edges, *delays(edges, 5))
-    rates = mixing.loss_rates(edges, busy)
+    rates = loss_rates(edges, busy)
     known = mixing.loss_activations(edges, rates)
     total, count = float(rates.sum()), len(edges)
     tries = 3.77822 * math.log(6 * count)
@@ -489,7 +490,7 @@ def test_bad_matrices_edges_and_delays_are_refused_in_one_sentence():
     with pytest.raises(InputError, match="`links` must be positive, but entry 1 is 0"):
         mixing.busy_times(line(3), torch.tensor([1.0, 0.0]), torch.ones(3))
     with pytest.raises(InputError, match="`busy` must be positive, but entry 0 is -1"):
-        mixing.loss_rates(line(3), torch.tensor([-1.0, 1.0]))
+        loss_rates(line(3), torch.tensor([-1.0, 1.0]))
     with pytest.raises(InputError, match="`probabilities` must sum to 1"):
         mixing.random_mixing(pairs(line(3)), torch.tensor([0.3, 0.3]))
     with pytest.raises(InputError, match="`probabilities` must sum to at most 1"):

@@ -7,11 +7,18 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.gossip import chebyshev, chebyshev_factor
-from coterie.graphs import contraction, degrees, edges_of, gossip_matrix
-from coterie.privacy import Observer, exact_losses, mu_from, muffliato, renyi
-from coterie.theory.decentralised import muffliato as theory
-from coterie.theory.decentralised.gossip import accelerated_rate, randomised_rate
+from coterie.graphs import (
+    chebyshev_factor,
+    contraction,
+    degrees,
+    edges_of,
+    gossip_matrix,
+)
+from coterie.privacy import Observer, mu_from, renyi
+from coterie_theory.decentralised import muffliato as theory
+from coterie_theory.decentralised.gossip import accelerated_rate, randomised_rate
+from coterie_theory.gossip import chebyshev
+from coterie_theory.privacy import exact_losses, muffliato
 
 
 def test_the_stopping_times_of_the_figures():

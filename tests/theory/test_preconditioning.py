@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.theory.curvature.preconditioning import (
+from coterie_theory.curvature.preconditioning import (
     descent_rounds,
     isotropic_gain,
     preconditioned_bound,

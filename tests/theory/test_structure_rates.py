@@ -8,17 +8,19 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.structure import (
+from coterie_theory.structure import (
     admissibility,
     burer_monteiro,
     cut,
     few_shot_head,
     nuclear_radius,
+    one_sample_rates,
+    rates,
+    shells,
     squared_distance,
     tasks,
     top_subspace,
 )
-from coterie.theory.structure import one_sample, rates, shells
 from support.draws import rng
 from support.shared_models import error, shared
 
@@ -174,24 +176,26 @@ def test_the_chance_of_a_wrong_subspace_is_that_of_drawn_samples():
         x = torch.randn(200_000, r + 1, generator=rng(), dtype=REAL)
         right = (x[:, :r].square().sum(1) >= x[:, r].square()).double().mean()
         # Four standard errors of 200,000 draws.
-        assert abs(float(right) - one_sample.wrong_is_admissible(r, 1)) < 0.0045
-    found = [one_sample.wrong_is_admissible(r, 1) for r in (1, 2, 3, 5, 10, 15, 20)]
+        assert abs(float(right) - one_sample_rates.wrong_is_admissible(r, 1)) < 0.0045
+    found = [
+        one_sample_rates.wrong_is_admissible(r, 1) for r in (1, 2, 3, 5, 10, 15, 20)
+    ]
     known = [0.500, 0.707, 0.818, 0.924, 0.9899, 0.99850, 0.99977]
     assert found == pytest.approx(known, abs=5e-4)
-    most = one_sample.clients_that_mislead(10)
-    assert one_sample.wrong_is_admissible(10, most) >= 7 / 8
-    assert one_sample.wrong_is_admissible(10, most + 1) < 7 / 8
+    most = one_sample_rates.clients_that_mislead(10)
+    assert one_sample_rates.wrong_is_admissible(10, most) >= 7 / 8
+    assert one_sample_rates.wrong_is_admissible(10, most + 1) < 7 / 8
 
 
 def test_clients_needed_grow_as_in_theorem_9_3():
-    needed = one_sample.clients_needed
+    needed = one_sample_rates.clients_needed
     assert needed(8, 2, 0.5) == pytest.approx(8 * math.log(8) * math.exp(4))
     assert needed(8, 2, 0.5, spread=0.5) == pytest.approx(8 * math.log(8) * math.exp(8))
     assert needed(8, 50, 1e-3) == math.inf
     with pytest.raises(InputError, match="`rank`"):
         needed(8, 0, 0.5)
     with pytest.raises(InputError, match="`chance`"):
-        one_sample.clients_that_mislead(3, 1.0)
+        one_sample_rates.clients_that_mislead(3, 1.0)
 
 
 def test_shells_add_up_and_obey_lemma_9_b_1():

@@ -13,18 +13,20 @@ import torch
 from coterie.checks import InputError
 from coterie.graphs import (
     Visits,
-    cover_time,
     edges_of,
     hitting_time,
-    mixing_time,
     oldest,
-    paths,
-    relaxation_time,
     stationary_law,
     transition,
 )
-from coterie.theory.decentralised import tokens
-from coterie.theory.decentralised.tokens import TokenProblem
+from coterie_theory.decentralised import tokens
+from coterie_theory.decentralised.chains import (
+    cover_time,
+    mixing_time,
+    paths,
+    relaxation_time,
+)
+from coterie_theory.decentralised.tokens import TokenProblem
 
 REAL = torch.float64
 

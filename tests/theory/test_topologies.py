@@ -10,7 +10,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.graphs import edges_of
-from coterie.theory.decentralised.topologies import (
+from coterie_theory.decentralised.topologies import (
     asynchronous_time,
     distances_from,
     lower_bound,

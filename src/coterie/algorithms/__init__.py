@@ -1,4 +1,7 @@
-"""The methods by name, each with all of its faces. A new one is a file and a line."""
+"""The methods by name, each with all of its faces. A new one is a file and two lines.
+
+Users meet them as `coterie.methods`.
+"""
 
 from __future__ import annotations
 
@@ -42,46 +45,47 @@ from .token_sag import token_sag
 from .token_sgd import token_sgd
 from .wga_bc import wga_bc
 
-__all__ = ["ALGORITHMS", "CHOOSING"]
+__all__ = [
+    "accelerated_gossip_sgd",
+    "adaptive_all_for_one",
+    "agraf",
+    "all_for_all",
+    "all_for_one",
+    "apfl",
+    "aruba",
+    "cobo",
+    "coteries",
+    "dane",
+    "ddo",
+    "decentralised_sgd",
+    "ditto",
+    "dual_accelerated",
+    "extra",
+    "fedavg",
+    "fedavg_finetune",
+    "fedrep",
+    "gradient_tracking",
+    "ifca",
+    "karula",
+    "local",
+    "loss_network",
+    "low_rank_corrections",
+    "neighbours",
+    "nuclear_norm",
+    "per_fedavg",
+    "pfedme",
+    "preconditioned_gradient",
+    "server_sgd",
+    "shared_subspace",
+    "spag",
+    "time_adaptive_all_for_all",
+    "token_sag",
+    "token_sgd",
+    "wga_bc",
+]
+
+ALGORITHMS: dict[str, Callable[..., Algorithm]] = {n: globals()[n] for n in __all__}
+"""The factory of every method by its name, for studies and listings."""
 
 CHOOSING = ("coteries", "neighbours")
 """Methods that choose by validation data, which they therefore need."""
-
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    "accelerated_gossip_sgd": accelerated_gossip_sgd,
-    "adaptive_all_for_one": adaptive_all_for_one,
-    "agraf": agraf,
-    "all_for_all": all_for_all,
-    "all_for_one": all_for_one,
-    "apfl": apfl,
-    "aruba": aruba,
-    "cobo": cobo,
-    "coteries": coteries,
-    "ddo": ddo,
-    "dane": dane,
-    "decentralised_sgd": decentralised_sgd,
-    "ditto": ditto,
-    "dual_accelerated": dual_accelerated,
-    "extra": extra,
-    "fedavg": fedavg,
-    "fedavg_finetune": fedavg_finetune,
-    "fedrep": fedrep,
-    "gradient_tracking": gradient_tracking,
-    "ifca": ifca,
-    "karula": karula,
-    "local": local,
-    "loss_network": loss_network,
-    "low_rank_corrections": low_rank_corrections,
-    "neighbours": neighbours,
-    "nuclear_norm": nuclear_norm,
-    "per_fedavg": per_fedavg,
-    "pfedme": pfedme,
-    "preconditioned_gradient": preconditioned_gradient,
-    "server_sgd": server_sgd,
-    "shared_subspace": shared_subspace,
-    "spag": spag,
-    "time_adaptive_all_for_all": time_adaptive_all_for_all,
-    "token_sag": token_sag,
-    "token_sgd": token_sgd,
-    "wga_bc": wga_bc,
-}

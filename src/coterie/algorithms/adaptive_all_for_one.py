@@ -29,7 +29,8 @@ paper.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,9 +41,17 @@ from ..collaboration.best_fit import mean_of_partners
 from ..collaboration.weights import among, effective_variance, noise_variance
 from ..graphs.matrices import neighbouring
 from ..optim.delays import Late
-from ..optim.steps import Descent, follow, velocity
-from ..options import Count, GraphOrNone, SizesOrNone, method
-from ..types import Algorithm, Info, Options, Oracle, Rows
+from ..optim.steps import Descent, Schedule, follow, velocity
+from ..options import (
+    BelowOne,
+    Count,
+    GraphOrNone,
+    NotNegative,
+    Positive,
+    SizesOrNone,
+    method,
+)
+from ..types import Algorithm, Info, Options, Oracle, Releases, Rows
 from .readers_in_turn import readers_in_turn
 
 
@@ -68,11 +77,20 @@ def adaptive_all_for_one(
     precision: SizesOrNone,
     graph: GraphOrNone = None,
     *,
-    move: Descent = Descent(),
+    lr: Positive = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     every: Count = 20,
     samples: Compared = 0,
-    trust: Trust = Trust(),
+    estimator: Literal["split", "plain"] = "split",
+    memory: BelowOne = 0.8,
+    confidence: NotNegative = 0.5,
+    criterion: str | Callable[[Tensor], Tensor] = "binary",
+    lam: float = 0.1,
+    rule: Literal["paper", "normalised"] = "paper",
+    against: Literal["gradient", "noise"] = "gradient",
     late: Late = "constant",
 ) -> Algorithm:
     """Adaptive All-for-one: finds during training whose gradients help whom.
@@ -85,13 +103,25 @@ def adaptive_all_for_one(
             estimates it from the comparisons.
         graph: (N, N) an entry that is not 0 makes two clients neighbours, who alone may
             learn from each other; None joins everybody.
-        move: of the steps.
+        lr: step size.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
         every: gradient steps between two comparisons.
         samples: training samples each client compares with; 0 takes them all.
-        trust: how others are estimated and weighed.
+        estimator: `split` (unbiased) or `plain` (the paper's).
+        memory: weight of past comparisons, 0 forgets them at once.
+        confidence: standard errors by which a ratio must differ to be changed.
+        criterion: phi: `binary`, `continuous`, or a function on tensors.
+        lam: threshold of the binary criterion.
+        rule: `paper` weights or rows `normalised` to sum 1.
+        against: what squared distances are compared with: the squared `gradient`, as
+            in the paper, or the `noise` variance of the gradient over all own samples.
         late: `constant`, or `adaptive` to the delay of a gradient.
     """
+    move = Descent(lr, momentum, weight_decay, schedule)
+    trust = Trust(estimator, memory, confidence, criterion, lam, rule, against)
     phi = trust.phi()
     near = None if graph is None else neighbouring(graph)
 
@@ -126,4 +156,5 @@ def adaptive_all_for_one(
 
     given: Options = {"lr": move.lr, "every": every, "samples": samples, "late": late}
     flow = readers_in_turn(precision, near, trust, phi, **given)
-    return Algorithm(init, step, welcome=welcome, flow=flow)
+    sent = Releases(blended=steps, compare=1)
+    return Algorithm(init, step, welcome=welcome, flow=flow, releases=sent)

@@ -99,9 +99,8 @@ def agraf(
         g = now.answers[0]
         for client in now.clients:
             state.answers[client] += 1
-        if balance:
-            shares = [delays.balance(balance, state.answers, c) for c in now.clients]
-            g = g * torch.tensor(shares, dtype=torch.float64).to(g)[:, None]
+        shares = [delays.balance(balance, state.answers, c) for c in now.clients]
+        g = g * torch.tensor(shares, dtype=torch.float64).to(g)[:, None]
         state.x[now.clients] -= lr * g
         if order == "step_then_mix":
             mixed(state, now)

@@ -43,9 +43,17 @@ from ..collaboration.weights import spectral_radius
 from ..graphs.matrices import neighbouring
 from ..optim import delays
 from ..optim.delays import Late
-from ..optim.steps import Descent, descend, velocity
-from ..options import Count, GraphOrNone, Stochastic, method
-from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Task
+from ..optim.steps import Descent, Schedule, descend, velocity
+from ..options import (
+    BelowOne,
+    Count,
+    GraphOrNone,
+    NotNegative,
+    Positive,
+    Stochastic,
+    method,
+)
+from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Releases, Task
 from .local import State
 
 
@@ -57,7 +65,10 @@ def all_for_all(
     weights: Stochastic,
     graph: GraphOrNone = None,
     *,
-    rule: Descent = Descent(),
+    lr: Positive = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     form: Literal["direct", "factored"] = "direct",
     safe: bool = True,
@@ -72,8 +83,10 @@ def all_for_all(
         weights: (N, N) Lambda; rows sum to 1.
         graph: (N, N) an entry that is not 0 makes two clients neighbours, along whose
             links alone anything may be sent; None joins everybody.
-        rule: of the steps; with `safe` their size is divided by rho(W), and the weight
-            decay is of every client's own loss.
+        lr: step size; `safe` divides it by rho(W).
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in the gradient of every client's own loss.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradients of every client in one round, each followed by an exchange.
         form: `direct` sends gradients along the links of W, `factored` sends them along
             the links of Lambda and models back; the models are the same.
@@ -81,6 +94,7 @@ def all_for_all(
             client can use alone a stable one.
         late: `constant`, `adaptive` to the delay of a gradient, or `heterogeneous`.
     """
+    rule = Descent(lr, momentum, weight_decay, schedule)
     if graph is not None and form == "direct":
         _refuse_strangers(weights, neighbouring(graph))
     rho = spectral_radius(weights)
@@ -117,7 +131,7 @@ def all_for_all(
         return oracle.mix(weights, state.x) if form == "factored" else state.x
 
     flow = _flow(weights, product, size, late, factored=form == "factored")
-    return Algorithm(init, step, personal, flow=flow)
+    return Algorithm(init, step, personal, flow=flow, releases=Releases(mix=steps))
 
 
 def _refuse_strangers(weights: Tensor, near: Tensor) -> None:

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from ..collaboration.best_fit import mean_of_partners
 from ..collaboration.weights import among
-from ..optim.steps import Descent, follow, velocity
-from ..options import Count, Weights, method
-from ..types import Algorithm, Info, Oracle
+from ..optim.steps import Descent, Schedule, follow, velocity
+from ..options import BelowOne, Count, NotNegative, Positive, Weights, method
+from ..types import Algorithm, Info, Oracle, Releases
 from .local import State
 
 
@@ -30,7 +30,10 @@ from .local import State
 def all_for_one(
     weights: Weights,
     *,
-    rule: Descent = Descent(),
+    lr: Positive = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     one_at_a_time: bool = False,
 ) -> Algorithm:
@@ -41,10 +44,14 @@ def all_for_one(
 
     Args:
         weights: (N, N) row i is how client i weighs the others.
-        rule: of the steps.
+        lr: step size.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
         one_at_a_time: only one client, drawn at random, computes in a step.
     """
+    rule = Descent(lr, momentum, weight_decay, schedule)
 
     def init(x: Tensor, oracle: Oracle) -> State:
         return State(x, velocity(rule, x), 0)
@@ -66,7 +73,7 @@ def all_for_one(
         alpha = among(weights.to(state.x), trained)[:n, :n]
         return mean_of_partners(oracle, state.x, alpha)
 
-    return Algorithm(init, step, welcome=welcome)
+    return Algorithm(init, step, welcome=welcome, releases=Releases(blended=steps))
 
 
 def _one_column(

@@ -27,9 +27,18 @@ from torch import Tensor
 
 from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
-from ..optim.steps import LocalDescent, descend, of_clients, step_size, velocity
-from ..options import Count, Share, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+from ..optim.steps import (
+    LocalDecay,
+    LocalDescent,
+    LocalLr,
+    Schedule,
+    descend,
+    of_clients,
+    step_size,
+    velocity,
+)
+from ..options import BelowOne, Count, Share, Sizes, method
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -106,7 +115,10 @@ def apfl_round(
 def apfl(
     sizes: Sizes,
     *,
-    rule: LocalDescent = LocalDescent(),
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     alpha: Share = 0.5,
     adaptive: bool = False,
@@ -119,12 +131,16 @@ def apfl(
 
     Args:
         sizes: (N,) training samples of each client.
-        rule: of the steps of w and v; the mixture has their step size.
+        lr: step size of w, v and the mixture; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         alpha: share of the local model in the mixture, at the start if adaptive.
         adaptive: every client learns its mixture.
         weighting: `samples` or `uniform` weights of the average.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
     options: Options = {"rule": rule, "adaptive": adaptive}
 
@@ -151,4 +167,4 @@ def apfl(
     def personal(state: State, oracle: Oracle) -> Tensor:
         return mixed(state.w, state.v, state.a)
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

@@ -31,7 +31,7 @@ from torch import Tensor
 from ..collaboration.rows import alike, common, handed
 from ..collaboration.weights import shares_of
 from ..options import Count, Positive, Scale, Sizes, Whole, method
-from ..types import Algorithm, Clients, Info, Oracle, Rows
+from ..types import Algorithm, Clients, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -111,4 +111,5 @@ def aruba(
         w, b, g = (handed(oracle, part) for part in state[:3])
         return tuned(State(w, b, g, state.t), oracle)
 
-    return Algorithm(init, step, tuned, welcome)
+    sent = Releases(average=3)  # a model, how far it went, and squared gradients
+    return Algorithm(init, step, tuned, welcome, releases=sent)

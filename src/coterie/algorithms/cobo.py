@@ -32,9 +32,9 @@ from torch import Tensor
 from ..collaboration.links import summed
 from ..collaboration.weights import normalised
 from ..graphs.families import matchings
-from ..optim.steps import Descent, descend, step_size, velocity
-from ..options import Count, NotNegative, Whole, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..optim.steps import Descent, Schedule, descend, step_size, velocity
+from ..options import BelowOne, Count, NotNegative, Positive, Whole, method
+from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -49,7 +49,10 @@ class State(NamedTuple):
 @method()
 def cobo(
     *,
-    rule: Descent = Descent(),
+    lr: Positive = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     rho: NotNegative = 0.05,
     gamma: NotNegative = 0.01,
@@ -58,13 +61,17 @@ def cobo(
     """CoBo: clients pull each other's models, and learn by meetings how strongly.
 
     Args:
-        rule: of the gradient steps.
+        lr: step size.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round, each with its own meetings.
         rho: strength of the pull.
         gamma: step size of the weights.
         meetings: how many others each client meets in a step; one less than there are
             clients, or more, lets all pairs meet.
     """
+    rule = Descent(lr, momentum, weight_decay, schedule)
 
     def init(x: Tensor, oracle: Oracle) -> State:
         w = x.new_ones(len(x), len(oracle.present))
@@ -88,7 +95,10 @@ def cobo(
             x, v = moved, v_new
         return State(x, v, w, t + steps), {"weights": normalised(w)}
 
-    return Algorithm(init, step)
+    # A model and a gradient at every meeting, and a model; an odd number of clients may
+    # take one meeting more.
+    sent = Releases(mix=steps * (2 * (meetings + 1) + 1))
+    return Algorithm(init, step, releases=sent)
 
 
 def _met(

@@ -51,9 +51,9 @@ from ..collaboration.divisions import (
 from ..collaboration.evidence import choices
 from ..collaboration.rows import common
 from ..collaboration.weights import shares_of
-from ..optim.steps import LocalDescent, sgd, velocity
-from ..options import Count, Positive, Sizes, method
-from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows, Server
+from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
+from ..options import BelowOne, Count, Positive, Sizes, method
+from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows, Server
 from .coteries_client import (
     GROUP,
     Ballot,
@@ -107,7 +107,10 @@ class State(NamedTuple):
 def coteries(
     sizes: Sizes,
     *,
-    rule: LocalDescent = LocalDescent(),
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     weighting: str = "samples",
     sure: Positive = 2.5,
@@ -120,11 +123,15 @@ def coteries(
 
     Args:
         sizes: (N,) training samples of each client.
-        rule: of all local steps.
+        lr: step size of all local steps; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round, of each model.
         weighting: `samples` or `uniform` weights of the averages.
         sure: standard errors by which groups must be better than their union.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -186,7 +193,10 @@ def coteries(
         return welcomed(oracle, state.group, *of, rule=rule, **work)
 
     flow = flow_of_coteries(sizes, shares, rule, steps, sure)
-    return Algorithm(init, step, lambda state, oracle: in_use(state), welcome, flow)
+    sent = Releases(average=3, central=1, losses=True)
+    return Algorithm(
+        init, step, lambda state, oracle: in_use(state), welcome, flow, releases=sent
+    )
 
 
 def in_use(state: State) -> Float[Tensor, "n d"]:

@@ -22,8 +22,8 @@ from torch import Tensor
 from ..collaboration.rows import common, one_model
 from ..collaboration.weights import shares_of
 from ..optim.mirrors import Newton, preconditioned
-from ..options import NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Info, Oracle
+from ..options import Count, NotNegative, Positive, Sizes, method
+from ..types import Algorithm, Info, Oracle, Releases
 from .preconditioned_gradient import State
 
 
@@ -34,7 +34,8 @@ def dane(
     lr: Positive = 1.0,
     mu: NotNegative = 1.0,
     weight_decay: NotNegative = 0.0,
-    solver: Newton = Newton(),
+    newton: Count = 3,
+    inner: Count = 20,
     weighting: str = "samples",
 ) -> Algorithm:
     """DANE: one model for all, the average of Newton-like steps of everybody.
@@ -46,9 +47,11 @@ def dane(
         lr: factor of the gradient of all.
         mu: how much the Hessians of clients may differ.
         weight_decay: factor of the model that is added to its gradient.
-        solver: of what a round minimises.
+        newton: steps of Newton's method in a round.
+        inner: products with a Hessian in each of them; D are enough.
         weighting: `samples` or `uniform` weights of gradients and steps.
     """
+    solver = Newton(newton, inner)
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -67,4 +70,5 @@ def dane(
         )
         return State(oracle.average(mine, y)), {}
 
-    return Algorithm(init, step, welcome=one_model)
+    sent = Releases(average=2)  # a gradient and a model
+    return Algorithm(init, step, welcome=one_model, releases=sent)

@@ -14,7 +14,7 @@ when it has ended, with x_v and y_v as they were when it began,
 
 (sigma / 2) sum_v x_v + sum_v y_v stays 0, and models go to x*. Steps s = K / 2p depend
 on how often and how long edges and nodes around are at work: (4.27), as corrected in
-`coterie.theory.decentralised.descent`.
+`coterie_theory.decentralised.descent`.
 
 References:
     Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",
@@ -22,7 +22,7 @@ References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, chapter 4, hal tel-04877971.
 
-Differences: as in `coterie.optim.delayed_descent`; nodes compute one thing after the
+Differences: as in `coterie_theory.descent.delayed`; nodes compute one thing after the
 other, not by a clock; delays in the steps are means, not bounds; g is nearly argmin, in
 steps on a node's data; models begin anywhere, with y_v = -(sigma / 2) x_v.
 """
@@ -35,10 +35,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..gossip.delayed import shares
+from ..graphs.intensities import delayed_shares
 from ..graphs.matrices import Mixing, joined
 from ..optim.conjugates import Bowl, conjugate_gradient
-from ..options import Accuracy, method
+from ..options import Accuracy, NotNegative, Positive, method
 from ..types import Algorithm, Arrivals, Clients, Flow, Kind, Meeting, Task, Tempo
 
 _AT_ONCE = 1e-9  # seconds of a computation that takes no time
@@ -66,7 +66,9 @@ def computed(
 def ddo(
     mixing: Mixing,
     *,
-    bowl: Bowl = Bowl(),
+    lr: Positive = 0.1,
+    curvature: Positive = 1.0,
+    weight_decay: NotNegative = 0.0,
     accuracy: Accuracy = 0.5,
 ) -> Algorithm:
     """Delayed decentralised optimisation, for strongly convex losses.
@@ -74,9 +76,12 @@ def ddo(
     Args:
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
-        bowl: what is known of the losses; its curvature is sigma.
+        lr: 1 / smoothness of the losses, with their decay.
+        curvature: sigma, strong convexity of the losses, with their decay.
+        weight_decay: factor of the model in its gradient.
         accuracy: of a dual gradient: what is left of the distance from the last one.
     """
+    bowl = Bowl(lr, curvature, weight_decay)
     edges, half = joined(mixing), bowl.checked().curvature / 2
     place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
     phi = Bowl(1 / (1 / bowl.lr - half), half, bowl.weight_decay - half)
@@ -91,7 +96,7 @@ def ddo(
         n, lengths = len(now.lengths), now.lengths.clamp(min=_AT_ONCE)
         own = torch.stack([torch.arange(n), torch.arange(n, 2 * n)], 1)
         rates, delays = [now.rates, 1 / lengths], [now.delays, lengths]
-        found = shares(
+        found = delayed_shares(
             torch.cat([now.edges, own]), torch.cat(rates), torch.cat(delays)
         ).tolist()
         for pair, share in zip(now.edges.tolist(), found, strict=False):

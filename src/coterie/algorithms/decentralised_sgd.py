@@ -25,12 +25,11 @@ import torch
 from torch import Tensor
 
 from ..checks import InputError
-from ..gossip.synchronous import chebyshev_factor
 from ..graphs.matrices import DoublyStochastic, among_present, symmetric
-from ..graphs.spectra import spectral_gap
-from ..optim.steps import LocalDescent, sgd, velocity
-from ..options import Count, method
-from ..types import Algorithm, Info, Oracle
+from ..graphs.spectra import chebyshev_factor, spectral_gap
+from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
+from ..options import BelowOne, Count, method
+from ..types import Algorithm, Info, Oracle, Releases
 from .local import State
 
 
@@ -38,7 +37,10 @@ from .local import State
 def decentralised_sgd(
     mixing: DoublyStochastic,
     *,
-    rule: LocalDescent = LocalDescent(),
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     exchanges: Count = 1,
     accelerated: bool = False,
@@ -47,11 +49,15 @@ def decentralised_sgd(
 
     Args:
         mixing: (N, N) doubly stochastic, sparse or dense.
-        rule: of the own steps.
+        lr: step size of the own steps; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: own gradient steps in one round.
         exchanges: mixtures after these.
         accelerated: mixes by Chebyshev's recursion, for which `mixing` is symmetric.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     omega, n = 1.0, float(len(mixing))
     if accelerated:
         if exchanges == 1:
@@ -68,4 +74,4 @@ def decentralised_sgd(
         x = oracle.mix(w, x, exchanges=exchanges, gamma=omega)
         return State(x, v, t + steps), {"weights": w}
 
-    return Algorithm(init, step)
+    return Algorithm(init, step, releases=Releases(mix=1))

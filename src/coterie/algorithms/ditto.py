@@ -35,8 +35,16 @@ from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
 from ..optim import delays
 from ..optim.delays import Late
-from ..optim.steps import LocalDescent, proximal_sgd, sgd, velocity
-from ..options import Count, NotNegative, Sizes, method
+from ..optim.steps import (
+    LocalDecay,
+    LocalDescent,
+    LocalLr,
+    Schedule,
+    proximal_sgd,
+    sgd,
+    velocity,
+)
+from ..options import BelowOne, Count, NotNegative, Sizes, method
 from ..types import (
     Algorithm,
     Arrivals,
@@ -46,6 +54,7 @@ from ..types import (
     Kind,
     Options,
     Oracle,
+    Releases,
     Rows,
     Task,
 )
@@ -89,7 +98,10 @@ def ditto_round(
 def ditto(
     sizes: Sizes,
     *,
-    rule: LocalDescent = LocalDescent(),
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     lam: NotNegative = 1.0,
     weighting: str = "samples",
@@ -102,12 +114,16 @@ def ditto(
 
     Args:
         sizes: (N,) training samples of each client.
-        rule: of global and personal steps.
+        lr: step size of global and personal steps; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round, of each of the two models.
         lam: strength of the pull to the global model.
         weighting: `samples` or `uniform` weights of the average.
         late: `constant`, `adaptive` to the delay of an answer, or `heterogeneous`.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
     options: Options = {"rule": rule, "lam": lam, "together": float(len(sizes))}
 
@@ -130,7 +146,8 @@ def ditto(
         return oracle.each(proximal_sgd, *rows, steps=state.t, t=0, **options)[0]
 
     flow = _flow(shares, rule, steps, lam, late)
-    return Algorithm(init, step, lambda state, oracle: state.v, welcome, flow)
+    made = Algorithm(init, step, lambda state, oracle: state.v, welcome, flow)
+    return made._replace(releases=Releases(average=1))
 
 
 @dataclass

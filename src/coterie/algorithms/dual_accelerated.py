@@ -12,7 +12,7 @@ each from its own data, and exchange them; with g = x_v - x_w,
     y_v <- y_v - s_e g,    z_v <- z_v - gamma' g,    and + for w.
 
 The model of a node is its last x_v; at the optimum y_v = z_v = grad f_v(x*). Steps are
-those of Theorem 2.6 (`coterie.optim.dual_descent`) for how often pairs meet, which is
+those of Theorem 2.6 (`coterie_theory.descent.dual`) for how often pairs meet, which is
 less often than edges ring where computing takes time (`graphs.capacities.met`).
 
 References:
@@ -20,7 +20,7 @@ References:
     "Continuized accelerations of deterministic and stochastic gradient descents, and of
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
 
-Differences: as in `coterie.optim.dual_descent`; a node computes nearly grad f_v^*, in
+Differences: as in `coterie_theory.descent.dual`; a node computes nearly grad f_v^*, in
 steps on its data; meetings take time, in which both ends do nothing else, and a ring
 that finds one of them busy is lost.
 """
@@ -36,9 +36,8 @@ from torch import Tensor
 from ..graphs.capacities import met
 from ..graphs.matrices import Mixing, joined
 from ..optim.conjugates import Bowl, conjugate_gradient
-from ..optim.dual_descent import dual_steps
-from ..optim.meetings import Companions, companions
-from ..options import Accuracy, method
+from ..optim.meetings import Companions, companions, dual_steps
+from ..options import Accuracy, NotNegative, Positive, method
 from ..types import Algorithm, Arrivals, Flow, Kind, Task, Tempo
 
 
@@ -56,7 +55,9 @@ class State:
 def dual_accelerated(
     mixing: Mixing,
     *,
-    bowl: Bowl = Bowl(),
+    lr: Positive = 0.1,
+    curvature: Positive = 1.0,
+    weight_decay: NotNegative = 0.0,
     accuracy: Accuracy = 0.5,
 ) -> Algorithm:
     """Accelerated dual descent of neighbours, for strongly convex losses.
@@ -64,9 +65,12 @@ def dual_accelerated(
     Args:
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
-        bowl: what is known of the losses.
+        lr: 1 / smoothness of the losses, with their decay.
+        curvature: strong convexity of the losses, with their decay.
+        weight_decay: factor of the model in its gradient.
         accuracy: of a dual gradient: what is left of the distance from the last one.
     """
+    bowl = Bowl(lr, curvature, weight_decay)
     edges = joined(mixing)
     place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
     steps = bowl.checked().steps(accuracy)

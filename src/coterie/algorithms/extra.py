@@ -38,7 +38,7 @@ from torch import Tensor
 from ..graphs.matrices import Gossip, among_present
 from ..optim.steps import Descent, decayed
 from ..options import NotNegative, Positive, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -81,4 +81,4 @@ def extra(
         moved = torch.where(here, near - move, x)
         return State(moved, h + (x - near) / (2 * lr)), {"weights": w}
 
-    return Algorithm(init, step)
+    return Algorithm(init, step, releases=Releases(mix=1))

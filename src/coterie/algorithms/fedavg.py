@@ -19,9 +19,9 @@ from torch import Tensor
 
 from ..collaboration.rows import common, one_model
 from ..collaboration.weights import shares_of
-from ..optim.steps import LocalDescent, sgd, velocity
-from ..options import Count, Sizes, method
-from ..types import Algorithm, Info, Oracle
+from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
+from ..options import BelowOne, Count, Sizes, method
+from ..types import Algorithm, Info, Oracle, Releases
 from .local import State
 
 
@@ -29,7 +29,10 @@ from .local import State
 def fedavg(
     sizes: Sizes,
     *,
-    rule: LocalDescent = LocalDescent(),
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     weighting: str = "samples",
 ) -> Algorithm:
@@ -39,10 +42,14 @@ def fedavg(
 
     Args:
         sizes: (N,) training samples of each client.
-        rule: of the local steps.
+        lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     shares, n = shares_of(sizes, weighting), float(len(sizes))
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -53,4 +60,4 @@ def fedavg(
         w, v = oracle.each(sgd, w, v, steps=steps, t=t, rule=rule, together=n)
         return State(oracle.average(shares[oracle.mine], w), v, t + steps), {}
 
-    return Algorithm(init, step, welcome=one_model)
+    return Algorithm(init, step, welcome=one_model, releases=Releases(average=1))

@@ -15,9 +15,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..collaboration.rows import handed
-from ..optim.steps import LocalDescent, LocalLr, train_alone
-from ..options import Count, Sizes, Whole, method
-from ..types import Algorithm, Oracle
+from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, train_alone
+from ..options import BelowOne, Count, Sizes, Whole, method
+from ..types import Algorithm, Oracle, Releases
 from .fedavg import fedavg
 from .local import State
 
@@ -26,7 +26,10 @@ from .local import State
 def fedavg_finetune(
     sizes: Sizes,
     *,
-    rule: LocalDescent = LocalDescent(),
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     weighting: str = "samples",
     tune_steps: Whole = 10,
@@ -38,12 +41,17 @@ def fedavg_finetune(
 
     Args:
         sizes: (N,) training samples of each client.
-        rule: of the local steps of FedAvg; tuning has its weight decay.
+        lr: step size of the local steps of FedAvg; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient, in tuning too; also
+            `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: gradient steps before use.
         tune_lr: their step size.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     tuning = LocalDescent(tune_lr, weight_decay=rule.weight_decay)
     average = fedavg(sizes, steps=steps, weighting=weighting, **rule._asdict())
 
@@ -53,4 +61,6 @@ def fedavg_finetune(
     def welcome(state: State, oracle: Oracle) -> Tensor:
         return train_alone(oracle, handed(oracle, state.x), tuning, tune_steps)
 
-    return Algorithm(average.init, average.step, personal, welcome)
+    return Algorithm(
+        average.init, average.step, personal, welcome, releases=Releases(average=1)
+    )

@@ -6,7 +6,7 @@
 
 over the clients of the round. Heads never leave their clients. On a network of two
 linear layers without activations this is the low-rank estimator of
-`coterie.structure.burer_monteiro` with gradient steps.
+`coterie_theory.structure.burer_monteiro` with gradient steps.
 
 References:
     Collins, Hassani, Mokhtari, Shakkottai, "Exploiting shared representations for
@@ -26,9 +26,17 @@ from torch import Tensor
 
 from ..collaboration.rows import common, handed, refuse_personal
 from ..collaboration.weights import shares_of
-from ..optim.steps import LocalDescent, descend, of_clients, velocity
-from ..options import Count, Head, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+from ..optim.steps import (
+    LocalDecay,
+    LocalDescent,
+    LocalLr,
+    Schedule,
+    descend,
+    of_clients,
+    velocity,
+)
+from ..options import BelowOne, Count, Head, Sizes, method
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -86,7 +94,10 @@ def fedrep(
     sizes: Sizes,
     head: Head,
     *,
-    rule: LocalDescent = LocalDescent(),
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     head_steps: Count = 10,
     weighting: str = "samples",
@@ -99,11 +110,15 @@ def fedrep(
     Args:
         sizes: (N,) training samples of each client.
         head: (D,) which columns are the head.
-        rule: of the steps of heads and body.
+        lr: step size of heads and body; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: of the body in one round.
         head_steps: of the head in one round, before.
         weighting: `samples` or `uniform` weights of the average.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -131,4 +146,6 @@ def fedrep(
         work = state.t * head_steps
         return oracle.each(part_sgd, *rows, rule=rule, steps=work, t=0)[0]
 
-    return Algorithm(init, step, personal, welcome, home=head)
+    return Algorithm(
+        init, step, personal, welcome, home=head, releases=Releases(average=1)
+    )

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from ..graphs.matrices import Gossip, among_present
-from ..optim.steps import PlainDescent, decayed, step_size
-from ..options import method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..optim.steps import PlainDescent, Schedule, decayed, step_size
+from ..options import NotNegative, Positive, method
+from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -44,14 +44,19 @@ class State(NamedTuple):
 def gradient_tracking(
     mixing: Gossip,
     *,
-    rule: PlainDescent = PlainDescent(),
+    lr: Positive = 0.1,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
 ) -> Algorithm:
     """Gradient tracking: exact for data that differ, without a server.
 
     Args:
         mixing: (N, N) doubly stochastic and symmetric, sparse or dense.
-        rule: of the steps.
+        lr: step size.
+        weight_decay: factor of the model in its gradient.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
     """
+    rule = PlainDescent(lr, weight_decay, schedule)
 
     def init(x: Tensor, oracle: Oracle) -> State:
         return State(x, torch.zeros_like(x), torch.zeros_like(x), 0)
@@ -65,4 +70,4 @@ def gradient_tracking(
         x, y = oracle.mix(w, moved), oracle.mix(w, y)
         return State(x, y, fresh, t + 1), {"weights": w}
 
-    return Algorithm(init, step)
+    return Algorithm(init, step, releases=Releases(mix=2))  # x and y

@@ -34,9 +34,9 @@ from torch import Tensor
 from ..collaboration.best_fit import best_fit, training_losses
 from ..collaboration.rows import alike, common, handed
 from ..collaboration.weights import shares_of
-from ..optim.steps import LocalDescent, sgd, velocity
-from ..options import Count, Positive, Sizes, method
-from ..types import ALONE, Algorithm, Info, Numbers, Options, Oracle, Rows
+from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
+from ..options import BelowOne, Count, Positive, Sizes, method
+from ..types import ALONE, Algorithm, Info, Numbers, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -53,7 +53,10 @@ def ifca(
     sizes: Sizes,
     *,
     clusters: Count = 2,
-    rule: LocalDescent = LocalDescent(),
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     spread: Positive = 0.1,
     starts: Count = 10,
@@ -66,12 +69,16 @@ def ifca(
     Args:
         sizes: (N,) training samples of each client.
         clusters: how many models there are.
-        rule: of the local steps.
+        lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         spread: how much the models differ at the start, relative to their entries.
         starts: random starts of which the first round keeps one.
         weighting: `samples` or `uniform` weights of the averages.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -111,7 +118,9 @@ def ifca(
         w = handed(oracle, state.w)
         return _of_choice(w, best_fit(oracle, w))
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(
+        init, step, personal, welcome, releases=Releases(average=1, losses=True)
+    )
 
 
 def _of_choice(

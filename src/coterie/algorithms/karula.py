@@ -35,9 +35,9 @@ from torch import Tensor
 
 from ..collaboration.rows import common
 from ..optim.projections import onto_balls, project, squared_radii
-from ..optim.steps import PlainDescent, decayed, step_size
+from ..optim.steps import PlainDescent, Schedule, decayed, step_size
 from ..options import Dissimilarities, NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Info, Oracle, Rows, Server
+from ..types import Algorithm, Info, Oracle, Releases, Rows, Server
 
 
 class Memory(NamedTuple):
@@ -69,7 +69,9 @@ def karula(
     sizes: Sizes,
     *,
     t: NotNegative = 1.0,
-    rule: PlainDescent = PlainDescent(),
+    lr: Positive = 0.1,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
     tolerance: Positive = 1e-9,
 ) -> Algorithm:
     """Karula: personal models whose distances are bounded by those of the data.
@@ -81,9 +83,12 @@ def karula(
         radius: (N, N) dissimilarities D of clients; only proportions matter.
         sizes: (N,) training samples of each client.
         t: the mean of the bounds on squared distances of models.
-        rule: of the steps of a client that nobody holds back.
+        lr: step size of a client that nobody holds back.
+        weight_decay: factor of the model in its gradient.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         tolerance: relative duality gap of the projection.
     """
+    rule = PlainDescent(lr, weight_decay, schedule)
     bounds = squared_radii(radius, t)
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -115,7 +120,7 @@ def karula(
             x, multipliers, _ = nearest(x - step_size(rule, k) * g, multipliers)
         return x
 
-    return Algorithm(init, step, welcome=welcome)
+    return Algorithm(init, step, welcome=welcome, releases=Releases(central=1))
 
 
 def _begin(server: None, who: Tensor, x: Tensor) -> tuple[Memory, Tensor]:

@@ -14,9 +14,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..optim.steps import LocalDescent, sgd, train_alone, velocity
-from ..options import Count, method
-from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Rows, Task
+from ..optim.steps import (
+    LocalDecay,
+    LocalDescent,
+    LocalLr,
+    Schedule,
+    sgd,
+    train_alone,
+    velocity,
+)
+from ..options import BelowOne, Count, method
+from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Releases, Rows, Task
 
 
 class State(NamedTuple):
@@ -37,15 +45,26 @@ class WithStart(NamedTuple):
 
 
 @method(in_rounds=("schedule",))
-def local(*, rule: LocalDescent = LocalDescent(), steps: Count = 1) -> Algorithm:
+def local(
+    *,
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
+    steps: Count = 1,
+) -> Algorithm:
     """Local training: every client by itself, nothing is sent.
 
     A newcomer begins where the others began and takes as many steps by itself.
 
     Args:
-        rule: of the gradient steps.
+        lr: step size; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
 
     def init(x: Tensor, oracle: Oracle) -> WithStart:
         return WithStart(x, velocity(rule, x), 0, x)
@@ -61,7 +80,8 @@ def local(*, rule: LocalDescent = LocalDescent(), steps: Count = 1) -> Algorithm
         x = state.start.mean(0).repeat(len(oracle.active), 1)
         return train_alone(oracle, x, rule, state.t)
 
-    return Algorithm(init, step, welcome=welcome, flow=_flow(rule, steps))
+    made = Algorithm(init, step, welcome=welcome, flow=_flow(rule, steps))
+    return made._replace(releases=Releases())  # nothing
 
 
 @dataclass

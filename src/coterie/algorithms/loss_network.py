@@ -8,7 +8,7 @@ gradient at their own models and send these to each other. When both are done,
 with the models as they were, and both are free again. If one of them is busy the ring
 is lost, and nobody waits: so messages may take time, nothing is overwritten, and nobody
 can block anybody for ever. Edges should ring at the rates of Theorem 5.5
-(`coterie.theory.mixing.loss_rates`), for which neighbours need to know of each other
+(`coterie.graphs.loss_rates`), for which neighbours need to know of each other
 only how long they take.
 
 References:

@@ -27,16 +27,16 @@ from torch import Tensor
 
 from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, descend, velocity
-from ..options import Count, Sizes, method
-from ..structure.factors import (
+from ..optim.factors import (
     expanded,
     factor_columns,
     first_factors,
     of_factors,
     refuse_layers,
 )
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+from ..optim.steps import Descent, Schedule, descend, velocity
+from ..options import BelowOne, Count, NotNegative, Positive, Sizes, method
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -97,7 +97,10 @@ def low_rank_corrections(
     sizes: Sizes,
     layers: Tensor,
     *,
-    rule: Descent = Descent(),
+    lr: Positive = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
     rank: Count = 2,
     steps: Count = 1,
     own_steps: Count = 5,
@@ -111,12 +114,16 @@ def low_rank_corrections(
     Args:
         sizes: (N,) training samples of each client.
         layers: (L, 3) where the matrices begin, their rows and columns.
-        rule: of the steps of shared model and corrections.
+        lr: step size of shared model and corrections.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         rank: of the correction of a matrix, or less where the matrix is smaller.
         steps: of the shared model in one round.
         own_steps: of the correction in one round, before.
         weighting: `samples` or `uniform` weights of the average.
     """
+    rule = Descent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
     shape = rank, *(int(number) for number in layers.flatten())
     options: Options = {"rule": rule, "shape": shape}
@@ -150,4 +157,4 @@ def low_rank_corrections(
         factors = oracle.each(correct, *rows, **work)[0]
         return w + expanded(factors, shape, w.shape[1])
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

@@ -43,9 +43,9 @@ from ..collaboration.evidence import choices
 from ..collaboration.links import Links, all_links, exchange, judged
 from ..graphs.colourings import colouring
 from ..graphs.matrices import DoublyStochastic, joined
-from ..optim.steps import LocalDescent, velocity
-from ..options import Count, Positive, method
-from ..types import Algorithm, Info, Numbers, Oracle, Rows
+from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, velocity
+from ..options import BelowOne, Count, Positive, method
+from ..types import Algorithm, Info, Numbers, Oracle, Releases, Rows
 from .neighbours_client import (
     BEGIN,
     NO_DATA,
@@ -76,7 +76,10 @@ class State(NamedTuple):
 def neighbours(
     mixing: DoublyStochastic,
     *,
-    rule: LocalDescent = LocalDescent(),
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     sure: Positive = 2.5,
 ) -> Algorithm:
@@ -88,10 +91,14 @@ def neighbours(
 
     Args:
         mixing: (N, N) an entry that is not 0 makes two clients neighbours.
-        rule: of all local steps.
+        lr: step size of all local steps; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round, of each model.
         sure: standard errors by which a link must do harm to be dropped.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     edges, n = joined(mixing), len(mixing)
     partners = colouring(edges, n)
 
@@ -114,7 +121,9 @@ def neighbours(
         return new._replace(choice=choice), info
 
     flow = in_time(partners, rule, steps, sure)
-    return Algorithm(init, step, lambda state, oracle: in_use(state), flow=flow)
+    made = Algorithm(init, step, lambda state, oracle: in_use(state), flow=flow)
+    # A model to every neighbour.
+    return made._replace(releases=Releases(mix=len(partners), losses=True))
 
 
 def in_use(state: State) -> Float[Tensor, "n d"]:

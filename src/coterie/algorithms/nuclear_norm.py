@@ -36,10 +36,10 @@ from torch import Tensor
 
 from ..collaboration.directions import by_lanczos, second_moment, slopes
 from ..collaboration.rows import common, handed, refuse_personal
+from ..optim.heads import heads_by_descent, model
+from ..optim.projections import onto_simplex_ball
 from ..options import Count, Positive, method
-from ..structure.heads import heads_by_descent, model
-from ..structure.nuclear import onto_simplex_ball
-from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows
+from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -127,7 +127,7 @@ def nuclear_norm(
         (v,) = oracle.each(heads_by_descent, *rows, **work)
         return model(centre, v, u)
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(unbounded=True))
 
 
 def _onto_ball(oracle: Oracle, c: Tensor, radius: float) -> Tensor:

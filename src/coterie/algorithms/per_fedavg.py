@@ -39,9 +39,18 @@ from torch import Tensor
 from ..collaboration.rows import common, handed
 from ..collaboration.weights import shares_of
 from ..optim.hessians import hessian_times
-from ..optim.steps import LocalDescent, descend, of_clients, train_alone, velocity
-from ..options import Count, NotNegative, Positive, Sizes, Whole, method
-from ..types import Algorithm, Clients, Info, Options, Oracle
+from ..optim.steps import (
+    LocalDecay,
+    LocalDescent,
+    LocalLr,
+    Schedule,
+    descend,
+    of_clients,
+    train_alone,
+    velocity,
+)
+from ..options import BelowOne, Count, NotNegative, Positive, Sizes, Whole, method
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases
 from .local import State
 
 
@@ -75,7 +84,10 @@ def per_fedavg(
     sizes: Sizes,
     *,
     alpha: NotNegative = 0.01,
-    rule: LocalDescent = LocalDescent(),
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     variant: Literal["exact", "fo", "hf"] = "hf",
     delta: Positive = 1e-3,
@@ -87,13 +99,18 @@ def per_fedavg(
     Args:
         sizes: (N,) training samples of each client.
         alpha: step size of tuning, inside F_i and before use; 0 is FedAvg.
-        rule: of the local steps; its lr is beta in the paper.
+        lr: step size of the local steps, beta in the paper; also `curvature(c)` or
+            `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local steps in one round, tau in the paper.
         variant: `exact`, `hf` (differences of gradients) or `fo` (first order only).
         delta: how far from w_i `hf` takes its two gradients.
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: steps of size alpha before use; F_i has one.
     """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
     how: Options = {"alpha": alpha, "variant": variant, "delta": delta}
     how |= {"together": float(len(sizes))}
@@ -113,4 +130,4 @@ def per_fedavg(
     def welcome(state: State, oracle: Oracle) -> Tensor:
         return train_alone(oracle, handed(oracle, state.x), tuning, tune_steps)
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from ..collaboration.rows import alike, common, handed
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, descend, proximal_point, velocity
-from ..options import Count, Positive, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Rows
+from ..optim.steps import Descent, Schedule, descend, proximal_point, velocity
+from ..options import BelowOne, Count, NotNegative, Positive, Sizes, method
+from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -66,7 +66,10 @@ def pfedme_round(
 def pfedme(
     sizes: Sizes,
     *,
-    rule: Descent = Descent(lr=1.0),
+    lr: Positive = 1.0,
+    momentum: BelowOne = 0.0,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     inner_steps: Count = 5,
     inner_lr: Positive = 0.1,
@@ -80,9 +83,11 @@ def pfedme(
 
     Args:
         sizes: (N,) training samples of each client.
-        rule: of the steps of w_i: lr lam = 1 puts w_i at theta_i, more goes beyond; a
-            schedule counts local rounds, and the weight decay is of the inner steps,
-            where the loss is.
+        lr: step size of w_i: lr lam = 1 puts w_i at theta_i, more goes beyond.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient, of the inner steps.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`, in local
+            rounds; see `Descent`.
         steps: local rounds in one round.
         inner_steps: gradient steps towards theta in one local round.
         inner_lr: their step size.
@@ -90,6 +95,7 @@ def pfedme(
         beta: how far the global model moves to the average; 1 puts it there.
         weighting: `samples` or `uniform` weights of the average.
     """
+    rule = Descent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
     # Weight decay is a part of the loss, and momentum none of the inner problem.
     inner = Descent(inner_lr, weight_decay=rule.weight_decay)
@@ -111,4 +117,5 @@ def pfedme(
         v = velocity(rule, w)
         return oracle.each(pfedme_round, w, w, v, t=state.t, **options)[0]
 
-    return Algorithm(init, step, lambda state, oracle: state.theta, welcome)
+    made = Algorithm(init, step, lambda state, oracle: state.theta, welcome)
+    return made._replace(releases=Releases(average=1))

@@ -27,8 +27,8 @@ from torch import Tensor
 from ..collaboration.references import Reference, at_reference, from_reference
 from ..collaboration.rows import common, one_model
 from ..optim.mirrors import Newton, preconditioned
-from ..options import NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..options import Count, NotNegative, Positive, Sizes, method
+from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -45,7 +45,8 @@ def preconditioned_gradient(
     lr: Positive = 1.0,
     mu: NotNegative = 1.0,
     weight_decay: NotNegative = 0.0,
-    solver: Newton = Newton(),
+    newton: Count = 3,
+    inner: Count = 20,
 ) -> Algorithm:
     """One model for all, in few rounds, with a reference sample at a server.
 
@@ -57,8 +58,10 @@ def preconditioned_gradient(
         lr: step size, 1 where mu is large enough.
         mu: how much Hessians of the reference and of all may differ.
         weight_decay: factor of the model that is added to its gradient.
-        solver: of what a round minimises.
+        newton: steps of Newton's method in a round.
+        inner: products with a Hessian in each of them; D are enough.
     """
+    solver = Newton(newton, inner)
     ridge = mu + weight_decay
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -78,4 +81,4 @@ def preconditioned_gradient(
         )
         return State(from_reference(oracle, reference, sizes, y)), {}
 
-    return Algorithm(init, step, welcome=one_model)
+    return Algorithm(init, step, welcome=one_model, releases=Releases(mix=2))

@@ -109,75 +109,20 @@ def readers_in_turn(
             [],
         )
 
-    def task(state: State, client: int, time: float) -> Task:
-        kind, i = state.kinds[client], state.reader[client]
-        t = state.turns[client] + 1
-        if kind == GRADIENT:
-            return Task((state.page[i],), kind, t, peer=i)
-        rows = tuple(part[i] for part in state.halves)
-        if kind == OWN:
-            rows = (state.x[client], *rows[1:])
-        used = float(samples or math.inf)  # as many as there are
-        return Task(rows, kind, t, work=0, samples=used, peer=i)
-
     def arrive(state: State, now: Arrivals) -> list[int]:
-        if now.time > state.time:
-            state.page[state.moved] = state.x[state.moved]
-            state.moved, state.time = [], now.time
-        k = torch.tensor(now.clients)
-        i = torch.tensor([state.reader[client] for client in now.clients])
-        if now.kind == GRADIENT:
-            (g,) = now.answers
-            c = [delays.factor(late, len(state.x), tau) for tau in now.delays]
-            share = (state.alpha[i, k] * torch.tensor(c, dtype=torch.float64)).to(g)
-            state.x.index_add_(0, i.to(g.device), share[:, None] * g, alpha=-lr)
-            state.moved += i.tolist()
-        elif now.kind == OWN:
-            _show(state, k, *now.answers)
-        else:
-            seen = state.seen
-            for j, part in enumerate((seen.cross, seen.pooled, seen.noise)):
-                part[i, k] = now.answers[0][:, j].cpu()
-            seen.known[i, k] = True
-        ended = [client for client in now.clients if not serve(state, client)]
+        _turn_page(state, now.time)
+        _note(state, now, lr, late)
+        ended = [client for client in now.clients if not _serve(state, client)]
         goes_on = [client for client in now.clients if client not in ended]
         if now.kind == COMPARED and ended:
             weigh(state)
         elif now.kind == GRADIENT:
             state.held += ended
             ended = []
-        begin = released(state, now.time) if state.held else []
-        for client in begin:
-            state.page[client] = state.x[client]
-            state.turns[client] += 1
-            state.since[client] = now.time
+        begin = _begin_turns(state, now.time)
         for client in ended + begin:
             proceed(state, client)
         return goes_on + ended + begin
-
-    def released(state: State, time: float) -> list[int]:
-        """Those who begin their next turn.
-
-        It is all who ended one, save that where no time passes at all, nobody begins a
-        turn before those have ended who began the one before at the same instant.
-        """
-        n, held = len(state.x), set(state.held)
-        here = [j for j in range(n) if state.since[j] == time and j not in held]
-        behind = min((state.turns[j] for j in here), default=math.inf)
-        free = [k for k in state.held if state.turns[k] < behind]
-        state.held = [k for k in state.held if state.turns[k] >= behind]
-        return free
-
-    def serve(state: State, client: int) -> bool:
-        """Goes on to the next reader, if there is one."""
-        left, kind = state.left[client], state.kinds[client]
-        while left:
-            reader = left.pop(0)
-            wanted = state.alpha[reader, client] if kind == GRADIENT else None
-            if wanted is None or float(wanted) > 0:
-                state.reader[client] = reader
-                return True
-        return False
 
     def weigh(state: State) -> None:
         """Lets readers learn from those who were seen since they did so last."""
@@ -204,7 +149,7 @@ def readers_in_turn(
             state.kinds[client] = GRADIENT
             readers = (state.alpha[:, client] > 0).tolist()
             state.left[client] = [i for i in [client, *others] if readers[i]]
-        if not serve(state, client):  # nobody shows anything yet
+        if not _serve(state, client):  # nobody shows anything yet
             weigh(state)
             proceed(state, client)
 
@@ -214,7 +159,7 @@ def readers_in_turn(
     # The reader's model comes, with one gradient or those of two halves.
     return Flow(
         init,
-        task,
+        lambda state, client, time: _task(state, client, samples),
         arrive,
         welcome=welcome,
         info=lambda state: {"weights": state.alpha},
@@ -232,6 +177,75 @@ def readers_in_turn(
         # On a graph, readers are neighbours, and there is nobody else to relay.
         messages="relayed" if near is None else "direct",
     )
+
+
+def _task(state: State, client: int, samples: int) -> Task:
+    """What a client is asked next."""
+    kind, i = state.kinds[client], state.reader[client]
+    t = state.turns[client] + 1
+    if kind == GRADIENT:
+        return Task((state.page[i],), kind, t, peer=i)
+    rows = tuple(part[i] for part in state.halves)
+    if kind == OWN:
+        rows = (state.x[client], *rows[1:])
+    used = float(samples or math.inf)  # as many as there are
+    return Task(rows, kind, t, work=0, samples=used, peer=i)
+
+
+def _turn_page(state: State, time: float) -> None:
+    """Shows all steps from before this time."""
+    if time > state.time:
+        state.page[state.moved] = state.x[state.moved]
+        state.moved, state.time = [], time
+
+
+def _note(state: State, now: Arrivals, lr: float, late: str) -> None:
+    """Takes a step with the answers, or keeps what they show and compare."""
+    k = torch.tensor(now.clients)
+    i = torch.tensor([state.reader[client] for client in now.clients])
+    if now.kind == GRADIENT:
+        (g,) = now.answers
+        c = [delays.factor(late, len(state.x), tau) for tau in now.delays]
+        share = (state.alpha[i, k] * torch.tensor(c, dtype=torch.float64)).to(g)
+        state.x.index_add_(0, i.to(g.device), share[:, None] * g, alpha=-lr)
+        state.moved += i.tolist()
+    elif now.kind == OWN:
+        _show(state, k, *now.answers)
+    else:
+        seen = state.seen
+        for j, part in enumerate((seen.cross, seen.pooled, seen.noise)):
+            part[i, k] = now.answers[0][:, j].cpu()
+        seen.known[i, k] = True
+
+
+def _begin_turns(state: State, time: float) -> list[int]:
+    """Begins the next turn of all who ended one, and returns who they are.
+
+    Where no time passes at all, nobody begins a turn before those have ended who began
+    the one before at the same instant.
+    """
+    n, held = len(state.x), set(state.held)
+    here = [j for j in range(n) if state.since[j] == time and j not in held]
+    behind = min((state.turns[j] for j in here), default=math.inf)
+    free = [k for k in state.held if state.turns[k] < behind]
+    state.held = [k for k in state.held if state.turns[k] >= behind]
+    for client in free:
+        state.page[client] = state.x[client]
+        state.turns[client] += 1
+        state.since[client] = time
+    return free
+
+
+def _serve(state: State, client: int) -> bool:
+    """Goes on to the next reader, if there is one."""
+    left, kind = state.left[client], state.kinds[client]
+    while left:
+        reader = left.pop(0)
+        wanted = state.alpha[reader, client] if kind == GRADIENT else None
+        if wanted is None or float(wanted) > 0:
+            state.reader[client] = reader
+            return True
+    return False
 
 
 def _nothing_seen(x: Tensor) -> Comparison:

@@ -8,7 +8,7 @@ and m goes on from the new x. With tau answers since m began, its own counted,
     gamma = lr min(1, M / tau)       (late `adaptive`, M workers)
     gamma = lr min(1, M / (2 tau))   (late `heterogeneous`)
 
-as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 (`coterie.theory.asynchrony`). With `wait`
+as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 (`coterie_theory.asynchrony`). With `wait`
 the server waits for so many gradients, whose mean is the step, and then all go on who
 waited: `wait = M` is minibatch SGD. With `go_on` workers do not wait meanwhile: the
 server has a buffer, as in FedBuff.
@@ -24,6 +24,7 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -103,51 +104,65 @@ def server_sgd(
             state.began[client] = sum(state.answers)
         return Task((state.x,))
 
+    def step_size(state: State, client: int, tau: int) -> float:
+        answers = state.answers
+        even = delays.balance(balance, answers, client) if answers[client] else 1.0
+        return lr * delays.factor(late, len(answers), tau) * even
+
     def arrive(state: State, now: Arrivals) -> list[int]:
-        workers = len(state.answers)
-        answers = zip(now.clients, now.delays, strict=True)
         begin: list[int] = []
-        for j, (client, tau) in enumerate(answers):
-            g, gamma = now.answers[0][j], lr * delays.factor(late, workers, tau)
+        for j, (client, tau) in enumerate(zip(now.clients, now.delays, strict=True)):
             state.answers[client] += 1
-            gamma *= delays.balance(balance, state.answers, client)
+            gamma = step_size(state, client, tau)
             if average and state.began[client]:  # gradients at the start count not
                 state.mean.add_(state.points[client], alpha=gamma)
                 state.total += gamma
-            state.held.append(client)
-            if wait == 1:
-                state.x.sub_(g, alpha=gamma)
-            else:
-                state.sum.add_(g, alpha=gamma / wait)
-            if go_on:
-                begin.append(client)
-            if len(state.held) < wait:
-                continue
-            if wait > 1:
-                state.x.sub_(state.sum)
-                state.sum.zero_()
-            begin += [] if go_on else state.held
-            state.held.clear()
+            waited = _take(state, client, now.answers[0][j], gamma, wait)
+            begin += [client] if go_on else waited
         if assign == "random":
-            rng = now.generator()
+            rng, workers = now.generator(), len(state.answers)
             begin = torch.randint(workers, (len(begin),), generator=rng).tolist()
         return begin
 
     def personal(state: State) -> Tensor:
-        x = averaged(state) if average else state.x
+        waits = set() if go_on else set(state.held)
+        x = _averaged(state, step_size, waits) if average else state.x
         return x.repeat(len(state.answers), 1)
 
-    def averaged(state: State) -> Tensor:
-        """The average with gradients under way as if they arrived now."""
-        mean, total, k = state.mean.clone(), state.total, sum(state.answers)
-        waits = set() if go_on else set(state.held)
-        for client, began in enumerate(state.began):
-            if began and client not in waits:
-                gamma = lr * delays.factor(late, len(state.began), max(1, k - began))
-                if state.answers[client]:
-                    gamma *= delays.balance(balance, state.answers, client)
-                mean.add_(state.points[client], alpha=gamma)
-                total += gamma
-        return mean / total if total else state.x
-
     return Algorithm(flow=Flow(init, task, arrive, personal))
+
+
+def _take(state: State, client: int, g: Tensor, gamma: float, wait: int) -> list[int]:
+    """Steps once `wait` gradients are there. Returns who has waited for that."""
+    state.held.append(client)
+    if wait == 1:
+        state.x.sub_(g, alpha=gamma)
+    else:
+        state.sum.add_(g, alpha=gamma / wait)
+    if len(state.held) < wait:
+        return []
+    if wait > 1:
+        state.x.sub_(state.sum)
+        state.sum.zero_()
+    waited = state.held.copy()
+    state.held.clear()
+    return waited
+
+
+def _averaged(
+    state: State, step_size: Callable[[State, int, int], float], waits: set[int]
+) -> Tensor:
+    """The average with gradients under way as if they arrived now.
+
+    Args:
+        state: with the points at which they are taken.
+        step_size: of a client's gradient with a delay.
+        waits: who has no gradient under way.
+    """
+    mean, total, k = state.mean.clone(), state.total, sum(state.answers)
+    for client, began in enumerate(state.began):
+        if began and client not in waits:
+            gamma = step_size(state, client, max(1, k - began))
+            mean.add_(state.points[client], alpha=gamma)
+            total += gamma
+    return mean / total if total else state.x

@@ -25,10 +25,15 @@ from torch import Tensor
 
 from ..collaboration.directions import by_power, slopes
 from ..collaboration.rows import common, handed, refuse_personal
+from ..optim.heads import (
+    heads_and_slope,
+    heads_by_descent,
+    model,
+    orthonormal,
+    refuse_rank,
+)
 from ..options import Count, Positive, method
-from ..structure.heads import heads_and_slope, heads_by_descent, model, orthonormal
-from ..structure.subspaces import refuse_rank
-from ..types import Algorithm, Info, Numbers, Options, Oracle, Rows
+from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -90,4 +95,4 @@ def shared_subspace(
         (v,) = oracle.each(heads_by_descent, *rows, steps=work, **options)
         return model(centre, v, u)
 
-    return Algorithm(init, step, personal, welcome)
+    return Algorithm(init, step, personal, welcome, releases=Releases(unbounded=True))

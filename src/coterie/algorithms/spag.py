@@ -33,8 +33,8 @@ from torch import Tensor
 from ..collaboration.references import Reference, at_reference, from_reference
 from ..collaboration.rows import common, one_model
 from ..optim.mirrors import Newton, mirrored
-from ..options import NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Clients, Info, Numbers, Oracle, Rows
+from ..options import Count, NotNegative, Positive, Sizes, method
+from ..types import Algorithm, Clients, Info, Numbers, Oracle, Releases, Rows
 
 _ROUNDING = 16
 """Units of rounding of phi by which its differences are not known."""
@@ -88,7 +88,8 @@ def spag(
     *,
     mu: Positive = 1.0,
     weight_decay: NotNegative = 0.0,
-    solver: Newton = Newton(),
+    newton: Count = 3,
+    inner: Count = 20,
 ) -> Algorithm:
     """SPAG: one model for all in fewer rounds yet, with a reference sample.
 
@@ -99,8 +100,10 @@ def spag(
         reference: (N,) who holds the reference sample; of several, steps are averaged.
         mu: how much Hessians of the reference and of all may differ.
         weight_decay: factor of the model that is added to its gradient.
-        solver: of what a round minimises.
+        newton: steps of Newton's method in a round.
+        inner: products with a Hessian in each of them; D are enough.
     """
+    solver = Newton(newton, inner)
     sigma, ridge = weight_decay / (weight_decay + 2 * mu), mu + weight_decay
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -136,4 +139,4 @@ def spag(
         )
         return after, {"gain": float(gain[:1].mean())}
 
-    return Algorithm(init, step, welcome=one_model)
+    return Algorithm(init, step, welcome=one_model, releases=Releases(unbounded=True))

@@ -39,7 +39,7 @@ from ..checks import InputError
 from ..collaboration.weights import spectral_radius, within
 from ..graphs.matrices import among_present
 from ..options import Count, NotNegative, Positive, Weights, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -135,4 +135,4 @@ def time_adaptive_all_for_all(
         info: Info = {"weights": now.weights, "eps": now.eps}
         return State(x, p, count, first), info | {"spectral_radius": now.radius}
 
-    return Algorithm(init, step)
+    return Algorithm(init, step, releases=Releases(mix=steps))

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from ..collaboration.weights import among, normalised, shares_of
-from ..optim.steps import Descent, descend, velocity
-from ..options import Count, Share, Sizes, method
-from ..types import Algorithm, Info, Oracle, Rows
+from ..optim.steps import Descent, Schedule, descend, velocity
+from ..options import BelowOne, Count, NotNegative, Positive, Share, Sizes, method
+from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
@@ -44,7 +44,10 @@ class State(NamedTuple):
 def wga_bc(
     sizes: Sizes,
     *,
-    rule: Descent = Descent(),
+    lr: Positive = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: NotNegative = 0.0,
+    schedule: Schedule = "constant",
     steps: Count = 1,
     alpha: Share = 0.5,
     beta: Share = 0.1,
@@ -54,12 +57,16 @@ def wga_bc(
 
     Args:
         sizes: (N,) training samples of each client.
-        rule: of the steps.
+        lr: step size.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
         alpha: share of the others in the mix.
         beta: how fast the estimate of the bias follows; its memory is 1 / beta steps.
         weighting: `samples` or `uniform` weights of the others.
     """
+    rule = Descent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -84,4 +91,5 @@ def wga_bc(
         mix = (own if alone else mix) * oracle.present[:, None]
         return State(x, v, c, t + steps), {"weights": mix}
 
-    return Algorithm(init, step)
+    sent = Releases(blended=2 * steps)  # a gradient, and the model where it is taken
+    return Algorithm(init, step, releases=sent)

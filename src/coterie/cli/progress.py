@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.text import Text
 
-from ..privacy.noise import SIMULATION_ONLY
+from ..privacy.mechanisms.noise import SIMULATION_ONLY
 from ..scores.finals import score_named
 from ..study import experiment
 from .terminal import plain

@@ -12,7 +12,6 @@ from .rows import alike
 from .weights import (
     among,
     binary,
-    collaboration_radius,
     collaboration_weights,
     continuous,
     effective_variance,
@@ -34,7 +33,6 @@ __all__ = [
     "among",
     "binary",
     "choices",
-    "collaboration_radius",
     "collaboration_weights",
     "continuous",
     "effective_variance",

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ..structure.heads import along, orthonormal, whole_gradient
+from ..optim.heads import along, orthonormal, whole_gradient
 from ..types import Numbers, Oracle
 from .rows import common
 

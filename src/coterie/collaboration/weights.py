@@ -8,7 +8,7 @@ sigma_{i,f}^2 = 1 / sum_k sigma_k^{-2} f(r_ik), the weights of Definition 1 are
     alpha_ik = phi(r_ik) (sigma_{i,psi} / sigma_k)^2.
 
 Their rows do not sum to 1 but to (sigma_{i,psi} / sigma_{i,phi})^2 >= 1, and the step
-size must respect `eta_i sum_k alpha_ik < 1 / beta`: `coterie.theory.all_for_one` has it
+size must respect `eta_i sum_k alpha_ik < 1 / beta`: `coterie_theory.all_for_one` has it
 as `largest_step`.
 
 References:
@@ -23,7 +23,6 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -196,23 +195,6 @@ def within(bias: Float[Tensor, "n n"], threshold: float) -> Float[Tensor, "n n"]
     """
     near = (bias <= threshold) | _identity(bias)
     return normalised(near.to(bias.dtype))
-
-
-def collaboration_radius(eps: float, mu: float, *, share: float = 0.5) -> float:
-    """The distance b at which the bias b^2 / (2 mu) is that share of the precision eps.
-
-    `b = sqrt(2 mu share eps)`, to be used as the threshold of `within`. All-for-all
-    needs b^2 <= mu eps (share 1/2, Corollary 8.5.1 of Even's thesis), All-for-one
-    b^2 <= mu eps / 2 (share 1/4, Theorem 8.2), and beyond b^2 = 4 mu eps (share 2,
-    Theorem 8.1) nobody can help, whatever the method.
-
-    >>> collaboration_radius(eps=0.5, mu=2.0)
-    1.0
-    """
-    checks.number("eps", eps, above=0.0)
-    checks.number("mu", mu, above=0.0)
-    checks.number("share", share, above=0.0)
-    return math.sqrt(2 * mu * share * eps)
 
 
 def interpolation(

@@ -12,8 +12,15 @@ from ..algorithms.local import local
 from ..checks import InputError
 from ..clients.groups import block
 from ..engine.states import rows_of, whole
-from ..privacy.training import Mechanism, foresee, privately
-from ..types import Algorithm, Federated
+from ..privacy.mechanisms import Mechanism, privately
+from ..privacy.mechanisms.dry_run import (
+    Foreseen,
+    Refusal,
+    foresee,
+    is_within,
+    written,
+)
+from ..types import Algorithm, Federated, Releases
 from .cases import (
     ACTIVE,
     ROUNDS,
@@ -183,11 +190,9 @@ def check_without_noise(case: Case) -> None:
     """Private training without clipping and noise gives the same models."""
     federation, setting = small_federation(), Setting()
     simulation, x = simulated(federation, setting), starting_rows(federation, setting)
-    algorithm = case.build(federation)
-    rounds = [torch.ones_like(ACTIVE)] * _HALF + [ACTIVE] * (ROUNDS - _HALF)
+    algorithm = case.build(federation)._replace(releases=None)
     try:
-        columns = x.shape[1]
-        foreseen = foresee(algorithm, rounds, seed=0, label="it", columns=columns)
+        foreseen = _dry_run(algorithm, x.shape[1])
     except InputError as refusal:
         raise NotApplicable(str(refusal)) from None
     private = privately(algorithm, foreseen, Mechanism(math.inf, 0.0), simulation.names)
@@ -195,3 +200,37 @@ def check_without_noise(case: Case) -> None:
     expected = _all_and_then_some(algorithm, simulation, x)
     for one, other in zip(found, expected, strict=True):
         close(one.personal, other.personal, "without noise, private training")
+
+
+def check_releases(case: Case) -> None:
+    """What a client releases in a round is what the method declares."""
+    federation = small_federation()
+    algorithm, x = case.build(federation), starting_rows(federation, Setting())
+    declared, why = algorithm.releases, ""
+    try:
+        found = _dry_run(algorithm._replace(releases=None), x.shape[1]).releases
+    except Refusal as refusal:
+        found, why = Releases(unbounded=True), f" ({refusal})"
+    if declared is None:
+        raise NotApplicable(
+            "the method does not declare what it releases. A dry run found "
+            f"`releases={written(found)}`{why}: write it into its `Algorithm`."
+        )
+    assert is_within(found, declared), (
+        f"it declares {written(declared)}, but the dry run found {written(found)}{why}"
+    )
+    never = [name for name in declared._fields if _is_never(name, declared, found)]
+    assert not never, (
+        f"it declares {written(declared)}, but the dry run found {written(found)}: "
+        f"`{never[0]}` is never released."
+    )
+
+
+def _is_never(name: str, declared: Releases, found: Releases) -> bool:
+    return bool(getattr(declared, name)) and not getattr(found, name)
+
+
+def _dry_run(algorithm: Algorithm, columns: int) -> Foreseen:
+    """What the method would send, where all take part at first, and then some do."""
+    rounds = [torch.ones_like(ACTIVE)] * _HALF + [ACTIVE] * (ROUNDS - _HALF)
+    return foresee(algorithm, rounds, seed=0, label="it", columns=columns)

@@ -65,6 +65,7 @@ CHECKS: dict[str, Check] = {
         Check(in_rounds.check_inactive_state, ("rounds",)),
         Check(in_rounds.check_inactive_data, ("rounds",)),
         Check(in_rounds.check_without_noise, ("rounds",)),
+        Check(in_rounds.check_releases, ("rounds",)),
         Check(in_time.check_without_delays, ("time",)),
         Check(in_time.check_work, ("time",)),
         Check(in_time.check_nobody_waits, ("time",)),

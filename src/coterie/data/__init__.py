@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .datasets import DATASETS, load
     from .federation import Federation, Part, Table, federate
     from .files import raw_columns
+    from .hard_instance import hard_samples
     from .preparation import Column, Preparation, Schema
     from .splits import SPLITS, Assignment, divide
 
@@ -20,6 +21,7 @@ __getattr__ = late_names(
         "datasets": "DATASETS load",
         "federation": "Federation Part Table federate",
         "files": "raw_columns",
+        "hard_instance": "hard_samples",
         "preparation": "Column Preparation Schema",
         "splits": "SPLITS Assignment divide",
     },
@@ -43,6 +45,7 @@ __all__ = [
     "Table",
     "divide",
     "federate",
+    "hard_samples",
     "load",
     "raw_columns",
 ]

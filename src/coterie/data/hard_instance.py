@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ..checks import integer, number
 from ..seeds import generator
-from ..theory.lower_bounds import hard_samples
 from .federation import Table
 from .synthetic import check_size, clustered
 
@@ -51,3 +54,57 @@ def hard_instance(
         variance=variance,
     )
     return clustered("hard_instance", hard.features, hard.targets, cluster, hard.optima)
+
+
+class HardInstance(NamedTuple):
+    """Samples of a problem that is as hard as Theorem 8.1 says."""
+
+    features: Float[Tensor, "n s d"]  # unit vectors e_k, k uniform
+    targets: Float[Tensor, "n s"]  # of mean 1/2 + delta_i alpha_k
+    optima: Float[Tensor, "n d"]  # 1/2 + delta_i alpha
+    tilts: Float[Tensor, " n"]  # delta_i
+
+
+def tilts_of(distance: Float[Tensor, " n"], delta: float) -> Float[Tensor, " n"]:
+    """`delta_i = (delta - b_i1)_+`: what client i's samples tell of client 1's."""
+    number("delta", delta, above=0.0, at_most=0.5)
+    return (delta - distance).clamp(min=0)
+
+
+def hard_samples(
+    distance: Float[Tensor, " n"],
+    rng: torch.Generator,
+    *,
+    delta: float,
+    dimension: int,
+    samples: int,
+    variance: float = 1.0,
+) -> HardInstance:
+    """Samples of clients at these distances from the first, who is to be helped.
+
+    A sample shows one coordinate k of the mean 1/2 + delta_i alpha, with alpha in
+    {-1, 1}^d, as a coin of that chance: the loss is (x_k - coin)^2, mu = beta = 2 / d,
+    and f_i(x_j^*) - f_i(x_i^*) = (delta_i - delta_j)^2 <= b_ij^2. It cannot be learned
+    to a precision below delta^2 / 36 without finding most of alpha.
+
+    Args:
+        distance: b_i1, 0 for the first.
+        rng: draws alpha and the samples.
+        delta: delta_1, at most 1/2.
+        dimension: d.
+        samples: of each client.
+        variance: about that of a target, at least 1: targets are kept with chance
+            1 / variance and multiplied by it.
+    """
+    integer("dimension", dimension, at_least=1)
+    integer("samples", samples, at_least=1)
+    number("variance", variance, at_least=1.0)
+    real, shape = distance.dtype, (len(distance), samples)
+    tilts = tilts_of(distance, delta)
+    alpha = 2.0 * torch.randint(2, (dimension,), generator=rng).to(real) - 1
+    optima = 0.5 + tilts[:, None] * alpha
+    k = torch.randint(dimension, shape, generator=rng)
+    coin = torch.bernoulli(optima.gather(1, k), generator=rng)
+    kept = torch.rand(shape, generator=rng, dtype=real) * variance < 1
+    features = torch.nn.functional.one_hot(k, dimension).to(real)
+    return HardInstance(features, variance * coin * kept, optima, tilts)

@@ -1,15 +1,10 @@
 """Who meets whom: graphs, matrices to gossip with, matchings, and busy networks."""
 
-from .capacities import RingTimes, admitted, met
+from .capacities import RingTimes, loss_rates, met
 from .chains import (
-    cover_time,
     hitting_time,
     hitting_time_of,
     hitting_times,
-    mixing_time,
-    paths,
-    period,
-    relaxation_time,
     stationary_law,
 )
 from .colourings import colouring
@@ -21,7 +16,7 @@ from .families import (
     refuse_apart,
 )
 from .fastest import MIXINGS, fastest_mixing
-from .intensities import delayed_gains, delayed_gap, tuned_rates
+from .intensities import delayed_gains, delayed_gap, delayed_shares, tuned_rates
 from .layouts import places
 from .matrices import (
     DoublyStochastic,
@@ -37,7 +32,7 @@ from .matrices import (
     neighbouring,
 )
 from .resistances import resistances
-from .spectra import contraction, eigengap, spectral_gap
+from .spectra import chebyshev_factor, contraction, eigengap, spectral_gap
 from .walks import (
     WALKS,
     Visits,
@@ -56,15 +51,15 @@ __all__ = [
     "Mixing",
     "RingTimes",
     "Visits",
-    "admitted",
     "among_present",
+    "chebyshev_factor",
     "circles",
     "colouring",
     "contraction",
-    "cover_time",
     "degrees",
     "delayed_gains",
     "delayed_gap",
+    "delayed_shares",
     "edges_of",
     "eigengap",
     "fastest_mixing",
@@ -75,18 +70,15 @@ __all__ = [
     "joined",
     "laplacian_matrix",
     "lazy",
+    "loss_rates",
     "matchings",
     "max_degree",
     "met",
-    "mixing_time",
     "neighbouring",
     "oldest",
     "oldest_by_epochs",
-    "paths",
-    "period",
     "places",
     "refuse_apart",
-    "relaxation_time",
     "resistances",
     "spectral_gap",
     "stationary_law",

@@ -1,32 +1,24 @@
-"""Networks with capacities: which rings find both ends free, and which are lost.
+"""Loss networks: how often edges should ring, and how often both ends are free.
 
 An exchange on an edge that rings at time t keeps both its ends busy until t plus its
-length. It begins only if, at t, each end has fewer than `capacity` exchanges going on,
-and the edge itself fewer than `edge_capacity`; otherwise the ring is lost, and nobody
-waits. What ends at t is over at t. With capacity 1 this is a loss network. Messages
-with delays are counted back from when they arrive (`truncated`, `accepted`).
+length. It begins only if both ends are free at t; otherwise the ring is lost, and
+nobody waits.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, Definition 4.3.1, Assumption 4.5.1 and 5.5.2,
-    hal tel-04877971.
-
-Differences: windows of nodes are tau_v, as in Assumption 4.5.1, and not tau_e, as in
-its proof; see docs/errata.md.
+    federated learning", PhD thesis, 2024, 5.5.2, hal tel-04877971.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from ..checks import InputError, integer
-from .families import nodes_of, not_negative
+from ..checks import positive
+from .families import degrees, nodes_of
 
 
 class RingTimes(NamedTuple):
@@ -34,146 +26,6 @@ class RingTimes(NamedTuple):
 
     times: Float64[Tensor, " m"]
     which: Int[Tensor, " m"]  # positions of their edges
-
-
-def admitted(
-    edges: Int[Tensor, "e 2"],
-    rings: RingTimes,
-    lengths: Float64[Tensor, " m"],
-    *,
-    capacity: int = 1,
-    edge_capacity: int | None = None,
-) -> Bool[Tensor, " m"]:
-    """Which rings begin an exchange, one after the other.
-
-    >>> line = torch.tensor([[0, 1], [1, 2]])
-    >>> times = torch.tensor([0.0, 0.5, 1.0, 1.5], dtype=torch.float64)
-    >>> rings = RingTimes(times, torch.tensor([0, 1, 1, 0]))
-    >>> admitted(line, rings, torch.ones_like(times))
-    tensor([ True, False,  True, False])
-
-    Args:
-        edges: pairs of nodes.
-        rings: their times, ascending, and positions in `edges`.
-        lengths: how long the exchange of each ring takes if it begins.
-        capacity: exchanges in which a node can take part at once.
-        edge_capacity: exchanges at once on an edge; None: any number.
-    """
-    _check(edges, rings, lengths, capacity, edge_capacity)
-    nodes = int(edges.max()) + 1 if len(edges) else 0
-    # Ends of what goes on, by node and then by edge.
-    ends: list[list[float]] = [[] for _ in range(nodes + len(edges))]
-    limits = [capacity] * nodes + [edge_capacity or len(rings.times) + 1] * len(edges)
-    pairs, result = edges.tolist(), []
-    for time, edge, length in zip(
-        rings.times.tolist(), rings.which.tolist(), lengths.tolist(), strict=True
-    ):
-        places = (*pairs[edge], nodes + edge)
-        free = True
-        for place in places:
-            going = ends[place]
-            while going and going[0] <= time:
-                heapq.heappop(going)
-            free = free and len(going) < limits[place]
-        if free:
-            for place in places:
-                heapq.heappush(ends[place], time + length)
-        result.append(free)
-    return torch.tensor(result, dtype=torch.bool)
-
-
-def truncated(
-    edges: Int[Tensor, "e 2"],
-    rings: RingTimes,
-    delays: Float[Tensor, " e"],
-    *,
-    capacity: int | None = None,
-    edge_capacity: int | None = None,
-) -> Bool[Tensor, " m"]:
-    """Which messages are sent, if dropped ones count too.
-
-    A ring of edge e at t stands for a message that is under way from t - tau_e to t. It
-    is kept if fewer than `edge_capacity` points of the edge lie in [t - tau_e, t), and
-    fewer than `capacity` points of the edges at each of its two ends v in
-    [t - tau_v, t), where tau_v is the longest delay of an edge at v; otherwise it is
-    dropped, at both ends, and nobody tries again. Whether one is kept depends on the
-    points before it alone, which is what Theorem 4.4 needs.
-
-    >>> rings = RingTimes(torch.tensor([1.0, 1.5, 2.2]).double(), torch.zeros(3).long())
-    >>> truncated(torch.tensor([[0, 1]]), rings, torch.ones(1), edge_capacity=1)
-    tensor([ True, False, False])
-
-    Args:
-        edges: pairs of nodes.
-        rings: when messages are written, ascending, and positions of edges.
-        delays: tau_e, how long a message is under way.
-        capacity: messages at once on all edges of a node; None: any number.
-        edge_capacity: messages at once on an edge; None: any number.
-    """
-    windows = _windows(edges, delays, capacity, edge_capacity)
-    kept = torch.ones(len(rings.times), dtype=torch.bool)
-    places = _places(edges, rings)
-    for limit, part in ((capacity, places[:, :2]), (edge_capacity, places[:, 2:])):
-        if limit is None:
-            continue
-        for place in part.unique().tolist():
-            here = (part == place).any(1)
-            times = rings.times[here]
-            before = torch.searchsorted(times, times)
-            before -= torch.searchsorted(times, times - windows[place])
-            kept[here] &= before < limit
-    return kept
-
-
-def accepted(
-    edges: Int[Tensor, "e 2"],
-    rings: RingTimes,
-    delays: Float[Tensor, " e"],
-    *,
-    capacity: int | None = None,
-    edge_capacity: int | None = None,
-) -> Bool[Tensor, " m"]:
-    """The same if only those that are kept count, so that more of them are."""
-    windows = _windows(edges, delays, capacity, edge_capacity).tolist()
-    unlimited = len(rings.times) + 1
-    node, edge = capacity or unlimited, edge_capacity or unlimited
-    under_way: list[deque[float]] = [deque() for _ in windows]
-    result = []
-    for time, places in zip(
-        rings.times.tolist(), _places(edges, rings).tolist(), strict=True
-    ):
-        free = True
-        for place, limit in zip(places, (node, node, edge), strict=True):
-            points = under_way[place]
-            while points and points[0] < time - windows[place]:
-                points.popleft()
-            free = free and sum(point < time for point in points) < limit
-        if free:
-            for place in places:
-                under_way[place].append(time)
-        result.append(free)
-    return torch.tensor(result, dtype=torch.bool)
-
-
-def _windows(
-    edges: Tensor, delays: Tensor, capacity: int | None, edge_capacity: int | None
-) -> Tensor:
-    """How far back nodes look, and then edges."""
-    for name, limit in {"capacity": capacity, "edge_capacity": edge_capacity}.items():
-        if limit is not None:
-            integer(name, limit, at_least=1)
-    tau = not_negative("delays", delays, len(edges)).double().cpu()
-    longest = tau.new_zeros(nodes_of(edges))
-    longest.scatter_reduce_(
-        0, edges.flatten().cpu(), tau.repeat_interleave(2), reduce="amax"
-    )
-    return torch.cat([longest, tau])
-
-
-def _places(edges: Tensor, rings: RingTimes) -> Tensor:
-    """(m, 3) the two nodes of each ring, and then its edge, behind all nodes."""
-    own = nodes_of(edges) + rings.which[:, None]
-    return torch.cat([edges.cpu()[rings.which], own], 1)
 
 
 _TURNS = 1000
@@ -209,38 +61,21 @@ def met(
     return rates * both / (1 + rho[:e] * both)
 
 
-def _check(
-    edges: Tensor,
-    rings: RingTimes,
-    lengths: Tensor,
-    capacity: int,
-    edge_capacity: int | None,
-) -> None:
-    integer("capacity", capacity, at_least=1)
-    if edge_capacity is not None:
-        integer("edge_capacity", edge_capacity, at_least=1)
-    times, which = rings
-    if not len(times) == len(which) == len(lengths):
-        raise InputError(
-            "`rings` and `lengths` must have one entry per ring, got "
-            f"{len(times)}, {len(which)} and {len(lengths)}."
-        )
-    for name, values in {"times": times, "lengths": lengths}.items():
-        wrong = ~((values >= 0) & values.isfinite())
-        if wrong.any():
-            row = int(wrong.nonzero()[0])
-            raise InputError(
-                f"`{name}` must be finite and at least 0, but entry {row} is "
-                f"{float(values[row]):g}."
-            )
-    if (times.diff() < 0).any():
-        row = int((times.diff() < 0).nonzero()[0])
-        raise InputError(
-            f"`times` must be ascending, but {float(times[row]):g} is before "
-            f"{float(times[row + 1]):g}."
-        )
-    if len(which) and not 0 <= int(which.min()) <= int(which.max()) < len(edges):
-        raise InputError(
-            f"`rings` must name edges 0 to {len(edges) - 1}, got "
-            f"{int(which.min())} to {int(which.max())}."
-        )
+def loss_rates(
+    edges: Int[Tensor, "e 2"], busy: Float[Tensor, " e"]
+) -> Float[Tensor, " e"]:
+    """How often each edge should ring, from local knowledge; Theorem 5.5.
+
+    `p_vw = min(1 / max_{e' ~ vw} tau'_e', 1 / (2 (max(d_v, d_w) - 1) tau'_vw))`. Each
+    node's clock has the rate `sum_w p_vw / 2`, so that idle edges ring at rate p_vw.
+    """
+    longest = most_around(edges, positive("busy", busy, len(edges)))
+    crowd = 2 * (degrees(edges)[edges].amax(1) - 1)
+    return 1 / torch.maximum(longest, crowd * busy)
+
+
+def most_around(edges: Tensor, values: Tensor) -> Tensor:
+    """The largest of the positive values of each edge's neighbours."""
+    at = values.new_zeros(nodes_of(edges))
+    at.scatter_reduce_(0, edges.flatten(), values.repeat_interleave(2), "amax")
+    return at[edges].amax(1)

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from .. import checks
 from ..checks import InputError
-from .families import nodes_of, refuse_apart
+from .families import nodes_of, not_negative, refuse_apart
 from .spectra import eigengap
 
 MOST_TUNED = 500
@@ -60,6 +60,20 @@ def slowed(
     p, tau = rates.double().cpu().numpy(), delays.double().cpu().numpy()
     _, around = _moves(edges.cpu().numpy(), nodes_of(edges), p, tau)
     return torch.from_numpy(1 + around).to(rates.device)
+
+
+def delayed_shares(
+    edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
+) -> Float64[Tensor, " e"]:
+    """s_e = K_e / (2 p_e), also where an edge never rings.
+
+    >>> alone = torch.tensor([[0, 1]])
+    >>> delayed_shares(alone, torch.ones(1), torch.zeros(1))
+    tensor([0.5000], dtype=torch.float64)
+    """
+    not_negative("rates", rates, len(edges))
+    not_negative("delays", delays, len(edges))
+    return 0.5 / slowed(edges, rates, delays)
 
 
 def delayed_gap(

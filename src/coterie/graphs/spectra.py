@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import connected_components, laplacian
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 from torch import Tensor
 
-from ..checks import InputError
+from ..checks import InputError, number
 from .families import nodes_of, not_negative
 
 _DENSE = 500
@@ -172,3 +172,13 @@ def _largest(
             return_eigenvectors=False,
         )[0]
     )
+
+
+def chebyshev_factor(gap: float) -> float:
+    """omega, between 1 and 2: the larger, the smaller the gap.
+
+    >>> round(chebyshev_factor(1.0), 4), round(chebyshev_factor(1e-6), 4)
+    (1.0718, 1.998)
+    """
+    number("gap", gap, above=1e-12, at_most=1)
+    return 2 * (1 - math.sqrt(gap * (1 - gap / 4))) / (1 - gap / 2) ** 2

@@ -1,13 +1,16 @@
-"""How a gradient becomes a step, also a late one, and the nearest models in balls."""
+"""Steps of gradients, also late ones, models of low rank, and projections."""
 
-from . import conjugates, continuized, delayed_descent, dual_descent, meetings
+from . import conjugates, meetings
 from .hessians import sharpness
 from .mirrors import Newton, conjugate_gradients, mirrored, preconditioned
 from .projections import Projection, onto_balls, project
 from .steps import (
     Descent,
+    LocalDecay,
     LocalDescent,
+    LocalLr,
     PlainDescent,
+    Schedule,
     descend,
     follow,
     sgd,
@@ -17,16 +20,16 @@ from .steps import (
 
 __all__ = [
     "Descent",
+    "LocalDecay",
     "LocalDescent",
+    "LocalLr",
     "Newton",
     "PlainDescent",
     "Projection",
+    "Schedule",
     "conjugate_gradients",
     "conjugates",
-    "continuized",
-    "delayed_descent",
     "descend",
-    "dual_descent",
     "follow",
     "meetings",
     "mirrored",

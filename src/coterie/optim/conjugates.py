@@ -10,7 +10,7 @@ convex. Nesterov's method, from the last point found,
 
 brings it so near that, of the distance, at most `accuracy` is left: after k steps its
 square is at most (1 + 1 / r^2) (1 - r)^k times what it was. On quadratics as on others,
-which have closed forms of their own (`coterie.optim.dual_descent`).
+which have closed forms of their own (`coterie_theory.descent.dual`).
 
 References:
     Nesterov, "Lectures on convex optimization", Springer, 2018, section 2.2.

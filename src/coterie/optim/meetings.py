@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from ..graphs.families import nodes_of
+from ..checks import number
 from ..graphs.resistances import resistances
 from ..graphs.spectra import eigengap
 
@@ -103,9 +103,30 @@ def flown(spans: Float64[Tensor, "*s"], eta: float) -> Float64[Tensor, "*s"]:
     return -torch.expm1(-2 * eta * spans) / 2
 
 
-def incidence(edges: Int[Tensor, "e 2"]) -> Float64[Tensor, "n e"]:
-    """Column e is e_v - e_w for the edge {v, w}."""
-    columns = torch.arange(len(edges))
-    result = torch.zeros(nodes_of(edges), len(edges), dtype=torch.float64)
-    result[edges[:, 0], columns], result[edges[:, 1], columns] = 1.0, -1.0
-    return result
+class DualSteps(NamedTuple):
+    """What nodes need to know in `coterie.algorithms.dual_accelerated`."""
+
+    eta: float  # how fast y and z mix
+    shares: Float64[Tensor, " e"]  # steps of y at each edge
+    jump: float  # step of z
+
+
+def dual_steps(
+    edges: Int[Tensor, "e 2"],
+    rates: Float[Tensor, " e"],
+    *,
+    smoothness: float,
+    curvature: float,
+) -> DualSteps:
+    """The steps of Theorem 2.6, for edges that ring at these rates.
+
+    For losses that are m-strongly convex and L-smooth, eta = sqrt(m mu / (2 L R)),
+    shares m R_e / (2 R), and the jump is sqrt(m L / (2 mu R)). Up to some thousand
+    nodes, as all resistances are needed.
+    """
+    number("smoothness", smoothness, above=0)
+    number("curvature", curvature, above=0, at_most=smoothness)
+    each = resistances(edges, rates)
+    gap, largest = meetings(edges, rates).gap, float(each.max())
+    flat, steep = gap / smoothness, 2 * largest / curvature  # of the dual problem
+    return DualSteps(math.sqrt(flat / steep), each / steep, 1 / math.sqrt(flat * steep))

@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..checks import number
 from .dual_problems import BallProblem, PairProblem, Pairs, between, tied_pairs
 from .newton import ascend, product
 
@@ -275,3 +276,22 @@ def onto_balls(
         )
 
     return nearest
+
+
+def onto_simplex_ball(s: Float[Tensor, " k"], radius: float) -> Float[Tensor, " k"]:
+    """The nearest numbers to s >= 0 that are not negative and add up to at most R."""
+    if float(s.sum()) <= radius:
+        return s
+    ordered = s.sort(descending=True).values
+    excess = (ordered.cumsum(0) - radius) / torch.arange(
+        1, len(s) + 1, dtype=s.dtype, device=s.device
+    )
+    last = int((ordered > excess).sum()) - 1
+    return (s - excess[last]).clamp(min=0)
+
+
+def capped(x: Float[Tensor, "*n d"], cap: float) -> Float[Tensor, "*n d"]:
+    """Rows scaled down to norm `cap` where they are longer."""
+    number("cap", cap, above=0)
+    length = x.norm(dim=-1, keepdim=True)
+    return x * (cap / length.clamp(min=cap))

@@ -29,7 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import InputError, brief, call, number, one_of, several
-from ..options import BelowOne, NotNegative, Positive
+from ..options import BelowOne, Formula, NotNegative, Positive
 from ..types import Clients, MeasuredClients, Oracle
 
 _SCHEDULES = {"constant": 0, "step": 2, "inverse": 1, "cosine": 1}
@@ -92,8 +92,8 @@ def local_decay(name: str, value: float | str) -> None:
         number(name, value, at_least=0)
 
 
-LocalLr = Annotated[float | str, local_lr]
-LocalDecay = Annotated[float | str, local_decay]
+LocalLr = Annotated[float | Formula, local_lr]
+LocalDecay = Annotated[float | Formula, local_decay]
 
 
 class LocalDescent(NamedTuple):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
+from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from ..data.federation import short_name
-from ..report.html import page, table_of
+from ..report.html import render
 from ..report.matrices import CATEGORIES, heat_map, names_on_both_axes
-from ..report.styles import client_ticks, finish, merged, plot
+from ..report.styles import client_ticks, escape, finish, merged
 from .plans import advice, worth_of
 from .prospects import structure_of
 
@@ -31,22 +31,19 @@ _COLOURS = {
 
 def plan_page(plan: Plan) -> str:
     """The plan as HTML: sentences, a table of clients, scores, and partners."""
-    first, *more = plan.summary()
-    lines = f"<p><strong>{escape(first)}</strong></p>"
-    lines += "".join(f"<p>{escape(line)}</p>" for line in more)
-    sections = {
-        "clients": ("Client by client", _clients(plan)),
-        "gains": ("Who gains", plot(_scores(plan), "gain", "Scores of clients")),
-        "partners": (
-            "With whom",
-            "<p>Row i is how client i should weigh the gradients of the others; who "
-            "should not join has all the weight itself. Clients that resemble each "
-            "other stand together."
-            f"</p>{plot(_links(plan), 'links', 'Suggested weights', group='matrix')}",
-        ),
-        "made": ("How this was found", _made(plan)),
-    }
-    return page(f"Plan: {plan.study.name}", lines, sections, get_plotlyjs())
+    return render(
+        "plan.html",
+        room="planning",
+        name=plan.study.name,
+        seed=plan.seed,
+        summary=plan.summary(),
+        measure=plan.measure,
+        rows=_client_rows(plan),
+        scores=_scores(plan),
+        links=_links(plan),
+        training=", ".join(f"{key} {value:g}" for key, value in plan.training.items()),
+        library=Markup(get_plotlyjs()),
+    )
 
 
 def _scores(plan: Plan) -> go.Figure:
@@ -80,9 +77,9 @@ def _scores(plan: Plan) -> go.Figure:
     names = [escape(short_name(plan.names, client)) for client in table["client"]]
     measure = plan.measure
     ticks = ".0%" if measure.share else None
-    down = {"title": {"text": measure.name}, "tickformat": ticks}
+    down = {"title": {"text": escape(measure.name)}, "tickformat": ticks}
     looks = {"xaxis": client_ticks(names, single=True), "yaxis": down}
-    title = f"Expected {measure.name} alone and together, with 90 % intervals"
+    title = f"Expected {escape(measure.name)} alone and together, with 90 % intervals"
     return finish(traces, looks, title, 460)
 
 
@@ -98,11 +95,10 @@ def _links(plan: Plan) -> go.Figure:
     return finish([heat_map(weights[None], names)], looks, "Suggested weights", 560)
 
 
-def _clients(plan: Plan) -> str:
+def _client_rows(plan: Plan) -> list[list[str]]:
+    """What the plan says of each client."""
     measure = plan.measure
-    headers = ["client", "verdict", "partners", f"{measure.title} alone", "together"]
-    headers += ["worth", "how sure", "samples"]
-    rows = [
+    return [
         [
             row["name"],
             advice(row),
@@ -120,23 +116,3 @@ def _clients(plan: Plan) -> str:
         ]
         for row in plan.table().to_dict("records")
     ]
-    caption = (
-        f"Expected {measure.name} on new samples, with 90 % intervals. Worth: times "
-        "one's own samples that would bring as much, for those who have partners."
-    )
-    return table_of(headers, rows, caption)
-
-
-def _made(plan: Plan) -> str:
-    how = ", ".join(f"{key} {value:g}" for key, value in plan.training.items())
-    return (
-        f"<p>Study {escape(plan.study.name)}, seed {plan.seed}. The training samples "
-        "of each client were dealt out into quarters. Partners were found on one half: "
-        "gradients at a common model of the other half "
-        f"({escape(how)}) were compared. Then every quarter of that other half was "
-        "held out in turn, and models trained on the three other quarters, alone and "
-        "with these partners, were judged on it; then the halves changed roles. Test "
-        "and validation data were not used. Scores are those of the trial, carried on "
-        "to all samples by a learning curve (1 / samples); a client's values are drawn "
-        "to those of all clients as far as its own are unsure.</p>"
-    )

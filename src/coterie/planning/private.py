@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from ..checks import InputError, number
 from ..data.federation import has_validation
 from ..engine.checkpoints import Moment
-from ..privacy.accounts import totals
-from ..privacy.gaussian import EPSILONS, refuse_epsilon
-from ..privacy.ledger import Event, Release
-from ..privacy.training import Counted, Guarded, Mechanism, events_of
-from ..privacy.training.settings import Privacy
+from ..privacy.accounting.accounts import totals
+from ..privacy.accounting.gaussian import EPSILONS, refuse_epsilon
+from ..privacy.accounting.ledger import Event, Release
+from ..privacy.mechanisms import Counted, Guarded, Mechanism, events_of
+from ..privacy.mechanisms.settings import Privacy
 from ..scores.roles import role_names
 from ..study.config import Entry, Study
 from ..study.loops import training_of

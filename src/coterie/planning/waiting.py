@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from .. import checks
 from ..engine.clocks import Clock
 from ..scores.words import percent
-from ..theory.asynchrony import limit_weights
 
 _TASKS = 1000
 """So many tasks of each client are looked at; a trace is repeated."""
@@ -34,11 +34,12 @@ def waiting_of(clock: Clock, clients: int) -> Waiting:
     names = torch.arange(clients)
     times = clock.durations(names, torch.zeros_like(names), _TASKS)
     mean, longest = times.mean(1), float(times.max(0).values.mean())
+    rate = 1 / checks.positive("times", mean, clients)
     return Waiting(
         longest,
         float((longest / mean).mean()),
         1 - mean / longest,
-        limit_weights(mean),
+        rate / rate.sum(),
     )
 
 

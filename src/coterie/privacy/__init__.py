@@ -1,55 +1,13 @@
-"""What leaves a client, and what it tells: ledger, accountants, mechanisms, audits."""
+"""What leaves a client, and what it tells: three rooms.
 
-from .gaussian import (
-    added,
-    composed,
-    delta_of,
-    epsilon_of,
-    epsilons_of,
-    mu_from,
-    mu_of,
-    noise_of,
-    renyi,
-    replaced,
-)
-from .joint import joint_losses
-from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
-from .losses import AtDistance, Losses, by_distance, hops
-from .per_sample import PrivateSimulation
-from .printed import printed_losses
-from .projection import Observer, Seen, exact_losses, group_share, seen_by
-from .subsampled import sampled_epsilon, sampled_epsilons, sampled_noise
+- `accounting`: what a ledger of releases tells about each client. It uses no other.
+- `mechanisms`: how rows leave, clipped and with noise. It appends to a ledger.
+- `attacks`: what somebody finds out from what was released. It may use both.
+"""
 
-__all__ = [
-    "AtDistance",
-    "Event",
-    "Exchange",
-    "Input",
-    "Ledger",
-    "Losses",
-    "Meetings",
-    "Observer",
-    "PrivateSimulation",
-    "Release",
-    "Seen",
-    "added",
-    "by_distance",
-    "composed",
-    "delta_of",
-    "epsilon_of",
-    "epsilons_of",
-    "exact_losses",
-    "group_share",
-    "hops",
-    "joint_losses",
-    "mu_from",
-    "mu_of",
-    "noise_of",
-    "printed_losses",
-    "renyi",
-    "replaced",
-    "sampled_epsilon",
-    "sampled_epsilons",
-    "sampled_noise",
-    "seen_by",
-]
+from . import accounting
+from .accounting import *  # noqa: F403
+from .mechanisms.per_sample import PrivateSimulation
+
+__all__ = ["PrivateSimulation"]
+__all__ += accounting.__all__

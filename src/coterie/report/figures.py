@@ -71,7 +71,7 @@ def gains(records: Records) -> go.Figure:
     if is_crowd(records):
         means = {a: gain.clients["mean"] * score.unit for a, gain in found.items()}
         traces, axis = boxes(means, styles, dots=False)
-        looks: Drawn = {"yaxis": axis, "xaxis": {"title": {"text": score.gain}}}
+        looks: Drawn = {"yaxis": axis, "xaxis": {"title": {"text": escape(score.gain)}}}
         looks["shapes"] = [upright(0, _ALONE)]
         title = "Gain over training alone, per client"
         return finish(traces, looks, title, 160, others)
@@ -128,7 +128,7 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
     finite = np.concatenate(ends)
     finite = finite[np.isfinite(finite)]
     room = 0.08 * max(float(np.ptp(finite)), 1e-9)
-    down = {"title": {"text": score_of(records).gain}, "zeroline": True}
+    down = {"title": {"text": escape(score_of(records).gain)}, "zeroline": True}
     down |= {"range": [finite.min() - room, finite.max() + room]}
     looks = cluster_bounds(table) | {"updatemenus": [menu]}
     looks |= {"xaxis": client_ticks(names, single=True)}
@@ -163,7 +163,7 @@ def spread(records: Records) -> go.Figure:
         "marker": {"symbol": "diamond", "size": 11, "color": "#222222"},
         "hovertemplate": f"worst tenth: %{{x:{score.hover}}}",
     }
-    across = {"title": {"text": score.axis}, "tickformat": score.ticks}
+    across = {"title": {"text": escape(score.axis)}, "tickformat": score.ticks}
     looks, title = {"xaxis": across, "yaxis": axis}, "Final scores of the clients"
     return finish([*traces, worst], looks, title, 190, list(means))
 
@@ -197,7 +197,7 @@ def newcomers(records: Records) -> go.Figure:
     }
     crowd = max(len(series) for series in values.values()) > CROWD
     traces, axis = boxes(named, styles, dots=not crowd)
-    across = {"title": {"text": words}, "tickformat": ticks}
+    across = {"title": {"text": escape(words)}, "tickformat": ticks}
     looks: Drawn = {"yaxis": axis, "xaxis": across}
     if words == score.gain:
         looks["shapes"] = [upright(0, _ALONE)]
@@ -243,7 +243,7 @@ def clients(records: Records) -> go.Figure:
         }
         traces.append(common | dots | {"xaxis": "x2", "yaxis": "y2"})
     ticks = tick_names(records, table["client"]) if single else names
-    lower = {"title": {"text": score.axis}, "tickformat": score.ticks}
+    lower = {"title": {"text": escape(score.axis)}, "tickformat": score.ticks}
     own: Drawn = {"yaxis": {"title": {"text": "samples"}}, "yaxis2": lower}
     own |= {"xaxis2": client_ticks(ticks, single=single), "barmode": "stack"}
     looks = merged(panels(2, 0.06), own)
@@ -367,10 +367,13 @@ def _draw_clients(
             "colorscale": _GAINED if gains_shown else "Viridis",
             "size": 15 if few else float(np.clip(300 / len(order) ** 0.5, 4, 12)),
             "line": {"color": "#666666", "width": 1 if few else 0.3},
-            "colorbar": colour_bar(words),
+            "colorbar": colour_bar(escape(words)),
         },
     }
-    titles = {label: bold(f"The graph, and {heading(label)}") for label in values}
+    titles = {
+        label: bold(f"The graph of the clients, with {heading(label)}")
+        for label in values
+    }
     buttons = []
     for label in values:
         change: Drawn = {"marker.color": [found[label]]}

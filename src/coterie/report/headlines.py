@@ -78,7 +78,7 @@ def certainty_text(records: Records, gain: Gain) -> str:
     sizes = population(records)["test"]
     least, most = f"{sizes.min():,.0f}", f"{sizes.max():,.0f}"
     each = least if least == most else f"{least} to {most}"
-    samples = f"{gain.samples:,} test samples ({each} a client and seed)"
+    samples = f"{gain.samples:,} test samples ({each} per client and seed)"
     if gain.seeds < 2:
         return (
             f"Intervals count {samples}. There is a single seed: what another seed "

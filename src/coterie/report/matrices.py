@@ -6,11 +6,12 @@ A section of a page shows the first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape as escape_html
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from markupsafe import Markup
 
 from ..checks import InputError
 from ..records import Records
@@ -21,7 +22,7 @@ from ..similarity.distances import Distances
 from ..similarity.partners import NEAR, UNDECIDED, gap_threshold, supported
 from ..types import ALONE
 from .figures import network
-from .html import choice, table_of
+from .html import render
 from .styles import (
     LABELLED,
     Drawn,
@@ -32,7 +33,6 @@ from .styles import (
     finish,
     heading,
     merged,
-    plot,
     row_of,
     styles_of,
     tick_names,
@@ -223,55 +223,62 @@ def cluster_lines(table: pd.DataFrame) -> list[dict[str, object]]:
     return shapes
 
 
-def graph_section(records: Records) -> str:
+def graph_section(records: Records) -> Markup:
     """The graph of a study, and how its clients fare; nothing where there is none."""
     if records.graph.empty:
-        return ""
+        return Markup()
     edges = records.graph[records.graph["seed"] == records.graph["seed"].min()]
     count = pd.concat([edges["v"], edges["w"]]).value_counts()
-    table = records.study.get("graph", {})
-    text = f"[graph] {table.get('edges', '')} joins {len(count):,} clients by "
-    text += f"{len(edges):,} edges; a client has {count.min():,} to {count.max():,} "
-    text += f"neighbours, {count.mean():.3g} on average. Colours show how clients "
-    text += "fare; along dotted links the algorithm has no weights at the end."
-    figure = plot(network(records), "network-figure", "The graph of the clients")
-    return f"<p>{escape_html(text)}</p>{figure}"
+    return render(
+        "graph.html",
+        family=records.study.get("graph", {}).get("edges", ""),
+        clients=len(count),
+        edges=len(edges),
+        neighbours=(int(count.min()), count.mean(), int(count.max())),
+        drawn=network(records),
+    )
 
 
-def partners_section(records: Records) -> str:
+def partners_section(records: Records) -> Markup:
     """Who learned with whom."""
     told = {label for label, _ in [*records.weights, *records.groups]}
     labels = [label for label in labels_of(records) if label in told]
     if not labels:
-        return "<p>No algorithm of this study recorded collaboration weights.</p>"
+        return render("partners.html", labels=[])
     last = partner_counts(records).groupby("algorithm").last().loc[labels]
-    (low, least), (high, most) = (ranking(last["all"], 1)[j] for j in (0, -1))
-    text = f"At the end a client of {high} learns on average from {most:.1f} others"
-    text += f", and a client of {low} from {least:.1f}." if low != high else "."
-    known = bool(last["inside"].notna().any())
+    known, crowd = bool(last["inside"].notna().any()), is_crowd(records)
     columns = ["all", "inside", "outside"] if known else ["all"]
-    headers = ["algorithm", "others", "in own cluster", "outside"][: len(columns) + 1]
-    rows = [
-        [str(label), *(f"{row[name]:.1f}" for name in columns)]
-        for label, row in last.iterrows()
-    ]
-    caption = "Others with a positive weight in the last snapshot, mean over clients."
-    parts = [f"<p>{escape_html(text)}</p>", table_of(headers, rows, caption)]
-    if is_crowd(records):
-        parts.append(f"<p>Matrices of more than {CROWD} clients are not drawn.</p>")
-        parts += [_groups_by_size(records, label) for label in labels]
-    else:
-        parts.append(_matrices(records, labels))
-    words = f"Number of partners by {axis_of(records).name}"
-    figure = plot(partners(records), "partners-figure", words)
-    return "".join([*parts, figure])
+    return render(
+        "partners.html",
+        labels=labels,
+        axis=axis_of(records),
+        ranked=ranking(last["all"], 1),
+        known=known,
+        clustered=bool((records.clients["cluster"] >= 0).any()),
+        rows=[
+            [str(label), *(f"{row[name]:.1f}" for name in columns)]
+            for label, row in last.iterrows()
+        ],
+        most=CROWD,
+        groups=[_groups_by_size(records, label) for label in labels] if crowd else [],
+        matrices=None if crowd else _matrices(records, labels),
+        drawn=partners(records),
+    )
 
 
-def _groups_by_size(records: Records, label: str) -> str:
-    """A table of an algorithm's groups at the end, the largest first, with one seed."""
+class LargestGroups(NamedTuple):
+    """An algorithm's groups at the end with one seed, the largest first."""
+
+    label: str
+    seed: int
+    rows: list[list[str]]
+
+
+def _groups_by_size(records: Records, label: str) -> LargestGroups | None:
+    """The largest groups of an algorithm; None where it has no groups."""
     seeds = sorted(seed for name, seed in records.groups if name == label)
     if not seeds:
-        return ""
+        return None
     found = records.groups[label, seeds[0]]
     member, uses = found.member[-1], found.uses[-1]
     names, sizes = np.unique(member[member >= 0], return_counts=True)
@@ -287,13 +294,19 @@ def _groups_by_size(records: Records, label: str) -> str:
         use = [int((here & of).sum()) for of in (uses == member, uses == ALONE)]
         numbers = (int(sizes[rest].sum()), *use)
         rows.append([f"{len(rest):,} more", *(f"{k:,}" for k in numbers)])
-    headers = ["group", "members", "use the group's model", "use their own model"]
-    caption = f"Groups of {label} at the end, with seed {seeds[0]}, the largest first."
-    return table_of(headers, rows, caption)
+    return LargestGroups(label, seeds[0], rows)
 
 
-def _matrices(records: Records, labels: list[str]) -> str:
-    """Lists to choose an algorithm and a seed from, and a figure for each."""
+class Matrices(NamedTuple):
+    """Figures of all algorithms and seeds, None where one was not recorded."""
+
+    labels: list[str]
+    seeds: list[int]
+    first: int  # the algorithm that is shown at the beginning
+    figures: list[list[go.Figure | None]]  # by algorithm and seed
+
+
+def _matrices(records: Records, labels: list[str]) -> Matrices:
     local, first = baseline_of(records), labels[0]
     # Training alone is the least telling matrix: last.
     labels = sorted(labels, key=lambda a: a == local)
@@ -301,29 +314,16 @@ def _matrices(records: Records, labels: list[str]) -> str:
         # That of the figures above, if it learns with others.
         first = next((a for a in labels if a == favourite_of(records)), labels[0])
     seeds = sorted({seed for _, seed in records.weights})
-    start, figures = f"collaboration-{labels.index(first)}-{seeds[0]}", []
-    for number, label in enumerate(labels):
-        for seed in seeds:
-            key = f"collaboration-{number}-{seed}"
-            if (label, seed) not in records.weights:
-                figures.append(f'<p id="{key}" class="matrix" hidden>Not recorded.</p>')
-                continue
-            words = f"Collaboration matrix of {label}, seed {seed}, over "
-            words += f"{axis_of(records).name}s"
-            drawn, hidden = collaboration(records, label, seed), key != start
-            figures.append(plot(drawn, key, words, group="matrix", hidden=hidden))
-    names = {f"collaboration-{k}": label for k, label in enumerate(labels)}
-    role = 'data-chooses="matrix"'
-    lists = choice("Algorithm", names, start.rpartition("-")[0], role)
-    lists += choice("Seed", {str(k): str(k) for k in seeds}, str(seeds[0]), role)
-    known = (records.clients["cluster"] >= 0).any()
-    order = " Clients are ordered by true cluster; lines are the boundaries."
-    return (
-        "<p>The more the square in row i and column k stands out, the more weight "
-        f"client i gives to client k.{order if known else ''} The strongest colour "
-        "stands for the largest weight given to another client, or more.</p>"
-        f"<p>{lists}</p>{''.join(figures)}"
-    )
+    figures = [
+        [
+            collaboration(records, label, seed)
+            if (label, seed) in records.weights
+            else None
+            for seed in seeds
+        ]
+        for label in labels
+    ]
+    return Matrices(labels, seeds, labels.index(first), figures)
 
 
 def similarity_map(
@@ -410,4 +410,4 @@ def reliability(records: Records) -> go.Figure:
     words = {"xaxis": "confidence in the predicted class"}
     words |= {"yaxis": "share that is right"}
     looks = {axis: share | {"title": {"text": text}} for axis, text in words.items()}
-    return finish(traces, looks, "How sure, and how often right", 460)
+    return finish(traces, looks, "Confidence, and how often it is right", 460)

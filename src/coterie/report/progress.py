@@ -7,12 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from markupsafe import Markup
 
 from ..checks import InputError
 from ..records import Records
 from ..scores.axes import axis_of
 from ..scores.finals import Score, labels_of, runs_of, score_of, seed_means
 from ..scores.words import in_bytes
+from .html import render
 from .styles import (
     Drawn,
     button,
@@ -23,7 +25,6 @@ from .styles import (
     nested,
     panel,
     panels,
-    plot,
     row_of,
     styles_of,
 )
@@ -199,7 +200,7 @@ def _listed(values: pd.Series) -> list[float | None]:
 
 def _upward(score: Score, shown: list[str], drawn: list[Drawn]) -> Drawn:
     """The vertical axes, that of losses logarithmic where they differ a hundredfold."""
-    axis = {"zeroline": False, "title": {"text": score.axis}}
+    axis = {"zeroline": False, "title": {"text": escape(score.axis)}}
     looks: Drawn = {"yaxis": axis | {"tickformat": score.ticks}}
     looks["yaxis"]["hoverformat"] = score.hover
     if len(shown) > 1:
@@ -250,17 +251,8 @@ def sharpness(records: Records) -> go.Figure:
     return finish(traces, looks, "Sharpness of clients' training losses", 380)
 
 
-def sharpness_section(records: Records) -> str:
+def sharpness_section(records: Records) -> Markup:
     """Sharpness and steps; nothing where a study did not ask for it."""
     if "sharpness" not in records.metrics or records.metrics["sharpness"].isna().all():
-        return ""
-    text = (
-        "The largest curvature of each client's training loss at its own model. "
-        "Gradient descent with a step above 2 over the curvature does not stay where "
-        "it is: a line near its dotted one, 2 over the step size, is at the edge of "
-        "what is stable, and above it a smaller step is due. Bands reach from the "
-        "flattest to the sharpest client. Algorithms without a step size have no "
-        "dotted line."
-    )
-    figure = plot(sharpness(records), "sharpness-figure", "Sharpness along the run")
-    return f"<p>{text}</p>{figure}"
+        return Markup()
+    return render("sharpness.html", drawn=sharpness(records))

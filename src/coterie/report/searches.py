@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from markupsafe import Markup
 
 from ..checks import InputError, several
 from ..records import Records, rungs
 from ..scores.axes import Axis, axis_of
 from ..scores.finals import score_of
 from ..scores.words import joined
-from .html import table_of
+from .html import render
 from .styles import (
     Drawn,
     button,
+    escape,
     finish,
     log_ticks,
     nested,
-    plot,
     row_of,
     styles_of,
 )
@@ -66,7 +66,7 @@ def trials(records: Records) -> go.Figure:
             "hovertemplate": f"%{{hovertext}}<br>%{{y:{score.hover}}}",
         }
         traces.append(trace)
-    words = f"validation {score.words.removeprefix('test ')}"
+    words = escape(f"validation {score.words.removeprefix('test ')}")
     looks: Drawn = {"yaxis": {"title": {"text": words}, "tickformat": score.ticks}}
     looks["yaxis"]["zeroline"] = False
     looks |= nested(views[0][1])
@@ -141,17 +141,31 @@ def _cut(text: str) -> str:
     return text if len(text) <= 18 else f"{text[:17]}…"
 
 
-def chosen_section(records: Records) -> str:
+def chosen_section(records: Records) -> Markup:
     """What [tune] searched and found; nothing where there is no such table."""
     tune, table = records.study.get("tune"), records.trials
     if tune is None:
-        return ""
-    axis = axis_of(records)
-    unit = "virtual seconds" if axis.timed else "rounds"
-    seeds = sorted(set(records.metrics["seed"]))
-    headers = ["algorithm", "option", "searched"]
-    headers += [*(f"chosen, seed {seed}" for seed in seeds), "settings", unit]
-    rows = []
+        return Markup()
+    statuses = list(table["status"]) if len(table) else []
+    rounds = tune["rounds"] or records.study["run"].get("rounds", 100)
+    return render(
+        "chosen.html",
+        tune=tune,
+        score=score_of(records),
+        axis=axis_of(records),
+        rungs=rungs(tune["trials"], rounds, tune["halving"]),
+        failed=statuses.count("failed"),
+        dropped="dropped" in statuses,
+        choices=[f"chosen, seed {s}" for s in sorted(set(records.metrics["seed"]))],
+        rows=_chosen_rows(records),
+        drawn=trials(records) if len(last_trials(records)) else None,
+    )
+
+
+def _chosen_rows(records: Records) -> list[list[str]]:
+    """What was searched and chosen: a row for each algorithm and option."""
+    table, axis = records.trials, axis_of(records)
+    seeds, rows = sorted(set(records.metrics["seed"])), []
     for label, space in searched(records).items():
         mine = table[table["algorithm"] == label] if len(table) else table
         best = mine[mine["status"] == "chosen"].set_index("seed") if len(mine) else mine
@@ -164,45 +178,7 @@ def chosen_section(records: Records) -> str:
             rows.append([*cells, *_spent(mine, axis)])
         if not space:
             rows.append([label, "as written", *["–"] * (3 + len(seeds))])
-    caption = f"Settings and {unit} of training are those of one seed's search."
-    figure = ""
-    if len(last_trials(records)):
-        figure = "<p>A star was chosen."
-        if "dropped" in set(table["status"]):
-            figure += " A hollow dot was dropped earlier than the others, so "
-            figure += "its score cannot be compared with theirs."
-        figure += "</p>"
-        figure += plot(trials(records), "trials-figure", "Settings that were tried")
-    text = _search_text(tune, records)
-    return f"<p>{escape(text)}</p>{table_of(headers, rows, caption)}{figure}"
-
-
-def _search_text(tune: dict[str, Any], records: Records) -> str:
-    """How settings were chosen, in a few sentences."""
-    score, folds = score_of(records).words.removeprefix("test "), tune["folds"]
-    axis = axis_of(records)
-    data = f"{folds} folds of its training and validation data"
-    unit = "virtual time" if axis.timed else "rounds"
-    text = f"Every algorithm had the same budget, in {unit} and not in gradients: "
-    text += f"{tune['trials']} settings with each seed, by {tune['search']} search "
-    text += "(or all, where there are fewer). A "
-    text += (
-        f"setting is judged by the mean {score} of the clients' own models, each on "
-    )
-    text += f"{data if folds else 'its validation data'}. "
-    rounds = tune["rounds"] or records.study["run"].get("rounds", 100)
-    first, *others = rungs(tune["trials"], rounds, tune["halving"])
-    text += f"All settings train for {axis.length(first.rounds)}"
-    text += "".join(
-        f", the best {r.trials} go on to {axis.at(r.rounds)}" for r in others
-    )
-    text += ". "
-    statuses = list(records.trials["status"]) if len(records.trials) else []
-    if "failed" in statuses:
-        text += f"{statuses.count('failed')} could not be trained: their models became "
-        text += "infinite. "
-    text += "Each seed chose for itself, and the algorithm then ran with what was "
-    return text + "chosen. Test data chose nothing."
+    return rows
 
 
 def settings_text(records: Records) -> str:
@@ -238,16 +214,11 @@ def _either(values: Iterable[float]) -> str:
     return " or ".join(f"{value:g}" for value in sorted(set(values)))
 
 
-def settings_section(records: Records) -> str:
+def settings_section(records: Records) -> Markup:
     """What was found before training, and how each weight decay scored."""
     if not records.settings:
-        return ""
-    score = score_of(records)
-    text = f"<p>{escape(settings_text(records))}</p>"
-    tried = list(records.settings[0].scores)
-    if not tried:
-        return text
-    heads = ["seed", "models", *(f"k = {k}" for k in tried), "chosen"]
+        return Markup()
+    score, tried = score_of(records), list(records.settings[0].scores)
     rows = [
         [
             *(str(each.seed), kind),
@@ -260,12 +231,12 @@ def settings_section(records: Records) -> str:
             ("shared", each.shared_scores, each.shared_decay),
         )
     ]
-    words = score.words.removeprefix("test ")
-    return (
-        f"{text}<p>Mean {escape(words)} of clients who trained on one half of their "
-        "training data, alone or together, on the other half, by weight decay "
-        "k / samples. Models that clients share have at most the k of own models.</p>"
-        f"{table_of(heads, rows, 'How each weight decay scored')}"
+    return render(
+        "settings.html",
+        text=settings_text(records),
+        score=score,
+        tried=[f"k = {k}" for k in tried],
+        rows=rows,
     )
 
 

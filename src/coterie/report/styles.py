@@ -356,17 +356,3 @@ def whiskers(found: pd.DataFrame) -> dict[str, object]:
         "thickness": 1,
         "width": 2 if len(found) <= LABELLED else 0,
     }
-
-
-def plot(
-    figure: go.Figure, key: str, words: str, *, group: str = "", hidden: bool = False
-) -> str:
-    """The figure as HTML, which the script of a page draws."""
-    # What would end the script element is written in another way.
-    told = str(figure.to_json()).replace("<", "\\u003c")
-    return (
-        f'<figure id="{key}" class="{group}" role="group" '
-        f'aria-label="{html.escape(words)}"{" hidden" * hidden}>'
-        f'<figcaption></figcaption><div id="{key}-plot" class="plotly-graph-div"></div>'
-        f'<script type="application/json">{told}</script></figure>'
-    )

@@ -44,6 +44,7 @@ def with_baselines(records: Records) -> Records:
     return keeping(replace(records, metrics=metrics, outcomes=outcomes))
 
 
+@kept
 def baseline_summary(records: Records) -> pd.DataFrame:
     """One row per baseline, with the columns of `summary`; empty without baselines."""
     return summary_of(with_baselines(records), baseline_labels(records))

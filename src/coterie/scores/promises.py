@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..privacy.noise import simulated_text
+from ..privacy.mechanisms.noise import simulated_text
 from ..records import Records
 from .roles import epsilon_by_role
 

@@ -121,6 +121,7 @@ def lacks_choice(records: Records) -> bool:
     return len(others) > 1
 
 
+@kept
 def favourite_of(records: Records) -> str:
     """The algorithm to look at first, other than training alone.
 

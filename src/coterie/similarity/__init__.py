@@ -1,20 +1,16 @@
 """Who resembles whom, from data, before training.
 
 Distances between clients' data with standard errors (`distances`, `projected`,
-`transport`), between their gradients and losses (`models`), and what they say about
-partners (`partners`, from the chosen `samples`).
+`transport`), and what they say about partners (`partners`, from the chosen `samples`).
 """
 
 from .distances import Distances, mmd_distances, moment_distances
-from .models import generalisation_gaps, gradient_distances
 from .partners import (
-    filled_weights,
     gap_threshold,
-    samples_needed,
     supported,
     weights_from,
 )
-from .projected import exact_wasserstein, fourier_distances, sliced_distances
+from .projected import fourier_distances, sliced_distances
 from .samples import Samples, dealt, samples_of, split_for_partners
 from .transport import dissimilarities
 
@@ -23,15 +19,10 @@ __all__ = [
     "Samples",
     "dealt",
     "dissimilarities",
-    "exact_wasserstein",
-    "filled_weights",
     "fourier_distances",
     "gap_threshold",
-    "generalisation_gaps",
-    "gradient_distances",
     "mmd_distances",
     "moment_distances",
-    "samples_needed",
     "samples_of",
     "sliced_distances",
     "split_for_partners",

@@ -1,8 +1,8 @@
 """Who should learn with whom, found before training from a few samples of each client.
 
     1. `split_for_partners` of `samples` takes S training samples of every client;
-    2. a function of `distances`, `projected_distances` or `model_distances` says how
-       far apart clients are, and how sure that is;
+    2. a function of `distances` or `projected` says how far apart clients are, and how
+       sure that is;
     3. `supported` says which pairs are near, which are far, and which are open;
     4. `weights_from` makes weights, an ingredient of many algorithms.
 
@@ -24,10 +24,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import checks
-from ..collaboration.weights import water_filling, within
+from ..collaboration.weights import within
 from ..data.federation import Federation
-from ..theory.clusters import cluster_samples, noise_of
-from .distances import Distances, check_samples, mmd_distances, moment_distances
+from .distances import Distances, mmd_distances, moment_distances
 from .projected import fourier_distances, sliced_distances
 from .samples import Samples, samples_of, split_for_partners
 
@@ -58,22 +57,6 @@ ESTIMATES: dict[str, Callable[[Samples], Distances]] = {
     "sliced": sliced_distances,
 }
 """Distances from samples, by the names that studies use."""
-
-
-def samples_needed(samples: Samples, separation: float) -> int:
-    """How many samples of each client the theorem asks for, to tell clusters apart.
-
-    32 nu^2 d_eff / Delta^2 for clusters whose means differ by Delta = `separation`,
-    with the noise nu^2 and effective dimension of the clients' pooled covariance.
-    """
-    check_samples(samples)
-    checks.number("separation", separation, above=0)
-    mask, size = samples.mask[..., None], samples.size[:, None, None]
-    own = (samples.values * mask).sum(1, keepdim=True) / size
-    rest = ((samples.values - own) * mask).flatten(0, 1).double()
-    covariance = rest.T @ rest / int((samples.size - 1).sum())
-    noise, dimension = noise_of(covariance)
-    return cluster_samples(separation, noise=noise, dimension=dimension)
 
 
 def supported(
@@ -151,17 +134,6 @@ def weights_from(
     verdict = supported(distances, threshold, confidence=confidence)
     least = UNDECIDED if undecided_is_near else NEAR
     return within(-verdict.to(distances.squared), -float(least))
-
-
-def filled_weights(distances: Distances, c: float) -> Float[Tensor, "n n"]:
-    """Weights that balance squared distances / 2 against c times the variance.
-
-    See `water_filling`; estimates below 0 count as 0, so that one's own weight is the
-    largest of its row.
-    """
-    unknown = distances.error.isinf()
-    bias = torch.where(unknown, torch.inf, distances.squared.clamp(min=0))
-    return water_filling(bias / 2, c)
 
 
 def estimated_weights(

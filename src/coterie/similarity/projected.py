@@ -26,9 +26,6 @@ from .distances import (
 )
 from .samples import Samples
 
-_MOST_CLIENTS = 64
-"""Clients whose pairs are still solved one by one."""
-
 
 def fourier_distances(
     samples: Samples,
@@ -125,31 +122,6 @@ def _quantiles(
     level = ((place + 0.5) / grid * each[:, None]).long()
     level = level[:, None, :, None].expand_as(line)
     return line.gather(2, level).flatten(2) / math.sqrt(grid * line.shape[3])
-
-
-def exact_wasserstein(samples: Samples) -> Float[Tensor, "n n"]:
-    """Wasserstein-1 distances between the samples of all pairs, one pair at a time.
-
-    These are distances between the samples, not estimates between the distributions:
-    they are too large by about S^(-1/d), no unbiased estimate is known, and so they
-    have no error. For more clients or dimensions use `sliced_distances`.
-    """
-    try:
-        import ot
-    except ImportError as error:
-        raise checks.InputError(
-            f"transport plans need the package `pot` (pip install pot): {error}."
-        ) from error
-    checks.finite("samples", samples.values)
-    n = checks.integer("clients", len(samples.size), at_least=1, at_most=_MOST_CLIENTS)
-    rows = [samples.values[i, : samples.size[i]].double() for i in range(n)]
-    distance = torch.zeros(n, n, dtype=torch.float64)
-    for i in range(n):
-        for j in range(i):
-            cost = torch.cdist(rows[i], rows[j]).cpu().numpy()
-            # Empty marginals stand for equal masses.
-            distance[i, j] = ot.emd2([], [], cost, numItermax=10_000_000)
-    return (distance + distance.T).to(samples.values)
 
 
 def _variance_over_frequencies(means: Float[Tensor, "2 n r"]) -> Tensor:

@@ -37,7 +37,7 @@ from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
 from ..models import BESIDE, MODELS, refuse_settings, refuse_untrusted
 from ..options import unused
-from ..privacy.training.settings import Privacy
+from ..privacy.mechanisms.settings import Privacy
 from ..types import Algorithm
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of

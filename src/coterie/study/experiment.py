@@ -24,7 +24,7 @@ from ..clients.groups import Alone, Group
 from ..data.doubts import doubts, of_one_class
 from ..data.federation import PARTS
 from ..models.measures import measure_words
-from ..privacy.partners import PARTNERS
+from ..privacy.mechanisms.partners import PARTNERS
 from ..records import Cell, Folder, Records, Search, load_records, locked
 from ..records.files import write
 from ..records.keys import digest_with, key_of, keyed

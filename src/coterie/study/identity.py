@@ -18,7 +18,7 @@ from .. import seeds
 from ..checks import InputError, imported
 from ..data.federation import Table
 from ..data.given import GIVEN
-from ..privacy.partners import Choosing
+from ..privacy.mechanisms.partners import Choosing
 from ..records.versions import digest_of, sources_of
 from .config import Study
 from .ingredients import RECIPES, file_of

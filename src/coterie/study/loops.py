@@ -22,8 +22,8 @@ from ..engine.periods import begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, run_rounds
 from ..models import Objective, tally
 from ..optim.hessians import sharpness
-from ..privacy.per_sample import PrivateSimulation
-from ..privacy.training import Counted
+from ..privacy.mechanisms import Counted
+from ..privacy.mechanisms.per_sample import PrivateSimulation
 from ..records import Cell
 from ..types import Algorithm, Flow, Oracle, State
 from .config import Entry, algorithm_factory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..engine.clocks import Rings
 from ..engine.periods import Pace
 from ..engine.times import usual_work
-from ..theory.mixing import loss_rates
+from ..graphs.capacities import loss_rates
 from ..types import Algorithm
 from .setup import Setup
 

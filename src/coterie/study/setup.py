@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,9 @@ from .newcomers import Newcomers, hold_out, on_the_device_of
 from .search import folded
 from .settings.rules import with_defaults
 
+if TYPE_CHECKING:
+    from .private.mechanisms.guards import Guard
+
 _COMPILE_AFTER = {"cpu": 20_000, "cuda": 500}
 """Gradient steps from which compiling (seconds) costs less than it saves."""
 
@@ -64,6 +67,11 @@ class Setup:
     newcomers: Newcomers | None = None
     read: Mapping[str, str] = field(default_factory=dict)  # see `Data`
     secret: bytes | None = field(default=None, repr=False)  # of the runs folder
+    # What is made once, when it is first asked for.
+    guards: dict[tuple[str, bool], Guard] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _folds: list[Setup] = field(default_factory=list, init=False, repr=False)
 
     @property
     def division(self) -> Division:
@@ -86,12 +94,13 @@ class Setup:
         """What a setting is trained and judged on: this, or one for each fold."""
         # No cached property, which all objects would make wait for each other: making
         # folds is a matter of all processes.
-        made: list[Setup] = vars(self).get("_folds", [])
-        if not made:
-            for fold in folds_of(self.study, self.federation, self.seed):
-                made.append(self if fold is self.federation else self._on(fold))
-            vars(self)["_folds"] = made
-        return made
+        if not self._folds:
+            made = [
+                self if fold is self.federation else self._on(fold)
+                for fold in folds_of(self.study, self.federation, self.seed)
+            ]
+            self._folds.extend(made)
+        return self._folds
 
     def _on(self, federation: Federation) -> Setup:
         """The same for a federation that has other parts of the same samples."""

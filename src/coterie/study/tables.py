@@ -28,7 +28,7 @@ from ..checks import (
 from ..engine.clocks import Clock, Delays, Replayed, clock, trace
 from ..engine.laws import LAWS, POSITIVE, setting
 from ..graphs.fastest import MIXINGS
-from ..privacy.training.settings import Privacy, privacy_of
+from ..privacy.mechanisms.settings import Privacy, privacy_of
 from ..records.sinks import SINKS
 
 _LOOKED_AT = 200

@@ -17,7 +17,7 @@ from ..data.federation import PARTS, called
 from ..engine.rounds import Lapse, Round
 from ..engine.states import own, whole
 from ..models import Objective
-from ..privacy.training import Guarded, GuardedFlow
+from ..privacy.mechanisms import Guarded, GuardedFlow
 from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
 from ..records.ledgers import DataLedger
 from ..records.versions import versions

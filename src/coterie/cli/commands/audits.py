@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ...checks import InputError
 from ...models.trust import in_run_folder
-from ...privacy.noise import SYSTEM, simulated_text
+from ...privacy.mechanisms.noise import SYSTEM, simulated_text
 from ...records.files import read_sealed_toml
 from ...scores.words import percent
 from ..beside import read_beside
@@ -21,8 +21,8 @@ from ..terminal import err, interruptible, out
 from .options import Json, Overrides, Quiet, Trust
 
 if TYPE_CHECKING:
-    from ...privacy.audits import NoiseCheck
-    from ...study.audits import AuditFindings, Inversion, Proof
+    from ...privacy.attacks import NoiseCheck
+    from ...study.attacks import AuditFindings, Inversion, Proof
 
 _MEANING = (
     "epsilon at least: what the right guesses prove; could prove: if all were right; "
@@ -48,7 +48,7 @@ def audit(
 
     Exits with 1 where an attack proves more than the accountant allows.
     """
-    from ...study.audits import audit_study  # scipy.stats takes a second
+    from ...study.attacks import audit_study  # scipy.stats takes a second
 
     if path.is_dir():
         path = path / "study.toml"

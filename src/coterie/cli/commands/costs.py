@@ -6,7 +6,7 @@ import math
 
 from rich.table import Table
 
-from ...privacy.noise import simulated_text
+from ...privacy.mechanisms.noise import simulated_text
 from ...study import Study
 from ..progress import plain_progress
 from ..tables import print_epsilons, print_json

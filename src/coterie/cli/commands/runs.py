@@ -83,7 +83,7 @@ def report(folder: RunFolder, as_json: Json = False) -> None:
 
 def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     """Prints the tables of a run, or one object, and writes its page."""
-    from ...privacy.noise import simulated_text
+    from ...privacy.mechanisms.noise import simulated_text
     from ...report import chosen, headline, newcomer_summary, summary, write_report
     from ...report.headlines import best_of
     from ...report.searches import settings_text

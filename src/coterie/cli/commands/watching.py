@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich import box
@@ -19,7 +18,6 @@ from rich.text import Text
 from ...records import replacing
 from ...records.files import in_use
 from ...records.standings import RunStanding, Standings, standings_of
-from ...report.html import COLOURS, document
 from ...scores.finals import score_named
 from ...scores.words import percent
 from ..terminal import err, out, plain, stop_code
@@ -152,78 +150,74 @@ def _write_page(found: Standings, folder: Path, *, goes_on: bool) -> None:
 
 
 def _document(found: Standings, folder: Path, *, goes_on: bool) -> str:
-    words = f"{_heading(found)}."
-    if not goes_on:
-        words += f" The run has {'ended' if found.finished else 'stopped'}."
-    more = (folder / "report.html").exists() and found.finished and not goes_on
-    link = '<p><a href="report.html">The report</a></p>' if more else ""
-    colours = _colours(found)
-    rows = "".join(
-        f'<tr><th scope="row"><span class="key" style="background: '
-        f'{colours[cell.label]}"></span>{escape(cell.label)}</th><td>{cell.seed}</td>'
-        f"<td>{escape(_round(cell, found))}</td><td>{escape(_score(cell, found))}</td>"
-        "</tr>"
-        for cell in found.cells
-    )
-    done = sum(cell.round for cell in found.cells)
-    heads = ("algorithm", "seed", "round", f"validation {found.measure_words}")
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    body = f"""<h1>{escape(found.name)}</h1>
-<p>{escape(words)}</p>
-<progress value="{done}" max="{max(1, found.last * len(found.cells))}"></progress>
-{link}
-{_curves(found, colours)}
-<div class="scroll all" tabindex="0"><table class="narrow">
-<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"""
-    title = f"{found.name}: coterie watch"
-    return document(title, body, reload=round(_EVERY) if goes_on else 0)
+    from ...report.html import COLOURS, render
 
-
-_WIDE, _HIGH = 900, 320
-"""Of the picture of curves, in its own units."""
-
-_LEFT, _BELOW = 70, 40
-"""Room for the numbers along its axes."""
-
-
-def _colours(found: Standings) -> dict[str, str]:
-    """A colour for each algorithm."""
     labels = dict.fromkeys(cell.label for cell in found.cells)
-    return {a: COLOURS[k % len(COLOURS)] for k, a in enumerate(labels)}
+    colours = {a: COLOURS[k % len(COLOURS)] for k, a in enumerate(labels)}
+    return render(
+        "watch.html",
+        room="cli",
+        name=found.name,
+        heading=_heading(found),
+        state="" if goes_on else "ended" if found.finished else "stopped",
+        reported=(folder / "report.html").exists() and found.finished and not goes_on,
+        done=sum(cell.round for cell in found.cells),
+        total=max(1, found.last * len(found.cells)),
+        measure=found.measure,
+        measure_words=found.measure_words,
+        picture=_picture(found, colours),
+        cells=[
+            (colours[c.label], c.label, c.seed, _round(c, found), _score(c, found))
+            for c in found.cells
+        ],
+        reload=round(_EVERY) if goes_on else 0,
+    )
 
 
-def _curves(found: Standings, colours: dict[str, str]) -> str:
-    """Mean validation scores over rounds, one line for each algorithm and seed."""
+class Picture(NamedTuple):
+    """Mean validation scores over rounds, in units of the picture."""
+
+    width: int
+    height: int
+    left: int  # where lines begin; numbers stand before it
+    levels: list[tuple[float, str]]  # height of each line, and its score
+    rounds: list[tuple[float, str]]  # place of each round that is named
+    curves: list[tuple[str, str]]  # colour and points, for each algorithm and seed
+
+
+def _picture(found: Standings, colours: dict[str, str]) -> Picture | None:
+    """The curves of all algorithms and seeds; None before there are any."""
     if not any(len(cell.scores) > 1 for cell in found.cells):
-        return ""
+        return None
+    width, height, left, below = 900, 320, 70, 40
     low, high = _limits(found)
     span, score = high - low or 1.0, score_named(found.measure, found.higher_is_better)
 
     def x(t: float) -> float:
-        return _LEFT + (_WIDE - _LEFT - 20) * t / max(1, found.last)
+        return round(left + (width - left - 20) * t / max(1, found.last), 1)
 
     def y(value: float) -> float:
-        return 12 + (_HIGH - _BELOW - 12) * (1 - (value - low) / span)
+        return round(12 + (height - below - 12) * (1 - (value - low) / span), 1)
 
-    parts = []
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        value, t = low + share * span, share * found.last
-        parts.append(f'<path d="M{_LEFT} {y(value):.1f}H{_WIDE - 20}"/>')
-        place = f'x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end"'
-        parts.append(f"<text {place}>{escape(score.show(value))}</text>")
-        place = f'x="{x(t):.1f}" y="{_HIGH - 16}" text-anchor="middle"'
-        parts.append(f"<text {place}>{t:.0f}</text>" if t == round(t) else "")
-    for cell in found.cells:
-        points = " ".join(
-            f"{x(t):.1f},{y(value):.1f}"
+    shares = (0.0, 0.25, 0.5, 0.75, 1.0)
+    values = [low + share * span for share in shares]
+    rounds = [share * found.last for share in shares]
+    curves = [
+        " ".join(
+            f"{x(t)},{y(value)}"
             for t, value in zip(cell.rounds, cell.scores, strict=True)
             if math.isfinite(value)
         )
-        stroke = f'stroke="{colours[cell.label]}"'
-        parts.append(f'<polyline points="{points}" {stroke}/>')
-    words = f"Validation {found.measure} by round, mean over clients"
-    return (
-        f'<figure><figcaption>{escape(words)}</figcaption><svg class="curves" '
-        f'viewBox="0 0 {_WIDE} {_HIGH}" role="img" aria-label="{escape(words)}">'
-        f"{''.join(parts)}</svg></figure>"
+        for cell in found.cells
+    ]
+    return Picture(
+        width,
+        height,
+        left,
+        [(y(value), score.show(value)) for value in values],
+        [(x(t), f"{t:.0f}") for t in rounds if t == round(t)],
+        [
+            (colours[c.label], points)
+            for c, points in zip(found.cells, curves, strict=True)
+        ],
     )

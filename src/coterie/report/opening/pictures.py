@@ -9,7 +9,6 @@ import plotly.graph_objects as go
 from ...records import Records
 from ...scores.finals import CROWD, population
 from ...scores.gains import gain_of
-from ...scores.words import some_of
 from ..styles import LABELLED, Drawn, escape, finish, tick_names, upright
 from .notices import FEW
 from .nouns import Amounts, amounts_of, client_nouns, rounded
@@ -31,7 +30,7 @@ def client_gains(records: Records, label: str) -> go.Figure:
 
     Up to 16 clients have a row each with their name, more stand side by side, and of
     more than CROWD the distribution is shown. Intervals that are much longer than
-    others are cut: `cut_text` names them.
+    others are cut: `cut_names` names them.
     """
     table, amounts = gained(records, label), amounts_of(records)
     if len(table) > CROWD:
@@ -73,14 +72,14 @@ def client_gains(records: Records, label: str) -> go.Figure:
     traces += _arrows(table, low, high, rows=rows)
     looks = _looks(records, table, amounts, (low, high), rows=rows)
     height = 140 + 32 * len(table) if rows else 420
-    title = "Better or worse than training alone, on each one's own test data"
+    title = "Better or worse than training alone, on each client's own test data"
     return finish(traces, looks, title, height).update_layout(
         margin={"t": 60, "b": 84}, showlegend=True
     )
 
 
 def gained(records: Records, label: str) -> pd.DataFrame:
-    """A row for each client that can be compared, who gains most first.
+    """A row for each client that can be compared, the largest gain first.
 
     Columns: `name`, `test` samples, and in the unit in which gains are shown `mean`,
     `low` and `high`, with the `verdict`.
@@ -122,25 +121,19 @@ def _ends(table: pd.DataFrame, some: pd.DataFrame) -> tuple[float, float]:
     return min(low, float(means.min()) - more), max(high, float(means.max()) + more)
 
 
-def cut_text(records: Records, label: str) -> str:
-    """Says whose interval is longer than the picture; nothing where none is."""
+def cut_names(records: Records, label: str) -> list[str]:
+    """Clients whose interval is longer than the picture, with their test samples."""
     table = gained(records, label)
     if len(table) > CROWD or table.empty:
-        return ""
+        return []
     low, high = limits(table)
     cut = table[(table["low"] < low) | (table["high"] > high)]
-    if cut.empty:
-        return ""
-    names = [f"{row['name']} ({row['test']:,.0f})" for _, row in cut.iterrows()]
-    verb = "an interval that is" if len(cut) == 1 else "intervals that are"
-    return (
-        f"Arrows mark {verb} longer than shown: {some_of(names, 6)}, with the number "
-        "of test samples."
-    )
+    return [f"{row['name']} ({row['test']:,.0f})" for _, row in cut.iterrows()]
 
 
 def _shown(mean: float, amounts: Amounts) -> str:
-    return amounts.show_gain(mean / amounts.score.unit) if mean else "no change"
+    shown = amounts.show_gain(mean / amounts.score.unit) if mean else "no change"
+    return escape(shown)
 
 
 def _hover(row: pd.Series, amounts: Amounts) -> str:
@@ -148,10 +141,12 @@ def _hover(row: pd.Series, amounts: Amounts) -> str:
     mean, low, high = (row[k] / unit for k in ("mean", "low", "high"))
     known = bool(np.isfinite(high - low))
     interval = amounts.between(low, high) if known else "unknown"
-    return (
-        f"{escape(row['name'])}: {amounts.show_gain(mean)}<br>95 % interval: "
-        f"{interval}<br>{row['test']:,.0f} test samples"
+    lines = (
+        f"{row['name']}: {amounts.show_gain(mean)}",
+        f"95 % interval: {interval}",
+        f"{row['test']:,.0f} test samples",
     )
+    return "<br>".join(map(escape, lines))
 
 
 def _arrows(table: pd.DataFrame, low: float, high: float, *, rows: bool) -> list[Drawn]:
@@ -196,7 +191,7 @@ def _looks(
     step = rounded((ends[1] - ends[0]) / 7)
     ticks = step * np.arange(np.ceil(ends[0] / step), np.floor(ends[1] / step) + 1)
     gains: Drawn = {
-        "title": {"text": f"better → ({amounts.axis})"},
+        "title": {"text": f"better → ({escape(amounts.axis)})"},
         "range": [ends[0] - room, ends[1] + room],
         "zeroline": True,
         "zerolinecolor": "#222222",
@@ -210,7 +205,7 @@ def _looks(
         clients["ticktext"] = names
         zero = upright(0, {"color": "#222222", "width": 1})
         return {"xaxis": gains, "yaxis": clients, "shapes": [zero]}
-    clients["title"] = {"text": f"{len(table)} {whose}, who gains most first"}
+    clients["title"] = {"text": f"{len(table)} {whose}, largest gain first"}
     if len(table) <= LABELLED:
         clients |= {"tickvals": list(range(len(table))), "ticktext": names}
         clients["tickangle"] = -45 if max(map(len, names)) > 3 else 0
@@ -224,8 +219,8 @@ def _distribution(records: Records, table: pd.DataFrame, amounts: Amounts) -> go
     many = client_nouns(records)[1]
     bars = {"type": "histogram", "x": table["mean"].to_numpy(), "nbinsx": 60}
     bars |= {"marker": {"color": _KINDS["gains"][1]}, "showlegend": False}
-    across = {"title": {"text": f"better → ({amounts.axis})"}}
+    across = {"title": {"text": f"better → ({escape(amounts.axis)})"}}
     looks: Drawn = {"xaxis": across, "yaxis": {"title": {"text": many}}}
     looks["shapes"] = [upright(0, {"color": "#222222", "width": 1})]
-    title = "Better or worse than training alone, on each one's own test data"
+    title = "Better or worse than training alone, on each client's own test data"
     return finish([bars], looks, title, 360)

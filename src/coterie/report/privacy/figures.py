@@ -7,11 +7,20 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ...checks import InputError
-from ...privacy.noise import SIMULATION_ONLY
+from ...privacy.mechanisms.noise import SIMULATION_ONLY
 from ...records import Records
 from ...scores.finals import CROWD, is_crowd, labels_of
 from ...types import SERVER
-from ..styles import colour_bar, escape, finish, heading, styles_of, tick_names
+from ..styles import (
+    LABELLED,
+    Drawn,
+    colour_bar,
+    escape,
+    finish,
+    heading,
+    styles_of,
+    tick_names,
+)
 
 
 def spent(records: Records) -> pd.DataFrame:
@@ -86,16 +95,20 @@ def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure
         "colorbar": colour_bar(_named(records)),
     }
     texts = tick_names(records, clients, 16)
-    many = {"showgrid": False, "zeroline": False, "constrain": "domain"}
+    many: Drawn = {"showgrid": False, "zeroline": False, "constrain": "domain"}
     across = [*texts, "server"][: len(receivers)]
     x = {"tickvals": list(range(len(across))), "ticktext": across}
-    x |= {"tickangle": -60 if records.names else 0}
+    few = len(clients) <= 20
+    x |= {"tickangle": (-60 if records.names else 0) if few else -90}
+    if len(clients) > LABELLED:
+        many |= {"showticklabels": False, "ticks": ""}
     y = {"tickvals": list(range(len(texts))), "ticktext": texts}
     y |= {"autorange": "reversed", "title": {"text": "client"}}
-    x |= {"title": {"text": "is known to"}}
+    x |= {"title": {"text": "what this client or the server learns"}}
     title = f"Who told whom: {heading(algorithm)}, seed {seed}"
     looks = {"xaxis": many | x, "yaxis": many | y}
-    return finish([trace], looks, title, 600, menu=True)
+    height = 600 if few else 260 + 14 * min(len(clients), LABELLED)
+    return finish([trace], looks, title, height, menu=True)
 
 
 def _named(records: Records) -> str:

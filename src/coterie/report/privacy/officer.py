@@ -5,12 +5,13 @@ The same words stand in docs/data_protection.md, which a test compares with thes
 
 from __future__ import annotations
 
-from html import escape
 from typing import NamedTuple
+
+from markupsafe import Markup
 
 from ...records import Records
 from ...scores.finals import planned_algorithms
-from ..html import table_of
+from ..html import render
 
 
 class Sight(NamedTuple):
@@ -140,28 +141,14 @@ NOT_COVERED = (
 )
 
 
-def officer_section(records: Records) -> str:
+def officer_section(records: Records) -> Markup:
     """Who sees what in this study; nothing without [privacy]."""
     if not isinstance(records.study.get("privacy"), dict):
-        return ""
+        return Markup()
+    own = Sight((), "what it sends", "what it sends")
     rows = []
     for label, name in planned_algorithms(records):
-        found = next((s for s in SIGHTS if name in s.methods), None)
-        if found is None:
-            row = ["a method of your own", "what it sends", "what it sends"]
-            rows.append([f"{label}, {row[0]}", *row[1:], "each with noise"])
-        else:
-            rows.append([label, found.server, found.partner, found.private])
-    headers = ["algorithm", "the server sees", "a partner sees", "with [privacy]"]
-    roles = "".join(
-        f"<dt>{escape(role)}</dt><dd>{escape(text)}</dd>"
-        for role, text in ROLES.items()
-    )
-    open_ = "".join(f"<li>{escape(text)}</li>" for text in NOT_COVERED)
-    return (
-        "<details><summary>For a data protection officer: who sees what, by role"
-        f"</summary>{table_of(headers, rows, 'What leaves a client in every round.')}"
-        f"<dl>{roles}</dl><p>Epsilon does not cover:</p><ul>{open_}</ul>"
-        "<p>docs/data_protection.md of coterie has this page for all methods.</p>"
-        "</details>"
-    )
+        sight = next((s for s in SIGHTS if name in s.methods), own)
+        shown = f"{label}, a method of your own" if sight is own else label
+        rows.append([shown, sight.server, sight.partner, sight.private])
+    return render("officer.html", rows=rows, roles=ROLES, not_covered=NOT_COVERED)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...checks import InputError, brief, expanded
 from ...data.federation import Federation
 from ...models import Layout
-from ...privacy.partners import Choosing
+from ...privacy.mechanisms.partners import Choosing
 
 ON_GRAPH = " on graph"
 

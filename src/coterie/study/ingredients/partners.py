@@ -27,7 +27,7 @@ from ...collaboration.weights import (
 from ...data.federation import Federation, short_name
 from ...graphs.fastest import MIXINGS
 from ...graphs.matrices import neighbouring
-from ...privacy.partners import private_weights
+from ...privacy.mechanisms.partners import private_weights
 from ...similarity.partners import ESTIMATES, estimated_weights
 from ...similarity.transport import dissimilarities
 from .contexts import ON_GRAPH, Context, file_of, from_file, in_files, named

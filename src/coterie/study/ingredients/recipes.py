@@ -11,7 +11,7 @@ import torch
 
 from ...checks import InputError, call
 from ...graphs.matrices import refuse_unjoined
-from ...privacy.partners import FEATURES
+from ...privacy.mechanisms.partners import FEATURES
 from ...similarity.partners import ESTIMATES
 from .contexts import Context, file_of, named
 from .links import graph, head, layers, mixing

@@ -1,16 +1,16 @@
 """Studies with [privacy]: how entries are guarded, and what is told of it."""
 
-from .blanks import without_data
-from .guards import Guard, guard_of, guarded, refuse_unsummed
-from .partners import refuse_measured, refuse_uncounted, telling_of, told_for
-from .releases import (
+from .accounting.releases import (
     exact_epsilon,
     releases_of,
     spent_of,
     stopped_text,
     worst_epsilon,
 )
-from .spending import CellAccount, charge_partners, summary_line, summary_of
+from .accounting.spending import CellAccount, charge_partners, summary_line, summary_of
+from .mechanisms.blanks import without_data
+from .mechanisms.guards import Guard, guard_of, guarded, refuse_unsummed
+from .mechanisms.partners import refuse_measured, refuse_uncounted, telling_of, told_for
 
 __all__ = [
     "CellAccount",

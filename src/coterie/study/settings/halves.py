@@ -12,6 +12,7 @@ from ...clients.simulation import Simulation
 from ...data.federation import Federation, part
 from ...data.parts import ranks, streams
 from ...optim.steps import LocalDescent, sgd, train_alone, velocity
+from ...options import Formula
 from ...records import FoundSettings
 from ...types import Options, Oracle
 from ..config import chooses_steps
@@ -31,6 +32,7 @@ Train = Callable[[Oracle, Tensor, float, int], Tensor]
 """Gives models (n, D) after steps from such models with a k."""
 
 _MOMENTUM = 0.9
+_LR = Formula("curvature(1)")
 """Of models that are only scored. Those of a study have none: the memory of earlier
 gradients would hide from methods in which direction clients differ now."""
 
@@ -83,7 +85,7 @@ def _best(setup: Setup, scores: dict[str, float]) -> float:
 
 def _train_alone(oracle: Oracle, x: Tensor, k: float, steps: int) -> Tensor:
     """Everybody's own model after these steps."""
-    rule = LocalDescent("curvature(1)", _MOMENTUM, f"samples({k:g})")
+    rule = LocalDescent(_LR, _MOMENTUM, Formula(f"samples({k:g})"))
     return train_alone(oracle, x, rule, steps)
 
 
@@ -92,7 +94,7 @@ def _train_together(setup: Setup) -> Train:
     sizes, n = setup.federation.train.size.to(setup.x), float(len(setup.federation))
 
     def train(oracle: Oracle, x: Tensor, k: float, steps: int) -> Tensor:
-        rule = LocalDescent("curvature(1)", weight_decay=f"samples({k:g})")
+        rule = LocalDescent(_LR, weight_decay=Formula(f"samples({k:g})"))
         work: Options = {"rule": rule, "steps": steps, "t": 0, "together": n}
         x, _ = oracle.each(sgd, x, velocity(rule, x), **work)
         return oracle.average(sizes[oracle.mine], x)

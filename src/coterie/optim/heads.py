@@ -1,0 +1,90 @@
+"""Client programs for models c + v_i U in a common subspace, by all training data.
+
+U (r, D) has orthonormal rows, which are the same for everybody; only v_i is a client's
+own. Everything is row-wise.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..checks import InputError, integer
+from ..types import Clients
+from .projections import capped
+
+
+def model(
+    centre: Float[Tensor, "n d"], v: Float[Tensor, "n r"], u: Float[Tensor, "n r d"]
+) -> Float[Tensor, "n d"]:
+    """Rows c + v_i U."""
+    return centre + (v[:, None] @ u)[:, 0]
+
+
+def along(u: Float[Tensor, "n r d"], g: Float[Tensor, "n d"]) -> Float[Tensor, "n r"]:
+    """Coordinates U g_i of rows in the subspace."""
+    return (u @ g[:, :, None])[:, :, 0]
+
+
+def heads_by_descent(
+    clients: Clients,
+    v: Float[Tensor, "n r"],
+    centre: Float[Tensor, "n d"],
+    u: Float[Tensor, "n r d"],
+    *,
+    lr: float,
+    cap: float,
+    steps: int,
+) -> Float[Tensor, "n r"]:
+    """A client program: `v <- capped(v - lr U g_i(c + v U))`, so many times."""
+    data = clients.whole()
+    for _ in range(steps):
+        v = capped(v - lr * along(u, data.grad(model(centre, v, u))), cap)
+    return v
+
+
+def whole_gradient(
+    clients: Clients,
+    g: Float[Tensor, "n d"],
+    losses: Float[Tensor, "n 1"],
+    x: Float[Tensor, "n d"],
+) -> tuple[Tensor, Tensor]:
+    """A client program: gradient and loss of all training data at x."""
+    del g, losses  # the places for the results
+    data = clients.whole()
+    return data.grad(x), data.loss(x)[:, None]
+
+
+def heads_and_slope(
+    clients: Clients,
+    v: Float[Tensor, "n r"],
+    g: Float[Tensor, "n d"],
+    centre: Float[Tensor, "n d"],
+    u: Float[Tensor, "n r d"],
+    *,
+    lr: float,
+    cap: float,
+    steps: int,
+) -> tuple[Tensor, Tensor]:
+    """A client program: steps of the head, then the gradient of the model there."""
+    del g  # the place for the result
+    v = heads_by_descent(clients, v, centre, u, lr=lr, cap=cap, steps=steps)
+    return v, clients.whole().grad(model(centre, v, u))
+
+
+def orthonormal(u: Float[Tensor, "r d"]) -> tuple[Tensor, Tensor]:
+    """Orthonormal rows Q and R (r, r) with `U = R Q`."""
+    q, r = torch.linalg.qr(u.T)
+    return q.T, r.T
+
+
+def refuse_rank(rank: int, clients: int, dimension: int) -> int:
+    """Returns a rank that N models of D numbers can have."""
+    integer("rank", rank, at_least=1)
+    if rank > min(clients, dimension):
+        raise InputError(
+            f"`rank` must be at most the number of clients and of dimensions, "
+            f"{clients} and {dimension}, got {rank}."
+        )
+    return rank

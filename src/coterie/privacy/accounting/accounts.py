@@ -1,0 +1,252 @@
+"""What a ledger tells of each client: to all others together, and to each of them.
+
+Gaussian releases of the same data add in squares (`gaussian`). A row
+that is sent over several links with the same noise is one release; where every link has
+a row of its own (`Release.apart`), each is one. `totals` is the guarantee: it holds
+against all others and the server together, whatever they know of each other.
+
+Of a secure sum, sum_k p_k (x_k + noise_k), nobody sees more than the sum. But who took
+part knows its own noise and takes it off. In the eyes of the server and c others, A,
+
+    mu_i^2 = (p_i D)^2 / (s^2 sum_{k not in A} p_k^2)
+
+where D is the sensitivity of a row and s the noise that each adds. So there is a number
+for each role: the server (c = 0), one participant (c = 1), c colluders, and all others,
+against whom only the client's own noise is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Bool, Float64, Num
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from ...checks import InputError
+from ...types import SERVER
+from .coefficients import links_of
+from .gaussian import epsilons_of
+from .joint import joint_losses
+from .ledger import Event, Exchange, Input, Ledger, Meetings, Release, refuse_sizes
+
+_INPUTS = 1000
+"""Inputs of all clients and rounds, up to which pairs have exact accounts: the matrices
+of every observer have so many columns."""
+
+
+def _squared(event: Release | Input) -> float:
+    refuse_sizes(event)
+    if not event.noise:
+        return math.inf if event.sensitivity else 0.0
+    mu = event.sensitivity / event.noise
+    return mu * mu  # infinite where it is too large, of which `mu**2` is an error
+
+
+def _refuse_sampled(event: Release) -> None:
+    if event.rate != 1.0:
+        raise InputError(
+            "a release of sampled units needs the accountants of "
+            f"`coterie.privacy.accounting.subsampled`, got the rate {event.rate:g}."
+        )
+
+
+def _refuse_unknown(event: Event) -> None:
+    if not isinstance(event, Release | Input | Exchange | Meetings):
+        raise InputError(f"there is no account of {type(event).__name__} here.")
+
+
+def totals(
+    events: Iterable[Event], clients: int, *, colluders: int | None = None
+) -> Float64[Tensor, " n"]:
+    """mu^2 of each client in the eyes of the server and the other clients together.
+
+    Args:
+        events: in any order.
+        clients: how many there are.
+        colluders: how many of the others share with the server what they know of
+            secure sums, those with the largest shares in each; None: all of them. Of
+            all else that was sent, everybody is counted as seeing everything.
+    """
+    spent = torch.zeros(clients, dtype=torch.float64)
+    for event in events:
+        if isinstance(event, Input):
+            spent[event.who.cpu()] += _squared(event)
+        elif isinstance(event, Release):
+            _refuse_sampled(event)
+            senders = event.links[:, 0].cpu()
+            senders = senders if event.apart or event.summed else senders.unique()
+            spent.index_add_(0, senders, _paid(event, senders, colluders))
+        else:
+            _refuse_unknown(event)
+    return spent
+
+
+def _paid(event: Release, senders: Tensor, colluders: int | None) -> Tensor:
+    """mu^2 of each sender of a release."""
+    one = torch.full((len(senders),), _squared(event), dtype=torch.float64)
+    if not event.summed:
+        return one
+    if event.shares is None:
+        raise InputError(
+            f"the sum of `{event.verb}` in round {event.round} must have the shares of "
+            "its senders, got None."
+        )
+    part = remaining(event.shares, colluders)
+    return torch.where(part > 0, one * part, 0.0)
+
+
+def remaining(
+    shares: Num[Tensor, " l"], colluders: int | None = 0
+) -> Float64[Tensor, " l"]:
+    """mu^2 of each sender in a sum, in units of that of its own row with its own noise.
+
+    `p_i^2 / sum_{k not in A} p_k^2`, where A are the others with the largest shares, so
+    many; None: all others, who know all noise but that of i.
+
+    >>> remaining(torch.ones(4).double(), 1).tolist()
+    [0.3333333333333333, 0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
+    """
+    square, count = shares.double().cpu().square(), len(shares)
+    left = 0 if colluders is None else max(0, count - 1 - colluders)  # besides i
+    small, place = square.sort()
+    # The sum of i and of the smallest others: no differences, which would round.
+    first = torch.cat([small.new_zeros(1), small.cumsum(0)])
+    is_small = torch.arange(count) < left
+    noise = torch.where(is_small, first[min(left + 1, count)], first[left] + small)
+    found = torch.where(small > 0, small / noise, 0.0)
+    return torch.zeros_like(square).index_put((place,), found)
+
+
+def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
+    """The events, where everybody in a sum pays as much as who pays most.
+
+    So plans count: who is left when others refuse may then have a larger share.
+
+    Args:
+        events: in any order.
+        colluders: who share with the server what they know of sums.
+    """
+
+    def one(event: Event) -> Event:
+        if not isinstance(event, Release) or event.shares is None:
+            return event
+        most = math.sqrt(float(remaining(event.shares, colluders).max()))
+        sensitivity = most * event.sensitivity
+        return event._replace(sensitivity=sensitivity, summed=False, shares=None)
+
+    return [one(event) for event in events]
+
+
+ROLES = ("server", "participant", "others")
+"""Who sees secure sums: the server alone, with one participant, with all others."""
+
+
+def by_role(events: Sequence[Event], clients: int) -> dict[str, Float64[Tensor, " n"]]:
+    """mu^2 of each client in the eyes of each of `ROLES`."""
+    known = dict(zip(ROLES, (0, 1, None), strict=True))
+    return {
+        role: totals(events, clients, colluders=count) for role, count in known.items()
+    }
+
+
+def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
+    """mu^2 of client u for client v, entry (u, v); the last column is for a server.
+
+    Of a server, what u sent to it. Of a client v, a bound on all that v learns of u
+    over all rounds, also from others: who received something of u makes its next rows
+    of it. So it is what u told everybody, and all else that u told anybody, if any
+    chain of links joins u and v (docs/privacy_gossip.md). Of inputs that are gossiped
+    and were made before anybody sent anything, it is `joint_losses`. Answers of a
+    server are not counted here: they tell nobody more than `totals`.
+
+    Args:
+        events: in their order.
+        clients: how many there are.
+    """
+    spent = torch.zeros(clients, clients + 1, dtype=torch.float64)
+    some, joined = list[Release](), list[Tensor]()
+    for event in events:
+        if not isinstance(event, Release):
+            _refuse_unknown(event)
+            if not isinstance(event, Input):
+                joined.append(links_of(event, clients).cpu())
+            continue
+        _refuse_sampled(event)
+        links, paid = event.links.cpu(), _paid(event, event.links[:, 0].cpu(), 0)
+        up = links[:, 1] == SERVER
+        spent[:, clients].index_add_(0, links[up, 0], paid[up])
+        if _is_for_all(event, clients):
+            spent[*links[~up].T] += paid[~up]
+            joined += [links[~up]] * bool(some)  # or nobody had anything to send on
+        elif not bool(up.all()):
+            some.append(event)
+            joined.append(links[~up])
+    if some:
+        told = torch.where(
+            _together(joined, clients), totals(some, clients)[:, None], 0
+        )
+        spent[:, :clients] += told
+    inputs = [event for event in events if isinstance(event, Input)]
+    if inputs:
+        gossip = [event for event in events if not isinstance(event, Release)]
+        spent[:, :clients] += _gossiped(inputs, gossip, clients)
+    spent[:, :clients].fill_diagonal_(0.0)
+    return spent
+
+
+def _is_for_all(event: Release, clients: int) -> bool:
+    """Whether every sender told all other clients one and the same row."""
+    links = event.links[event.links[:, 1] != SERVER].unique(dim=0)
+    if event.apart or event.summed or not len(links):
+        return False
+    return len(links) == len(links[:, 0].unique()) * (clients - 1)
+
+
+def _together(joined: Sequence[Tensor], clients: int) -> Bool[Tensor, "n n"]:
+    """[u, v]: whether a chain of these links joins them, in any direction."""
+    links = torch.cat(list(joined)).numpy()
+    graph = coo_array((links[:, 0] >= 0, links.T), shape=(clients, clients))
+    _, part = connected_components(graph, directed=False)
+    found = torch.from_numpy(part)
+    return found[:, None] == found
+
+
+def _gossiped(
+    inputs: Sequence[Input], events: Sequence[Event], clients: int
+) -> Float64[Tensor, "n n"]:
+    everything = totals(inputs, clients)[:, None]
+    bound = torch.where(_reached(events, clients), everything, 0.0)
+    few = sum(int(event.who.sum()) for event in inputs) <= _INPUTS
+    noisy = all(event.noise for event in inputs)
+    if not (few and noisy and _fixed(events)):
+        return bound
+    losses = joint_losses(Ledger(clients, tuple(events)))
+    return losses.share * losses.unit.square()[:, None]
+
+
+def _fixed(events: Sequence[Event]) -> bool:
+    """Whether all inputs were made before anybody received anything."""
+    kinds = [isinstance(event, Input) for event in events]
+    return all(kinds[: sum(kinds)])
+
+
+def _reached(events: Sequence[Event], clients: int) -> Bool[Tensor, "n n"]:
+    """[u, v]: whether a chain of messages leads from u to v."""
+    reached = torch.eye(clients, dtype=torch.bool)
+    for event in events:
+        if isinstance(event, Input) or bool(reached.all()):
+            continue
+        sender, receiver = links_of(event, clients).cpu().unbind(1)
+        told = torch.zeros(clients, clients, dtype=torch.int32)
+        told.index_add_(1, receiver, reached[:, sender].int())
+        reached |= told > 0
+    return reached
+
+
+def epsilons(squares: Tensor, delta: float) -> Tensor:
+    """The least epsilon of each mu^2, for this delta."""
+    return epsilons_of(squares.double().sqrt(), delta)

@@ -1,0 +1,153 @@
+"""How much noise keeps an epsilon, and who may go on within a budget.
+
+Both follow from what all rounds will release, which is known before training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64
+from torch import Tensor
+
+from ...checks import InputError
+from .gaussian import NOISES
+from .subsampled import (
+    HOPELESS,
+    Step,
+    counted_epsilons,
+    covers,
+    least,
+    noise_within,
+    quick_epsilons,
+)
+
+ENOUGH = 1 + 1e-9
+"""Times a budget: one that was planned to be used up is not exceeded by rounding."""
+
+
+class Limits(NamedTuple):
+    """How much may be released: mu^2, or epsilon of samples, of all and of each."""
+
+    of_all: float = math.inf  # nobody goes on where one client would exceed it
+    of_each: Float64[Tensor, " n"] | None = None  # a client goes on without it
+
+    def refusing(
+        self, after: Float64[Tensor, " n"], counted: Bool[Tensor, " n"] | None = None
+    ) -> Bool[Tensor, " n"]:
+        """Who takes no part in a round after which so much would be spent.
+
+        Args:
+            after: by each client, whoever refuses.
+            counted: of whom one is enough that nobody goes on; None: of all.
+        """
+        some = after if counted is None else after[counted]
+        if bool((some > self.of_all * ENOUGH).any()):
+            return torch.ones_like(after, dtype=torch.bool)
+        if self.of_each is None:
+            return torch.zeros_like(after, dtype=torch.bool)
+        return after > self.of_each * ENOUGH
+
+
+def calibrated(costs: Sequence[Tensor], mu: float, clip: float) -> float:
+    """The least noise with which nobody spends more than mu in all rounds together."""
+    most = float(torch.stack(list(costs)).sum(0).max())
+    if not math.isfinite(clip):
+        raise InputError(f"`clip` must be finite where there is noise, got {clip:g}.")
+    return 2 * clip * math.sqrt(most) / mu
+
+
+class Noises(NamedTuple):
+    """Noise in units of what it hides, by whose samples."""
+
+    training: float
+    held_out: float  # of losses of validation samples
+
+
+def with_noise(
+    rounds: Sequence[Sequence[Counter[Step]]], noises: Noises
+) -> list[list[Counter[Step]]]:
+    """The steps, which are those of a noise of 1, with another."""
+    return [[_scaled(steps, noises) for steps in each] for each in rounds]
+
+
+def noise_for_samples(
+    rounds: Sequence[Sequence[Counter[Step]]],
+    epsilon: float,
+    delta: float,
+    before: Sequence[Counter[Step]] | None = None,
+) -> Noises:
+    """The noise with which nobody spends more than epsilon in all rounds together.
+
+    It is the least to one part in a thousand by the exact account ("pld"). Training and
+    validation samples have accounts of their own.
+
+    Args:
+        rounds: of each client, with a noise of 1.
+        epsilon: that nobody may exceed.
+        delta: of all.
+        before: of each client, what was released already, with noise as it was.
+    """
+    accounts = [sum(steps, Counter[Step]()) for steps in zip(*rounds, strict=True)]
+    first = before or [Counter[Step]()] * len(accounts)
+    training, held_out = (
+        _least_noise(accounts, first, epsilon, delta, held_out=part)
+        for part in (False, True)
+    )
+    return Noises(training, held_out or training)
+
+
+def _least_noise(
+    accounts: Sequence[Counter[Step]],
+    before: Sequence[Counter[Step]],
+    epsilon: float,
+    delta: float,
+    *,
+    held_out: bool,
+) -> float:
+    """For the steps of a part; 0 where there are none."""
+
+    def part(account: Counter[Step]) -> tuple[tuple[Step, int], ...]:
+        return tuple(sorted(each for each in account.items() if each[0][2] == held_out))
+
+    pairs = {(part(a), part(b)) for a, b in zip(accounts, before, strict=True)}
+    whole = [(Counter(dict(new)), Counter(dict(old))) for new, old in pairs if new]
+    if not whole:
+        return 0.0
+
+    def after(noise: float) -> list[Counter[Step]]:
+        both = Noises(noise, noise)
+        return [_scaled(steps, both) + old for steps, old in whole]
+
+    def quick(noise: float) -> float:
+        return float(quick_epsilons(after(noise), delta).max())
+
+    def spent(noise: float) -> float:
+        bound = quick(noise)
+        if bound > HOPELESS:
+            return bound
+        return float(counted_epsilons(_dearest(after(noise)), delta=delta).max())
+
+    if quick(NOISES[1]) > epsilon:
+        raise InputError(
+            f"`privacy.epsilon` is too small to be counted for the unit sample, got "
+            f"{epsilon:g} with a delta of {delta:g}."
+        )
+    return noise_within(spent, epsilon, least(lambda noise: quick(noise) <= epsilon))
+
+
+def _dearest(accounts: Sequence[Counter[Step]]) -> list[Counter[Step]]:
+    """Those of the accounts that no other one covers."""
+    found: list[Counter[Step]] = []
+    for one in sorted(accounts, key=lambda steps: -steps.total()):
+        if not any(covers(other, one) for other in found):
+            found = [other for other in found if not covers(one, other)] + [one]
+    return found
+
+
+def _scaled(steps: Counter[Step], noises: Noises) -> Counter[Step]:
+    return Counter({(noises[h] * one, q, h): k for (one, q, h), k in steps.items()})

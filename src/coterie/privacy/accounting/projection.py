@@ -1,0 +1,168 @@
+"""The exact account of gossip: what an observer learns is a projection.
+
+Messages are linear in noisy inputs, `A (x + eta)`. With rows in units of the noise, and
+without the columns of inputs that the observer knows itself,
+
+    S(u, v) = [A_v^+ A_v]_uu                          between 0 and 1, of rank many rows
+
+is the part of the square of mu that reaches v: all that v learns about input u is as if
+u had sent it once with noise s / sqrt(S). So S = 1 is local privacy, and the sum over u
+is the rank of A_v. A singular value of A_v of at most `rtol` times the largest counts
+as 0: what a direction carries of that little, observers are taken not to read. With a
+smaller rtol S is larger, and with 0 rounding counts too. With noise of standard
+deviation tau on whatever an observer reads, fresh for each message and not mixed on, no
+cut is needed:
+
+    S = a_u' (A A' + tau^2 I)^{-1} a_u.
+
+Noise that senders add and others mix on is an `Input` of sensitivity 0.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, 6.3, hal tel-04877971.
+
+Differences: the thesis adds divergences of single messages (6.6), which is no bound,
+since they share their noise: see `coterie_theory.privacy.printed` and docs/errata.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ... import checks
+from ...checks import InputError
+from .coefficients import Columns, columns_of, sent
+from .ledger import Ledger
+
+RTOL = 1e-9
+"""Singular values of a view up to this part of the largest count as 0."""
+
+_DROPPED = 1e-3
+"""Of rtol: what is left out while a view grows, too little to move what counts."""
+
+ROWS = 512
+"""Messages that a view gathers before it is made short."""
+
+
+class Observer(NamedTuple):
+    """Who looks: clients that share all they know, and links that are overheard."""
+
+    clients: tuple[int, ...] = ()
+    links: tuple[tuple[int, int], ...] = ()  # from whom, to whom
+
+
+class Seen(NamedTuple):
+    """What an observer learns: directions of inputs, and how clearly it sees each."""
+
+    basis: Float64[Tensor, "r c"]  # orthonormal rows
+    clear: Float64[Tensor, " r"]  # 1 without noise of reading
+    columns: Columns
+
+    @property
+    def shares(self) -> Float64[Tensor, " c"]:
+        """S of each input, the diagonal of the projection."""
+        return (self.clear[:, None] * self.basis.square()).sum(0)
+
+
+def seen_by(
+    ledger: Ledger, observer: Observer, *, rtol: float = RTOL, tau: float = 0.0
+) -> Seen:
+    """What one observer learns of all inputs, while the ledger is read once.
+
+    Args:
+        ledger: of inputs, exchanges and meetings.
+        observer: who looks.
+        rtol: of singular values.
+        tau: standard deviation of the noise on what is read.
+    """
+    return next(seen_by_each(ledger, [observer], rtol=rtol, tau=tau))
+
+
+def _checked(observer: Observer, n: int) -> Observer:
+    named = {*observer.clients, *(end for link in observer.links for end in link)}
+    if not named or not all(0 <= client < n for client in named):
+        raise InputError(
+            f"an observer must be some of clients 0 to {n - 1}, or overhear links "
+            f"between them, got {observer}."
+        )
+    return observer
+
+
+def seen_by_each(
+    ledger: Ledger, observers: Sequence[Observer], *, rtol: float, tau: float
+) -> Iterator[Seen]:
+    """What each observer learns, while the ledger is read once for all."""
+    observers = [_checked(each, ledger.clients) for each in observers]
+    checks.number("rtol", rtol, at_least=0, below=1)
+    checks.number("tau", tau, at_least=0)
+    columns = columns_of(ledger)
+    known = [
+        torch.isin(columns.client, torch.tensor(each.clients, dtype=torch.long))
+        for each in observers
+    ]
+    drop = rtol * _DROPPED
+    views = [_View(each, drop) for each in known]
+    who = [torch.tensor(each.clients, dtype=torch.long) for each in observers]
+    for links, rows, _ in sent(ledger):
+        order = links[:, 1].argsort(stable=True)
+        links = links[order]
+        for view, observer, clients in zip(views, observers, who, strict=True):
+            read = _read(links, observer, clients, once=not tau)
+            if len(read):
+                view.add(rows[read])
+    while views:
+        sizes, basis = views.pop(0).short()
+        if tau:
+            clear = sizes.square() / (sizes.square() + tau**2)
+        else:
+            kept = sizes > rtol * sizes.max() if len(sizes) else sizes.bool()
+            basis, clear = basis[kept], torch.ones(int(kept.sum())).double()
+        yield Seen(basis, clear, columns)
+
+
+def _read(links: Tensor, observer: Observer, clients: Tensor, *, once: bool) -> Tensor:
+    """Who sent the messages that an observer reads; links in the order of receivers."""
+    ends = links[:, 1].contiguous()
+    low = torch.searchsorted(ends, clients).tolist()
+    high = torch.searchsorted(ends, clients, right=True).tolist()
+    parts = [links[a:b, 0] for a, b in zip(low, high, strict=True)]
+    if len(clients) > 1:
+        parts = [part[~torch.isin(part, clients)] for part in parts]
+    for start, end in observer.links:
+        there = (links[:, 0] == start) & (links[:, 1] == end)
+        parts.append(links[there, 0])
+    read = torch.cat(parts)
+    return read.unique() if once and len(parts) > 1 else read
+
+
+class _View:
+    """Rows that an observer has read, made short whenever they are many."""
+
+    def __init__(self, known: Tensor, drop: float) -> None:
+        self.known, self.drop, self.rows = known, drop, list[Tensor]()
+        self.count = self.least = 0
+
+    def add(self, rows: Tensor) -> None:
+        """Takes rows, without what the observer knows itself."""
+        self.rows.append(rows.masked_fill(self.known, 0.0))
+        self.count += len(rows)
+        if self.count >= self.least + ROWS:
+            sizes, basis = self.short()
+            kept = sizes > self.drop * sizes.max()
+            self.rows = [sizes[kept, None] * basis[kept]]
+            self.count = self.least = int(kept.sum())
+
+    def short(self) -> tuple[Tensor, Tensor]:
+        """Singular values of all rows, and their directions."""
+        if not self.rows:
+            empty = torch.zeros(0, len(self.known), dtype=torch.float64)
+            return empty.sum(1), empty
+        # A factorisation first: that of singular values is then of a small matrix.
+        q, r = torch.linalg.qr(torch.cat(self.rows).T)
+        u, sizes, _ = torch.linalg.svd(r, full_matrices=False)
+        return sizes, (q @ u).T

@@ -1,0 +1,56 @@
+"""Attacks what clients released, and says what the success of attacks proves.
+
+Attacks may use `mechanisms` and `accounting`. Other rooms may use what is listed.
+"""
+
+from .bounds import epsilon_of_one_run, epsilon_of_rates, mu_of_rates
+from .canary_rows import (
+    TRIALS,
+    Decisions,
+    View,
+    decisions,
+    heard_events,
+    pair_canaries,
+    row_canaries,
+    view_of,
+)
+from .inversion import inputs_of_layer, rebuilt
+from .listening import Heard, Listening, Overheard, Recorded
+from .membership import (
+    Audit,
+    audited,
+    confidence_of,
+    likelihood_scores,
+    scores_along,
+)
+from .residuals import NoiseCheck, Residuals, probed
+from .told_losses import telling_losses_to
+
+__all__ = [
+    "TRIALS",
+    "Audit",
+    "Decisions",
+    "Heard",
+    "Listening",
+    "NoiseCheck",
+    "Overheard",
+    "Recorded",
+    "Residuals",
+    "View",
+    "audited",
+    "confidence_of",
+    "decisions",
+    "epsilon_of_one_run",
+    "epsilon_of_rates",
+    "heard_events",
+    "inputs_of_layer",
+    "likelihood_scores",
+    "mu_of_rates",
+    "pair_canaries",
+    "probed",
+    "rebuilt",
+    "row_canaries",
+    "scores_along",
+    "telling_losses_to",
+    "view_of",
+]

@@ -1,0 +1,243 @@
+"""Canaries whose rows an auditor chooses: how well are in and out told apart?
+
+Privacy holds for all data, so an auditor may choose the row. It gives a mechanism rows
+ref + L u ("in") and ref - L u ("out"), far longer than the clip C. If all is right,
+they leave as ref + C u and ref - C u with noise of deviation s, and the log likelihood
+ratio of in against out, over R releases z_1 .. z_R of one canary,
+
+    2 C sum_t <z_t - ref_t, u> / s^2,
+
+is N(mu^2/2, mu^2) of a canary that is in, and N(-mu^2/2, mu^2) of one that is out, with
+mu = 2 C sqrt(R) / s. The auditor calls a canary in where the ratio is positive. What it
+calls right and wrong bounds mu from below (`bounds.mu_of_rates`).
+
+A receiver sees only the messages that are sent to it. They are linear in all released
+rows, with known weights; the likelihood ratio of all of them together decides.
+
+Reference:
+    Nasr, Hayes, Steinke, Balle, Tramer, Jagielski, Carlini, Thakurta, Terzis, "Tight
+    auditing of differentially private machine learning", USENIX Security 2023,
+    arXiv 2302.07956.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ... import seeds
+from ..accounting.ledger import Event, Exchange, Input, Release
+from .bounds import mu_of_rates
+from .residuals import Releasing
+
+TRIALS = 2048
+"""Canaries that are in, and as many that are out."""
+
+_NUMBERS = 8_000_000
+"""Released numbers of one test, at most."""
+
+_FAR = 3.0
+"""How far beyond the bound canaries are, in noise."""
+
+_SAME = 1e-9
+"""Sizes that differ by less are the same, in units of themselves."""
+
+
+class Decisions(NamedTuple):
+    """How often canaries were called in."""
+
+    found: int
+    members: int  # who were in
+    wrong: int
+    others: int  # who were out
+    mu: float  # of one canary, if all is right
+
+    @property
+    def right(self) -> int:
+        """Calls that were right."""
+        return self.found + self.others - self.wrong
+
+    @property
+    def guesses(self) -> int:
+        """All calls."""
+        return self.members + self.others
+
+    def at_least(self, confidence: float) -> float:
+        """Mu is larger than this, with the confidence."""
+        counts = self.found, self.members, self.wrong, self.others
+        return mu_of_rates(*counts, confidence=confidence)
+
+    def could(self, confidence: float) -> float:
+        """The same, if all calls were right."""
+        return mu_of_rates(
+            self.members, self.members, 0, self.others, confidence=confidence
+        )
+
+
+def decisions(inside: Tensor, outside: Tensor, mu: float) -> Decisions:
+    """Calls by log likelihood ratios of canaries that are in, and of others."""
+    counts = [(int((ratio > 0).sum()), len(ratio)) for ratio in (inside, outside)]
+    return Decisions(*counts[0], *counts[1], mu)
+
+
+def row_canaries(mechanism: Releasing, releases: int, columns: int) -> Decisions:
+    """How well whoever sees all releases of a client tells canaries apart.
+
+    Args:
+        mechanism: that releases rows, with noise.
+        releases: of one canary; fewer where they would be too many numbers.
+        columns: of a row.
+    """
+    columns = min(columns, 2)
+    releases = max(1, min(releases, _NUMBERS // (2 * TRIALS * columns)))
+    rng = torch.Generator().manual_seed(1)
+    ref = torch.randn(2 * TRIALS, columns, generator=rng, dtype=torch.float64)
+    u = torch.randn(2 * TRIALS, columns, generator=rng, dtype=torch.float64)
+    u = u / u.norm(dim=1, keepdim=True)
+    signs = _signs()
+    x = ref + signs[:, None] * _length(mechanism) * u
+    along = torch.zeros_like(signs)
+    for t in range(releases):
+        stream = seeds.key(mechanism.seed, "audit", "canaries", t)
+        z = mechanism.released(x, ref, stream, torch.arange(len(x)))
+        along += ((z - ref) * u).sum(1)
+    ratio = 2 * mechanism.clip * along / mechanism.noise**2
+    mu = 2 * mechanism.clip * math.sqrt(releases) / mechanism.noise
+    return decisions(ratio[signs > 0], ratio[signs < 0], mu)
+
+
+def _signs() -> Float64[Tensor, " c"]:
+    one = torch.ones(TRIALS, dtype=torch.float64)
+    return torch.cat([one, -one])
+
+
+def _length(mechanism: Releasing) -> float:
+    return mechanism.clip + _FAR * mechanism.noise
+
+
+# Receivers.
+
+
+class View(NamedTuple):
+    """What a receiver sees: messages, linear in released rows."""
+
+    weights: Float64[Tensor, "m s"]  # of each row in each message
+    senders: Tensor  # (s,) whose rows they are
+
+    def mu(self, sender: int, unit: float) -> float:
+        """How well canaries of the sender are told apart; `unit`: in its own row."""
+        return unit * math.sqrt(max(0.0, float(self._shift(sender) @ self._by(sender))))
+
+    def ratios(self, sender: int, rows: Float64[Tensor, "c s"], unit: float) -> Tensor:
+        """Log likelihood ratios of canaries, of rows in units of their noise."""
+        return unit * (rows @ self.weights.T) @ self._by(sender)
+
+    def _shift(self, sender: int) -> Tensor:
+        return self.weights[:, self.senders == sender].sum(1)
+
+    def _by(self, sender: int) -> Tensor:
+        noise = self.weights @ self.weights.T
+        return torch.linalg.pinv(noise, hermitian=True) @ self._shift(sender)
+
+
+def view_of(
+    events: Sequence[Event], clients: int, receiver: int, mechanism: Releasing
+) -> View:
+    """What a receiver sees of all rows that were released by the mechanism.
+
+    Other releases, such as losses, sums and comparisons, it does not look at.
+
+    Args:
+        events: of a ledger, in their order.
+        clients: how many there are.
+        receiver: who listens; it knows its own rows.
+        mechanism: how rows were released.
+    """
+    sent = [event for event in events if _is_row(event, mechanism)]
+    senders = [k for event in sent for k in _senders(event, receiver)]
+    held = torch.zeros(clients, len(senders), dtype=torch.float64)
+    before, seen, place, round_ = held, [], 0, -1
+    for event in sent:
+        if isinstance(event, Exchange):
+            heard = event.links[event.links[:, 1] == receiver, 0].cpu()
+            seen.append(held[heard])
+            w = event.weights.to_dense().double().cpu()
+            before = before if event.round == round_ else held
+            mixed = event.gamma * w @ held + (1 - event.gamma) * before
+            before, held, round_ = held, mixed, event.round
+            continue
+        mine = _senders(event, receiver)
+        new = torch.zeros_like(held)
+        new[mine, torch.arange(place, place + len(mine))] = 1.0
+        place += len(mine)
+        if isinstance(event, Input):
+            held = held + new
+            seen.append(new[[receiver]])
+        else:
+            seen.append(new[mine])
+    weights = torch.cat([held[:0], *seen])
+    return View(weights[weights.abs().sum(1) > 0], torch.tensor(senders))
+
+
+def _is_row(event: Event, mechanism: Releasing) -> bool:
+    if isinstance(event, Exchange):
+        return True
+    if not isinstance(event, Input | Release):
+        return False
+    same = math.isclose(event.noise, mechanism.noise, rel_tol=_SAME)
+    whole = math.isclose(event.sensitivity, 2 * mechanism.clip, rel_tol=_SAME)
+    summed = isinstance(event, Release) and event.summed
+    return same and whole and not summed
+
+
+def _senders(event: Event, receiver: int) -> list[int]:
+    """Whose rows an event has, of those that matter to the receiver."""
+    if isinstance(event, Input):
+        found: list[int] = event.who.nonzero()[:, 0].tolist()
+        return found
+    if isinstance(event, Release):
+        found = event.links[event.links[:, 1] == receiver, 0].tolist()
+        return found
+    return []
+
+
+def pair_canaries(mechanism: Releasing, view: View, sender: int) -> Decisions:
+    """How well a receiver tells canaries of a sender apart; others send what is known.
+
+    Args:
+        mechanism: that releases rows, with noise.
+        view: what the receiver sees.
+        sender: whose rows are canaries.
+    """
+    signs, unit = _signs(), 2 * mechanism.clip / mechanism.noise
+    rows = torch.zeros(len(signs), len(view.senders), dtype=torch.float64)
+    for j, one in enumerate(view.senders.tolist()):
+        x = signs * _length(mechanism) if one == sender else torch.zeros_like(signs)
+        stream = seeds.key(mechanism.seed, "audit", "pairs", j)
+        ref = torch.zeros(len(x), 1, dtype=x.dtype)
+        z = mechanism.released(x[:, None], ref, stream, torch.arange(len(x)))
+        rows[:, j] = z[:, 0] / mechanism.noise
+    ratio = view.ratios(sender, rows, unit)
+    return decisions(ratio[signs > 0], ratio[signs < 0], view.mu(sender, unit))
+
+
+def heard_events(events: Sequence[Event], clients: int) -> list[Event]:
+    """Those of the first rounds, so few that canaries can be sent through them."""
+    most, count = _NUMBERS // (2 * TRIALS), 0
+    found: list[Event] = []
+    for event in events:
+        if isinstance(event, Input):
+            count += int(event.who.sum())
+        elif isinstance(event, Release):
+            count += -(-len(event.links) // clients)
+        if count > most and found:
+            break
+        found.append(event)
+    last = found[-1].round if found else 0
+    cut = len(found) < len(events) and events[len(found)].round == last
+    return [e for e in found if e.round < last] if cut and last else found

@@ -1,0 +1,224 @@
+"""Is the noise as large as promised, and are rows clipped? An auditor who sees inside.
+
+It knows each row x before it is released, its reference, the clip C and the standard
+deviation s that the ledger has, and sees the row z that leaves. Then the residuals
+
+    r = (z - ref - clip_C(x - ref)) / s
+
+are N(0, 1) if all is right. Two tests follow, each at its own level:
+
+- noise: sum r^2 is chi-square with as many degrees of freedom as there are numbers. It
+  is too small where noise is;
+- clipping: against the alternative that x leaves unclipped, the likelihood ratio is a
+  function of  sum <r, e> / |e|  with e = (x - ref - clip_C(x - ref)) / s, which is
+  N(0, 1), and N(|e|, 1) where nothing is clipped.
+
+The power of both is known beforehand, so that an audit says what it could have noticed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ... import seeds
+
+_POWER = 0.95
+"""Chance with which a fault is noticed that an audit says it would have noticed."""
+
+
+_PROBES, _COLUMNS, _FAR = 64, 1000, 3.0
+"""Made-up rows, their columns at most, and how far beyond the bound, in noise."""
+
+
+@runtime_checkable
+class PlannedCall(Protocol):
+    """A call of a verb: which rows get noise, and where references are."""
+
+    @property
+    def verb(self) -> str:
+        """Its name."""
+
+    @property
+    def fresh(self) -> tuple[bool, ...]:
+        """Which of its rows tell something new."""
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Where the reference of each row is kept; -1: it is zero."""
+
+
+class NoiseCheck(NamedTuple):
+    """What residuals say about noise and clipping."""
+
+    numbers: int  # of residuals
+    measured: float  # standard deviation of the noise, in what was promised
+    noticed: float  # a noise below this, in what was promised, would have been noticed
+    quiet: bool  # whether noise is too small
+    unclipped: bool  # whether rows leave unclipped
+    clips_tested: bool  # whether rows were long enough to notice that
+
+    @property
+    def broken(self) -> bool:
+        """Whether something is not as promised."""
+        return self.quiet or self.unclipped
+
+    def joined(self, other: NoiseCheck) -> NoiseCheck:
+        """The same, with what another check found of the same mechanism."""
+        return self._replace(
+            quiet=self.quiet or other.quiet,
+            unclipped=self.unclipped or other.unclipped,
+            clips_tested=self.clips_tested or other.clips_tested,
+        )
+
+
+class Residuals:
+    """Sums over what has left so far."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.clip, self.noise, self.secure = math.inf, 0.0, False
+        self.numbers, self.squares = 0, 0.0
+        self.along, self.excess = 0.0, 0.0
+        self._given: tuple[PlannedCall, list[Tensor], Tensor] | None = None
+        self._seen: list[Tensor] = []  # of the last round
+
+    def promised(self, clip: float, noise: float, *, secure: bool = False) -> None:
+        """Sets bound and standard deviation, of secure sums that of the sum."""
+        self.clip, self.noise, self.secure = clip, noise, secure
+
+    def given(
+        self, call: PlannedCall, rows: Sequence[Tensor], refs: Float[Tensor, "n k d"]
+    ) -> None:
+        """Rows that a verb is given, before they are released."""
+        self._given = call, [row.detach().clone() for row in rows], refs.clone()
+
+    def left(self, rows: Sequence[Tensor], active: Bool[Tensor, " n"]) -> None:
+        """The same rows as they leave those who are active."""
+        if self._given is None:
+            return
+        (call, given, refs), self._given = self._given, None
+        share = 1.0
+        if self.secure and call.verb == "average":
+            share = 1 / math.sqrt(max(1, int(active.sum())))
+        for j, (x, z) in enumerate(zip(given, rows, strict=False)):
+            if not call.fresh[j] or self._again(z[active]):
+                continue
+            place = call.slots[j]
+            ref = refs[:, place] if place >= 0 else torch.zeros_like(x)
+            self.add(x[active], ref[active], z[active], share)
+
+    def _again(self, z: Tensor) -> bool:
+        """Whether it has left before: the same noise counts once."""
+        again = any(z.shape == old.shape and torch.equal(z, old) for old in self._seen)
+        self._seen = [*self._seen[-7:], z.detach().clone()]
+        return again
+
+    def add(
+        self,
+        x: Float[Tensor, "n d"],
+        ref: Float[Tensor, "n d"],
+        z: Float[Tensor, "n d"],
+        scale: float | Float[Tensor, "n 1"] = 1.0,
+    ) -> None:
+        """Rows, their references, and how they left, with `scale` times the noise."""
+        if not self.noise or not len(x):
+            return
+        x, ref, z = (rows.detach().double() for rows in (x, ref, z))
+        away = x - ref
+        lengths = away.norm(dim=1, keepdim=True).clamp(min=1e-300)
+        clean = ref + away * (self.clip / lengths).clamp(max=1)
+        self.add_clean(clean, x - clean, z, scale)
+
+    def add_clean(
+        self,
+        clean: Tensor,
+        excess: Tensor,
+        z: Tensor,
+        scale: float | Tensor = 1.0,
+    ) -> None:
+        """Rows without noise, what clipping took off them, and how they left."""
+        if not self.noise:
+            return
+        deviation = self.noise * scale
+        r, e = (z.double() - clean) / deviation, excess / deviation
+        fine = (r.isfinite() & e.isfinite()).all(1)
+        r, e = r[fine], e[fine]
+        self.numbers += r.numel()
+        self.squares += float(r.square().sum())
+        self.along += float((r * e).sum())
+        self.excess += float(e.square().sum())
+
+    def __iadd__(self, others: Residuals) -> Residuals:
+        """Adds what others have seen, of the same promise in other units of noise."""
+        for name in ("numbers", "squares", "along", "excess"):
+            setattr(self, name, getattr(self, name) + getattr(others, name))
+        return self
+
+    def check(self, level: float) -> NoiseCheck | None:
+        """What the residuals say; None where nothing left with noise.
+
+        Args:
+            level: chance that a mechanism which is right is accused.
+        """
+        from scipy.stats import chi2, norm  # takes a second to import
+
+        if not self.numbers:
+            return None
+        each, k = level / 2, self.numbers
+        limit = norm.isf(each)
+        least = float(chi2.ppf(each, k))
+        shift = math.sqrt(self.excess)
+        return NoiseCheck(
+            k,
+            math.sqrt(self.squares / k),
+            math.sqrt(least / float(chi2.ppf(_POWER, k))),
+            self.squares < least,
+            bool(shift and self.along / shift > limit),
+            bool(shift > limit + norm.ppf(_POWER)),
+        )
+
+
+@runtime_checkable
+class Releasing(Protocol):
+    """How rows are clipped and noised; see `privacy.mechanisms.Mechanism`."""
+
+    @property
+    def clip(self) -> float:
+        """The bound."""
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation."""
+
+    @property
+    def seed(self) -> int:
+        """Names the streams of noise."""
+
+    def released(
+        self, x: Tensor, ref: Tensor, stream: int, clients: Tensor
+    ) -> Float[Tensor, "n d"]:
+        """The rows as they leave."""
+
+
+def probed(mechanism: Releasing, columns: int) -> Residuals:
+    """Residuals of made-up rows that are far beyond the bound of a mechanism.
+
+    Real rows may be too short beside the noise to show whether they are clipped.
+    """
+    found = Residuals()
+    found.promised(mechanism.clip, mechanism.noise)
+    rng = torch.Generator().manual_seed(0)
+    x, ref = torch.randn(
+        2, _PROBES, min(columns, _COLUMNS), generator=rng, dtype=torch.float64
+    )
+    x = x / x.norm(dim=1, keepdim=True)
+    x = ref + (mechanism.clip + _FAR * mechanism.noise) * x
+    stream = seeds.key(mechanism.seed, "audit", "probe")
+    found.add(x, ref, mechanism.released(x, ref, stream, torch.arange(_PROBES)))
+    return found

@@ -1,0 +1,399 @@
+"""Clients without data: a double of an oracle, to see what a method would send.
+
+Gradients and losses are random numbers, which depend on a `world`; models are short.
+Answers of verbs between clients may be those of another run, so that two worlds differ
+in what clients know alone and agree in all that was ever released. What clients know is
+marked (`origins`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from .... import seeds
+from ....clients.groups import of_present
+from ....clients.personal import PersonalOracle
+from ....clients.traffic import Sending, Wrap
+from ....types import (
+    Algorithm,
+    CentralProgram,
+    Comparison,
+    Message,
+    Option,
+    Oracle,
+    Program,
+    Sent,
+    State,
+    like,
+    tensor_of,
+)
+from .origins import (
+    Following,
+    is_of_data,
+    known,
+    marked_as,
+    of_data,
+    refuse_sent_on,
+)
+
+Answer = TypeVar("Answer")
+
+_COLUMNS = 61
+"""Of the double of a model: more than the few numbers that methods send."""
+
+_HOME = 7
+"""Of these, those that stay at home, where there are personal parameters."""
+
+_SCALE = 100.0
+"""Entries of its models, which are far from zero beside a step."""
+
+
+class SeenCall(NamedTuple):
+    """One call of a verb between clients."""
+
+    verb: str
+    rows: tuple[Message, ...]  # what clients give
+    others: tuple[Tensor, ...]  # shares or weights, and groups or pairs
+    answer: Any  # a tensor, a tuple of them, or a comparison
+    program: str = ""  # of a coordinator
+    made: tuple[bool, ...] = ()  # which of the rows are made of data, if followed
+    weighed: bool = False  # whether the others are
+    read: bool = False  # whether numbers made of data were read before
+    server: Any = None  # what a coordinator remembers
+
+
+class DoubleClients:
+    """Clients that answer with random numbers; see `coterie.types.Clients`."""
+
+    def __init__(
+        self, rng: torch.Generator, who: Tensor, told: torch.Generator | None = None
+    ) -> None:
+        """Clients at these positions, whose losses are drawn from `told`, if given."""
+        self._rng, self.who = rng, who
+        self._told = rng if told is None else told
+
+    def grad(self, points: Tensor) -> Tensor:
+        """Random gradients."""
+        shape, dtype = points.shape, points.dtype
+        return of_data(torch.randn(shape, generator=self._rng, dtype=dtype))
+
+    def hvp(self, points: Tensor, vectors: Tensor) -> Tensor:
+        """Random products."""
+        return self.grad(points)
+
+    def loss(self, points: Tensor) -> Tensor:
+        """Random losses, by which every client chooses as it likes."""
+        return self._rand(points, len(points))
+
+    def losses(self, points: Tensor) -> Tensor:
+        """Random losses of thirty samples.
+
+        Questions differ more than clients, and these more than samples, so that whoever
+        looks for what is surely better for many finds it now and then.
+        """
+        rand, n = self._rand, len(points)
+        each = 0.1 * rand(points, n, 1) + 0.1 * rand(points, n, 30)
+        return 0.8 * rand(points, 1, 1) + each
+
+    def _rand(self, like: Tensor, *shape: int) -> Tensor:
+        found = torch.rand(*shape, generator=self._told, dtype=like.dtype)
+        return of_data(found) if self._told is self._rng else found
+
+    def held(self) -> DoubleClients:
+        """The same."""
+        return self
+
+    whole = validation = held
+
+    def call(self, number: int) -> DoubleClients:
+        """The same."""
+        return self
+
+
+class Double:
+    """An oracle without data; see `coterie.types.Oracle`."""
+
+    def __init__(
+        self,
+        present: Bool[Tensor, " n"],
+        names: tuple[int | str, ...],
+        answers: Sequence[SeenCall] | None = None,
+        told: tuple[int | str, ...] | None = None,
+        following: Following | None = None,
+    ) -> None:
+        """Of a round.
+
+        Args:
+            present: who takes part.
+            names: of the stream of random numbers, the world among them.
+            answers: what verbs answer, call after call; None: what they compute.
+            told: names the stream of losses, where these are released; None: as all.
+            following: where the method is followed.
+        """
+        self.active = self.present = present
+        self.home: Tensor | None = None
+        self.mine = slice(0, len(present))
+        self.gradients = torch.zeros(len(present), dtype=torch.float64)
+        self.sent: list[Sent] = []
+        self.seen: list[SeenCall] = []
+        self._answers, self._names, self._told_names = answers, names, told
+        self._following = following
+        self._rng = seeds.generator(*names)
+        self._losses = None if told is None else seeds.generator(*told)
+
+    def wrapped(self, wrap: Wrap) -> Sending:
+        """What the wrap makes of it."""
+        return wrap(self)
+
+    def without(self, absent: Bool[Tensor, " n"]) -> Double:
+        """The same round without these."""
+        present = self.present & ~absent
+        given = self._names, self._answers, self._told_names, self._following
+        return Double(present, *given)
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Tensor:
+        """Random gradients."""
+        return self._clients(self.active, at_home=False).grad(x) * self.active[:, None]
+
+    def each(
+        self,
+        program: Program,
+        *rows: Tensor,
+        who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
+        **options: Option,
+    ) -> tuple[Tensor, ...]:
+        """What the program makes of random numbers."""
+        active = self.active if who is None else self.active & who
+        clients = self._clients(active, at_home=at_home)
+        asked = clients.who
+        given = [row[asked] for row in rows]
+        found = self._run(program, clients, given, options)
+        return tuple(
+            row.index_copy(0, asked, result)
+            for row, result in zip(rows, found, strict=False)
+        )
+
+    def average(
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Tensor | None = None,
+        *,
+        count: int | None = None,
+    ) -> Tensor:
+        """Weighted means, of all; those of groups are not told apart."""
+        values = tensor_of(rows)
+        part = shares.to(values) * self.active
+        total = part.sum(-1, keepdim=True)
+        mean = (part / torch.where(total > 0, total, 1)) @ values.flatten(1)
+        found = mean.expand(len(values), *mean.shape)
+        others = (shares,) if groups is None else (shares, groups)
+        return self._told("average", (rows,), others, found)
+
+    def mix(
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """Mixtures; of known weights, `exchanges` do not matter for what they hold."""
+        refuse_sent_on(weights, exchanges, gamma)
+        values = tensor_of(rows)
+        used = weights.to(values)
+        if not bool(self.present.all()):
+            used = of_present(used, self.present)
+        return self._told("mix", (rows,), (weights,), used @ values)
+
+    def central(
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """What the program makes of the rows of those who are there."""
+        who = self.present.nonzero()[:, 0]
+        given = [known(tensor_of(row))[who] for row in rows]  # it has releases
+        server, *found = program(server, who, *given, **options)
+        number = len(self.seen)
+        if self._answers is not None and number < len(self._answers):
+            server = self._answers[number].server
+        told = self._told("central", rows, (), tuple(found), program.__name__)
+        self.seen[-1] = self.seen[-1]._replace(server=server)
+        return server, *told
+
+    def blended(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        *,
+        home: Tensor | None = None,
+        release: object = None,
+    ) -> Tensor:
+        """Random gradients."""
+        shared = x if home is None else x[:, ~home]
+        # One's own columns have a gradient that nobody else knows.
+        found = self.grads(x)
+        shared_g = self._told(
+            "blended", (shared,), (weights,), found if home is None else found[:, ~home]
+        )
+        if home is None:
+            return shared_g
+        found[:, ~home] = shared_g
+        return found
+
+    def compare(
+        self,
+        x: Tensor,
+        *,
+        samples: int | None = None,
+        pairs: Tensor | None = None,
+        home: Tensor | None = None,
+        release: object = None,
+    ) -> Comparison:
+        """All alike: nobody sends more than where everybody helps everybody."""
+        n, one = len(self.present), x.new_ones(len(self.present))
+        asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs
+        known = asks & self.present[:, None] & self.present | torch.diag(self.present)
+        none = x.new_zeros(n, n)
+        found = Comparison(none, one, none, one, none, one, 2 * one, known)
+        shared = x if home is None else x[:, ~home]
+        return self._told("compare", (shared,), (asks,), found)
+
+    def _clients(self, active: Tensor, *, at_home: bool) -> DoubleClients:
+        told = None if at_home else self._losses  # what stays at home is not released
+        return DoubleClients(self._rng, active.nonzero()[:, 0], told)
+
+    def _run(
+        self,
+        program: Program,
+        clients: DoubleClients,
+        given: Sequence[Tensor],
+        options: Mapping[str, Option],
+    ) -> tuple[Tensor, ...]:
+        """What a client program returns, of data where it looks at any."""
+        following, before = self._following, self._has_read
+        if following is not None:
+            following.read = False
+        try:
+            found = program(clients, *given, **options)
+        except Exception:
+            if following is not None:
+                following.read = True  # whoever catches it knows something
+            raise
+        found = found if isinstance(found, tuple) else (found,)
+        if following is not None:
+            found = tuple(map(of_data, found)) if following.read else found
+            following.read = before
+        return found
+
+    @property
+    def _has_read(self) -> bool:
+        return self._following is not None and self._following.read
+
+    def _told(
+        self,
+        verb: str,
+        rows: tuple[Message, ...],
+        others: tuple[Tensor, ...],
+        answer: Answer,
+        program: str = "",
+    ) -> Answer:
+        """The answer of this run, or of the other, after the call is written down."""
+        number = len(self.seen)
+        if self._answers is not None and number < len(self._answers):
+            answer = self._answers[number].answer
+        made = tuple(is_of_data(tensor_of(row)) for row in rows)
+        weighed = any(map(is_of_data, others))
+        # Methods may write into what they get.
+        copies = tuple(like(row, known(tensor_of(row))) for row in rows)
+        given = verb, copies, others, _copied(answer), program
+        self.seen.append(SeenCall(*given, made, weighed, self._has_read))
+        answer = _copied(answer)
+        if verb == "mix":
+            absent = not bool(self.active.all())
+            return marked_as(answer, made, weighed=weighed, absent=absent)
+        return answer
+
+
+def _copied(rows: Any) -> Any:
+    if isinstance(rows, Comparison):
+        return rows
+    return tuple(map(known, rows)) if isinstance(rows, tuple) else known(rows)
+
+
+class Stage(NamedTuple):
+    """Where a method is run without data."""
+
+    clients: int
+    personal: bool  # whether some columns never leave their clients
+    columns: int  # of the double of a model
+    kept: Bool[Tensor, " d"] | None = None  # those that a method keeps at home itself
+
+    @property
+    def home(self) -> Tensor | None:
+        """Which of them stay at home, whatever the method."""
+        return torch.arange(self.columns) < _HOME if self.personal else None
+
+    @property
+    def start(self) -> Tensor:
+        """The first models: one for all, known to everybody."""
+        rng = seeds.generator("privacy", "double")
+        row = torch.randn(self.columns, generator=rng, dtype=torch.float64)
+        return (_SCALE * row).repeat(self.clients, 1)
+
+    @property
+    def known(self) -> Tensor:
+        """Their columns that may leave."""
+        home = self.kept if self.home is None else self.home
+        return self.start if home is None else self.start[:, ~home]
+
+    def asked(self, double: Sending) -> Oracle:
+        """The double, or what is made of it, as a method asks it."""
+        return double if self.home is None else PersonalOracle(double, self.home)
+
+
+def small_stage(clients: int, personal: bool) -> Stage:
+    """Of few columns, and not as many as there are clients, which tables have."""
+    return Stage(clients, personal, _COLUMNS + 2 * (clients == _COLUMNS))
+
+
+class World:
+    """A method on clients without data, round after round."""
+
+    def __init__(self, algorithm: Algorithm, stage: Stage, seed: int, name: str):
+        self._algorithm, self._stage = algorithm, stage
+        self._seed, self._name = seed, name
+        self._state: State = None
+
+    def goes_on(
+        self,
+        t: int,
+        active: Tensor,
+        scenario: int | None,
+        answers: list[SeenCall] | None = None,
+        following: Following | None = None,
+    ) -> list[SeenCall]:
+        """What is seen in round t, which begins with 0."""
+        purpose = "step" if t else "init"
+        told = None if scenario is None else ("privacy", "losses", scenario, t)
+        names = "privacy", self._name, purpose, t
+        double = Double(active, names, answers, told, following)
+        oracle = self._stage.asked(double)
+        if t == 0:
+            self._state = self._algorithm.init(self._stage.start, oracle)
+        else:
+            rng = seeds.generator(self._seed, "algorithm", t)
+            self._state, _ = self._algorithm.step(self._state, oracle, rng)
+        return double.seen
+
+    def used(
+        self,
+        active: Tensor,
+        answers: list[SeenCall] | None = None,
+        following: Following | None = None,
+    ) -> list[SeenCall]:
+        """What is seen before models are used."""
+        names = "privacy", self._name, "use"
+        double = Double(active, names, answers, following=following)
+        self._algorithm.personal(self._state, self._stage.asked(double))
+        return double.seen

@@ -1,0 +1,124 @@
+"""How calls of verbs are told apart, and to what the rows of each are nearest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Set
+
+import torch
+from torch import Tensor
+
+from ....types import Comparison, Message, Numbers
+from .doubles import SeenCall
+
+ZERO, OWN, RESULT = range(3)
+
+Key = tuple[str, int]
+"""A sort of call, and its number among those of this sort in a round."""
+
+
+def sort_of(
+    verb: str,
+    rows: Sequence[Message],
+    others: Sequence[Tensor],
+    program: str,
+    columns: int,
+) -> str:
+    """What a call is, whatever came before it in a round.
+
+    Args:
+        verb: which.
+        rows: what clients give.
+        others: shares or weights, and groups or pairs.
+        program: of a coordinator.
+        columns: of a model.
+    """
+    models = "".join("x" if is_model(row, columns) else "." for row in rows)
+    several = "".join(str(other.dim()) for other in others)
+    return f"{verb} {program}({models}) {several}"
+
+
+def is_model(row: Message, columns: int) -> bool:
+    """Whether these are models, of so many columns that may leave."""
+    return not isinstance(row, Numbers) and row.shape[1:] == (columns,)
+
+
+def keys_of(seen: Sequence[SeenCall], columns: int) -> list[Key]:
+    """Calls of a round, each numbered among those of its sort."""
+    counts: Counter[str] = Counter()
+    keys = []
+    for one in seen:
+        sort = sort_of(one.verb, one.rows, one.others, one.program, columns)
+        keys.append((sort, counts[sort]))
+        counts[sort] += 1
+    return keys
+
+
+class Nearest:
+    """To what the rows of each call are nearest, on average over rounds."""
+
+    def __init__(self, known: Tensor) -> None:
+        """Of models that begin with those that everybody knows."""
+        self._known = known
+        self._away: dict[tuple[Key, int], list[float]] = {}
+        self._average: set[tuple[Key, int]] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        """The method begins anew."""
+        self._last: dict[tuple[Key, int], tuple[Tensor, Tensor]] = {}
+
+    def look(self, seen: Sequence[SeenCall]) -> None:
+        """Adds a round."""
+        keys = keys_of(seen, self._known.shape[1])
+        for key, one in zip(keys, seen, strict=True):
+            for j, row in enumerate(one.rows):
+                if isinstance(row, Numbers) or row.shape != self._known.shape:
+                    continue
+                place = key, j
+                own, result = self._last.get(place, (self._known, self._known))
+                sums = self._away.setdefault(place, [0.0, 0.0, 0.0])
+                for kind, ref in ((ZERO, 0.0), (OWN, own), (RESULT, result)):
+                    sums[kind] += float((row - ref).norm(dim=1).mean())
+                self._last[place] = row, _result(one, j, result)
+                if one.verb == "average":
+                    self._average.add(place)
+
+    def chosen(self, secret: Set[Key] = frozenset()) -> dict[tuple[Key, int], int]:
+        """What to keep for each row of a call that is not nearest to zero.
+
+        Args:
+            secret: calls with weights that depend on data: nobody else knows what came
+                back.
+        """
+
+        def kinds_of(place: tuple[Key, int]) -> tuple[int, ...]:
+            if place[0] in secret:
+                return OWN, ZERO
+            # What came back counts first where both are as near: it is what others
+            # have. Of a sum nobody else knows a client's own part.
+            return (RESULT, ZERO) if place in self._average else (RESULT, OWN, ZERO)
+
+        kinds = {
+            place: min(kinds_of(place), key=sums.__getitem__)
+            for place, sums in self._away.items()
+        }
+        return {place: kind for place, kind in kinds.items() if kind != ZERO}
+
+
+def _result(seen: SeenCall, j: int, before: Tensor) -> Tensor:
+    """The result that goes with a row, where it is one of a model."""
+    if isinstance(seen.answer, Comparison) or seen.verb == "blended":
+        return before
+    answers = seen.answer if isinstance(seen.answer, tuple) else (seen.answer,)
+    answer = answers[j] if j < len(answers) else before
+    if seen.verb == "average":
+        answer = of_own_share(seen.others[0], answer)
+    return answer if answer.shape == before.shape else before
+
+
+def of_own_share(shares: Tensor, means: Tensor) -> Tensor:
+    """Of several averages (n, C, D) that in which each client has the largest share."""
+    if shares.dim() == 1:
+        return means
+    return means[torch.arange(len(means), device=means.device), shares.argmax(0)]

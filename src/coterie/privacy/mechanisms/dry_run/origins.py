@@ -1,0 +1,249 @@
+"""Where values come from: whatever is made of clients' answers is marked as theirs.
+
+Answers of clients are marked, and whatever torch makes of something marked is marked in
+turn, be its values what they may. What verbs between clients answer is made of
+releases, and carries no mark. Marks are of whole tensors.
+
+Marks end where Python takes over. So a method that reads something marked (`if loss <
+best`, `tolist`, a shape that depends on values, an error that does) is noted: from
+then on, everything it does may depend on data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ....checks import InputError
+
+_SHAPE_ALONE = {"aten::new_empty_strided"} | {
+    f"aten::{name}"
+    for kind in ("zeros", "ones", "full", "empty", "rand", "randn")
+    for name in (f"{kind}_like", f"new_{kind}")
+}
+"""Operations whose results have nothing of another tensor but its shape."""
+
+_ABOUT: set[Any] = {
+    *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement),
+    *(Tensor.__len__, Tensor.stride, Tensor.storage_offset, Tensor.element_size),
+    *(Tensor.is_floating_point, Tensor.is_complex, Tensor.is_contiguous),
+    *(Tensor.is_signed, Tensor.get_device, Tensor.sparse_dim, Tensor.dense_dim),
+    *(Tensor.is_coalesced, Tensor.type, Tensor.__hash__, torch.is_floating_point),
+    *(torch.is_complex, torch.numel, torch.result_type, torch.is_tensor),
+} | {
+    getattr(Tensor, name).__get__
+    for name in (
+        *("shape", "ndim", "dtype", "device", "layout", "requires_grad", "is_leaf"),
+        *("grad_fn", "itemsize", "nbytes", "_version", "output_nr"),
+        *("is_sparse", "is_sparse_csr", "is_cuda", "is_cpu", "is_meta", "is_nested"),
+        *("is_mkldnn", "is_quantized", "is_mps", "is_xpu", "retains_grad"),
+    )
+}
+"""What says something about a tensor, and nothing of its values. Shapes that depend on
+values are noted where they are made."""
+
+
+_BY_PYTHON = (Tensor.apply_, Tensor.map_, Tensor.map2_)
+"""What gives values to functions of Python, one by one."""
+
+_OF_LISTS = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
+
+
+def has_read() -> str:
+    """What is wrong with a method that has read numbers, after its name."""
+    return (
+        "cannot be trained privately: it reads numbers that depend on clients' data "
+        "(`if`, `float`, `tolist`, a mask as an index) and sends rows afterwards, "
+        "which may depend on them. Use tensors throughout, or an `each` program."
+    )
+
+
+def refuse_sent_on(weights: Tensor, exchanges: Any, gamma: Any) -> None:
+    """Refuses a `mix` whose later exchanges would show what was not released.
+
+    The first exchange sends released rows, and a reader weighs them at home. The next
+    one sends mixtures, which show the weights, and how often and by which factor.
+    """
+    if any(is_of_data(one) for one in _tensors((exchanges, gamma))):
+        raise InputError(
+            "`exchanges` and `gamma` of `mix` must not be made of clients' data in "
+            "private training: neighbours see them."
+        )
+    if is_of_data(weights) and exchanges != 1:
+        raise InputError(
+            "`exchanges` of `mix` must be 1 in private training where weights are made "
+            f"of clients' data, got {exchanges}: the second one sends mixtures, which "
+            "show the weights."
+        )
+
+
+def of_data(values: Tensor) -> Tensor:
+    """The same tensor, marked."""
+    _storage(values).of_data = True  # which all views of these numbers share
+    return values
+
+
+def is_of_data(values: Tensor) -> bool:
+    """Whether it is marked."""
+    return bool(getattr(_storage(values), "of_data", False))
+
+
+def known(values: Tensor) -> Tensor:
+    """A copy without a mark."""
+    once = values.dim() > 0 and values.stride(0) == 0
+    # An average stays one row in memory, by which methods know it.
+    copy = values[:1].clone() if once else values.clone()
+    _storage(copy).of_data = False
+    return copy.expand_as(values) if once else copy
+
+
+def marked_as(
+    answer: Any, made: tuple[bool, ...], *, weighed: bool, absent: bool
+) -> Any:
+    """What a verb between clients answers, marked where it is not made of releases.
+
+    Weights that a client chooses by its data tell in its answer what it chose. Who is
+    absent releases nothing, and finds its own row in its answer.
+
+    Args:
+        answer: a tensor or several.
+        made: which of the rows that clients gave are made of data.
+        weighed: whether weights are.
+        absent: whether any of the clients at hand is.
+    """
+    answers = answer if isinstance(answer, tuple) else (answer,)
+    for j, one in enumerate(answers):
+        own = absent and (made[j] if j < len(made) else False)
+        if isinstance(one, Tensor) and (weighed or own):
+            of_data(one)
+    return answer
+
+
+def _storage(values: Tensor) -> Any:
+    with torch._C.DisableTorchFunction():  # or asking would count as reading
+        if values.layout == torch.sparse_coo:
+            values = values._values()
+        elif values.layout != torch.strided:
+            values = values.values()
+        return values.untyped_storage()
+
+
+class Following(TorchDispatchMode):
+    """Marks what is made of something marked, and notes what is read of it."""
+
+    def __init__(self, read: bool = False) -> None:
+        """Follows, where numbers were `read` before, or not."""
+        super().__init__()
+        self.read = read  # whether Python has seen a number that is made of data
+        self._reading = _Reading(self)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and asking would load the compiler
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """While it lasts, marks follow values."""
+        with self._reading, self:
+            yield
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """While it lasts, inside `on`, nothing is followed: clients answer quickly."""
+        self.__exit__(None, None, None)
+        self._reading.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self._reading.__enter__()
+            self.__enter__()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """What torch makes of its arguments."""
+        given = kwargs or {}
+        if func._schema.name in _SHAPE_ALONE:
+            return func(*args, **given)
+        theirs = any(is_of_data(one) for one in _tensors((*args, *given.values())))
+        try:
+            found = func(*args, **given)
+        except Exception:
+            self.read = self.read or theirs  # whoever catches it knows something
+            raise
+        if theirs:
+            made = list(_tensors((found,)))
+            for one in (*made, *_written(func, args)):
+                of_data(one)
+            # Another draw may tell how many numbers this one has used.
+            draws = torch.Tag.nondeterministic_seeded in func.tags
+            told = draws or _shaped_by_values(func, args)
+            self.read = self.read or not made or told
+        return found
+
+
+def _written(func: Any, args: Any) -> Iterator[Tensor]:
+    """What an operation may write into, besides its results."""
+    if "batch_norm" in func._schema.name:  # running statistics, as no schema says
+        yield from _tensors(args)
+        return
+    for given, argument in zip(args, func._schema.arguments, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from _tensors((given,))
+
+
+def _shaped_by_values(func: Any, args: Any) -> bool:
+    """Whether the shape of a result says something of marked values."""
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    if func._schema.name != "aten::index":
+        return any(is_of_data(one) for one in _tensors(args))
+    masks = (one for one in _tensors((args[1],)) if one.dtype in _MASKS)
+    return any(is_of_data(one) for one in masks)
+
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+class _Reading(TorchFunctionMode):
+    """Notes whatever gives values to Python, also past torch's operations."""
+
+    def __init__(self, following: Following) -> None:
+        super().__init__()
+        self._following = following
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if found is None or func in _ABOUT or self._following.read:
+            return found
+        # What is made of a list of numbers past torch's operations counts as read.
+        by_list = func in _OF_LISTS or func in _BY_PYTHON
+        if not by_list and any(True for _ in _tensors((found,))):
+            return found
+        given = _tensors((*args, *(kwargs or {}).values()))
+        self._following.read = any(is_of_data(one) for one in given)
+        return found
+
+
+@contextmanager
+def followed(read: bool = False) -> Iterator[Following]:
+    """While it lasts, marks follow values."""
+    following = Following(read)
+    with following.on():
+        yield following
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)

@@ -1,0 +1,137 @@
+"""A flow whose clients answer with clipped gradients and noise.
+
+Where nobody waits, every answer is a gradient with noise as soon as it is there, and
+all that the method makes of it and sends on is made of releases: models that mix with
+neighbours', a token that walks on. A client pays for each of its answers, whoever sees
+them: nothing is claimed to be hidden by the way that rows take. A client whose budget
+is spent answers with zeros: a token passes it by. Where a method says that nothing is
+sent, as `local` does, answers stay with their clients as they are and cost nothing.
+
+References:
+    Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
+    arXiv 2302.14428, (7.5) of the thesis: private token SGD, of which there is no
+    theorem beyond this account.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError
+from ...types import Algorithm, Arrivals, Kind, gradient
+from ..accounting.calibration import ENOUGH, Limits
+from .dry_run.doubles import DoubleClients
+from .dry_run.origins import followed, is_of_data
+from .rows import Mechanism
+
+
+@dataclass
+class GuardedFlow:
+    """The state of a flow, and what clients have released so far."""
+
+    state: Any
+    spent: Tensor  # (N,) mu^2
+
+
+def privately_in_time(
+    algorithm: Algorithm,
+    mechanism: Mechanism,
+    names: Int[Tensor, " n"],
+    *,
+    label: str,
+    limits: Limits,
+) -> Algorithm:
+    """The algorithm, whose clients answer with clipped gradients and noise.
+
+    Args:
+        algorithm: with a flow.
+        mechanism: how answers are clipped and noised.
+        names: identities of all clients, which name their noise.
+        label: how it is called, for refusals.
+        limits: budgets; a client at its end answers with zeros.
+
+    Raises:
+        InputError: where its clients answer with anything but gradients.
+    """
+    flow = algorithm.flow
+    assert flow is not None  # asked of methods in time
+    alone = flow.messages == "none" and flow.send is None and flow.meet is None
+    telling = [not alone and _tells(kind, label) for kind in flow.kinds]
+    cost = (
+        (mechanism.sensitivity / mechanism.noise) ** 2 if mechanism.noise else math.inf
+    )
+
+    def init(x: Tensor) -> GuardedFlow:
+        return GuardedFlow(flow.init(x), torch.zeros(len(x), dtype=torch.float64))
+
+    def arrive(now_state: GuardedFlow, now: Arrivals) -> Iterable[int]:
+        if telling[now.kind]:
+            now = now._replace(answers=_answered(now_state, now))
+        following = flow.arrive(now_state.state, now)
+        if alone and now.sent:
+            raise InputError(
+                f"{label} cannot be trained privately in time: it says that nothing is "
+                "sent, but its clients send each other rows."
+            )
+        return following
+
+    def _answered(state: GuardedFlow, now: Arrivals) -> tuple[Tensor, ...]:
+        who = torch.tensor(now.clients)
+        after = state.spent[who] + cost
+        refuses = after > limits.of_all * ENOUGH
+        if limits.of_each is not None:
+            refuses |= after > limits.of_each[who] * ENOUGH
+        state.spent[who] = torch.where(refuses, state.spent[who], after)
+        (g,) = now.answers
+        stream = seeds.key(mechanism.seed, "privacy", "arrive", now.k)
+        z = mechanism.released(g, 0.0, stream, names[who].to(g.device))
+        return (torch.where(refuses.to(g.device)[:, None], 0.0, z),)
+
+    same = "task", "personal", "info", "send", "meet", "ringing"
+    rest: dict[str, Any] = {name: _inside(getattr(flow, name)) for name in same}
+    made = flow._replace(init=init, arrive=arrive, welcome=None, **rest)
+    return Algorithm(flow=made)
+
+
+def _inside(call: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """The same, asked of the state that is guarded."""
+    if call is None:
+        return None
+    return lambda guarded, *others: call(guarded.state, *others)
+
+
+def _tells(kind: Kind, label: str) -> bool:
+    """Whether answers of a kind depend on data, seen in two worlds; refuses others.
+
+    That both agree is no proof: what is made of clients' numbers is marked.
+    """
+    if kind.program is gradient:
+        return True
+    row = torch.ones(1, 5, dtype=torch.float64)
+    answers: list[Any] = []
+    for world in ("first", "second"):
+        clients = DoubleClients(
+            seeds.generator("privacy", world), torch.zeros(1).long()
+        )
+        with followed() as following:
+            try:
+                answers.append(kind.program(clients, *[row] * (kind.reads or 1)))
+            except Exception:  # of any kind: it wants other rows than a model
+                break
+        if following.read:
+            break
+    same = len(answers) == 2 and all(isinstance(a, Tensor) for a in answers)
+    if same and not any(map(is_of_data, answers)) and torch.equal(*answers):
+        return False
+    raise InputError(
+        f"{label} cannot be trained privately in time: its clients answer with more "
+        "than gradients."
+    )

@@ -1,0 +1,243 @@
+"""A method whose clients guard their data, made of any method.
+
+It is a method itself: its state has that of the other, what clients know already of
+each other's rows, and the ledger. So a run can be stopped and goes on as if it had not
+been, with everything counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError
+from ...clients.personal import PersonalOracle
+from ...clients.traffic import Sending
+from ...types import Algorithm, Info, Oracle, Rows, State
+from ..accounting.accounts import at_most, totals
+from ..accounting.calibration import Limits
+from ..accounting.ledger import Event, Exchange, Input, Release
+from .dry_run.doubles import Double
+from .dry_run.foreseen import Call, Foreseen
+from .dry_run.origins import Following
+from .dry_run.scenarios import SCENARIOS, dearest, explored
+from .oracle import PrivateOracle
+from .rows import Mechanism
+from .watching import Watch, WatchedOracle, Witness, marks_of, with_marks
+
+_KINDS: dict[str, Any] = {"Release": Release, "Input": Input, "Exchange": Exchange}
+
+
+class Guarded(NamedTuple):
+    """The state of a method, and what was released so far."""
+
+    state: State
+    refs: Rows  # (n, K, D) what the rows of each client are near to, by place
+    t: int  # rounds so far
+    spent: Tensor  # (N,) mu^2 of each client, as promised: see `accounts.totals`
+    ledger: list[Any]  # events, see `events_of`
+    stopped: int  # the round before which the budget was spent; 0: it is not
+    marks: list[bool]  # what in the state is made of data, see `watching`
+
+
+def events_of(ledger: Iterable[Any]) -> tuple[Event, ...]:
+    """The events of a state, which may come from a file."""
+    return tuple(_KINDS[name](*values) for name, *values in ledger)
+
+
+def listed(events: Iterable[Event]) -> list[Any]:
+    """The events as a state holds them."""
+    return [[type(event).__name__, *event] for event in events]
+
+
+_NONE = Limits()
+
+
+def privately(
+    algorithm: Algorithm,
+    foreseen: Foreseen,
+    mechanism: Mechanism,
+    names: Int[Tensor, " m"],
+    *,
+    limits: Limits = _NONE,
+    costs: Sequence[Tensor] = (),
+    before: Sequence[Release] = (),
+    witness: Witness | None = None,
+    watched: bool = True,
+) -> Algorithm:
+    """The algorithm with clients who release nothing but clipped rows with noise.
+
+    Args:
+        algorithm: with rounds.
+        foreseen: what it sends.
+        mechanism: how rows are clipped and noised.
+        names: identities of all clients, which name their noise.
+        limits: budgets, where there are some.
+        costs: (N,) of each round, the mu^2 that it may cost; see `costs_of`.
+        before: what was released for its making.
+        witness: sees rows before they are released, in an audit.
+        watched: whether clients have data, which must not leave unnoised.
+    """
+
+    def asked(
+        oracle: Oracle,
+        calls: Sequence[Call] | None,
+        refs: Tensor,
+        t: int,
+        absent: Tensor,
+        *,
+        read: bool = False,
+        at_home: bool = False,
+    ) -> tuple[Oracle, PrivateOracle, Watch]:
+        """The oracle, what in it writes events, and what it is watched by."""
+        made: list[PrivateOracle] = []
+        tells = foreseen.told is not None and not at_home
+        watch = Watch(Following(read), t, tells=tells, witness=witness)
+
+        def wrap(inner: Sending) -> PrivateOracle:
+            given = inner, mechanism, foreseen, calls, refs, names, t
+            refuses = absent if bool(absent.any()) else None
+            made.append(PrivateOracle(*given, at_home=at_home, refuses=refuses))
+            made[-1].watch = watch if watched else None
+            return made[-1]
+
+        assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
+        found = oracle.wrapped(wrap)
+        return WatchedOracle(found, watch) if watched else found, made[-1], watch
+
+    def following(watch: Watch) -> AbstractContextManager[None]:
+        return watch.following.on() if watched else nullcontext()
+
+    def init(x: Tensor, oracle: Oracle) -> Guarded:
+        known = x if oracle.home is None else x[:, ~oracle.home]
+        if (home := algorithm.home) is not None:
+            known = x[:, ~home.to(x.device)]
+        refs = known[:, None].repeat(1, len(foreseen.slots), 1)
+        nobody = torch.zeros_like(oracle.present)
+        private, inside, watch = asked(oracle, foreseen.calls(0), refs, 0, nobody)
+        with following(watch):
+            state = algorithm.init(x, private)
+        watch.end()
+        events, marks = [*before, *inside.events], marks_of(state, watch.following)
+        spent = totals(events, len(nobody), colluders=mechanism.colluders)
+        return Guarded(state, inside.refs, 0, spent, listed(events), 0, marks)
+
+    def step(
+        now: Guarded, oracle: Oracle, rng: torch.Generator
+    ) -> tuple[Guarded, Info]:
+        t, n = now.t + 1, len(oracle.present)
+        present = oracle.present.cpu()
+        # A round costs nobody more than was planned, whoever refuses.
+        refuses = limits.refusing(now.spent + costs[t] if costs else now.spent)
+        if now.stopped or bool(refuses.all()):
+            return now._replace(t=t, stopped=now.stopped or t), {}
+        if not bool((present & ~refuses).any()):  # others will go on
+            return now._replace(t=t), {}
+        read = with_marks(now.state, now.marks)
+        given = foreseen.calls(t), now.refs, t, refuses
+        private, inside, watch = asked(oracle, *given, read=read)
+        with following(watch):
+            state, info = algorithm.step(now.state, private, rng)
+        watch.end()
+        cost = totals(inside.events, n, colluders=mechanism.colluders)
+        most = costs[t] * (1 + 1e-9) + 1e-9 if costs else cost
+        if bool((cost > most).any()):
+            raise InputError(
+                f"private training released more in round {t} than was foreseen: what "
+                "a method sends must not depend on data."
+            )
+        spent = now.spent + cost
+        ledger = [*now.ledger, *_thrifty(now.ledger, listed(inside.events))]
+        marks = marks_of(state, watch.following)
+        return Guarded(state, inside.refs, t, spent, ledger, 0, marks), info
+
+    def personal(now: Guarded, oracle: Oracle) -> Tensor:
+        nobody = torch.zeros_like(oracle.present)
+        rows, read = (
+            (foreseen.use, now.refs, now.t, nobody),
+            with_marks(now.state, now.marks),
+        )
+        private, _, watch = asked(oracle, *rows, read=read, at_home=True)
+        with following(watch):
+            found = algorithm.personal(now.state, private)
+        watch.end()
+        return found
+
+    return Algorithm(init, step, personal)
+
+
+def _thrifty(ledger: list[Any], entries: list[Any]) -> list[Any]:
+    """The entries, with tensors of earlier ones where these are equal: files share."""
+    last = {entry[0]: entry for entry in ledger[-2 * len(entries) - 2 :]}
+    found = []
+    for entry in entries:
+        before = last.get(entry[0], entry)
+        last[entry[0]] = [
+            old if _is_same(old, new) else new
+            for old, new in zip(before, entry, strict=True)
+        ]
+        found.append(last[entry[0]])
+    return found
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    if not isinstance(old, Tensor) or old.layout != torch.strided:
+        return False
+    return new.layout == old.layout and torch.equal(old, new)
+
+
+def costs_of(
+    algorithm: Algorithm,
+    foreseen: Foreseen,
+    actives: Sequence[Bool[Tensor, " n"]],
+    *,
+    seed: int,
+    secure: bool = False,
+    colluders: int = 1,
+) -> list[Tensor]:
+    """(N,) of the beginning and each round, what it costs in units of (2 C / s)^2.
+
+    Of secure sums, in the eyes of the server and so many colluders. The method is run
+    privately without data. Where partners are chosen on the way, everybody helps
+    everybody there, so that no run costs more. Where losses are released, it is run
+    several times, see `scenarios`.
+    """
+    n = len(actives[0])
+    # Where much depends on losses, these must not be lost in noise.
+    noise = 1.0 if foreseen.told is None else 2.0**-20
+    unit = Mechanism(0.5, noise, secure=secure, loss_clip=1.0, colluders=colluders)
+    private = privately(algorithm, foreseen, unit, torch.arange(n), watched=False)
+
+    rounds = actives if foreseen.told is None else explored(actives)
+
+    def run(number: int) -> list[Tensor]:
+        state, costs = None, []
+        for t, active in enumerate([torch.ones(n, dtype=torch.bool), *rounds]):
+            oracle = foreseen.stage.asked(
+                Double(active, ("privacy", "cost", number, t))
+            )
+            if state is None:
+                state = private.init(foreseen.stage.start, oracle)
+            else:
+                rng, state = seeds.generator(seed, "algorithm", t), _empty(state)
+                state, _ = private.step(state, oracle, rng)
+            events = at_most(events_of(state.ledger), colluders)
+            costs.append(totals(events, n))
+        return [noise**2 * cost for cost in costs]
+
+    if foreseen.told is None:
+        return run(0)
+    found = [[cost.tolist() for cost in run(number)] for number in range(SCENARIOS)]
+    most = dearest(found, actives, max, 0.0)
+    return [torch.tensor(costs, dtype=torch.float64) for costs in most]
+
+
+def _empty(state: Guarded) -> Guarded:
+    """The state with nothing in its ledger yet."""
+    return state._replace(ledger=[])

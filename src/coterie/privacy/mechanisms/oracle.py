@@ -1,0 +1,406 @@
+"""An oracle whose clients release clipped rows with noise, and write down each.
+
+It wraps an oracle. Verbs inside a client are as they were. What leaves a client and
+tells something new, as was foreseen (`foreseen`), leaves through a mechanism:
+
+- `average`, `mix`, `central`: a row of each client, once, and its own part of the
+  result is that of the released row too. So results are made of releases alone. Of
+  secure sums nobody pays more because others refuse: who is left adds more noise.
+- `blended`: of every contributor its gradient at every reader's model, each with noise
+  of its own, for each of which it pays. A reader's own gradient is released too, where
+  its model ever goes to others: so that model is made of releases, and costs nothing.
+- `compare`: gradients of both halves, each with noise of its own, so that what is
+  estimated from products of halves stays unbiased; norms lose what noise adds to them.
+- `each`, of a method that sends losses or what it chooses by them: every mean loss that
+  it asks for, at once, bounded and with noise (`telling`). What is made of it is then
+  made of releases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError
+from ...clients.blends import Release as Leaves
+from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
+from ...collaboration.beliefs import first_half
+from ...types import (
+    CentralProgram,
+    Comparison,
+    Message,
+    Option,
+    Program,
+    tensor_of,
+)
+from ..accounting.ledger import LOSSES, Event, Exchange, Input, Release
+from .dry_run.foreseen import Call, Foreseen
+from .dry_run.nearest import RESULT, of_own_share, sort_of
+from .rows import Mechanism
+from .telling import Questions
+from .watching import Watch
+
+
+class PrivateOracle(Wrapping[Sending]):
+    """A round's questions to clients who guard their data; see `types.Oracle`."""
+
+    def __init__(
+        self,
+        oracle: Sending,
+        mechanism: Mechanism,
+        foreseen: Foreseen,
+        calls: Sequence[Call] | None,
+        refs: Float[Tensor, "n k d"],
+        names: Int[Tensor, " m"],
+        t: int,
+        *,
+        at_home: bool = False,
+        refuses: Bool[Tensor, " m"] | None = None,
+    ) -> None:
+        """Wraps the oracle of round t.
+
+        Args:
+            oracle: what is wrapped.
+            mechanism: how rows are clipped and noised.
+            foreseen: what the method sends.
+            calls: those of this round in their order; None: `foreseen` has them `told`.
+            refs: for each client at hand what its rows are near to, by place.
+            names: identities of all clients, which name their noise.
+            t: the round.
+            at_home: whether losses stay with their clients in any case.
+            refuses: who of all clients has nothing left to spend.
+        """
+        super().__init__(oracle if refuses is None else oracle.without(refuses))
+        self._planned = oracle.present
+        self._mechanism, self._foreseen = mechanism, foreseen
+        self._calls, self._names, self._t = calls, names, t
+        self._tells = foreseen.told is not None and not at_home
+        self._counts: Counter[str] = Counter()
+        self.refs, self.events = refs.clone(), list[Event]()
+        self._number = -1  # of the last call
+        self.watch: Watch | None = None  # by whom a method is watched in training
+        # Rows of this round, as they were and as they left.
+        self._sent: list[tuple[Tensor, int, float, Tensor]] = []
+
+    def wrapped(self, wrap: Wrap) -> Sending:
+        """What the wrap makes of it."""
+        return wrap(self)
+
+    def without(self, absent: Bool[Tensor, " n"]) -> Sending:
+        """Not asked of private clients, who are chosen before they are wrapped."""
+        raise NotImplementedError
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row i is g_i(x_i), which stays with its client."""
+        return self._oracle.grads(x)
+
+    def each(
+        self,
+        program: Program,
+        *rows: Tensor,
+        who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
+        **options: Option,
+    ) -> tuple[Tensor, ...]:
+        """Runs a client program, which stays with its client, but for losses told."""
+        if at_home or not self._tells:
+            return self._oracle.each(
+                program, *rows, who=who, at_home=at_home, **options
+            )
+        call = self._t, self._counts["each"]
+        self._counts["each"] += 1
+        names = self._names[self.mine]
+        questions = Questions(self._mechanism.of_losses, names, call)
+        telling = questions.put_by(program)
+        found = self._oracle.each(telling, *rows, who=who, at_home=False, **options)
+        self._write_losses(questions.asked)
+        return found
+
+    # Through a server.
+
+    def average(
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
+    ) -> Tensor:
+        """Weighted means of released rows."""
+        others = (shares,) if groups is None else (shares, groups)
+        call, secure = self._next("average", (rows,), others), self._mechanism.secure
+        if secure and (groups is not None or shares.dim() > 1):
+            raise InputError(
+                "`privacy.aggregation` secure is for one average of all; this method "
+                "makes several at once."
+            )
+        assert call.shares is not None  # of an average
+        who = call.shares, self.present, self._planned
+        share = self._mechanism.of_sum(*who)
+        z = self._released(call, 0, rows, share)
+        if call.fresh[0]:
+            links = upwards(self.present)
+            counts = call.shares.double().cpu()[links[:, 0].cpu()] if secure else None
+            self._write("average", links, share=share, counts=counts)
+        found = self._oracle.average(shares, z, groups, count=count)
+        self._keep(call, 0, z, of_own_share(shares, found))
+        return found
+
+    def central(
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """What a coordinator makes of the released rows of those who take part."""
+        call, given = self._next("central", rows, (), program.__name__), []
+        for j, row in enumerate(rows):
+            given.append(self._released(call, j, row))
+            if call.fresh[j]:
+                self._write("central", upwards(self.present))
+        server, *found = self._oracle.central(program, server, *given, **options)
+        for j, z in enumerate(given):
+            self._keep(call, j, z, found[j] if j < len(found) else tensor_of(z))
+        return server, *found
+
+    # From peer to peer.
+
+    def mix(
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """Mixtures of released rows: noise is drawn once, for all exchanges."""
+        call = self._next("mix", (rows,), (weights,))
+        before = len(self._sent)
+        z = self._released(call, 0, rows)
+        anew = len(self._sent) > before  # or the row has left before, and costs nothing
+        links = (
+            between(weights, self.present) if len(weights) == len(weights.T) else None
+        )
+        if links is None or call.secret or self._tells:
+            everybody = torch.ones(len(self.present), len(self.present))
+            links = between(everybody, self.present, readers=True)
+        if call.fresh[0] and len(links) and (anew or self._foreseen.gossip):
+            self._write_mix(weights, links, exchanges, gamma)
+        found = self._oracle.mix(weights, z, exchanges=exchanges, gamma=gamma)
+        self._keep(call, 0, z, found)
+        return found
+
+    def blended(
+        self,
+        x: Float[Tensor, "n d"],
+        weights: Float[Tensor, "m m"],
+        *,
+        home: Bool[Tensor, " d"] | None = None,
+        release: Leaves | None = None,
+    ) -> Float[Tensor, "n d"]:
+        """Blends of released gradients, at models that others may know."""
+        shared = x if home is None else x[:, ~home]
+        call = self._next("blended", (shared,), (weights,))
+        links = between(weights, self.present, readers=True)
+        x = self._model(call, x, home, links.flip(1))
+        readers = self._readers("blended", links)
+        self._write("blended", links, apart=True)
+        own = weights.diagonal() != 0
+        self._write("blended", between(readers.T * own, self.present))
+        leaves = self._pairwise("blended", 0, readers.any(1))
+        return self._oracle.blended(x, weights, home=home, release=leaves)
+
+    def compare(
+        self,
+        x: Float[Tensor, "n d"],
+        *,
+        samples: int | None = None,
+        pairs: Bool[Tensor, "m m"] | None = None,
+        home: Bool[Tensor, " d"] | None = None,
+        release: tuple[Leaves, Leaves] | None = None,
+    ) -> Comparison:
+        """Comparisons of released gradients, which all are told."""
+        n, shared = len(self.present), x if home is None else x[:, ~home]
+        asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs
+        call = self._next("compare", (shared,), (asks,))
+        asks = (asks.to(self.present.device) & self.present[:, None]) & self.present
+        asks = asks & ~torch.eye(n, dtype=torch.bool, device=asks.device)
+        links = between(asks, self.present)
+        self._readers("compare", links)
+        x = self._model(call, x, home, links.flip(1))
+        told = between(torch.ones_like(asks), self.present, readers=True)
+        # Two halves at one's own model, and two for each who asks: all hear of them.
+        count = 2 * (asks.sum(0) + asks.any(1))
+        for many in count[self.present].unique().tolist():
+            some = told[count[told[:, 0]] == many]
+            self._write("compare", some, math.sqrt(many))
+        read = torch.ones(n, dtype=torch.bool, device=asks.device)
+        halves = self._pairwise("first", 0, read), self._pairwise("second", 0, read)
+        found = self._oracle.compare(
+            x, samples=samples, pairs=pairs, home=home, release=halves
+        )
+        return self._without_noise(found, shared.shape[1])
+
+    # What these are made of.
+
+    def _next(
+        self,
+        verb: str,
+        rows: Sequence[Message],
+        others: Sequence[Tensor],
+        program: str = "",
+    ) -> Call:
+        """The next call, as it was foreseen."""
+        self._number += 1
+        calls, number, found = self._calls, self._number, None
+        if calls is None:
+            assert self._foreseen.told is not None  # it has all calls
+            sort = sort_of(verb, rows, others, program, self.refs.shape[2])
+            found = self._foreseen.told.get((sort, self._counts[sort]))
+            self._counts[sort] += 1
+        elif number < len(calls) and calls[number].verb == verb:
+            found = calls[number]
+        if found is None:
+            raise InputError(
+                f"private training met a call of `{verb}` in round {self._t} that was "
+                "not foreseen: what a method sends must not depend on data."
+            )
+        if self.watch is not None:
+            self.watch.see(found, rows, self.refs)
+        return found
+
+    def _stream(self, verb: str, j: int) -> int:
+        seed = self._mechanism.seed
+        return seeds.key(seed, "privacy", self._t, verb, self._number, j)
+
+    def _released(
+        self, call: Call, j: int, row: Message, share: float = 1.0
+    ) -> Message:
+        """A row of each client as it leaves."""
+        if not call.fresh[j]:
+            return row
+        assert isinstance(row, Tensor)  # numbers that are new are refused beforehand
+        for given, *how, z in self._sent:
+            if given is row and how == [row._version, share]:  # it has left this round
+                return z
+        names = self._names[self.mine].to(row.device)
+        ref = self._ref(call, j)
+        summed = call.verb == "average" and self._mechanism.secure
+        stream = self._stream(call.verb, j)
+        z = self._mechanism.released(row, ref, stream, names, share, summed=summed)
+        z = torch.where(self.active[:, None], z, row)
+        self._sent.append((row, row._version, share, z))
+        return z
+
+    def _ref(self, call: Call, j: int) -> Tensor | float:
+        place = call.slots[j]
+        return self.refs[:, place] if place >= 0 else 0.0
+
+    def _keep(self, call: Call, j: int, z: Message, result: Tensor) -> None:
+        """Keeps what the next row of this call will be near to.
+
+        Of a client that takes no part only what others know: its own row was not
+        released, and a mixture holds it.
+        """
+        place = call.slots[j]
+        if place < 0:
+            return
+        is_result = self._foreseen.slots[place] == RESULT
+        kept = result if is_result else tensor_of(z)
+        if kept.shape == self.refs[:, place].shape:
+            known = self.active.clone()
+            known |= is_result and call.verb in ("average", "central")
+            self.refs[:, place] = torch.where(known[:, None], kept, self.refs[:, place])
+
+    def _model(
+        self, call: Call, x: Tensor, home: Tensor | None, links: Tensor
+    ) -> Tensor:
+        """Models at which others are asked, released where they tell something new."""
+        if not call.fresh[0]:
+            return x
+        shared = x if home is None else x[:, ~home]
+        z = tensor_of(self._released(call, 0, shared))
+        self._keep(call, 0, z, z)
+        self._write(call.verb, links)
+        if home is None:
+            return z
+        whole = x.clone()
+        whole[:, ~home] = z
+        return whole
+
+    def _readers(self, verb: str, links: Tensor) -> Bool[Tensor, "n n"]:
+        """[i, k]: whether k may see the model of i; refuses others who ask."""
+        readers = self._foreseen.readers.to(self.present.device)
+        if not bool(readers[*links.to(readers.device).unbind(1)[::-1]].all()):
+            raise InputError(
+                f"private training met a pair in `{verb}` of round {self._t} that was "
+                "not foreseen: whom a method asks must not depend on data."
+            )
+        return readers
+
+    def _pairwise(self, half: str, j: int, read: Bool[Tensor, " n"]) -> Leaves:
+        """Gradients of pairs as they leave; own ones only if anybody may read them."""
+        stream, names = self._stream(half, j), self._names
+
+        def leaves(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
+            who = names.to(g.device)
+            streams = seeds.bits(stream, who[readers], 1)[:, 0]
+            sent = who[contributors]
+            z = self._mechanism.released(g, 0.0, streams, sent)
+            kept = (readers == contributors) & ~read.to(g.device)[readers]
+            return torch.where(kept[:, None], g, z)
+
+        return leaves
+
+    def _without_noise(self, seen: Comparison, columns: int) -> Comparison:
+        """Squared norms of pooled gradients less what noise adds to them on average."""
+        if not self._mechanism.noise:
+            return seen
+        part = first_half(seen.samples) / seen.samples.clamp(min=1)
+        added = (part.square() + (1 - part).square()) * columns
+        added = added * self._mechanism.drawn**2 * seen.known.diagonal()
+        both = (added[:, None] + added) * seen.known
+        pooled = seen.pooled - both.fill_diagonal_(0)
+        return seen._replace(pooled=pooled, own_pooled=seen.own_pooled - added)
+
+    def _write(
+        self,
+        verb: str,
+        links: Tensor,
+        times: float = 1.0,
+        *,
+        share: float = 1.0,
+        counts: Tensor | None = None,
+        apart: bool = False,
+    ) -> None:
+        """Writes a release down, where anybody receives it; `counts`: of a sum."""
+        if not len(links):
+            return
+        given = times * self._mechanism.sensitivity, share * self._mechanism.noise
+        release = Release(self._t, verb, links, *given, apart=apart)
+        self.events.append(release._replace(summed=counts is not None, shares=counts))
+
+    def _write_losses(self, asked: int) -> None:
+        """Writes down mean losses that were told, which whoever is there may see."""
+        links, told = upwards(self.present), self._foreseen.told or {}
+        if any(call.verb == "mix" for call in told.values()):
+            everybody = torch.ones(len(self.present), len(self.present))
+            links = between(everybody, self.present, readers=True)
+        if asked and len(links):
+            mechanism = self._mechanism.of_losses
+            given = math.sqrt(asked) * mechanism.sensitivity, mechanism.noise
+            self.events.append(Release(self._t, LOSSES, links, *given))
+
+    def _write_mix(
+        self, weights: Tensor, links: Tensor, exchanges: int, gamma: float
+    ) -> None:
+        """A release, or an input whose noise goes on from neighbour to neighbour."""
+        if not self._foreseen.gossip:
+            # What is sent on is made of what was released at the first exchange.
+            self._write("mix", links)
+            return
+        mechanism, t = self._mechanism, self._t
+        who = self.present.clone()
+        self.events.append(Input(t, who, mechanism.sensitivity, mechanism.noise))
+        for number in range(exchanges):
+            factor = gamma if number else 1.0
+            self.events.append(Exchange(t, links, weights.detach(), factor))

@@ -1,0 +1,234 @@
+"""Who should learn with whom, found from mean features that leave clients with noise.
+
+A sample z counts as phi(z), of norm 1 at most. Client i divides S of its samples into
+two halves of h each, and tells
+
+    a_i = 1 / h sum_{z in the first} phi(z) + N(0, s^2 I),
+
+b_i of the other, and nothing else. The halves share neither samples nor noise, so that
+<a_i - a_j, b_i - b_j> is right on average for |E phi(z_i) - E phi(z_j)|^2, however much
+noise there is; how much the halves of both differ tells how sure it is.
+
+A single sample that counts as nothing moves (a_i, b_i) by 1 / h at most, and all data
+of a client by 2 sqrt(2). What is made of it, weights and whom they join, costs no more.
+`sliced` distances, by quantiles, and transport plans are no means of features.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ... import seeds
+from ...checks import InputError, one_of
+from ...data.federation import Federation
+from ...similarity.distances import Distances, from_halves, squares_of
+from ...similarity.partners import weights_from
+from ...similarity.samples import samples_of
+from ...types import SERVER
+from ..accounting.ledger import Release
+from .noise import SEEDED, NoiseSource, SecretNoise
+
+PARTNERS = "partners"
+"""Stands for a verb where what left clients are mean features."""
+
+_FREQUENCIES = 64
+"""Fewer than without noise, which every coordinate gets."""
+
+_BANDWIDTH = 0.5
+"""Of samples whose features have a mean square of 1, and are so divided by sqrt(d)."""
+
+PAIRS = 200
+"""With more clients, who has received what is not kept by pairs, which grow as N^2."""
+
+_GRID = 2.0**-30
+"""Means are whole multiples of it."""
+
+_BLOCK = 2**20
+"""Features of samples that are made at once."""
+
+
+def _within(z: Tensor, most: float) -> Tensor:
+    """The samples of norm 1 at most, where a norm of `most` counts as 1."""
+    return z / z.norm(dim=-1, keepdim=True).clamp(min=most)
+
+
+def _moments(z: Tensor) -> Tensor:
+    one = torch.ones_like(z[..., :1])
+    return squares_of(_within(torch.cat([one, z], -1), 2.0))
+
+
+def _waves(z: Tensor) -> Tensor:
+    rng = seeds.generator(0, "private frequencies")
+    w = torch.randn(z.shape[-1], _FREQUENCIES, generator=rng, dtype=torch.float64)
+    angle = z @ (w / _BANDWIDTH).to(z)
+    return torch.cat([angle.cos(), angle.sin()], -1) / math.sqrt(_FREQUENCIES)
+
+
+FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
+    "means": lambda z: _within(z, 2.0),
+    "moments": _moments,
+    "mmd": _waves,
+}
+"""What samples are turned into, of norm 1 at most, by the names that studies use."""
+
+
+class Choosing(NamedTuple):
+    """What clients tell of their data, for the choice of partners."""
+
+    unit: str  # client or sample
+    noise: float  # standard deviation, in units of how far what is told can move
+    seed: int  # names the noise
+    secret: bytes | None = None  # makes the key of the noise; None: only the seed does
+
+    def __repr__(self) -> str:
+        source = "a seed" if self.secret is None else "secret"
+        return f"<Choosing: unit {self.unit}, noise {self.noise:g}, {source}>"
+
+    def told(
+        self, name: str, federation: Federation, samples: int
+    ) -> Float[Tensor, "n 2 p"]:
+        """Both halves of each client, as they leave it.
+
+        Args:
+            name: of the features; with `unlabelled_` before it, responses do not count.
+            federation: whose data.
+            samples: S, or all that a client has, if that is less.
+        """
+        plain = name.removeprefix("unlabelled_")
+        features = FEATURES[one_of("weights", plain, FEATURES)]
+        # All scales are known without data, which they would tell about.
+        d = math.prod(federation.features.shape[1:])
+        known = samples_of(federation, labelled=plain == name, scale=math.sqrt(d))
+        half = known.size.clamp(max=samples) // 2
+        if not int(half.min()):
+            raise InputError(
+                "every client must have two training samples for two halves, but "
+                f"{federation.name_of(int(half.argmin()))} has "
+                f"{int(known.size[half.argmin()])}."
+            )
+        values = known.values[:, : 2 * int(half.max())].double() / math.sqrt(d)
+        place = torch.arange(values.shape[1], device=half.device)
+        first = place < half[:, None]
+        both = torch.stack([first, (place < 2 * half[:, None]) & ~first], 1)
+        share = both / half[:, None, None].to(values)
+        # Other processors may differ in the last digits, which must not change noise.
+        means = (_summed(values, share, features) / _GRID).round() * _GRID
+        if self.noise:
+            moves = 1 / half.to(means)
+            if self.unit == "client":
+                moves = torch.full_like(moves, 2 * math.sqrt(2))
+            scale = self.noise * (moves + math.sqrt(means[0].numel()) * _GRID)
+            rows = means.flatten(1)
+            self._noise_for(name, samples, rows).add(
+                rows,
+                seeds.key(self.seed, "noise", name, samples),
+                federation.clients,
+                scale,
+                mu=1 / self.noise,
+                reach=math.sqrt(2) / float(scale.min()),
+            )
+            means = rows.view(means.shape)
+        return means
+
+    def _noise_for(self, name: str, samples: int, rows: Tensor) -> NoiseSource:
+        """Of the noise, which is the same only where all that is told is the same."""
+        if self.secret is None:
+            return SEEDED
+        names = self.unit, self.noise, self.seed, name, samples, tuple(rows.shape)
+        asked = repr(names).encode()
+        told = asked + rows.cpu().contiguous().numpy().tobytes()
+        return SecretNoise(hmac.digest(self.secret, told, "sha256"))
+
+    def releases(self, clients: int) -> tuple[Release, ...]:
+        """What is written down: everybody may come to know what is made of it."""
+        who = torch.arange(clients)
+        links = torch.cartesian_prod(who, torch.arange(SERVER, clients))
+        links = links[links[:, 0] != links[:, 1]]
+        if clients > PAIRS:  # a server and one of the others stand for all
+            ends = torch.stack([who.roll(1), torch.full_like(who, SERVER)], 1)
+            links = torch.stack([who.repeat_interleave(2), ends.flatten()], 1)
+        return (Release(0, PARTNERS, links, 1.0, self.noise),)
+
+
+def _summed(
+    values: Float[Tensor, "n l d"],
+    share: Float[Tensor, "n 2 l"],
+    features: Callable[[Tensor], Tensor],
+) -> Float[Tensor, "n 2 p"]:
+    """Sums of features with these shares, some clients at a time.
+
+    A sample whose features are no numbers, as it is too large, counts as nothing.
+    """
+
+    def finite(z: Tensor) -> Tensor:
+        phi = features(z)
+        return torch.where(phi.isfinite().all(-1, keepdim=True), phi, 0.0)
+
+    width = features(values[:1, :1]).shape[-1]
+    few = max(1, _BLOCK // (values.shape[1] * width))
+    blocks = zip(values.split(few), share.split(few), strict=True)
+    return torch.cat([some @ finite(z) for z, some in blocks])
+
+
+def private_distances(told: Float[Tensor, "n 2 p"]) -> Distances:
+    """Squared distances of mean features, right on average, and their errors.
+
+    With S_i the covariance of a half, s^2 = tr (S_i + S_j)^2 in `from_halves`. Clients
+    may have very different noise: t_i = |a_i - b_i|^2 / 2 is tr S_i on average, and
+    s = sqrt(r) (t_i + t_j), where 1 / r is in how many directions halves differ, which
+    squared cosines between clients tell.
+
+    Args:
+        told: both halves of each client.
+    """
+    a, b = told.double().unbind(1)
+    product = a @ b.T
+    own = product.diagonal()
+    squared = own[:, None] + own - product - product.T
+    apart = ~torch.eye(len(a), dtype=torch.bool, device=a.device)
+    away = a - b
+    length = away.norm(dim=1, keepdim=True)
+    unit = away / length.clamp(min=1e-300)
+    share = (
+        (unit @ unit.T).square()[apart].mean() if len(a) > 1 else product.new_ones(())
+    )
+    trace = length[:, 0].square() / 2
+    spread = share.sqrt() * (trace[:, None] + trace)
+    return from_halves(squared, spread, torch.ones_like(apart))
+
+
+def private_weights(
+    name: str,
+    federation: Federation,
+    samples: int,
+    choosing: Choosing,
+    threshold: float | None = None,
+) -> Float[Tensor, "n n"]:
+    """Weights as of `similarity.estimated_weights`, from what clients tell with noise.
+
+    Args:
+        name: one of `FEATURES`; with `unlabelled_` before it, from features only.
+        federation: whose data.
+        samples: S, or all that a client has, if that is less.
+        choosing: how they tell it.
+        threshold: for squared distances; None looks for a gap.
+
+    Raises:
+        InputError: where there is no gap, or too much noise to see one.
+    """
+    told = choosing.told(name, federation, samples)
+    try:
+        return weights_from(private_distances(told), threshold)
+    except InputError as error:
+        raise InputError(
+            f"{error} With [privacy] noise hides them, too: `privacy.partners` is the "
+            "share of epsilon that may be spent here. (Clients have told their means "
+            "for this answer: the ledger of these data has it.)"
+        ) from None

@@ -1,0 +1,180 @@
+"""What a client program sees of clients that answer privately."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ....types import Clients
+from .mechanisms import Named, refuse
+
+
+@runtime_checkable
+class Placed(Clients, Protocol):
+    """Those who answer, without noise, and know who they are."""
+
+    who: Int[Tensor, " n"]  # positions among the clients at hand
+
+    def held(self) -> Placed:
+        """The same clients with one minibatch for every question to come."""
+
+    def whole(self) -> Placed:
+        """The same clients with all of their training data for every question."""
+
+    def validation(self) -> Placed:
+        """The same clients with all of their validation data, for choosing."""
+
+
+@dataclass
+class Use:
+    """How often the same samples were asked about."""
+
+    sampled: bool
+    times: int = 0  # for gradients
+    losses: int = 0  # for losses
+    held_out: bool = False  # validation samples
+
+
+class Uses:
+    """What a client program asked; one that runs again, for another client, the same.
+
+    In debug mode a program runs for client after client, each of which is asked the
+    same questions.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Use] = []
+
+    def begin(self) -> None:
+        """A program begins."""
+        self.found = []
+
+    def add(self, use: Use) -> Use:
+        """It asks about other samples than before."""
+        self.found.append(use)
+        return use
+
+
+class PrivateClients:
+    """What a client program sees of private clients; see `coterie.types.Clients`."""
+
+    def __init__(
+        self,
+        clients: Placed,
+        named: Named,
+        call: tuple[str, int],
+        said: str,
+        used: Uses | None = None,
+        numbers: Iterator[int] | None = None,
+        use: Use | None = None,
+        calls: Callable[[int], PrivateClients] | None = None,
+    ) -> None:
+        """Wraps clients whose kernel clips.
+
+        Args:
+            clients: as they answer without noise.
+            named: which noise.
+            call: verb and number of the question to the oracle.
+            said: who asks, as an error says it.
+            used: where questions are noted; None: in the ledger at once.
+            numbers: of the questions, counted over all of a program's clients.
+            use: of the samples that every question is about; None: fresh ones.
+            calls: gives the same clients of a task in another call.
+        """
+        self._clients, self._named, self._call = clients, named, call
+        self._said, self._used, self._use = said, used, use
+        self._calls = calls
+        self._numbers = count() if numbers is None else numbers
+        self.who = clients.who
+
+    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row j is the private gradient of client j's samples at points[j]."""
+        if self._use is not None and self._use.held_out:
+            refuse(self._said, "gradients of validation data")
+        g = self._clients.grad(points)
+        sampled = self._note()
+        mechanism, who = self._named.mechanism, self._clients.who
+        keys = self._named.keys(*self._call, next(self._numbers))
+        samples = mechanism.expected if sampled else mechanism.sizes
+        return mechanism.noised(g, keys, who, samples)
+
+    def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """Entry j is the private mean loss of client j's samples at points[j]."""
+        mean, _ = self._told(points)
+        mechanism, use = self._named.mechanism, self._use
+        noisy = use is not None and mechanism.of_losses(held_out=use.held_out)
+        return mean if noisy else self._clients.loss(points)
+
+    def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
+        """Row j has numbers with the private mean loss of client j's samples."""
+        return self._told(points)[1]
+
+    def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
+        """Refused."""
+        refuse(self._said, "Hessian-vector products")
+
+    def held(self) -> PrivateClients:
+        """The same clients with one minibatch for every question to come."""
+        if self._use is not None:
+            return self._with(self._clients.held(), self._use)
+        return self._with(self._clients.held(), self._noted(Use(sampled=True)))
+
+    def whole(self) -> PrivateClients:
+        """The same clients with all of their training data for every question."""
+        return self._with(self._clients.whole(), self._noted(Use(sampled=False)))
+
+    def validation(self) -> PrivateClients:
+        """The same clients with all of their validation data, for losses."""
+        use = self._noted(Use(sampled=False, held_out=True))
+        return self._with(self._clients.validation(), use)
+
+    def call(self, number: int) -> PrivateClients:
+        """The same clients, with samples and noise of this call."""
+        assert self._calls is not None  # asked of clients of a task only
+        return self._calls(number)
+
+    def _told(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Private means, and numbers with these means."""
+        if self._use is None or self._use.sampled:
+            refuse(self._said, "losses of a minibatch")
+        self._use.losses += 1
+        (verb, call), question = self._call, next(self._numbers)
+        keys = self._named.keys(verb, call, question)
+        spread = self._named.keys(f"{verb}, spread", call, question)
+        losses, who = self._clients.losses(points), self._clients.who
+        return self._named.mechanism.noised_losses(
+            losses, (keys, spread), who, held_out=self._use.held_out
+        )
+
+    def _note(self) -> bool:
+        """Notes a question, and says whether it is about a minibatch."""
+        if self._use is None:
+            self._noted(Use(sampled=True, times=1))
+            return True
+        self._use.times += 1
+        return self._use.sampled
+
+    def _noted(self, use: Use) -> Use:
+        if self._used is not None:
+            return self._used.add(use)
+        if not use.times:
+            refuse(self._said, "one minibatch for several questions in time")
+        who = (self._clients.who + self._named.mechanism.first).cpu()
+        self._named.enter(self._call[0], who, times=use.times, sampled=use.sampled)
+        return use
+
+    def _with(self, clients: Placed, use: Use) -> PrivateClients:
+        return PrivateClients(
+            clients,
+            self._named,
+            self._call,
+            self._said,
+            self._used,
+            self._numbers,
+            use,
+        )

@@ -1,0 +1,260 @@
+"""Gradients in which no single sample counts for more than a bound.
+
+In the gradient of row j, every sample's own gradient is cut to the length C,
+
+    sum_b weight[j, b] min(1, C / |g_jb|) g_jb    with g_jb that of sample b alone,
+
+so that a sample which counts as nothing moves it by at most C times its weight.
+
+The g_jb of all clients and samples would be n B rows of D numbers. They are not needed:
+of a linear layer with inputs h and slopes e of its outputs, the gradient of a sample is
+the product e h', whose length is |e| |h|; and once the lengths are known, the cut sum
+is one product of matrices. So a step costs the passes of an ordinary one (forward, and
+backward to every layer's outputs) and the lengths. Where a layer is applied at T places
+(a convolution, or a linear layer on sequences) the gradient is sum_t e_t h_t'; its
+length takes T^2 products of h and of e, or the gradient itself, by what is smaller.
+
+This needs that no sample changes what becomes of another. It is so by construction in
+models that consist of well-known layers (`layers.keeps_samples_apart`). Every other
+model, for example one with a `forward` of its own, is given one sample at a time, both
+for gradients and for losses. A model that then answers otherwise than for a batch is
+refused.
+
+References:
+    Goodfellow, "Efficient per-example gradient computations", 2015, arXiv 1510.01799.
+    Bu, Wang, Zha, Karypis, "Differentially private optimization on large model at small
+    cost", ICML 2023, arXiv 2210.00038 (the cut sum without a second backward pass).
+    Bu, Mao, Xu, "Scalable and efficient training of large convolutional neural networks
+    with differential privacy", NeurIPS 2022, arXiv 2205.10683 (which length when).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from ....checks import InputError, number
+from ....clients.compiling import repeatable
+from ....clients.kernels import Kernel
+from ....clients.samples import Batch
+from .layers import factors, keeps_samples_apart
+from .tapes import Stacked, Tape, Vectorised
+
+_TRIED = 2, 3, 9
+"""Sizes of batches in which a module is tried."""
+
+
+class ClippedKernel:
+    """A kernel whose gradients and losses are bounded sample by sample.
+
+    Other questions would touch data without a bound, and are refused.
+    """
+
+    compiled = False
+
+    def __init__(
+        self, kernel: Kernel, clip: float, loss_clip: float = math.inf
+    ) -> None:
+        """Bounds what a kernel answers.
+
+        Args:
+            kernel: that evaluates models.
+            clip: to which length gradients are cut; infinity leaves them.
+            loss_clip: what a loss counts for at most.
+        """
+        for name, bound in (("clip", clip), ("loss_clip", loss_clip)):
+            if bound != math.inf:
+                number(name, bound, above=0)
+        self._kernel, self._clip, self._loss_clip = kernel, clip, loss_clip
+        self.parameters = kernel.parameters
+        _refuse_coupling(kernel)
+        self._apart = keeps_samples_apart(kernel.module)
+        tapes = Vectorised(kernel), Stacked(kernel)
+        suit = self._apart and tapes[0].suits and self._agree(*tapes)
+        self._by_layer = tapes if suit else None
+
+    def chunk(self, samples: int, extra: int = 0) -> int:
+        """How many rows of that many samples fit into one chunk."""
+        own = 0 if self._by_layer else samples * 2
+        return self._kernel.chunk(samples, extra + own)
+
+    def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
+        """Row j is the weighted sum of the clipped gradients of row j's samples."""
+        if self._kernel.rows_alone(batch):
+            one = [slice(j, j + 1) for j in range(len(points))]
+            rows = [self._clipped(points[j], batch[j]) for j in one]
+            return torch.cat([points[:0], *rows])
+        size = self.chunk(batch.width)
+        if size >= len(points):
+            return self._clipped(points, batch)
+        out = torch.empty_like(points)
+        for first in range(0, len(points), size):
+            some = slice(first, first + size)
+            out[some] = self._clipped(points[some], batch[some])
+        return out
+
+    def _clipped(self, points: Tensor, batch: Batch) -> Tensor:
+        if not batch.weight.numel():  # nobody here takes part, or no sample
+            return torch.zeros_like(points)
+        program, shared = self._program(points), batch.index.dim() == 1
+        h, targets = self._kernel.data(batch.index)
+        given = batch.weight, self._clip
+        with repeatable() if points.is_cuda else nullcontext():
+            g, squares = program(points, h, targets, *given, shared=shared)
+            lost = ~squares.isfinite()
+            if not lost.any():
+                return g
+            # No bound holds where a gradient overflows: such samples count as nothing.
+            # Another one stands in their place, so that nothing here overflows.
+            index = batch.index.expand(batch.weight.shape)
+            other = index.gather(1, lost.logical_not().int().argmax(1, keepdim=True))
+            h, targets = self._kernel.data(torch.where(lost, other, index))
+            given = batch.weight.masked_fill(lost, 0), self._clip
+            g, _ = program(points, h, targets, *given, shared=False)
+            return torch.where(lost.all(1, keepdim=True), 0.0, g)
+
+    def _program(self, points: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+        """What clips the samples of these rows, by rule as in `kernels`."""
+        if self._by_layer is None:
+            return self._one_by_one
+        vectorised, stacked = self._by_layer
+        alone = stacked.is_linear or len(points) == 1
+        return stacked if alone and not points.is_cuda else vectorised
+
+    def _agree(self, *tapes: Tape) -> bool:
+        """Whether tapes give the gradients of two samples, each alone, at a random row.
+
+        They do not where a model uses the parameters of a layer in some other way too.
+        """
+        kernel, rng = self._kernel, torch.Generator().manual_seed(0)
+        like = next(kernel.module.parameters())
+        index = torch.tensor([[0, kernel.samples - 1]], device=like.device)
+        weight = torch.ones(1, 2, dtype=like.dtype, device=like.device)
+        point = torch.randn(1, kernel.parameters, generator=rng).to(like) / 10
+        apart = Batch(index.T, weight.T)
+        wanted = kernel.grad(point.expand(2, -1), apart).sum(0, keepdim=True)
+        given = point, *kernel.data(index), weight, math.inf
+        found = [tape(*given, shared=False)[0] for tape in tapes]
+        return all(torch.allclose(g, wanted, rtol=1e-2, atol=1e-4) for g in found)
+
+    def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
+        """Entry j is the weighted sum of the bounded losses of row j's samples."""
+        losses = self.losses(points, batch)
+        return (torch.where(batch.weight > 0, losses, 0) * batch.weight).sum(1)
+
+    def losses(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
+        """Row j has the bounded losses of its samples, NaN at those without a weight.
+
+        Below by 0, which no loss of ours is below.
+        """
+        if self._apart:
+            losses = self._kernel.losses(points, batch)
+        else:
+            losses = self._losses_one_by_one(points, batch)
+        if math.isinf(self._loss_clip):
+            return losses
+        return losses.clamp(0, self._loss_clip)
+
+    def hvp(self, points: Tensor, vectors: Tensor, batch: Batch) -> Tensor:
+        """Refused."""
+        raise InputError(
+            "the method asks for Hessian-vector products, which privacy of unit "
+            "'sample' cannot make private: of clients' data it bounds gradients and "
+            "losses alone."
+        )
+
+    def _one_by_one(
+        self,
+        points: Tensor,
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+        clip: float,
+        *,
+        shared: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """The same from the gradient of every sample, and squares of their lengths."""
+        kernel, slopes = self._kernel, _of_samples(grad(self._of_one), shared=shared)
+        found = slopes(kernel.layout.unravel(points), features, targets)
+        each = [found[name].flatten(2) for name in kernel.layout.names]
+        squares = torch.stack([part.square().sum(2) for part in each]).sum(0)
+        cut = (weight * factors(squares, clip))[:, None]  # (n, 1, b)
+        return torch.cat([(cut @ part)[:, 0] for part in each], 1), squares
+
+    @torch.no_grad()
+    def _losses_one_by_one(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
+        """As `Kernel.losses`, each of a sample alone."""
+        if not batch.width:  # where nobody has such samples
+            return points.new_empty(len(points), 0)
+        losses = _of_samples(self._of_one, shared=batch.index.dim() == 1)
+        found, size = [points.new_empty(0, batch.width)], self.chunk(batch.width)
+        for first in range(0, len(points), size):
+            some = slice(first, first + size)
+            point = self._kernel.layout.unravel(points[some])
+            found.append(losses(point, *self._kernel.data(batch[some].index)))
+        every = torch.cat(found).nan_to_num(torch.inf, posinf=torch.inf)
+        return torch.where(batch.weight > 0, every, torch.nan)
+
+    def _of_one(self, point: dict[str, Tensor], h: Tensor, target: Tensor) -> Tensor:
+        """The loss of a sample that is a batch of its own."""
+        outputs = functional_call(self._kernel.module, point, (h[None],))
+        return self._kernel.objective.loss(outputs, target[None])[0]
+
+
+def _of_samples(one: Callable[..., Any], *, shared: bool) -> Callable[..., Any]:
+    """What a function gives for every model and each of its samples alone."""
+    data = None if shared else 0
+    return vmap(vmap(one, in_dims=(None, 0, 0)), in_dims=(0, data, data))
+
+
+@torch.no_grad()
+def _refuse_coupling(kernel: Kernel) -> None:
+    """Refuses a module that answers otherwise for a batch than for samples alone.
+
+    It is tried on made-up samples, as its answers for real ones would tell of data.
+    Whoever passes is still given one sample at a time.
+    """
+    rng, (like, _) = torch.Generator().manual_seed(0), kernel.data(torch.tensor([0]))
+    shape = _TRIED[-1], *like.shape[1:]
+    if like.is_floating_point():
+        h = torch.randn(shape, generator=rng).to(like)
+    else:  # ids of words, of which there are two at least
+        h = torch.randint(2, shape, generator=rng).to(like)
+    point = torch.randn(1, kernel.parameters, generator=rng) / 10
+    values = {
+        name: value[0].to(next(kernel.module.parameters()))
+        for name, value in kernel.layout.unravel(point).items()
+    }
+
+    def answers(some: Tensor) -> Tensor | None:
+        try:
+            found: Tensor = functional_call(kernel.module, values, (some,))
+        except (RuntimeError, ValueError):  # it is not made for so many samples
+            return None
+        return found
+
+    alone = [answers(one[None]) for one in h]
+    for size in _TRIED:
+        if not _is_same(answers(h[:size]), alone[:size]):
+            raise InputError(
+                "the model cannot hide single samples: what it answers for a sample "
+                f"depends on the others of its batch (tried with {size} samples). "
+                "`privacy.unit` sample needs a model that treats every sample alone."
+            )
+
+
+def _is_same(together: Tensor | None, alone: list[Tensor | None]) -> bool:
+    found = [one for one in alone if one is not None]
+    if together is None or len(found) < len(alone):
+        return False
+    wanted = torch.cat(found)
+    if together.shape != wanted.shape:
+        return False
+    return torch.allclose(together, wanted, rtol=1e-2, atol=1e-4, equal_nan=True)

@@ -1,0 +1,84 @@
+"""Losses that leave a client: bounded, and with noise on their mean.
+
+A client's loss is the mean over its m samples, of which each counts between 0 and C,
+
+    f = (1 / m) sum_b min(max(loss_b, 0), C),    released as  f + N(0, deviation^2).
+
+New data of a client move f by C at most, and a sample that counts as nothing by C / m;
+m is public. A model that overflows has the loss C.
+
+Methods that ask for the losses of all samples take their spread for the error of the
+mean. They get m numbers whose mean is what was released, made of it and of nothing
+else, and spread as far as its noise and as samples between 0 and C may be:
+
+    variance = m deviation^2 + f (C - f),
+
+the largest that numbers between 0 and C with the mean f have (Bhatia, Davis, "A better
+bound on the variance", American Mathematical Monthly, 2000). So whoever is cautious by
+standard errors is as cautious as noise makes it necessary.
+"""
+
+from __future__ import annotations
+
+import math
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ....checks import InputError
+from ....data.federation import Federation
+from ....models import target_values
+from ...accounting.gaussian import refuse_clip
+from ..noise import normals
+
+
+def usual_loss_clip(federation: Federation) -> float:
+    """The loss of a model that knows nothing of so many classes; 1 of quantities."""
+    values = target_values(federation.task, federation.outputs)
+    return math.log(values) if values > 1 else 1.0
+
+
+def refuse_loss_clip(name: str, value: float, noise: float | None) -> None:
+    """Refuses what bounds nothing; infinity is for runs without noise."""
+    refuse_clip(name, value)
+    if value == math.inf and noise != 0:
+        raise InputError(f"`{name}` must be finite where there is noise, got inf.")
+
+
+def bounded_mean(losses: Float[Tensor, "n b"], most: float) -> Float[Tensor, " n"]:
+    """Means over the samples of each client, NaN where it has none.
+
+    Args:
+        losses: of samples, NaN where a client has fewer than others.
+        most: C.
+    """
+    return losses.clamp(0, most).nanmean(1) if losses.shape[1] else losses.sum(1) / 0
+
+
+def as_samples(
+    mean: Float[Tensor, " n"],
+    losses: Float[Tensor, "n b"],
+    deviation: Float[Tensor, " n"],
+    most: float,
+    streams: int | Int[Tensor, " n"],
+    clients: Int[Tensor, " n"],
+) -> Float[Tensor, "n b"]:
+    """Numbers with these released means in place of the losses of samples.
+
+    Args:
+        mean: as it was released.
+        losses: of which only is used who has how many samples.
+        deviation: of the noise of each mean.
+        most: C.
+        streams: names the draws.
+        clients: identities of the clients.
+    """
+    if not losses.shape[1]:
+        return losses
+    known = ~losses.isnan()
+    m = known.sum(1).clamp(min=1)
+    inside = mean.clamp(0, most)
+    variance = m * deviation**2 + inside * (most - inside)
+    away = normals(streams, clients, losses.shape[1], losses.dtype) * known
+    away = away - (away.sum(1) / m)[:, None]
+    return (mean[:, None] + variance.sqrt()[:, None] * away).where(known, losses)

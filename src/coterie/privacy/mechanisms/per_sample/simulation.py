@@ -1,0 +1,340 @@
+"""Clients whose every gradient hides every single sample (DP-SGD in any method).
+
+Of whatever a method does with data it may ask two questions. For gradients each answer
+is the mean of the samples' gradients, cut to the length C, plus noise,
+
+    (1 / B) (sum_b min(1, C / |g_b|) g_b + N(0, (s C)^2 I)),
+
+where every sample takes part with chance q = B / size on its own (Poisson) and B stands
+for the expected size of a minibatch. For losses over all m samples of a part, training
+or validation, it is their mean with the noise that a minibatch of q m would have,
+
+    (1 / (q m)) (q sum_b min(loss_b, C') + N(0, (s C')^2)).
+
+What clients then compute and send is made of these
+answers, so that it tells no more than they do, whoever sees it: every other client and
+a server, all together. Questions that are not bounded in this way are refused.
+
+The ledger has one release for every minibatch that was asked, of a client to whoever
+sees what it sends. R questions about one held minibatch are one release of sqrt(R)
+times the sensitivity, since the same samples took part in all of them. A sample is a
+training or a validation sample, which is public, and releases of the others tell
+nothing of it. What a method
+asks for a client's own use (fine-tuning at the end) has noise too, but stays at home
+and does not enter.
+
+Reference:
+    Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang, "Deep learning with
+    differential privacy", CCS 2016, arXiv 1607.00133.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+from .... import seeds
+from ....checks import InputError
+from ....clients.blends import Release as Leaves
+from ....clients.blends import after
+from ....clients.oracles import Held, SimulatedOracle
+from ....clients.personal import PersonalOracle
+from ....clients.programs import staggered
+from ....clients.simulation import Simulation
+from ....clients.traffic import Sending, Wrap, Wrapping, between, upwards
+from ....collaboration.beliefs import first_half
+from ....types import CentralProgram, Comparison, Message, Option, Oracle, Program
+from ...accounting.gaussian import refuse_clip, refuse_noise
+from ...accounting.ledger import Ledger
+from ..noise import source_of
+from .clients import Placed, PrivateClients, Uses
+from .clipping import ClippedKernel
+from .losses import refuse_loss_clip, usual_loss_clip
+from .mechanisms import Named, mechanism_of, refuse, said
+
+
+class PrivateSimulation:
+    """Simulated clients that answer privately; see `coterie.types.Federated`."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        *,
+        clip: float,
+        noise: float,
+        loss_clip: float | None = None,
+        held_out_noise: float | None = None,
+        name: str = "",
+        noise_source: str = "seed",
+    ) -> None:
+        """Wraps a simulation.
+
+        Args:
+            simulation: the clients.
+            clip: C, the length to which every sample's gradient is cut.
+            noise: s, standard deviation of the noise in units of C.
+            loss_clip: C', what every sample's loss counts for at most; None: log of the
+                number of classes, or 1, and infinity where `clip` is infinite.
+            held_out_noise: s for losses of validation samples, for which others pay;
+                None: as of training samples.
+            name: of the run. With noise from a seed, every run on the same data needs
+                one of its own, or another seed: with the same, noise cancels in
+                differences of what both release, and the same samples take part, so
+                that nothing adds up.
+            noise_source: "seed" for simulations, where noise and minibatches are
+                functions of the seed; "system" for real data, where both are secret.
+        """
+        refuse_clip("clip", clip)
+        refuse_noise("noise", noise)
+        held_out_noise = noise if held_out_noise is None else held_out_noise
+        refuse_noise("held_out_noise", held_out_noise)
+        if noise and clip == math.inf:
+            raise InputError("`clip` must be finite where there is noise, got inf.")
+        federation = simulation.samples.federation
+        for empty in (federation.train.size == 0).nonzero()[:1, 0].tolist():
+            raise InputError(
+                "private training needs training samples of every client, but "
+                f"{federation.name_of(empty)} has none."
+            )
+        if loss_clip is None:
+            usual = usual_loss_clip(simulation.federation)
+            loss_clip = math.inf if clip == math.inf else usual
+        refuse_loss_clip("loss_clip", loss_clip, max(noise, held_out_noise))
+        self._simulation = simulation
+        source = source_of(noise_source)
+        self._held = Held(
+            replace(simulation.samples, poisson=True, coins=source.bits),
+            ClippedKernel(simulation.kernel, clip, loss_clip),
+            seeds.key(simulation.seed, "run", name) if name else simulation.seed,
+            simulation.loop,
+            simulation.group,
+        )
+        bounds, noises = (clip, loss_clip), (noise, held_out_noise)
+        self._mechanism = mechanism_of(simulation, self._held, bounds, noises, source)
+        self.ledger = Ledger(len(simulation))
+
+    def __len__(self) -> int:
+        return len(self._simulation)
+
+    def __repr__(self) -> str:
+        clip, noise = self._mechanism.clip, self._mechanism.noise
+        return f"<{self._simulation!r}, gradients cut to {clip:g}, noise {noise:g}>"
+
+    def at(
+        self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
+    ) -> Oracle:
+        """The oracle of round t, where the `active` clients take part (None: all)."""
+        present = self._simulation.present(active)
+        oracle = SimulatedOracle(self._held, t, present, purpose)
+        home = self._simulation.home
+        named = Named(self._mechanism, self._entering(purpose), [t], purpose)
+        private = PerSampleOracle(oracle, named)
+        return private if home is None else PersonalOracle(private, home)
+
+    def staggered(
+        self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
+    ) -> PrivateClients:
+        """The clients at these positions, each in a round of its own."""
+        if verb not in ("grads", "each"):
+            refuse("a method without waiting", f"`{verb}` in time")
+        samples, kernel, seed, *_ = self._held
+        clients = staggered(samples, kernel, seed, who, rounds, verb)
+        named = Named(self._mechanism, self.ledger, list(rounds), "step")
+
+        def of_call(number: int) -> PrivateClients:
+            asked, call = clients.call(number), (verb, number)
+            said = "a task of the method"
+            return PrivateClients(asked, named, call, said, calls=of_call)
+
+        return of_call(0)
+
+    def doubled(self, double: Sending, ledger: Ledger) -> PerSampleOracle:
+        """The double as if these were its clients, with a clip of 1 and no noise."""
+        mechanism = replace(
+            self._mechanism, clip=1.0, noise=0.0, loss_clip=1.0, held_out_noise=0.0
+        )
+        return PerSampleOracle(double, Named(mechanism, ledger, [0], "step"))
+
+    def _entering(self, purpose: str) -> Ledger | None:
+        return None if purpose == "use" else self.ledger
+
+    @property
+    def names(self) -> Int[Tensor, " n"]:
+        """The identities of the clients, on the CPU."""
+        return self._simulation.names
+
+    @property
+    def batch_counts(self) -> Float[Tensor, " n"]:
+        """Samples of each client's minibatch in expectation, for counting."""
+        return self._held.samples.counts
+
+    @property
+    def sizes(self) -> Float64[Tensor, " n"]:
+        """Training samples of each client, on the CPU."""
+        return self._simulation.sizes
+
+    def width(self, clients: int) -> int:
+        """How many clients to ask at once where so many are to be asked, or more."""
+        return clients
+
+
+class PerSampleOracle(Wrapping[Sending]):
+    """An oracle whose clients answer privately; see `coterie.types.Oracle`."""
+
+    def __init__(self, oracle: Sending, named: Named) -> None:
+        super().__init__(oracle)
+        self._named = named
+        self._asked: Counter[str] = Counter()
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row i is client i's private gradient at x_i, zero for inactive clients."""
+        call = self._call("grads")
+        g = self._oracle.grads(x)
+        self._named.enter("grads", self._everybody(), times=1, sampled=True)
+        who = self.active.nonzero()[:, 0]
+        keys, mechanism = self._named.keys("grads", call, 0), self._named.mechanism
+        if len(who) == len(g):
+            return mechanism.noised(g, keys, who, mechanism.expected)
+        return g.index_copy(
+            0, who, mechanism.noised(g[who], keys, who, mechanism.expected)
+        )
+
+    def each(
+        self,
+        program: Program,
+        *rows: Tensor,
+        who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
+        **options: Option,
+    ) -> tuple[Tensor, ...]:
+        """Runs a client program, to which clients answer privately."""
+        call, used = self._call("each"), Uses()
+
+        def private(
+            clients: Placed, *rows: Tensor, **options: Option
+        ) -> Tensor | tuple[Tensor, ...]:
+            used.begin()
+            asked = PrivateClients(
+                clients, self._named, ("each", call), said(program), used
+            )
+            return program(asked, *rows, **options)
+
+        found = self._oracle.each(private, *rows, who=who, at_home=at_home, **options)
+        for use in used.found:
+            who = self._everybody()
+            self._named.enter("each", who, times=use.times, sampled=use.sampled)
+            self._named.enter_losses(who, times=use.losses, held_out=use.held_out)
+        return found
+
+    def average(
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
+    ) -> Tensor:
+        """Weighted means, as they are: rows were made of private answers."""
+        return self._oracle.average(shares, rows, groups, count=count)
+
+    def mix(
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """Mixtures, as they are."""
+        return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
+
+    def central(
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """What a coordinator makes of the rows, as it is."""
+        return self._oracle.central(program, server, *rows, **options)
+
+    def blended(
+        self,
+        x: Float[Tensor, "n d"],
+        weights: Float[Tensor, "m m"],
+        *,
+        home: Bool[Tensor, " d"] | None = None,
+        release: Leaves | None = None,
+    ) -> Float[Tensor, "n d"]:
+        """Blends of private gradients, each pair's with noise of its own."""
+        if home is not None:
+            refuse("the method", "gradients at others' models with columns at home")
+        call = self._call("blended")
+        links = between(weights, self.present, readers=True)
+        own = self.present & (weights.diagonal() != 0)
+        self._enter_pairs("blended", torch.cat([links, upwards(own)]), sampled=True)
+        leaves = self._leaves(("blended", call, 0), self._named.mechanism.expected)
+        if release is not None:  # of somebody outside, who sees what leaves
+            leaves = after(leaves, release)
+        return self._oracle.blended(x, weights, release=leaves)
+
+    def compare(
+        self,
+        x: Tensor,
+        *,
+        samples: int | None = None,
+        pairs: Tensor | None = None,
+        home: Bool[Tensor, " d"] | None = None,
+        release: tuple[Leaves, Leaves] | None = None,
+    ) -> Comparison:
+        """Comparisons of private gradients of both halves."""
+        call, n = self._call("compare"), len(self.present)
+        asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs.cpu()
+        asks = asks & ~torch.eye(n, dtype=torch.bool)
+        links = between(asks.to(x).to(x.device), self.present, readers=True)
+        everybody = torch.cat([links, upwards(self.present)])
+        self._enter_pairs("compare", everybody, sampled=False)
+        used = self._named.mechanism.sizes
+        if samples is not None:
+            used = used.clamp(max=samples)
+        first = first_half(used.long()).double()
+        halves = first, used - first
+        a, b = (
+            self._leaves(("compare", call, half), size)
+            for half, size in enumerate(halves)
+        )
+        found: Comparison = self._oracle.compare(
+            x, samples=samples, pairs=pairs, home=home, release=(a, b)
+        )
+        return found
+
+    def wrapped(self, wrap: Wrap) -> Sending:
+        """What the wrap makes of it."""
+        return wrap(self)
+
+    def without(self, absent: Bool[Tensor, " n"]) -> Sending:
+        """The same round, where these of all clients take no part."""
+        return PerSampleOracle(self._oracle.without(absent), self._named)
+
+    def _leaves(self, question: tuple[str, int, int], samples: Tensor) -> Leaves:
+        """Adds noise to gradients, means of so many samples, that leave for readers."""
+        mechanism = self._named.mechanism
+        first, names = mechanism.first, mechanism.names.tolist()
+        keys = [self._named.keys(*question, reader=name)[0] for name in names]
+        streams = torch.tensor(keys)
+
+        def leaves(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
+            own = streams.to(g.device)[readers].tolist()
+            return mechanism.noised(g.clone(), own, contributors - first, samples)
+
+        return leaves
+
+    def _enter_pairs(self, verb: str, links: Tensor, *, sampled: bool) -> None:
+        """Writes down what each client answered, to every reader by itself."""
+        if self._named.ledger is not None:
+            self._named.enter_links(verb, links.cpu(), sampled=sampled)
+
+    def _call(self, verb: str) -> int:
+        self._asked[verb] += 1
+        return self._asked[verb] - 1
+
+    def _everybody(self) -> Tensor:
+        return self.present.nonzero()[:, 0].cpu()

@@ -1,0 +1,248 @@
+"""Clipped gradients layer by layer: a tape keeps every layer's inputs and slopes.
+
+`Vectorised` knows any layers, on any device. `Stacked` has the samples of all clients
+one behind the other, and every linear layer is one batched product: on a CPU that is
+quicker, as torch's vectorising takes longer than small products themselves. A client
+alone may have convolutions there, too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.grad import conv2d_input
+
+from ....clients.kernels import Kernel
+from .layers import Layer, Product, factors, gradients, layers_of
+
+Kept = dict[str, Tensor]
+"""Of every layer, (n, b, ...)."""
+
+
+@runtime_checkable
+class Tape(Protocol):
+    """A kernel's module, with layers that keep their inputs and slopes."""
+
+    suits: bool  # whether all layers of the module are known
+
+    def __call__(
+        self,
+        points: Tensor,
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+        clip: float,
+        *,
+        shared: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Clipped sums (n, d) of gradients, and squares (n, b) of their lengths."""
+
+
+class Vectorised:
+    """A hook at every layer keeps its input and adds a probe, whose slope is kept."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self._module = kernel, copy.deepcopy(kernel.module)
+        layers = layers_of(kernel, self._module)
+        self.suits, self._layers = layers is not None, layers or []
+        self._inputs: Kept = {}
+        self._probes: Kept = {}
+        for layer in self._layers:
+            layer.module.register_forward_hook(self._hook(layer.name))
+
+    def __call__(
+        self,
+        points: Tensor,
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+        clip: float,
+        *,
+        shared: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """As of a tape."""
+        kept = self._kept(points.detach(), features, targets, shared)
+        return _clipped(self._kernel, self._layers, points, *kept, weight, clip)
+
+    def _kept(
+        self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
+    ) -> tuple[Kept, Kept]:
+        def total(
+            probes: Kept, point: Kept, features: Tensor, targets: Tensor
+        ) -> tuple[Tensor, Kept]:
+            self._probes, self._inputs = probes, {}
+            outputs = functional_call(self._module, point, (features,))
+            inputs, self._inputs, self._probes = self._inputs, {}, {}
+            return self._kernel.objective.loss(outputs, targets).sum(), inputs
+
+        n, b = len(points), features.shape[0 if shared else 1]
+        zero, data = points.new_zeros(()), None if shared else 0
+        probes = {
+            layer.name: zero.expand(n, b, *layer.outputs).requires_grad_()
+            for layer in self._layers
+        }
+        rows = vmap(total, in_dims=(0, 0, data, data))
+        with torch.enable_grad():
+            point = self._kernel.layout.unravel(points)
+            losses, inputs = rows(probes, point, features, targets)
+        slopes = _slopes(losses.sum(), list(probes.values()))
+        return dict(zip(probes, slopes, strict=True)), inputs
+
+    def _hook(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor]:
+        def hook(_: nn.Module, given: tuple[Tensor], out: Tensor) -> Tensor:
+            self._inputs[name] = given[0].detach()
+            return out + self._probes[name]
+
+        return hook
+
+
+class Stacked:
+    """Layers that know the weights of every client."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self._module = kernel, copy.deepcopy(kernel.module)
+        layers = layers_of(kernel, self._module)
+        self.suits, self._layers = layers is not None, layers or []
+        self._own = [_Own(layer) for layer in self._layers]
+        self.is_linear = all(own.is_linear for own in self._own)
+
+    def __call__(
+        self,
+        points: Tensor,
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+        clip: float,
+        *,
+        shared: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """As of a tape."""
+        kept = self._kept(points.detach(), features, targets, shared)
+        return _clipped(self._kernel, self._layers, points, *kept, weight, clip)
+
+    def _kept(
+        self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
+    ) -> tuple[Kept, Kept]:
+        n, values = len(points), self._kernel.layout.unravel(points)
+        if shared:
+            features, targets = (d.expand(n, *d.shape) for d in (features, targets))
+        probe = points.new_zeros(()).requires_grad_()
+        for own in self._own:
+            own.begin(values, probe)
+        with torch.enable_grad():
+            outputs = self._module(features.flatten(0, 1))
+            losses = self._kernel.objective.loss(outputs, targets.flatten(0, 1))
+        _slopes(losses.sum(), [probe])
+        slopes = {own.name: own.slopes.unflatten(0, (n, -1)) for own in self._own}
+        inputs = {own.name: own.inputs.unflatten(0, (n, -1)) for own in self._own}
+        for own in self._own:
+            own.forget()
+        return slopes, inputs
+
+
+def _clipped(
+    kernel: Kernel,
+    layers: list[Layer],
+    points: Tensor,
+    slopes: Kept,
+    inputs: Kept,
+    weight: Tensor,
+    clip: float,
+) -> tuple[Tensor, Tensor]:
+    """Clipped sums of gradients and squares of their lengths, from what was kept."""
+    squares = weight.new_zeros(weight.shape)
+    found: dict[str, Product] = {}
+    for name, module, _ in layers:
+        more, products = gradients(module, slopes[name], inputs[name], 2)
+        squares += more
+        found |= {name + kind: each for kind, each in products.items()}
+    cut = weight * factors(squares, clip)
+    rows = torch.empty_like(points, memory_format=torch.contiguous_format)
+    for name, part in kernel.layout.unravel(rows).items():
+        left, right = found[name].weighed(cut)
+        out = part.view(len(points), left.shape[2], right.shape[2])
+        torch.bmm(left.mT, right, out=out)
+    return rows, squares
+
+
+class _Own:
+    """A layer with weights of each client, who have as many samples each."""
+
+    inputs: Tensor
+    slopes: Tensor
+    _weight: Tensor
+    _bias: Tensor | None
+    _probe: Tensor
+
+    def __init__(self, layer: Layer) -> None:
+        module: Any = layer.module
+        module.forward = lambda h: _Applied.apply(h, self._probe, self)
+        self.name = layer.name
+        self.is_linear = not isinstance(module, nn.Conv2d)
+        names = () if self.is_linear else ("stride", "padding", "dilation")
+        self._how = {name: getattr(module, name) for name in names}
+        self.forget()
+
+    def begin(self, values: Kept, probe: Tensor) -> None:
+        """Takes the weights (n, ...) of clients; a convolution those of one alone."""
+        self._weight = values[f"{self.name}weight"]
+        self._bias, self._probe = values.get(f"{self.name}bias"), probe
+
+    def forget(self) -> None:
+        """Keeps nothing of what a pass has left."""
+        self.inputs = self.slopes = self._weight = self._probe = torch.empty(0)
+        self._bias = None
+
+    def outputs(self, h: Tensor) -> Tensor:
+        """Outputs of all samples, where those without a slope stay without one."""
+        weight, bias = self._weight, self._bias
+        if self.is_linear:
+            n, outputs, inputs = weight.shape
+            out = h.new_empty(*h.shape[:-1], outputs)  # no view: a layer may change it
+            many = out.view(n, -1, outputs)
+            rows = h.reshape(n, -1, inputs)
+            if bias is None:
+                torch.bmm(rows, weight.mT, out=many)
+            else:
+                torch.baddbmm(bias[:, None], rows, weight.mT, out=many)
+        else:
+            out = F.conv2d(h, weight[0], None if bias is None else bias[0], **self._how)
+        self.inputs, self.slopes = h.detach(), out.new_zeros(()).expand(out.shape)
+        return out
+
+    def back(self, e: Tensor) -> Tensor:
+        """Slopes of the inputs from those of the outputs."""
+        weight, shape = self._weight, self.inputs.shape
+        if self.is_linear:
+            return (e.reshape(len(weight), -1, e.shape[-1]) @ weight).view(shape)
+        return conv2d_input(shape, weight[0], e, **self._how)
+
+
+class _Applied(torch.autograd.Function):
+    """A layer whose weights get no gradient, but whose outputs' slopes are kept.
+
+    The probe makes torch come back to a layer whose inputs need no gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, probe: Tensor, own: _Own) -> Tensor:
+        ctx.own = own
+        return own.outputs(h)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, None, None]:
+        (e,) = slopes
+        ctx.own.slopes = e
+        return ctx.own.back(e) if ctx.needs_input_grad[0] else None, None, None
+
+
+def _slopes(loss: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
+    if not loss.requires_grad:  # where it does not depend on a model
+        return tuple(torch.zeros_like(each) for each in of)
+    return torch.autograd.grad(loss, of, allow_unused=True, materialize_grads=True)

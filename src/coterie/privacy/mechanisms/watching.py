@@ -1,0 +1,356 @@
+"""A method in training, watched: what leaves unnoised must not be made of data.
+
+What a method will send is planned before training (`foreseen`). A method may still do
+something else then: in a later round, or where a released value is large. So it is
+followed in training too, in every round. Answers of clients are marked, marks follow
+values (`origins`), and the run ends before anything leaves that is made of data and was
+planned to leave as it is. Clients themselves compute as ever, unwatched.
+
+Marks belong to a state, as they must outlive a stop: `marks_of` and `with_marks`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ...checks import InputError
+from ...clients.traffic import Wrapping
+from ...types import (
+    CentralProgram,
+    Comparison,
+    Message,
+    Option,
+    Oracle,
+    Program,
+    tensor_of,
+)
+from .dry_run.foreseen import Call
+from .dry_run.origins import (
+    Following,
+    has_read,
+    is_of_data,
+    marked_as,
+    of_data,
+    refuse_sent_on,
+)
+from .per_sample.clients import Placed
+
+Found = TypeVar("Found")
+
+
+class Marks(NamedTuple):
+    """What is made of data in a call of a verb."""
+
+    rows: tuple[bool, ...]
+    others: bool  # shares, weights, groups, pairs
+
+    def refuse(self, call: Call, t: int) -> None:
+        """Refuses what was not planned, before it leaves."""
+        rows = zip(self.rows, call.fresh, strict=False)
+        if any(made and not fresh for made, fresh in rows):
+            raise InputError(
+                f"private training stops in round {t}: by `{call.verb}` the method "
+                "sends rows that are made of clients' data, and it was planned that "
+                "they are not, so that they would leave without noise."
+            )
+        if self.others and not call.secret:
+            raise InputError(
+                f"private training stops in round {t}: the weights of `{call.verb}`, "
+                "which others see, are made of clients' data."
+            )
+
+
+@runtime_checkable
+class Witness(Protocol):
+    """An auditor who sees inside clients."""
+
+    def given(self, call: Call, rows: Sequence[Tensor], refs: Tensor) -> None:
+        """Sees rows that a verb is given, and what they are near to."""
+
+
+class Watch:
+    """What a round has shown of a method so far."""
+
+    def __init__(
+        self,
+        following: Following,
+        t: int,
+        *,
+        tells: bool,
+        witness: Witness | None = None,
+    ) -> None:
+        """Nothing yet.
+
+        Args:
+            following: marks, and whether numbers were read in earlier rounds.
+            t: the round.
+            tells: whether losses are released as soon as they are asked for.
+            witness: sees rows before they are released, in an audit.
+        """
+        self._witness = witness
+        self.following, self.tells, self._t = following, tells, t
+        self.marks: Marks | None = None  # of the call that is being made
+        self._refusal: InputError | None = None
+
+    def let(self, marks: Marks, verb: Callable[[], Found]) -> Found:
+        """What a verb between clients answers, where nothing speaks against it."""
+        self.end()
+        self.marks = marks
+        try:
+            if self.following.read:
+                raise InputError(f"in round {self._t} the method {has_read()}")
+            with self.following.off():
+                return verb()
+        except InputError as refusal:
+            self._refusal = refusal
+            raise
+
+    def see(self, call: Call, rows: Sequence[Message], refs: Tensor) -> None:
+        """Sees a call before anything leaves, and refuses what was not planned."""
+        if self.marks is not None:
+            self.marks.refuse(call, self._t)
+        if self._witness is not None:
+            self._witness.given(call, [tensor_of(row) for row in rows], refs)
+
+    def end(self) -> None:
+        """Refuses a method that goes on after it was refused."""
+        if self._refusal is not None:
+            raise self._refusal
+
+
+def _refuse_other_shapes(
+    program: Program, rows: Sequence[Tensor], results: Sequence[Tensor]
+) -> None:
+    """Refuses results that are not like the rows in whose place they stand.
+
+    A program may look at data, and a shape would tell of them.
+    """
+    for row, result in zip(rows, results, strict=False):
+        if (row.shape, row.dtype) != (result.shape, result.dtype):
+            name = getattr(program, "__name__", "a program")
+            raise InputError(
+                f"private training stops: results of `{name}` must have the shapes and "
+                f"types of its rows, {tuple(row.shape)} {row.dtype}, got "
+                f"{tuple(result.shape)} {result.dtype}."
+            )
+
+
+class WatchedOracle(Wrapping[Any]):
+    """An oracle, asked by a method that is watched; see `coterie.types.Oracle`."""
+
+    def __init__(self, oracle: Oracle, watch: Watch) -> None:
+        """Wraps the oracle of private clients."""
+        super().__init__(oracle)
+        self._watch = watch
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Row i is g_i(x_i), which is data."""
+        with self._watch.following.off():
+            found = self._oracle.grads(x)
+        return of_data(found)
+
+    def each(
+        self,
+        program: Program,
+        *rows: Tensor,
+        who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
+        **options: Option,
+    ) -> tuple[Tensor, ...]:
+        """Runs a client program, whose results are data where it looks at any."""
+        asked_by_data = who is not None and is_of_data(who)
+        tells = self._watch.tells and not at_home
+        if tells and asked_by_data:
+            raise InputError(
+                "private training stops: `who` is asked for losses, which are "
+                "released, depends on clients' data."
+            )
+        following, given = self._watch.following, [is_of_data(row) for row in rows]
+        made: list[bool] | None = None
+
+        @functools.wraps(program)
+        def watched(clients: Placed, *some: Tensor, **options: Option) -> Any:
+            nonlocal made
+            for row, marked in zip(some, given, strict=True):
+                if marked:
+                    of_data(row)
+            before, following.read = following.read, False
+            with following.on():
+                try:
+                    seen = MarkedClients(clients, self._watch, tells=tells)
+                    found = program(seen, *some, **options)
+                except Exception:
+                    following.read = True  # whoever catches it knows something
+                    raise
+            results = found if isinstance(found, tuple) else (found,)
+            _refuse_other_shapes(program, some, results)
+            now = [following.read or is_of_data(one) for one in results]
+            made = [a or b for a, b in zip(made or now, now, strict=True)]
+            following.read = before
+            return found
+
+        with following.off():
+            asked = {"who": who, "at_home": at_home, **options}
+            found = tuple(self._oracle.each(watched, *rows, **asked))
+        for j, one in enumerate(found):
+            kept = j < len(given) and given[j]  # of those who were not asked
+            if made is None or made[j] or kept or asked_by_data:
+                of_data(one)
+        return found
+
+    def average(
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Tensor | None = None,
+        *,
+        count: int | None = None,
+    ) -> Tensor:
+        """Weighted means of released rows."""
+        marks = _marks((rows,), (shares, groups))
+        return self._watch.let(
+            marks, lambda: self._oracle.average(shares, rows, groups, count=count)
+        )
+
+    def mix(
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """Mixtures of released rows."""
+        refuse_sent_on(weights, exchanges, gamma)
+        marks, options = _marks((rows,), (weights,)), {"exchanges": exchanges}
+        found = self._watch.let(
+            marks, lambda: self._oracle.mix(weights, rows, gamma=gamma, **options)
+        )
+        return self._answered(found, marks)
+
+    def central(
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """What a coordinator makes of released rows, and of nothing else."""
+        marks = _marks(rows, [server, *options.values()])
+
+        @functools.wraps(program)
+        def watched(*given: Any, **options: Option) -> Any:
+            with self._watch.following.on():
+                found = program(*given, **options)
+            if self._watch.following.read or any(map(is_of_data, _leaves(found))):
+                raise InputError(
+                    "private training stops: the program of `central` has data of "
+                    "clients that were not sent to it."
+                )
+            return found
+
+        found = self._watch.let(
+            marks, lambda: self._oracle.central(watched, server, *rows, **options)
+        )
+        return tuple(found)
+
+    def blended(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Blends of released gradients."""
+        marks = _marks((x,), (weights,))
+        # Marks are of whole rows: of columns that stay at home they say nothing.
+        return self._watch.let(marks, lambda: self._oracle.blended(x, weights))
+
+    def compare(
+        self, x: Tensor, *, samples: int | None = None, pairs: Tensor | None = None
+    ) -> Comparison:
+        """Comparisons of released gradients."""
+        marks = _marks((x,), (pairs,))
+        return self._watch.let(
+            marks, lambda: self._oracle.compare(x, samples=samples, pairs=pairs)
+        )
+
+    def _answered(self, found: Found, marks: Marks) -> Found:
+        absent = not bool(self.active.all())
+        marked: Found = marked_as(
+            found, marks.rows, weighed=marks.others, absent=absent
+        )
+        return marked
+
+
+class MarkedClients:
+    """What a client program sees of clients whose answers are marked."""
+
+    def __init__(self, clients: Placed, watch: Watch, *, tells: bool) -> None:
+        """Wraps clients, who tell released losses where the program is said to."""
+        self._clients, self._watch, self.who = clients, watch, clients.who
+        self._tells = tells
+
+    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """Gradients, which are data."""
+        return of_data(self._asked(self._clients.grad, points))
+
+    def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
+        """Products, which are data."""
+        return of_data(self._asked(self._clients.hvp, points, vectors))
+
+    def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """Losses, which are data, or released."""
+        return self._told(self._asked(self._clients.loss, points))
+
+    def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
+        """Losses of samples, which are data, or numbers with a released mean."""
+        return self._told(self._asked(self._clients.losses, points))
+
+    def held(self) -> MarkedClients:
+        """The same clients with one minibatch for every question to come."""
+        return self._with(self._clients.held)
+
+    def whole(self) -> MarkedClients:
+        """The same clients with all of their training data for every question."""
+        return self._with(self._clients.whole)
+
+    def validation(self) -> MarkedClients:
+        """The same clients with all of their validation data, for choosing."""
+        return self._with(self._clients.validation)
+
+    def _asked(self, question: Callable[..., Found], *rows: Tensor) -> Found:
+        with self._watch.following.off():
+            return question(*rows)
+
+    def _with(self, others: Callable[[], Placed]) -> MarkedClients:
+        return MarkedClients(self._asked(others), self._watch, tells=self._tells)
+
+    def _told(self, losses: Tensor) -> Tensor:
+        return losses if self._tells else of_data(losses)
+
+
+def _marks(rows: Any, others: Any) -> Marks:
+    made = tuple(any(map(is_of_data, _leaves(row))) for row in rows)
+    return Marks(made, any(is_of_data(one) for one in _leaves(others)))
+
+
+def _leaves(value: Any) -> Iterator[Tensor]:
+    """All tensors of a state, or of what a verb is given."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    elif isinstance(value, dict):
+        yield from _leaves(list(value.values()))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _leaves(getattr(value, field.name))
+
+
+def marks_of(state: Any, following: Following) -> list[bool]:
+    """Whether numbers were read, and which tensors of a state are marked."""
+    return [following.read, *map(is_of_data, _leaves(state))]
+
+
+def with_marks(state: Any, marks: list[bool]) -> bool:
+    """Marks the tensors of a state as they were; whether numbers were read."""
+    read, *marked = marks
+    tensors = list(_leaves(state))
+    unknown = len(tensors) != len(marked)  # then every tensor counts as marked
+    for j, one in enumerate(tensors):
+        if unknown or marked[j]:
+            of_data(one)
+    return read

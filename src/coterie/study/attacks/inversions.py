@@ -1,0 +1,212 @@
+"""Samples rebuilt from what a training releases, with the noise of a study and without.
+
+Every client gets a single training sample, which is the best that an attacker can hope
+for, and the study's first round is trained with the study's own noise. What each client
+releases in it is recorded (`privacy.attacks.Heard`) and turned back into its sample. A
+second training, without noise, shows what a release is: a gradient at the first model
+or, after a step, a difference of models, c times that gradient. Of c, which says also
+how much was clipped away, the attacker is told. Where only sums are seen, it knows all
+other clients' data, and takes off what they would send without noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ... import seeds
+from ...clients.kernels import Kernel
+from ...clients.samples import Batch
+from ...data.federation import part
+from ...engine.rounds import participants, run_rounds
+from ...privacy.attacks import Heard, Overheard, Recorded, inputs_of_layer, rebuilt
+from ...types import Federated
+from ..config import Entry
+from ..private import guard_of
+from ..setup import Setup, simulation_of
+
+_SAMPLES = 11
+"""An odd number, of which the median is one."""
+
+_LONGEST = 20_000
+"""Parameters of a model through which features are sought, which takes seconds."""
+
+_ALONG = 0.9
+"""Cosine of a release and a gradient, above which one is made of the other."""
+
+
+class Inversion(NamedTuple):
+    """How well samples are rebuilt: |rebuilt - sample| / |sample|, the median."""
+
+    label: str
+    error: float | None  # with the noise of the study; None: it has none
+    without: float  # without noise
+
+
+class _Victims(NamedTuple):
+    """Clients whose releases are gradients, or a step along one."""
+
+    who: Int[Tensor, " k"]
+    samples: Int[Tensor, " k"]  # of each, its only one
+    scale: Float[Tensor, " k"]  # of the release, in gradients
+    of_rows: bool  # rows are gradients themselves, not changes of a model
+
+
+def inversion_of(setup: Setup, entry: Entry) -> Inversion | None:
+    """How well samples of a study are rebuilt; None where no attack here fits.
+
+    A first layer with a bias gives its inputs away; through other small models features
+    are sought by steps, where they are quantities.
+    """
+    if setup.simulation.home is not None or setup.study.time is not None:
+        return None  # of what stays at home, or is sent without rounds
+    kernel, index = setup.simulation.kernel, setup.federation.train.index
+    features = kernel.data(index[:1])[0]
+    quick = _first_layer(setup.module) is not None
+    small = kernel.parameters <= _LONGEST and features.is_floating_point()
+    if not quick and not small:
+        return None
+    alone, privacy = _with_one_sample(setup), setup.study.privacy
+    quiet = _recorded(_with_noise(alone, 0.0), entry)
+    victims = None if quiet is None else _victims(alone, quiet)
+    if quiet is None or victims is None:
+        return None
+    clean = _of_victims(quiet, victims)
+    without = _error(alone, victims, clean[victims.who])
+    if privacy is None:
+        return Inversion(entry.label, None, without)
+    mechanism = guard_of(setup, entry).mechanism
+    # Of single samples, noise is in clips already.
+    noise = mechanism.noise / (mechanism.clip if privacy.unit == "client" else 1.0)
+    recorded = _recorded(_with_noise(alone, noise), entry)
+    assert recorded is not None  # as without noise
+    z = _of_victims(recorded, victims)
+    if privacy.secure:  # a mean of all who take part, who have a sample each
+        many = int(_active(alone).sum())
+        z = clean + many * (z - clean.sum(0) / many)
+    return Inversion(entry.label, _error(alone, victims, z[victims.who]), without)
+
+
+def _with_one_sample(setup: Setup) -> Setup:
+    """The setup, where everybody who has training samples has one of them."""
+    federation, train = setup.federation, setup.federation.train
+    rng = seeds.generator(setup.seed, "audit", "inversion")
+    draws = torch.rand(len(federation), generator=rng).to(train.size.device)
+    some = (train.size > 0).nonzero()[:, 0]
+    chosen = train.start[some] + (draws[some] * train.size[some]).long()
+    alone = part(train.index[chosen], some, len(federation))
+    federation = replace(federation, train=alone)
+    given = setup.study, federation, setup.module, setup.seed
+    simulation = simulation_of(*given)
+    simulation.kernel = setup.simulation.kernel  # which may be compiled
+    return replace(setup, federation=federation, simulation=simulation)
+
+
+def _with_noise(setup: Setup, noise: float) -> Setup:
+    """The setup with so much noise, in clips, where there is privacy."""
+    privacy = setup.study.privacy
+    if privacy is None:
+        return setup
+    privacy = replace(privacy, noise=noise, epsilon=None, budget=None)
+    # Sums are seen where there is noise in them; without, it is known who adds what.
+    aggregation = privacy.aggregation if noise else "local"
+    privacy = replace(privacy, aggregation=aggregation)
+    return replace(setup, study=replace(setup.study, privacy=privacy))
+
+
+def _active(setup: Setup) -> Bool[Tensor, " n"]:
+    """Who takes part in the first round."""
+    share = setup.study.run.participation
+    return participants(len(setup.federation), share, setup.seed, 1)
+
+
+def _recorded(setup: Setup, entry: Entry) -> Recorded | None:
+    """What clients release first, in the first round; None: nothing."""
+    study, method = setup.study, setup.algorithm(entry)
+    asked: Federated = setup.simulation
+    if study.privacy is not None:
+        guard = guard_of(setup, entry)
+        method, asked = guard.method, guard.clients or asked
+    nobody = torch.zeros(0, dtype=torch.long, device=setup.x.device)
+    secure = study.privacy is not None and study.privacy.secure
+    heard = Heard(nobody, setup.x[:0], setup.x, summed=secure)
+    for _ in run_rounds(
+        method,
+        Overheard(asked, heard),
+        setup.x,
+        rounds=1,
+        seed=setup.seed,
+        participation=study.run.participation,
+    ):
+        pass
+    return heard.recorded
+
+
+def _victims(setup: Setup, quiet: Recorded) -> _Victims | None:
+    """Whose releases are made of gradients at the first model; None: nobody's."""
+    train = setup.federation.train
+    who = ((train.size > 0) & _active(setup).to(train.size.device)).nonzero()[:, 0]
+    samples = train.index[train.start[who]]
+    weight = torch.ones(len(who), 1).to(setup.x)
+    g = setup.simulation.kernel.grad(setup.x[who], Batch(samples[:, None], weight))
+
+    def along(z: Tensor) -> Tensor:
+        return torch.cosine_similarity(z[who], g, dim=1).abs()
+
+    of_rows = bool(along(quiet.rows).sum() > along(quiet.changes).sum())
+    z = quiet.rows if of_rows else quiet.changes
+    fit = (along(z) > _ALONG).nonzero()[:_SAMPLES, 0]
+    if not len(fit):
+        return None
+    who, samples, g = who[fit], samples[fit], g[fit]
+    scale = (z[who] * g).sum(1) / g.square().sum(1)
+    return _Victims(who, samples, scale, of_rows)
+
+
+def _of_victims(recorded: Recorded, victims: _Victims) -> Float[Tensor, "n d"]:
+    return recorded.rows if victims.of_rows else recorded.changes
+
+
+def _error(setup: Setup, victims: _Victims, z: Float[Tensor, "k d"]) -> float:
+    """The median error of the samples that are rebuilt from these releases."""
+    kernel, found = setup.simulation.kernel, []
+    gradients = z / victims.scale[:, None]
+    given = zip(victims.who, victims.samples, gradients, strict=True)
+    for client, sample, gradient in given:
+        features, target = kernel.data(sample.reshape(1))
+        like, point = features[0], setup.x[client]
+        made = _rebuilt(setup, kernel, point, gradient, like, target)
+        found.append(float((made - like).norm() / like.norm().clamp(min=1e-12)))
+    return median(found)
+
+
+def _rebuilt(
+    setup: Setup,
+    kernel: Kernel,
+    point: Tensor,
+    gradient: Tensor,
+    like: Tensor,
+    target: Tensor,
+) -> Tensor:
+    first = _first_layer(setup.module)
+    if first is not None:
+        parts = kernel.layout.unravel(gradient)
+        weight, bias = parts[f"{first}.weight"], parts[f"{first}.bias"]
+        if bool(bias.any()):
+            return inputs_of_layer(weight, bias).reshape(like.shape)
+    objective = setup.simulation.objective
+    return rebuilt(kernel.module, objective, point, gradient, target, like=like)
+
+
+def _first_layer(module: nn.Module) -> str | None:
+    """The name of the first layer with parameters, if it is linear with a bias."""
+    for name, layer in module.named_modules():
+        if any(True for _ in layer.parameters(recurse=False)):
+            linear = isinstance(layer, nn.Linear) and layer.bias is not None
+            return name if linear else None
+    return None

@@ -1,0 +1,85 @@
+"""What attacks have proved, beside what an account promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from ...engine.checkpoints import Moment
+from ...privacy.accounting.accounts import epsilons
+from ...privacy.accounting.ledger import Event
+from ...privacy.accounting.subsampled import Step, counted_epsilons, quick_epsilons
+from ...privacy.attacks import Decisions
+from ...privacy.mechanisms import Counted, Guarded, GuardedFlow, events_of
+from ..config import Study
+
+
+class Proof(NamedTuple):
+    """What one attack on one algorithm has proved, beside what is promised."""
+
+    label: str
+    attack: str
+    right: int
+    guesses: int
+    lower: float  # epsilon is larger than this
+    most: float  # the largest lower bound that so many guesses could give
+    upper: float  # the accountant's epsilon; infinite: nothing is promised
+
+    @property
+    def broken(self) -> bool:
+        """Whether the promise is disproved."""
+        return self.lower > self.upper
+
+
+class Account(NamedTuple):
+    """What a training has released, by the client who released most."""
+
+    delta: float
+    square: float = 0.0  # mu^2, of the unit client
+    events: tuple[Event, ...] = ()
+    steps: Mapping[Step, int] | None = None  # of the unit sample
+
+    def epsilon(self, factor: float = 1.0) -> float:
+        """What the accountant says, if every release told so many times its mu."""
+        if not factor:
+            return 0.0
+        if self.steps is None:
+            square = torch.tensor([self.square * factor**2], dtype=torch.float64)
+            return float(epsilons(square, self.delta))
+        steps = {
+            (noise / factor, rate, held_out): count
+            for (noise, rate, held_out), count in self.steps.items()
+        }
+        # The exact account takes a second for each client.
+        return float(counted_epsilons([steps], delta=self.delta))
+
+    def told(self, made: Decisions, confidence: float) -> tuple[float, float]:
+        """Epsilon that calls of canaries prove, and would if all were right."""
+        if not made.mu:  # a model that is the same with the canary and without
+            return 0.0, 0.0
+        least, most = made.at_least(confidence), made.could(confidence)
+        return self.epsilon(least / made.mu), self.epsilon(most / made.mu)
+
+
+def account_of(state: Any, study: Study) -> Account | None:
+    """The account of a training; None where nothing is promised."""
+    if study.privacy is None:
+        return None
+    state = state.state if isinstance(state, Moment) else state
+    delta = study.privacy.delta
+    if isinstance(state, Counted):
+        released = state.released
+        worst = int(quick_epsilons(released, delta).argmax())
+        return Account(delta, steps=released[worst])
+    if not isinstance(state, Guarded | GuardedFlow):
+        return None
+    events = events_of(state.ledger) if isinstance(state, Guarded) else ()
+    return Account(delta, float(state.spent.max()), events)
+
+
+def promised(account: Account | None) -> float:
+    """The accountant's epsilon; infinite where nothing is promised."""
+    return math.inf if account is None else account.epsilon()

@@ -1,0 +1,178 @@
+"""Private gradients of single samples: their residuals, and canaries among them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...clients.kernels import Kernel
+from ...clients.samples import Batch
+from ...data.federation import Federation, part
+from ...privacy.attacks import TRIALS, Decisions, Residuals, decisions
+from ...privacy.mechanisms.per_sample import PrivateSimulation
+from ...types import Clients
+from ..setup import Setup, simulation_of
+from .canaries import Canaries
+
+_DRAWS, _SAMPLES, _AT_ONCE = 8, 4000, 64
+"""Answers of each client, samples of all that are looked at, and those at a time."""
+
+_NUMBERS, _MOST, _FEWEST = 4_000_000, 50_000_000, 256
+"""Numbers in answers about canaries, at a time and in all; canaries, at least."""
+
+_ANSWERS = 32
+"""About one canary, at most."""
+
+_LOUD = 100.0
+"""Features of chosen canaries are so much larger, so that their gradients are cut."""
+
+_EASY = 0.3
+"""Answers about one canary are so many that mu is this, where that is possible."""
+
+
+def whole_gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """A client program: the gradient of all training samples."""
+    return clients.whole().grad(x)
+
+
+def residuals_of_samples(
+    clients: PrivateSimulation,
+    kernel: Kernel,
+    federation: Federation,
+    x: Float[Tensor, "n d"],
+    clip: float,
+    noise: float,
+) -> Residuals:
+    """What private answers about all samples of a client differ by from a loop.
+
+    Args:
+        clients: who answer privately.
+        kernel: that evaluates models, without clipping.
+        federation: with the samples of these clients.
+        x: models at which they are asked; twice, as they are and moved by noise.
+        clip: C, the length to which gradients are cut.
+        noise: standard deviation of the noise in a sum of samples.
+    """
+    found, sizes = Residuals(), federation.train.size
+    found.promised(clip, noise)
+    # Where many models have the same gradient at the start, moved ones do not.
+    rng = torch.Generator().manual_seed(0)
+    x = x + 0.1 * torch.randn(x.shape, generator=rng).to(x)
+    order = sizes.argsort()
+    some = order[: max(1, int((sizes[order].cumsum(0) <= _SAMPLES).sum()))].tolist()
+    sums = [_cut_sums(kernel, federation, x[i], i, clip) for i in some]
+    for t in range(1, _DRAWS + 1):
+        # For use at home: nothing leaves, and nothing is counted.
+        (z,) = clients.at(t, purpose="use").each(whole_gradient, x)
+        for i, (clean, whole) in zip(some, sums, strict=True):
+            size = int(sizes[i])
+            excess = (whole - clean) / size
+            found.add_clean(clean[None] / size, excess[None], z[i][None], 1 / size)
+    return found
+
+
+def _cut_sums(
+    kernel: Kernel, federation: Federation, x: Tensor, client: int, clip: float
+) -> tuple[Tensor, Tensor]:
+    """Sums of the client's gradients at x, sample by sample: cut, and as they are."""
+    train = federation.train
+    first, size = int(train.start[client]), int(train.size[client])
+    cut = whole = torch.zeros_like(x, dtype=torch.float64)
+    for index in train.index[first : first + size].split(_AT_ONCE):
+        one = torch.ones(len(index), 1).to(x)
+        g = kernel.grad(x.expand(len(index), -1), Batch(index[:, None], one)).double()
+        lengths = g.norm(dim=1, keepdim=True).clamp(min=1e-300)
+        cut = cut + (g * (clip / lengths).clamp(max=1)).sum(0)
+        whole = whole + g.sum(0)
+    return cut, whole
+
+
+def sample_canaries(
+    setup: Setup, canaries: Canaries, clip: float, noise: float
+) -> Decisions:
+    """How well whoever sees answers of a client tells whether a sample is in.
+
+    Made-up clients have one ordinary sample, and every second a canary too. They are
+    asked for the gradient of all their samples. The auditor takes off what the ordinary
+    sample adds, knows the gradient g of the canary, and so the log likelihood ratio of
+    R answers: it is N(mu^2/2, mu^2) in and N(-mu^2/2, mu^2) out, mu = sqrt(R) |g| / (C
+    noise), where g is cut to C.
+
+    Args:
+        setup: whose clients answer so.
+        canaries: of the unit sample.
+        clip: C, the length to which gradients are cut.
+        noise: in units of it.
+    """
+    study, columns = setup.study, setup.x.shape[1]
+    assert study.privacy is not None  # as there is noise
+    trials = max(_FEWEST, min(TRIALS, _MOST // (2 * columns)))
+    most = max(1, min(_ANSWERS, _MOST // (2 * trials * columns)))
+    releases = min(max(1, math.ceil((_EASY * noise) ** 2)), most)
+    pairs = max(1, min(trials, _NUMBERS // (2 * columns)))
+    rng = torch.Generator().manual_seed(0)
+    x = setup.x[0] + 0.1 * torch.randn(columns, generator=rng).to(setup.x)
+    pair = Batch(torch.arange(2, device=x.device)[:, None], torch.ones(2, 1).to(x))
+    for loud in (_LOUD, -_LOUD, 1.0):  # of some models, one is so sure that g is 0
+        made = _chosen(canaries, pairs, loud)
+        simulation = simulation_of(study, made, setup.module, setup.seed)
+        g = simulation.kernel.grad(x.expand(2, -1), pair).double()
+        if bool(g[1].any()):
+            break
+    usual, canary = g * (clip / g.norm(dim=1, keepdim=True).clamp(min=clip))
+    mu = math.sqrt(releases) * float(canary.norm()) / (clip * noise)
+    clients = PrivateSimulation(
+        simulation,
+        clip=clip,
+        noise=noise,
+        name="audit",
+        noise_source=study.privacy.noise_source,
+    )
+    points, ratios, t = x.expand(len(made), -1), list[Tensor](), 0
+    sizes = made.train.size.to(x.device)[:, None]
+    while sum(map(len, ratios)) < 2 * trials:
+        ratio = torch.zeros(len(made), dtype=torch.float64)
+        for _ in range(releases):
+            t += 1
+            (z,) = clients.at(t, purpose="use").each(whole_gradient, points)
+            away = z.double() * sizes - usual - canary / 2
+            ratio += (away @ canary).cpu() / (clip * noise) ** 2
+        ratios.append(ratio)
+    inside, outside = (torch.cat([r[k::2] for r in ratios]) for k in (0, 1))
+    return decisions(inside, outside, mu)
+
+
+def _chosen(canaries: Canaries, pairs: int, loud: float) -> Federation:
+    """So many clients with an ordinary sample and a canary, and so many without.
+
+    Args:
+        canaries: of which the first is taken.
+        pairs: how many.
+        loud: factor of its features.
+    """
+    made = canaries.federation
+    which = torch.stack([canaries.rest[0], canaries.inside[0, 0]])
+    features = made.features[which]
+    if features.is_floating_point():
+        features = features * features.new_tensor([1.0, loud]).view(
+            2, *[1] * (features.dim() - 1)
+        )
+    n = 2 * pairs
+    evens = torch.arange(0, n, 2)
+    index = torch.cat([torch.zeros(n).long(), torch.ones(pairs).long()])
+    train = part(index, torch.cat([torch.arange(n), evens]), n)
+    nothing = part(index[:0], index[:0], n)
+    return Federation(
+        made.name,
+        features,
+        made.targets[which],
+        made.task,
+        made.outputs,
+        train,
+        nothing,
+        nothing,
+        torch.arange(n),
+    )

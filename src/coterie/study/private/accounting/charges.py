@@ -1,0 +1,181 @@
+"""What rounds cost that may have left, although no checkpoint has them.
+
+For the unit client a cost is mu^2 of each client; for the unit sample it is how often
+each client makes each kind of release. Both are what was foreseen without data, so
+that no run of these rounds costs more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....checks import InputError
+from ....engine.checkpoints import Moment
+from ....privacy.accounting.accounts import totals
+from ....privacy.accounting.calibration import Noises, with_noise
+from ....privacy.accounting.ledger import Ledger, Release
+from ....privacy.accounting.subsampled import Step, steps_of
+from ....privacy.mechanisms import Counted, Guarded, GuardedFlow
+from ....privacy.mechanisms.methods import listed
+from ....privacy.mechanisms.partners import PAIRS
+from ....privacy.mechanisms.receivers import added
+from ....types import SERVER, State
+from ...config import Entry
+from ...setup import Setup
+from ..mechanisms.answers import answers_until
+from ..mechanisms.guards import Guard, guard_of, steps_asked
+from ..mechanisms.partners import told_for
+
+Cost = Tensor | list[Counter[Step]]
+"""(N,) mu^2, or the steps of each client."""
+
+REPEATED = "repeated"
+"""Stands for a verb in events of rounds that may have left before a run was killed."""
+
+_TO_PEERS = {"mix", "blended", "compare"}
+_TO_SERVER = {"average", "central"}
+
+
+def cost_of(
+    setup: Setup, entry: Entry, rounds: Sequence[int], *, quick: bool = False
+) -> Cost | None:
+    """What rounds cost each client at most; 0 is the beginning.
+
+    Args:
+        setup: of a seed.
+        entry: the algorithm.
+        rounds: their numbers.
+        quick: None where that is not known yet.
+
+    Raises:
+        InputError: where it cannot be known.
+    """
+    guard, n = guard_of(setup, entry), len(setup.federation)
+    if guard.clients is not None:
+        return _cost_of_samples(setup, entry, guard, rounds, quick=quick)
+    if setup.study.time is None:
+        if not guard.costs:  # without noise
+            return torch.full((n,), math.inf, dtype=torch.float64)
+        return sum((guard.costs[t] for t in rounds), torch.zeros(n).double())
+    if quick:
+        return None
+    answers = answers_until(setup, setup.algorithm(entry), entry.label)
+    new = sum((answers[t] - answers[t - 1] for t in rounds if t), torch.zeros(n))
+    mechanism = guard.mechanism
+    one = (mechanism.sensitivity / (mechanism.noise or math.nan)) ** 2
+    return torch.where(new > 0, one * new.double(), 0.0).nan_to_num(math.inf)
+
+
+def _cost_of_samples(
+    setup: Setup, entry: Entry, guard: Guard, rounds: Sequence[int], *, quick: bool
+) -> Cost | None:
+    planned = None if guard.planned is None else guard.planned.rounds
+    if planned is None:
+        if quick:
+            return None
+        privacy = setup.study.privacy
+        assert guard.blank is not None and privacy is not None  # of samples
+        noise = privacy.noise or 0.0
+        try:
+            asked = steps_asked(setup, setup.algorithm(entry), guard.blank)
+        except InputError as refusal:
+            raise InputError(
+                f"{entry.label} (seed {setup.seed}) cannot go on: rounds up to "
+                f"{max(rounds)} may have left before the run was killed, and what they "
+                f"cost cannot be counted without data ({refusal}) Begin again with "
+                "another name of the study."
+            ) from None
+        planned = with_noise(asked.rounds, Noises(noise, noise))
+        told = steps_of(Ledger(len(setup.federation), told_for(setup, entry)))
+        planned[0] = [a + b for a, b in zip(planned[0], told, strict=True)]
+    nothing = [Counter[Step]() for _ in setup.federation.clients]
+    return reduce(_both, [planned[t] for t in rounds], nothing)
+
+
+def _both(some: list[Counter[Step]], more: list[Counter[Step]]) -> list[Counter[Step]]:
+    return [a + b for a, b in zip(some, more, strict=True)]
+
+
+def charged(state: State, cost: Cost, guard: Guard, t: int) -> State:
+    """The state of a run that has paid for lost rounds, too.
+
+    Whoever receives rows by the method's verbs is taken to have received all of them.
+
+    Args:
+        state: of private training.
+        cost: of the lost rounds.
+        guard: of the method.
+        t: the round after which it is paid.
+    """
+    if isinstance(state, Moment):
+        assert isinstance(state.state, GuardedFlow) and isinstance(cost, Tensor)
+        state.state.spent += cost
+    elif isinstance(state, Guarded):
+        assert isinstance(cost, Tensor)  # of whole clients
+        # Of a sum, all others together know up to N times as much as was promised.
+        many = len(cost) if guard.mechanism.secure and guard.sums else 1
+        events = _events(many * cost, guard.verbs, t)
+        ledger = [*state.ledger, *listed(events)]
+        return state._replace(spent=state.spent + cost, ledger=ledger)
+    elif isinstance(state, Counted):
+        assert not isinstance(cost, Tensor)  # of samples
+        told, pays = state.told, torch.tensor([bool(steps) for steps in cost])
+        received = told.received
+        if not bool(received.any()):  # nobody knows yet who receives rows
+            received = received | pays[:, None]
+        told = told._replace(common=added(told.common, cost), received=received)
+        return state._replace(releases=added(state.releases, cost), told=told)
+    return state
+
+
+def _events(cost: Tensor, verbs: Iterable[str], t: int) -> list[Release]:
+    """Releases of this mu^2, one for all clients who pay the same."""
+    found, n = [], len(cost)
+    server, peers = bool(_TO_SERVER & {*verbs}), bool(_TO_PEERS & {*verbs})
+    for square in cost[cost > 0].unique().tolist():
+        links = []
+        for client in (cost == square).nonzero()[:, 0].tolist():
+            others = [k for k in range(n) if k != client] if n <= PAIRS else []
+            others = others or [(client + 1) % n]
+            links += [(client, k) for k in others] if peers else []
+            links += [(client, SERVER)] if server or not peers else []
+        to = torch.tensor(links)
+        noise = 1 / math.sqrt(square)
+        found.append(Release(t, REPEATED, to, 1.0, noise))
+    return found
+
+
+def spent_in(state: Any) -> Cost | None:
+    """What each client has paid so far; None where nobody promises anything."""
+    state = state.state if isinstance(state, Moment) else state
+    if isinstance(state, Counted):
+        return state.released
+    if isinstance(state, Guarded | GuardedFlow):
+        return state.spent
+    return None
+
+
+def without_told(cost: Cost, setup: Setup, entry: Entry) -> Cost:
+    """The same without what was told to choose partners, which is charged apart."""
+    before = told_for(setup, entry)
+    if not before:
+        return cost
+    if isinstance(cost, Tensor):
+        return (cost - totals(before, len(cost))).clamp(min=0.0)
+    told = steps_of(Ledger(len(cost), before))
+    return [a - b for a, b in zip(cost, told, strict=True)]
+
+
+def worst_of(cost: Cost) -> float | list[Any]:
+    """What the client who pays most has paid, or more: see `records.LedgerEntry`."""
+    if isinstance(cost, Tensor):
+        return float(cost.max())
+    union = reduce(lambda a, b: a | b, cost, Counter[Step]())
+    return [[*kind, count] for kind, count in sorted(union.items())]

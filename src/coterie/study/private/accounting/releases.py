@@ -1,0 +1,121 @@
+"""What a private run has released so far, and what it says of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....engine.checkpoints import Moment
+from ....privacy.accounting.accounts import by_pairs, by_role, epsilons
+from ....privacy.accounting.ledger import Release
+from ....privacy.mechanisms import (
+    Counted,
+    Guarded,
+    GuardedFlow,
+    bound_on_samples,
+    events_of,
+    spent_by_pairs,
+    spent_on_samples,
+)
+from ....records import SNAPSHOT_CLIENTS, Cell
+from ....types import SERVER
+from ...config import Study
+from ...setup import Setup
+
+PEERS = -2
+"""Stands for all other clients, where there are too many to name pairs of them."""
+
+
+def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
+    """The epsilon (N,) of each client so far; nothing where nobody promises any."""
+    state = state.state if isinstance(state, Moment) else state
+    privacy = study.privacy
+    if isinstance(state, Counted) and privacy is not None:  # exactly only at the end
+        bound = bound_on_samples(state, privacy.delta)
+        # Noise was found for all rounds together, so that no part of them costs more.
+        return {"epsilon": bound.clamp(max=privacy.epsilon or math.inf)}
+    if not isinstance(state, Guarded | GuardedFlow) or privacy is None:
+        return {}
+    found = {"epsilon": epsilons(state.spent, privacy.delta)}
+    if privacy.secure and isinstance(state, Guarded):
+        for role, squares in by_role(events_of(state.ledger), len(state.spent)).items():
+            found[f"epsilon_{role}"] = epsilons(squares, privacy.delta)
+    return found
+
+
+def worst_epsilon(state: Any, study: Study) -> float | None:
+    """That of the client who has released most, where there is one."""
+    found = spent_of(state, study)
+    return float(found["epsilon"].max()) if found else None
+
+
+def stopped_text(cell: Cell, study: Study) -> str:
+    """Where the budget ended a run, one sentence; nothing elsewhere."""
+    if not isinstance(cell.state, Guarded | Counted) or not cell.state.stopped:
+        return ""
+    privacy = study.privacy
+    assert privacy is not None  # as there is an account
+    budget = privacy.epsilon if privacy.budget is None else privacy.budget
+    text = (
+        f"{cell.label} (seed {cell.seed}): the budget of epsilon {budget!r} was used "
+        f"up before round {cell.state.stopped}, and models stay as they were."
+    )
+    if cell.repeated:
+        text += (
+            f" {cell.repeated} rounds may have left before the run was killed, and "
+            "were charged again."
+        )
+    return text
+
+
+def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
+    """What each client has told whom, in the words of epsilon, a row for each pair."""
+    privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
+    state = state.state if isinstance(state, Moment) else state
+    if privacy is None:
+        return {}
+    if isinstance(state, Counted):
+        return _listed(spent_by_pairs(state, privacy.delta), clients)
+    if not isinstance(state, Guarded | GuardedFlow):
+        return {}
+    if len(clients) > SNAPSHOT_CLIENTS:  # so many pairs are not kept
+        squares = torch.where(_kinds_of_receivers(state), state.spent[:, None], 0.0)
+    elif isinstance(state, Guarded):
+        squares = by_pairs(events_of(state.ledger), len(clients))
+    else:  # anybody may come to see what is made of it
+        squares = state.spent[:, None].repeat(1, len(clients) + 1).fill_diagonal_(0)
+    return _listed(epsilons(squares, privacy.delta), clients)
+
+
+def exact_epsilon(state: Counted, study: Study) -> Tensor:
+    """(N,) of each client at the end, of single samples; on the way it is a bound."""
+    assert study.privacy is not None  # as there is an account
+    return spent_on_samples(state, study.privacy.delta)
+
+
+def _kinds_of_receivers(state: Guarded | GuardedFlow) -> Tensor:
+    """(2,) whether other clients, and a server, receive anything."""
+    if isinstance(state, GuardedFlow):
+        return torch.tensor([True, True])
+    events = events_of(state.ledger)
+    ends = [event.links[:, 1].cpu() for event in events if isinstance(event, Release)]
+    to_server = torch.cat([torch.zeros(0), *ends]) == SERVER
+    gossip = any(not isinstance(event, Release) for event in events)
+    return torch.tensor([gossip or bool((~to_server).any()), bool(to_server.any())])
+
+
+def _listed(found: Tensor, clients: Tensor) -> dict[str, Tensor]:
+    """A row for each client and receiver of (N, K + 1) who is told anything."""
+    peers = clients if found.shape[1] > 2 else torch.tensor([PEERS])
+    sender, receiver = (found > 0).nonzero().unbind(1)
+    if not len(sender):
+        return {}
+    to = torch.cat([peers, torch.tensor([SERVER])])[receiver]
+    return {
+        "client": clients[sender],
+        "to": to,
+        "epsilon": found[sender, receiver],
+    }

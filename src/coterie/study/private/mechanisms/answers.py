@@ -1,0 +1,69 @@
+"""How often each client will answer in time, seen in advance on clients without data.
+
+Clocks, links and walks know nothing of data, so that answers which are random numbers
+come as often, and at the same times, as true ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from .... import seeds
+from ....engine.periods import run_without_waiting
+from ....privacy.accounting.calibration import Limits
+from ....privacy.mechanisms import Mechanism, privately_in_time
+from ....privacy.mechanisms.dry_run.doubles import DoubleClients, small_stage
+from ....types import Algorithm, Staggered
+from ...paces import pace_of
+from ...setup import Setup
+
+
+class _Doubles:
+    """Clients without data, who take as long as these; see `types.Staggered`."""
+
+    def __init__(self, clients: Staggered) -> None:
+        self.names, self.sizes = clients.names, clients.sizes
+        self.batch_counts, self._clients = clients.batch_counts, len(clients)
+
+    def __len__(self) -> int:
+        return self._clients
+
+    def staggered(
+        self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
+    ) -> DoubleClients:
+        """These clients, with random answers."""
+        return DoubleClients(seeds.generator("privacy", "time", *rounds), who)
+
+    def width(self, clients: int) -> int:
+        """As many as there are to be asked."""
+        return clients
+
+
+def answers_of(setup: Setup, method: Algorithm, label: str) -> Float64[Tensor, " n"]:
+    """How many answers with noise each client will give until the end."""
+    return answers_until(setup, method, label)[-1]
+
+
+def answers_until(
+    setup: Setup, method: Algorithm, label: str
+) -> list[Float64[Tensor, " n"]]:
+    """How many answers with noise each client will give until the end of each round."""
+    n = len(setup.federation)
+    unit = Mechanism(0.5, 1.0)  # of which every release costs 1
+    counted = privately_in_time(
+        method, unit, torch.arange(n), label=label, limits=Limits()
+    )
+    rounds = run_without_waiting(
+        counted,
+        _Doubles(setup.simulation),
+        small_stage(n, False).start,
+        pace=pace_of(setup, method),
+        rounds=setup.study.run.rounds,
+        seed=setup.seed,
+    )
+    nothing = torch.zeros(n, dtype=torch.float64)
+    return [nothing, *(r.state.state.spent.clone() for r in rounds)]

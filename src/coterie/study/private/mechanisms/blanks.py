@@ -1,0 +1,27 @@
+"""Clients of the same shape without their data: asking them tells nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from ....clients.simulation import Simulation
+from ...setup import Setup, simulation_of
+
+
+def without_data(setup: Setup) -> Simulation:
+    """The clients at hand, whose samples are all zeros, with as many of them as before.
+
+    With these a study looks for what it must refuse, and what a state is made of.
+    """
+    here = setup.simulation.federation
+    blank = replace(here, features=_zeros(here.features), targets=_zeros(here.targets))
+    study = replace(setup.study, run=replace(setup.study.run, compile="never"))
+    group = setup.simulation.group
+    return simulation_of(study, blank, setup.module, setup.seed, group)
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """Zeros of the same shape, which take no space."""
+    return like.new_zeros(1).expand(like.shape)

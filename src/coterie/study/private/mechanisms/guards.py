@@ -1,0 +1,359 @@
+"""How an entry of a study is trained privately."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from .... import seeds
+from ....checks import InputError, integer
+from ....data.federation import places_of
+from ....engine.rounds import beginning, participants
+from ....privacy.accounting.accounts import totals
+from ....privacy.accounting.calibration import (
+    Limits,
+    Noises,
+    noise_for_samples,
+    with_noise,
+)
+from ....privacy.accounting.gaussian import mu_of
+from ....privacy.accounting.ledger import Ledger
+from ....privacy.accounting.subsampled import quick_epsilons, steps_of
+from ....privacy.mechanisms import (
+    AskedSteps,
+    Mechanism,
+    Planned,
+    Witness,
+    costs_of,
+    counted,
+    foresee,
+    foreseen_steps,
+    privately,
+    privately_in_time,
+)
+from ....privacy.mechanisms.dry_run import verify_releases
+from ....privacy.mechanisms.noise import SYSTEM, refuse_inexact
+from ....privacy.mechanisms.per_sample import PrivateSimulation, usual_loss_clip
+from ....types import Algorithm
+from ...config import Entry
+from ...identity import whole_name
+from ...setup import Setup
+from .answers import answers_of
+from .blanks import without_data
+from .budgets import Least, least_of_rounds, least_of_samples, refuse_spent
+from .partners import refuse_unnoised, told_for
+
+
+class Guard(NamedTuple):
+    """A method whose clients guard their data, and what that will cost."""
+
+    method: Algorithm
+    mechanism: Mechanism
+    costs: list[Tensor]  # (N,) mu^2 of the beginning and each round, at most
+    clients: PrivateSimulation | None = None  # who hide single samples
+    sums: bool = False  # whether a server could do with sums of what it averages
+    verbs: frozenset[str] = frozenset()  # by which something new leaves clients
+    blank: PrivateSimulation | None = None  # the clients without their data
+    planned: Planned | None = None  # of single samples, where that was foreseen
+
+
+Hearing = Callable[[Algorithm], Algorithm]
+
+
+def guard_of(setup: Setup, entry: Entry, *, held: bool = False) -> Guard:
+    """How an entry is trained privately, found once for each seed.
+
+    Args:
+        setup: of a seed.
+        entry: the algorithm.
+        held: `privacy.epsilon` is also a budget, as rounds may be lost and repeated.
+    """
+    key = _settings(entry), held
+    if key not in setup.guards:
+        setup.guards[key] = guarded(setup, entry, held=held)
+    return setup.guards[key]
+
+
+def _settings(entry: Entry) -> str:
+    options = sorted(entry.options.items())
+    return repr((entry.label, entry.name, entry.waits, options))
+
+
+def _name(setup: Setup, entry: Entry) -> str:
+    """What no other training has: noise and samples are its own, and so add up."""
+    return f"{_settings(entry)} of {whole_name(setup.study, setup.read)}"
+
+
+def _seed(setup: Setup, entry: Entry) -> int:
+    return seeds.key(setup.seed, "run", _name(setup, entry))
+
+
+def guarded(
+    setup: Setup,
+    entry: Entry,
+    hearing: Hearing = lambda it: it,
+    *,
+    held: bool = False,
+    witness: Witness | None = None,
+) -> Guard:
+    """How an entry is trained privately.
+
+    Args:
+        setup: of a seed.
+        entry: the algorithm.
+        hearing: wraps a method that tells losses, to hear them as they are told.
+        held: see `guard_of`.
+        witness: sees rows of whole clients before they are released, in an audit.
+    """
+    study, privacy = setup.study, setup.study.privacy
+    assert privacy is not None  # asked of studies that have it
+    refuse_unnoised(study, entry)
+    if privacy.colluders is not None:
+        most = max(1, len(setup.federation) - 1)
+        integer("privacy.colluders", privacy.colluders, at_least=1, at_most=most)
+    method = setup.algorithm(entry)
+    if privacy.unit == "sample":
+        return _guarded_samples(setup, entry, method, hearing, held)
+    if study.time is not None:
+        return _guarded_in_time(setup, entry, method)
+    return _guarded_clients(setup, entry, method, hearing, held, witness)
+
+
+def _guarded_clients(
+    setup: Setup,
+    entry: Entry,
+    method: Algorithm,
+    hearing: Hearing,
+    held: bool,
+    witness: Witness | None,
+) -> Guard:
+    study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
+    assert privacy is not None  # asked of studies that have it
+    actives = _participants(setup)
+    foreseen = foresee(
+        method,
+        actives,
+        seed=setup.seed,
+        label=entry.label,
+        personal=bool(study.model.get("personal")),
+        columns=setup.x.shape[1],
+    )
+    try:
+        units = costs_of(
+            method,
+            foreseen,
+            actives,
+            seed=setup.seed,
+            secure=privacy.secure,
+            colluders=privacy.against,
+        )
+    except InputError as refusal:
+        raise _refusal(entry, refusal) from None
+    loss_clip = usual_loss_clip(setup.federation)
+    before = told_for(setup, entry)
+    told = totals(before, n)
+    mechanism = privacy.mechanism(
+        units, _seed(setup, entry), loss_clip, before=float(told.max())
+    )
+    _refuse_inexact(setup, mechanism.sensitivity, mechanism.noise)
+    noise, sensitivity = mechanism.noise, mechanism.sensitivity
+    quiet = not any(bool(cost.any()) for cost in units)  # nothing is sent
+    scale = (sensitivity / noise) ** 2 if noise else 0.0
+    costs = [scale * cost for cost in units] if noise or quiet else []
+    costs[:1] = [cost + told for cost in costs[:1]]
+    limits = _limits(setup, held=held)
+    if costs:
+        refuse_spent(setup, entry, limits, least_of_rounds(costs))
+    private = privately(
+        method if foreseen.told is None else hearing(method),
+        foreseen,
+        mechanism,
+        setup.federation.clients,
+        limits=limits,
+        costs=costs,
+        before=before,
+        witness=witness,
+    )
+    return Guard(private, mechanism, costs, sums=foreseen.sums, verbs=foreseen.verbs)
+
+
+def refuse_unsummed(setup: Setup) -> None:
+    """Refuses secure sums where no method of the study has any."""
+    study = setup.study
+    if study.privacy is None or not study.privacy.secure:
+        return
+    if not any(guard_of(setup, entry).sums for entry in study.algorithms):
+        labels = ", ".join(entry.label for entry in study.algorithms)
+        raise InputError(
+            "`privacy.aggregation` secure is for methods whose server averages rows of "
+            f"clients, and nothing is averaged by {labels}: leave it out."
+        )
+
+
+def _refuse_inexact(setup: Setup, sensitivity: float, noise: float) -> None:
+    """Refuses secret noise that cannot be drawn as exactly as it is charged for."""
+    privacy = setup.study.privacy
+    if noise and privacy is not None and privacy.noise_source == SYSTEM:
+        refuse_inexact(setup.x.shape[1], sensitivity / noise)
+
+
+def _refusal(entry: Entry, why: InputError) -> InputError:
+    return InputError(f"{entry.label} cannot be trained privately: {why}")
+
+
+def _limits(setup: Setup, *, held: bool = False) -> Limits:
+    federation, privacy = setup.federation, setup.study.privacy
+    assert privacy is not None  # asked of studies that have it
+    limits = privacy.limits(places_of(federation))
+    if not held or privacy.epsilon is None:
+        return limits
+    most = privacy.limit(privacy.epsilon)
+    return limits._replace(of_all=min(limits.of_all, most))
+
+
+def _guarded_samples(
+    setup: Setup, entry: Entry, method: Algorithm, hearing: Hearing, held: bool
+) -> Guard:
+    privacy, simulation = setup.study.privacy, setup.simulation
+    assert privacy is not None  # asked of studies that have it
+    if setup.study.time is not None:
+        raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
+    made = functools.partial(
+        PrivateSimulation,
+        name=_name(setup, entry),
+        noise_source=privacy.noise_source,
+    )
+    clip, loss_clip = privacy.clip, privacy.loss_clip
+    blank = without_data(setup)
+    tried = made(blank, clip=clip, loss_clip=loss_clip, noise=privacy.noise or 0.0)
+    begin, first = beginning(tried), tried.at(1)
+    try:
+        # A round of clients without data: what cannot be private is refused in it.
+        state = method.init(setup.x.clone(), begin)
+        rng = seeds.generator(setup.seed, "algorithm", 1)
+        state, _ = method.step(state, first, rng)
+        method.personal(state, tried.at(1, purpose="use"))
+    except InputError as refusal:
+        raise _refusal(entry, refusal) from None
+    verify_releases(
+        method,
+        _participants(setup),
+        seed=setup.seed,
+        label=entry.label,
+        personal=bool(setup.study.model.get("personal")),
+        columns=setup.x.shape[1],
+    )
+    silent = not begin.sent and not first.sent
+    noises, planned = _planned(setup, entry, method, tried, silent=silent, held=held)
+    _refuse_inexact(setup, 1.0, noises.training)
+    if planned is not None and not planned.sends:  # what stays at home needs no noise
+        clip, loss_clip = math.inf, None
+    clients = made(
+        simulation,
+        clip=clip,
+        loss_clip=loss_clip,
+        noise=noises.training,
+        held_out_noise=noises.held_out,
+    )
+    mechanism = Mechanism(privacy.clip, noises.training, setup.seed)
+    private = counted(hearing(method), clients, planned, told_for(setup, entry))
+    return Guard(private, mechanism, [], clients, blank=tried, planned=planned)
+
+
+def _planned(
+    setup: Setup,
+    entry: Entry,
+    method: Algorithm,
+    clients: PrivateSimulation,
+    *,
+    silent: bool,
+    held: bool = False,
+) -> tuple[Noises, Planned | None]:
+    """The noise of single samples, and what they may release where that is limited.
+
+    Or where a method that was `silent` in its first round is to stay so.
+    """
+    privacy, n = setup.study.privacy, len(setup.federation)
+    assert privacy is not None  # asked of studies that have it
+    noises = Noises(privacy.noise or 0.0, privacy.noise or 0.0)
+    if privacy.noise is not None and privacy.budget is None and not silent:
+        return noises, None
+    try:
+        asked = steps_asked(setup, method, clients)
+    except InputError as refusal:
+        raise InputError(
+            f"what {entry.label} asks cannot be counted before training, on short "
+            "models without data: [privacy] needs `noise` for it, and no `budget` "
+            f"({refusal})"
+        ) from None
+    told = steps_of(Ledger(n, told_for(setup, entry)))
+    if not asked.sends:
+        noises = Noises(0.0, 0.0)
+    elif privacy.epsilon is not None:
+        if float(quick_epsilons(told, privacy.delta).max()) >= privacy.epsilon:
+            raise InputError(
+                "`privacy.partners` must leave something of `privacy.epsilon` "
+                f"{privacy.epsilon:g} for training, got {privacy.share:g}."
+            )
+        noises = noise_for_samples(asked.rounds, privacy.epsilon, privacy.delta, told)
+    limits = _limits(setup, held=held)
+    rounds_ = with_noise(asked.rounds, noises)
+    rounds_[0] = [a + b for a, b in zip(rounds_[0], told, strict=True)]
+    sends = asked.sends or any(told)
+    planned = Planned(rounds_, privacy.delta, limits, sends, asked.losses)
+    if sends and privacy.budget is not None:
+        own = limits.of_each is not None
+        least = least_of_samples(planned.rounds, privacy.delta, own=own)
+        refuse_spent(setup, entry, limits, least)
+    return noises, planned
+
+
+def steps_asked(
+    setup: Setup, method: Algorithm, clients: PrivateSimulation
+) -> AskedSteps:
+    """What a method will ask of single samples in every round, with a noise of 1."""
+    personal = bool(setup.study.model.get("personal"))
+    given = method, clients, _participants(setup)
+    return foreseen_steps(*given, seed=setup.seed, personal=personal)
+
+
+def _participants(setup: Setup) -> list[Bool[Tensor, " n"]]:
+    """Who takes part in each round."""
+    run, n = setup.study.run, len(setup.federation)
+    rounds = range(1, run.rounds + 1)
+    return [participants(n, run.participation, setup.seed, t) for t in rounds]
+
+
+def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
+    privacy = setup.study.privacy
+    if method.flow is None:
+        raise InputError(
+            f"{entry.label} waits for the slowest client, which [privacy] with [time] "
+            "does not count: `waits = false`, or leave [time] out."
+        )
+    assert privacy is not None  # asked of studies that have it
+    limits, answers = _limits(setup), []
+    if privacy.epsilon is not None:
+        answers = [answers_of(setup, method, entry.label)]
+        # Held also if a method answered more often than was foreseen.
+        most = mu_of(privacy.epsilon, privacy.delta) ** 2
+        limits = limits._replace(of_all=min(limits.of_all, most))
+    mechanism = privacy.mechanism(
+        answers, _seed(setup, entry), usual_loss_clip(setup.federation)
+    )
+    _refuse_inexact(setup, mechanism.sensitivity, mechanism.noise)
+    clients = setup.federation.clients.cpu()
+    private = privately_in_time(
+        method, mechanism, clients, label=entry.label, limits=limits
+    )
+    if mechanism.noise and method.flow.messages != "none":
+        one = (mechanism.sensitivity / mechanism.noise) ** 2
+        each = torch.full((len(clients),), one, dtype=torch.float64)
+        refuse_spent(setup, entry, _limits(setup), Least(each, each), what="answer")
+    return Guard(private, mechanism, [])

@@ -1,0 +1,84 @@
+"""Ingredients that are made from the clients' data before a private training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....checks import InputError
+from ....privacy.accounting.ledger import Release
+from ...config import Entry, Study, algorithm_factory
+from ...identity import choosing_of
+from ...ingredients import (
+    RECIPES,
+    ingredients_of,
+    is_measured,
+    is_told_with_noise,
+)
+from ...setup import Setup
+
+
+def _measured(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Names and texts of what an entry has made from data."""
+    for name in ingredients_of(algorithm_factory(entry.name)):
+        choice = str(entry.options.get(name, RECIPES[name][1]))
+        if is_measured(name, choice):
+            yield name, choice
+
+
+def refuse_measured(study: Study) -> None:
+    """Refuses all that a private study would make from data."""
+    for entry in study.algorithms if study.privacy is not None else []:
+        for name, choice in _measured(entry):
+            raise InputError(
+                f"`{name}` {choice!r} of {entry.label} is made from the clients' data "
+                "before training, which is not audited: it must be known or come from "
+                "a file."
+            )
+
+
+def refuse_uncounted(study: Study) -> None:
+    """Refuses what a private study cannot make from data, before these are touched."""
+    privacy = study.privacy
+    if privacy is None:
+        return
+    for entry in study.algorithms:
+        refuse_unnoised(study, entry)
+    if privacy.partners is not None and not any(
+        map(any, map(_measured, study.algorithms))
+    ):
+        raise InputError(
+            "`privacy.partners` is for weights that are made from data, such as "
+            '`weights = "means(50)"`, but no algorithm has any.'
+        )
+
+
+def refuse_unnoised(study: Study, entry: Entry) -> None:
+    """Refuses ingredients that cannot be made of what clients tell with noise."""
+    for name, choice in _measured(entry):
+        why = "cannot be made of what clients tell with noise"
+        if study.time is not None:
+            why = "is not counted with [time]"
+        elif is_told_with_noise(name, choice):
+            continue
+        raise InputError(
+            f"`{name}` {choice!r} of {entry.label} is made from the clients' data "
+            f"before training, and {why}: with [privacy] it must be known or come from "
+            "a file, or be weights by means, moments or mmd."
+        )
+
+
+def telling_of(setup: Setup) -> list[Release]:
+    """All that clients tell of their data before a study can be trained."""
+    choosing = choosing_of(setup.study, setup.seed, setup.read)
+    if choosing is None:
+        return []
+    asked = {choice for entry in setup.study.algorithms for choice in _measured(entry)}
+    return [each for _ in asked for each in choosing.releases(2)]
+
+
+def told_for(setup: Setup, entry: Entry) -> tuple[Release, ...]:
+    """What clients tell of their data before an entry can be trained."""
+    choosing = choosing_of(setup.study, setup.seed, setup.read)
+    if choosing is None or not any(_measured(entry)):
+        return ()
+    return choosing.releases(len(setup.federation))

@@ -1,0 +1,38 @@
+"""What the papers prove, as functions, and what only their figures use.
+
+`coterie` never imports this package. Modules hold bounds, rates and step sizes:
+`all_for_one` (adaptive All-for-one), `meta` (Per-FedAvg), `karula`; `collaboration`,
+`clusters`, `rates`, `lower_bounds` and `infinite` for known biases; `asynchrony`
+(workers and a server), `mixing` and `agraf` (graphs), and `delays` for not waiting.
+`distances` compares clients by their gradients and losses.
+
+Rooms:
+    curvature: how curvatures of samples differ, and where large steps lead.
+    decentralised: bounds and step sizes of methods without a server.
+    descent: accelerated and delayed descent on functions, without clients.
+    gossip: averages of rows over a graph, without models.
+    privacy: what private gossip reveals, and an audit of one client in one run.
+    structure: estimators of models that share a subspace or centres, and their rates.
+"""
+
+__all__ = [
+    "agraf",
+    "all_for_one",
+    "asynchrony",
+    "clusters",
+    "collaboration",
+    "curvature",
+    "decentralised",
+    "delays",
+    "descent",
+    "distances",
+    "gossip",
+    "infinite",
+    "karula",
+    "lower_bounds",
+    "meta",
+    "mixing",
+    "privacy",
+    "rates",
+    "structure",
+]

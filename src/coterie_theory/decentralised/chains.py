@@ -1,0 +1,130 @@
+"""Markov chains: how fast they forget where they began, and see all states.
+
+    tau_mix(eps) = inf{t >= 1 : max_v d_TV(P^t(v, .), pi) <= eps},   tau_mix at pi_min/2
+    tau_cov = max_v E[max_w tau_w | v_0 = v],   tau_rel = 1 / (1 - max |lambda|)
+
+where lambda is any eigenvalue but 1. P, pi, tau_w and hitting times are those of
+`coterie.graphs.chains`. Mixing times take dense matrices: milliseconds for 200 states,
+a minute for 1500.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 7, hal tel-04877971.
+    Levin, Peres, Wilmer, "Markov chains and mixing times", 2006.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from scipy.sparse.csgraph import breadth_first_order
+from torch import Tensor
+
+from coterie.checks import InputError, integer, number
+from coterie.graphs.chains import Chain, irreducible, stationary_law
+from coterie.graphs.spectra import contraction
+
+
+def mixing_time(chain: Chain, eps: float | None = None) -> int:
+    """tau_mix(eps), and tau_mix = tau_mix(pi_min / 2) where eps is None.
+
+    Raises:
+        InputError: for a periodic chain, which never forgets where it began.
+    """
+    law = stationary_law(chain)
+    steps = period(chain)
+    if steps > 1:
+        raise InputError(
+            f"`chain` must not be periodic to mix, but it has period {steps}; a walk "
+            "that may stay where it is has none."
+        )
+    target = float(law.min()) / 2 if eps is None else number("eps", eps, above=0)
+
+    def far(power: Tensor) -> bool:
+        return float((power - law).abs().sum(1).max()) / 2 > target
+
+    # The distance never grows with t: powers of two until it is there, then between.
+    powers = [chain.to_dense().double().cpu()]
+    if not far(powers[0]):
+        return 1
+    while far(powers[-1]):
+        powers.append(powers[-1] @ powers[-1])
+    t, reached = 2 ** (len(powers) - 2), powers[-2]
+    for k in range(len(powers) - 3, -1, -1):
+        further = reached @ powers[k]
+        if far(further):
+            t, reached = t + 2**k, further
+    return t + 1
+
+
+def relaxation_time(chain: Chain) -> float:
+    """tau_rel = 1 / lambda_P, infinite for a periodic chain.
+
+    That of a symmetric matrix is found without a dense one.
+    """
+    matrix = irreducible(chain)
+    if abs(matrix - matrix.T).max() < 1e-12:
+        largest = contraction([chain])
+    else:
+        found = np.sort(np.abs(np.linalg.eigvals(matrix.toarray())))
+        largest = float(found[-2]) if len(found) > 1 else 0.0
+    return 1 / (1 - largest) if largest < 1 - 1e-12 else math.inf
+
+
+def period(chain: Chain) -> int:
+    """The greatest common divisor of the lengths of all ways back to a state."""
+    matrix = irreducible(chain)
+    order, before = breadth_first_order(matrix, 0)
+    level = np.zeros(matrix.shape[0], dtype=np.int64)
+    for state in order[1:]:
+        level[state] = level[before[state]] + 1
+    v, w = matrix.nonzero()
+    return int(np.gcd.reduce(level[v] + 1 - level[w])) or 1
+
+
+def paths(
+    chain: Chain, start: Int[Tensor, " r"], steps: int, rng: torch.Generator
+) -> Int[Tensor, "t r"]:
+    """Where walks that begin there are at times 0, ..., steps."""
+    rows = irreducible(chain)
+    ends = torch.from_numpy(rows.indptr.astype(np.int64))
+    sums = torch.from_numpy(np.cumsum(rows.data))
+    to = torch.from_numpy(rows.indices.astype(np.int64))
+    before = torch.cat([sums.new_zeros(1), sums])[ends]  # of all earlier rows
+    first, last, total = ends[:-1], ends[1:] - 1, before.diff()
+    integer("steps", steps, at_least=0)
+    found = torch.empty(steps + 1, len(start), dtype=torch.long)
+    found[0] = at = start
+    draws = torch.rand(steps, len(start), generator=rng, dtype=sums.dtype)
+    for t, draw in enumerate(draws, 1):
+        place = torch.searchsorted(sums, before[at] + draw * total[at], right=True)
+        # Rounding may lead to a neighbouring row.
+        found[t] = at = to[place.clamp(first[at], last[at])]
+    return found
+
+
+def cover_time(chain: Chain, rng: torch.Generator, *, runs: int = 400) -> float:
+    """tau_cov, by so many walks from every state, of which the worst counts.
+
+    A maximum of means is a little too large; their deviations are about tau_cov / 2
+    divided by the root of `runs`.
+    """
+    n = len(irreducible(chain).indptr) - 1
+    integer("runs", runs, at_least=1)
+    at = torch.arange(n).repeat_interleave(runs)
+    met = torch.zeros(len(at), n, dtype=torch.bool)
+    took = torch.zeros(len(at), dtype=torch.float64)
+    going, t = torch.arange(len(at)), 0
+    while len(going):
+        piece = paths(chain, at[going], 64, rng)[1:]
+        for now in piece:
+            t += 1
+            met[going, now] = True
+            done = met[going].all(1) & (took[going] == 0)
+            took[going[done]] = t
+        at[going] = piece[-1]
+        going = going[took[going] == 0]
+    return float(took.view(n, runs).mean(1).max())

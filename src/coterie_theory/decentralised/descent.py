@@ -1,0 +1,231 @@
+"""Descent without a server: rates, gains and conditions.
+
+The methods are `coterie.algorithms.decentralised_sgd` and its kin,
+`coterie_theory.descent.dual` (Theorem 2.6) and `coterie_theory.descent.delayed` (DDO,
+Theorems 4.2 to 4.4). Rates of chapter 1 are orders, without constants; those of
+decentralised SGD are in `coterie_theory.agraf`, of which it is the case without delays.
+
+Bounds of chapter 4 are on weighted means over time,
+
+    int_0^T e^{gamma t} E h(t) dt / int_0^T e^{gamma t} h(0) dt <= `delayed_bound`
+
+of `coterie_theory.decentralised.gossip`, where h is the excess of the dual problem, or
+for DDO the squared distance of models.
+
+References are those of the methods, and:
+    Koloskova, Loizou, Boreiri, Jaggi, Stich, "A unified theory of decentralized SGD
+    with changing topology and local updates", ICML 2020, arXiv 2003.10422.
+
+Differences (each with a test; see docs/errata.md): the dual rate has kappa = L / mu and
+2 R; gains of DDO know of all neighbours in the augmented graph, and so does its rate.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from coterie import checks
+from coterie.graphs.spectra import eigengap
+from coterie.optim.meetings import MeetingRates
+
+from ..descent.delayed import Gains, Network
+from ..rates import Convex, convex_sgd_bound
+from .gossip import CAPACITY, delayed_bound
+
+# Rounds: chapter 1.
+
+
+def minibatch_bound(rounds: int, clients: int, losses: Convex) -> float:
+    """`2 L B^2 / K + 2 sqrt(sigma^2 B^2 / (n K))`, for means of n gradients; (1.6)."""
+    checks.integer("clients", clients, at_least=1)
+    mean = losses._replace(variance=losses.variance / clients)
+    return convex_sgd_bound(rounds, mean)
+
+
+def local_rate(rounds: int, clients: int, steps: int, losses: Convex) -> float:
+    """The order of local SGD with H own steps in a round, H at least 2; (1.7).
+
+    `L B^2 / K + (sqrt(L) sigma B^2 / K)^{2/3} + sqrt(sigma^2 B^2 / (n H K))`.
+    """
+    checks.integer("steps", steps, at_least=2)
+    return _rate(rounds, clients * steps, 1.0, losses)
+
+
+def decentralised_rate(rounds: int, clients: int, rho: float, losses: Convex) -> float:
+    """The order of decentralised SGD on matrices with E|W y|^2 <= (1 - rho) |y|^2; 1.8.
+
+    `L B^2 / (rho K) + (sqrt(L) sigma B^2 / (rho K))^{2/3} + sqrt(sigma^2 B^2 / (n K))`:
+    after enough rounds the graph does not matter.
+    """
+    checks.number("rho", rho, above=0, at_most=1)
+    return _rate(rounds, clients, rho, losses)
+
+
+def _rate(rounds: int, samples: int, rho: float, losses: Convex) -> float:
+    checks.integer("rounds", rounds, at_least=1)
+    radius, beta, variance = losses
+    start = beta * radius**2 / (rho * rounds)
+    drift = (math.sqrt(beta * variance) * radius**2 / (rho * rounds)) ** (2 / 3)
+    return start + drift + math.sqrt(variance * radius**2 / (samples * rounds))
+
+
+# Dual acceleration: chapter 2.
+
+
+def dual_rate(graph: MeetingRates, smoothness: float, curvature: float) -> float:
+    """`sqrt(mu_gossip / (2 kappa R))`, of the squared distance to x*; Theorem 2.6.
+
+    >>> round(dual_rate(MeetingRates(0.010876, 9.0), 10.0, 1.0), 6)
+    0.007773
+    """
+    checks.number("curvature", curvature, above=0, at_most=smoothness)
+    return graph.eta * math.sqrt(curvature / smoothness)
+
+
+# Delays: chapter 4.
+
+
+def coordinate_gains(
+    rates: Float[Tensor, " m"], delays: Float[Tensor, " m"], ratio: Float[Tensor, "m m"]
+) -> Float64[Tensor, " m"]:
+    """K of delayed coordinate descent, with equality in (4.21).
+
+    `K_k = p_k / (1 + sum_{l ~ k} p_l (tau_k m_kl + e tau_l m_lk))`; a step is
+    K_k / (p_k L_k).
+
+    Args:
+        rates: p, of ticks of each block.
+        delays: tau.
+        ratio: `m_kl = M_kl / sqrt(L_k L_l)`, 0 where blocks do not see each other; 1 is
+            always enough where they do, also of a block and itself.
+    """
+    p, tau, m = rates.double(), delays.double(), ratio.double()
+    return p / (1 + tau * (m @ p) + math.e * (m.T @ (p * tau)))
+
+
+def coordinate_rate(
+    gains: Float[Tensor, " m"],
+    smoothness: Float[Tensor, " m"],
+    delays: Float[Tensor, " m"],
+    *,
+    curvature: float,
+    accepted: float = 1.0,
+) -> float:
+    """What gamma must be below: `min(sigma min_k eps K_k / L_k, 1 / tau_max)`; (4.22).
+
+    Args:
+        gains: K.
+        smoothness: L of each block.
+        delays: tau.
+        curvature: sigma.
+        accepted: a lower bound on the share of ticks that are not dropped.
+    """
+    descent = curvature * accepted * float((gains / smoothness).min())
+    return min(descent, _patience(delays))
+
+
+def _patience(*delays: Tensor) -> float:
+    longest = max(float(tau.max()) for tau in delays)
+    return 1 / longest if longest else math.inf
+
+
+class Augmented(NamedTuple):
+    """The graph of DDO: every node v has one more, n + v, that computes."""
+
+    edges: Int[Tensor, "m 2"]
+    rates: Float64[Tensor, " m"]
+    delays: Float64[Tensor, " m"]
+
+    @property
+    def neighbours(self) -> Float64[Tensor, "m m"]:
+        """1 where two edges share a node, which an edge does with itself."""
+        here = self.edges[:, None, :, None] == self.edges[None, :, None, :]
+        return here.flatten(2).any(2).double()
+
+
+def augmented(network: Network) -> Augmented:
+    """Edges of the graph first, then those between a node and its computations."""
+    edges, rates, delays, computing, lengths = network.checked()
+    own = torch.arange(len(computing))
+    return Augmented(
+        torch.cat([edges, torch.stack([own, len(own) + own], 1)]),
+        torch.cat([rates, computing]),
+        torch.cat([delays, lengths]),
+    )
+
+
+def ddo_gains(network: Network) -> Gains:
+    """K of DDO, with equality in (4.27), of all neighbours in the augmented graph.
+
+    The printed condition leaves out computations at both ends of an edge, and of a node
+    its own.
+    """
+    whole = augmented(network)
+    gains = coordinate_gains(whole.rates, whole.delays, whole.neighbours)
+    e = len(network.edges)
+    return Gains(gains[:e], gains[e:])
+
+
+def ddo_rate(
+    network: Network,
+    gains: Gains,
+    *,
+    smoothness: float,
+    curvature: float,
+    accepted: float = 1.0,
+) -> float:
+    """The gamma of Theorem 4.3: `min((sigma / 4L) lambda_2(K), 1 / tau_max)`.
+
+    lambda_2 is that of the augmented graph, at least a quarter of
+    `min(lambda_2 of the graph, min_v K_v)` (Lemma 4.A.4); (4.28) prints that of the
+    graph. With capacities and `limited_rates`, half of all ticks are accepted at least,
+    and the first term is half as large: Theorem 4.4.
+    """
+    checks.number("curvature", curvature, above=0, at_most=smoothness)
+    checks.number("accepted", accepted, above=0, at_most=1)
+    gap = eigengap(augmented(network).edges, torch.cat([gains.edges, gains.nodes]))
+    descent = accepted * curvature / (4 * smoothness) * gap
+    return min(descent, _patience(network.delays, network.lengths))
+
+
+def ddo_bound(
+    gamma: float, time: float, longest: float, *, smoothness: float, curvature: float
+) -> float:
+    """`2 L / sigma` times `delayed_bound`: (4.29), in the form that its proof gives.
+
+    It is on the weighted mean of E sum_v |x_v(t) - x*|^2 over
+    `sum_v |x_v(0) - x*|^2 + sum_v |grad phi_v^*(y_v(0)) - x*|^2`.
+    """
+    return 2 * smoothness / curvature * delayed_bound(gamma, time, longest)
+
+
+def limited_rates(
+    network: Network,
+    *,
+    link: int | None = None,
+    node: int | None = None,
+    computing: int | None = None,
+) -> Network:
+    """The same with the highest rates, up to those given, that satisfy (4.33).
+
+    `c p tau <= q` of edges and computations, and `c tau_v sum_w p_vw <= q` at nodes,
+    with the longest delay at a node: at least half of all ticks are then not dropped,
+    and gamma is half as large (Theorem 4.4).
+    """
+    edges, rates, delays, clients, lengths = network.checked()
+    if link is not None:
+        rates = rates.minimum(link / (CAPACITY * delays))
+    if node is not None:
+        at = [(edges == v).any(1) for v in range(len(clients))]
+        longest = torch.stack([delays[here].max() for here in at])
+        load = torch.stack([rates[here].sum() for here in at])
+        share = (node / (CAPACITY * longest * load)).clamp(max=1)
+        rates = rates * share[edges].amin(1)
+    if computing is not None:
+        clients = clients.minimum(computing / (CAPACITY * lengths))
+    return Network(edges, rates, delays, clients, lengths)

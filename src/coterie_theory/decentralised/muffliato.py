@@ -1,0 +1,336 @@
+"""Private averaging over a graph: how long, how well, at which mean loss, which noise.
+
+Every row gets noise of standard deviation s in each of its D coordinates, once, and is
+then averaged with neighbours. With `spread` a public bound on (1/n) sum |x_v - x_bar|^2
+
+    T = ceil(ln((n / (D s^2)) max(D s^2, spread)) / sqrt(l))                 Chebyshev
+    (1/2n) sum E|x_v^T - x_bar|^2 <= (spread + D s^2) e^{-T sqrt(l)} + D s^2 / n  (6.8)
+
+where l is the absolute gap of W; by random pairs l stands in place of its root, and is
+half the eigengap of the Laplacian of chances. The mean loss of an observer, in units of
+local privacy, is at most the number of messages it receives over n.
+
+All losses are in this unit: times alpha Delta^2 / (2 s^2) they are divergences.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 6, hal tel-04877971.
+
+Differences (each with a test; see docs/errata.md): the rate by random pairs has its
+half, the mean loss by random pairs no half too many, that of rounds n and not n^2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from coterie import checks
+from coterie.checks import InputError
+
+
+class PlannedNoise(NamedTuple):
+    """How much noise, and for how long to average."""
+
+    noise: float
+    rounds: int
+
+
+def stopping_time(
+    pace: float, n: int, noise: float, *, spread: float = 0.25, dim: int = 1
+) -> int:
+    """T after which noise and not the graph is what is left of the error.
+
+    >>> stopping_time(math.sqrt(1 / 6), 2048, 1.0)
+    19
+
+    Args:
+        pace: sqrt(l) by Chebyshev's recursion; by random pairs the rate of squares,
+            `gossip.randomised_rate`, or `gossip.accelerated_rate` (Remark 6.3.1).
+        n: nodes.
+        noise: s.
+        spread: a public bound on (1/n) sum |x_v - x_bar|^2, not found from the data.
+        dim: D.
+    """
+    checks.number("pace", pace, above=0, at_most=1)
+    checks.integer("n", n, at_least=1)
+    square = _square(noise, dim)
+    checks.number("spread", spread, at_least=0)
+    return max(1, math.ceil(math.log(n / square * max(square, spread)) / pace))
+
+
+def error_bound(
+    pace: float,
+    rounds: int,
+    n: int,
+    noise: float,
+    *,
+    spread: float = 0.25,
+    dim: int = 1,
+) -> float:
+    """(6.8) and (6.9), a bound on `(1/2n) sum E|x_v^T - x_bar|^2`.
+
+    At `stopping_time` it is at most 3 D s^2 / n.
+
+    >>> round(error_bound(0.5, 20, 64, 1.0), 5)
+    0.01568
+    """
+    checks.number("pace", pace, above=0, at_most=1)
+    checks.integer("rounds", rounds, at_least=0)
+    square = _square(noise, dim)
+    left = math.exp(-rounds * pace)
+    return (checks.number("spread", spread, at_least=0) + square) * left + square / n
+
+
+def _square(noise: float, dim: int) -> float:
+    checks.number("noise", noise, above=0)
+    return noise**2 * checks.integer("dim", dim, at_least=1)
+
+
+# Mean losses, which are sums of ranks and stay right where pairwise ones do not.
+
+
+def mean_loss(degree: float, rounds: int, n: int) -> float:
+    """At most `d T / n` for an observer with d neighbours, in T rounds; (6.7), (6.16).
+
+    >>> mean_loss(11, 19, 2048)
+    0.10205078125
+    """
+    return degree * rounds / n
+
+
+def mean_loss_by_pairs(rounds: int, n: int) -> float:
+    """`2 T / n^2` in expectation, for chances 2 W / n of pairs; at most 1 each."""
+    return 2 * rounds / n**2
+
+
+def walk_bound(matrix: Float[Tensor, "n n"], rounds: int) -> Float64[Tensor, "n n"]:
+    """Corollary 6.3.1, which bounds (6.6) and so is no guarantee either.
+
+    `n max_{w ~ v} W_vw^{-2} sum_{t=1}^T (W^t)_uv^2`, entry (u, v).
+    """
+    weights = matrix.to_dense().double()
+    off = weights.clone().fill_diagonal_(0.0)
+    least = torch.where(off > 0, off, math.inf).amin(1)
+    power, total = weights, torch.zeros_like(weights)
+    for _ in range(checks.integer("rounds", rounds, at_least=1)):
+        total += power.square()
+        power = weights @ power
+    return len(weights) * total / least.square()
+
+
+def secret_graph_loss(n: int, degree: int, rounds: int) -> float:
+    """Theorem 6.4: the loss of a node that is no neighbour, on a graph nobody knows.
+
+    `min(1, 2 T d / (n - d))` for an observer with d neighbours, who knows these alone,
+    where all others could be exchanged; it holds for orders up to `largest_order`, and
+    for one averaging. Over several steps of SGD such losses do not add, unless all hold
+    the same model after each of them (docs/privacy_gossip.md).
+
+    >>> round(secret_graph_loss(2000, 8, 27), 4)
+    0.2169
+    """
+    checks.integer("degree", degree, at_least=0, at_most=n - 1)
+    return min(1.0, 2 * rounds * degree / (n - degree))
+
+
+def largest_order(mu: float) -> float:
+    """The order up to which Theorem 6.4 holds: `s^2 >= Delta^2 alpha (alpha-1)/2`.
+
+    >>> largest_order(1.0)
+    2.0
+    """
+    checks.number("mu", mu, above=0)
+    return (1 + math.sqrt(1 + 8 / mu**2)) / 2
+
+
+# Noise for a loss, which depends on how long one averages, which depends on the noise.
+
+
+def planned(
+    noise_after: Callable[[int], float], rounds_with: Callable[[float], int]
+) -> PlannedNoise:
+    """The shortest averaging that is long enough for the noise it needs.
+
+    Args:
+        noise_after: rounds -> the noise they need, more for more rounds.
+        rounds_with: noise -> the rounds it needs, fewer for more noise.
+    """
+    high = 1
+    while rounds_with(noise_after(high)) > high:
+        high *= 2
+        if high > 2**40:
+            raise InputError("no number of rounds is long enough for its noise.")
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if rounds_with(noise_after(middle)) > middle:
+            low = middle
+        else:
+            high = middle
+    return PlannedNoise(noise_after(high), high)
+
+
+def noise_for_mean(
+    loss: float,
+    *,
+    n: int,
+    degree: float,
+    gap: float,
+    alpha: float = 2.0,
+    sensitivity: float = 1.0,
+    spread: float = 0.25,
+) -> PlannedNoise:
+    """`s^2 = alpha Delta^2 d T(s) / (2 n epsilon)`: a mean divergence of epsilon.
+
+    Args:
+        loss: epsilon, the mean over all clients of the Renyi divergence.
+        n: nodes.
+        degree: d, the largest number of neighbours.
+        gap: l of the gossip matrix.
+        alpha: order of the divergence.
+        sensitivity: Delta.
+        spread: a public bound on (1/n) sum |x_v - x_bar|^2.
+    """
+    checks.number("loss", loss, above=0)
+    checks.number("alpha", alpha, above=1)
+    unit = alpha * sensitivity**2 / (2 * loss)
+    pace = math.sqrt(checks.number("gap", gap, above=0, at_most=1))
+    return planned(
+        lambda rounds: math.sqrt(unit * mean_loss(degree, rounds, n)),
+        lambda noise: stopping_time(pace, n, noise, spread=spread),
+    )
+
+
+def error_of(noise: float, n: int) -> float:
+    """`3 s^2 / n`, what averaging for the stopping time costs at most."""
+    return 3 * noise**2 / n
+
+
+# Muffliato-SGD.
+
+
+def gossip_steps(
+    gap: float,
+    n: int,
+    noise: float,
+    *,
+    dissimilarity: float = 0.0,
+    sampling: float = 0.0,
+    dim: int = 1,
+) -> int:
+    """K of Theorem 6.6, `ceil(ln max(n, zeta^2/(D s^2 + rho^2)) / sqrt(l))` exchanges.
+
+    Args:
+        gap: l, at most that of every matrix.
+        n: clients.
+        noise: s on gradients.
+        dissimilarity: zeta^2, the mean of |grad f_v - grad f|^2 at the optimum.
+        sampling: rho^2, the variance of gradients of samples there; 0: of all data.
+        dim: D.
+    """
+    pace = math.sqrt(checks.number("gap", gap, above=0, at_most=1))
+    variance = _square(noise, dim) + checks.number("sampling", sampling, at_least=0)
+    return math.ceil(math.log(max(n, dissimilarity / variance)) / pace)
+
+
+class PrivateDescent(NamedTuple):
+    """Muffliato-SGD with enough exchanges in each step, `gossip_steps`.
+
+    Args:
+        clients: n.
+        steps: T.
+        variance: `D s^2 + rho^2` of noisy gradients.
+        distance: `|theta_0 - theta*|^2`.
+        mu: strong convexity of the mean loss.
+        smoothness: L of each loss.
+    """
+
+    clients: int
+    steps: int
+    variance: float
+    distance: float = 1.0
+    mu: float = 1.0
+    smoothness: float = 1.0
+
+
+def sgd_rate(problem: PrivateDescent) -> float:
+    """Theorem 6.8: what is left of the loss, up to constants and logarithms.
+
+    `(D s^2 + rho^2) / (n mu T) + L |theta_0 - theta*|^2 e^{-T / (2 kappa)}`, which does
+    not depend on the graph.
+
+    >>> round(sgd_rate(PrivateDescent(100, 50, 2.0)), 6)
+    0.0004
+    """
+    n, steps, variance, distance, mu, smoothness = _checked(problem)
+    start = smoothness * distance * math.exp(-steps * mu / (2 * smoothness))
+    return variance / (n * mu * steps) + start
+
+
+def sgd_step(problem: PrivateDescent) -> float:
+    """The step of it, `min(1/(4L), ln(max(2, mu^2 |..|^2 n T / variance)) / (mu T))`.
+
+    The thesis asks for a suitable one; this is ours.
+
+    >>> round(sgd_step(PrivateDescent(100, 50, 2.0)), 4)
+    0.1565
+    """
+    n, steps, variance, distance, mu, smoothness = _checked(problem)
+    signal = mu**2 * distance * n * steps / variance
+    return min(1 / (4 * smoothness), math.log(max(2.0, signal)) / (mu * steps))
+
+
+def sgd_weights(problem: PrivateDescent) -> Float64[Tensor, " t"]:
+    """Of the average over steps, `w_t ~ (1 - lr mu / 2)^{-(t+1)}`; they sum to 1."""
+    left = math.log1p(-sgd_step(problem) * problem.mu / 2)
+    order = torch.arange(1, problem.steps + 1, dtype=torch.float64)
+    return torch.softmax(-left * order, 0)
+
+
+def _checked(problem: PrivateDescent) -> PrivateDescent:
+    checks.integer("clients", problem.clients, at_least=1)
+    checks.integer("steps", problem.steps, at_least=1)
+    for name in ("variance", "mu", "smoothness"):
+        checks.number(name, getattr(problem, name), above=0)
+    checks.number("distance", problem.distance, at_least=0)
+    if problem.mu > problem.smoothness:
+        raise InputError(
+            f"`mu` must be at most `smoothness`, got {problem.mu:g} and "
+            f"{problem.smoothness:g}."
+        )
+    return problem
+
+
+def sgd_noise(
+    loss: float,
+    *,
+    n: int,
+    received: float,
+    alpha: float = 2.0,
+    sensitivity: float = 1.0,
+) -> float:
+    """`s^2 = alpha Delta^2 K sum_t d_v(t) / (2 n epsilon)`, for a mean divergence.
+
+    With T = kappa steps and this noise `sgd_rate` is Theorems 6.7 and 6.9's trade-off.
+    It is no guarantee where T > 1: later steps depend on earlier messages, which the
+    theorems leave out (docs/errata.md).
+
+    >>> round(sgd_noise(1.0, n=100, received=400), 3)
+    2.0
+
+    Args:
+        loss: epsilon, the mean over all clients of the divergence of all steps.
+        n: clients.
+        received: messages that the busiest client receives, K d_v(t) in step t.
+        alpha: order of the divergence.
+        sensitivity: Delta of a gradient, 2 clip.
+    """
+    checks.number("loss", loss, above=0)
+    checks.number("alpha", alpha, above=1)
+    return math.sqrt(alpha * sensitivity**2 * received / (2 * n * loss))

@@ -1,0 +1,3 @@
+"""Accelerated and delayed descent on functions, without clients."""
+
+__all__ = ["continuized", "delayed", "dual"]

@@ -1,0 +1,331 @@
+"""Nesterov acceleration in continuous time: gradients at random times, exact flows.
+
+Two points x and z mix in time, and at the times T_1 < T_2 < ... of a Poisson process of
+rate 1 both take a step along one gradient, at x as it is just before:
+
+    dx = eta_t (z - x) dt,         dz = eta'_t (x - z) dt
+    x <- x - gamma_t grad f(x),    z <- z - gamma'_t grad f(x)
+
+A `Schedule` has the four parameters and the flow between two times in closed form. So
+the process is computed exactly, and seen at the times T_k it is Nesterov's recursion
+with random parameters (`tau`). T_k = k gives a deterministic method of the same form.
+
+    convex            eta = 2/t,            eta' = 0,             gamma' = t/(2L)
+    strongly_convex   eta = r,              eta' = r,             gamma' = 1/sqrt(mu L)
+    unified           eta = r coth(rt/2),   eta' = r tanh(rt/2),
+                                            gamma' = tanh(rt/2)/sqrt(mu L)
+
+with r = sqrt(mu/L) and gamma = 1/L. The last is the first one for small t and the
+second one for large t. A gradient oracle is `grad(x, rng)`, which may be noisy. Many
+runs at once have points (runs, d) and times (runs, k). Guarantees are in
+`coterie_theory.decentralised.continuized`.
+
+References:
+    Even, Berthier, Bach, Flammarion, Hendrikx, Gaillard, Massoulié, Taylor,
+    "Continuized accelerations of deterministic and stochastic gradient descents, and of
+    gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 2, hal tel-04877971.
+
+Differences (each with a test; see docs/errata.md): gamma' is that of the time of the
+jump, T_{k+1}, and not T_k. The unified schedule is ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from coterie import checks
+from coterie.optim.meetings import flown
+
+Gradient = Callable[[Tensor, torch.Generator], Tensor]
+"""`grad(x, rng)`, exact or with noise."""
+
+
+class Mix(NamedTuple):
+    """What a flow does: x <- x + forward (z - x), z <- z + back (x - z), at once."""
+
+    forward: Tensor
+    back: Tensor
+
+
+class Jump(NamedTuple):
+    """Steps of x and z along one gradient."""
+
+    x: float  # gamma
+    z: Tensor | float  # gamma'
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The parameters of a continuized method, each a function of times.
+
+    Attributes:
+        flow: the mixture from one time to a later one.
+        jump: the steps at a time.
+    """
+
+    flow: Callable[[Tensor, Tensor], Mix]
+    jump: Callable[[Tensor], Jump]
+
+
+def convex(smoothness: float, *, second: float | None = None) -> Schedule:
+    """For mu = 0; Theorems 2.2.1, 2.4.1 and 2.8.1.
+
+    Args:
+        smoothness: L, or R^2 of least squares.
+        second: gamma' = t / (2 second); None: L. R^2 times the statistical condition
+            number for least squares.
+    """
+    checks.number("smoothness", smoothness, above=0)
+    second = smoothness if second is None else checks.number("second", second, above=0)
+
+    def flow(t0: Tensor, t1: Tensor) -> Mix:
+        return Mix(1 - (t0 / t1) ** 2, torch.zeros_like(t1))
+
+    return Schedule(flow, lambda t: Jump(1 / smoothness, t / (2 * second)))
+
+
+def steady(eta: float, jump: Jump) -> Schedule:
+    """Constant parameters, eta' = eta: only how much time has passed matters."""
+
+    def flow(t0: Tensor, t1: Tensor) -> Mix:
+        share = flown(t1 - t0, eta)
+        return Mix(share, share)
+
+    return Schedule(flow, lambda t: jump)
+
+
+def strongly_convex(smoothness: float, curvature: float) -> Schedule:
+    """For mu > 0; Theorems 2.2.2 and 2.8.2."""
+    _check(smoothness, curvature)
+    root = math.sqrt(curvature * smoothness)
+    return steady(math.sqrt(curvature / smoothness), Jump(1 / smoothness, 1 / root))
+
+
+def unified(smoothness: float, curvature: float) -> Schedule:
+    """For mu > 0, from the convex schedule at first to the strongly convex one."""
+    _check(smoothness, curvature)
+    r, root = math.sqrt(curvature / smoothness), math.sqrt(curvature * smoothness)
+    late = strongly_convex(smoothness, curvature).flow
+
+    def primitive(u: Tensor) -> Tensor:
+        return (u.tanh().log() + 1 / (2 * u.cosh() ** 2)) / 2
+
+    def flow(t0: Tensor, t1: Tensor) -> Mix:
+        back = (r * t0).sinh() ** 2 * (primitive(r * t1 / 2) - primitive(r * t0 / 2))
+        kept = ((r * t0).sinh() / (r * t1).sinh()) ** 2
+        early = Mix(1 - back - kept, back)
+        start = Mix(torch.ones_like(t1), torch.zeros_like(t1))
+        # For long times differences of the primitive cancel.
+        found = (
+            torch.where(t0 == 0, first, torch.where(r * t0 > 12, last, between))
+            for first, last, between in zip(start, late(t0, t1), early, strict=True)
+        )
+        return Mix(*found)
+
+    def jump(t: Tensor) -> Jump:
+        return Jump(1 / smoothness, (r * t / 2).tanh() / root)
+
+    return Schedule(flow, jump)
+
+
+def least_squares(smoothness: float, condition: float, curvature: float) -> Schedule:
+    """For noiseless least squares from single samples; Theorem 2.4.2.
+
+    Args:
+        smoothness: R^2, with E |a|^2 a a' <= R^2 H.
+        condition: the statistical condition number.
+        curvature: mu, the smallest eigenvalue of H; for 0 use `convex`.
+    """
+    _check(smoothness, curvature)
+    kappa = smoothness / curvature
+    checks.number("condition", condition, above=0, at_most=kappa * (1 + 1e-9))
+    jump = Jump(1 / smoothness, math.sqrt(kappa / condition) / smoothness)
+    return steady(1 / math.sqrt(kappa * condition), jump)
+
+
+def _check(smoothness: float, curvature: float) -> None:
+    checks.number("smoothness", smoothness, above=0)
+    checks.number("curvature", curvature, above=0, at_most=smoothness)
+
+
+# Times.
+
+
+def arrivals(
+    *shape: int, rng: torch.Generator, tick: float = 0.0
+) -> Float64[Tensor, "*runs k"]:
+    """The first times of gradients: of a Poisson process, or of coins flipped.
+
+    Args:
+        shape: how many, in the last place, and of how many runs.
+        rng: draws them.
+        tick: 0 for Exp(1) waiting times; else a coin that says yes with chance `tick`
+            is flipped every `tick` seconds, and 1 gives the times 1, 2, ...
+    """
+    checks.number("tick", tick, at_least=0, at_most=1)
+    waiting = torch.ones(shape, dtype=torch.float64, device=rng.device)
+    if tick == 0:
+        waiting.exponential_(generator=rng)
+    elif tick < 1:
+        waiting.geometric_(tick, generator=rng).mul_(tick)
+    return waiting.cumsum(-1)
+
+
+# Methods.
+
+
+class Points(NamedTuple):
+    """The two points after a jump, and when that was."""
+
+    x: Tensor  # (..., d)
+    z: Tensor  # (..., d)
+    time: Tensor  # (...)
+
+
+def flowed(schedule: Schedule, points: Points, time: Tensor) -> Points:
+    """The points at a later time, if no gradient comes until then."""
+    x, z, now = points
+    forward, back = (share[..., None].to(x) for share in schedule.flow(now, time))
+    return Points(x + forward * (z - x), z + back * (x - z), time)
+
+
+def continuized(
+    grad: Gradient,
+    schedule: Schedule,
+    x: Float[Tensor, "*runs d"],
+    times: Float64[Tensor, "*times k"],
+    rng: torch.Generator,
+    *,
+    scale: Callable[[Tensor], Tensor] = lambda g: g,
+) -> Iterator[Points]:
+    """The points just after each of the times, from z = x.
+
+    Args:
+        grad: the gradient oracle.
+        schedule: of the parameters.
+        x: the start.
+        times: of gradients, ascending, of each run or the same of all.
+        rng: for the oracle.
+        scale: of the gradient where x uses it; coordinates have factors there.
+    """
+    points = Points(x, x, torch.zeros_like(times[..., 0]))
+    for time in times.unbind(-1):
+        x, z, _ = flowed(schedule, points, time)
+        g, steps = grad(x, rng), schedule.jump(time)
+        points = Points(x - steps.x * scale(g), z - _each(steps.z, x) * g, time)
+        yield points
+
+
+def recursion(
+    grad: Gradient,
+    schedule: Schedule,
+    x: Float[Tensor, "*runs d"],
+    times: Float64[Tensor, "*times k"],
+    rng: torch.Generator,
+) -> Iterator[Points]:
+    """The same as a recursion of three points, as Nesterov's; (2.10) to (2.12).
+
+    y = x + tau (z - x), x <- y - gamma grad f(y), z <- z + tau' (y - z) - gamma' grad
+    f(y), with tau the forward share of the flow and tau' = back / (1 - tau).
+    """
+    z, now = x, torch.zeros_like(times[..., 0])
+    for time in times.unbind(-1):
+        forward, back = (share[..., None].to(x) for share in schedule.flow(now, time))
+        y = x + forward * (z - x)
+        g, steps = grad(y, rng), schedule.jump(time)
+        # For tau = 1, y is z, and x is forgotten.
+        toward = back / torch.where(forward < 1, 1 - forward, 1)
+        x = y - steps.x * g
+        z, now = z + toward * (y - z) - _each(steps.z, x) * g, time
+        yield Points(x, z, now)
+
+
+def _each(step: Tensor | float, x: Tensor) -> Tensor | float:
+    """A step of each run, for all its coordinates."""
+    return step[..., None].to(x) if isinstance(step, Tensor) else step
+
+
+def nesterov(
+    grad: Gradient,
+    x: Float[Tensor, "*runs d"],
+    steps: int,
+    rng: torch.Generator,
+    *,
+    smoothness: float,
+    curvature: float = 0.0,
+) -> Iterator[Points]:
+    """Nesterov's method in discrete time, for mu = 0 or above; Theorem 2.1."""
+    checks.number("smoothness", smoothness, above=0)
+    checks.number("curvature", curvature, at_least=0, at_most=smoothness)
+    r, z, weight = math.sqrt(curvature / smoothness), x, 0.0
+    for k in range(steps):
+        if curvature:
+            tau, toward, far = r / (1 + r), r, 1 / math.sqrt(curvature * smoothness)
+        else:
+            grown = weight + (1 + math.sqrt(4 * weight + 1)) / 2
+            tau, toward, far = 1 - weight / grown, 0.0, (grown - weight) / smoothness
+            weight = grown
+        y = x + tau * (z - x)
+        g = grad(y, rng)
+        x, z = y - g / smoothness, z + toward * (y - z) - far * g
+        yield Points(x, z, torch.tensor(float(k + 1)))
+
+
+# Coordinates.
+
+
+class Coordinates(NamedTuple):
+    """How coordinates of f = g(R x) are drawn, and the smoothness that follows."""
+
+    chances: Tensor  # (d,) P
+    curvatures: Tensor  # (d,) M_ii
+    projector: Tensor  # (d,) R_ii, ones where R = I
+
+    @property
+    def smoothness(self) -> float:
+        """`L = max_i M_ii R_ii / P_i^2`."""
+        rates = self.curvatures * self.projector / self.chances.square()
+        return float(rates.max())
+
+
+def coordinates(
+    curvatures: Float[Tensor, " d"], projector: Float[Tensor, " d"] | None = None
+) -> Coordinates:
+    """With the chances that make L smallest, in proportion to sqrt(M_ii R_ii)."""
+    projector = torch.ones_like(curvatures) if projector is None else projector
+    checks.positive("curvatures", curvatures, len(curvatures))
+    roots = (curvatures * projector).sqrt()
+    return Coordinates(roots / roots.sum(), curvatures, projector)
+
+
+def coordinate_descent(
+    gradient: Callable[[Tensor], Tensor],
+    drawn: Coordinates,
+    schedule: Schedule,
+    x: Float[Tensor, " d"],
+    times: Float64[Tensor, " k"],
+    rng: torch.Generator,
+) -> Iterator[Points]:
+    """Continuized accelerated coordinate descent; (2.44) to (2.46).
+
+    z moves by gamma' g_i / P_i in coordinate i, x by gamma (R_ii / P_i) g_i / P_i; the
+    schedule is for the L of what is drawn.
+    """
+
+    def one(x: Tensor, rng: torch.Generator) -> Tensor:
+        i = int(torch.multinomial(drawn.chances, 1, generator=rng))
+        g = torch.zeros_like(x)
+        g[i] = gradient(x)[i] / drawn.chances[i]
+        return g
+
+    share = drawn.projector / drawn.chances
+    yield from continuized(one, schedule, x, times, rng, scale=lambda g: share * g)

@@ -1,0 +1,137 @@
+"""Distances of clients that no study uses, and weights without a threshold.
+
+The distances of `coterie.similarity.distances` are about data alone. Distances of
+gradients and gaps of losses are about what the data mean for a loss, at models that
+somebody has, and ask the clients through an oracle. `exact_wasserstein` is about data
+too, and is slow.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from coterie import checks
+from coterie.collaboration.weights import water_filling
+from coterie.similarity.distances import Distances, from_halves
+from coterie.similarity.samples import Samples
+from coterie.types import Clients, Oracle
+
+
+def gradient_distances(
+    oracle: Oracle, x: Float[Tensor, "n d"], *, samples: int | None = None
+) -> Distances:
+    """|grad f_j - grad f_i|^2 at client i's model, from halves of each one's samples.
+
+    What halves of two clients have in common by chance measures how sure it is, as in
+    `collaboration.beliefs`. Pairs with an inactive client have an infinite error.
+
+    Args:
+        oracle: asks the clients.
+        x: their models; a common one makes distances symmetric but for the noise.
+        samples: how many training samples each client uses; None uses them all.
+    """
+    seen = oracle.compare(x, samples=samples)
+    others = seen.known & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
+    counted = others.sum(1).clamp(min=1)
+    single = ((seen.noise.square() * others).sum(1) / counted / 4).sqrt()
+    both = 2 * single[:, None].expand_as(seen.cross)  # a difference has twice it
+    return from_halves(seen.cross, both, seen.known)
+
+
+def gaps_of(
+    clients: Clients,
+    gap: Float[Tensor, "n c"],
+    variance: Float[Tensor, "n c"],
+    own: Float[Tensor, "n d"],
+    candidates: Float[Tensor, "n c d"],
+    batches: int,
+) -> tuple[Tensor, Tensor]:
+    """A client program: how much worse candidates are than one's own model.
+
+    The gap is that on all training data; its variance is that between minibatches.
+    """
+    del gap, variance  # the places for the results
+
+    def gaps(data: Clients) -> Tensor:
+        loss = [data.loss(points) for points in candidates.unbind(1)]
+        return torch.stack(loss, 1) - data.loss(own)[:, None]
+
+    drawn = torch.stack([gaps(clients.held()) for _ in range(batches)])
+    return gaps(clients.whole()), drawn.var(0)
+
+
+def generalisation_gaps(
+    oracle: Oracle,
+    models: Float[Tensor, "n d"],
+    sizes: Int[Tensor, " n"],
+    *,
+    batch_size: int,
+    batches: int = 8,
+) -> Distances:
+    """What client i loses with client j's model: f_i(x_j) - f_i(x_i).
+
+    Gaps are on the scale of squared distances b^2, since they are at most b^2 / (2 mu),
+    and not symmetric. They mean something only on samples that the models were not
+    trained with: train on the second federation of `split_for_partners`, and let the
+    oracle be that of the first.
+
+    Args:
+        oracle: asks the clients.
+        models: x, one of each client.
+        sizes: training samples of each client, those that the oracle uses.
+        batch_size: samples of the oracle's minibatches, drawn with replacement.
+        batches: minibatches from which the error is estimated.
+    """
+    checks.integer("batch_size", batch_size, at_least=1)
+    checks.integer("batches", batches, at_least=2)
+    n = len(models)
+    unknown = models.new_full((2, n, n), torch.inf)
+    rows = (unknown[0], unknown[1], models, models.expand(n, -1, -1))
+    gap, variance = oracle.each(gaps_of, *rows, batches=batches)
+    error = (variance * batch_size / sizes[:, None]).sqrt()
+    apart = ~torch.eye(n, dtype=torch.bool, device=models.device)
+    known = torch.isfinite(gap) & apart
+    error = torch.where(apart & ~known, torch.inf, torch.where(apart, error, 0))
+    return Distances(torch.where(known, gap, 0), error)
+
+
+def filled_weights(distances: Distances, c: float) -> Float[Tensor, "n n"]:
+    """Weights that balance squared distances / 2 against c times the variance.
+
+    See `water_filling`; estimates below 0 count as 0, so that one's own weight is the
+    largest of its row.
+    """
+    unknown = distances.error.isinf()
+    bias = torch.where(unknown, torch.inf, distances.squared.clamp(min=0))
+    return water_filling(bias / 2, c)
+
+
+_MOST_CLIENTS = 64
+"""Clients whose pairs are still solved one by one."""
+
+
+def exact_wasserstein(samples: Samples) -> Float[Tensor, "n n"]:
+    """Wasserstein-1 distances between the samples of all pairs, one pair at a time.
+
+    These are distances between the samples, not estimates between the distributions:
+    they are too large by about S^(-1/d), no unbiased estimate is known, and so they
+    have no error. For more clients or dimensions use `sliced_distances`.
+    """
+    try:
+        import ot
+    except ImportError as error:
+        raise checks.InputError(
+            f"transport plans need the package `pot` (pip install pot): {error}."
+        ) from error
+    checks.finite("samples", samples.values)
+    n = checks.integer("clients", len(samples.size), at_least=1, at_most=_MOST_CLIENTS)
+    rows = [samples.values[i, : samples.size[i]].double() for i in range(n)]
+    distance = torch.zeros(n, n, dtype=torch.float64)
+    for i in range(n):
+        for j in range(i):
+            cost = torch.cdist(rows[i], rows[j]).cpu().numpy()
+            # Empty marginals stand for equal masses.
+            distance[i, j] = ot.emd2([], [], cost, numItermax=10_000_000)
+    return (distance + distance.T).to(samples.values)

@@ -1,0 +1,32 @@
+"""Averaging over a graph: in rounds, by random pairs, accelerated, or with delays."""
+
+from .accelerated import GossipPace, RowPairs, accelerated, moved, pace, pace_of
+from .capacities import accepted, admitted, truncated
+from .delayed import delayed, trajectory_means
+from .mean_paths import local_margin, mean_path, stability_margin
+from .randomised import randomised
+from .rings import layers, poisson_rings
+from .synchronous import chebyshev, plain, time_varying
+
+__all__ = [
+    "GossipPace",
+    "RowPairs",
+    "accelerated",
+    "accepted",
+    "admitted",
+    "chebyshev",
+    "delayed",
+    "layers",
+    "local_margin",
+    "mean_path",
+    "moved",
+    "pace",
+    "pace_of",
+    "plain",
+    "poisson_rings",
+    "randomised",
+    "stability_margin",
+    "time_varying",
+    "trajectory_means",
+    "truncated",
+]

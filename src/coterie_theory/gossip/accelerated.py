@@ -1,0 +1,154 @@
+"""Accelerated randomised gossip, in continuous time: two rows for every node.
+
+Between rings x_v and z_v flow towards each other, `dx = eta (z - x) dt` and
+`dz = eta (x - z) dt`, in every node alone. When the edge {v, w} rings,
+
+    x_v, x_w <- (x_v + x_w) / 2,   z_v <- z_v + gamma (x_w - x_v),
+                                   z_w <- z_w - gamma (x_w - x_v)
+
+with the rows before. Only x is sent. A node that has not met anybody for a time D has
+moved by `(1 - exp(-2 eta D)) / 2` of the way from x to z and from z to x, so that it
+need not move before it meets somebody. With the eigengap mu of the Laplacian of the
+rates and the largest effective resistance R between ends of an edge,
+
+    eta = sqrt(mu / (2 R)),  gamma = 1 / sqrt(2 mu R),
+    E |x(t) - x_bar|^2 <= 2 exp(-eta t) |x(0) - x_bar|^2.
+
+A smaller mu or a larger R are safe, and slower; neither may err to the other side.
+
+References:
+    Even, Berthier, Bach, Flammarion, Gaillard, Hendrikx, Massoulié, Taylor,
+    "Continuized accelerations of deterministic and stochastic gradient descents, and
+    of gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, 2.7, hal tel-04877971.
+
+Differences: the thesis prints twice this eta, with which the mean square diverges on a
+line of 20; see docs/errata.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from coterie import checks
+from coterie.graphs.capacities import RingTimes
+from coterie.optim.meetings import MeetingRates, flown, meetings
+
+from .rings import layers, pieces, rows, until_each
+
+
+class GossipPace(NamedTuple):
+    """How fast x and z flow together, and how far a meeting moves z."""
+
+    eta: float
+    gamma: float
+
+
+class RowPairs(NamedTuple):
+    """Both rows of all nodes, at several times."""
+
+    x: Float[Tensor, "k n d"]
+    z: Float[Tensor, "k n d"]
+
+
+def pace(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> GossipPace:
+    """The pace of a connected graph, found from all of it.
+
+    >>> eta, gamma = pace(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0.5, 0.5]))
+    >>> round(eta, 4), round(gamma, 4)
+    (0.3536, 0.7071)
+    """
+    return pace_of(*meetings(edges, rates))
+
+
+def pace_of(gap: float, resistance: float) -> GossipPace:
+    """The pace for an eigengap of at least `gap`, and resistances of at most that."""
+    checks.number("gap", gap, above=0)
+    checks.number("resistance", resistance, above=0)
+    found = MeetingRates(gap, resistance)
+    return GossipPace(found.eta, found.alpha)
+
+
+def accelerated(
+    x: Float[Tensor, "n d"],
+    edges: Int[Tensor, "e 2"],
+    rings: RingTimes,
+    at: Float64[Tensor, " k"],
+    pace: GossipPace,
+) -> RowPairs:
+    """All rows at each of these times; arguments as for `randomised`.
+
+    With `eta = 0`, x is that of `randomised`. Rows should be in double precision where
+    many orders of magnitude are to be gained.
+
+    Args:
+        x: the first rows, also of z.
+        edges: pairs of positions of rows.
+        rings: times, ascending, and positions of edges.
+        at: times, ascending.
+        pace: as of `pace`, for the rates with which edges ring.
+    """
+    checks.number("eta", pace.eta, at_least=0)
+    checks.number("gamma", pace.gamma, at_least=0)
+    x = rows(x, edges)
+    z, seen, found = x.clone(), torch.zeros(len(x), dtype=torch.float64), []
+    for some, now in zip(until_each(edges, rings, at), at.tolist(), strict=True):
+        ends, times = edges[rings.which[some]].cpu(), rings.times[some]
+        spans = times[:, None] - _times_before(ends, times, seen)
+        gone = flown(spans, pace.eta).to(x)
+        for layer in layers(ends, len(x)):
+            for piece in pieces(layer, 2 * x.shape[1]):
+                flow = gone[piece.to(x.device)]
+                _meet(x, z, ends[piece].to(x.device), flow, pace.gamma)
+        share = flown(now - seen, pace.eta).to(x)[:, None]
+        way = share * (z - x)
+        found.append((x + way, z - way))
+    return RowPairs(*(torch.stack(each) for each in zip(*found, strict=True)))
+
+
+def moved(
+    ends: Int[Tensor, "m 2"], times: Float64[Tensor, " m"], nodes: int, eta: float
+) -> Float64[Tensor, "m 2"]:
+    """How much of the way from x to z each end of each ring has moved since its last.
+
+    >>> ends, times = torch.tensor([[0, 1], [1, 2]]), torch.tensor([1.0, 1.0]).double()
+    >>> moved(ends, times, 3, 10.0)
+    tensor([[0.5000, 0.5000],
+            [0.0000, 0.5000]], dtype=torch.float64)
+
+    Args:
+        ends: nodes of each ring.
+        times: of rings, ascending.
+        nodes: n.
+        eta: as of `pace`.
+    """
+    seen = torch.zeros(nodes, dtype=torch.float64)
+    return flown(times[:, None] - _times_before(ends, times, seen), eta)
+
+
+def _times_before(ends: Tensor, times: Tensor, seen: Tensor) -> Tensor:
+    """(m, 2) when each end of each ring met somebody last; updates `seen`."""
+    last, found = seen.tolist(), []
+    for v, w, time in zip(*ends.T.tolist(), times.tolist(), strict=True):
+        found.append((last[v], last[w]))
+        last[v] = last[w] = time
+    seen.copy_(torch.tensor(last, dtype=torch.float64))
+    return torch.tensor(found, dtype=torch.float64).reshape(-1, 2)
+
+
+def _meet(x: Tensor, z: Tensor, ends: Tensor, flown: Tensor, gamma: float) -> None:
+    """Flows both ends of these rings, no two of which touch, and lets them meet."""
+    here = ends.flatten()
+    one, other = x.index_select(0, here), z.index_select(0, here)
+    way = flown.reshape(-1, 1) * (other - one)
+    one, other = one + way, other - way
+    v, w = one[0::2], one[1::2]
+    step = gamma * (w - v)
+    mean = (v + w) * 0.5
+    x.index_copy_(0, here, mean.repeat_interleave(2, 0))
+    z.index_copy_(0, here, other + torch.stack([step, -step], 1).flatten(0, 1))

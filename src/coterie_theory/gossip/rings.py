@@ -1,0 +1,126 @@
+"""When edges ring, and which rings do not touch each other.
+
+Every edge e has a Poisson clock of rate p_e. All of them together are one Poisson
+process of rate `I = sum_e p_e`, each of whose points is one of edge e with chance
+p_e / I; so rings are drawn, and edges with clocks of their own have the same law.
+
+Rings are a sequence, and yet only a partial order: those without a node in common may
+happen in any order, or at once. The layer of a ring is one more than the highest layer
+of earlier rings that touch one of its nodes, and all rings of a layer are executed in
+one vectorised step. What each node goes through, and in which order, is the same: the
+result is that of the sequence, bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from coterie import checks
+from coterie.checks import InputError
+from coterie.graphs.capacities import RingTimes
+from coterie.graphs.families import nodes_of, not_negative
+
+
+def poisson_rings(
+    rates: Float[Tensor, " e"], until: float, rng: torch.Generator
+) -> RingTimes:
+    """All rings up to a time, of edges with these rates; an edge of rate 0 never rings.
+
+    >>> rates = torch.tensor([1.0, 0.0])
+    >>> rings = poisson_rings(rates, 5.0, torch.Generator().manual_seed(0))
+    >>> rings.which.unique()
+    tensor([0])
+    """
+    checks.number("until", until, at_least=0)
+    not_negative("rates", rates, len(rates))
+    ends = rates.double().cpu().cumsum(0)
+    if not len(rates) or not ends[-1] > 0:
+        raise InputError("`rates` must have one that is positive, but all are 0.")
+    count = int(torch.poisson(ends[-1] * until, generator=rng))
+    # Given their number, the points of a Poisson process are uniform.
+    times = until * torch.rand(count, generator=rng, dtype=torch.float64)
+    marks = ends[-1] * torch.rand(count, generator=rng, dtype=torch.float64)
+    which = torch.searchsorted(ends, marks, right=True).clamp(max=len(rates) - 1)
+    return RingTimes(times.sort().values, which)
+
+
+def layers(ends: Int[Tensor, "m 2"], nodes: int) -> list[Int[Tensor, " k"]]:
+    """Positions of events by layer, ascending in each; `ends` are the nodes of each.
+
+    >>> layers(torch.tensor([[0, 1], [2, 3], [1, 2], [0, 3], [1, 0]]), 4)
+    [tensor([0, 1]), tensor([2, 3]), tensor([4])]
+    """
+    highest, found = [-1] * nodes, []
+    for v, w in zip(*ends.T.tolist(), strict=True):
+        one, other = highest[v], highest[w]
+        level = one + 1 if one > other else other + 1
+        highest[v] = highest[w] = level
+        found.append(level)
+    return by_level(torch.tensor(found, dtype=torch.long))
+
+
+def by_level(levels: Int[Tensor, " m"]) -> list[Int[Tensor, " k"]]:
+    """Positions of each level in turn, ascending."""
+    if not len(levels):
+        return []
+    return list(levels.argsort(stable=True).split(levels.bincount().tolist()))
+
+
+def pieces(layer: Int[Tensor, " k"], width: int) -> tuple[Tensor, ...]:
+    """A layer in parts that torch does not divide between threads.
+
+    Threads would wait for each other at each of thousands of small products, for as
+    long as others keep one of them from running.
+
+    Args:
+        layer: positions.
+        width: numbers that each of them moves.
+    """
+    if not len(layer):
+        return ()
+    return layer.split(_GRAIN // width or len(layer))
+
+
+_GRAIN = 32_000
+"""Numbers in one operation; from 32,768 on torch uses several threads."""
+
+
+# What all kinds of gossip are given.
+
+
+def rows(x: Float[Tensor, "n d"], edges: Int[Tensor, "e 2"]) -> Float[Tensor, "n d"]:
+    """A copy of x, if it has a row for every node, and columns."""
+    if not x.shape[1]:
+        raise InputError("`x` must have at least one column, got none.")
+    if nodes_of(edges) > len(x):
+        raise InputError(
+            f"`edges` must join rows 0 to {len(x) - 1} of `x`, but one names "
+            f"{int(edges.max())}."
+        )
+    return checks.finite("x", x).clone()
+
+
+def until_each(
+    edges: Int[Tensor, "e 2"], rings: RingTimes, at: Float64[Tensor, " k"]
+) -> Iterator[slice]:
+    """Positions of rings up to each of these times, after the time before."""
+    times, which = rings
+    ordered = not (times.diff() < 0).any() and not (at.diff() < 0).any()
+    if not ordered or not len(at) or float(at[0]) < 0 or not at.isfinite().all():
+        raise InputError(
+            "times of `rings` and `at` must be ascending, and `at` finite and at least "
+            f"0, got {at.tolist()[:5]}."
+        )
+    known = (which >= 0) & (which < len(edges))
+    if len(times) != len(which) or not known.all():
+        raise InputError(
+            f"`rings` must name one of edges 0 to {len(edges) - 1} for each time."
+        )
+    last = 0
+    for stop in torch.searchsorted(times, at.to(times), right=True).tolist():
+        yield slice(last, stop)
+        last = stop

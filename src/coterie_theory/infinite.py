@@ -1,0 +1,178 @@
+"""All-for-all among infinitely many agents, of whom only finitely many ever wake.
+
+Agents are points theta of a space, drawn from a law nu: sensors, or places. At call t
+one agent theta_t wakes, draws one sample, and takes a gradient g_t at its own model.
+With the windows `l(theta, z) = 1{|theta - z| <= h} / nu(window)` and the kernel
+`w(theta, theta') = int l(theta, z) l(theta', z) nu(dz)`, All-for-all becomes
+
+    x_theta <- x_theta - eta_t w(theta, theta_t) g_t   for every theta,
+
+so that the model of any agent, woken or not, is a sum over the events so far:
+
+    x_theta = x^0 - sum_t eta_t w(theta, theta_t) g_t.
+
+Nothing is stored but the events. For n agents of equal mass, w is n times the matrix
+W = Lambda Lambda^T of All-for-all with one active client at a time.
+
+References:
+    Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
+    personalized federated and collaborative learning", report hal-03550407, 2022,
+    section 6.3 and appendix A.4.
+
+Differences: the report leaves the kernel open, and prints that those theta get g_t for
+whom w(theta, theta_t) is small, where their bias is meant; ours is the limit of
+All-for-all as n grows. Proposition 2 has the density upside down (see docs/errata.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coterie.checks import InputError, number
+
+AgentKernel = Callable[[Tensor, Tensor], Tensor]
+"""w: agents (a, p) and (b, p) to their common weights (a, b)."""
+
+_AT_ONCE = 4_000_000
+"""Entries of the kernel between agents and events that are made in one pass."""
+
+
+class History(NamedTuple):
+    """All that has happened."""
+
+    start: Float[Tensor, " d"]  # x^0
+    theta: Float[Tensor, "t p"]  # who woke
+    move: Float[Tensor, "t d"]  # eta_t g_t
+
+
+def windows(half_width: float, *, low: float = 0.0, high: float = 1.0) -> AgentKernel:
+    """The kernel of a uniform law on the cube [low, high]^p, in closed form.
+
+    The window of theta is {z : |z_k - theta_k| <= h for all k} cut to the cube, and w
+    is the volume that two windows share, over the volumes of both, times that of the
+    cube.
+
+    Args:
+        half_width: h; for |theta - theta'|^q <= eps / 2 it is (eps / 2)^(1/q).
+        low: where the cube begins, in every direction.
+        high: where it ends.
+    """
+    number("half_width", half_width, above=0.0)
+    number("high", high, above=low)
+
+    def kernel(theta: Tensor, other: Tensor) -> Tensor:
+        ends = [(t - half_width, t + half_width) for t in (theta, other)]
+        (a, b), (c, d) = [(x.clamp(min=low), y.clamp(max=high)) for x, y in ends]
+        shared = torch.minimum(b[:, None], d) - torch.maximum(a[:, None], c)
+        sizes = (b - a)[:, None] * (d - c)
+        return ((high - low) * shared.clamp(min=0) / sizes).prod(2)
+
+    return kernel
+
+
+def nodes(
+    points: Float[Tensor, "m p"],
+    masses: Float[Tensor, " m"],
+    near: Callable[[Tensor, Tensor], Tensor],
+) -> AgentKernel:
+    """The kernel of a law on finitely many points, or of one that these stand for.
+
+    Args:
+        points: the agents, or a grid, or draws from the law.
+        masses: of the points; they sum to 1.
+        near: agents (a, p) and points (m, p) to whether the bias is small, (a, m).
+
+    Raises:
+        InputError: by the kernel, for an agent that is near no point.
+    """
+    total = float(masses.sum())
+    if not bool((masses > 0).all()) or abs(total - 1) > 1e-5:
+        raise InputError(f"`masses` must be positive and sum to 1, but sum to {total}.")
+
+    def window(theta: Tensor) -> Tensor:
+        inside = near(theta, points).to(masses.dtype)
+        mass = inside @ masses
+        if bool((mass == 0).any()):
+            alone = int((mass == 0).nonzero()[0])
+            raise InputError(f"`near` must join agent {alone} to a point, got none.")
+        return inside / mass[:, None]
+
+    def kernel(theta: Tensor, other: Tensor) -> Tensor:
+        return (window(theta) * masses) @ window(other).T
+
+    return kernel
+
+
+def models(
+    log: History, theta: Float[Tensor, "a p"], kernel: AgentKernel
+) -> Float[Tensor, "a d"]:
+    """The models of any agents, woken or not."""
+    if not len(log.theta):
+        return log.start.expand(len(theta), -1).clone()
+    size = max(1, _AT_ONCE // len(log.theta))
+    parts = [kernel(some, log.theta) @ log.move for some in theta.split(size)]
+    return log.start - torch.cat(parts)
+
+
+def run_agents(
+    kernel: AgentKernel,
+    start: Float[Tensor, " d"],
+    theta: Float[Tensor, "t p"],
+    gradient: Callable[[int, Tensor], Tensor],
+    lr: Callable[[int], float],
+) -> History:
+    """What happens when these agents wake one after the other.
+
+    Args:
+        kernel: w, from `windows` or `nodes`.
+        start: the model that all agents begin with.
+        theta: theta_t, who wakes at call t = 0, 1, ...
+        gradient: of call t and the model (D,) of its agent: g_t (D,).
+        lr: eta_t of call t; stable below 2 / (beta w(theta, theta)).
+    """
+    move = start.new_zeros(len(theta), len(start))
+    for t in range(len(theta)):
+        past = History(start, theta[:t], move[:t])
+        here = models(past, theta[t : t + 1], kernel)[0]
+        move[t] = lr(t) * gradient(t, here)
+    return History(start, theta, move)
+
+
+def one_agents_calls(
+    eps: float,
+    *,
+    mass: float,
+    diameter: float,
+    bound: float,
+) -> float:
+    """Calls to precision eps for one agent: `4 D^2 B^2 / (eps^2 nu(window))`.
+
+    Proposition 2, first part, for gradients with E|g|^2 <= B^2 and the window of bias
+    eps / 2. Around a point of density nu(theta) it grows like
+    `eps^(-2 - p/q) / nu(theta)`; printed is a factor nu(theta).
+    """
+    number("eps", eps, above=0.0)
+    number("mass", mass, above=0.0, at_most=1.0)
+    return 4 * (diameter * bound / eps) ** 2 / mass
+
+
+def all_agents_calls(
+    eps: float, masses: Float[Tensor, " a"], *, diameter: float, bound: float
+) -> float:
+    """Calls to a mean excess of eps: `4 D^2 B^2 / eps^2 int nu(dtheta) / nu(window)`.
+
+    Proposition 2, second part; it grows like eps^(-2 - p/q).
+
+    Args:
+        eps: the precision.
+        masses: nu(window) of agents that are drawn from the law.
+        diameter: D, from the start to the optima.
+        bound: B.
+    """
+    number("eps", eps, above=0.0)
+    return 4 * (diameter * bound / eps) ** 2 * float((1 / masses).mean())

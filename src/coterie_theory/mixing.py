@@ -1,0 +1,315 @@
+"""How fast averaging along a graph mixes: the constants that AGRAF needs.
+
+Matrices W_0, W_1, ... mix with constants rho and k_rho if, for all k and x,
+
+    E |W_{k+k_rho-1} ... W_k x - x_bar|^2 <= (1 - rho)^2 |x - x_bar|^2         (5.5)
+
+whatever came before. Rates depend on rho_bar, which is about rho / k_rho, with
+
+    E |W_{k+l-1} ... W_k x - x_bar|^2 <= 2 (1 - rho_bar)^{2l} |x - x_bar|^2    (5.9)
+
+for all k, l. Graphs come as (E, 2) lists of edges between nodes 0, ..., n - 1, J is the
+matrix of entries 1 / n, and edges are neighbours, e' ~ e, if they share a node; so
+e ~ e. The eigengap lambda_2 of weights w is that of the Laplacian with
+`y' Delta(w) y = sum_e w_e (y_v - y_w)^2`.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 5, hal tel-04877971.
+    Even, Koloskova, Massoulié, "Asynchronous SGD on graphs: a unified framework for
+    asynchronous decentralized and federated optimization", AISTATS 2024, arXiv
+    2311.00465.
+
+Differences (each with a test; see docs/errata.md): matrices are doubly stochastic, not
+symmetric; k_rho of Proposition 5.A.1 adds logarithms; its rho_bar caps rho for
+k_rho > 1; logarithms of Theorem 5.5 are positive; Theorem 5.6 has half the printed
+weights and Corollary 5.C.1 k_rho = 3 T.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from coterie import checks
+from coterie.checks import InputError
+from coterie.graphs.capacities import most_around
+from coterie.graphs.families import degrees, nodes_of
+from coterie.graphs.spectra import contraction, eigengap
+
+_SHARE = 1 - math.exp(-1)
+# A ring of one edge in 1 / p seconds has chance 1 - 1/e, and finds it idle with 1/e.
+_TRIES = -1 / math.log1p(-_SHARE / math.e)  # 3.7782
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """Constants of (5.5)."""
+
+    rho: float
+    window: int = 1  # k_rho
+
+    def __post_init__(self) -> None:
+        """Checks that something is mixed at all."""
+        checks.number("rho", self.rho, above=0.0, at_most=1.0)
+        checks.integer("window", self.window, at_least=1)
+
+    @property
+    def rho_bar(self) -> float:
+        """`(1 - 1/e) rho / k_rho`, where rho is at most 1 - 1/sqrt(2) if k_rho > 1.
+
+        Proposition 5.A.1(1). Its proof takes the cap for granted, and without it (5.9)
+        fails just before a window ends.
+
+        >>> round(Mixing(0.5).rho_bar, 4), round(Mixing(1.0, window=10).rho_bar, 4)
+        (0.3161, 0.0185)
+        """
+        cap = 1.0 if self.window == 1 else 1 - math.sqrt(0.5)
+        return _SHARE * min(self.rho, cap) / self.window
+
+
+def window_of(rho: float, rho_bar: float) -> int:
+    """A k_rho that makes (5.9) with rho_bar (5.5) with rho; Proposition 5.A.1(2).
+
+    `ceil((ln(2) / 2 - ln(1 - rho)) / -ln(1 - rho_bar))`; printed as a product of
+    logarithms.
+
+    >>> window_of(0.5, 0.1)
+    10
+    """
+    checks.number("rho", rho, above=0.0, below=1.0)
+    checks.number("rho_bar", rho_bar, above=0.0, below=1.0)
+    needed = math.log(2) / 2 - math.log1p(-rho)
+    return math.ceil(needed / -math.log1p(-rho_bar))
+
+
+# Constants of schedules.
+
+
+def fixed_mixing(matrix: Float[Tensor, "n n"]) -> Mixing:
+    """The same W at every step: `1 - rho = |W - J|_2`.
+
+    For symmetric W that is max(|lambda_2|, |lambda_n|). A sparse W may be large.
+    """
+    return periodic_mixing(matrix[None])
+
+
+def periodic_mixing(
+    matrices: Float[Tensor, "p n n"], window: int | None = None
+) -> Mixing:
+    """W_0, ..., W_{p-1} in turn: `1 - rho = max_k |W_{k+k_rho-1} ... W_k - J|_2`.
+
+    Args:
+        matrices: one period, doubly stochastic, sparse or dense.
+        window: k_rho, one period if None.
+    """
+    period = len(matrices)
+    window = period if window is None else checks.integer("window", window, at_least=1)
+    turn = [
+        checks.doubly_stochastic(f"matrix {k}", matrices[k], matrices.shape[1])
+        for k in range(period)
+    ]
+    norms = [
+        contraction([turn[(k + step) % period] for step in range(window)])
+        for k in range(period)
+    ]
+    return Mixing(_mixed("matrices", max(norms)), window)
+
+
+def random_mixing(
+    matrices: Float[Tensor, "m n n"], probabilities: Float[Tensor, " m"]
+) -> Mixing:
+    """Independent draws: `(1 - rho)^2 = lambda_max(E[W' W] - J)`, k_rho = 1."""
+    checks.positive("probabilities", probabilities, len(matrices))
+    total = float(probabilities.sum())
+    if abs(total - 1) > 1e-5:
+        raise InputError(f"`probabilities` must sum to 1, but they sum to {total:.4g}.")
+    double = _doubly_stochastic(matrices)
+    second = torch.einsum("m,mji,mjk->ik", probabilities.double(), double, double)
+    largest = float(torch.linalg.eigvalsh(_centred(second))[-1])
+    return Mixing(_mixed("matrices", math.sqrt(max(0.0, largest))))
+
+
+def pairwise_mixing(
+    edges: Int[Tensor, "e 2"], probabilities: Float[Tensor, " e"]
+) -> Mixing:
+    """One edge averages at a step: `rho = 1 - sqrt(1 - lambda_2(pi) / 2)`, k_rho = 1.
+
+    Edge e does so with probability pi_e; with the rest of 1, if any, nobody does.
+
+    >>> cycle = torch.tensor([[v, (v + 1) % 10] for v in range(10)])
+    >>> round(pairwise_mixing(cycle, torch.full((10,), 0.1)).rho, 7)
+    0.0095952
+    """
+    total = float(probabilities.sum())
+    if total > 1 + 1e-5:
+        raise InputError(
+            f"`probabilities` must sum to at most 1, but they sum to {total:.4g}."
+        )
+    return Mixing(1 - math.sqrt(max(0.0, 1 - eigengap(edges, probabilities) / 2)))
+
+
+def every(steps: int, mixing: Mixing | None = None) -> Mixing:
+    """Averaging at each `steps`-th step only, exactly or with the mixing given."""
+    checks.integer("steps", steps, at_least=1)
+    rho, window = (1.0, 1) if mixing is None else (mixing.rho, mixing.window)
+    return Mixing(rho, steps * window)
+
+
+def estimated_rho_bar(
+    draw: Callable[[torch.Generator], Float[Tensor, "k n n"]],
+    rng: torch.Generator,
+    *,
+    runs: int = 100,
+) -> float:
+    """The rate of decay of `max E |W_{k-1} ... W_0 x - x_bar|^2` over |x - x_bar| = 1.
+
+    It is `1 - e^{slope / 2}`, with the slope of the logarithm over the second half of
+    the steps, for schedules without a closed form. Rare runs that mix badly may be
+    missing.
+
+    Args:
+        draw: the matrices W_0, ..., W_{K-1} of one run.
+        rng: what `draw` is given.
+        runs: over which the expectation is a mean.
+    """
+    checks.integer("runs", runs, at_least=1)
+    moments: list[Tensor] = []
+    for _ in range(runs):
+        matrices = _doubly_stochastic(draw(rng))
+        checks.integer("number of matrices", len(matrices), at_least=4)
+        product = torch.eye(matrices.shape[1], dtype=torch.float64)
+        products = [product := matrix @ product for matrix in matrices]
+        moved = _centred(torch.stack(products))
+        moments.append(moved.mT @ moved / runs)
+    curve = torch.linalg.eigvalsh(torch.stack(moments).sum(0))[:, -1].log()
+    half = curve[len(curve) // 2 :]
+    time = torch.arange(len(half), dtype=torch.float64)
+    time -= time.mean()
+    slope = float((time @ half) / time.square().sum())
+    return -math.expm1(slope / 2)
+
+
+# Loss networks: a pair of nodes is busy while it computes and exchanges models, and
+# nobody waits for busy nodes.
+
+
+def busy_times(
+    edges: Int[Tensor, "e 2"],
+    links: Float[Tensor, " e"],
+    computing: Float[Tensor, " n"],
+) -> Float[Tensor, " e"]:
+    """`tau'_vw = tau_vw + max(tau_v, tau_w)`, from delays of links and of nodes."""
+    checks.positive("links", links, len(edges))
+    checks.positive("computing", computing, nodes_of(edges))
+    return links + computing[edges].amax(1)
+
+
+def loss_eigengap(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> float:
+    """Lambda, the order of rho / k_rho in a loss network, per exchange; Theorem 5.5.
+
+    The eigengap of the weights `min_{e' ~ e} p_e' / (d_max sum_e'' p_e'')`. Logarithms
+    are left out, and the appendix has d_max^2 and, by (5.33), `p_e^2 / max p_e'`.
+    """
+    checks.positive("rates", rates, len(edges))
+    least = 1 / most_around(edges, 1 / rates)
+    return eigengap(edges, least / (int(degrees(edges).max()) * rates.sum()))
+
+
+def waiting_times(
+    edges: Int[Tensor, "e 2"],
+    rates: Float[Tensor, " e"],
+    busy: Float[Tensor, " e"],
+    *,
+    chance: float,
+) -> Float[Tensor, " e"]:
+    """Times in which each edge is used, but for the given chance; Lemma 5.C.2.
+
+    `l_e = ln(1 / delta) (1 / p_e + max_{e' ~ e} tau'_e') / |ln(1 - (1 - 1/e) / e)|`, a
+    factor 3.7782; the printed logarithm is negative.
+    """
+    checks.number("chance", chance, above=0.0, below=1.0)
+    tries = _TRIES * math.log(1 / chance)
+    return tries * (1 / rates + most_around(edges, busy))
+
+
+# Any order of edges.
+
+
+@dataclass(frozen=True, eq=False)  # tensors do not compare
+class Activations:
+    """What is known of the order of edges, one per step; Assumption 5.C.1."""
+
+    lengths: Tensor  # (E,) l_e, a scale of the time between two uses of edge e
+    a: float  # edge e is used in every a l_e steps
+    b: float  # a neighbour e' at most ceil(b l_e / l_e') times between two uses of e
+    window: int  # T steps in which every edge is used
+
+
+def activation_gap(edges: Int[Tensor, "e 2"], known: Activations) -> float:
+    """g, by which the mean of |x^l - x_bar|^2 over T steps shrinks per step; Thm 5.6.
+
+    The eigengap of `nu_e / 2`, `nu_e = C min_{e' ~ e} l_e' / l_e^2`,
+    `C = 1 / (2 a + 8 d_max^2 a b)`. The statement lacks the 2 of its proof (5.33).
+    """
+    lengths = checks.positive("lengths", known.lengths, len(edges))
+    least = 1 / most_around(edges, 1 / lengths)
+    most = int(degrees(edges).max())
+    scale = 1 / (2 * known.a + 8 * most**2 * known.a * known.b)
+    return eigengap(edges, scale / 2 * least / lengths.square())
+
+
+def likely_mixing(gap: float, window: int) -> Mixing:
+    """Constants if the activations are as known with chance 1/2; Corollary 5.C.1.
+
+    `(1 - rho)^2 = (1 - g)^{T/3} / 4 + 3/4`, k_rho = 3 T: the mean over T steps is at
+    least its last term, not half its first one.
+    """
+    checks.number("gap", gap, above=0.0, at_most=1.0)
+    return Mixing(1 - math.sqrt(0.25 * (1 - gap) ** (window / 3) + 0.75), 3 * window)
+
+
+def loss_activations(
+    edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]
+) -> Activations:
+    """What holds in a loss network with chance 1/2, for `loss_rates`; 5.C.3.
+
+    l_e = 1 / p_e, I = sum_e p_e, and with the 3.7782 of `waiting_times` as c
+    `T = 2 I max_e (1 / p_e) c ln(6 |E|)`, `a = I b`, `b = 2 e c ln(6 |E| T)`.
+    """
+    lengths = 1 / checks.positive("rates", rates, len(edges))
+    total = float(rates.sum())
+    tries = _TRIES * math.log(6 * len(edges))
+    window = math.ceil(2 * total * float(lengths.max()) * tries)
+    b = 2 * math.e * _TRIES * math.log(6 * len(edges) * window)
+    return Activations(lengths, total * b, b, window)
+
+
+def _doubly_stochastic(matrices: Tensor) -> Tensor:
+    """The matrices in double precision, if rows and columns of each sum to 1."""
+    sums = torch.stack([matrices.sum(-1), matrices.sum(-2)])
+    if (matrices >= 0).all() and (sums - 1).abs().max() < 1e-5:
+        return matrices.double()
+    for k, matrix in enumerate(matrices):  # to say which row of which one is wrong
+        checks.doubly_stochastic(f"matrix {k}", matrix, len(matrix))
+    return matrices.double()
+
+
+def _centred(matrices: Tensor) -> Tensor:
+    """`W - J`."""
+    return matrices - 1 / matrices.shape[-1]
+
+
+def _mixed(name: str, norm: float) -> float:
+    """The constant rho = 1 - norm, if anything is mixed."""
+    if norm > 1 - 1e-12:
+        raise InputError(
+            f"`{name}` must mix within the window, but |W - J| is 1: some nodes never "
+            "meet, or they only swap."
+        )
+    return 1 - norm

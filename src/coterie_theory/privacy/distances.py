@@ -1,0 +1,58 @@
+"""Losses of pairs of clients by how far apart they are on the graph."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import shortest_path
+from torch import Tensor
+
+from coterie.checks import InputError
+
+
+class AtDistance(NamedTuple):
+    """Losses of pairs so many steps apart."""
+
+    steps: int
+    pairs: int
+    mean: float
+    least: float
+    most: float
+
+
+def hops(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "n n"]:
+    """Steps of the shortest way between any two nodes, and -1 where there is none."""
+    v, w = edges.cpu().numpy().T
+    graph = coo_array((np.ones(len(v)), (v, w)), shape=(n, n)).tocsr()
+    found = shortest_path(graph, directed=False, unweighted=True)
+    return torch.from_numpy(np.where(np.isinf(found), -1, found).astype(np.int64))
+
+
+def by_distance(
+    values: Float64[Tensor, "*s"], distance: Int[Tensor, "*s"]
+) -> list[AtDistance]:
+    """Mean, least and largest loss of all pairs of each distance from 1 on.
+
+    >>> values = torch.tensor([0.0, 1.0, 0.75, 0.25]).double()
+    >>> [tuple(each)[:3] for each in by_distance(values, torch.tensor([0, 1, 2, 2]))]
+    [(1, 1, 1.0), (2, 2, 0.5)]
+
+    Args:
+        values: of pairs, as `share` of clients, or one row or column of it.
+        distance: of the same pairs, as of `hops`.
+    """
+    if values.shape != distance.shape:
+        raise InputError(
+            f"`values` and `distance` must have the same shape, got "
+            f"{tuple(values.shape)} and {tuple(distance.shape)}."
+        )
+    found = []
+    for steps in distance[distance > 0].unique().tolist():
+        some = values[distance == steps]
+        numbers = (float(each) for each in (some.mean(), some.min(), some.max()))
+        found.append(AtDistance(steps, len(some), *numbers))
+    return found

@@ -1,0 +1,113 @@
+"""Exact losses of gossip, where each client has one input.
+
+The share S(u, v) and its projection are those of `projection` in
+`coterie.privacy.accounting`. Over several inputs of a client, its `joint` has a bound.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, 6.3, hal tel-04877971.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from coterie import checks
+from coterie.checks import InputError
+from coterie.privacy.accounting.coefficients import Columns, columns_of, links_of
+from coterie.privacy.accounting.ledger import Input, Ledger
+from coterie.privacy.accounting.losses import Losses
+from coterie.privacy.accounting.projection import (
+    ROWS,
+    RTOL,
+    Observer,
+    Seen,
+    seen_by_each,
+)
+
+_NUMBERS = 250_000_000
+"""Numbers that all views of a block of observers may hold, two gigabytes."""
+
+
+def exact_losses(
+    ledger: Ledger,
+    observers: Sequence[Observer] | None = None,
+    *,
+    rtol: float = RTOL,
+    tau: float = 0.0,
+) -> Losses:
+    """What every observer learns of every client, each of which has one input.
+
+    Observers are taken in blocks, for each of which the ledger is read once.
+
+    Args:
+        ledger: of inputs, exchanges and meetings.
+        observers: None: every client by itself.
+        rtol: of singular values.
+        tau: standard deviation of the noise on what is read.
+    """
+    columns = columns_of(ledger)
+    secret = (columns.mu > 0).nonzero()[:, 0]
+    client = columns.client[secret]
+    if len(client.unique()) != len(client):
+        twice = int(client.mode().values)
+        raise InputError(
+            f"client {twice} has several inputs: `joint_losses` accounts for them."
+        )
+    n = ledger.clients
+    if observers is None:
+        observers = [Observer((v,)) for v in range(n)]
+    share = torch.zeros(n, len(observers), dtype=torch.float64)
+    rows = min(len(columns.client) + ROWS, _most_read(ledger))
+    block = max(1, _NUMBERS // (rows * len(columns.client)))
+    for start in range(0, len(observers), block):
+        some = observers[start : start + block]
+        each = seen_by_each(ledger, some, rtol=rtol, tau=tau)
+        for place, seen in enumerate(each, start):
+            share[client, place] = seen.shares[secret]
+    unit = torch.zeros(n, dtype=torch.float64)
+    unit[client] = columns.mu[secret]
+    return Losses(share.clamp(0, 1), unit)
+
+
+def group_share(seen: Seen, clients: Sequence[int], *, each: bool = False) -> float:
+    """S of several clients whose inputs may change together.
+
+    Their inputs as one vector move by at most a sensitivity D: the largest eigenvalue
+    of their block of the projection. If each of k may move by D, k times that, which
+    holds for vectors too.
+
+    Args:
+        seen: by an observer.
+        clients: the group, whose inputs have the same noise and sensitivity.
+        each: whether each of them may move, and not only all of them together.
+    """
+    place = _inputs_of(seen.columns, clients)
+    part = seen.basis[:, place] * seen.clear.sqrt()[:, None]
+    largest = float(torch.linalg.matrix_norm(part, 2)) ** 2 if len(part) else 0.0
+    return largest * (len(place) if each else 1)
+
+
+def _inputs_of(columns: Columns, clients: Sequence[int]) -> Tensor:
+    wanted = torch.tensor(list(clients))
+    secret = columns.mu > 0
+    place = (torch.isin(columns.client, wanted) & secret).nonzero()[:, 0]
+    if len(place) != len(set(clients)) or len(columns.mu[place].unique()) != 1:
+        raise InputError(
+            "`clients` of a group must have one input each, all of the same noise and "
+            f"sensitivity, got {checks.brief(list(clients))}."
+        )
+    return place
+
+
+def _most_read(ledger: Ledger) -> int:
+    """The most messages that a client receives; observers who share may have more."""
+    count = torch.zeros(ledger.clients, dtype=torch.long)
+    for event in ledger:
+        if not isinstance(event, Input):
+            links = links_of(event, len(count))
+            count += links[:, 1].bincount(minlength=len(count))
+    return max(1, int(count.max()))

@@ -1,0 +1,343 @@
+"""Muffliato: private averages by gossip, with noise that is added once.
+
+    x_v^0 = clip(x_v) + N(0, s^2 I),  then gossip
+
+Rows longer than `clip` are shortened to it before noise is added, so that one client
+moves its row by at most Delta = 2 clip. All comes back with the ledger of what was
+sent, from which accountants say who learned how much.
+
+- `synchronous`: Algorithm 6.1, rounds of Chebyshev's recursion with one matrix.
+- `time_varying`: plain rounds with matrices that change; `with_dropouts`: matrices of
+  random graphs between those who are there.
+- `randomised`: Algorithm 6.2, one random pair after another; `accelerated`: the same
+  with second rows, in continuous time.
+- `on_secret_graph`: Algorithm 6.1 on a random graph of which a client knows its
+  neighbours alone; see `secret_graph_loss` of `coterie_theory.decentralised.muffliato`.
+
+How long to average must not depend on the data, or it tells of them: use
+`stopping_time` with a public bound.
+
+References:
+    Cyffers, Even, Bellet, Massoulié, "Muffliato: peer-to-peer privacy amplification for
+    decentralized optimization and averaging", NeurIPS 2022, arXiv 2206.05091.
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 6, hal tel-04877971.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from coterie import checks
+from coterie.checks import InputError
+from coterie.graphs.capacities import RingTimes
+from coterie.graphs.families import refuse_apart
+from coterie.graphs.matrices import gossip_matrix, joined
+from coterie.graphs.spectra import chebyshev_factor, contraction
+from coterie.privacy.accounting.gaussian import mu_of, replaced
+from coterie.privacy.accounting.ledger import Event, Exchange, Input, Ledger, Meetings
+from coterie.privacy.accounting.projection import Observer
+
+from .. import gossip
+from ..decentralised.muffliato import PlannedNoise, planned, stopping_time
+from .exact import exact_losses
+
+
+class Averaged(NamedTuple):
+    """Rows near the mean of all, and what was sent to get there."""
+
+    x: Float64[Tensor, "n d"]
+    ledger: Ledger
+
+
+def noisy(
+    x: Float[Tensor, "n d"], *, clip: float, noise: float, rng: torch.Generator
+) -> Averaged:
+    """Rows of at most this length, with fresh noise, and a ledger that begins so.
+
+    Args:
+        x: a row for each client.
+        clip: the largest length of a row; longer ones are shortened.
+        noise: standard deviation of every coordinate.
+        rng: of the noise, for simulation only: it can be told from what it gave.
+    """
+    checks.finite("x", x)
+    checks.number("noise", noise, at_least=0)
+    sensitivity = replaced(clip)
+    length = x.double().norm(dim=1, keepdim=True)
+    short = x.double() * (clip / length.clamp(min=clip))
+    drawn = torch.randn(x.shape, generator=rng, dtype=torch.float64)
+    everybody = torch.ones(len(x), dtype=torch.bool)
+    ledger = Ledger(len(x), (Input(0, everybody, sensitivity, noise),))
+    return Averaged(short + noise * drawn, ledger)
+
+
+# In rounds.
+
+
+def exchanges(
+    matrix: Float[Tensor, "n n"], rounds: int, *, factor: float = 1.0, round: int = 0
+) -> list[Event]:
+    """Events of so many rounds with one matrix; `factor` is that of Chebyshev, or 1."""
+    edges = joined(matrix)
+    links = torch.cat([edges, edges.flip(1)])
+    gammas = [1.0] + [factor] * (rounds - 1)
+    return [Exchange(round, links, matrix, gamma) for gamma in gammas[:rounds]]
+
+
+def synchronous(
+    x: Float[Tensor, "n d"],
+    matrix: Float[Tensor, "n n"],
+    *,
+    rounds: int,
+    clip: float,
+    noise: float,
+    rng: torch.Generator,
+    gap: float | None = None,
+) -> Averaged:
+    """Algorithm 6.1: noise, then P_T(W) by Chebyshev's recursion.
+
+    Args:
+        x: a row for each client.
+        matrix: symmetric and doubly stochastic, with a gap above 0.
+        rounds: T, as of `stopping_time`.
+        clip: the largest length of a row.
+        noise: standard deviation of every coordinate.
+        rng: of the noise.
+        gap: of the matrix, or less; None: found from it.
+    """
+    gap = 1 - contraction([matrix]) if gap is None else gap
+    factor = chebyshev_factor(gap)
+    start, ledger = noisy(x, clip=clip, noise=noise, rng=rng)
+    mixed = gossip.chebyshev(start, matrix, rounds=rounds, gap=gap)
+    for event in exchanges(matrix, rounds, factor=factor):
+        ledger.append(event)
+    return Averaged(mixed, ledger)
+
+
+def time_varying(
+    x: Float[Tensor, "n d"],
+    matrices: Iterable[Tensor],
+    *,
+    clip: float,
+    noise: float,
+    rng: torch.Generator,
+) -> Averaged:
+    """Noise, then `... W_2 W_1 W_0 x`; arguments as for `synchronous`."""
+    start, ledger = noisy(x, clip=clip, noise=noise, rng=rng)
+    used = list(matrices)
+    for t, matrix in enumerate(used):
+        ledger.append(exchanges(matrix, 1, round=t)[0])
+    return Averaged(gossip.time_varying(start, used), ledger)
+
+
+def with_dropouts(
+    x: Float[Tensor, "n d"],
+    *,
+    rounds: int,
+    links: float,
+    dropout: float,
+    clip: float,
+    noise: float,
+    rng: torch.Generator,
+) -> Averaged:
+    """Plain rounds on random graphs between clients who are there.
+
+    In each round anew a client is away with the chance `dropout`, the same for all, and
+    two who are there exchange their rows with the chance `links`. Noise as of `noisy`.
+    """
+    checks.number("dropout", dropout, at_least=0, below=1)
+    drawn = []
+    for _ in range(checks.integer("rounds", rounds, at_least=0)):
+        present = torch.rand(len(x), generator=rng) >= dropout
+        edges = random_edges(len(x), links, rng)
+        edges = edges[present[edges].all(1)]
+        some = gossip_matrix(edges, len(x)) if len(edges) else torch.eye(len(x))
+        drawn.append(some.double())
+    return time_varying(x, drawn, clip=clip, noise=noise, rng=rng)
+
+
+def random_edges(n: int, chance: float, rng: torch.Generator) -> Int[Tensor, "e 2"]:
+    """Each pair with the same chance, independently; the graph may fall apart."""
+    checks.number("chance", chance, above=0, at_most=1)
+    # Gaps between pairs that are drawn are geometric: as many draws as there are edges.
+    count, found, last = n * n, list[Tensor](), -1
+    if chance == 1:
+        return torch.triu_indices(n, n, 1).T
+    while last < count:
+        size = int(count * chance * 1.1) + 100
+        gaps = torch.empty(size, dtype=torch.float64)
+        place = last + gaps.geometric_(chance, generator=rng).long().cumsum(0)
+        found.append(place)
+        last = int(place[-1])
+    place = torch.cat(found)
+    place = place[place < count]
+    pairs = torch.stack([place // n, place % n], 1)
+    return pairs[pairs[:, 0] < pairs[:, 1]]
+
+
+def on_secret_graph(
+    x: Float[Tensor, "n d"],
+    *,
+    links: float,
+    clip: float,
+    noise: float,
+    rng: torch.Generator,
+    spread: float | None = None,
+) -> Averaged:
+    """`synchronous` for `stopping_time`, on a random graph, drawn until connected.
+
+    Every edge is there with the chance `links`, such as 1.5 ln(n) / n, and stays as
+    secret as the noise, which is that of `noisy`. `spread` is a public bound on
+    (1/n) sum |x_v - x_bar|^2; None: clip^2.
+    """
+    n = len(x)
+    matrix = gossip_matrix(connected_edges(n, links, rng), n)
+    gap = 1 - contraction([matrix])
+    spread = clip**2 if spread is None else spread
+    rounds = stopping_time(gap**0.5, n, noise, spread=spread, dim=x.shape[1])
+    return synchronous(
+        x, matrix, rounds=rounds, clip=clip, noise=noise, rng=rng, gap=gap
+    )
+
+
+def connected_edges(
+    n: int, chance: float, rng: torch.Generator, *, tries: int = 1000
+) -> Int[Tensor, "e 2"]:
+    """`random_edges` drawn again until there is a way between any two nodes."""
+    for _ in range(tries):
+        edges = random_edges(n, chance, rng)
+        try:
+            refuse_apart("graph", edges, n)
+            return edges
+        except InputError:
+            continue
+    raise InputError(
+        f"`links` = {chance:g} is too small for {n} clients: of {tries} random graphs "
+        "none was connected."
+    )
+
+
+# By random pairs.
+
+
+def randomised(
+    x: Float[Tensor, "n d"],
+    edges: Int[Tensor, "e 2"],
+    chances: Float[Tensor, " e"],
+    *,
+    meetings: int,
+    clip: float,
+    noise: float,
+    rng: torch.Generator,
+) -> Averaged:
+    """Algorithm 6.2: noise as of `noisy`, then so many ticks, at which pairs may meet.
+
+    At each tick one of the edges rings, by their chances, which sum to at most 1, or
+    none does.
+    """
+    checks.integer("meetings", meetings, at_least=0)
+    checks.positive("chances", chances, len(edges))
+    ends = chances.double().cumsum(0)
+    if float(ends[-1]) > 1 + 1e-5:  # rounding of many in single precision
+        raise InputError(f"`chances` must sum to at most 1, got {float(ends[-1]):.6g}.")
+    start, ledger = noisy(x, clip=clip, noise=noise, rng=rng)
+    drawn = torch.rand(meetings, generator=rng, dtype=torch.float64)
+    which = torch.searchsorted(ends, drawn, right=True)
+    times = torch.arange(meetings, dtype=torch.float64)[which < len(edges)]
+    rings = RingTimes(times, which[which < len(edges)])
+    end = torch.tensor([float(meetings)], dtype=torch.float64)
+    mixed = gossip.randomised(start, edges, rings, end)[0]
+    met = edges[rings.which]
+    _write(ledger, met, torch.zeros_like(met, dtype=torch.float64), 0.0)
+    return Averaged(mixed, ledger)
+
+
+def accelerated(
+    x: Float[Tensor, "n d"],
+    edges: Int[Tensor, "e 2"],
+    rates: Float[Tensor, " e"],
+    *,
+    until: float,
+    clip: float,
+    noise: float,
+    rng: torch.Generator,
+) -> Averaged:
+    """Remark 6.3.1: pairs meet at the rings of Poisson clocks, with second rows.
+
+    The graph is connected; with rates that sum to 1 there are about `until` meetings.
+    Noise as of `noisy`.
+    """
+    pace = gossip.pace(edges, rates)
+    start, ledger = noisy(x, clip=clip, noise=noise, rng=rng)
+    rings = gossip.poisson_rings(rates, until, rng)
+    end = torch.tensor([until], dtype=torch.float64)
+    mixed = gossip.accelerated(start, edges, rings, end, pace).x[0]
+    met = edges[rings.which]
+    flown = gossip.moved(met, rings.times, len(x), pace.eta)
+    _write(ledger, met, flown, pace.gamma)
+    return Averaged(mixed, ledger)
+
+
+def _write(ledger: Ledger, met: Tensor, flown: Tensor, gamma: float) -> None:
+    """Meetings, those that touch no earlier one at once."""
+    for t, some in enumerate(gossip.layers(met, ledger.clients)):
+        ledger.append(Meetings(t, met[some], flown[some], gamma))
+
+
+# How much noise.
+
+
+def calibrated(
+    matrix: Float[Tensor, "n n"],
+    *,
+    epsilon: float,
+    delta: float,
+    clip: float,
+    pairs: Sequence[tuple[int, int]] | None = None,
+    spread: float | None = None,
+    dim: int = 1,
+) -> PlannedNoise:
+    """Noise and rounds of `synchronous` so that no pair exceeds (epsilon, delta).
+
+    Exact losses grow with rounds, and rounds shrink with noise: the fewest rounds that
+    are long enough for the noise they need. Neighbours learn all of each other's input,
+    whatever the graph, so that all pairs together need the noise of local privacy.
+
+    Args:
+        matrix: symmetric and doubly stochastic.
+        epsilon: of the pairs.
+        delta: of the pairs.
+        clip: the largest length of a row.
+        pairs: (client, observer); None: all, which is local privacy.
+        spread: a public bound on (1/n) sum |x_v - x_bar|^2; None: clip^2.
+        dim: coordinates of a row.
+    """
+    n, local = len(matrix), replaced(clip) / mu_of(epsilon, delta)
+    gap = 1 - contraction([matrix])
+    spread = clip**2 if spread is None else spread
+    observers = sorted({v for _, v in pairs or ()})
+    known: dict[int, float] = {}
+
+    def noise_after(rounds: int) -> float:
+        if pairs is None:
+            return local
+        if rounds not in known:
+            ledger = Ledger(n, (Input(0, torch.ones(n).bool(), 1.0, 1.0),))
+            for event in exchanges(matrix, rounds):
+                ledger.append(event)
+            found = exact_losses(ledger, [Observer((v,)) for v in observers]).share
+            share = max(float(found[u, observers.index(v)]) for u, v in pairs)
+            # A pair that learns nothing yet needs no noise, but rounds ask for some.
+            known[rounds] = local * max(share, 1e-12) ** 0.5
+        return known[rounds]
+
+    return planned(
+        noise_after,
+        lambda noise: stopping_time(gap**0.5, n, noise, spread=spread, dim=dim),
+    )

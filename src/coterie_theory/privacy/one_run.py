@@ -1,0 +1,132 @@
+"""An audit of one client's own data, in one private run.
+
+Some of the client's training samples are canaries: each stays or is taken out by a coin
+that the attacker does not see. Then the client answers as it would in training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from coterie import seeds
+from coterie.checks import InputError, integer
+from coterie.clients.kernels import Kernel
+from coterie.clients.samples import Batch
+from coterie.clients.simulation import Simulation
+from coterie.data.federation import Federation, part
+from coterie.models import ravel
+from coterie.privacy.accounting.subsampled import sampled_epsilon
+from coterie.privacy.attacks.membership import Audit, audited, scores_along
+from coterie.privacy.mechanisms.per_sample import PrivateSimulation
+from coterie.types import Federated
+
+
+def audit_client(
+    federation: Federation,
+    module: nn.Module,
+    client: int,
+    *,
+    clip: float,
+    noise: float,
+    batch_size: int,
+    rounds: int,
+    lr: float = 0.1,
+    canaries: int = 100,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Audit:
+    """What an attack on one client's releases proves, beside what is promised.
+
+    Args:
+        federation: the data.
+        module: architecture and first model.
+        client: whose data are audited, a position.
+        clip: length to which gradients of samples are cut.
+        noise: in units of it.
+        batch_size: expected samples of a minibatch.
+        rounds: steps of descent on private gradients.
+        lr: their size.
+        canaries: training samples that are guessed about.
+        delta: of the promise.
+        confidence: that the lower bound holds.
+        seed: of coins, minibatches and noise.
+    """
+    own = federation.only(client)
+    size = int(own.train.size[0])
+    integer("canaries", canaries, at_least=2)
+    if canaries >= size:
+        raise InputError(
+            f"`canaries` must be fewer than the {size} training samples of "
+            f"{own.name_of(0)}, got {canaries}."
+        )
+    chosen, members = _coins(size, canaries, seed)
+    stays = torch.ones(size, dtype=torch.bool)
+    stays[chosen[~members]] = False
+    train = own.train.index
+    nobody = torch.zeros(int(stays.sum()), dtype=torch.long)
+    kept = replace(own, train=part(train[stays.to(train.device)].cpu(), nobody, 1))
+    plain = Simulation(kept, module, batch_size=batch_size, seed=seed)
+    clients = PrivateSimulation(plain, clip=clip, noise=noise)
+    x = ravel(module).to(plain.dtype)[None]
+    points, answers = released(clients, x, rounds=rounds, lr=lr)
+    along = directions(plain.kernel, points[:, 0], train[chosen])
+    rate = float(clients.batch_counts[0] / clients.sizes[0])
+    upper = sampled_epsilon(noise, delta=delta, rate=rate, steps=rounds)
+    scores = canary_scores(answers[:, 0], along)
+    return audited(scores, members, upper=upper, delta=delta, confidence=confidence)
+
+
+def _coins(size: int, canaries: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Which of the samples are canaries, and which of these are in."""
+    rng = seeds.generator(seed, "audit")
+    chosen = torch.randperm(size, generator=rng)[:canaries]
+    return chosen, torch.rand(canaries, generator=rng) < 0.5
+
+
+def released(
+    clients: Federated, x: Float[Tensor, "n d"], *, rounds: int, lr: float = 0.0
+) -> tuple[Float[Tensor, "t n d"], Float[Tensor, "t n d"]]:
+    """Models and what clients answer to them, in rounds of descent along the answers.
+
+    Args:
+        clients: who are audited.
+        x: first models; an auditor may choose any.
+        rounds: how many.
+        lr: step size; at 0 the same models are asked again and again.
+    """
+    points, answers = [], []
+    for t in range(1, rounds + 1):
+        g = clients.at(t).grads(x)
+        points.append(x)
+        answers.append(g)
+        x = x - lr * g
+    return torch.stack(points), torch.stack(answers)
+
+
+def directions(
+    kernel: Kernel, points: Float[Tensor, "t d"], canaries: Int[Tensor, " m"]
+) -> Float[Tensor, "t m d"]:
+    """Unit gradients of each canary at each model.
+
+    Args:
+        kernel: of the audited clients, without clipping.
+        points: models of one client.
+        canaries: where they lie among the samples.
+    """
+    m = len(canaries)
+    weight = torch.ones(m, 1, dtype=points.dtype, device=points.device)
+    batch = Batch(canaries[:, None], weight)
+    g = torch.stack([kernel.grad(point.expand(m, -1), batch) for point in points])
+    return g / g.norm(dim=2, keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
+
+
+def canary_scores(
+    answers: Float[Tensor, "t d"], canaries: Float[Tensor, "t m d"]
+) -> dict[str, Float[Tensor, " m"]]:
+    """For each canary, how much the releases look as if it were in, by every attack."""
+    return scores_along(torch.einsum("td,tmd->tm", answers, canaries))

@@ -1,0 +1,126 @@
+"""A few models, each for a group of clients who are not known beforehand.
+
+Equation (9.5) is
+
+    min over centres c_1 .. c_r, |c_s| <= cap, and groups pi of  sum_i L_i(c_pi(i)).
+
+Alternates  pi(i) <- argmin_s L_i(c_s)  and  c_s <- argmin of the loss of its members,
+so that the loss never rises. A client needs few samples to choose a group, fewer than
+dimensions and than groups; the centres need r D samples in all. Starts
+are groups by k-means of -grad L_i(0) in their r longest directions.
+
+References:
+    Even, PhD thesis, 2024, chapter 9, Theorem 9.2, tel-04877971.
+    Ghosh, Chung, Yin, Ramchandran, "An efficient framework for clustered federated
+    learning", NeurIPS 2020, arXiv 2006.04088.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from coterie.checks import InputError, integer, number
+
+from .tasks import Tasks, gradients, least, losses_at, warn_of_few
+
+
+class Clustered(NamedTuple):
+    """Models of groups."""
+
+    x: Float[Tensor, "n d"]
+    centres: Float[Tensor, "r d"]
+    groups: Int[Tensor, " n"]
+    loss: float
+    losses: list[float]  # of the start that was kept, after each step; never rising
+
+
+def clustered(
+    data: Tasks,
+    *,
+    groups: int,
+    cap: float,
+    rng: torch.Generator,
+    starts: int = 5,
+) -> Clustered:
+    """The models of so many groups, the best of several starts.
+
+    Args:
+        data: samples of all clients.
+        groups: how many.
+        cap: the longest that a model may be.
+        rng: draws starts.
+        starts: how many.
+    """
+    n, d = data.shape
+    integer("groups", groups, at_least=1)
+    if groups > n:
+        raise InputError(f"`groups` must be at most the {n} clients, got {groups}.")
+    number("cap", cap, above=0)
+    what = f"{groups} centres (Theorem 9.2)"
+    warn_of_few(data, what, samples=groups * d, each=1)
+    integer("starts", starts, at_least=1)
+    g = gradients(data, data.features.new_zeros(n, d))
+    # In their longest directions, as many as groups if there are.
+    points = g @ torch.linalg.eigh(g.T @ g)[1][:, -groups:]
+    runs = [
+        _alternated(data, _means(points, groups, rng), groups, cap)
+        for _ in range(starts)
+    ]
+    return min(runs, key=lambda run: run.loss)
+
+
+def _means(points: Tensor, groups: int, rng: torch.Generator) -> Tensor:
+    """Groups by k-means of rows, whose first centres are rows far from each other."""
+    at = [int(torch.randint(len(points), (1,), generator=rng))]
+    for _ in range(groups - 1):
+        far = torch.cdist(points, points[at]).amin(1).square().cpu()
+        even = torch.ones_like(far)
+        weights = far if bool(far.sum() > 0) else even
+        at.append(int(torch.multinomial(weights, 1, generator=rng)))
+    centres = points[at]
+    for _ in range(20):
+        member = torch.cdist(points, centres).argmin(1)
+        sums = torch.zeros_like(centres).index_add_(0, member, points)
+        count = member.bincount(minlength=groups)[:, None]
+        centres = torch.where(count > 0, sums / count.clamp(min=1), centres)
+    return torch.cdist(points, centres).argmin(1)
+
+
+def _alternated(data: Tasks, member: Tensor, groups: int, cap: float) -> Clustered:
+    centres = data.features.new_zeros(groups, data.shape[1])
+    losses: list[float] = []
+    for _ in range(100):
+        centres = _centres(data, member, centres, cap)
+        costs = costs_of(data, centres)  # (N, r)
+        losses.append(float(costs.gather(1, member[:, None]).sum()))
+        old, member = member, costs.argmin(1)
+        losses.append(float(costs.gather(1, member[:, None]).sum()))
+        if bool((old == member).all()):
+            break
+    return Clustered(centres[member], centres, member, losses[-1], losses)
+
+
+def costs_of(data: Tasks, centres: Float[Tensor, "r d"]) -> Float[Tensor, "n r"]:
+    """The part L_i(c_s) of the loss that each client has with each centre."""
+    z = (data.features @ centres.T).permute(2, 0, 1)  # (r, N, M)
+    return (data.weights * losses_at(data, z)).sum(2).T
+
+
+def _centres(data: Tasks, member: Tensor, centres: Tensor, cap: float) -> Tensor:
+    """The best model for each group, or as it was where nobody is in it."""
+    found = []
+    for s, centre in enumerate(centres):
+        mine = member == s
+        if not bool(mine.any()):
+            found.append(centre)
+            continue
+        features, targets, weights = (part[mine] for part in data[:3])
+        pooled = features.flatten(0, 1)[None], targets.reshape(1, -1)
+        found.append(
+            least(*pooled, weights.reshape(1, -1), data.loss, cap, centre[None])[0]
+        )
+    return torch.stack(found)

@@ -1,0 +1,69 @@
+"""When one sample of every client tells their common subspace, and when it cannot.
+
+References:
+    Even, PhD thesis, 2024, chapter 9, section 9.4, tel-04877971.
+
+Differences (see docs/errata.md): samples are noiseless; the text says noisy.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.stats import f
+
+from coterie.checks import InputError, integer, number
+
+
+def clients_needed(
+    dimension: int, rank: int, eps: float, *, spread: float = 1.0
+) -> float:
+    """Theorem 9.3: `D ln D e^(r/(lam eps))` clients, in order, for dist_F^2/r <= eps.
+
+    Args:
+        dimension: D.
+        rank: r.
+        eps: of the subspace.
+        spread: lam, with `(1/N) sum_i w_i w_i' >= (lam B^2/r) U U'`; 1: evenly.
+    """
+    d, r = integer("dimension", dimension, at_least=2), _rank(rank)
+    number("eps", eps, above=0)
+    number("spread", spread, above=0, at_most=1)
+    try:
+        return d * math.log(d) * math.exp(r / (spread * eps))
+    except OverflowError:
+        return math.inf
+
+
+def wrong_is_admissible(rank: int, clients: int) -> float:
+    """The chance that a subspace orthogonal to the true one fits all samples.
+
+    `P(chi^2_r >= chi^2_1)^N`, the norms of a sample in the one and in a direction of
+    the other.
+
+    >>> [round(wrong_is_admissible(r, 1), 3) for r in (1, 2, 3, 5)]
+    [0.5, 0.707, 0.818, 0.924]
+    """
+    return _one(_rank(rank)) ** integer("clients", clients, at_least=0)
+
+
+def clients_that_mislead(rank: int, chance: float = 7 / 8) -> int:
+    """Up to so many clients a wrong subspace fits with this chance; Prop. 9.4.2.
+
+    It grows exponentially in the rank.
+
+    >>> [clients_that_mislead(r) for r in (10, 15, 20)]
+    [13, 88, 571]
+    """
+    if not 0 < chance < 1:
+        raise InputError(f"`chance` must be between 0 and 1, got {chance:g}.")
+    return math.floor(math.log(chance) / math.log(_one(_rank(rank))))
+
+
+def _one(rank: int) -> float:
+    """`P(chi^2_1 <= chi^2_r)`, as chi^2_1/(chi^2_r/r) has an F distribution."""
+    return float(f.cdf(rank, 1, rank))
+
+
+def _rank(rank: int) -> int:
+    return integer("rank", rank, at_least=1)

@@ -1,0 +1,196 @@
+"""How near estimators of shared structure come, chapter 9 of Even's thesis.
+
+N clients with m samples each, models of D dimensions and norm at most B, rank r. Errors
+are `(1/N) |W - W*|_F^2` where losses are mu-strongly convex, else gaps of the mean
+loss. Rates are up to constants and logarithms; lemmas without these are exact.
+
+References:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, chapter 9, tel-04877971.
+
+Differences (each with a test; see docs/errata.md): B^2 in Proposition 9.3.1 and in two
+terms of Theorem 9.5; the first is about U v and w*, not about v and v*; kappa = 1
+suffices in (9.7); probabilities have negative exponents.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coterie.checks import InputError, integer, number
+from coterie.optim.heads import refuse_rank
+
+from .subspaces import squared_distance, top_subspace
+
+
+class ProblemSizes(NamedTuple):
+    """Sizes and constants of a problem.
+
+    Args:
+        clients: N.
+        dimension: D.
+        rank: r, of the models, or how many centres there are.
+        samples: m, of each client.
+        cap: B, the longest that a model is.
+        mu: strong convexity; 0: none.
+        smoothness: L of the losses.
+        curvature_noise: sigma^2, of Hessians (9.2.2).
+        label_noise: sigma_*^2, of gradients at the optimum (9.2.1).
+    """
+
+    clients: int
+    dimension: int
+    rank: int
+    samples: int
+    cap: float = 1.0
+    mu: float = 1.0
+    smoothness: float = 1.0
+    curvature_noise: float = 1.0
+    label_noise: float = 1.0
+
+
+def _rate(setting: ProblemSizes, share: float) -> float:
+    """`B^2 (sigma^4 + sigma_*^4) share/mu^2`, or the convex one with a square root."""
+    refuse_rank(setting.rank, setting.clients, setting.dimension)
+    integer("samples", setting.samples, at_least=1)
+    number("mu", setting.mu, at_least=0)
+    sigma, star, b = setting.curvature_noise, setting.label_noise, setting.cap
+    if setting.mu == 0:
+        return b**2 * (sigma + star) * math.sqrt(share)
+    return b**2 * (sigma**2 + star**2) * share / setting.mu**2
+
+
+def alone_rate(setting: ProblemSizes) -> float:
+    """Of every client alone: `D/m`, or `sqrt(D/m)` where losses are only convex.
+
+    >>> alone_rate(ProblemSizes(100, 50, 2, 100))
+    1.0
+    """
+    return _rate(setting, setting.dimension / setting.samples)
+
+
+def low_rank_rate(setting: ProblemSizes) -> float:
+    """Theorem 9.1, the low-rank estimator: `r(D + N)/(m N)`.
+
+    >>> low_rank_rate(ProblemSizes(100, 50, 2, 100))
+    0.06
+    """
+    n, d, r, m = setting[:4]
+    return _rate(setting, r * (d + n) / (m * n))
+
+
+def clustered_rate(setting: ProblemSizes) -> float:
+    """Theorem 9.2, the clustered one: `r D/(m N) + ln(r)/m`, also where m < r."""
+    n, d, r, m = setting[:4]
+    return _rate(setting, r * d / (m * n) + max(math.log(r), 0.0) / m)
+
+
+def failure(setting: ProblemSizes, *, clustered: bool = False) -> float:
+    """How likely Theorems 9.1 and 9.2 fail: `4 e^-(r(D+N)) + 4 e^-(N m D)`, at most.
+
+    For the clustered estimator the first exponent is N.
+    """
+    n, d, r, m = setting[:4]
+    first = n if clustered else r * (d + n)
+    return min(1.0, 4 * math.exp(-first) + 4 * math.exp(-n * m * d))
+
+
+def lower_bound(setting: ProblemSizes) -> float:
+    """`r D/(N m)`: no estimator of the subspace has a smaller dist_rho^2, in order."""
+    n, d, r, m = setting[:4]
+    return r * d / (n * m)
+
+
+def samples_needed(setting: ProblemSizes) -> dict[str, float]:
+    """M from which each estimator can work, in order.
+
+    Alone D, low rank r with `N m >= r D`, clusters `r D/N`, nuclear norm `sqrt(r D)`.
+    """
+    n, d, r, _ = setting[:4]
+    return {
+        "alone": float(d),
+        "low rank": max(float(r), r * d / n),
+        "clusters": max(1.0, r * d / n),
+        "nuclear norm": math.sqrt(r * d),
+    }
+
+
+def truncation(setting: ProblemSizes) -> int:
+    """`s = sqrt(r(D + N))` of Theorem 9.4, at least 2r and at most min(D, N)."""
+    n, d, r, _ = setting[:4]
+    refuse_rank(r, n, d)
+    return min(max(round(math.sqrt(r * (d + n))), 2 * r), d, n)
+
+
+def nuclear_rate(setting: ProblemSizes, *, kappa: float = 1.0) -> float:
+    """Theorem 9.4, the nuclear norm cut to `truncation`:
+
+    `kappa^2 B^2 (L/mu) sqrt(r/(D+N)) + (B^2/mu) ((1+kappa^2) sigma^2
+    + (1+kappa) sigma_*^2) sqrt(r(D+N))/m`.
+    """  # noqa: D415
+    n, d, r, m, b, mu, smooth, sigma, star = setting
+    number("mu", mu, above=0)
+    number("kappa", kappa, at_least=1)
+    first = kappa**2 * b**2 * smooth / mu * math.sqrt(r / (d + n))
+    noise = (1 + kappa**2) * sigma + (1 + kappa) * star
+    return first + b**2 / mu * noise * math.sqrt(r * (d + n)) / m
+
+
+def nuclear_bound(setting: ProblemSizes, cut: int, *, kappa: float = 1.0) -> float:
+    """Theorem 9.5, for any number s of singular values that are kept.
+
+    `B^2/mu (2 M kappa^2 r/s + 4 sigma_*^2 (a/s + sqrt(a/(N s))) kappa sqrt(N r)
+    + 16 a sigma^2 + 8 sigma_*^2 (a + sqrt(a)))` with `a = s(D + N)/(N m)` and
+    `M = L + sigma^2 D/m`, both up to logarithms.
+    """
+    n, d, r, m, b, mu, smooth, sigma, star = setting
+    number("mu", mu, above=0)
+    s = integer("cut", cut, at_least=1)
+    a, top = s * (d + n) / (n * m), smooth + sigma * d / m
+    bias = 2 * top * kappa**2 * r / s
+    cross = 4 * star * (a / s + math.sqrt(a / (n * s))) * kappa * math.sqrt(n * r)
+    rest = 16 * a * sigma + 8 * star * (a + math.sqrt(a))
+    return b**2 / mu * (bias + cross + rest)
+
+
+def subspace_bound(x: Float[Tensor, "n d"], error: float, rank: int) -> float:
+    """Lemma 9.3.4: dist_F^2/r of models of this rank that are so near, at most.
+
+    `eps/nu^2` with `nu^2 = (r/N) lambda_min(V* V*')`, of the true models `W* = V* U*`.
+
+    Args:
+        x: the true models.
+        error: eps, `(1/N) |W - W*|_F^2` of other ones of rank r.
+        rank: r.
+    """
+    heads = x @ top_subspace(x, rank)
+    smallest = float(torch.linalg.eigvalsh(heads.T @ heads)[0])
+    if smallest <= 0:
+        raise InputError(f"`x` must have rank {rank}, got less.")
+    return number("error", error, at_least=0) / (rank / len(x) * smallest)
+
+
+def few_shot_bias(
+    basis: Float[Tensor, "d r"],
+    true_basis: Float[Tensor, "d r"],
+    setting: ProblemSizes,
+) -> float:
+    """What a newcomer's model is wrong by with any number of samples, Prop. 9.3.1.
+
+    `(L/mu) delta^2 B^2` of |U v - w*|^2 with delta the spectral distance of subspaces;
+    without strong convexity `L delta^2 B^2/2` of the loss.
+    """
+    delta = squared_distance(basis, true_basis, norm="spectral")
+    if setting.mu == 0:
+        return setting.smoothness * delta * setting.cap**2 / 2
+    return setting.smoothness / setting.mu * delta * setting.cap**2
+
+
+def few_shot_rate(setting: ProblemSizes) -> float:
+    """What comes on top with m samples: `B^2 (sigma^4 + sigma_*^4) r/(mu^2 m)`."""
+    return _rate(setting, setting.rank / setting.samples)

@@ -1,0 +1,186 @@
+"""Claims about following where values come from, and about what is refused by it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.algorithms.spag import spag
+from coterie.checks import InputError
+from coterie.privacy.mechanisms import foresee
+from coterie.privacy.mechanisms.dry_run.origins import (
+    followed,
+    is_of_data,
+    known,
+    of_data,
+)
+from coterie.types import Algorithm, Rows
+from support.private_runs import method, seen
+
+
+def theirs() -> Tensor:
+    """Numbers of clients."""
+    return of_data(torch.arange(12.0).reshape(3, 4) - 5)
+
+
+MADE = {
+    "arithmetic": lambda a, k: (a * 0 + k).sum(1, keepdim=True),
+    "a choice": lambda a, k: torch.where(a > 0, k, k),
+    "places": lambda a, k: k[(a[:, 0] > 0).nonzero()[:, 0]],
+    "a column written": lambda a, k: written(k, (slice(None), 1), a[:, 0]),
+    "cells written": lambda a, k: written(k, k > 0, a.sum()),
+    "a sparse matrix": lambda a, k: sparse(a[0, :2]) @ k,
+    "many rows at once": lambda a, k: torch.func.vmap(torch.dot)(k, a),
+}
+
+
+def written(rows, places, values):
+    """The rows with other values at these places."""
+    made = rows.clone()
+    made[places] = values
+    return made
+
+
+def sparse(values):
+    """A matrix with two entries."""
+    places = torch.tensor([[0, 1], [1, 0]])
+    return torch.sparse_coo_tensor(places, values, (3, 3), check_invariants=False)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_made_of_clients_numbers_is_known_by_it(name):
+    ours = torch.ones(3, 4)
+    with followed():
+        assert is_of_data(MADE[name](theirs(), ours.clone()))
+        assert not is_of_data(MADE[name](ours, ours.clone()))
+
+
+def test_a_shape_tells_nothing_and_a_copy_of_what_is_released_is_known():
+    with followed() as following:
+        a = theirs()
+        alike = torch.zeros_like(a), a.new_ones(2), torch.full_like(a, 2.0)
+        assert not any(map(is_of_data, alike))
+        mean = a.mean(0).expand(3, 4)
+        assert is_of_data(mean) and not is_of_data(known(mean))
+        assert len(a) == a.shape[0] and not following.read
+    assert known(mean).stride(0) == 0 and torch.equal(known(mean), mean)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda a: bool((a > 0).any()),
+        lambda a: a[0, 0].item(),
+        lambda a: a[0].tolist(),
+        lambda a: a.numpy(),
+        lambda a: torch.equal(a, a.clone()),
+    ],
+)
+def test_a_number_that_is_read_is_noticed(look):
+    with followed() as following:
+        look(torch.ones(2, 2))
+        assert not following.read
+        look(theirs())
+        assert following.read
+
+
+# Methods.
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_spag_is_refused_however_many_clients_and_rounds_there_are(n):
+    # Its clients send a yes or no, which two worlds may have in common by chance.
+    holders, everybody = torch.arange(n) == 0, torch.ones(n, dtype=torch.bool)
+    algorithm = spag(torch.ones(n), holders, newton=1, inner=1)
+    for rounds in range(1, 9):
+        with pytest.raises(InputError, match=r"spag cannot .* and are no models"):
+            foresee(algorithm, [everybody] * rounds, seed=rounds, label="spag")
+
+
+class State(NamedTuple):
+    """Models."""
+
+    x: Rows
+
+
+def sending(numbers):
+    """A method whose clients train and then send some numbers of their gradients."""
+
+    def step(state, oracle, rng):
+        g = oracle.grads(state.x)
+        x = oracle.average(g.new_ones(len(g)), state.x - 0.1 * g)
+        oracle.average(g.new_ones(len(g)), numbers(g))
+        return State(x), {}
+
+    return Algorithm(lambda x, oracle: State(x), step)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        lambda g: (g.sum(1, keepdim=True) < 1e9).to(g),
+        lambda g: 0 * g[:, :2],
+        lambda g: torch.where(g[:, :1].isnan(), 1.0, 2.0),
+    ],
+)
+def test_numbers_made_of_data_are_refused_also_where_no_world_shows_it(numbers):
+    with pytest.raises(InputError, match=r"it cannot .* by `average` clients send num"):
+        seen(sending(numbers), rounds=1)
+
+
+def test_numbers_that_are_made_of_releases_may_leave():
+    found = seen(sending(lambda g: torch.zeros_like(g[:, :2])), rounds=1)
+    assert [call.fresh for call in found.rounds[1]] == [(True,), (False,)]
+
+
+def looking(before: bool):
+    """Averaging of models, by a method that looks at numbers of clients.
+
+    If not before it sends, then afterwards, and so before it sends again.
+    """
+
+    def step(state, oracle, rng):
+        x = state.x - 0.1 * oracle.grads(state.x)
+        weight = 1.0
+        if before and float(x.sum()) > 1e12:
+            weight = 2.0
+        mean = oracle.average(torch.full((len(x),), weight), x)
+        return State(mean), {"moved": float((mean - x).norm())}
+
+    return Algorithm(lambda x, oracle: State(x), step)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_who_looks_at_numbers_of_clients_and_then_sends_is_refused(before):
+    with pytest.raises(InputError, match="it reads numbers that depend on clients'"):
+        seen(looking(before), rounds=1)
+
+
+def deciding(clients, x):
+    """A client program that returns one of two known rows, by a loss."""
+    return x if float(clients.loss(x).sum()) > -1e9 else -x
+
+
+def test_what_a_client_program_decides_is_its_clients():
+    def step(state, oracle, rng):
+        (x,) = oracle.each(deciding, state.x)
+        return State(oracle.average(x.new_ones(len(x)), x)), {}
+
+    found = seen(Algorithm(lambda x, oracle: State(x), step), rounds=2)
+    assert [call.fresh for calls in found.rounds[1:] for call in calls] == [(True,)] * 2
+
+
+ACCEPTED = (
+    "adaptive_all_for_one all_for_all all_for_one apfl aruba cobo decentralised_sgd "
+    "ditto extra fedavg fedavg_finetune fedrep gradient_tracking karula local "
+    "low_rank_corrections per_fedavg pfedme time_adaptive_all_for_all wga_bc"
+)
+
+
+@pytest.mark.parametrize("name", ACCEPTED.split())
+def test_methods_of_models_and_gradients_are_not_refused(name):
+    foreseen = seen(method(name), rounds=1)
+    assert len(foreseen.rounds) == 2 and foreseen.told is None

@@ -1,0 +1,184 @@
+"""Claims about mean features that clients tell with noise, to choose partners by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from coterie.checks import InputError
+from coterie.data import divide, load
+from coterie.privacy.accounting.accounts import by_pairs, totals
+from coterie.privacy.mechanisms.partners import (
+    FEATURES,
+    PARTNERS,
+    Choosing,
+    private_distances,
+    private_weights,
+)
+from coterie.seeds import generator
+from coterie.similarity.samples import samples_of
+
+
+def swapped(clients=4):
+    """Digits, which odd clients name differently."""
+    return divide(load("digits"), "label_swap", seed=0, clients=clients)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return swapped()
+
+
+def test_what_is_told_without_noise_are_means_of_two_halves(digits):
+    told = Choosing("sample", 0.0, 0).told("mmd", digits, 101)
+    known = samples_of(digits, scale=8.0)  # the root of 64 pixels
+    for i in range(len(digits)):
+        for half in (0, 1):
+            part = known.values[i, 50 * half : 50 * half + 50] / 8
+            mean = sum(FEATURES["mmd"](z[None])[0] for z in part) / 50
+            assert_close(told[i, half], mean.double(), rtol=0, atol=1e-6)  # float32
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_no_sample_counts_for_more_than_one(name):
+    rng = generator("norms")
+    lengths = 10.0 ** torch.linspace(-6, 6, 200)
+    z = torch.randn(200, 5, generator=rng) * lengths[:, None]
+    norms = FEATURES[name](z).norm(dim=1)
+    assert float(norms.max()) <= 1 + 1e-6  # float32
+
+
+@pytest.mark.parametrize("name", ["means", "moments", "mmd", "unlabelled_mmd"])
+def test_one_sample_and_one_client_move_what_is_told_as_far_as_is_said(digits, name):
+    plain = Choosing("sample", 0.0, 0)
+    before = plain.told(name, digits, 20)
+    changed = digits.features.clone()
+    mine = digits.train.rows(torch.tensor([2]))[0][0]
+    changed[mine] = 1e4 * torch.randn(changed[mine].shape, generator=generator("away"))
+    moved = plain.told(name, replace(digits, features=changed), 20) - before
+    assert float(moved[[0, 1, 3]].abs().max()) == 0.0
+    assert 0.1 < float(moved[2].norm()) <= 2 * math.sqrt(2)
+    # A half is a mean of 10 vectors of norm 1 at most, so that one without a sample
+    # moves by a tenth.
+    for j in mine.tolist():
+        one = digits.features.clone()
+        one[j] = 1e4
+        moved = plain.told(name, replace(digits, features=one), 20) - before
+        assert float(moved[2].norm()) <= 2 / 10 + 1e-6  # from one to another: twice it
+
+
+@pytest.mark.parametrize(("unit", "move"), [("sample", 1 / 50), ("client", 8**0.5)])
+def test_noise_has_the_promised_scale_in_every_coordinate(digits, unit, move):
+    plain = Choosing(unit, 0.0, 0).told("mmd", digits, 100)
+    noises = [
+        Choosing(unit, 3.0, seed).told("mmd", digits, 100) - plain for seed in range(20)
+    ]
+    drawn = torch.stack(noises).double() / (3.0 * move)
+    # A variance of k draws has the standard error sqrt(2 / k).
+    assert float(drawn.var()) == pytest.approx(1, abs=5 * (2 / drawn.numel()) ** 0.5)
+    halves = drawn.unbind(2)
+    common = float((halves[0] * halves[1]).mean())
+    assert abs(common) < 5 / halves[0].numel() ** 0.5
+    again = Choosing(unit, 3.0, 7).told("mmd", digits, 100)
+    assert torch.equal(again, Choosing(unit, 3.0, 7).told("mmd", digits, 100))
+
+
+def test_distances_are_right_on_average_whatever_the_noise(digits):
+    plain = private_distances(Choosing("sample", 0.0, 0).told("mmd", digits, 100))
+    found, errors = [], []
+    for seed in range(300):
+        noisy = private_distances(
+            Choosing("sample", 4.0, seed).told("mmd", digits, 100)
+        )
+        found.append(noisy.squared)
+        errors.append(noisy.error)
+    squared = torch.stack(found)
+    spread = squared.std(0)
+    apart = ~torch.eye(len(digits), dtype=torch.bool)
+    off = (squared.mean(0) - plain.squared)[apart] / (spread[apart] / 300**0.5)
+    assert float(off.abs().max()) < 4  # twelve pairs, in standard errors
+    # What is said of the error is what noise makes of it, for most of them.
+    said = torch.stack(errors).square().mean(0).sqrt()[apart]
+    assert 0.8 < float((said / spread[apart]).mean()) < 1.6
+
+
+def test_errors_are_right_where_clients_have_very_different_noise(digits):
+    """Of pairs with a client of few samples, and of those without."""
+    part = digits.train
+    few = part._replace(size=torch.cat([part.size[:3], torch.tensor([6])]))
+    uneven = replace(digits, train=few)
+    found = [
+        private_distances(Choosing("sample", 2.0, seed).told("mmd", uneven, 300))
+        for seed in range(200)
+    ]
+    spread = torch.stack([d.squared for d in found]).std(0)
+    said = torch.stack([d.error for d in found]).square().mean(0).sqrt()
+    apart = ~torch.eye(4, dtype=torch.bool)
+    ratio = (said / spread)[apart]
+    # Never too small; 2 d'S d is bounded, and drawing samples adds to what noise does.
+    assert float(spread[0, 3] / spread[0, 1]) > 100
+    assert 0.9 < float(ratio.min()) and float(ratio.max()) < 4
+    assert torch.equal(found[0].error, found[0].error.T)
+
+
+def test_samples_that_are_too_large_count_as_nothing(digits):
+    huge = digits.features.clone()
+    index, _ = digits.train.rows(torch.tensor([1]))
+    huge[index[0]] = torch.inf
+    told = Choosing("sample", 0.0, 0).told("mmd", replace(digits, features=huge), 40)
+    assert torch.equal(told[1], torch.zeros_like(told[1]))
+    assert bool(told.isfinite().all())
+
+
+def test_a_client_of_one_sample_has_no_halves(digits):
+    one = digits.train._replace(size=torch.tensor([9, 9, 1, 9]))
+    with pytest.raises(InputError, match=r"two training samples .* client 2 has 1"):
+        Choosing("sample", 1.0, 0).told("means", replace(digits, train=one), 40)
+
+
+def test_pairs_of_many_clients_are_not_listed():
+    (event,) = Choosing("client", 2.0, 0).releases(201)
+    assert event.links.shape == (402, 2)
+    assert totals([event], 201).tolist() == [0.25] * 201
+    assert bool((event.links[:, 0] != event.links[:, 1]).all())
+
+
+def test_distances_are_products_of_differences(digits):
+    told = Choosing("client", 0.1, 3).told("means", digits, 60).double()
+    found = private_distances(told).squared
+    for i in range(4):
+        for j in range(4):
+            first, second = told[i] - told[j]
+            assert_close(found[i, j], first @ second)
+
+
+def test_those_who_name_alike_are_found_with_little_noise(digits):
+    found = private_weights("mmd", digits, 400, Choosing("sample", 0.5, 1))
+    assert (found > 0).tolist() == [
+        [(i + j) % 2 == 0 for j in range(4)] for i in range(4)
+    ]
+    assert_close(found.sum(1), torch.ones(4, dtype=found.dtype))
+
+
+def test_much_noise_leaves_no_gap_and_says_so(digits):
+    with pytest.raises(InputError, match=r"no gap.*`privacy\.partners` is the share"):
+        private_weights("mmd", digits, 400, Choosing("client", 3.0, 1))
+    alone = private_weights("mmd", digits, 400, Choosing("client", 3.0, 1), 1e-9)
+    assert torch.equal(alone, torch.eye(4, dtype=alone.dtype))
+
+
+def test_it_is_one_release_that_everybody_may_know():
+    (event,) = Choosing("client", 2.0, 0).releases(3)
+    assert event.verb == PARTNERS and event.round == 0
+    assert totals([event], 3).tolist() == [0.25] * 3  # (1 / 2)^2
+    expected = [[0.0 if i == j else 0.25 for j in range(4)] for i in range(3)]
+    assert by_pairs([event], 3).tolist() == expected
+
+
+def test_quantiles_are_no_features(digits):
+    with pytest.raises(InputError, match="must be one of means, mmd, moments"):
+        Choosing("sample", 1.0, 0).told("sliced", digits, 40)

@@ -1,0 +1,426 @@
+"""Methods that would tell data without noise: each is noised, or refused by name."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.checks import InputError
+from coterie.conformance.cases import Setting, simulated
+from coterie.conformance.federations import CLIENTS, small_federation
+from coterie.privacy.mechanisms import Mechanism, events_of, foresee, privately
+from coterie.privacy.mechanisms.dry_run.origins import (
+    followed,
+    is_of_data,
+    of_data,
+    refuse_sent_on,
+)
+from coterie.privacy.mechanisms.watching import marks_of, with_marks
+from coterie.types import Algorithm, Rows
+from support.private_runs import EVERYBODY, one_start, seen
+
+ROUNDS = 22
+LATE = 20
+
+
+class State(NamedTuple):
+    """Models, rounds so far, and what a method hides."""
+
+    x: Rows
+    hidden: Rows
+    t: int = 0
+
+
+def start(x, oracle):
+    return State(x, torch.zeros_like(x))
+
+
+def ones(rows):
+    return rows.new_ones(len(rows))
+
+
+def yes(g: Tensor) -> Tensor:
+    """A yes or no of each client, which is the same for all doubles."""
+    return (g.norm(dim=1, keepdim=True) < 1e9).to(g)
+
+
+def method(leak, use=lambda state, oracle: state.x) -> Algorithm:
+    """FedAvg that leaks: `leak(oracle, state, g)` gives the next hidden rows."""
+
+    def step(state, oracle, rng):
+        g = oracle.grads(state.x)
+        x = oracle.average(ones(g), state.x - 0.01 * g)
+        hidden = leak(oracle, state, g)
+        return State(x, state.hidden if hidden is None else hidden, state.t + 1), {}
+
+    return Algorithm(start, step, use)
+
+
+# Late, and otherwise than without data.
+
+
+def late_row(oracle, state, g):
+    """From round 20 on a model's length of yes or no."""
+    if state.t >= LATE:
+        oracle.average(ones(g), yes(g).expand_as(g).clone())
+
+
+def late_number(oracle, state, g):
+    if state.t >= LATE:
+        oracle.average(ones(g), yes(g))
+
+
+def in_shares(oracle, state, g):
+    oracle.average(yes(g)[:, 0] + 1, torch.zeros_like(g))
+
+
+def in_groups(oracle, state, g):
+    groups = (g.norm(dim=1) < 1e9).long()
+    oracle.average(ones(g), torch.zeros_like(g), groups)
+
+
+def in_pairs(oracle, state, g):
+    oracle.compare(state.x, pairs=(yes(g) * yes(g).T).bool())
+
+
+def by_a_branch(oracle, state, g):
+    if float(g.norm()) > 1e9:
+        oracle.average(ones(g), torch.ones_like(g))
+
+
+def by_the_order(oracle, state, g):
+    first, second = torch.zeros_like(g), torch.ones_like(g)
+    if bool((g > 1e9).any()):
+        first, second = second, first
+    oracle.average(ones(g), first)
+    oracle.average(ones(g), second)
+
+
+def by_a_shape(oracle, state, g):
+    many = len((g.norm(dim=1) < 1e9).nonzero())
+    oracle.average(ones(g), torch.full_like(g, many))
+
+
+def by_an_error(oracle, state, g):
+    try:
+        torch.linalg.cholesky(g.T @ g + 1e9 * torch.eye(g.shape[1]).to(g))
+        told = 1.0
+    except torch.linalg.LinAlgError:
+        told = 0.0
+    oracle.average(ones(g), torch.full_like(g, told))
+
+
+def by_a_list(oracle, state, g):
+    oracle.average(ones(g), torch.tensor([[float(r.norm() < 1e9)] for r in g]).to(g))
+
+
+def by_tensors_of_a_list(oracle, state, g):
+    told = torch.tensor([(r.norm() < 1e9) for r in g]).to(g)
+    oracle.average(ones(g), told[:, None])
+
+
+def by_the_round_before(oracle, state, g):
+    """A number that Python keeps from one round to the next."""
+    by_the_round_before.kept.append(float(g.norm()) > 1e9)
+    oracle.average(ones(g), torch.full_like(g, by_the_round_before.kept[-2]))
+
+
+by_the_round_before.kept = [False]
+
+
+def in_the_state(oracle, state, g):
+    oracle.average(ones(g), state.hidden)
+    return yes(g).expand_as(g).clone()
+
+
+def deciding(clients, x):
+    return x if float(clients.grad(x).sum()) < 1e9 else -x
+
+
+def asked(clients, x, *, told):
+    return x + told
+
+
+def by_a_program(oracle, state, g):
+    (row,) = oracle.each(deciding, torch.ones_like(g)[:, :2])
+    oracle.average(ones(g), row)
+
+
+def by_an_option(oracle, state, g):
+    (row,) = oracle.each(asked, torch.zeros_like(g)[:, :2], told=float(yes(g).sum()))
+    oracle.average(ones(g), row)
+
+
+def by_who_is_asked(oracle, state, g):
+    (row,) = oracle.each(asked, torch.zeros_like(g)[:, :2], who=g[:, 0] < 1e9, told=1.0)
+    oracle.average(ones(g), row)
+
+
+def by_weights(oracle, state, g):
+    """What is mixed is known, but how it is tells of data, and is sent on."""
+    weights = torch.diag(yes(g)[:, 0])
+    told = oracle.mix(weights, torch.ones_like(g)[:, :2])
+    oracle.average(ones(g), told)
+
+
+def by_blends(oracle, state, g):
+    """Nobody is asked at anybody's model: all blend their own gradients alone."""
+    own = oracle.blended(state.x, torch.eye(len(g)).to(g))
+    oracle.average(ones(g), own)
+
+
+def by_a_caught_refusal(oracle, state, g):
+    if state.t < LATE:
+        return
+    try:
+        oracle.average(ones(g), yes(g))
+    except InputError:
+        pass
+
+
+def by_a_function_of_python(oracle, state, g):
+    found = list[float]()
+    yes(g)[:1].clone().apply_(lambda value: found.append(value) or value)
+    oracle.average(ones(g), torch.full_like(g, found[0]))
+
+
+def by_rows_mapped_in_python(oracle, state, g):
+    row = torch.zeros_like(g[:1, :1]).map_(yes(g)[:1], lambda _, value: value)
+    oracle.average(ones(g), row.expand_as(g).clone())
+
+
+def by_how_much_is_drawn(oracle, state, g):
+    rng = torch.Generator().manual_seed(0)
+    torch.poisson(1000 * yes(g), generator=rng)
+    row = torch.rand(1, 1, generator=rng).to(g)
+    oracle.average(ones(g), row.expand_as(g).clone())
+
+
+def by_running_statistics(oracle, state, g):
+    norm = torch.nn.BatchNorm1d(1, momentum=1.0, dtype=g.dtype)
+    norm(yes(g))
+    oracle.average(ones(g), norm.running_mean.expand_as(g).clone())
+
+
+REFUSED = [
+    by_a_function_of_python,
+    by_rows_mapped_in_python,
+    by_how_much_is_drawn,
+    in_shares,
+    in_groups,
+    in_pairs,
+    by_a_branch,
+    by_the_order,
+    by_a_shape,
+    by_an_error,
+    by_a_list,
+    by_tensors_of_a_list,
+    by_the_round_before,
+    by_a_program,
+    by_an_option,
+    by_who_is_asked,
+    by_weights,
+    by_blends,
+]
+
+
+@pytest.mark.parametrize("leak", REFUSED, ids=lambda leak: leak.__name__)
+def test_what_tells_data_is_refused_before_training(leak):
+    with pytest.raises(InputError, match="it cannot be trained privately: "):
+        seen(method(leak), rounds=ROUNDS)
+
+
+LENGTHS = [late_row, in_the_state, by_running_statistics]
+
+
+@pytest.mark.parametrize("leak", LENGTHS, ids=lambda f: f.__name__)
+def test_rows_of_a_model_s_length_get_noise_whenever_they_come(leak):
+    found = seen(method(leak), rounds=ROUNDS)
+    last = found.rounds[-1]
+    assert [call.fresh for call in last] == [(True,), (True,)]
+
+
+def even(g: Tensor) -> Tensor:
+    return g.new_full((len(g), len(g)), 1 / len(g))
+
+
+def chosen_weights_sent_on(oracle, state, g):
+    """The second exchange sends mixtures, by weights that nobody released."""
+    oracle.mix((yes(g) * yes(g).T) * even(g), state.x, exchanges=2)
+
+
+def test_what_neighbours_send_on_is_made_of_releases_alone():
+    message = "`exchanges` of `mix` must be 1 .* got 2"
+    with pytest.raises(InputError, match=message):
+        seen(method(chosen_weights_sent_on), rounds=1)
+    with pytest.raises(InputError, match=message):
+        trained(method(chosen_weights_sent_on), method(lambda *_: None), 1)
+
+
+def test_the_factor_of_exchanges_is_not_made_of_data():
+    weights, factor = torch.eye(2), of_data(torch.ones(()))
+    refuse_sent_on(weights, 2, 1.5)
+    with pytest.raises(InputError, match="`exchanges` and `gamma` of `mix` must not"):
+        refuse_sent_on(weights, 2, factor)
+
+
+def test_a_last_step_before_use_sends_nothing_of_data():
+    def use(state, oracle):
+        return oracle.average(ones(state.x), yes(oracle.grads(state.x)))
+
+    with pytest.raises(InputError, match="cannot be trained privately"):
+        seen(method(lambda *_: None, use), rounds=1)
+
+
+# In training, where a method does what it did not do without data.
+
+
+def trained(algorithm: Algorithm, planned: Algorithm, rounds: int) -> Any:
+    """The last state of a method that was foreseen as another."""
+    foreseen = seen(planned, rounds=rounds)
+    simulation = simulated(small_federation(), Setting())
+    mechanism = Mechanism(0.5, 1.0)
+    made = privately(algorithm, foreseen, mechanism, simulation.names)
+    state = made.init(one_start(), simulation.at(0, purpose="init"))
+    for t in range(1, rounds + 1):
+        rng = torch.Generator().manual_seed(t)
+        state, _ = made.step(state, simulation.at(t), rng)
+    return made, state
+
+
+def harmless(oracle, state, g):
+    """Known rows of a model's length."""
+    oracle.average(ones(g), torch.ones_like(g))
+
+
+def own_rows(oracle, state, g):
+    oracle.average(ones(g), yes(g).expand_as(g).clone())
+
+
+def own_shares(oracle, state, g):
+    oracle.average(yes(g)[:, 0] + 1, torch.ones_like(g))
+
+
+def branching(oracle, state, g):
+    oracle.average(ones(g), torch.full_like(g, float(g.norm())))
+
+
+def caught(oracle, state, g):
+    try:
+        own_rows(oracle, state, g)
+    except InputError:
+        pass
+
+
+def remembered(oracle, state, g):
+    """Made of data in one round, sent in the next."""
+    oracle.average(ones(g), state.hidden if state.t else torch.ones_like(g))
+    return yes(g).expand_as(g).clone()
+
+
+def wide(clients, x, a):
+    return x, a.new_zeros(len(a), 1 + int(bool(clients.grad(x).norm() < 1e9)))
+
+
+def double(clients, x, a):
+    large = bool(clients.grad(x).norm() < 1e9)
+    return x, a.to(torch.float32 if large else a.dtype)
+
+
+def by_a_shape_of_a_program(oracle, state, g):
+    _, found = oracle.each(wide, state.x, g[:, :1])
+    oracle.average(ones(g), torch.full_like(g, found.shape[1]))
+
+
+def by_a_type_of_a_program(oracle, state, g):
+    _, found = oracle.each(double, state.x, g[:, :1])
+    oracle.average(ones(g), torch.full_like(g, found.dtype == g.dtype))
+
+
+@pytest.mark.parametrize(
+    ("leak", "message"),
+    [
+        (by_a_shape_of_a_program, "results of `wide` must have the shapes and types"),
+        (by_a_type_of_a_program, "results of `double` must have the shapes and types"),
+        (own_rows, "in round 1: by `average` the method sends rows that are made of"),
+        (own_shares, "in round 1: the weights of `average`, which others see"),
+        (branching, "in round 1 the method cannot be .* it reads numbers"),
+        (caught, "in round 1: by `average` the method sends rows"),
+        (remembered, "in round 2: by `average` the method sends rows"),
+    ],
+)
+def test_training_stops_before_data_leave_that_were_not_foreseen(leak, message):
+    with pytest.raises(InputError, match=message):
+        trained(method(leak), method(harmless), 3)
+
+
+@pytest.mark.parametrize("leak", [late_number, by_a_caught_refusal])
+def test_numbers_that_come_late_stop_the_training(leak):
+    """Losses might be released for them, which is planned for sixteen rounds only."""
+    with pytest.raises(InputError, match="met a call of `average` in round 21"):
+        trained(method(leak), method(leak), ROUNDS)
+
+
+def test_a_large_released_value_is_no_way_out():
+    """A branch by what was released, which was not taken without data."""
+
+    def leak(oracle, state, g):
+        mean = oracle.average(ones(g), torch.ones_like(g))
+        rows = yes(g).expand_as(g).clone() if float(mean.sum()) > 0 else mean
+        oracle.average(ones(g), rows)
+
+    def planned(oracle, state, g):
+        for _ in range(2):
+            oracle.average(ones(g), torch.ones_like(g))
+
+    with pytest.raises(InputError, match="in round 1: by `average` the method sends"):
+        trained(method(leak), method(planned), 1)
+
+
+def test_what_a_state_hides_is_known_after_a_stop():
+    """A state from a file has lost its marks, but not the list of them."""
+    keeping = method(lambda oracle, state, g: g.clone())
+    _, state = trained(keeping, keeping, 2)
+    assert state.marks == [False, False, True]
+    copied = state._replace(state=State(*(_copy(part) for part in state.state)))
+    assert not is_of_data(copied.state.hidden)
+    with_marks(copied.state, copied.marks)
+    assert is_of_data(copied.state.hidden) and not is_of_data(copied.state.x)
+    with_marks(copied.state, [False])  # of another state: all of it counts as data
+    assert is_of_data(copied.state.x)
+
+
+def _copy(part):
+    return torch.tensor(part.tolist()) if isinstance(part, Tensor) else part
+
+
+def test_reading_is_not_forgotten_in_the_next_round():
+    with followed() as following:
+        float(of_data(torch.ones(2)).sum())
+    assert marks_of(State(torch.ones(1), torch.ones(1)), following)[0]
+
+
+def test_a_watched_run_is_the_run_that_is_planned():
+    """Four releases of one row each in two rounds; nothing else is in the ledger."""
+    algorithm = method(lambda oracle, state, g: in_the_state(oracle, state, g))
+    _, state = trained(algorithm, algorithm, 2)
+    events = events_of(state.ledger)
+    assert [event.verb for event in events] == ["average"] * 4
+
+
+def test_absent_clients_do_not_get_their_own_rows_back_as_known_ones():
+    """In a mixture the absent find their own rows, which were never released."""
+    away = EVERYBODY.clone()
+    away[2] = False
+
+    def leak(oracle, state, g):
+        weights = torch.eye(CLIENTS).to(g)
+        told = oracle.mix(weights, yes(g).expand_as(g).clone())
+        oracle.average(ones(g), told[:, :2])
+
+    with pytest.raises(InputError, match="cannot be trained privately: by `average`"):
+        foresee(method(leak), [away] * 2, seed=0, label="it")
+    assert len(foresee(method(leak), [EVERYBODY] * 2, seed=0, label="it").rounds) == 3

@@ -1,0 +1,126 @@
+"""Claims about messages that edges and nodes can carry, and those that are dropped."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coterie.checks import InputError
+from coterie.graphs import RingTimes, edges_of
+from coterie_theory.gossip import admitted, delayed
+from coterie_theory.gossip.capacities import accepted, truncated
+from support.gossip_loops import REAL, drawn, normal, times
+
+WAYS = (truncated, accepted)
+LIMITS = [{"capacity": 2}, {"edge_capacity": 1}, {"capacity": 3, "edge_capacity": 2}]
+
+
+def crowd(seed: int = 0, n: int = 6):
+    edges = edges_of("complete", n)
+    rng = torch.Generator().manual_seed(seed)
+    delays = torch.rand(len(edges), generator=rng, dtype=REAL) + 0.05
+    rings = drawn(torch.full((len(edges),), 0.8, dtype=REAL), 40.0, seed)
+    return edges, rings, delays
+
+
+def by_definition(edges, rings, delays, capacity, edge_capacity, raw):
+    """Definition 4.3.1, ring by ring."""
+    pairs, kept = edges.tolist(), []
+    longest = {
+        v: max(float(delays[e]) for e, pair in enumerate(pairs) if v in pair)
+        for v in edges.unique().tolist()
+    }
+    before: list[tuple[float, int]] = []
+    for time, edge in zip(*(part.tolist() for part in rings), strict=True):
+        free = True
+        if edge_capacity is not None:
+            span = float(delays[edge])
+            count = sum(time - span <= s < time and e == edge for s, e in before)
+            free = count < edge_capacity
+        for v in pairs[edge] if capacity is not None else ():
+            count = sum(
+                time - longest[v] <= s < time and v in pairs[e] for s, e in before
+            )
+            free = free and count < capacity
+        if free or raw:
+            before.append((time, edge))
+        kept.append(free)
+    return kept
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_both_ways_of_counting_are_the_definition(limits):
+    edges, rings, delays = crowd()
+    both = {"capacity": None, "edge_capacity": None, **limits}
+    for way in WAYS:
+        expected = by_definition(edges, rings, delays, **both, raw=way is truncated)
+        assert way(edges, rings, delays, **limits).tolist() == expected
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_what_counting_all_keeps_is_kept_by_counting_the_kept_too(limits):
+    edges, rings, delays = crowd(1)
+    raw, true = (way(edges, rings, delays, **limits) for way in WAYS)
+    assert (raw <= true).all() and raw.sum() < true.sum() < len(true)
+
+
+def test_without_limits_all_are_kept_and_without_delays_too():
+    edges, rings, delays = crowd()
+    for way in WAYS:
+        assert way(edges, rings, delays).all()
+        assert way(edges, rings, 0 * delays, capacity=1, edge_capacity=1).all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_never_more_messages_are_under_way_than_a_node_or_an_edge_can_carry(way):
+    edges, rings, delays = crowd(2)
+    kept = way(edges, rings, delays, capacity=2, edge_capacity=1)
+    end, which = rings.times[kept], rings.which[kept]
+    begin = end - delays[which]
+    for now in torch.cat([begin, end - 1e-9]).tolist():
+        going = which[(begin <= now) & (now < end)]
+        assert going.bincount().max() <= 1
+        assert edges[going].flatten().bincount().max() <= 2
+
+
+def test_windows_of_the_own_delay_as_printed_break_assumption_4_5_1():
+    # Node 0 may have one message in each window of its longest delay, 10.
+    edges, delays = torch.tensor([[0, 1], [0, 2]]), times(10.0, 1.0)
+    rings = RingTimes(times(20.0, 22.0, 31.0), torch.tensor([1, 1, 1]))
+    printed = [True, bool(22.0 - 1.0 > 20.0), bool(31.0 - 1.0 > 22.0)]
+    within = (rings.times[torch.tensor(printed)].diff() < 10.0).any()
+    assert printed == [True, True, True] and within
+    kept = accepted(edges, rings, delays, capacity=1)
+    assert kept.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("capacity", [1, 2])
+def test_with_equal_delays_it_is_a_network_whose_exchanges_begin_a_delay_before(
+    capacity,
+):
+    edges, rings, _ = crowd(3)
+    delays = torch.full((len(edges),), 0.3, dtype=REAL)
+    lengths = delays[rings.which]
+    kept = accepted(edges, rings, delays, capacity=capacity)
+    # Exchanges from t to t + tau in place of t - tau to t: the same order.
+    same = admitted(edges, rings, lengths, capacity=capacity)
+    assert kept.tolist() == same.tolist()
+
+
+def test_gossip_on_what_is_kept_keeps_the_mean():
+    edges, rings, delays = crowd(4)
+    kept = truncated(edges, rings, delays, capacity=1)
+    some = RingTimes(rings.times[kept], rings.which[kept])
+    x = normal(6, 2)
+    share = torch.full_like(delays, 0.1)
+    found = delayed(x, edges, some, times(40.0), delays=delays, shares=share)
+    torch.testing.assert_close(found[0].mean(0), x.mean(0))
+
+
+def test_bad_limits_are_refused():
+    edges, rings, delays = crowd()
+    for way in WAYS:
+        with pytest.raises(InputError, match="capacity"):
+            way(edges, rings, delays, capacity=0)
+        with pytest.raises(InputError, match="entry 0 is -1"):
+            way(edges, rings, -torch.ones(len(edges)))
