@@ -33,6 +33,7 @@ from coterie.records import pack, unpack
 from coterie.types import ALONE, traffic_of
 from support.linear_groups import (
     are_found,
+    four_groups,
     linear_clients,
     strangers,
     two_groups,
@@ -220,15 +221,9 @@ def test_groups_are_found_with_some_of_the_clients_in_a_round():
     assert ours < alone / 2
 
 
-def many_groups(noise=0.5):
-    """Sixteen clients in four groups, of sixteen columns."""
-    best = 3 * torch.eye(16, dtype=REAL)[:4]
-    return linear_clients(best.repeat(4, 1), noise=noise, train=40)
-
-
 def test_four_groups_are_found_at_once():
     """One contest of four pieces, and nobody was in a half of two groups before."""
-    federation = many_groups()
+    federation = four_groups()
     algorithm = coteries(federation.train.size, steps=10)
     states = train(algorithm, simulate(federation), zeros(federation), 14)[0]
     counts = [len(state.place.member.unique()) for state in states]
@@ -240,7 +235,7 @@ def test_four_groups_are_found_at_once():
 
 def test_in_a_contest_of_pieces_a_client_has_the_mean_of_its_own_piece():
     """By a plain loop: full gradients of the model of its piece, and of the whole."""
-    federation = many_groups()
+    federation = four_groups()
     algorithm = coteries(federation.train.size, steps=10)
     states = train(algorithm, simulate(federation), zeros(federation), 6)[0]
     pairs = [

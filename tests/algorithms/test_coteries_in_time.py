@@ -17,6 +17,7 @@ from coterie.optim.steps import LocalDescent, sgd
 from coterie.types import Arrivals
 from support.linear_groups import (
     are_found,
+    four_groups,
     linear_clients,
     two_groups,
     without_validation,
@@ -61,9 +62,7 @@ PHASES = {
         "T1 C1 C1 R2 T2 R2",
     ),
     "pieces": (
-        lambda: linear_clients(
-            3 * torch.eye(16, dtype=REAL)[:4].repeat(4, 1), noise=0.5, train=40
-        ),
+        four_groups,
         {"steps": 30},
         1,
         "P1 P1 P1 R4 T4 T4",
@@ -263,7 +262,7 @@ def divided():
     state.models[:3] = torch.arange(3.0, dtype=REAL)[:, None]
     state.looked[:], state.every = 0, 5
     member = torch.tensor([0, 0, 0, 0, 1, 1])
-    state.server = state.server._replace(member=member)
+    state.server = state.server._replace(member=member, pair=member)
     state.other[3] = 1
     return flow, state
 
@@ -277,6 +276,7 @@ def test_who_has_yet_to_choose_gets_both_models_and_moves_that_which_it_takes(pi
     state.offset[3], state.ballot.looks[3] = 8.0, 1.5
     arrives(flow, state, 3, task, pick, by=1.0)
     assert int(state.server.member[3]) == pick and int(state.other[3]) == -1
+    assert int(state.server.pair[3]) == pick  # it tries halves of that group
     part = [1 / 4, 1 / 3][pick]  # of the group that it is in now
     moved = torch.arange(3.0, dtype=REAL)
     moved[pick] += part
@@ -285,6 +285,17 @@ def test_who_has_yet_to_choose_gets_both_models_and_moves_that_which_it_takes(pi
     apart = 1 - part if pick else 8 + (1 - part - 8) / 4
     assert_close(state.offset[3], torch.full((3,), apart, dtype=REAL))
     assert float(state.ballot.looks[3]) == 1 + (0.5 if pick else 0.75)
+
+
+def test_a_client_that_joins_while_pieces_are_tried_has_a_piece_of_its_new_group():
+    flow, state = divided()
+    task = flow.task(state, 3, 0.0)
+    clock = state.server.clock._replace(phase=PIECES)
+    pair = torch.tensor([0, 0, 1, 1, 2, 2])  # two pieces of group 0, one of group 1
+    state.server = state.server._replace(clock=clock, pair=pair)
+    arrives(flow, state, 3, task, 1)
+    assert int(state.server.member[3]) == 1
+    assert state.server.pair.tolist() == [0, 0, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("pick", [0, 1])

@@ -561,7 +561,7 @@ def test_pieces_that_are_surely_better_have_a_contest_and_become_groups():
     state, moved = of_pieces(PhaseClock(PIECES), 4.0)
     assert state.clock == PhaseClock(PIECES, 1.0) and not moved.any()
     state, moved = of_pieces(PhaseClock(PIECES, 2.0), 4.0)
-    assert state.member.tolist() == [0, 0, 3 - 2, 1, 2, 2]
+    assert state.member.tolist() == [0, 0, 1, 1, 2, 2]
     assert torch.equal(state.pair, state.member) and moved.all()
     assert state.clock == PhaseClock(settled=True)
 

@@ -52,6 +52,12 @@ def linear_clients(
     return federate(table, owner, role, clusters=clusters, optima=theta)
 
 
+def four_groups() -> Federation:
+    """Sixteen clients in four groups, with models of sixteen columns."""
+    best = 3 * torch.eye(16, dtype=REAL)[:4]
+    return linear_clients(best.repeat(4, 1), noise=0.5, train=40)
+
+
 def two_groups(clients: int = 8, d: int = 3, **options) -> Federation:
     """Every other client has the opposite best model."""
     side = 1.0 - 2 * (torch.arange(clients) % 2)

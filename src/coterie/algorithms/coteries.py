@@ -276,7 +276,7 @@ def _competed(
     place, before = state.place, state.pick
     phase = int(place.phase[0])
     if phase in (TRIAL, CONTEST):
-        # In a contest nobody moves, but who was away in the trial has yet to choose.
+        # In a contest only clients that were away in the trial choose.
         free = state.free | (phase == TRIAL)
         pick = oracle.each(take_half, before, state.halves, free)[0]
         offset = torch.where((pick == before)[:, None], state.half_offset, 0)

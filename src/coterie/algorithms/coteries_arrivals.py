@@ -147,8 +147,15 @@ def _join(state: Underway, i: Int[Tensor, " m"], pick: Int[Tensor, " m"]) -> Non
     If its group has divided again since, and it stays, it has yet to choose there.
     """
     offered, leaves = state.offered[i], pick == 1
-    member = state.server.member.index_copy(0, i[leaves], offered[leaves])
-    state.server = state.server._replace(member=member)
+    server, who, to = state.server, i[leaves], offered[leaves]
+    pair = to
+    if server.clock.phase == PIECES:
+        # A newcomer of a group tries a piece of that group.
+        pair = server.pair[(server.member == to[:, None]).int().argmax(1)]
+    state.server = server._replace(
+        member=server.member.index_copy(0, who, to),
+        pair=server.pair.index_copy(0, who, pair),
+    )
     state.other[i[leaves | (state.other[i] == offered)]] = -1
     state.offset[i[leaves]] = 0
     _forget(state.ballot, i[leaves])

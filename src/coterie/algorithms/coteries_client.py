@@ -1,6 +1,6 @@
 """What a client of coteries computes: its own choice, evidence, and local steps.
 
-With that goes what rounds and time share beside it: a plan, newcomers, and labels.
+Rounds and time also share the plan, the models of newcomers, and the labels here.
 """
 
 from __future__ import annotations
