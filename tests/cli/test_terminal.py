@@ -39,6 +39,14 @@ def write(method: str = "local", **run: object) -> None:
     Path("study.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """As in a terminal: a shell makes what it runs in the background ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def begun(*words: str) -> subprocess.Popen:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*COTERIE, *words], env=ENVIRONMENT, **pipes)
